@@ -1,0 +1,103 @@
+"""One-line named validators: `sigma = _validate.non_negative(noise_multiplier=noise_multiplier)`.
+
+Each takes exactly one keyword, whose name appears in the error beside the value and what is allowed, and returns the
+value as a plain Python number (or a float64 array for the `*_array` forms).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def _one(kwargs: dict[str, Any]) -> tuple[str, Any]:
+    ((name, value),) = kwargs.items()
+    return name, value
+
+
+def real(**kwargs: Any) -> float:
+    """A real number, not NaN (infinity allowed)."""
+    name, value = _one(kwargs)
+    if isinstance(value, (bool, np.bool_, str, bytes)):
+        raise TypeError(f"{name}={value!r}: must be a real number")
+    try:
+        out = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}={value!r}: must be a real number") from None
+    if math.isnan(out):
+        raise ValueError(f"{name}=nan: must be a number")
+    return out
+
+
+def _check(allowed: str, ok: Callable[[float], bool], kwargs: dict[str, Any]) -> float:
+    name, value = _one(kwargs)
+    out = real(**kwargs)
+    if not ok(out):
+        raise ValueError(f"{name}={value!r}: must be {allowed}")
+    return out
+
+
+def positive(**kwargs: Any) -> float:
+    """A real number in (0, ∞)."""
+    return _check("in (0, inf)", lambda v: 0 < v < math.inf, kwargs)
+
+
+def non_negative(**kwargs: Any) -> float:
+    """A real number in [0, ∞)."""
+    return _check("in [0, inf)", lambda v: 0 <= v < math.inf, kwargs)
+
+
+def probability(**kwargs: Any) -> float:
+    """A real number in [0, 1]."""
+    return _check("in [0, 1]", lambda v: 0 <= v <= 1, kwargs)
+
+
+def open_probability(**kwargs: Any) -> float:
+    """A real number in (0, 1)."""
+    return _check("in (0, 1)", lambda v: 0 < v < 1, kwargs)
+
+
+def integer(low: int | None = None, high: int | None = None, **kwargs: Any) -> int:
+    """An integer in [low, high] (either end may be absent)."""
+    name, value = _one(kwargs)
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}={value!r}: must be an integer")
+    try:
+        out = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r}: must be an integer") from None
+    if (low is not None and out < low) or (high is not None and out > high):
+        raise ValueError(f"{name}={out}: must be an integer in [{'-inf' if low is None else low}, {high or 'inf'}]")
+    return out
+
+
+def seed(**kwargs: Any) -> int:
+    """A 64-bit unsigned seed."""
+    return integer(0, 2**64 - 1, **kwargs)
+
+
+def one_of(*allowed: str, **kwargs: Any) -> str:
+    """One of the named strings."""
+    name, value = _one(kwargs)
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(repr, allowed))}")
+    return str(value)
+
+
+def real_array(allowed: str, ok: Callable[[np.ndarray], np.ndarray], **kwargs: Any) -> np.ndarray:
+    """A float64 array (any shape, 0-d included) whose entries all satisfy `ok`; the error shows the first that does not."""
+    name, value = _one(kwargs)
+    try:
+        out = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}={value!r}: must be a real number or an array of them") from None
+    bad = ~ok(out)
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        at = "" if out.ndim == 0 else "[" + ", ".join(map(str, where)) + "]"
+        raise ValueError(f"{name}{at}={float(out[where])!r}: must be {allowed}")
+    return out
