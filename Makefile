@@ -1,0 +1,51 @@
+# make audit · make test · make bench · make lint: each sets up what it needs by itself, and is quick when nothing changed.
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
+NATIVE := setup.py $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu')
+
+.PHONY: audit test test-slow bench lint format clean
+.DELETE_ON_ERROR:
+
+audit: $(VENV)/.core
+	$(VENV)/bin/leakcore audit $(ARGS)
+
+test: $(VENV)/.core
+	$(PY) -m pytest -m "not slow" $(ARGS)
+
+test-slow: $(VENV)/.core
+	$(PY) -m pytest -m slow $(ARGS)
+
+bench: $(VENV)/.core
+	$(PY) -m bench $(ARGS)
+
+lint: $(VENV)/.core
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/clang-format --dry-run -Werror $$(find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu')
+
+format: $(VENV)/.core
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/clang-format -i $$(find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu')
+
+clean:
+	rm -rf $(VENV) build leakcore/_C*.so *.egg-info
+
+# The environment: every dependency, and the package itself in editable form with its `leakcore` command.
+$(VENV)/.deps: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "leakcore needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) -V)"; exit 1; }
+	@$(PYTHON) -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' || { echo "Python's headers are missing (Debian: apt install python3-dev)"; exit 1; }
+	@command -v $${CXX:-c++} >/dev/null || { echo "no C++ compiler (Debian: apt install g++)"; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "cannot make a virtual environment (Debian: apt install python3-venv)"; rm -rf $(VENV); exit 1; }
+	@echo "Installing into $(VENV): torch is the large one, allow a few minutes the first time."
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt $(BUILD_TOOLS)
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[dev]"
+	@touch $@
+
+# The native core, rebuilt in place by ninja when a source changed.
+$(VENV)/.core: $(VENV)/.deps $(NATIVE)
+	@$(PY) setup.py --quiet build_ext --inplace
+	@touch $@
