@@ -1,1 +1,13 @@
+"""What bounds and accounting share: exact binomial limits and the numerical methods behind the bounds."""
 
+from typing import TYPE_CHECKING
+
+from leakcore._lazy import attach as _attach
+
+if TYPE_CHECKING:
+    from leakcore.numerics._binomial import clopper_pearson as clopper_pearson
+
+_NAMES = {
+    "clopper_pearson": "._binomial",
+}
+__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
