@@ -1,0 +1,94 @@
+"""What an audit is asked to do: one DP-SGD configuration, a sweep around it, and how hard the attacks try."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+
+from leakcore import _validate as check
+from leakcore._results import jsonable
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuditConfig:
+    """One audit. The defaults are the reconstruction paper's full-batch setting (Hayes et al. 2023, Section 4), on digits.
+
+    The mechanism, in Opacus's terms:
+        epsilon: the claimed ε at `delta`, add/remove adjacency; its noise multiplier is computed. None: give `noise_multiplier`.
+        noise_multiplier: σ ≥ 0; None: computed from `epsilon`. Exactly one of the two.
+        sweep: further values of ε to audit beside it, for the curve; may be empty.
+        delta, steps, sample_rate, max_grad_norm, learning_rate: δ, T, q, C and the step size.
+    The reconstruction game (scikit-learn's digits, MLP 64–hidden–10):
+        num_rows: training rows, the target included. hidden: sizes of the hidden layers. activation: theirs.
+        prior_size: n equally likely candidates, one of which is the target. runs: independent trainings per noise level.
+    The label game (scikit-learn's breast cancer, MLP 30–label_hidden–1 ReLU):
+        label_batch_size: rows per observed gradient. label_steps: DP-SGD steps of the companion training.
+        label_draws: noise draws per batch.
+    confidence: of every interval (two-sided). seed: of everything random.
+
+    Raises ValueError or TypeError that names the field, its value and what is allowed.
+    """
+
+    epsilon: float | None = 10.0
+    noise_multiplier: float | None = None
+    sweep: tuple[float, ...] = (1.0, 4.0, 10.0, 40.0)
+    delta: float = 1e-5
+    steps: int = 100
+    sample_rate: float = 1.0
+    max_grad_norm: float = 0.1
+    learning_rate: float = 0.5
+
+    num_rows: int = 1000
+    hidden: tuple[int, ...] = (10,)
+    activation: str = "elu"
+    prior_size: int = 10
+    runs: int = 1000
+
+    label_batch_size: int = 32
+    label_hidden: int = 64
+    label_steps: int = 100
+    label_draws: int = 200
+
+    confidence: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError(
+                f"epsilon={self.epsilon!r}, noise_multiplier={self.noise_multiplier!r}: give exactly one of the two"
+            )
+        if self.epsilon is not None:
+            put("epsilon", check.positive(epsilon=self.epsilon))
+        if self.noise_multiplier is not None:
+            put("noise_multiplier", check.positive(noise_multiplier=self.noise_multiplier))
+        put("sweep", tuple(sorted({check.positive(sweep=e) for e in self.sweep})))
+        put("delta", check.open_probability(delta=self.delta))
+        put("steps", check.integer(1, 2**24 - 1, steps=self.steps))
+        put("sample_rate", check.probability(sample_rate=self.sample_rate))
+        if self.sample_rate == 0:
+            raise ValueError("sample_rate=0: must be in (0, 1]: a run that samples nothing has nothing to audit")
+        put("max_grad_norm", check.positive(max_grad_norm=self.max_grad_norm))
+        put("learning_rate", check.positive(learning_rate=self.learning_rate))
+        put("num_rows", check.integer(2, None, num_rows=self.num_rows))
+        put("hidden", tuple(check.integer(1, None, hidden=h) for h in self.hidden))
+        put("prior_size", check.integer(2, None, prior_size=self.prior_size))
+        put("runs", check.integer(1, None, runs=self.runs))
+        put("label_batch_size", check.integer(1, 569, label_batch_size=self.label_batch_size))
+        put("label_hidden", check.integer(1, None, label_hidden=self.label_hidden))
+        put("label_steps", check.integer(1, 2**24 - 1, label_steps=self.label_steps))
+        put("label_draws", check.integer(1, None, label_draws=self.label_draws))
+        put("confidence", check.open_probability(confidence=self.confidence))
+        put("seed", check.seed(seed=self.seed))
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields as plain JSON types."""
+        return dict(jsonable(self))
+
+    def digest(self) -> str:
+        """A hash of every field: partial results of another configuration are never mixed in."""
+        text = json.dumps(self.to_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+
+from leakcore.audit._config import AuditConfig
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("delta", 0.0, r"delta=0.0: must be in \(0, 1\)"),
+        ("epsilon", -1.0, r"epsilon=-1.0: must be in \(0, inf\)"),
+        ("sample_rate", 1.5, r"sample_rate=1.5: must be in \[0, 1\]"),
+        ("sample_rate", 0, r"sample_rate=0: must be in \(0, 1\]"),
+        ("steps", 0, r"steps=0: must be an integer in \[1, 16777215\]"),
+        ("max_grad_norm", 0.0, r"max_grad_norm=0.0: must be in \(0, inf\)"),
+        ("sweep", (1.0, 0.0), r"sweep=0.0: must be in \(0, inf\)"),
+        ("prior_size", 1, r"prior_size=1: must be an integer in \[2, inf\]"),
+        ("runs", 0, r"runs=0: must be an integer in \[1, inf\]"),
+        ("confidence", 1.0, r"confidence=1.0: must be in \(0, 1\)"),
+        ("seed", -1, r"seed=-1: must be an integer"),
+    ],
+)
+def test_bad_fields_are_named(field: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AuditConfig(**{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fields", [{"epsilon": None}, {"noise_multiplier": 1.0}])
+def test_exactly_one_of_epsilon_and_noise_multiplier(fields: dict[str, float | None]) -> None:
+    with pytest.raises(ValueError, match="give exactly one of the two"):
+        AuditConfig(**fields)  # type: ignore[arg-type]
+
+
+def test_the_sweep_is_a_sorted_set() -> None:
+    assert AuditConfig(sweep=(10, 1, 10)).sweep == (1.0, 10.0)
