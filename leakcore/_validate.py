@@ -61,6 +61,11 @@ def open_probability(**kwargs: Any) -> float:
     return _check("in (0, 1)", lambda v: 0 < v < 1, kwargs)
 
 
+def below_one(**kwargs: Any) -> float:
+    """A real number in [0, 1), such as a δ."""
+    return _check("in [0, 1)", lambda v: 0 <= v < 1, kwargs)
+
+
 def integer(low: int | None = None, high: int | None = None, **kwargs: Any) -> int:
     """An integer in [low, high] (either end may be absent)."""
     name, value = _one(kwargs)

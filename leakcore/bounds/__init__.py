@@ -1,1 +1,19 @@
+"""What no attacker can beat, and what an audit proves. Every result says its kind, its confidence and its adjacency."""
 
+from typing import TYPE_CHECKING
+
+from leakcore._lazy import attach as _attach
+
+if TYPE_CHECKING:
+    from leakcore.bounds._epsilon import EpsilonCeiling as EpsilonCeiling
+    from leakcore.bounds._epsilon import EpsilonLowerBound as EpsilonLowerBound
+    from leakcore.bounds._epsilon import epsilon_lower_bound as epsilon_lower_bound
+    from leakcore.bounds._epsilon import epsilon_opt as epsilon_opt
+
+_NAMES = {
+    "epsilon_lower_bound": "._epsilon",
+    "epsilon_opt": "._epsilon",
+    "EpsilonLowerBound": "._epsilon",
+    "EpsilonCeiling": "._epsilon",
+}
+__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
