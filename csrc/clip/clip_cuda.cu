@@ -1,0 +1,13 @@
+// The clipping kernels on CUDA: not written yet, and loud about it.
+#include "clip/clip.h"
+
+namespace leakcore {
+
+Status clip_and_noise_cuda(const ClipArgs&) {
+  return {Code::not_implemented, "clip_and_noise"};
+}
+Status clip_scores_cuda(const ClipScoresArgs&) {
+  return {Code::not_implemented, "clip_scores"};
+}
+
+}  // namespace leakcore

@@ -1,0 +1,55 @@
+// Euclidean norms in double, with a shape fixed by the sizes: tiles of kTile columns, eight lanes each, added in order.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/dense_cpu.h"
+#include "core/tile.h"
+
+namespace leakcore {
+
+constexpr int64_t kTile = 1024;
+
+inline double sum_squares(const double* x, int64_t count) {
+  return dot(x, x, count);
+}
+
+// The norm from a sum of squares; where the squares left the range of a double (only float64 input can), from a second,
+// scaled pass over the row, so that a finite gradient never looks infinite or zero.
+inline double norm_of(double squares, const Rows* params, int32_t num_params, int64_t run, int64_t row) {
+  if (squares > 1e-280 && squares < 1e300) return std::sqrt(squares);
+  double buffer[kTile];
+  double largest = 0.0;
+  for (int32_t p = 0; p < num_params; ++p) {
+    for (int64_t c = 0; c < params[p].numel; c += kTile) {
+      const int64_t count = std::min(kTile, params[p].numel - c);
+      load_tile(params[p], run, row, c, count, buffer);
+      for (int64_t i = 0; i < count; ++i) {
+        if (std::isnan(buffer[i])) return std::numeric_limits<double>::quiet_NaN();
+        largest = std::max(largest, std::abs(buffer[i]));
+      }
+    }
+  }
+  if (largest == 0.0 || std::isinf(largest)) return largest;
+  int exponent;
+  std::frexp(largest, &exponent);
+  double scaled = 0.0;
+  for (int32_t p = 0; p < num_params; ++p) {
+    for (int64_t c = 0; c < params[p].numel; c += kTile) {
+      const int64_t count = std::min(kTile, params[p].numel - c);
+      load_tile(params[p], run, row, c, count, buffer);
+      for (int64_t i = 0; i < count; ++i) buffer[i] = std::ldexp(buffer[i], -exponent);
+      scaled += sum_squares(buffer, count);
+    }
+  }
+  return std::ldexp(std::sqrt(scaled), exponent);
+}
+
+// min(1, C/‖g‖), and 1 for a zero gradient. NaN stays NaN, so that an unchecked bad row shows in the sum.
+inline double clip_factor(double max_grad_norm, double norm) {
+  return norm > max_grad_norm ? max_grad_norm / norm : norm == norm ? 1.0 : norm;
+}
+
+}  // namespace leakcore

@@ -1,0 +1,56 @@
+// Worker threads that live for one call: an atomic counter hands out chunks, so a slow core holds nobody up. Not
+// OpenMP: a fork after libgomp has started hangs the child, and a second OpenMP runtime beside torch's is a hazard.
+//
+// Which worker runs which item is unspecified, so an item may write only what is its own, or integers that are summed.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "core/array.h"
+
+namespace leakcore {
+
+// Threads worth starting when one item costs about `nanoseconds`: starting one costs some 13 µs.
+inline int useful_threads(int64_t items, double nanoseconds, int allowed) {
+  const double worth = static_cast<double>(items) * nanoseconds / 50e3;
+  const int64_t most = std::min<int64_t>(std::max(allowed, 1), std::max<int64_t>(items, 1));
+  return worth >= static_cast<double>(most) ? static_cast<int>(most) : std::max(1, static_cast<int>(worth));
+}
+
+// body(begin, end) over disjoint ranges that cover [0, items). The first exception of any worker is rethrown here.
+template <class Body>
+void parallel_for(int64_t items, int64_t chunk, int threads, Body&& body) {
+  if (items <= 0) return;
+  chunk = std::max<int64_t>(chunk, 1);
+  const int64_t chunks = (items - 1) / chunk + 1;
+  std::atomic<int64_t> next{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr failure;
+  auto work = [&] {
+    try {
+      for (int64_t c; !failed.load(std::memory_order_relaxed) && (c = next.fetch_add(1)) < chunks;) {
+        body(c * chunk, std::min(items, (c + 1) * chunk));
+      }
+    } catch (...) {
+      if (!failed.exchange(true)) failure = std::current_exception();
+    }
+  };
+  std::vector<std::thread> helpers;
+  const int64_t wanted = std::min<int64_t>(threads, chunks) - 1;
+  try {
+    for (int64_t t = 0; t < wanted; ++t) helpers.emplace_back(work);
+  } catch (const std::system_error&) {
+    // No more threads to be had: those that started, and this one, do all the work.
+  }
+  work();
+  for (auto& helper : helpers) helper.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace leakcore

@@ -1,0 +1,26 @@
+// How native code says no: a code, the kernel's name and the place. Kernels never print, exit or know Python;
+// module.cpp turns a status into an exception.
+#pragma once
+
+#include <cstdint>
+
+namespace leakcore {
+
+enum class Code : int32_t {
+  ok = 0,
+  non_finite,       // row `index` of the input has a non-finite norm
+  no_cuda_build,    // CUDA memory was given, but this build has no CUDA kernels
+  not_implemented,  // the CUDA kernel is still to be written
+  cuda_error,       // a launch failed; `detail` is the runtime's message
+};
+
+struct Status {
+  Code code = Code::ok;
+  const char* kernel = "";
+  const char* detail = "";
+  int64_t index = -1;
+
+  bool ok() const { return code == Code::ok; }
+};
+
+}  // namespace leakcore

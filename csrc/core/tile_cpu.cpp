@@ -1,0 +1,142 @@
+#include "core/tile.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace leakcore {
+namespace {
+
+struct Half {
+  uint16_t bits;
+};
+struct Brain {
+  uint16_t bits;
+};
+
+double widen(float x) {
+  return x;
+}
+double widen(double x) {
+  return x;
+}
+
+double widen(Brain x) {
+  const uint32_t b = static_cast<uint32_t>(x.bits) << 16;
+  float f;
+  std::memcpy(&f, &b, sizeof f);
+  return f;
+}
+
+double widen(Half x) {
+  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
+  const uint32_t magnitude = x.bits & 0x7fffu;
+  uint32_t b;
+  if (magnitude >= 0x7c00u) {
+    b = sign | 0x7f800000u | (magnitude & 0x3ffu) << 13;
+  } else if (magnitude >= 0x0400u) {
+    b = sign | ((magnitude << 13) + (112u << 23));
+  } else {  // subnormal: an integer times 2^-24
+    const double value = static_cast<double>(magnitude) * 5.9604644775390625e-08;
+    return sign ? -value : value;
+  }
+  float f;
+  std::memcpy(&f, &b, sizeof f);
+  return f;
+}
+
+// visit(pointer to first element, stride, count) over the runs of equal stride that make up columns [first, first +
+// count).
+template <class T, class Visit>
+void runs(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, Visit&& visit) {
+  T* base = static_cast<T*>(rows.data) + run * rows.run_stride + row * rows.row_stride;
+  if (rows.ndim <= 1) {
+    const int64_t stride = rows.ndim ? rows.stride[0] : 1;
+    visit(base + first * stride, stride, count);
+    return;
+  }
+  const int last = rows.ndim - 1;
+  while (count > 0) {
+    int64_t rest = first;
+    const int64_t inner = rest % rows.size[last];
+    rest /= rows.size[last];
+    T* start = base + inner * rows.stride[last];
+    for (int k = last - 1; k >= 0; --k) {
+      start += rest % rows.size[k] * rows.stride[k];
+      rest /= rows.size[k];
+    }
+    const int64_t here = std::min(count, rows.size[last] - inner);
+    visit(start, rows.stride[last], here);
+    first += here;
+    count -= here;
+  }
+}
+
+template <class T>
+void load(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, double* out) {
+  runs<const T>(rows, run, row, first, count, [&](const T* in, int64_t stride, int64_t n) {
+    if (stride == 1) {
+      for (int64_t i = 0; i < n; ++i) out[i] = widen(in[i]);
+    } else {
+      for (int64_t i = 0; i < n; ++i) out[i] = widen(in[i * stride]);
+    }
+    out += n;
+  });
+}
+
+template <class T>
+void add(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, double factor, double* acc) {
+  runs<const T>(rows, run, row, first, count, [&](const T* in, int64_t stride, int64_t n) {
+    if (stride == 1) {
+      for (int64_t i = 0; i < n; ++i) acc[i] += factor * widen(in[i]);
+    } else {
+      for (int64_t i = 0; i < n; ++i) acc[i] += factor * widen(in[i * stride]);
+    }
+    acc += n;
+  });
+}
+
+template <class T>
+void store(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, const double* in) {
+  runs<T>(rows, run, row, first, count, [&](T* out, int64_t stride, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) out[i * stride] = static_cast<T>(in[i]);
+    in += n;
+  });
+}
+
+}  // namespace
+
+void load_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, double* out) {
+  switch (rows.dtype) {
+    case DType::f16:
+      return load<Half>(rows, run, row, first, count, out);
+    case DType::bf16:
+      return load<Brain>(rows, run, row, first, count, out);
+    case DType::f32:
+      return load<float>(rows, run, row, first, count, out);
+    case DType::f64:
+      return load<double>(rows, run, row, first, count, out);
+  }
+}
+
+void add_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, double factor, double* acc) {
+  switch (rows.dtype) {
+    case DType::f16:
+      return add<Half>(rows, run, row, first, count, factor, acc);
+    case DType::bf16:
+      return add<Brain>(rows, run, row, first, count, factor, acc);
+    case DType::f32:
+      return add<float>(rows, run, row, first, count, factor, acc);
+    case DType::f64:
+      return add<double>(rows, run, row, first, count, factor, acc);
+  }
+}
+
+void store_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, const double* in) {
+  if (rows.dtype == DType::f32) {
+    store<float>(rows, run, row, first, count, in);
+  } else {
+    store<double>(rows, run, row, first, count, in);
+  }
+}
+
+}  // namespace leakcore

@@ -1,0 +1,13 @@
+// The mixture kernels on CUDA: not written yet, and loud about it.
+#include "mixture/mixture.h"
+
+namespace leakcore {
+
+Status mixture_log_ratio_cuda(const MixtureLogRatioArgs&) {
+  return {Code::not_implemented, "mixture_log_ratio"};
+}
+Status mixture_tail_cuda(const MixtureTailArgs&) {
+  return {Code::not_implemented, "mixture_tail"};
+}
+
+}  // namespace leakcore

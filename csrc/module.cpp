@@ -1,0 +1,282 @@
+// The binding: integers and pointers from Python become the kernels' structs, the GIL is released, a status becomes an
+// exception. Python has validated everything; what is checked again here is only what would crash.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <array>
+
+#include <string>
+#include <vector>
+
+#include "clip/clip.h"
+#include "core/device.h"
+#include "core/normal.h"
+#include "core/selftest.h"
+#include "core/streams.h"
+#include "leakcore_build.h"
+#include "mixture/mixture.h"
+#include "pinv/pinv.h"
+
+namespace py = pybind11;
+using namespace leakcore;
+
+namespace {
+
+template <class T>
+T* pointer(uint64_t address) {
+  return reinterpret_cast<T*>(address);  // NOLINT: addresses cross the language border as integers
+}
+
+// (address, dtype, run stride, row stride, sizes, strides), all in elements.
+using View = std::tuple<uint64_t, int32_t, int64_t, int64_t, std::vector<int64_t>, std::vector<int64_t>>;
+// (device type, device index, stream)
+using Place = std::tuple<int32_t, int32_t, uint64_t>;
+// (threads, chunk)
+using Plan = std::tuple<int, int64_t>;
+
+Rows rows_of(const View& view) {
+  const auto& [address, dtype, run_stride, row_stride, sizes, strides] = view;
+  if (sizes.size() > static_cast<size_t>(kMaxDims) || sizes.size() != strides.size()) {
+    throw py::value_error("an array has more than " + std::to_string(kMaxDims) +
+                          " dimensions that do not lie in line: pass a contiguous copy");
+  }
+  Rows rows;
+  rows.data = pointer<void>(address);
+  rows.dtype = static_cast<DType>(dtype);
+  rows.ndim = static_cast<int32_t>(sizes.size());
+  rows.run_stride = run_stride;
+  rows.row_stride = row_stride;
+  rows.numel = 1;
+  for (size_t k = 0; k < sizes.size(); ++k) {
+    rows.size[k] = sizes[k];
+    rows.stride[k] = strides[k];
+    rows.numel *= sizes[k];
+  }
+  return rows;
+}
+
+std::vector<Rows> all_rows(const std::vector<View>& views) {
+  std::vector<Rows> out;
+  for (const View& view : views) out.push_back(rows_of(view));
+  return out;
+}
+
+Device device_of(const Place& place) {
+  return {static_cast<DeviceType>(std::get<0>(place)), std::get<1>(place), pointer<void>(std::get<2>(place))};
+}
+
+Schedule schedule_of(const Plan& plan) {
+  return {std::get<0>(plan), std::get<1>(plan)};
+}
+
+// Non-finite input is reported as an index, which Python words with the argument's name; the rest is raised here.
+py::object outcome(const Status& status) {
+  const std::string kernel = status.kernel;
+  switch (status.code) {
+    case Code::ok:
+      return py::none();
+    case Code::non_finite:
+      return py::make_tuple(status.index, status.detail);
+    case Code::no_cuda_build:
+      throw py::value_error(
+          kernel +
+          ": the arrays are on a CUDA device, but this build of leakcore has no CUDA kernels; rebuild it "
+          "with LEAKCORE_CUDA=1 where nvcc is installed, or move the arrays to the CPU");
+    case Code::not_implemented:
+      PyErr_SetString(PyExc_NotImplementedError,
+                      (kernel + ": this version has no CUDA kernel for it yet; move the arrays to the CPU").c_str());
+      throw py::error_already_set();
+    case Code::cuda_error:
+      throw std::runtime_error(kernel + ": CUDA error: " + status.detail);
+  }
+  throw std::runtime_error(kernel + ": unknown status");
+}
+
+template <class Args>
+py::object dispatch(const Args& args, Status (*cpu)(const Args&), Status (*cuda)(const Args&)) {
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = args.device.type == DeviceType::cpu ? cpu(args) : cuda(args);
+  }
+  return outcome(status);
+}
+
+py::object clip_and_noise(const std::vector<View>& grads, const std::vector<View>& sums, int64_t num_runs,
+                          int64_t num_rows, uint64_t norms, std::tuple<uint64_t, int64_t, int64_t> mask,
+                          double max_grad_norm, double noise_scale, const std::vector<View>& noise, uint64_t seed,
+                          uint32_t step, uint64_t first_run, bool check_finite, const Place& place, const Plan& plan) {
+  const std::vector<Rows> g = all_rows(grads), s = all_rows(sums), z = all_rows(noise);
+  ClipArgs args;
+  args.num_runs = num_runs;
+  args.num_rows = num_rows;
+  args.num_params = static_cast<int32_t>(g.size());
+  args.grads = g.data();
+  args.sum = s.data();
+  args.norms = pointer<double>(norms);
+  std::tie(std::ignore, args.mask_run_stride, args.mask_row_stride) = mask;
+  args.mask = pointer<const uint8_t>(std::get<0>(mask));
+  args.max_grad_norm = max_grad_norm;
+  args.noise_scale = noise_scale;
+  args.noise = z.empty() ? nullptr : z.data();
+  args.seed = seed;
+  args.step = step;
+  args.first_run = first_run;
+  args.check_finite = check_finite;
+  args.device = device_of(place);
+  args.schedule = schedule_of(plan);
+  return dispatch(args, clip_and_noise_cpu, clip_and_noise_cuda);
+}
+
+py::object clip_scores(const View& grads, const View& observed, int64_t num_rows, int64_t num_observed, uint64_t dots,
+                       uint64_t norms, double max_grad_norm, bool check_finite, const Place& place, const Plan& plan) {
+  ClipScoresArgs args;
+  args.num_rows = num_rows;
+  args.num_observed = num_observed;
+  args.grads = rows_of(grads);
+  args.observed = rows_of(observed);
+  args.dots = pointer<double>(dots);
+  args.norms = pointer<double>(norms);
+  args.max_grad_norm = max_grad_norm;
+  args.check_finite = check_finite;
+  args.device = device_of(place);
+  args.schedule = schedule_of(plan);
+  return dispatch(args, clip_scores_cpu, clip_scores_cuda);
+}
+
+py::object solve_labels(const View& jacobian, const View& gradient, int64_t num_problems, int64_t num_samples,
+                        int64_t num_outputs, double rcond, double unit, uint64_t residual, uint64_t error,
+                        uint64_t leverage, uint64_t identifiable, uint64_t rank, const Place& place, const Plan& plan) {
+  SolveLabelsArgs args;
+  args.num_problems = num_problems;
+  args.num_samples = num_samples;
+  args.num_outputs = num_outputs;
+  args.jacobian = rows_of(jacobian);
+  args.gradient = rows_of(gradient);
+  args.rcond = rcond;
+  args.unit = unit;
+  args.residual = pointer<double>(residual);
+  args.error = pointer<double>(error);
+  args.leverage = pointer<double>(leverage);
+  args.identifiable = pointer<uint8_t>(identifiable);
+  args.rank = pointer<int64_t>(rank);
+  args.device = device_of(place);
+  args.schedule = schedule_of(plan);
+  return dispatch(args, solve_labels_cpu, solve_labels_cuda);
+}
+
+// (seed, first sample, number of samples, alternative, steps, σ, q)
+using Mixture = std::tuple<uint64_t, uint64_t, int64_t, bool, int64_t, uint64_t, uint64_t>;
+
+void set_mixture(MixtureArgs& args, const Mixture& m, const Place& place, const Plan& plan) {
+  uint64_t sigma, rate;
+  std::tie(args.seed, args.first_sample, args.num_samples, args.alternative, args.steps, sigma, rate) = m;
+  args.noise_multiplier = pointer<const double>(sigma);
+  args.sample_rate = pointer<const double>(rate);
+  args.device = device_of(place);
+  args.schedule = schedule_of(plan);
+}
+
+py::object mixture_log_ratio(const Mixture& mixture, uint64_t out, const Place& place, const Plan& plan) {
+  MixtureLogRatioArgs args;
+  set_mixture(args, mixture, place, plan);
+  args.out = pointer<double>(out);
+  return dispatch(args, mixture_log_ratio_cpu, mixture_log_ratio_cuda);
+}
+
+py::object mixture_tail(const Mixture& mixture, int64_t num_thresholds, uint64_t thresholds, uint64_t counts,
+                        uint64_t inverse, uint64_t excess, const Place& place, const Plan& plan) {
+  MixtureTailArgs args;
+  set_mixture(args, mixture, place, plan);
+  args.num_thresholds = num_thresholds;
+  args.thresholds = pointer<const double>(thresholds);
+  args.counts = pointer<int64_t>(counts);
+  args.inverse = pointer<uint64_t>(inverse);
+  args.excess = pointer<uint64_t>(excess);
+  return dispatch(args, mixture_tail_cpu, mixture_tail_cuda);
+}
+
+void fill_rows(Fill fill, const View& out, int64_t num_rows, uint64_t seed, uint32_t stream, uint64_t first_row,
+               const Plan& plan) {
+  const Rows rows = rows_of(out);
+  const Schedule schedule = schedule_of(plan);
+  py::gil_scoped_release release;
+  fill_random_rows(fill, rows, num_rows, seed, stream, first_row, schedule);
+}
+
+py::tuple philox(std::array<uint32_t, 4> c, std::array<uint32_t, 2> k) {
+  const Words out = philox4x32_10(c[0], c[1], c[2], c[3], k[0], k[1]);
+  return py::make_tuple(out.w[0], out.w[1], out.w[2], out.w[3]);
+}
+
+void elementary(const std::string& name, uint64_t in, uint64_t out, int64_t count) {
+  const double* x = pointer<const double>(in);
+  double* y = pointer<double>(out);
+  for (int64_t i = 0; i < count; ++i) {
+    double cosine, sine;
+    if (name == "exp") y[i] = exp_safe(x[i]);
+    if (name == "expm1") y[i] = expm1_safe(x[i]);
+    if (name == "log") y[i] = log_positive(x[i]);
+    if (name == "log1p") y[i] = log1p_safe(x[i]);
+    if (name == "cos_turn" || name == "sin_turn") {
+      cos_sin_turn(static_cast<uint32_t>(x[i]), &cosine, &sine);
+      y[i] = name == "cos_turn" ? cosine : sine;
+    }
+  }
+}
+
+py::dict build_info() {
+  py::dict info;
+  info["version"] = LEAKCORE_VERSION;
+  info["compiler"] = LEAKCORE_COMPILER;
+  info["simd"] = "baseline";
+  info["cuda"] = static_cast<bool>(LEAKCORE_WITH_CUDA);
+  info["cuda_archs"] = LEAKCORE_CUDA_ARCHS;
+  Devices devices;
+  {
+    py::gil_scoped_release release;
+    devices = cuda_devices();
+  }
+  py::list found;
+  for (const DeviceInfo& d : devices.found) {
+    py::dict entry;
+    entry["name"] = d.name;
+    entry["compute_capability"] = std::to_string(d.major) + "." + std::to_string(d.minor);
+    entry["memory_bytes"] = d.memory;
+    found.append(entry);
+  }
+  info["devices"] = found;
+  info["device_message"] = devices.message;
+  return info;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "leakcore's native core. Private: use leakcore.kernels, which validates.";
+  m.attr("sum_digits") = kSumDigits;
+  m.attr("max_dims") = kMaxDims;
+  m.attr("streams") = py::dict(py::arg("mixture") = static_cast<uint32_t>(Purpose::mixture),
+                               py::arg("clip_noise") = static_cast<uint32_t>(Purpose::clip_noise),
+                               py::arg("init") = static_cast<uint32_t>(Purpose::init),
+                               py::arg("batch") = static_cast<uint32_t>(Purpose::batch),
+                               py::arg("order") = static_cast<uint32_t>(Purpose::order),
+                               py::arg("mixture_pick") = static_cast<uint32_t>(Purpose::mixture_pick));
+  m.def("clip_and_noise", &clip_and_noise);
+  m.def("clip_scores", &clip_scores);
+  m.def("solve_labels", &solve_labels);
+  m.def("mixture_log_ratio", &mixture_log_ratio);
+  m.def("mixture_tail", &mixture_tail);
+  m.def("standard_normal", [](const View& out, int64_t rows, uint64_t seed, uint32_t stream, uint64_t first,
+                              const Plan& plan) { fill_rows(fill_normals, out, rows, seed, stream, first, plan); });
+  m.def("uniform", [](const View& out, int64_t rows, uint64_t seed, uint32_t stream, uint64_t first, const Plan& plan) {
+    fill_rows(fill_uniforms, out, rows, seed, stream, first, plan);
+  });
+  m.def("philox4x32", &philox);
+  m.def("elementary", &elementary);
+  m.def("selftest", &selftest);
+  m.def("chunk_dependent_sum", [](uint64_t x, int64_t count, int64_t chunk, int threads) {
+    return chunk_dependent_sum(pointer<const double>(x), count, chunk, threads);
+  });
+  m.def("build_info", &build_info);
+}
