@@ -254,6 +254,7 @@ py::dict build_info() {
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "leakcore's native core. Private: use leakcore.kernels, which validates.";
+  m.attr("with_cuda") = static_cast<bool>(LEAKCORE_WITH_CUDA);
   m.attr("sum_digits") = kSumDigits;
   m.attr("max_dims") = kMaxDims;
   m.attr("streams") = py::dict(py::arg("mixture") = static_cast<uint32_t>(Purpose::mixture),

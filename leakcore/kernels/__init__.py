@@ -1,1 +1,56 @@
+"""The native kernels behind a thin API: validate, allocate with the caller's own library, hand over pointers.
 
+NumPy arrays, torch CPU tensors and anything else that speaks DLPack come in without a copy, any strides; results come
+back as the same kind. Nothing here imports torch. No result depends on the number of threads or on how work is cut up.
+
+Random numbers: Philox4x32-10, a pure function of (seed, purpose, step, sample index). The promise: same seed, same
+integers, on every machine, for the life of a major version; floating results agree to a few units in the last place.
+The generator is statistical, not cryptographic: noise for a model that will be released must come from a secure
+source (`noise=`), never from a seed.
+"""
+
+from typing import TYPE_CHECKING
+
+from leakcore._lazy import attach as _attach
+
+if TYPE_CHECKING:
+    from leakcore.kernels._clip import Clipped as Clipped
+    from leakcore.kernels._clip import Scores as Scores
+    from leakcore.kernels._clip import clip_and_noise as clip_and_noise
+    from leakcore.kernels._clip import clip_scores as clip_scores
+    from leakcore.kernels._info import build_info as build_info
+    from leakcore.kernels._info import selftest as selftest
+    from leakcore.kernels._labels import LabelSolution as LabelSolution
+    from leakcore.kernels._labels import solve_labels as solve_labels
+    from leakcore.kernels._mixture import MixtureTail as MixtureTail
+    from leakcore.kernels._mixture import mixture_log_ratio as mixture_log_ratio
+    from leakcore.kernels._mixture import mixture_tail as mixture_tail
+    from leakcore.kernels._random import philox4x32 as philox4x32
+    from leakcore.kernels._random import standard_normal as standard_normal
+    from leakcore.kernels._random import uniform as uniform
+    from leakcore.kernels._streams import Purpose as Purpose
+    from leakcore.kernels._threads import num_threads as num_threads
+    from leakcore.kernels._threads import set_num_threads as set_num_threads
+    from leakcore.kernels._threads import thread_limit as thread_limit
+
+_NAMES = {
+    "clip_and_noise": "._clip",
+    "clip_scores": "._clip",
+    "Clipped": "._clip",
+    "Scores": "._clip",
+    "solve_labels": "._labels",
+    "LabelSolution": "._labels",
+    "mixture_log_ratio": "._mixture",
+    "mixture_tail": "._mixture",
+    "MixtureTail": "._mixture",
+    "philox4x32": "._random",
+    "standard_normal": "._random",
+    "uniform": "._random",
+    "Purpose": "._streams",
+    "num_threads": "._threads",
+    "set_num_threads": "._threads",
+    "thread_limit": "._threads",
+    "build_info": "._info",
+    "selftest": "._info",
+}
+__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

@@ -1,0 +1,82 @@
+"""The native core, as leakcore.kernels calls it. Addresses are integers; strides are in elements."""
+
+from typing import Any
+
+_View = tuple[int, int, int, int, list[int], list[int]]
+_Place = tuple[int, int, int]
+_Plan = tuple[int, int]
+_Mixture = tuple[int, int, int, bool, int, int, int]
+_Bad = tuple[int, str] | None
+
+with_cuda: bool
+sum_digits: int
+max_dims: int
+streams: dict[str, int]
+
+def clip_and_noise(
+    grads: list[_View],
+    sums: list[_View],
+    num_runs: int,
+    num_rows: int,
+    norms: int,
+    mask: tuple[int, int, int],
+    max_grad_norm: float,
+    noise_scale: float,
+    noise: list[_View],
+    seed: int,
+    step: int,
+    first_run: int,
+    check_finite: bool,
+    place: _Place,
+    plan: _Plan,
+    /,
+) -> _Bad: ...
+def clip_scores(
+    grads: _View,
+    observed: _View,
+    num_rows: int,
+    num_observed: int,
+    dots: int,
+    norms: int,
+    max_grad_norm: float,
+    check_finite: bool,
+    place: _Place,
+    plan: _Plan,
+    /,
+) -> _Bad: ...
+def solve_labels(
+    jacobian: _View,
+    gradient: _View,
+    num_problems: int,
+    num_samples: int,
+    num_outputs: int,
+    rcond: float,
+    unit: float,
+    residual: int,
+    error: int,
+    leverage: int,
+    identifiable: int,
+    rank: int,
+    place: _Place,
+    plan: _Plan,
+    /,
+) -> _Bad: ...
+def mixture_log_ratio(mixture: _Mixture, out: int, place: _Place, plan: _Plan, /) -> None: ...
+def mixture_tail(
+    mixture: _Mixture,
+    num_thresholds: int,
+    thresholds: int,
+    counts: int,
+    inverse: int,
+    excess: int,
+    place: _Place,
+    plan: _Plan,
+    /,
+) -> None: ...
+def standard_normal(out: _View, num_rows: int, seed: int, stream: int, first_row: int, plan: _Plan, /) -> None: ...
+def uniform(out: _View, num_rows: int, seed: int, stream: int, first_row: int, plan: _Plan, /) -> None: ...
+def philox4x32(counter: tuple[int, ...], key: tuple[int, ...], /) -> tuple[int, int, int, int]: ...
+def elementary(name: str, x: int, out: int, count: int, /) -> None: ...
+def selftest() -> str: ...
+def chunk_dependent_sum(x: int, count: int, chunk: int, num_threads: int, /) -> float: ...
+def build_info() -> dict[str, Any]: ...

@@ -1,0 +1,214 @@
+"""Arrays of any library as the native core sees them, and results back as the same kind.
+
+torch is recognised without being imported. Nothing is copied: a view is an address, an element type, sizes and element
+strides. An array that lives on a CUDA device is refused by the kernel's name; there is no hidden copy to the CPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+import numpy as np
+
+from leakcore import _C
+
+View = tuple[int, int, int, int, list[int], list[int]]
+CPU = (0, 0, 0)  # device type, index, stream
+
+_DTYPE_CODES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
+_ALLOWED = "float16, bfloat16, float32 or float64"
+_DLPACK_CPU = 1
+_DLPACK_CUDA = (2, 13)  # device memory, managed memory
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Array:
+    """A caller's array: its values as NumPy sees them (the bits, for bfloat16), its element type and its origin."""
+
+    name: str
+    values: np.ndarray
+    dtype: str
+    origin: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def result_dtype(self) -> np.dtype[Any]:
+        """What a result computed from it holds: float64 from float64, else float32."""
+        return np.dtype(np.float64 if self.dtype == "float64" else np.float32)
+
+    @property
+    def epsilon(self) -> float:
+        """Spacing of the element type at 1."""
+        return 2.0**-7 if self.dtype == "bfloat16" else float(np.finfo(self.dtype).eps)
+
+
+def is_torch(x: Any) -> bool:
+    """Whether `x` is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and hasattr(torch, "Tensor") and isinstance(x, torch.Tensor)
+
+
+def _refuse_cuda(kernel: str, name: str, device: str) -> None:
+    if not _C.with_cuda:
+        raise ValueError(
+            f"{kernel}: {name} is on {device}, but this build of leakcore has no CUDA kernels: rebuild it with "
+            f"LEAKCORE_CUDA=1 where nvcc is installed, or move {name} to the CPU"
+        )
+    raise NotImplementedError(
+        f"{kernel}: {name} is on {device}, and this version has no CUDA kernel for it yet: move it to the CPU"
+    )
+
+
+def _numpy_of_torch(kernel: str, name: str, x: Any) -> tuple[np.ndarray, str]:
+    torch = sys.modules["torch"]
+    if x.device.type == "cuda":
+        _refuse_cuda(kernel, name, str(x.device))
+    if x.device.type != "cpu":
+        raise ValueError(f"{kernel}: {name} is on device {str(x.device)!r}: must be on the CPU or a CUDA device")
+    if x.layout != torch.strided:
+        raise TypeError(f"{kernel}: {name} has layout {x.layout}: must be a dense (strided) tensor")
+    if x.requires_grad:
+        raise ValueError(f"{kernel}: {name} requires grad, but kernels are not differentiable: pass {name}.detach()")
+    if x.dtype == torch.bfloat16:
+        return x.view(torch.int16).numpy(), "bfloat16"
+    if x.is_neg() or x.is_conj():
+        x = x.resolve_neg().resolve_conj()
+    values = x.numpy()
+    return values, values.dtype.name
+
+
+def _numpy_of(kernel: str, name: str, x: Any) -> tuple[np.ndarray, str]:
+    if is_torch(x):
+        return _numpy_of_torch(kernel, name, x)
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{kernel}: {name} is a masked array, whose mask would be lost: pass a plain array")
+    if isinstance(x, np.ndarray):
+        return np.asarray(x), x.dtype.name
+    if hasattr(x, "__dlpack_device__") and hasattr(x, "__dlpack__"):
+        device_type, device_index = x.__dlpack_device__()
+        if int(device_type) in _DLPACK_CUDA:
+            _refuse_cuda(kernel, name, f"cuda:{device_index}")
+        if int(device_type) != _DLPACK_CPU:
+            raise ValueError(
+                f"{kernel}: {name} is on DLPack device {int(device_type)}: must be on the CPU or a CUDA device"
+            )
+        try:
+            values = np.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise TypeError(f"{kernel}: {name} cannot be read through DLPack: {error}") from error
+        return values, values.dtype.name
+    if hasattr(x, "__cuda_array_interface__"):
+        _refuse_cuda(kernel, name, "a CUDA device")
+    raise TypeError(
+        f"{kernel}: {name} is a {type(x).__name__}: must be a NumPy array, a torch tensor or a DLPack array"
+    )
+
+
+def read(kernel: str, name: str, x: Any) -> Array:
+    """A caller's floating-point array, without a copy.
+
+    Raises TypeError (not an array, masked, sparse, integer or otherwise unsupported type), ValueError (requires grad,
+    wrong device, byte order or alignment) and NotImplementedError (CUDA); each names the kernel and the argument.
+    """
+    values, dtype = _numpy_of(kernel, name, x)
+    if dtype not in _DTYPE_CODES:
+        raise TypeError(f"{kernel}: {name} has dtype {dtype}: must be {_ALLOWED}")
+    if not values.dtype.isnative:
+        raise ValueError(f"{kernel}: {name} has byte order {values.dtype.str!r}: must be in native byte order")
+    if not values.flags.aligned or any(s % values.itemsize for s in values.strides):
+        raise ValueError(
+            f"{kernel}: {name} has strides of {values.strides} bytes, not multiples of its {values.itemsize}-byte "
+            "elements: pass a copy"
+        )
+    return Array(name, values, dtype, x)
+
+
+def read_bool(kernel: str, name: str, x: Any) -> np.ndarray:
+    """A caller's boolean array, without a copy."""
+    values, dtype = _numpy_of(kernel, name, x)
+    if dtype != "bool":
+        raise TypeError(f"{kernel}: {name} has dtype {dtype}: must be bool")
+    return values
+
+
+def same_library(kernel: str, first: Array, other: Array) -> None:
+    """Results follow the first array's library, so mixing them is refused."""
+    if is_torch(first.origin) != is_torch(other.origin):
+        raise TypeError(
+            f"{kernel}: {first.name} is a {type(first.origin).__name__} and {other.name} a "
+            f"{type(other.origin).__name__}: must come from the same library"
+        )
+
+
+def wrap(result: np.ndarray, like: Any) -> Any:
+    """`result` as the kind of array that `like` is, sharing memory; NumPy when `like` is None."""
+    if like is None or isinstance(like, np.ndarray):
+        return result
+    if is_torch(like):
+        return sys.modules["torch"].from_numpy(result)
+    if hasattr(like, "__array_namespace__"):
+        return like.__array_namespace__().from_dlpack(result)
+    return result
+
+
+def read_like(kernel: str, like: Any) -> None:
+    """Check `like`: an array whose library and device the result follows, or None."""
+    if like is not None:
+        _numpy_of(kernel, "like", like)
+
+
+def _merge(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Neighbouring dimensions that lie in line as one; none left for a single element."""
+    if 0 in sizes:
+        return [0], [1]
+    out_sizes: list[int] = []
+    out_strides: list[int] = []
+    for size, stride in zip(sizes, strides, strict=True):
+        if size == 1:
+            continue
+        if out_sizes and out_strides[-1] == stride * size:
+            out_sizes[-1] *= size
+            out_strides[-1] = stride
+        else:
+            out_sizes.append(size)
+            out_strides.append(stride)
+    return out_sizes, out_strides
+
+
+def lead_stride(values: np.ndarray, dims: int) -> tuple[int, int] | None:
+    """Size and element stride of the first `dims` dimensions as one; None if they do not lie in line."""
+    strides = tuple(s // values.itemsize for s in values.strides[:dims])
+    sizes, merged = _merge(values.shape[:dims], strides)
+    if len(sizes) > 1:
+        return None
+    return (sizes[0], merged[0]) if sizes else (1, 0)
+
+
+def view(array: Array, run: int, row: int, inner: tuple[int, ...], order: tuple[int, ...]) -> View:
+    """The native view: element strides of run and row (0 if there is none), and the inner dimensions in `order`."""
+    item = array.values.itemsize
+    strides = tuple(array.values.strides[k] // item for k in order)
+    sizes, merged = _merge(inner, strides)
+    if len(sizes) > _C.max_dims:
+        raise ValueError(
+            f"{array.name} has more than {_C.max_dims} dimensions that do not lie in line: pass a contiguous copy"
+        )
+    return address(array.values), _DTYPE_CODES[array.dtype], run, row, sizes, merged
+
+
+def rows_view(array: Array, lead: int) -> View:
+    """`lead` leading dimensions (0: a lone row; 1: rows; 2: runs of rows) and the rest flattened into columns."""
+    values = array.values
+    strides = [s // values.itemsize for s in values.strides[:lead]]
+    run, row = (strides[0], strides[1]) if lead == 2 else (0, strides[0]) if lead == 1 else (0, 0)
+    return view(array, run, row, values.shape[lead:], tuple(range(lead, values.ndim)))
+
+
+def address(values: np.ndarray) -> int:
+    """Address of the first element (not of the lowest one: strides may be negative)."""
+    return int(values.__array_interface__["data"][0])

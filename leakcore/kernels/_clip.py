@@ -1,0 +1,281 @@
+"""Per-sample clipping, fused with the sum it feeds or the scores it is compared by."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from leakcore import _C, _validate
+from leakcore.kernels import _arrays, _threads
+from leakcore.kernels._random import MAX_DRAWS, read_out
+from leakcore.kernels._streams import step_in_range
+
+_FINITE = "must be finite (check_finite=False lets it pass)"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Clipped:
+    """sum: the clipped, noised sum, not divided by the batch size. norms: every row's joint norm before clipping."""
+
+    sum: Any
+    norms: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scores:
+    """dots: ⟨clip_C(g_i), o_m⟩, `(M, n)` or `(n,)`. norms: ‖clip_C(g_i)‖, `(n,)`."""
+
+    dots: Any
+    norms: Any
+
+
+def clip_and_noise(
+    grads: Any,
+    max_grad_norm: float,
+    noise_multiplier: float = 0.0,
+    *,
+    seed: int | None = None,
+    step: int = 0,
+    noise: Any = None,
+    mask: Any = None,
+    out: Any = None,
+    check_finite: bool | None = None,
+    first_run: int = 0,
+) -> Clipped:
+    """The sum that DP-SGD releases: Σ_i g_i·min(1, C/‖g_i‖) + σC·z, z ~ N(0, I) (Abadi et al. 2016, Algorithm 1).
+
+    Not divided by the batch size. A factor has no added epsilon: a gradient on the sphere of radius C stays as it is.
+
+    grads: `(B, D)`; or `(runs, B, D)`, each run with noise of its own; or a list or tuple of `(B, …)` arrays, one per
+        parameter, clipped by their joint norm (flat clipping). NumPy, torch or DLPack; float16, bfloat16, float32 or
+        float64; any strides, never copied.
+    max_grad_norm: C in (0, ∞). noise_multiplier: σ in [0, ∞).
+    seed, noise: with σ > 0 one of them must be given, a seed or ready-made standard normals shaped like the sum: a
+        default would give two calls the same noise, which their difference cancels. Noise from a seed depends on (seed,
+        step, run, column) alone and equals `standard_normal(runs, D, seed=seed, purpose="clip_noise", step=step,
+        first_row=first_run)`, columns of several parameters in the order given. It is for simulations; a model to be
+        released needs `noise` from a secure source.
+    step: in [0, 2²⁴), the training step, so that one seed serves a whole run. first_run: index of the first run.
+    mask: bool, `(B,)` or `(runs, B)`; rows where it is False are left out of the sum (Poisson sampling). Their norms
+        are computed all the same.
+    out: where to put the sum (float64 for float64 gradients, else float32); a sequence for a sequence.
+    check_finite: True (the default on the CPU) raises before anything is written if a row that counts has a NaN, an
+        infinity, or a norm beyond float64. With False such a row makes the sum NaN.
+
+    Returns `.sum`: `(D,)`, `(runs, D)` or a list of arrays shaped like the parameters; `.norms`: `(B,)` or `(runs, B)`.
+    float64 from float64, otherwise float32; accumulated in float64 and rounded once. An empty batch gives pure noise
+    and no norms. The bits do not depend on threads.
+
+    Raises ValueError or TypeError, naming the argument, for: C ≤ 0, σ < 0, σ > 0 without seed or noise (or with both),
+    a step or seed out of range, wrong or differing shapes, integer types, mixed types or libraries, tensors that
+    require grad, arrays on a CUDA device in a CPU-only build, non-finite rows (with their index).
+    """
+    kernel = "clip_and_noise"
+    several = isinstance(grads, (list, tuple))
+    params = _read_params(kernel, grads) if several else [_arrays.read(kernel, "grads", grads)]
+    first = params[0]
+    if not several and first.values.ndim not in (2, 3):
+        raise ValueError(
+            f"{kernel}: grads has shape {first.shape}: must be (B, D), (runs, B, D), or a list of (B, ...) arrays"
+        )
+    batched = not several and first.values.ndim == 3
+    lead = 2 if batched else 1
+    runs, rows = first.shape[:2] if batched else (1, first.shape[0])
+    columns = sum(math.prod(p.shape[lead:]) for p in params)
+
+    clip = _validate.positive(max_grad_norm=max_grad_norm)
+    sigma = _validate.non_negative(noise_multiplier=noise_multiplier)
+    step = step_in_range(step=step)
+    first_run = _validate.integer(0, 2**63 - 1, first_run=first_run)
+    key = None if seed is None else _validate.seed(seed=seed)
+    if seed is not None and noise is not None:
+        raise ValueError(f"{kernel}: seed={seed} and noise are both given: pass one of them")
+    if sigma > 0 and seed is None and noise is None:
+        raise ValueError(
+            f"{kernel}: noise_multiplier={sigma} needs a seed, or standard normals as noise: a default seed would give "
+            "two calls the same noise"
+        )
+    if sigma > 0 and key is not None and columns > MAX_DRAWS:
+        raise ValueError(f"{kernel}: grads has {columns} columns: noise from a seed reaches at most 2**34; pass noise")
+    if check_finite is not None and not isinstance(check_finite, (bool, np.bool_)):
+        raise TypeError(f"{kernel}: check_finite={check_finite!r}: must be True, False or None")
+
+    shapes = [((runs,) if batched else ()) + p.shape[lead:] for p in params]
+    mask_view, mask_values = _read_mask(kernel, mask, runs, rows, batched)
+    noises = [] if noise is None else _read_matching(kernel, "noise", noise, several, shapes, first)
+    if out is None:
+        values = [np.empty(shape, dtype=first.result_dtype) for shape in shapes]
+        sums = [_arrays.Array("out", v, v.dtype.name, v) for v in values]
+    else:
+        sums = _read_matching(kernel, "out", out, several, shapes, first, writeable=first.result_dtype)
+        for target in sums:
+            for source in [*params, *noises]:
+                if np.may_share_memory(target.values, source.values):
+                    raise ValueError(f"{kernel}: out overlaps {source.name} in memory: must be an array of its own")
+    norms = np.empty((runs, rows), dtype=np.float64)
+
+    bad = _C.clip_and_noise(
+        [_arrays.rows_view(p, lead) for p in params],
+        [_lone_rows(s, batched) for s in sums],
+        runs,
+        rows,
+        _arrays.address(norms),
+        mask_view,
+        clip,
+        sigma * clip,
+        [_lone_rows(z, batched) for z in noises],
+        key or 0,
+        step,
+        first_run,
+        check_finite is not False,
+        _arrays.CPU,
+        _threads.plan(),
+    )
+    del mask_values
+    if bad is not None:
+        run, row = divmod(bad[0], rows)
+        where = f"run {run}, row {row}" if batched else f"row {row}"
+        raise ValueError(
+            f"{kernel}: grads {where} has norm {norms[run, row]}: must be finite (check_finite=False lets it pass)"
+        )
+    shown = norms if batched else norms[0]
+    with np.errstate(over="ignore"):
+        wrapped = _arrays.wrap(shown.astype(first.result_dtype, copy=False), first.origin)
+    if out is None:
+        result = [_arrays.wrap(s.values, first.origin) for s in sums]
+        return Clipped(sum=result if several else result[0], norms=wrapped)
+    return Clipped(sum=out, norms=wrapped)
+
+
+def _lone_rows(array: _arrays.Array, batched: bool) -> _arrays.View:
+    """A sum or a noise: one row per run."""
+    values = array.values
+    run = values.strides[0] // values.itemsize if batched else 0
+    lead = 1 if batched else 0
+    return _arrays.view(array, run, 0, values.shape[lead:], tuple(range(lead, values.ndim)))
+
+
+def _read_params(kernel: str, grads: Sequence[Any]) -> list[_arrays.Array]:
+    if not grads:
+        raise ValueError(f"{kernel}: grads is an empty sequence: must hold at least one (B, ...) array")
+    params = [_arrays.read(kernel, f"grads[{i}]", g) for i, g in enumerate(grads)]
+    first = params[0]
+    for p in params:
+        _arrays.same_library(kernel, first, p)
+        if p.values.ndim < 1:
+            raise ValueError(f"{kernel}: {p.name} has no dimensions: must be (B, ...)")
+        if p.shape[0] != first.shape[0]:
+            raise ValueError(
+                f"{kernel}: {p.name} has {p.shape[0]} rows and grads[0] {first.shape[0]}: must be the same B"
+            )
+        if p.dtype != first.dtype:
+            raise TypeError(f"{kernel}: {p.name} has dtype {p.dtype} and grads[0] {first.dtype}: must be the same")
+    return params
+
+
+def _read_matching(
+    kernel: str,
+    name: str,
+    given: Any,
+    several: bool,
+    shapes: list[tuple[int, ...]],
+    first: _arrays.Array,
+    writeable: np.dtype[Any] | None = None,
+) -> list[_arrays.Array]:
+    """noise or out: shaped like the sum, one array per parameter where grads is a sequence."""
+    if several and (not isinstance(given, (list, tuple)) or len(given) != len(shapes)):
+        raise ValueError(f"{kernel}: {name} must be a sequence of {len(shapes)} arrays, one per parameter, as grads is")
+    arrays = []
+    for i, (item, shape) in enumerate(zip(given if several else [given], shapes, strict=True)):
+        label = f"{name}[{i}]" if several else name
+        if writeable is not None:
+            array = read_out(kernel, label, item, shape, writeable)
+        else:
+            array = _arrays.read(kernel, label, item)
+            if array.shape != shape:
+                raise ValueError(f"{kernel}: {label} has shape {array.shape}: must be {shape}")
+        _arrays.same_library(kernel, first, array)
+        arrays.append(array)
+    return arrays
+
+
+def _read_mask(
+    kernel: str, mask: Any, runs: int, rows: int, batched: bool
+) -> tuple[tuple[int, int, int], np.ndarray | None]:
+    if mask is None:
+        return (0, 0, 0), None
+    values = _arrays.read_bool(kernel, "mask", mask)
+    if values.shape == (rows,):
+        return (_arrays.address(values), 0, values.strides[0]), values
+    if batched and values.shape == (runs, rows):
+        return (_arrays.address(values), values.strides[0], values.strides[1]), values
+    allowed = f"({rows},) or ({runs}, {rows})" if batched else f"({rows},)"
+    raise ValueError(f"{kernel}: mask has shape {values.shape}: must be {allowed}")
+
+
+def clip_scores(grads: Any, observed: Any, max_grad_norm: float, *, check_finite: bool | None = None) -> Scores:
+    """⟨clip_C(g_i), o_m⟩ and ‖clip_C(g_i)‖ from one read of the gradients, clip_C(v) = v·min(1, C/‖v‖).
+
+    The prior-aware attacks of Hayes, Mahloujifar and Balle (2023, Algorithms 2 and 3 and Appendix G) are functions of
+    these two arrays.
+
+    grads: `(n, D)`, one candidate per row. observed: `(M, D)`, or `(D,)` for one observation. NumPy, torch or DLPack
+        from the same library; float16, bfloat16, float32 or float64; any strides, never copied.
+    max_grad_norm: C in (0, ∞).
+    check_finite: True (the default on the CPU) raises for a row of either array that is not finite.
+
+    Returns `.dots`: `(M, n)`, or `(n,)` for one observation; `.norms`: `(n,)`, after clipping. float64 if either input
+    is float64, otherwise float32; accumulated in float64 and rounded once. The bits do not depend on threads.
+
+    Raises ValueError or TypeError, naming the argument, for C ≤ 0, wrong shapes, different D, integer types, mixed
+    libraries, tensors that require grad, arrays on a CUDA device in a CPU-only build, non-finite rows (with their
+    index).
+    """
+    kernel = "clip_scores"
+    g = _arrays.read(kernel, "grads", grads)
+    o = _arrays.read(kernel, "observed", observed)
+    _arrays.same_library(kernel, g, o)
+    if g.values.ndim != 2:
+        raise ValueError(f"{kernel}: grads has shape {g.shape}: must be (n, D)")
+    if o.values.ndim not in (1, 2):
+        raise ValueError(f"{kernel}: observed has shape {o.shape}: must be (M, D) or (D,)")
+    if o.shape[-1] != g.shape[1]:
+        raise ValueError(f"{kernel}: observed has {o.shape[-1]} columns and grads {g.shape[1]}: must be the same D")
+    clip = _validate.positive(max_grad_norm=max_grad_norm)
+    if check_finite is not None and not isinstance(check_finite, (bool, np.bool_)):
+        raise TypeError(f"{kernel}: check_finite={check_finite!r}: must be True, False or None")
+    single = o.values.ndim == 1
+    n, m = g.shape[0], 1 if single else o.shape[0]
+    dots = np.empty((m, n), dtype=np.float64)
+    norms = np.empty(n, dtype=np.float64)
+    bad = _C.clip_scores(
+        _arrays.rows_view(g, 1),
+        _arrays.rows_view(o, 0 if single else 1),
+        n,
+        m,
+        _arrays.address(dots),
+        _arrays.address(norms),
+        clip,
+        check_finite is not False,
+        _arrays.CPU,
+        _threads.plan(),
+    )
+    if bad is not None:
+        raise ValueError(
+            f"{kernel}: grads row {bad[0]} has norm {norms[bad[0]]}: must be finite (check_finite=False lets it pass)"
+        )
+    if check_finite is not False and n > 0 and not np.isfinite(dots).all():
+        row = int(np.argmin(np.isfinite(dots).all(axis=1)))
+        where = "observed" if single else f"observed row {row}"
+        raise ValueError(
+            f"{kernel}: {where} gives a score that is not finite: must be finite (check_finite=False lets it pass)"
+        )
+    dtype = np.result_type(g.result_dtype, o.result_dtype)
+    with np.errstate(over="ignore"):
+        shown = (dots[0] if single else dots).astype(dtype, copy=False)
+        clipped = np.minimum(norms, clip).astype(dtype, copy=False)
+    return Scores(dots=_arrays.wrap(shown, g.origin), norms=_arrays.wrap(clipped, g.origin))

@@ -1,0 +1,155 @@
+"""Labels from an aggregated gradient, by batched pseudo-inverse."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from leakcore import _C, _validate
+from leakcore.kernels import _arrays, _threads
+
+_Call = tuple[tuple[int, ...], int, _arrays.View, _arrays.View]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelSolution:
+    """residual: estimates of p − y, `(..., N)` or `(..., N, K)`. leverage: diag((CᵀC)⁺), `(..., N)`.
+
+    identifiable: bool, `(..., N)`. error: a bound on each residual's rounding error, shaped like it, infinite where not
+    identifiable. rank: `(...)`, int64.
+    """
+
+    residual: Any
+    leverage: Any
+    identifiable: Any
+    error: Any
+    rank: Any
+
+
+def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) -> LabelSolution:
+    """e = N·C⁺·(dL/dW): the residuals p − y behind an averaged gradient (Yuan et al., Algorithms 1, 3 and 4).
+
+    dL/dW = (1/N)·C·e, where column r of C is dZ_r/dW. A label is 1 where its residual is negative (binary), or the
+    class whose residual is the most negative (K classes).
+
+    jacobian: `(..., N, d)`, row r = dZ_r/dW, that is Cᵀ. gradient: `(..., d)`, or `(..., d, K)` for K right-hand sides;
+        the same leading dimensions. NumPy, torch or DLPack; float16, bfloat16, float32 or float64; any strides,
+        never copied.
+    rcond: singular values of C up to rcond·(largest) count as zero; default ε·max(N, d), ε of the coarser input type.
+
+    Returns arrays of the caller's kind, float64 from float64, otherwise float32:
+    `.residual`: the minimum-norm least-squares solution, the 1/N undone.
+    `.leverage`: diag((CᵀC)⁺). Gradient noise of variance s² gives a residual the variance N²·s²·leverage.
+    `.identifiable`: row r's label is determined by this system, (C⁺C)_rr = 1. False for a zero row, a repeated one, or
+        any that takes part in a linear dependence, as happens when N > d. Judged by the row's weight in the null
+        space, which must be at most rcond·‖C‖·‖C⁺‖ (Frobenius norms) and at most 1e-3. Where it is False the label is
+        undetermined: never guess it.
+    `.error`: residual ± error holds the exact solution. It covers the rounding of C and of the gradient, whose entries
+        may each be off by (20 + 2√N)·u times the sum of the magnitudes that made them (u: unit roundoff of the input
+        type; √N: growth of rounding in sums of N), the float64 arithmetic here, and what the null space could move,
+        given |e| ≤ 1. First order in u. It does not cover noise added to the gradient. Infinite where not
+        identifiable. A residual smaller than its error has no sign.
+    `.rank`: the number of singular values above the cut.
+
+    N = 0 and d = 0 are allowed (rank 0, nothing identifiable). The bits do not depend on threads.
+
+    Raises ValueError or TypeError, naming the argument, for wrong or differing shapes, integer types, mixed libraries,
+    tensors that require grad, arrays on a CUDA device in a CPU-only build, rcond outside [0, 1), non-finite input
+    (with the problem's index).
+    """
+    kernel = "solve_labels"
+    jac = _arrays.read(kernel, "jacobian", jacobian)
+    grad = _arrays.read(kernel, "gradient", gradient)
+    _arrays.same_library(kernel, jac, grad)
+    if jac.values.ndim < 2:
+        raise ValueError(f"{kernel}: jacobian has shape {jac.shape}: must be (..., N, d)")
+    *lead, n, d = jac.shape
+    batch = tuple(lead)
+    if grad.shape == (*batch, d):
+        several, outputs = False, 1
+    elif grad.values.ndim == jac.values.ndim and grad.shape[:-1] == (*batch, d):
+        several, outputs = True, grad.shape[-1]
+    else:
+        raise ValueError(
+            f"{kernel}: gradient has shape {grad.shape}: must be {(*batch, d)} or {(*batch, d, 'K')} for a jacobian of "
+            f"shape {jac.shape}"
+        )
+    epsilon = max(jac.epsilon, grad.epsilon)
+    cut = min(epsilon * max(n, d), 0.5) if rcond is None else _validate.non_negative(rcond=rcond)
+    if cut >= 1:
+        raise ValueError(f"rcond={rcond!r}: must be in [0, 1)")
+
+    outer = batch or (1,)
+    residual, error = np.empty((*outer, n, outputs)), np.empty((*outer, n, outputs))
+    leverage, identifiable = np.empty((*outer, n)), np.empty((*outer, n), dtype=np.bool_)
+    rank = np.empty(outer, dtype=np.int64)
+    for at, problems, jac_view, grad_view in _calls(jac, grad, batch, several):
+        bad = _C.solve_labels(
+            jac_view,
+            grad_view,
+            problems,
+            n,
+            outputs,
+            cut,
+            0.5 * epsilon,
+            _arrays.address(residual[at]),
+            _arrays.address(error[at]),
+            _arrays.address(leverage[at]),
+            _arrays.address(identifiable[at]),
+            _arrays.address(rank[at]),
+            _arrays.CPU,
+            _threads.plan(),
+        )
+        if bad is not None:
+            index, what = bad
+            where = "" if not batch else f"[{', '.join(map(str, _position(batch, at, index)))}]"
+            raise ValueError(f"{kernel}: {what}{where} has a NaN or an infinity: must be finite")
+    dtype = np.result_type(jac.result_dtype, grad.result_dtype)
+
+    def shown(values: np.ndarray, *inner: int) -> Any:
+        with np.errstate(over="ignore"):
+            kept = values if values.dtype != np.float64 else values.astype(dtype, copy=False)
+        return _arrays.wrap(kept.reshape(*batch, *inner), jac.origin)
+
+    inner = (n, outputs) if several else (n,)
+    return LabelSolution(
+        residual=shown(residual, *inner),
+        leverage=shown(leverage, n),
+        identifiable=shown(identifiable, n),
+        error=shown(error, *inner),
+        rank=shown(rank),
+    )
+
+
+def _position(batch: tuple[int, ...], at: tuple[int, ...], index: int) -> tuple[int, ...]:
+    inner = batch[len(at) :]
+    return (*at, *(int(i) for i in np.unravel_index(index, inner)))
+
+
+def _calls(jac: _arrays.Array, grad: _arrays.Array, batch: tuple[int, ...], several: bool) -> list[_Call]:
+    """(where in the batch, number of problems, views) per native call: one, if the leading dimensions lie in line."""
+    k = len(batch)
+    first, second = _arrays.lead_stride(jac.values, k), _arrays.lead_stride(grad.values, k)
+    if first is not None and second is not None:
+        return [((), first[0], _jacobian_view(jac, first[1]), _gradient_view(grad, second[1], several))]
+    calls: list[_Call] = []
+    for i in range(batch[0]):
+        inner = [dataclasses.replace(a, values=a.values[i]) for a in (jac, grad)]
+        for at, problems, jac_view, grad_view in _calls(inner[0], inner[1], batch[1:], several):
+            calls.append(((i, *at), problems, jac_view, grad_view))
+    return calls
+
+
+def _jacobian_view(jac: _arrays.Array, run: int) -> _arrays.View:
+    n = jac.values.ndim
+    return _arrays.view(jac, run, jac.values.strides[-2] // jac.values.itemsize, jac.shape[-1:], (n - 1,))
+
+
+def _gradient_view(grad: _arrays.Array, run: int, several: bool) -> _arrays.View:
+    """Right-hand sides as rows: for `(..., d, K)` the inner dimension is the last but one."""
+    n = grad.values.ndim
+    if not several:
+        return _arrays.view(grad, run, 0, grad.shape[-1:], (n - 1,))
+    return _arrays.view(grad, run, grad.values.strides[-1] // grad.values.itemsize, grad.shape[-2:-1], (n - 2,))
