@@ -1,1 +1,11 @@
+"""The mechanism under audit: DP-SGD, many independent runs at a time."""
 
+from typing import TYPE_CHECKING
+
+from leakcore._lazy import attach as _attach
+
+if TYPE_CHECKING:
+    from leakcore.dpsgd._ensemble import Ensemble as Ensemble
+    from leakcore.dpsgd._run import EnsembleRun as EnsembleRun
+
+__getattr__, __dir__, __all__ = _attach(__name__, {"Ensemble": "._ensemble", "EnsembleRun": "._run"})

@@ -1,0 +1,64 @@
+"""What a loaded data set is: features, labels, and where they come from."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from leakcore import _validate as check
+from leakcore import kernels
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Dataset:
+    """A labelled data set. The arrays are read-only: attacks and runs share them without copies.
+
+    features: (rows, dimensions) float64. labels: (rows,) int64 in [0, num_classes).
+    scaling: what was done to the raw features, in words.
+    source, licence: where the data come from and on what terms they may be used.
+    """
+
+    features: np.ndarray
+    labels: np.ndarray
+    num_classes: int
+    name: str
+    scaling: str
+    source: str
+    licence: str
+
+    def __post_init__(self) -> None:
+        features = np.array(self.features, dtype=np.float64)
+        labels = np.array(self.labels)
+        if features.ndim != 2 or labels.shape != features.shape[:1]:
+            raise ValueError(
+                f"features.shape={features.shape}, labels.shape={labels.shape}: must be (rows, dimensions) and (rows,)"
+            )
+        if not np.isfinite(features).all():
+            raise ValueError("features: must be finite")
+        if not np.issubdtype(labels.dtype, np.integer):
+            raise TypeError(f"labels.dtype={labels.dtype}: must be an integer type")
+        labels = labels.astype(np.int64)
+        if labels.size and not (labels.min() >= 0 and labels.max() < self.num_classes):
+            raise ValueError(f"labels span [{labels.min()}, {labels.max()}]: must lie in [0, {self.num_classes - 1}]")
+        features.flags.writeable = False
+        labels.flags.writeable = False
+        object.__setattr__(self, "features", features)
+        object.__setattr__(self, "labels", labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def split(self, first: int, *, seed: int) -> tuple[Dataset, Dataset]:
+        """Two disjoint parts after a seeded shuffle: `first` rows, and the rest.
+
+        The shuffle sorts rows by a uniform variate of Philox (purpose ORDER, row index as column), so it is the same
+        on every machine. Raises ValueError unless 0 ≤ first ≤ rows.
+        """
+        first = check.integer(0, len(self), first=first)
+        keys = kernels.uniform(1, len(self), seed=check.seed(seed=seed), purpose=kernels.Purpose.ORDER)
+        order = np.argsort(keys[0], kind="stable")
+        return self._rows(order[:first]), self._rows(order[first:])
+
+    def _rows(self, index: np.ndarray) -> Dataset:
+        return dataclasses.replace(self, features=self.features[index], labels=self.labels[index])

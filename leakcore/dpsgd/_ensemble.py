@@ -1,0 +1,327 @@
+"""Many independent DP-SGD runs trained together: the mechanism under audit, repeated thousands of times."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import numpy as np
+import torch
+
+from leakcore import _validate as check
+from leakcore import models
+from leakcore.dpsgd import _inputs
+from leakcore.dpsgd._block import SLOTS, BlockInput, BlockOutput, Plan, Trainer
+from leakcore.dpsgd._inputs import Samples
+from leakcore.dpsgd._rows import Rows
+from leakcore.dpsgd._run import EnsembleRun
+from leakcore.dpsgd._streams import Streams
+
+CHUNK = 1024
+"""Most rows in one product. Longer data are summed chunk by chunk, in order, so that buffers stay near the cache."""
+
+
+class Ensemble:
+    """Independent DP-SGD runs of one MLP, as batched matrix products.
+
+    The mechanism (Abadi et al. 2016, Algorithm 1; Opacus's convention for the mean). In step t each run draws its
+    batch B_t (each row with probability q, or all rows when q = 1) and moves
+
+        g_t = Σ_{z ∈ B_t} ∇ℓ(θ_t, z)·min{1, C/‖∇ℓ(θ_t, z)‖} + σC·N(0, I),    θ_{t+1} = θ_t − η·g_t / B,
+
+    with B the *expected* batch size q·rows, not the drawn one. Clipping is by the joint norm of all parameters. The
+    loss is softmax cross-entropy for two or more outputs, binary cross-entropy on the logit for one.
+
+    Per-sample norms are analytic, ‖∇ℓ‖² = Σ_layers (‖a‖² + 1)·‖δ‖² (Goodfellow 2015), and the clip factor is folded
+    into the backward product, so no per-sample gradient is ever stored.
+
+    Args:
+        layers: (inputs, hidden..., outputs) as in `models.mlp`; two sizes give logistic regression.
+        activation: one of `models.ACTIVATIONS`.
+        noise_multiplier: σ ≥ 0. max_grad_norm: C > 0. learning_rate: η > 0. steps: T ≥ 0. sample_rate: q in (0, 1].
+        expected_batch_size: B; None: q·(common rows + extra rows). Give it where B must not depend on whether the
+            target is there: an attacker who knows B would otherwise learn that from the update's scale.
+        initialisation: "per-run" (each run its own) or "fixed" (all runs those of run 0): uniform in ±1/√fan_in for
+            weights and biases, torch.nn.Linear's default.
+        clip_slack: added to the norm before dividing. 0 is the definition above; 1e-6 is what Opacus does.
+        dtype: "float32" or "float64".
+        seed: 64-bit; everything random is a pure function of (seed, run, step), see below.
+
+    Determinism. Run r of a seed has the same bits whatever other runs are asked for, in whatever ranges and order, on
+    any
+    number of threads, as long as machine, torch build, dtype and data are the same: blocks have a fixed number of
+    slots, run r always sits in slot r mod 16, and every product has a fixed shape. Its random numbers (Philox4x32-10)
+    are the same everywhere; results of different machines agree to rounding. The generator is statistical, not
+    cryptographic: this class measures mechanisms, it does not train models to be released.
+
+    Raises ValueError or TypeError that names the argument, its value and what is allowed.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[int],
+        activation: str = "elu",
+        *,
+        noise_multiplier: float,
+        max_grad_norm: float,
+        learning_rate: float,
+        steps: int,
+        sample_rate: float = 1.0,
+        expected_batch_size: float | None = None,
+        initialisation: str = "per-run",
+        clip_slack: float = 0.0,
+        dtype: str = "float32",
+        seed: int,
+    ) -> None:
+        self.layers = models.layer_sizes(layers)
+        self.activation = check.one_of(*models.ACTIVATIONS, activation=activation)
+        self.noise_multiplier = check.non_negative(noise_multiplier=noise_multiplier)
+        self.max_grad_norm = check.positive(max_grad_norm=max_grad_norm)
+        self.learning_rate = check.positive(learning_rate=learning_rate)
+        self.steps = check.integer(0, 2**24 - 1, steps=steps)
+        self.sample_rate = check.probability(sample_rate=sample_rate)
+        if self.sample_rate == 0:
+            raise ValueError("sample_rate=0: must be in (0, 1]")
+        self.expected_batch_size = (
+            None if expected_batch_size is None else check.positive(expected_batch_size=expected_batch_size)
+        )
+        self.initialisation = check.one_of("per-run", "fixed", initialisation=initialisation)
+        self.clip_slack = check.non_negative(clip_slack=clip_slack)
+        self.dtype = check.one_of("float32", "float64", dtype=dtype)
+        self.seed = check.seed(seed=seed)
+
+    @property
+    def num_parameters(self) -> int:
+        """Length of a run's flat parameter vector."""
+        return models.num_parameters(self.layers)
+
+    def settings(self) -> dict[str, Any]:
+        """Every argument of the constructor, as plain values."""
+        return dict(vars(self))
+
+    def run(
+        self,
+        features: Any,
+        labels: Any,
+        *,
+        runs: int,
+        first_run: int = 0,
+        extra_features: Any = None,
+        extra_labels: Any = None,
+        candidate_features: Any = None,
+        candidate_labels: Any = None,
+        subtract_known: bool = True,
+        candidate_cosines: bool = False,
+        initial: Any = None,
+        noise: Any = None,
+        batches: Any = None,
+        num_threads: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> EnsembleRun:
+        """Train runs first_run … first_run + runs − 1.
+
+        Args:
+            features, labels: (rows, inputs) and (rows,), the rows that all runs share; held once. Labels are class
+                numbers (0 or 1 for one output).
+            extra_features, extra_labels: further training rows of each run, (runs, m, inputs) and (runs, m), or (m,
+                inputs) and (m,) for all runs. They follow the common rows in the numbering of batches.
+            candidate_features, candidate_labels: points that are *not* trained on (unless they are extra rows too) but
+                scored in every step, (runs, n, inputs) and (runs, n), or without the first axis. `dots` and `norms` of
+                the result are s_{t,i} = ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩ and ‖clip_C(∇ℓ(θ_t, z_i))‖, ḡ_t = g_t − Σ_{known z
+                in B_t} clip_C(∇ℓ(θ_t, z)).
+            subtract_known: the threat model of Hayes et al. 2023, Section 3.4: the attacker sees every g_t (hence
+                θ_t), knows the common rows and which of *them* are in B_t, and subtracts their clipped gradients; the
+                extra rows, and whether they were sampled, he does not know. ḡ_t is then what the extra rows and the
+                noise left, and is computed as that, without the cancellation. False: ḡ_t = g_t, the weaker attacker of
+                their Appendix E.
+            candidate_cosines: also report how parallel the candidates' gradients are.
+            initial: ready-made initial parameters, (parameters,) or (runs, parameters), flat in the order of
+                `models.mlp(...).parameters()`.
+            noise: ready-made standard normal variates (runs, steps, parameters), in the same order.
+            batches: ready-made batches, bool (runs, steps, rows + m).
+            num_threads: threads over blocks of 16 runs; None: all cores this process may use. A range that is not
+                aligned to 16 costs as much as the aligned range around it.
+            progress: called as progress(done, total) with numbers of runs, from the calling thread.
+
+        While it works, torch's intra-op thread count is 1; it is restored afterwards. On KeyboardInterrupt the blocks
+        under way stop within a step. Raises FloatingPointError where a run's parameters overflow.
+        """
+        first, stop = _inputs.run_range(runs, first_run)
+        count = stop - first
+        common = self._samples(features, labels, "", None)
+        extra = self._optional(extra_features, extra_labels, "extra_", count)
+        candidates = self._optional(candidate_features, candidate_labels, "candidate_", count)
+        num_rows = common.rows + (0 if extra is None else extra.rows)
+        if num_rows == 0:
+            raise ValueError("features: must hold at least one row, or extra_features must")
+        if candidates is None and (candidate_cosines or not subtract_known):
+            raise ValueError("candidate_cosines, subtract_known: mean something only with candidate_features")
+        if candidate_cosines and candidates is not None and candidates.rows < 2:
+            raise ValueError(f"candidate_features has {candidates.rows} row: candidate_cosines needs at least 2")
+        size = self.num_parameters
+        if initial is not None and np.ndim(initial) == 1:
+            initial = np.broadcast_to(np.asarray(initial), (count, np.shape(initial)[0]))
+        real = "a real floating type"
+        start = _inputs.injected(
+            initial, name="initial", shape=(count, size), dtype=self.dtype, kinds="f", allowed=real
+        )
+        shape = (count, self.steps, size)
+        ready = _inputs.injected(noise, name="noise", shape=shape, dtype=self.dtype, kinds="f", allowed=real)
+        if ready is not None and self.noise_multiplier == 0:
+            raise ValueError("noise: given, but noise_multiplier=0 adds none")
+        shape = (count, self.steps, num_rows)
+        taken = _inputs.injected(batches, name="batches", shape=shape, dtype="bool", kinds="b", allowed="bool")
+        if num_threads is not None:
+            num_threads = check.integer(1, None, num_threads=num_threads)
+        threads = num_threads or _usable_cores()
+
+        def spread(array: np.ndarray | None, begin: int) -> np.ndarray | None:
+            """The block's rows of a per-run array, at their slots; zeros where no run was asked for."""
+            if array is None:
+                return None
+            out = np.zeros((SLOTS, *array.shape[1:]), array.dtype)
+            low, high = max(begin, first), min(begin + SLOTS, stop)
+            out[low - begin : high - begin] = array[low - first : high - first]
+            return out
+
+        def rows(given: Samples | None, begin: int) -> Rows | None:
+            if given is None:
+                return None
+            x, y = spread(given.features, begin), spread(given.labels, begin)
+            assert x is not None
+            assert y is not None
+            return Rows.of(x, y, self.layers[-1], getattr(torch, self.dtype))
+
+        chunks = self._chunks(common)
+        plan = self._plan(num_rows)
+        local = threading.local()
+        halt = threading.Event()
+
+        def work(begin: int) -> BlockOutput:
+            if not hasattr(local, "trainer"):
+                torch.set_num_threads(1)
+                local.trainer = Trainer(
+                    plan,
+                    chunks,
+                    extra=0 if extra is None else extra.rows,
+                    candidates=0 if candidates is None else candidates.rows,
+                    subtract_known=subtract_known,
+                    cosines=candidate_cosines,
+                )
+            trainer: Trainer = local.trainer
+            block = BlockInput(
+                first_run=begin,
+                extra=rows(extra, begin),
+                candidates=rows(candidates, begin),
+                initial=spread(start, begin),
+                noise=spread(ready, begin),
+                batches=spread(taken, begin),
+            )
+            return trainer.train(block, halt)
+
+        out = self._allocate(first, count, 0 if candidates is None else candidates.rows, candidate_cosines)
+        begins = range(first - first % SLOTS, stop, SLOTS)
+        done = 0
+        with contextlib.closing(_in_threads(work, begins, threads, halt)) as blocks:
+            for begin, block in blocks:
+                low, high = max(begin, first), min(begin + SLOTS, stop)
+                for name in ("parameters", "dots", "norms", "cosine"):
+                    target, source = getattr(out, name), getattr(block, name)
+                    if target is not None:
+                        target[low - first : high - first] = source[low - begin : high - begin]
+                bad = ~np.isfinite(out.parameters[low - first : high - first]).all(axis=1)
+                if bad.any():
+                    raise FloatingPointError(
+                        f"run {low + int(bad.argmax())}: parameters overflowed {self.dtype}; "
+                        f"learning_rate={self.learning_rate} is too large for these data"
+                    )
+                done += high - low
+                if progress is not None:
+                    progress(done, count)
+        return out
+
+    def _samples(self, features: Any, labels: Any, name: str, runs: int | None) -> Samples:
+        leading = () if runs is None else (runs,)
+        return _inputs.samples(features, labels, name=name, layers=self.layers, dtype=self.dtype, leading=leading)
+
+    def _optional(self, features: Any, labels: Any, name: str, runs: int) -> Samples | None:
+        if (features is None) != (labels is None):
+            raise ValueError(f"{name}features and {name}labels: give both or neither")
+        if features is None:
+            return None
+        found = self._samples(features, labels, name, runs)
+        if found.rows == 0:
+            raise ValueError(f"{name}features.shape={found.features.shape}: must hold at least one row per run")
+        return found
+
+    def _chunks(self, common: Samples) -> list[Rows]:
+        parts = -(-common.rows // CHUNK)
+        dtype = getattr(torch, self.dtype)
+        pieces = np.array_split(np.arange(common.rows), parts) if parts else []
+        return [Rows.of(common.features[p], common.labels[p], self.layers[-1], dtype) for p in pieces]
+
+    def _plan(self, num_rows: int) -> Plan:
+        return Plan(
+            layers=self.layers,
+            activation=self.activation,
+            noise_multiplier=self.noise_multiplier,
+            max_grad_norm=self.max_grad_norm,
+            learning_rate=self.learning_rate,
+            steps=self.steps,
+            sample_rate=self.sample_rate,
+            expected_batch_size=self.expected_batch_size or self.sample_rate * num_rows,
+            clip_slack=self.clip_slack,
+            fixed_initialisation=self.initialisation == "fixed",
+            dtype=self.dtype,
+            streams=Streams(self.seed, self.dtype),
+        )
+
+    def _allocate(self, first: int, count: int, scored: int, cosines: bool) -> EnsembleRun:
+        shape = (count, self.steps, scored)
+        return EnsembleRun(
+            layers=self.layers,
+            activation=self.activation,
+            max_grad_norm=self.max_grad_norm,
+            first_run=first,
+            parameters=np.empty((count, self.num_parameters), self.dtype),
+            dots=np.empty(shape, self.dtype) if scored else None,
+            norms=np.empty(shape, self.dtype) if scored else None,
+            cosine=np.empty(count) if cosines else None,
+        )
+
+
+def _usable_cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not offered by macOS and Windows
+        return os.cpu_count() or 1
+
+
+def _in_threads(
+    work: Callable[[int], BlockOutput], begins: Sequence[int], threads: int, halt: threading.Event
+) -> Generator[tuple[int, BlockOutput], None, None]:
+    """(begin, result) of every block as it finishes; at most two blocks per thread are in memory."""
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(min(threads, len(begins)), thread_name_prefix="leakcore-dpsgd")
+    waiting = iter(begins)
+    running: dict[Future[BlockOutput], int] = {}
+    try:
+        while True:
+            for begin in waiting:
+                running[pool.submit(work, begin)] = begin
+                if len(running) >= 2 * threads:
+                    break
+            if not running:
+                return
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
+                begin = running.pop(future)
+                yield begin, future.result()
+    finally:
+        halt.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(before)

@@ -1,0 +1,63 @@
+"""What an ensemble hands back: final parameters of every run, and the attacker's scores where candidates were given."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from leakcore import _validate as check
+from leakcore import models
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class EnsembleRun:
+    """Finished runs first_run, first_run + 1, ...; row i of every array is run first_run + i.
+
+    layers, activation: the architecture. max_grad_norm: C.
+    parameters: (runs, parameters), flat in the order of `models.mlp(...).parameters()`.
+    dots: (runs, steps, candidates), ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩; None without candidates.
+    norms: (runs, steps, candidates), ‖clip_C(∇ℓ(θ_t, z_i))‖; exactly C where clipped.
+    cosine: (runs,) float64, mean cosine between the gradients of two candidates, over pairs and steps; None unless
+        asked for.
+    """
+
+    layers: tuple[int, ...]
+    activation: str
+    max_grad_norm: float
+    first_run: int
+    parameters: np.ndarray
+    dots: np.ndarray | None = None
+    norms: np.ndarray | None = None
+    cosine: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.parameters)
+
+    def module(self, run: int) -> torch.nn.Sequential:
+        """Run `run` (its absolute number) as a torch module in the ensemble's dtype."""
+        import torch
+
+        run = check.integer(self.first_run, self.first_run + len(self) - 1, run=run)
+        flat = torch.from_numpy(self.parameters[run - self.first_run].copy())
+        module = models.mlp(self.layers, self.activation).to(flat.dtype)
+        torch.nn.utils.vector_to_parameters(flat, module.parameters())
+        return module
+
+    def accuracy(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """(runs,) float64: each run's share of rows whose most likely class is the label."""
+        import torch
+
+        labels = np.asarray(labels)
+        out = np.empty(len(self))
+        for i in range(len(self)):
+            module = self.module(self.first_run + i)
+            with torch.no_grad():
+                logits = module(torch.from_numpy(np.ascontiguousarray(features, dtype=self.parameters.dtype))).numpy()
+            guess = logits[:, 0] > 0 if logits.shape[1] == 1 else logits.argmax(1)
+            out[i] = (guess == labels).mean()
+        return out

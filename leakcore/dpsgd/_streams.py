@@ -1,0 +1,44 @@
+"""What is random in a run: initial parameters, batches and noise, each a pure function of (seed, run, step)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from leakcore import kernels
+
+
+@dataclasses.dataclass(frozen=True)
+class Streams:
+    """Draws for a block of consecutive runs; row r belongs to run first_run + r and depends on nothing else."""
+
+    seed: int
+    dtype: str
+
+    def initial(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
+        """(runs, size) float64, uniform in (0, 1)."""
+        out: np.ndarray = kernels.uniform(
+            num_runs, size, seed=self.seed, purpose=kernels.Purpose.INIT, first_row=first_run
+        )
+        return out
+
+    def batch(self, num_runs: int, rows: int, sample_rate: float, step: int, *, first_run: int) -> np.ndarray:
+        """(runs, rows) bool: which rows each run samples in this step; q is met to 2⁻³³."""
+        draws: np.ndarray = kernels.uniform(
+            num_runs, rows, seed=self.seed, purpose=kernels.Purpose.BATCH, step=step, first_row=first_run
+        )
+        return draws < sample_rate
+
+    def noise(self, num_runs: int, size: int, step: int, *, first_run: int) -> np.ndarray:
+        """(runs, size) standard normal."""
+        out: np.ndarray = kernels.standard_normal(
+            num_runs,
+            size,
+            seed=self.seed,
+            purpose=kernels.Purpose.CLIP_NOISE,
+            step=step,
+            first_row=first_run,
+            dtype=self.dtype,
+        )
+        return out
