@@ -22,7 +22,7 @@ def philox4x32(counter: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 
 def words(num_rows: int, num_cols: int, *, seed: int, purpose: int, step: int = 0, first_row: int = 0) -> np.ndarray:
-    """32-bit words, row r from sample first_row + r: counter (draw // 4, purpose·2²⁴ + step, sample low, sample high)."""
+    """32-bit words, row r of sample first_row + r: counter (draw // 4, purpose·2²⁴ + step, sample low, sample high)."""
     blocks = (num_cols + 3) // 4
     counter = np.zeros((num_rows, blocks, 4), dtype=np.uint64)
     rows = np.uint64(first_row) + np.arange(num_rows, dtype=np.uint64)

@@ -1,0 +1,158 @@
+"""The generator: published answers by three routes, the layout of streams, and the law of uniforms and normals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special, stats
+
+from leakcore import _C, kernels
+from leakcore.kernels import Purpose
+from leakcore.kernels._streams import stream_word
+from leakcore.reference import philox
+from tests import tolerances
+from tests.kernels.layouts import checked, laid_out, layouts, seeds
+
+KAT = Path(__file__).resolve().parent.parent / "golden" / "philox4x32_kat.txt"
+KNOWN = [[int(w, 16) for w in line.split()] for line in KAT.read_text().splitlines() if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("numbers", KNOWN, ids=["zeros", "ones", "pi"])
+def test_known_answers_through_python_and_in_the_reference(numbers):
+    counter, key, expected = numbers[:4], numbers[4:6], numbers[6:]
+    assert list(kernels.philox4x32(counter, key)) == expected
+    assert philox.philox4x32(np.array(counter), np.array(key)).tolist() == expected
+
+
+def test_known_answers_in_cpp():
+    assert len(KNOWN) == 3
+    assert _C.selftest() == ""
+    kernels.selftest()
+
+
+def test_selftest_names_what_is_wrong(monkeypatch):
+    monkeypatch.setattr(_C, "selftest", lambda: "two and two make five")
+    with pytest.raises(RuntimeError, match="the native core is broken: two and two make five"):
+        kernels.selftest()
+
+
+@checked
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=6, max_size=6))
+def test_any_counter_equals_the_reference(words):
+    expected = philox.philox4x32(np.array(words[:4]), np.array(words[4:]))
+    assert list(kernels.philox4x32(words[:4], words[4:])) == expected.tolist()
+
+
+def test_the_table_of_streams_is_the_same_in_cpp_python_and_the_reference():
+    assert _C.streams == {p.name.lower(): int(p) for p in Purpose}
+    assert {n: getattr(philox, n) for n in Purpose.__members__} == {n: int(p) for n, p in Purpose.__members__.items()}
+
+
+def test_no_two_purposes_or_steps_share_a_stream():
+    words = {stream_word(p, s) for p in Purpose for s in (0, 1, 2**24 - 1)}
+    assert len(words) == 3 * len(Purpose)
+
+
+@checked
+@given(
+    seeds,
+    st.integers(0, 5),
+    st.integers(0, 600),
+    st.integers(0, 2**24 - 1),
+    st.sampled_from([0, 1, 2**32 - 2, 2**40]),
+    layouts,
+)
+def test_rows_equal_the_reference(seed, rows, cols, step, first_row, layout):
+    arguments = {"seed": seed << 20, "purpose": Purpose.INIT, "step": step, "first_row": first_row}
+    uniform = kernels.uniform(rows, cols, **arguments)
+    np.testing.assert_array_equal(uniform, philox.uniform(rows, cols, **arguments))
+    expected = philox.standard_normal(rows, cols, **arguments)
+    out = laid_out(np.zeros((rows, cols)), layout)
+    assert kernels.standard_normal(rows, cols, out=out, **arguments) is out
+    np.testing.assert_allclose(out, expected, rtol=0, atol=tolerances.NORMAL_ABS)
+    np.testing.assert_array_equal(kernels.standard_normal(rows, cols, **arguments), out)
+
+
+def test_a_row_does_not_depend_on_its_neighbours_or_its_length():
+    whole = kernels.standard_normal(9, 1000, seed=7, purpose="init", step=3)
+    np.testing.assert_array_equal(
+        kernels.standard_normal(2, 333, seed=7, purpose="init", step=3, first_row=4), whole[4:6, :333]
+    )
+    single = kernels.standard_normal(9, 1000, seed=7, purpose="init", step=3, dtype="float32")
+    np.testing.assert_array_equal(single, whole.astype(np.float32))
+
+
+def test_seed_purpose_step_and_row_all_matter():
+    base = {"seed": 1, "purpose": "init", "step": 0, "first_row": 0}
+    drawn = [kernels.uniform(1, 64, **base)]
+    for change in (
+        {"seed": 2},
+        {"seed": 1 + 2**32},
+        {"purpose": "batch"},
+        {"step": 1},
+        {"first_row": 1},
+        {"first_row": 2**32},
+    ):
+        drawn.append(kernels.uniform(1, 64, **{**base, **change}))
+    assert len({row.tobytes() for row in drawn}) == len(drawn)
+
+
+def test_normals_follow_the_normal_law():
+    """Five tests on a million draws at a fixed seed, each at p = 1e-3/5 (Bonferroni): a correct generator passes with 99.9%."""
+    z = kernels.standard_normal(1000, 1000, seed=20261121, purpose="order").ravel()
+    n, level = z.size, 1e-3 / 5
+    assert stats.kstest(z, special.ndtr).pvalue > level
+    limit = special.ndtri(1 - level / 2)
+    assert abs(z.mean()) * np.sqrt(n) < limit
+    assert abs(z.var() - 1) * np.sqrt(n / 2) < limit
+    assert abs((z**3).mean()) * np.sqrt(n / 15) < limit
+    assert abs((z[:-1] * z[1:]).mean()) * np.sqrt(n - 1) < limit
+
+
+def test_a_wrong_law_fails_the_same_test():
+    z = 1.005 * kernels.standard_normal(1000, 1000, seed=20261121, purpose="order").ravel()
+    assert stats.kstest(z, special.ndtr).pvalue < 1e-3 / 5
+
+
+def test_the_stated_truncation():
+    largest = np.sqrt(66 * np.log(2))
+    assert largest == pytest.approx(6.7637, abs=5e-5)
+    assert 2 * special.ndtr(-largest) < 1.4e-11
+    assert np.abs(kernels.standard_normal(1000, 1000, seed=0, purpose="order")).max() <= largest
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"purpose": "cooking"}, ValueError, "purpose='cooking': must be one of 'mixture', 'clip_noise'"),
+        ({"purpose": 3}, TypeError, "purpose=3: must be a leakcore.kernels.Purpose"),
+        ({"step": 2**24}, ValueError, r"step=16777216: must be an integer in \[0, 16777215\]"),
+        ({"step": -1}, ValueError, "step=-1"),
+        ({"seed": -1}, ValueError, "seed=-1"),
+        ({"seed": 0.5}, TypeError, "seed=0.5: must be an integer"),
+        ({"first_row": -1}, ValueError, "first_row=-1"),
+        ({"num_rows": -1}, ValueError, "num_rows=-1"),
+        ({"num_cols": 2**34 + 1}, ValueError, "num_cols=17179869185"),
+        ({"dtype": "int32"}, TypeError, "dtype='int32': must be 'float32' or 'float64'"),
+        ({"out": np.zeros((2, 2))}, ValueError, r"out has shape \(2, 2\): must be \(2, 3\)"),
+        ({"out": np.zeros((2, 3), dtype=np.int64)}, TypeError, "out has dtype int64"),
+        ({"out": np.zeros((2, 3), dtype=np.float16)}, TypeError, "out has dtype float16: must be float32 or float64"),
+        ({"out": np.broadcast_to(0.0, (2, 3))}, ValueError, "out is read-only"),
+        ({"like": "numpy"}, TypeError, "like is a str"),
+    ],
+)
+def test_errors_name_what_is_allowed(change, error, message):
+    arguments = {"num_rows": 2, "num_cols": 3, "seed": 1, "purpose": "init", **change}
+    with pytest.raises(error, match=message):
+        kernels.standard_normal(arguments.pop("num_rows"), arguments.pop("num_cols"), **arguments)
+
+
+def test_philox_errors():
+    with pytest.raises(ValueError, match="counter has 3 words and key 2: must be 4 and 2"):
+        kernels.philox4x32((0, 0, 0), (0, 0))
+    with pytest.raises(ValueError, match=r"counter\[2\]=4294967296"):
+        kernels.philox4x32((0, 0, 2**32, 0), (0, 0))

@@ -1,0 +1,63 @@
+"""How far a kernel may be from its reference, and why: every tolerance of tests/kernels is derived here.
+
+u = 2⁻⁵³ is the unit roundoff of float64, in which kernels and references accumulate; results are rounded once to their
+own type. First-order bounds; sums of n terms err by at most n·u·Σ|terms| in any order (Higham, Accuracy and Stability,
+§4.2). Each bound is for kernel and reference together, hence the factors of two.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+U64 = 2.0**-53
+U32 = 2.0**-24
+
+ELEMENTARY_ULPS = 2.0
+"""exp, log, …: one rounding of the polynomial's last addition, half a unit each for the one before and for the reduction."""
+
+NORMAL_ABS = 1.2e-14
+"""Box–Muller against NumPy: the reference rounds the angle 2πb ≤ 6.28, an error of 4·u·6.28/2 ≈ 1.4e-15, times the radius
+of at most 6.77 gives 9.5e-15; log, square root, sine and product add 4 relative roundings each side, 6e-15 at most, which never
+meets the largest angle error. Measured: 8e-15."""
+
+
+def rounding(dtype: np.dtype) -> float:
+    """Relative error of the one rounding to the result's type."""
+    return U64 if dtype == np.float64 else U32
+
+
+def norm(columns: int, dtype: np.dtype) -> float:
+    """Relative: a sum of D squares, its root, kernel and reference, and one rounding to the result's type."""
+    return 2 * (columns + 4) * U64 + rounding(dtype)
+
+
+def clipped_sum(rows: int, columns: int, terms: np.ndarray, total: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Absolute, per column: B terms with the norm's relative error in their factors; `terms` = Σ|f·g| + |σCz|."""
+    return 2 * (rows + columns + 8) * U64 * terms + rounding(dtype) * np.abs(total) + np.finfo(np.float32).tiny
+
+
+def score(columns: int, terms: np.ndarray, total: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Absolute: D products and a clip factor; `terms` = Σ|f·g·o|."""
+    return 2 * (2 * columns + 8) * U64 * terms + rounding(dtype) * np.abs(total) + np.finfo(np.float32).tiny
+
+
+def least_squares(rows: int, columns: int, condition: float, solution: float, outside: float, dtype: np.dtype) -> float:
+    """Absolute, for ‖x‖ = solution: both routes are backward stable with a factor of max(N, d) (Higham, §20.3), so each errs by
+    max(N, d)·u·κ·(‖x‖ + κ·‖residual‖/‖C‖); four for the constants of the two; one rounding of the result."""
+    return (
+        4 * 10 * max(rows, columns, 1) * U64 * condition * (solution + condition * outside) + rounding(dtype) * solution
+    )
+
+
+def log_ratio(sigma: np.ndarray, ratios: np.ndarray) -> np.ndarray:
+    """Absolute: |d log f/d exponent| ≤ 1, so each step passes on its exponent's error: the normal's over σ, and four roundings of
+    a number up to 6.77/σ + 1.5/σ²; its own factor adds 20 roundings of a number near 1 or of the term; the sum adds T."""
+    sigma = np.maximum(np.asarray(sigma, dtype=np.float64), 1e-300)
+    reach = 6.77 / sigma + 1.5 / sigma / sigma
+    per_step = np.minimum(NORMAL_ABS / sigma + 4 * U64 * reach + 20 * U64, 1e300)
+    return per_step.sum() + 2 * (len(sigma) + 2) * U64 * np.abs(ratios)
+
+
+def tail_sum(count: np.ndarray, total: np.ndarray, ratio_error: float) -> np.ndarray:
+    """Absolute: each summand moves with its ratio's error, and carries two units of its own; the sum itself is exact."""
+    return (ratio_error + 6 * U64) * np.maximum(np.abs(total), count)
