@@ -111,7 +111,7 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
     def shown(values: np.ndarray, *inner: int) -> Any:
         with np.errstate(over="ignore"):
             kept = values if values.dtype != np.float64 else values.astype(dtype, copy=False)
-        return _arrays.wrap(kept.reshape(*batch, *inner), jac.origin)
+        return _arrays.wrap(kept.reshape((*batch, *inner)), jac.origin)
 
     inner = (n, outputs) if several else (n,)
     return LabelSolution(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 
 def norms(params: Sequence[np.ndarray]) -> np.ndarray:
     """Joint Euclidean norm of every row of several `(B, …)` arrays."""
-    rows = [np.asarray(p, dtype=np.float64).reshape(p.shape[0], -1) for p in params]
+    rows = [np.asarray(p, dtype=np.float64).reshape(p.shape[0], math.prod(p.shape[1:])) for p in params]
     return np.asarray(np.linalg.norm(np.concatenate(rows, axis=1), axis=1))
 
 
