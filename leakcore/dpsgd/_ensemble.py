@@ -81,6 +81,12 @@ class Ensemble:
         self.activation = check.one_of(*models.ACTIVATIONS, activation=activation)
         self.noise_multiplier = check.non_negative(noise_multiplier=noise_multiplier)
         self.max_grad_norm = check.positive(max_grad_norm=max_grad_norm)
+        self.dtype = check.one_of("float32", "float64", dtype=dtype)
+        limits = np.finfo(self.dtype)
+        if not float(limits.tiny) <= self.max_grad_norm**2 <= float(limits.max):
+            raise ValueError(
+                f"max_grad_norm={max_grad_norm!r}: its square must be a normal number in dtype={self.dtype!r}"
+            )
         self.learning_rate = check.positive(learning_rate=learning_rate)
         self.steps = check.integer(0, 2**24 - 1, steps=steps)
         self.sample_rate = check.probability(sample_rate=sample_rate)
@@ -91,7 +97,6 @@ class Ensemble:
         )
         self.initialisation = check.one_of("per-run", "fixed", initialisation=initialisation)
         self.clip_slack = check.non_negative(clip_slack=clip_slack)
-        self.dtype = check.one_of("float32", "float64", dtype=dtype)
         self.seed = check.seed(seed=seed)
 
     @property
@@ -236,8 +241,8 @@ class Ensemble:
                 bad = ~np.isfinite(out.parameters[low - first : high - first]).all(axis=1)
                 if bad.any():
                     raise FloatingPointError(
-                        f"run {low + int(bad.argmax())}: parameters overflowed {self.dtype}; "
-                        f"learning_rate={self.learning_rate} is too large for these data"
+                        f"run {low + int(bad.argmax())}: gradients or parameters overflowed {self.dtype}: "
+                        f"learning_rate={self.learning_rate} or the features are too large"
                     )
                 done += high - low
                 if progress is not None:

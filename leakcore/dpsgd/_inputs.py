@@ -30,7 +30,7 @@ def samples(
     raw = np.asarray(features)
     if raw.dtype.kind not in "fiu":
         raise TypeError(f"{x_name}.dtype={raw.dtype}: must be a real floating or integer type")
-    x = raw.astype(dtype, copy=False)
+    x = _cast(raw, dtype)
     y = np.asarray(labels)
     if y.dtype.kind not in "iu":
         raise TypeError(f"{y_name}.dtype={y.dtype}: must be an integer type")
@@ -50,7 +50,8 @@ def samples(
     classes = max(2, layers[-1])
     if not np.isfinite(x).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
-        raise ValueError(f"{x_name}{list(where)}={x[where]}: must be finite in {dtype}")
+        shown = np.broadcast_to(raw, x.shape)[where]
+        raise ValueError(f"{x_name}{list(where)}={shown}: must be finite in {dtype}")
     if y.size and not (y.min() >= 0 and y.max() < classes):
         bad = y[(y < 0) | (y >= classes)].flat[0]
         raise ValueError(f"{y_name}={bad}: must be in [0, {classes - 1}] (last of layers={layers})")
@@ -68,9 +69,17 @@ def injected(
         raise TypeError(f"{name}.dtype={out.dtype}: must be {allowed}")
     if out.shape != shape:
         raise ValueError(f"{name}.shape={out.shape}: must be {shape}")
+    out = _cast(out, dtype)
     if kinds == "f" and not np.isfinite(out).all():
-        raise ValueError(f"{name}: must be finite")
-    return out.astype(dtype, copy=False)
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])
+        raise ValueError(f"{name}{list(where)}={np.asarray(value)[where]}: must be finite in {dtype}")
+    return out
+
+
+def _cast(values: np.ndarray, dtype: str) -> np.ndarray:
+    """`values` in `dtype`; what overflows becomes infinite, which the caller reports as an error of its own."""
+    with np.errstate(over="ignore"):
+        return values.astype(dtype, copy=False)
 
 
 def run_range(runs: Any, first_run: Any) -> tuple[int, int]:

@@ -79,6 +79,8 @@ class Pass:
         # A zero gradient divides to infinity, which the clamp makes 1: nothing to clip.
         torch.add(self.norms, self._slack, out=self.factors)
         torch.reciprocal(self.factors, out=self.factors).mul_(self._max_grad_norm).clamp_(max=1.0)
+        # A norm that overflowed has factor 0 and would drop the sample unseen; 0·∞ makes that NaN, and then an error.
+        self.factors.add_(self.norms, alpha=0.0)
 
     def _forward(self, rows: Rows, weights: list[torch.Tensor]) -> None:
         slots = weights[0].shape[0]

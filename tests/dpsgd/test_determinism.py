@@ -88,7 +88,7 @@ def test_seed_and_run_number_matter(whole) -> None:
 
 
 def test_negative_control_noise_keyed_by_place_instead_of_run(monkeypatch, whole) -> None:
-    """An ensemble that numbers its noise by the block's order of work, not by run, is caught by the comparison above."""
+    """An ensemble that numbers its noise by the block's order of work, not by run, is caught by that comparison."""
     right = Streams.noise
     monkeypatch.setattr(
         Streams, "noise", lambda self, n, size, step, *, first_run: right(self, n, size, step, first_run=0)
