@@ -106,3 +106,40 @@ def real_array(allowed: str, ok: Callable[[np.ndarray], np.ndarray], **kwargs: A
         at = "" if out.ndim == 0 else "[" + ", ".join(map(str, where)) + "]"
         raise ValueError(f"{name}{at}={float(out[where])!r}: must be {allowed}")
     return out
+
+
+_TORCH_ROUNDOFF = {
+    "torch.float64": 2.0**-53,
+    "torch.float32": 2.0**-24,
+    "torch.float16": 2.0**-11,
+    "torch.bfloat16": 2.0**-8,
+}
+
+
+def host_array(**kwargs: Any) -> tuple[np.ndarray, float]:
+    """A finite float64 array on the host, and the unit roundoff of the precision it came in (2⁻⁵³ for integers).
+
+    Takes NumPy arrays, nested sequences and torch tensors (recognised without importing torch) that live on the CPU
+    and do not require grad.
+    """
+    name, value = _one(kwargs)
+    roundoff = 2.0**-53
+    if hasattr(value, "requires_grad") and hasattr(value, "device"):
+        if value.requires_grad:
+            raise ValueError(f"{name}: requires grad; pass {name}.detach()")
+        if value.device.type != "cpu":
+            raise ValueError(f"{name}: is on {value.device}; this computation runs on the CPU, pass {name}.cpu()")
+        roundoff = _TORCH_ROUNDOFF.get(str(value.dtype), roundoff)
+        value = value.double().numpy()
+    else:
+        dtype = getattr(value, "dtype", None)
+        if isinstance(dtype, np.dtype) and dtype.kind == "f":
+            roundoff = float(np.finfo(dtype).eps) / 2
+    try:
+        out = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: must be an array of real numbers, not {type(value).__name__}") from None
+    if not np.isfinite(out).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])
+        raise ValueError(f"{name}[{', '.join(map(str, where))}]={float(out[where])!r}: must be finite")
+    return out, max(roundoff, 2.0**-53)

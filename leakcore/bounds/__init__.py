@@ -9,11 +9,19 @@ if TYPE_CHECKING:
     from leakcore.bounds._epsilon import EpsilonLowerBound as EpsilonLowerBound
     from leakcore.bounds._epsilon import epsilon_lower_bound as epsilon_lower_bound
     from leakcore.bounds._epsilon import epsilon_opt as epsilon_opt
+    from leakcore.bounds._label import LabelEpsilon as LabelEpsilon
+    from leakcore.bounds._label import LabelEpsilonExtrapolation as LabelEpsilonExtrapolation
+    from leakcore.bounds._label import extrapolate_label_epsilon as extrapolate_label_epsilon
+    from leakcore.bounds._label import label_epsilon as label_epsilon
 
 _NAMES = {
     "epsilon_lower_bound": "._epsilon",
     "epsilon_opt": "._epsilon",
     "EpsilonLowerBound": "._epsilon",
     "EpsilonCeiling": "._epsilon",
+    "label_epsilon": "._label",
+    "extrapolate_label_epsilon": "._label",
+    "LabelEpsilon": "._label",
+    "LabelEpsilonExtrapolation": "._label",
 }
 __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

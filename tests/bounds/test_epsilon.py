@@ -148,9 +148,8 @@ def test_null_audits_are_rarely_positive(direction: str, p: float) -> None:
 
 
 def test_the_null_test_can_fail() -> None:
-    # Choosing the direction on the counting trials at α/2 each is the mistake that published tools make, and at these
-    # settings
-    # it costs about twice the error: with a 50% audit the fixed direction stays below, the chosen one goes above.
+    # Choosing the direction on the counting trials at α/2 each is the mistake that published tools make: twice the
+    # error. At 50% confidence the fixed direction stays below its promise and the chosen one goes far above it.
     rng = np.random.default_rng(7)
     audits, n, level = 5000, 400, 0.5
     counts = [(int(a), int(b)) for a, b in rng.binomial(n, 0.5, size=(audits, 2))]
@@ -177,8 +176,7 @@ def test_coverage_on_randomised_response(epsilon: float, direction: str) -> None
 
 
 def test_group_of_two_on_the_laplace_mechanism() -> None:
-    # f changes by 2 when two rows change, noise Lap(1/ε): P(x ≥ 2) is 1/2 against e^{−2ε}/2, so k = 2 is met with
-    # equality.
+    # f changes by 2 when two rows change, noise Lap(1/ε): P(x ≥ 2) is 1/2 against e^{−2ε}/2, k = 2 with equality.
     rng = np.random.default_rng(5)
     epsilon, n, audits = 0.8, 300, 3000
     a = rng.binomial(n, 0.5, audits)
