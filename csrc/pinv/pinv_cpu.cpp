@@ -85,7 +85,10 @@ class Problem {
     pivot_.resize(static_cast<size_t>(n_));
     for (int64_t r = 0; r < n_; ++r) pivot_[static_cast<size_t>(r)] = r;
     std::vector<double> left = column_norm_;
-    const double cut = args_.rcond * (n_ ? *std::max_element(left.begin(), left.end()) : 0.0);
+    // What is left may be dropped only once it is rounding, however large the caller's cut: dropping more would solve a
+    // neighbouring system.
+    const double rounding = 8.0 * static_cast<double>(std::max(n_, d_)) * kUnit;
+    const double cut = std::min(args_.rcond, rounding) * (n_ ? *std::max_element(left.begin(), left.end()) : 0.0);
     const int64_t most = std::min(n_, d_);
     for (steps_ = 0; steps_ < most; ++steps_) {
       const int64_t k = steps_;

@@ -1,0 +1,214 @@
+"""clip_and_noise against its reference over shapes, layouts, types, masks and parameters; every edge case and error."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leakcore import kernels
+from leakcore.reference import clip as reference
+from tests import tolerances
+from tests.kernels.layouts import checked, dtypes, laid_out, layouts, normals, seeds
+
+
+def check(result_sum, result_norms, params, clip, sigma=0.0, noise=None, mask=None):
+    """Sum and norms of one run against the reference, within the derived tolerances."""
+    sums, norms = reference.clip_and_noise(params, clip, sigma, noise=noise, mask=mask)
+    rows, columns = len(params[0]), sum(int(np.prod(p.shape[1:])) for p in params)
+    kept = np.ones(rows, dtype=bool) if mask is None else mask
+    dtype = result_norms.dtype
+    np.testing.assert_allclose(result_norms, norms, rtol=tolerances.norm(columns, dtype), atol=1e-300)
+    clipped = reference.clip(params, clip)
+    for i, (got, wanted) in enumerate(zip(result_sum, sums, strict=True)):
+        terms = np.abs(clipped[i][kept]).sum(axis=0)
+        if noise is not None:
+            terms = terms + sigma * clip * np.abs(noise[i])
+        assert got.dtype == dtype
+        assert (np.abs(got - wanted) <= tolerances.clipped_sum(rows, columns, terms, wanted, dtype)).all()
+
+
+@checked
+@given(seeds, st.integers(0, 9), st.integers(0, 40), dtypes, layouts, st.floats(0.1, 20), st.booleans())
+def test_a_matrix_of_gradients(seed, rows, columns, dtype, layout, clip, masked):
+    grads = normals(seed, rows, columns, dtype=dtype)
+    grads[rows // 2 : rows // 2 + 1] = 0
+    mask = np.random.default_rng(seed).random(rows) < 0.5 if masked else None
+    result = kernels.clip_and_noise(laid_out(grads, layout), clip, mask=mask)
+    assert result.sum.shape == (columns,)
+    assert result.norms.shape == (rows,)
+    check([result.sum], result.norms, [grads], clip, mask=mask)
+
+
+@checked
+@given(seeds, st.integers(1, 4), st.integers(0, 5), st.integers(0, 30), dtypes, layouts, st.integers(0, 2**24 - 1))
+def test_runs_get_noise_of_their_own(seed, runs, rows, columns, dtype, layout, step):
+    grads = normals(seed, runs, rows, columns, dtype=dtype)
+    mask = np.random.default_rng(seed).random((runs, rows)) < 0.5
+    first = seed % 1000
+    result = kernels.clip_and_noise(
+        laid_out(grads, layout), 1.5, 0.7, seed=seed, step=step, mask=laid_out(mask, layout), first_run=first
+    )
+    noise = kernels.standard_normal(runs, columns, seed=seed, purpose="clip_noise", step=step, first_row=first)
+    assert result.sum.shape == (runs, columns)
+    for r in range(runs):
+        check([result.sum[r]], result.norms[r], [grads[r]], 1.5, 0.7, noise=[noise[r]], mask=mask[r])
+        lone = kernels.clip_and_noise(grads[r], 1.5, 0.7, seed=seed, step=step, mask=mask[r], first_run=first + r)
+        np.testing.assert_array_equal(lone.sum, result.sum[r])
+
+
+@checked
+@given(
+    seeds, st.integers(0, 5), st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=4), dtypes, layouts
+)
+def test_parameters_are_clipped_by_their_joint_norm(seed, rows, shapes, dtype, layout):
+    params = [normals(seed + i, rows, *shape, dtype=dtype) for i, shape in enumerate(shapes)]
+    columns = [int(np.prod(shape)) for shape in shapes]
+    result = kernels.clip_and_noise([laid_out(p, layout) for p in params], 1.0, 0.5, seed=seed, step=1)
+    flat = kernels.standard_normal(1, sum(columns), seed=seed, purpose="clip_noise", step=1)[0]
+    pieces = np.split(flat, np.cumsum(columns)[:-1])
+    noise = [z.reshape(shape) for z, shape in zip(pieces, shapes, strict=True)]
+    assert [s.shape for s in result.sum] == [tuple(shape) for shape in shapes]
+    check(result.sum, result.norms, params, 1.0, 0.5, noise=noise)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(3, 20_000), (5000, 3), (4097, 1), (1, 1025), (2049, 1500)])
+def test_sizes_around_the_tiles_and_row_blocks(rows, columns):
+    grads = normals(rows, rows, columns, dtype="float32")
+    result = kernels.clip_and_noise(grads, 2.0)
+    check([result.sum], result.norms, [grads], 2.0)
+
+
+def test_the_noise_is_exactly_standard_normal_of_the_same_stream():
+    empty = np.zeros((2, 0, 3001))
+    result = kernels.clip_and_noise(empty, 1.0, 1.0, seed=11, step=5)
+    expected = kernels.standard_normal(2, 3001, seed=11, purpose="clip_noise", step=5)
+    np.testing.assert_array_equal(result.sum, expected)
+    assert result.norms.shape == (2, 0)
+
+
+def test_ready_made_noise_is_scaled_and_added():
+    grads, noise = normals(1, 6, 50), normals(2, 50)
+    quiet = kernels.clip_and_noise(grads, 0.5)
+    loud = kernels.clip_and_noise(grads, 0.5, 3.0, noise=laid_out(noise, "reversed"))
+    np.testing.assert_allclose(loud.sum, quiet.sum + 1.5 * noise, rtol=1e-14, atol=1e-14)
+
+
+def test_a_gradient_on_the_sphere_is_left_alone():
+    grads = np.array([[3.0, 4.0], [0.0, 0.0]])
+    np.testing.assert_array_equal(kernels.clip_and_noise(grads, 5.0).sum, [3.0, 4.0])
+    np.testing.assert_array_equal(kernels.clip_and_noise(grads, 5.0).norms, [5.0, 0.0])
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-310, 1e200])
+def test_norms_beyond_the_range_of_squares(scale):
+    grads = scale * np.array([[3.0, 4.0], [0.0, 0.0]])
+    result = kernels.clip_and_noise(grads, 1.0)
+    np.testing.assert_allclose(result.norms, [5 * scale, 0], rtol=1e-9)
+    np.testing.assert_allclose(result.sum, [0.6, 0.8] if scale > 1 else grads[0], rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_result_is_float64_from_float64_and_float32_otherwise(dtype):
+    grads = normals(3, 4, 9, dtype=dtype)
+    result = kernels.clip_and_noise(grads, 1.0)
+    assert result.sum.dtype == result.norms.dtype == (np.float64 if dtype == "float64" else np.float32)
+    check([result.sum], result.norms, [grads], 1.0)
+
+
+def test_every_float16_is_read_exactly():
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    finite = every[np.isfinite(every)]
+    result = kernels.clip_and_noise(finite[None, :], 1e30)
+    np.testing.assert_array_equal(result.sum, finite.astype(np.float32))
+
+
+def test_out_is_filled_in_place_whatever_its_strides():
+    grads = normals(4, 2, 5, 7, dtype="float32")
+    expected = kernels.clip_and_noise(grads, 1.0, 1.0, seed=1).sum
+    out = laid_out(np.zeros((2, 7), dtype=np.float32), "reversed")
+    assert kernels.clip_and_noise(grads, 1.0, 1.0, seed=1, out=out).sum is out
+    np.testing.assert_array_equal(out, expected)
+    outs = [np.zeros((5,)), np.zeros((2, 2))]
+    params = [normals(5, 3, 5), normals(6, 3, 2, 2)]
+    result = kernels.clip_and_noise(params, 1.0, out=outs)
+    assert result.sum is outs
+    np.testing.assert_array_equal(outs[1], kernels.clip_and_noise(params, 1.0).sum[1])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_bad_row_is_named_and_nothing_is_written(bad):
+    grads = normals(7, 6, 5)
+    grads[4, 2] = grads[5, 1] = bad
+    out = np.full(5, 7.0)
+    with pytest.raises(ValueError, match=r"clip_and_noise: grads row 4 has norm (nan|inf): must be finite"):
+        kernels.clip_and_noise(grads, 1.0, out=out)
+    np.testing.assert_array_equal(out, 7.0)
+    with pytest.raises(ValueError, match="grads run 1, row 1"):
+        kernels.clip_and_noise(grads.reshape(2, 3, 5), 1.0)
+    kept = np.array([True] * 4 + [False] * 2)
+    np.testing.assert_array_equal(
+        kernels.clip_and_noise(grads, 1.0, mask=kept).sum, kernels.clip_and_noise(grads[:4], 1.0).sum
+    )
+    assert np.isnan(kernels.clip_and_noise(grads, 1.0, check_finite=False).sum).any()
+
+
+GRADS = np.ones((3, 4))
+
+
+@pytest.mark.parametrize(
+    ("grads", "change", "error", "message"),
+    [
+        (GRADS, {"max_grad_norm": 0.0}, ValueError, r"max_grad_norm=0.0: must be in \(0, inf\)"),
+        (GRADS, {"max_grad_norm": -1}, ValueError, "max_grad_norm=-1"),
+        (GRADS, {"max_grad_norm": float("nan")}, ValueError, "max_grad_norm=nan"),
+        (GRADS, {"max_grad_norm": "1"}, TypeError, "max_grad_norm='1': must be a real number"),
+        (GRADS, {"noise_multiplier": -0.1}, ValueError, r"noise_multiplier=-0.1: must be in \[0, inf\)"),
+        (
+            GRADS,
+            {"noise_multiplier": 1.0},
+            ValueError,
+            "noise_multiplier=1.0 needs a seed, or standard normals as noise",
+        ),
+        (
+            GRADS,
+            {"noise_multiplier": 1.0, "seed": 1, "noise": np.ones(4)},
+            ValueError,
+            "seed=1 and noise are both given",
+        ),
+        (GRADS, {"noise_multiplier": 1.0, "seed": 2**64}, ValueError, "seed=18446744073709551616"),
+        (GRADS, {"seed": 1, "step": 2**24}, ValueError, "step=16777216"),
+        (GRADS, {"first_run": -1}, ValueError, "first_run=-1"),
+        (GRADS, {"noise": np.ones(3)}, ValueError, r"noise has shape \(3,\): must be \(4,\)"),
+        (GRADS, {"mask": np.ones(2, dtype=bool)}, ValueError, r"mask has shape \(2,\): must be \(3,\)"),
+        (GRADS, {"mask": np.ones(3)}, TypeError, "mask has dtype float64: must be bool"),
+        (GRADS, {"out": np.ones(3)}, ValueError, r"out has shape \(3,\): must be \(4,\)"),
+        (GRADS, {"out": np.ones(4, dtype="float32")}, TypeError, "out has dtype float32: must be float64"),
+        (GRADS, {"out": GRADS[0]}, ValueError, "out overlaps grads in memory"),
+        (GRADS, {"check_finite": 1}, TypeError, "check_finite=1: must be True, False or None"),
+        (GRADS, {"secure": True}, TypeError, "secure"),
+        (GRADS[0], {}, ValueError, r"grads has shape \(4,\): must be \(B, D\), \(runs, B, D\), or a list"),
+        (GRADS.astype(int), {}, TypeError, "grads has dtype int64: must be float16, bfloat16, float32 or float64"),
+        (GRADS.astype(complex), {}, TypeError, "grads has dtype complex128"),
+        (GRADS.astype(">f8"), {}, ValueError, "byte order '>f8': must be in native byte order"),
+        (np.ma.masked_array(GRADS), {}, TypeError, "grads is a masked array"),
+        (3.0, {}, TypeError, "grads is a float: must be a NumPy array, a torch tensor or a DLPack array"),
+        ([], {}, ValueError, "grads is an empty sequence"),
+        ([GRADS, np.ones((2, 4))], {}, ValueError, r"grads\[1\] has 2 rows and grads\[0\] 3: must be the same B"),
+        ([GRADS, GRADS.astype("f")], {}, TypeError, r"grads\[1\] has dtype float32 and grads\[0\] float64"),
+        ([np.array(1.0)], {}, ValueError, r"grads\[0\] has no dimensions"),
+        ([GRADS], {"out": np.ones(4)}, ValueError, "out must be a sequence of 1 arrays"),
+        ([GRADS], {"noise": [np.ones(3)]}, ValueError, r"noise\[0\] has shape \(3,\): must be \(4,\)"),
+    ],
+)
+def test_errors_name_argument_value_and_what_is_allowed(grads, change, error, message):
+    arguments = {"max_grad_norm": 1.0, **change}
+    with pytest.raises(error, match=message):
+        kernels.clip_and_noise(grads, arguments.pop("max_grad_norm"), **arguments)
+
+
+def test_strides_that_are_no_multiple_of_the_element_are_refused():
+    records = np.zeros(3, dtype=[("tag", "u1"), ("g", "f4", (4,))])
+    with pytest.raises(ValueError, match=r"grads has strides of .* not multiples of its 4-byte elements"):
+        kernels.clip_and_noise(records["g"], 1.0)

@@ -1,0 +1,221 @@
+"""solve_labels against a singular value decomposition, and its promises: rank, who is determined, the error bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from leakcore import kernels
+from leakcore.reference import pinv as reference
+from tests import tolerances
+from tests.kernels.layouts import checked, dtypes, laid_out, layouts, normals, seeds
+
+
+def gradient_of(jacobian, residual):
+    """(1/N)·C·e in float64."""
+    return np.swapaxes(jacobian.astype(np.float64), -1, -2) @ residual / max(jacobian.shape[-2], 1)
+
+
+def check(result, jacobian, gradient, rcond):
+    """One problem against the reference; the cut must not fall among the singular values."""
+    wanted = reference.solve_labels(jacobian, gradient, rcond=rcond)
+    n, d = jacobian.shape
+    rank = wanted.rank
+    assert int(result.rank) == rank
+    largest, smallest = (wanted.singular_values[[0, rank - 1]]) if rank else (1.0, 1.0)
+    condition = largest / smallest
+    outside = (
+        np.linalg.norm(n * gradient.astype(np.float64) - jacobian.astype(np.float64).T @ wanted.residual) / largest
+    )
+    error = tolerances.least_squares(n, d, condition, np.linalg.norm(wanted.residual), outside)
+    out = tolerances.rounding(result.residual.dtype)
+    np.testing.assert_allclose(result.residual, wanted.residual, rtol=out, atol=error + 1e-300)
+    relative = condition * tolerances.least_squares(n, d, condition, 1.0, 0.0)
+    np.testing.assert_allclose(
+        result.leverage, wanted.leverage, rtol=out, atol=relative * wanted.leverage.max(initial=1e-300)
+    )
+    limit = reference.identifiable_limit(wanted, rcond=rcond)
+    assert result.identifiable[wanted.null <= limit / 10].all()
+    assert not result.identifiable[wanted.null > 10 * limit].any()
+    assert np.isinf(result.error[~result.identifiable]).all()
+    assert np.isfinite(result.error[result.identifiable]).all()
+    assert np.isfinite(result.residual).all()
+
+
+def numerical_rank_is_clear(jacobian, rcond):
+    s = np.linalg.svd(jacobian.astype(np.float64), compute_uv=False) if jacobian.size else np.zeros(0)
+    return s.size == 0 or not ((s > s[0] * rcond / 100) & (s < s[0] * rcond * 100)).any()
+
+
+@checked
+@given(
+    seeds,
+    st.integers(0, 12),
+    st.integers(0, 20),
+    dtypes,
+    layouts,
+    layouts,
+    st.lists(st.sampled_from(["zero", "repeat", "combine", "scale"]), max_size=3),
+    st.one_of(st.none(), st.integers(0, 3)),
+)
+def test_any_system_equals_the_pseudo_inverse(seed, n, d, dtype, layout, other_layout, defects, outputs):
+    rng = np.random.default_rng(seed)
+    jacobian = rng.standard_normal((n, d))
+    for defect in defects if n else []:
+        r = rng.integers(n)
+        if defect == "zero":
+            jacobian[r] = 0
+        if defect == "repeat":
+            jacobian[r] = jacobian[rng.integers(n)]
+        if defect == "combine":
+            jacobian[r] = rng.standard_normal(n) @ jacobian
+        if defect == "scale":
+            jacobian[r] *= 1e-3
+    jacobian = jacobian.astype(dtype)
+    rcond = np.finfo(dtype).eps * max(n, d)
+    assume(numerical_rank_is_clear(jacobian, rcond))
+    gradient = normals(seed + 1, d, *([] if outputs is None else [outputs]), dtype=dtype)
+    result = kernels.solve_labels(laid_out(jacobian, layout), laid_out(gradient, other_layout))
+    shape = (n,) if outputs is None else (n, outputs)
+    assert result.residual.shape == result.error.shape == shape
+    assert result.residual.dtype == result.leverage.dtype == result.error.dtype == np.dtype(dtype)
+    check(result, jacobian, gradient, rcond)
+
+
+@checked
+@given(seeds, st.lists(st.integers(0, 3), max_size=3), layouts, st.booleans())
+def test_leading_dimensions_are_problems(seed, batch, layout, several):
+    jacobian = normals(seed, *batch, 4, 7)
+    gradient = normals(seed + 1, *batch, 7, *([2] if several else []))
+    result = kernels.solve_labels(laid_out(jacobian, layout), laid_out(gradient, layout))
+    assert result.residual.shape == (*batch, 4, *([2] if several else []))
+    assert result.rank.shape == tuple(batch)
+    for i in np.ndindex(*batch):
+        lone = kernels.solve_labels(jacobian[i], gradient[i])
+        for name in ("residual", "leverage", "identifiable", "error", "rank"):
+            np.testing.assert_array_equal(getattr(result, name)[i], getattr(lone, name))
+
+
+@checked
+@given(seeds, st.integers(1, 30), st.integers(0, 60), dtypes, st.floats(-4, 0), st.booleans())
+def test_the_error_bound_holds_for_a_gradient_rounded_where_it_was_made(seed, n, extra, dtype, spread, saturated):
+    """The truth lies within residual ± error when jacobian and gradient were computed in the input's own type."""
+    rng = np.random.default_rng(seed)
+    d = n + extra
+    exact = rng.standard_normal((n, d)) * 10 ** rng.uniform(spread, 0, d)
+    true = rng.uniform(-1, 1, n) * (10 ** rng.uniform(-7, 0, n) if saturated else 1)
+    jacobian = exact.astype(dtype)
+    terms = jacobian.T * true.astype(dtype)  # an averaged gradient, summed naively in its own type
+    total = np.zeros(d, dtype=dtype)
+    for r in range(n):
+        total += terms[:, r]
+    gradient = (total / np.asarray(n, dtype=dtype)).astype(dtype)
+    result = kernels.solve_labels(jacobian, gradient)
+    decided = result.identifiable
+    assert (np.abs(result.residual - true)[decided] <= result.error[decided]).all()
+    signs = decided & (np.abs(result.residual) > result.error)
+    assert (np.sign(result.residual)[signs] == np.sign(true)[signs]).all()
+
+
+def test_the_error_bound_is_not_vacuous():
+    """A well-conditioned batch in float32: the bound is a small share of a typical residual, so signs are decided."""
+    jacobian, true = normals(1, 50, 200, dtype="float32"), np.random.default_rng(2).uniform(-1, 1, 50)
+    result = kernels.solve_labels(jacobian, gradient_of(jacobian, true).astype("float32"))
+    assert result.error.max() < 1e-4
+    assert np.abs(result.residual - true).max() > 1e-9
+
+
+def test_labels_behind_a_gradient():
+    rng = np.random.default_rng(3)
+    jacobian = rng.standard_normal((40, 60))
+    labels = rng.integers(0, 2, 40)
+    probs = rng.uniform(0.01, 0.99, 40)
+    result = kernels.solve_labels(jacobian, gradient_of(jacobian, probs - labels))
+    np.testing.assert_array_equal(result.residual < 0, labels == 1)
+    np.testing.assert_allclose(result.residual, probs - labels, atol=1e-12)
+
+
+def test_the_undetermined_are_named_and_the_others_still_solved():
+    jacobian, true = normals(4, 6, 10), np.array([0.5, -0.5, 0.25, -0.25, 0.75, -0.75])
+    jacobian[1] = 0
+    jacobian[4] = jacobian[2]
+    result = kernels.solve_labels(jacobian, gradient_of(jacobian, true))
+    assert int(result.rank) == 4
+    np.testing.assert_array_equal(result.identifiable, [True, False, False, True, False, True])
+    np.testing.assert_allclose(result.residual[[0, 3, 5]], true[[0, 3, 5]], atol=1e-13)
+    np.testing.assert_allclose(result.residual[[2, 4]], (true[2] + true[4]) / 2, atol=1e-13)
+    assert result.residual[1] == result.leverage[1] == 0
+
+
+def test_a_weak_dependence_undetermines_only_those_who_take_part():
+    jacobian = normals(5, 5, 9)
+    jacobian[3] = jacobian[0] + 0.01 * jacobian[1]
+    result = kernels.solve_labels(jacobian, gradient_of(jacobian, np.full(5, 0.5)))
+    np.testing.assert_array_equal(result.identifiable, [False, False, True, False, True])
+
+
+def test_more_samples_than_weights_determine_nobody():
+    result = kernels.solve_labels(normals(6, 9, 4), normals(7, 4))
+    assert int(result.rank) == 4
+    assert not result.identifiable.any()
+
+
+@pytest.mark.parametrize("singular", [1e-3, 1e-9, 1e-11, 1e-13])
+@pytest.mark.parametrize("rcond", [1e-10, 1e-12])
+@pytest.mark.parametrize("shape", [(8, 12), (12, 8), (8, 8)])
+def test_a_cut_among_small_singular_values_is_decided_as_the_reference_does(singular, rcond, shape):
+    """The one case where QR cannot tell: the Jacobi route must count and solve as the reference does."""
+    rng = np.random.default_rng(8)
+    k = min(shape)
+    u, _ = np.linalg.qr(rng.standard_normal((shape[0], k)))
+    v, _ = np.linalg.qr(rng.standard_normal((shape[1], k)))
+    jacobian = (u * np.array([1.0] * (k - 2) + [30 * singular, singular])) @ v.T
+    result = kernels.solve_labels(jacobian, gradient_of(jacobian, np.full(shape[0], 0.5)), rcond=rcond)
+    wanted = reference.solve_labels(jacobian, gradient_of(jacobian, np.full(shape[0], 0.5)), rcond=rcond)
+    assert int(result.rank) == wanted.rank
+    near = max(singular, rcond)
+    np.testing.assert_allclose(result.residual, wanted.residual, atol=1e-13 / near)
+    np.testing.assert_allclose(result.leverage, wanted.leverage, rtol=1e-12 / near, atol=1e-6 * wanted.leverage.max())
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e200])
+def test_the_scale_of_the_system_does_not_matter(scale):
+    jacobian, true = normals(9, 5, 8), np.linspace(-0.5, 0.5, 5)
+    result = kernels.solve_labels(scale * jacobian, scale * gradient_of(jacobian, true))
+    np.testing.assert_allclose(result.residual, true, atol=1e-13)
+    assert result.identifiable.all()
+    assert int(result.rank) == 5
+
+
+@pytest.mark.parametrize(("n", "d"), [(0, 0), (0, 3), (3, 0), (1, 1)])
+def test_the_smallest_systems(n, d):
+    result = kernels.solve_labels(np.ones((n, d)), np.full(d, 0.5))
+    assert result.residual.shape == result.leverage.shape == result.identifiable.shape == (n,)
+    assert int(result.rank) == min(n, d)
+    np.testing.assert_array_equal(result.residual, np.full(n, 0.5 if d else 0.0))
+    np.testing.assert_array_equal(result.identifiable, np.full(n, d > 0))
+
+
+JAC, GRAD = np.ones((2, 3, 4)), np.ones((2, 4))
+
+
+@pytest.mark.parametrize(
+    ("jacobian", "gradient", "rcond", "error", "message"),
+    [
+        (JAC, np.ones((2, 3)), None, ValueError, r"gradient has shape \(2, 3\): must be \(2, 4\) or \(2, 4, 'K'\)"),
+        (JAC, np.ones(4), None, ValueError, r"gradient has shape \(4,\)"),
+        (np.ones(3), GRAD, None, ValueError, r"jacobian has shape \(3,\): must be \(\.\.\., N, d\)"),
+        (JAC.astype(int), GRAD, None, TypeError, "jacobian has dtype int64"),
+        (JAC, GRAD.astype(bool), None, TypeError, "gradient has dtype bool"),
+        (JAC, GRAD, -1e-3, ValueError, r"rcond=-0.001"),
+        (JAC, GRAD, 1.0, ValueError, r"rcond=1.0: must be in \[0, 1\)"),
+        (JAC * [[[1.0]], [[np.nan]]], GRAD, None, ValueError, r"jacobian\[1\] has a NaN or an infinity"),
+        (JAC, GRAD * [[1.0], [np.inf]], None, ValueError, r"gradient\[1\] has a NaN or an infinity"),
+        (JAC[0] * np.inf, GRAD[0], None, ValueError, "solve_labels: jacobian has a NaN or an infinity"),
+    ],
+)
+def test_errors_name_argument_value_and_what_is_allowed(jacobian, gradient, rcond, error, message):
+    with pytest.raises(error, match=message):
+        kernels.solve_labels(jacobian, gradient, rcond=rcond)
