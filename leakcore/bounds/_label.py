@@ -12,7 +12,7 @@ from scipy import special
 from leakcore import _validate
 from leakcore._results import Assumptions, Result
 from leakcore.kernels import solve_labels
-from leakcore.numerics import gaussian_epsilon
+from leakcore.numerics import gaussian_pair_epsilon
 
 _SOURCE = "Yuan, Xue, Wang and Shen (2022), Algorithm 2"
 _PROVENANCE = {
@@ -126,7 +126,7 @@ def label_epsilon(
             per_row = np.maximum(per_row, _log_ratio(flipped_z, own_z, slack))
         per_row = np.where(seen, per_row, -np.inf)
     else:
-        per_row = np.where(seen, gaussian_epsilon(separation, slack), -np.inf)
+        per_row = np.where(seen, gaussian_pair_epsilon(separation, delta=slack), -np.inf)
     value = np.maximum(per_row.max(axis=-1), 0.0)
     return LabelEpsilon(
         value=float(value) if value.ndim == 0 else value,
@@ -293,7 +293,7 @@ def _log_ratio(likely: np.ndarray, unlikely: np.ndarray, delta: float) -> np.nda
 
 def _replacement(sigma: float, delta: float) -> Result:
     return Result(
-        value=gaussian_epsilon(math.inf if sigma == 0 else 2.0 / sigma, delta),
+        value=gaussian_pair_epsilon(math.inf if sigma == 0 else 2.0 / sigma, delta=delta),
         kind="upper",
         confidence=None,
         interval=None,

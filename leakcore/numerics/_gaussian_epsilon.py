@@ -1,4 +1,4 @@
-"""ε of a pair of unit Gaussians at a given δ: the inverse of the Gaussian privacy profile, in log space."""
+"""ε of many pairs of unit Gaussians at one δ: the inverse of the Gaussian privacy profile, vectorised, in log space."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leakcore._results import Number
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
-def gaussian_epsilon(separation: Any, delta: float) -> Number:
+def gaussian_pair_epsilon(separation: Any, *, delta: float) -> Number:
     """The smallest ε ≥ 0 at which N(m, 1) and N(0, 1) are (ε, δ)-indistinguishable.
 
     Solves δ = Φ(m/2 − ε/m) − e^ε Φ(−m/2 − ε/m) (Balle and Wang 2018, Theorem 8). With x = ε/m − m/2 and Mills' ratio

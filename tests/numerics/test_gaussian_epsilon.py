@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, special, stats
 
-from leakcore.numerics import gaussian_epsilon
+from leakcore.numerics import gaussian_pair_epsilon
+
+
+def _epsilon(separation: object, delta: float) -> float | np.ndarray:
+    return gaussian_pair_epsilon(separation, delta=delta)
 
 
 def _profile(epsilon: float, m: float) -> float:
@@ -17,8 +21,8 @@ def _profile(epsilon: float, m: float) -> float:
 
 def test_known_answers() -> None:
     # One step of the Gaussian mechanism at noise multiplier 1, δ = 1e-5: replacement (m = 2) and add/remove (m = 1).
-    assert gaussian_epsilon(2.0, 1e-5) == pytest.approx(9.997, abs=5e-4)
-    assert gaussian_epsilon(1.0, 1e-5) == pytest.approx(4.38, abs=5e-3)
+    assert _epsilon(2.0, 1e-5) == pytest.approx(9.997, abs=5e-4)
+    assert _epsilon(1.0, 1e-5) == pytest.approx(4.38, abs=5e-3)
 
 
 @pytest.mark.parametrize("delta", [1e-8, 1e-5, 0.01, 0.5])
@@ -26,9 +30,9 @@ def test_inverts_the_printed_profile(delta: float) -> None:
     for m in np.geomspace(0.01, 20, 30):
         if _profile(0.0, m) > delta:
             oracle = optimize.brentq(lambda e, m=m: _profile(e, m) - delta, 0, m * m + 10 * m, xtol=1e-14, rtol=1e-14)
-            assert gaussian_epsilon(m, delta) == pytest.approx(oracle, rel=1e-11, abs=1e-14)
+            assert _epsilon(m, delta) == pytest.approx(oracle, rel=1e-11, abs=1e-14)
         else:
-            assert gaussian_epsilon(m, delta) == 0.0
+            assert _epsilon(m, delta) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -36,7 +40,7 @@ def test_inverts_the_printed_profile(delta: float) -> None:
 )
 def test_satisfies_its_definition_where_the_printed_form_cancels(m: float, delta: float) -> None:
     # δ(ε) = ∫ φ(x − m)(1 − e^{−(mx − m²/2 − ε)})₊ dx, by quadrature of the positive part, scaled by its largest value.
-    epsilon = gaussian_epsilon(m, delta)
+    epsilon = _epsilon(m, delta)
     start = m / 2 + epsilon / m - m
 
     def integrand(u: float) -> float:
@@ -48,27 +52,25 @@ def test_satisfies_its_definition_where_the_printed_form_cancels(m: float, delta
 
 
 def test_limit_cases() -> None:
-    np.testing.assert_array_equal(
-        gaussian_epsilon([0.0, 1e-9, 3.0, math.inf], 0.0), [0.0, math.inf, math.inf, math.inf]
-    )
-    np.testing.assert_array_equal(gaussian_epsilon([0.0, math.inf], 0.5), [0.0, math.inf])
+    np.testing.assert_array_equal(_epsilon([0.0, 1e-9, 3.0, math.inf], 0.0), [0.0, math.inf, math.inf, math.inf])
+    np.testing.assert_array_equal(_epsilon([0.0, math.inf], 0.5), [0.0, math.inf])
     total_variation = special.erf(1.0 / math.sqrt(8))
-    assert gaussian_epsilon(1.0, total_variation + 1e-15) == 0.0
-    assert 0 < gaussian_epsilon(1.0, total_variation - 1e-6) < 1e-5
-    assert gaussian_epsilon(np.zeros(0), 1e-5).shape == (0,)
-    assert isinstance(gaussian_epsilon(1, 1e-5), float)
+    assert _epsilon(1.0, total_variation + 1e-15) == 0.0
+    assert 0 < _epsilon(1.0, total_variation - 1e-6) < 1e-5
+    assert _epsilon(np.zeros(0), 1e-5).shape == (0,)
+    assert isinstance(_epsilon(1, 1e-5), float)
 
 
 def test_monotone() -> None:
-    values = gaussian_epsilon(np.geomspace(1e-6, 1e4, 300), 1e-5)
+    values = _epsilon(np.geomspace(1e-6, 1e4, 300), 1e-5)
     assert (np.diff(values) >= 0).all()
     # No jump where the two forms of the profile meet.
-    low, high = gaussian_epsilon([np.nextafter(0.1, 0), 0.1], 1e-5)
+    low, high = _epsilon([np.nextafter(0.1, 0), 0.1], 1e-5)
     assert high == pytest.approx(low, rel=1e-12)
 
 
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match=r"separation\[1\]=-1.0"):
-        gaussian_epsilon([0.0, -1.0], 0.1)
+        _epsilon([0.0, -1.0], 0.1)
     with pytest.raises(ValueError, match="delta=1"):
-        gaussian_epsilon(1.0, 1)
+        _epsilon(1.0, 1)
