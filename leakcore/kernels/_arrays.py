@@ -145,6 +145,11 @@ def same_library(kernel: str, first: Array, other: Array) -> None:
         )
 
 
+def to_numpy(x: Any) -> np.ndarray:
+    """The NumPy view of an array that `wrap` made."""
+    return x if isinstance(x, np.ndarray) else _numpy_of("to_numpy", "x", x)[0]
+
+
 def wrap(result: np.ndarray, like: Any) -> Any:
     """`result` as the kind of array that `like` is, sharing memory; NumPy when `like` is None."""
     if like is None or isinstance(like, np.ndarray):

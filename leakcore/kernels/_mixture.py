@@ -50,7 +50,7 @@ class MixtureTail:
             for mine, theirs in zip(self.exact_sums, other.exact_sums, strict=True)
         )
         return MixtureTail(
-            counts=self.counts + other.counts,
+            counts=_arrays.wrap(_arrays.to_numpy(self.counts) + _arrays.to_numpy(other.counts), self.counts),
             sums=_arrays.wrap(_rounded(exact, self.thresholds.shape), self.sums),
             num_samples=self.num_samples + other.num_samples,
             thresholds=self.thresholds,

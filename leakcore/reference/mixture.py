@@ -45,7 +45,7 @@ def log_ratio(x: np.ndarray, *, noise_multiplier: np.ndarray, sample_rate: np.nd
     """Σ_t log(1 − q_t + q_t·exp((2x_t − 1)/(2σ_t²))), each step in whichever form loses nothing."""
     sigma, q = np.broadcast_to(noise_multiplier, x.shape), np.broadcast_to(sample_rate, x.shape)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        exponent = (x / sigma - 0.5 / sigma) / sigma
+        exponent = np.where(sigma > 0, (x / sigma - 0.5 / sigma) / sigma, np.where(x > 0.5, np.inf, -np.inf))
         near = np.log1p(q * np.expm1(np.minimum(exponent, 700.0)))
         plain = np.log((1.0 - q) + q * np.exp(np.minimum(exponent, 700.0)))
         far = exponent + (np.log(q) + np.log1p((1.0 - q) / q * np.exp(-exponent)))

@@ -19,7 +19,7 @@ class Solution:
 
 
 def solve_labels(jacobian: np.ndarray, gradient: np.ndarray, *, rcond: float) -> Solution:
-    """One problem, jacobian `(N, d)` is Cᵀ, gradient `(d,)`, dropping singular values up to rcond·(largest)."""
+    """One problem: jacobian `(N, d)` is Cᵀ, gradient `(d,)` or `(d, K)`. Singular values below the cut are 0."""
     rows = np.asarray(jacobian, dtype=np.float64)
     n = len(rows)
     if rows.size == 0:

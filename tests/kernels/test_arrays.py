@@ -1,0 +1,207 @@
+"""Arrays of every library: no copies, back as the same kind, refused by the kernel's name where none can serve."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from leakcore import _C, kernels
+from tests.kernels.layouts import normals
+
+torch = pytest.importorskip("torch")
+
+GRADS = normals(1, 5, 12, dtype="float32")
+MIXTURE = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 3}
+
+
+def tensors(result):
+    return [v for v in vars(result).values() if isinstance(v, torch.Tensor)]
+
+
+def test_torch_in_torch_out_with_the_same_bits():
+    grads = torch.from_numpy(GRADS)
+    clipped = kernels.clip_and_noise(grads, 1.0, 1.0, seed=1)
+    plain = kernels.clip_and_noise(GRADS, 1.0, 1.0, seed=1)
+    assert isinstance(clipped.sum, torch.Tensor)
+    assert clipped.sum.dtype == clipped.norms.dtype == torch.float32
+    np.testing.assert_array_equal(clipped.sum.numpy(), plain.sum)
+    scores = kernels.clip_scores(grads, grads[0], 1.0)
+    assert len(tensors(scores)) == 2
+    solved = kernels.solve_labels(grads, grads[0])
+    assert len(tensors(solved)) == 5
+    assert solved.identifiable.dtype == torch.bool
+    assert solved.rank.dtype == torch.int64
+    several = kernels.clip_and_noise([grads, grads[:, :3]], 1.0)
+    assert [type(s) for s in several.sum] == [torch.Tensor, torch.Tensor]
+
+
+def test_like_decides_the_library():
+    like = torch.zeros(1)
+    ratios = kernels.mixture_log_ratio(10, like=like, **MIXTURE)
+    assert isinstance(ratios, torch.Tensor)
+    np.testing.assert_array_equal(ratios.numpy(), kernels.mixture_log_ratio(10, **MIXTURE))
+    tail = kernels.mixture_tail(10, [0.0], like=like, **MIXTURE)
+    merged = tail + kernels.mixture_tail(10, [0.0], first_sample=10, **MIXTURE)
+    assert isinstance(merged.sums, torch.Tensor)
+    assert isinstance(merged.counts, torch.Tensor)
+    np.testing.assert_array_equal(merged.sums.numpy(), kernels.mixture_tail(20, [0.0], **MIXTURE).sums)
+    assert isinstance(kernels.standard_normal(2, 3, seed=1, purpose="init", like=like), torch.Tensor)
+    np.testing.assert_array_equal(kernels.mixture_log_ratio(2, dtype=torch.float32, **MIXTURE).dtype, np.float32)
+
+
+def test_strided_tensors_and_out():
+    base = torch.from_numpy(normals(2, 12, 10))
+    view = base.t()[::2]
+    out = torch.zeros(12, dtype=torch.float64)
+    result = kernels.clip_and_noise(view, 1.0, out=out)
+    assert result.sum is out
+    np.testing.assert_array_equal(out.numpy(), kernels.clip_and_noise(view.numpy().copy(), 1.0).sum)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_tensors(dtype):
+    grads = torch.from_numpy(GRADS).to(getattr(torch, dtype))
+    result = kernels.clip_and_noise(grads, 1.0)
+    assert result.sum.dtype == torch.float32
+    np.testing.assert_array_equal(result.sum.numpy(), kernels.clip_and_noise(grads.float(), 1.0).sum.numpy())
+
+
+def test_every_bfloat16_is_read_exactly():
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    finite = every[torch.isfinite(every)]
+    result = kernels.clip_and_noise(finite[None, :], 1e39, check_finite=False)
+    small = finite.float().abs() < 1e30
+    np.testing.assert_array_equal(result.sum[small].numpy() != 0, finite.float()[small].numpy() != 0)
+    tame = finite[small]
+    np.testing.assert_array_equal(kernels.clip_and_noise(tame[None, :], 1e35).sum.numpy(), tame.float().numpy())
+
+
+class FromElsewhere:
+    """An array of a third library: nothing but the DLPack and array-API protocols."""
+
+    def __init__(self, values, device=(1, 0)):
+        self.values, self.device = values, device
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, **_):
+        return self.values.__dlpack__()
+
+    def __array_namespace__(self):
+        return self
+
+    def from_dlpack(self, values):
+        return FromElsewhere(np.from_dlpack(values))
+
+
+def test_anything_that_speaks_dlpack():
+    result = kernels.clip_and_noise(FromElsewhere(GRADS), 1.0)
+    assert isinstance(result.sum, FromElsewhere)
+    np.testing.assert_array_equal(result.sum.values, kernels.clip_and_noise(GRADS, 1.0).sum)
+
+
+CALLS = {
+    "clip_and_noise": lambda x: kernels.clip_and_noise(x, 1.0),
+    "clip_scores": lambda x: kernels.clip_scores(x, GRADS, 1.0),
+    "solve_labels": lambda x: kernels.solve_labels(x, GRADS[0]),
+    "mixture_log_ratio": lambda x: kernels.mixture_log_ratio(3, like=x, **MIXTURE),
+    "mixture_tail": lambda x: kernels.mixture_tail(3, [0.0], like=x, **MIXTURE),
+    "standard_normal": lambda x: kernels.standard_normal(1, 1, seed=1, purpose="init", like=x),
+}
+
+
+@pytest.mark.parametrize("kernel", CALLS)
+def test_a_cuda_array_is_refused_by_the_kernels_name(kernel, monkeypatch):
+    on_device = FromElsewhere(GRADS, device=(2, 1))
+    monkeypatch.setattr(_C, "with_cuda", False)
+    message = (
+        rf"{kernel}: \w+ is on cuda:1, but this build of leakcore has no CUDA kernels: rebuild it with LEAKCORE_CUDA=1"
+    )
+    with pytest.raises(ValueError, match=message):
+        CALLS[kernel](on_device)
+    monkeypatch.setattr(_C, "with_cuda", True)
+    with pytest.raises(NotImplementedError, match=rf"{kernel}: \w+ is on cuda:1, and this version has no CUDA kernel"):
+        CALLS[kernel](on_device)
+
+
+@pytest.mark.parametrize("kernel", CALLS)
+def test_tensors_that_cannot_be_served(kernel):
+    call = CALLS[kernel]
+    with pytest.raises(ValueError, match=rf"{kernel}: \w+ is on device 'meta': must be on the CPU or a CUDA device"):
+        call(torch.empty(5, 12, device="meta"))
+    with pytest.raises(TypeError, match=rf"{kernel}: \w+ has layout torch.sparse_coo: must be a dense"):
+        call(torch.eye(5).to_sparse())
+    with pytest.raises(
+        ValueError, match=rf"{kernel}: (\w+) requires grad, but kernels are not differentiable: pass \1.detach"
+    ):
+        call(torch.from_numpy(GRADS).requires_grad_())
+    with pytest.raises(ValueError, match=rf"{kernel}: \w+ is on DLPack device 7"):
+        call(FromElsewhere(GRADS, device=(7, 0)))
+
+
+def test_libraries_are_not_mixed():
+    with pytest.raises(TypeError, match="grads is a Tensor and observed a ndarray: must come from the same library"):
+        kernels.clip_scores(torch.from_numpy(GRADS), GRADS, 1.0)
+    with pytest.raises(TypeError, match=r"grads\[0\] is a ndarray and grads\[1\] a Tensor"):
+        kernels.clip_and_noise([GRADS, torch.from_numpy(GRADS)], 1.0)
+
+
+def test_the_native_stubs_are_loud():
+    """Past Python's own check: a CUDA place reaches the stub, which names its kernel."""
+    cuda, plan, view, mixture = (1, 0, 0), (1, 0), (0, 3, 0, 0, [0], [1]), (0, 0, 0, False, 0, 0, 0)
+    calls = {
+        "clip_and_noise": lambda: _C.clip_and_noise(
+            [], [], 0, 0, 0, (0, 0, 0), 1.0, 0.0, [], 0, 0, 0, True, cuda, plan
+        ),
+        "clip_scores": lambda: _C.clip_scores(view, view, 0, 0, 0, 0, 1.0, True, cuda, plan),
+        "solve_labels": lambda: _C.solve_labels(view, view, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, cuda, plan),
+        "mixture_log_ratio": lambda: _C.mixture_log_ratio(mixture, 0, cuda, plan),
+        "mixture_tail": lambda: _C.mixture_tail(mixture, 0, 0, 0, 0, 0, cuda, plan),
+    }
+    for kernel, call in calls.items():
+        with pytest.raises((NotImplementedError, ValueError), match=rf"{kernel}: .*CUDA"):
+            call()
+
+
+def test_gradients_are_not_copied():
+    """Peak of NumPy's own allocations while 8 MB of awkwardly strided gradients are clipped: results only."""
+    grads = np.zeros((2000, 2000), dtype=np.float32)[::2, ::-2]
+    kernels.clip_and_noise(grads, 1.0)
+    tracemalloc.start()
+    kernels.clip_and_noise(grads, 1.0, 1.0, seed=1)
+    kernels.clip_scores(grads, grads[0], 1.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < grads.nbytes / 20
+
+
+def test_more_dimensions_than_the_core_walks_are_refused():
+    awkward = np.zeros((2,) + (4,) * 7)[(slice(None),) + (slice(None, None, 2),) * 7]
+    with pytest.raises(
+        ValueError, match=r"grads\[0\] has more than 6 dimensions that do not lie in line: pass a contiguous copy"
+    ):
+        kernels.clip_and_noise([awkward], 1.0)
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+import numpy as np
+import leakcore
+from leakcore import kernels
+grads = np.ones((3, 4))
+assert kernels.clip_and_noise(grads, 1.0, 1.0, seed=1).sum.shape == (4,)
+assert kernels.clip_scores(grads, grads, 1.0).dots.shape == (3, 3)
+assert int(kernels.solve_labels(grads, grads[0]).rank) == 1
+assert kernels.mixture_tail(100, [0.0], noise_multiplier=1.0, sample_rate=0.1, steps=3).num_samples == 100
+assert kernels.num_threads() >= 1
+"""
+
+
+def test_kernels_work_where_torch_cannot_be_imported():
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH], check=True, timeout=60)

@@ -1,0 +1,283 @@
+"""The mixture's samples, log ratios and tails against the reference; shards, extremes, and identities in law."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special
+
+from leakcore import kernels
+from leakcore.reference import mixture as reference
+from tests import tolerances
+from tests.kernels.layouts import checked, seeds
+
+UNDER = ("null", "alternative")
+sigmas = st.one_of(st.sampled_from([0.0, 1e-200, 0.02, 0.03, 0.05]), st.floats(0.05, 100))
+rates = st.one_of(st.sampled_from([0.0, 1e-12, 0.5, 1.0]), st.floats(0, 1))
+schedules = st.lists(st.tuples(sigmas, rates), max_size=14)
+
+
+def reference_ratios(num_samples, sigma, rate, **arguments):
+    x = reference.samples(num_samples, noise_multiplier=sigma, sample_rate=rate, **arguments)
+    return reference.log_ratio(x, noise_multiplier=sigma, sample_rate=rate)
+
+
+@checked
+@given(seeds, st.integers(0, 300), schedules, st.sampled_from(UNDER), st.sampled_from([0, 1, 255, 2**32 - 100, 2**50]))
+def test_any_schedule_equals_the_reference(seed, num_samples, schedule, under, first):
+    sigma, rate = np.array([s for s, _ in schedule]), np.array([q for _, q in schedule])
+    arguments = {"under": under, "seed": seed, "first_sample": first}
+    got = kernels.mixture_log_ratio(
+        num_samples, noise_multiplier=sigma, sample_rate=rate, steps=len(schedule), **arguments
+    )
+    wanted = reference_ratios(num_samples, sigma, rate, **arguments)
+    assert got.shape == (num_samples,)
+    assert not np.isnan(got).any()
+    infinite = np.isinf(wanted)
+    np.testing.assert_array_equal(got[infinite], wanted[infinite])
+    error = tolerances.log_ratio(sigma[sigma > 1e-100], wanted[~infinite])
+    assert (np.abs(got - wanted)[~infinite] <= error).all()
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate"), [(1.0, 0.01), (30.0, 1e-3), (1e4, 0.3), (0.5, 0.9), (2.0, 0.9999), (0.04, 0.2)]
+)
+@pytest.mark.parametrize("under", UNDER)
+def test_the_log_ratio_in_forty_digits(sigma, rate, under):
+    """Against the definition in high precision on the same points: relative to Σ|terms|, so small ratios count too."""
+    steps = 7
+    x = reference.samples(
+        40, noise_multiplier=np.full(steps, sigma), sample_rate=np.full(steps, rate), under=under, seed=3
+    )
+    got = kernels.mixture_log_ratio(40, noise_multiplier=sigma, sample_rate=rate, steps=steps, under=under, seed=3)
+    with mpmath.workdps(40):
+        q = mpmath.mpf(rate)
+        for row, ratio in zip(x, got, strict=True):
+            terms = [
+                mpmath.log(1 - q + q * mpmath.exp((2 * mpmath.mpf(v) - 1) / (2 * mpmath.mpf(sigma) ** 2))) for v in row
+            ]
+            # The points themselves are known to NORMAL_ABS·σ only, which moves each term by at most q·NORMAL_ABS/σ·e^…
+            slack = sum(tolerances.NORMAL_ABS / sigma * float(abs(mpmath.expm1(t)) + q) for t in terms)
+            assert abs(ratio - float(sum(terms))) <= slack + 40 * tolerances.U64 * float(sum(abs(t) for t in terms))
+
+
+@checked
+@given(
+    seeds,
+    st.integers(0, 500),
+    st.lists(st.one_of(st.floats(-3, 3), st.sampled_from([-np.inf, np.inf])), max_size=6),
+    st.sampled_from(UNDER),
+)
+def test_tails_of_the_same_samples(seed, num_samples, thresholds, under):
+    arguments = {"noise_multiplier": 0.7, "sample_rate": 0.3, "steps": 5, "under": under, "seed": seed}
+    ratios = kernels.mixture_log_ratio(num_samples, **arguments)
+    tail = kernels.mixture_tail(num_samples, thresholds, **arguments)
+    counts, sums = reference.tail(ratios, np.array(thresholds))
+    np.testing.assert_array_equal(tail.counts, counts)
+    assert tail.counts.dtype == np.int64
+    assert (np.abs(tail.sums - sums) <= tolerances.tail_sum(counts, sums, 0.0)).all()
+    assert tail.num_samples == num_samples
+
+
+def test_a_threshold_equal_to_a_ratio_counts_it():
+    arguments = {"noise_multiplier": 1.0, "sample_rate": 0.2, "steps": 9, "seed": 4}
+    ratios = np.sort(kernels.mixture_log_ratio(100, **arguments))
+    np.testing.assert_array_equal(kernels.mixture_tail(100, ratios, **arguments).counts, np.arange(100, 0, -1))
+
+
+def test_thresholds_of_any_shape_and_order():
+    arguments = {"noise_multiplier": 1.0, "sample_rate": 0.2, "steps": 3}
+    flat = np.array([0.5, -0.5, 0.5, 0.0, np.inf, -np.inf])
+    whole = kernels.mixture_tail(1000, flat, **arguments)
+    square = kernels.mixture_tail(1000, flat.reshape(2, 3), **arguments)
+    assert square.counts.shape == (2, 3)
+    assert square.sums.shape == (2, 2, 3)
+    np.testing.assert_array_equal(square.sums.reshape(2, 6), whole.sums)
+    np.testing.assert_array_equal(whole.counts[[0, 4, 5]], [whole.counts[2], 0, 1000])
+    lone = kernels.mixture_tail(1000, 0.5, **arguments)
+    assert lone.counts.shape == ()
+    assert lone.sums.shape == (2,)
+    assert lone.counts == whole.counts[0]
+    assert kernels.mixture_tail(1000, [], **arguments).sums.shape == (2, 0)
+
+
+@checked
+@given(seeds, st.lists(st.integers(0, 700), min_size=1, max_size=4), st.randoms())
+def test_shards_merge_to_the_bits_of_the_whole_in_any_order(seed, sizes, random):
+    arguments = {"noise_multiplier": 0.8, "sample_rate": 0.1, "steps": 6, "under": "alternative", "seed": seed}
+    thresholds = [-np.inf, -0.3, 0.0, 0.4]
+    total, first = sum(sizes), 2**33 + 5
+    whole = kernels.mixture_tail(total, thresholds, first_sample=first, **arguments)
+    ratios = kernels.mixture_log_ratio(total, first_sample=first, **arguments)
+    shards, start = [], first
+    for size in sizes:
+        shards.append(kernels.mixture_tail(size, thresholds, first_sample=start, **arguments))
+        part = kernels.mixture_log_ratio(size, first_sample=start, **arguments)
+        np.testing.assert_array_equal(part, ratios[start - first : start - first + size])
+        start += size
+    random.shuffle(shards)
+    merged = pickle.loads(pickle.dumps(shards[0]))  # as a process pool would return it # noqa: S301
+    for shard in shards[1:]:
+        merged = merged + shard
+    np.testing.assert_array_equal(merged.counts, whole.counts)
+    np.testing.assert_array_equal(merged.sums, whole.sums)
+    assert merged.exact_sums == whole.exact_sums
+    assert merged.num_samples == total
+    assert merged.samples == (((first, first + total),) if total else ())
+
+
+def test_floating_sums_of_shards_would_not_merge():
+    """The negative control: adding the rounded sums of the same shards gives other bits than the exact sum."""
+    arguments = {"noise_multiplier": 0.8, "sample_rate": 0.1, "steps": 6, "under": "alternative"}
+    whole = kernels.mixture_tail(30_000, [-0.3, 0.0], **arguments)
+    shards = [kernels.mixture_tail(100, [-0.3, 0.0], first_sample=a, **arguments).sums for a in range(0, 30_000, 100)]
+    assert (sum(shards) != whole.sums).any()
+
+
+def test_merging_what_does_not_belong_together_is_refused():
+    arguments = {"noise_multiplier": 0.8, "sample_rate": 0.1, "steps": 6}
+    tail = kernels.mixture_tail(10, [0.0], **arguments)
+    with pytest.raises(ValueError, match="cannot merge: samples 5 to 9 are in both shards"):
+        tail + kernels.mixture_tail(10, [0.0], first_sample=5, **arguments)
+    with pytest.raises(ValueError, match="the shards have different thresholds"):
+        tail + kernels.mixture_tail(10, [0.1], first_sample=10, **arguments)
+    for change in (
+        {"seed": 1},
+        {"under": "alternative"},
+        {"steps": 7},
+        {"sample_rate": 0.2},
+        {"noise_multiplier": 1.0},
+    ):
+        with pytest.raises(
+            ValueError, match="the shards differ in noise_multiplier, sample_rate, steps, under or seed"
+        ):
+            tail + kernels.mixture_tail(10, [0.0], first_sample=10, **{**arguments, **change})
+    with pytest.raises(TypeError):
+        tail + 1
+
+
+@pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.1, 10), (0.5, 0.02, 30), (3.0, 0.8, 5), (1.0, 1.0, 1)])
+def test_the_two_laws_fit_together(sigma, rate, steps):
+    """E_ν[e^L 1{L<c}] = μ(L<c) and E_μ[e^{−L} 1{L≥c}] = ν(L≥c), two independent estimates each; p = 1e-4 for all 8."""
+    n, cut = 400_000, 0.1
+    arguments = {"noise_multiplier": sigma, "sample_rate": rate, "steps": steps, "seed": 20261121}
+    null = kernels.mixture_log_ratio(n, **arguments)
+    other = kernels.mixture_log_ratio(n, under="alternative", **arguments)
+    pairs = [
+        (np.where(null < cut, np.exp(null), 0), (other < cut).astype(float)),
+        (np.where(other >= cut, np.exp(-other), 0), (null >= cut).astype(float)),
+    ]
+    for one, two in pairs:
+        z = (one.mean() - two.mean()) / math.sqrt((one.var() + two.var()) / n)
+        assert abs(z) < -special.ndtri(1e-4 / 8 / 2)
+
+
+def test_full_batch_is_gaussian():
+    """q = 1: L ~ N(∓T/(2σ²), T/σ²), so B_κ has its closed form; counts within 4 standard errors, p = 6e-5."""
+    n, sigma, steps, threshold = 500_000, 2.0, 4, 0.3
+    for under, sign in (("null", -1), ("alternative", 1)):
+        tail = kernels.mixture_tail(n, threshold, noise_multiplier=sigma, sample_rate=1.0, steps=steps, under=under)
+        mean, spread = sign * steps / (2 * sigma**2), math.sqrt(steps) / sigma
+        p = special.ndtr((mean - threshold) / spread)
+        assert abs(tail.counts / n - p) < 4 * math.sqrt(p * (1 - p) / n)
+
+
+def test_picks_happen_at_their_rate_however_small():
+    """At σ = 0 a sample is infinite iff a step picked: 1 − (1−q)^T, within 4 standard errors; q = 2^-40 never."""
+    for rate, n in ((1e-3, 300_000), (0.3, 100_000)):
+        hit = np.isinf(
+            kernels.mixture_log_ratio(n, noise_multiplier=0.0, sample_rate=rate, steps=5, under="alternative")
+        )
+        p = 1 - (1 - rate) ** 5
+        assert abs(hit.mean() - p) < 4 * math.sqrt(p * (1 - p) / n)
+    never = kernels.mixture_log_ratio(100_000, noise_multiplier=0.0, sample_rate=2.0**-40, steps=5, under="alternative")
+    assert np.isfinite(never).all()
+
+
+def test_null_and_alternative_are_independent():
+    """|correlation| of 4 million pairs of exponents below 4 standard errors, p = 6e-5."""
+    arguments = {"noise_multiplier": 1.0, "sample_rate": 1.0, "steps": 1, "seed": 9}
+    null = kernels.mixture_log_ratio(1_000_000, **arguments)
+    other = kernels.mixture_log_ratio(1_000_000, under="alternative", **arguments)
+    assert abs(np.corrcoef(null, other)[0, 1]) < 4e-3
+
+
+def test_extreme_ratios_stay_defined():
+    tail = kernels.mixture_tail(
+        1000, [-np.inf, -2000.0, 0.0, np.inf], noise_multiplier=0.1, sample_rate=1.0, steps=100, under="null"
+    )
+    np.testing.assert_array_equal(tail.counts, [1000, 0, 0, 0])  # L is about −5000: e^{−L} is beyond float64
+    assert np.isinf(tail.sums[1, 0])
+    assert tail.sums[0, 0] == 1000
+    tail = kernels.mixture_tail(
+        1000, [-np.inf, 0.0, 2000.0, np.inf], noise_multiplier=0.1, sample_rate=1.0, steps=100, under="alternative"
+    )
+    np.testing.assert_array_equal(tail.counts, [1000, 1000, 1000, 0])
+    np.testing.assert_array_equal(tail.sums, [[1000, 1000, 1000, 0], [0, 0, 0, 0]])
+
+
+def test_the_limit_without_noise():
+    null = kernels.mixture_log_ratio(5, noise_multiplier=0.0, sample_rate=0.25, steps=4)
+    np.testing.assert_allclose(null, 4 * math.log(0.75), rtol=1e-15)
+    assert (kernels.mixture_log_ratio(5, noise_multiplier=0.0, sample_rate=1.0, steps=4) == -np.inf).all()
+    assert (
+        kernels.mixture_log_ratio(5, noise_multiplier=0.0, sample_rate=1.0, steps=4, under="alternative") == np.inf
+    ).all()
+    assert (kernels.mixture_log_ratio(5, noise_multiplier=1.0, sample_rate=0.0, steps=4) == 0).all()
+    assert (kernels.mixture_log_ratio(5, noise_multiplier=1.0, sample_rate=0.5, steps=0) == 0).all()
+
+
+def test_float32_is_float64_rounded_once():
+    arguments = {"noise_multiplier": 1.0, "sample_rate": 0.2, "steps": 9}
+    single = kernels.mixture_log_ratio(1000, dtype="float32", **arguments)
+    np.testing.assert_array_equal(single, kernels.mixture_log_ratio(1000, **arguments).astype(np.float32))
+    assert single.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"num_samples": -1}, ValueError, "num_samples=-1"),
+        ({"num_samples": 1.5}, TypeError, "num_samples=1.5: must be an integer"),
+        ({"noise_multiplier": -1.0}, ValueError, r"noise_multiplier=-1.0: must be in \[0, inf\)"),
+        ({"noise_multiplier": [1.0, -2.0, 1.0]}, ValueError, r"noise_multiplier\[1\]=-2.0: must be in \[0, inf\)"),
+        (
+            {"noise_multiplier": [1.0, 1.0]},
+            ValueError,
+            r"noise_multiplier has shape \(2,\): must be .* of length steps=3",
+        ),
+        ({"noise_multiplier": float("inf")}, ValueError, "noise_multiplier=inf"),
+        ({"sample_rate": 1.01}, ValueError, r"sample_rate=1.01: must be in \[0, 1\]"),
+        ({"sample_rate": float("nan")}, ValueError, "sample_rate=nan"),
+        ({"sample_rate": "often"}, TypeError, "sample_rate='often': must be a real number"),
+        ({"steps": -1}, ValueError, "steps=-1"),
+        ({"under": "both"}, ValueError, "under='both': must be one of 'null', 'alternative'"),
+        ({"seed": -1}, ValueError, "seed=-1"),
+        ({"first_sample": -1}, ValueError, "first_sample=-1"),
+        ({"first_sample": 2**64 - 5}, ValueError, "first_sample=18446744073709551611"),
+        ({"like": 3}, TypeError, "like is a int"),
+    ],
+)
+def test_errors_name_argument_value_and_what_is_allowed(change, error, message):
+    arguments = {"num_samples": 10, "noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 3, **change}
+    n = arguments.pop("num_samples")
+    with pytest.raises(error, match=message):
+        kernels.mixture_log_ratio(n, **arguments)
+    with pytest.raises(error, match=message):
+        kernels.mixture_tail(n, [0.0], **arguments)
+
+
+def test_more_errors():
+    arguments = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 3}
+    with pytest.raises(ValueError, match=r"thresholds\[1\]=nan: must be a number, not NaN"):
+        kernels.mixture_tail(10, [0.0, np.nan], **arguments)
+    with pytest.raises(TypeError, match="dtype='float16': must be 'float32' or 'float64'"):
+        kernels.mixture_log_ratio(10, dtype="float16", **arguments)
+    with pytest.raises(TypeError, match="secure"):
+        kernels.mixture_log_ratio(10, secure=True, **arguments)
