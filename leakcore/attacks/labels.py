@@ -76,33 +76,30 @@ def last_layer(
 
     activations: (N, d), the inputs of the last layer for the batch, in the model's order of units.
     model, inputs: a torch module whose output is its last linear layer's one logit (or the sigmoid of it), and the
-    batch's inputs;
-        the activations are recomputed in the model's present mode.
+        batch's inputs; the activations are recomputed in the model's present mode.
 
     What the attacker sees, one of:
 
-    gradient: (d,) or (1, d), aggregated dL/dW. bias_gradient: scalar or (1,), dL/db, which adds a column of ones to
-    the system.
-    weight_difference: (d,) or (1, d), W after minus W before one step of plain SGD, with its learning_rate;
-    bias_difference
-        likewise. Momentum, weight decay and adaptive steps change ΔW and are not supported. `weights`: (d,) the weights
-        themselves (and the bias last, where bias_difference is given), whose rounding limits a difference's
-        precision. Taken from `model` where that is given.
+    gradient: (d,) or (1, d), aggregated dL/dW. bias_gradient: scalar or (1,), dL/db, which adds a column of ones to the
+        system.
+    weight_difference: (d,) or (1, d), W after minus W before one step of plain SGD with `learning_rate`;
+        bias_difference likewise. Momentum, weight decay and adaptive steps change ΔW and are not supported.
+    weights: (d,), or (d + 1,) with the bias last: the weights themselves, whose rounding limits the precision of a
+        difference. Taken from `model` where that is given; without either the result is an estimate.
+
+    How it was made:
 
     reduction, batch_size: "mean": the aggregate is the sum over samples divided by `batch_size` (default N; Opacus
-    divides by the
-        *expected* batch size). "sum": not divided, as `clip_and_noise(...).sum`. Signs do not depend on it; residuals
-        do.
+        divides by the *expected* batch size). "sum": not divided, as `clip_and_noise(...).sum`. Signs do not depend
+        on it; residuals do.
     noise_std: standard deviation of independent Gaussian noise in each coordinate of what is seen (for a weight
-    difference:
-        of the gradient that it implies). 0: none. None: unknown; labels are then named by sign and the result is an
-        estimate.
+        difference: of the gradient that it implies). 0: none. None: unknown; labels are then named by sign and the
+        result is an estimate.
     confidence: with noise_std > 0: the probability, over the noise, that *no* determined label is wrong. The
-    threshold is
-        noise_std·batch_size·√v_r·Φ⁻¹(1 − (1 − confidence)/n), v the leverages, n identifiable rows (union bound).
+        threshold is noise_std·batch_size·√v_r·Φ⁻¹(1 − (1 − confidence)/n), v the leverages, n identifiable rows
+        (union bound).
     unit_roundoff: of the arithmetic that computed the gradient, 2⁻²⁴ for float32. Default: the coarsest of the given
-    arrays. Set it
-        where that was coarser than the dtype shows (TF32: 2⁻¹¹).
+        arrays. Set it where the arithmetic was coarser than the dtype shows (TF32: 2⁻¹¹).
     rcond: singular values below rcond times the largest count as zero. Default 2·max(N, d)·unit_roundoff.
 
     A row is identifiable when its residual is a linear function of the gradient: not for zero rows, rows that are
@@ -114,6 +111,8 @@ def last_layer(
     Raises ValueError or TypeError that names the argument for bad shapes, non-finite values, a mix of both kinds of
     input, or an empty batch. Deterministic; float64 on the CPU whatever the inputs' dtype; returns NumPy arrays.
     """
+    if weights is not None and weight_difference is None:
+        raise ValueError("weights: only with weight_difference=")
     rows, rows_roundoff, known_weights = _rows(activations, model, inputs)
     seen, seen_roundoff, stored = _seen(
         rows.shape[1],

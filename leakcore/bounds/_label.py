@@ -69,37 +69,33 @@ def label_epsilon(
     """Lower bound on the (ε, δ) that one noisy aggregated gradient spends on a label of the batch at hand.
 
     One step releases G = (1/N)Σ_r clip_C(g_r) + N(0, s²I), s = σC/N, g_r = C_r e_r with C_r = dZ_r/dW and e = p − y.
-    D₁ flips label r. With J_r = ‖dZ_r/dθ‖ over all parameters that are clipped together, u_r = e_r·min(1,
-    C/(|e_r|J_r)) is the clipped residual, u′_r the same for the flipped label, v_r = (CᵀC)⁻¹_rr the leverage and w_r
-    = σC√v_r the noise in residual r. Then
+    D₁ flips label r. With J_r = ‖dZ_r/dθ‖ over all parameters that are clipped together,
+    u_r = e_r·min(1, C/(|e_r|J_r)) is the clipped residual, u′_r the same for the flipped label, v_r = (CᵀC)⁻¹_rr the
+    leverage and w_r = σC√v_r the noise in residual r. Then
 
     - "paper" (Yuan, Xue, Wang and Shen 2022, Algorithm 2, in closed form): P₀ = Φ(|u_r|/w_r), P₁ = Φ(−|u′_r|/w_r),
       LB_r = log((P₀ − δ)/P₁). Rows that the system determines only.
     - "optimal": the best threshold on the same projection: ε of a Gaussian pair with separation |u_r − u′_r|/w_r.
     - "likelihood-ratio": the attacker of the definition knows both datasets and projects on their difference:
-    separation
-      |u_r − u′_r|·‖C_r‖/(σC). Any rank.
+      separation |u_r − u′_r|·‖C_r‖/(σC). Any rank.
 
     paper ≤ optimal ≤ likelihood-ratio ≤ `.replacement`. The probabilities are exact, so the bound is deterministic.
 
-    jacobian: (..., N, d), row r = dZ_r/dW of the weight vector whose gradient is released. probs: (..., N), p in [0,
-    1].
-    labels: (..., N), 0 or 1. NumPy arrays or torch CPU tensors; float64 throughout.
+    jacobian: (..., N, d), row r = dZ_r/dW of the weight vector whose gradient is released.
+    probs: (..., N), p in [0, 1]. labels: (..., N), 0 or 1. NumPy arrays or torch CPU tensors; float64 throughout.
     noise_multiplier: σ ≥ 0; 0 gives ∞ for every row whose label changes what the test sees. max_grad_norm: C > 0.
-    delta: in [0, 1);
-        at 0 "optimal" and "likelihood-ratio" are ∞ for every row they see, since a Gaussian tail ratio has no bound.
+    delta: in [0, 1); at 0 "optimal" and "likelihood-ratio" are ∞ for every row they see, since a Gaussian tail ratio
+        has no bound.
     grad_norms: (..., 2, N), joint gradient norms of each sample under its own and under the flipped label, over all
-    parameters that are
-        clipped together. Default: clipping by this weight vector alone, as printed. Since |e| + |e′| = 1, their sum
-        is J_r, so the order of the two rows does not matter.
-    complement: with "paper", also use the complementary event, which D₁ makes likelier: max(LB_r, log((P₁ᶜ −
-    δ)/P₀ᶜ)). It is free, as
-        the P's are not estimated, but is not in the printed algorithm.
+        parameters that are clipped together. Default: clipping by this weight vector alone, as printed. Since
+        |e| + |e′| = 1 their sum is J_r, so the order of the two rows does not matter.
+    complement: with "paper", also use the complementary event, which D₁ makes likelier: the larger of LB_r and
+        log((Φ(|u′_r|/w_r) − δ)/Φ(−|u_r|/w_r)). It is free, as the P's are not estimated, but is not in the printed
+        algorithm.
 
     Holds for this batch and these p (the maximum over rows is over data, not over estimates). Raises ValueError that
-    names the
-    argument: probs outside [0, 1], labels other than 0 and 1, shapes that do not match, σ < 0, C ≤ 0, δ outside [0,
-    1), grad_norms that no logistic model has.
+    names the argument: probs outside [0, 1], labels other than 0 and 1, shapes that do not match, σ < 0, C ≤ 0,
+    δ outside [0, 1), grad_norms that no logistic model has.
     """
     sigma = _validate.non_negative(noise_multiplier=noise_multiplier)
     clip = _validate.positive(max_grad_norm=max_grad_norm)

@@ -407,6 +407,7 @@ def test_bad_input_is_named() -> None:
         ({"model": torch.nn.Linear(4, 1), "gradient": g}, "inputs: must be given with model="),
         ({"activations": a, "gradient": g, "learning_rate": 0.1}, "learning_rate: only with weight_difference="),
         ({"activations": a, "gradient": g, "bias_difference": 0.1}, "bias_difference: only with weight_difference="),
+        ({"activations": a, "gradient": g, "weights": g}, "weights: only with weight_difference="),
         ({"activations": a, "weight_difference": g}, "learning_rate: must be given"),
         ({"activations": a, "weight_difference": g, "learning_rate": 0}, "learning_rate=0"),
         ({"activations": a, "weight_difference": g, "learning_rate": 1, "bias_gradient": 1.0}, "bias_gradient: only"),
