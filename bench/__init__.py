@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m bench [--quick] [--only NAME]` from the repository's root."""
