@@ -19,7 +19,7 @@ def main() -> None:
 
     limits = harness.Limits.measured()
     print(
-        f"{kernels.num_threads()} threads; read {limits.read_bytes_per_second / 1e9:.1f} GB/s, {limits.flops / 1e9:.0f} Gflop/s"
+    parser.add_argument("--quick", action="store_true", help="small and short: a smoke test, not a measurement")
     )
     results = {}
     for name in arguments.only or cases.ALL:
