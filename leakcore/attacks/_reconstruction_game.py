@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble
 
 _PORTION = 1024
-"""Runs trained per call of the ensemble: 64 blocks, whose candidates and scores fit in tens of megabytes."""
+"""Runs trained per call of the ensemble: 32 blocks, whose candidates and scores fit in tens of megabytes."""
 _COUNTS = ("hits", "undecided", "clipped", "gradients", "cosine_units")
 _FIXED_POINT = 2**40
 """Cosines are summed as integers of this unit, so that partial results merge to the same bits in any order."""
@@ -139,7 +139,7 @@ def reconstruction_game(
             says `initialisation="fixed"`.
         known_features, known_labels: D₋, (rows, inputs) and (rows,). pool_features, pool_labels: where candidates come
             from; rows held out from D₋, at least `prior_size` of them.
-        prior_size: n ≥ 2. runs ≥ 1, first_run ≥ 0: the range of runs to play. Multiples of 16 waste nothing.
+        prior_size: n ≥ 2. runs ≥ 1, first_run ≥ 0: the range of runs to play. Multiples of 32 waste nothing.
         method, subtract_known: see `prior_aware` and `dpsgd.Ensemble.run`.
         confidence: of the interval, in (0, 1). num_threads, progress: as in `dpsgd.Ensemble.run`.
 

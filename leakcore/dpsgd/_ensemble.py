@@ -54,7 +54,7 @@ class Ensemble:
     Determinism. Run r of a seed has the same bits whatever other runs are asked for, in whatever ranges and order, on
     any
     number of threads, as long as machine, torch build, dtype and data are the same: blocks have a fixed number of
-    slots, run r always sits in slot r mod 16, and every product has a fixed shape. Its random numbers (Philox4x32-10)
+    slots, run r always sits in slot r mod 32, and every product has a fixed shape. Its random numbers (Philox4x32-10)
     are the same everywhere; results of different machines agree to rounding. The generator is statistical, not
     cryptographic: this class measures mechanisms, it does not train models to be released.
 
@@ -148,8 +148,8 @@ class Ensemble:
                 `models.mlp(...).parameters()`.
             noise: ready-made standard normal variates (runs, steps, parameters), in the same order.
             batches: ready-made batches, bool (runs, steps, rows + m).
-            num_threads: threads over blocks of 16 runs; None: all cores this process may use. A range that is not
-                aligned to 16 costs as much as the aligned range around it.
+            num_threads: threads over blocks of 32 runs; None: all cores this process may use. A range that is not
+                aligned to 32 costs as much as the aligned range around it.
             progress: called as progress(done, total) with numbers of runs, from the calling thread.
 
         While it works, torch's intra-op thread count is 1; it is restored afterwards. On KeyboardInterrupt the blocks

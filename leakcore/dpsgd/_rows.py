@@ -145,18 +145,15 @@ class Pass:
             return self.norms.clamp(max=self._max_grad_norm)
         return self.norms * self.factors
 
-    def mean_cosine(self, rows: Rows, input_gram: torch.Tensor) -> torch.Tensor:
+    def mean_cosine(self, rows: Rows) -> torch.Tensor:
         """(slots,): mean over pairs of distinct rows of the cosine between their gradients (clipping changes none).
 
-        From Gram matrices, ⟨g_i, g_j⟩ = Σ_layers (δ_iᵀδ_j)(a_iᵀa_j + 1). A zero gradient counts as orthogonal to all.
+        (‖Σ_b u_b‖² − Σ_b ‖u_b‖²) / (n(n − 1)), u_b = ∇ℓ_b/‖∇ℓ_b‖. A zero gradient counts as orthogonal to all.
         """
-        gram = torch.zeros_like(input_gram)
+        unit = torch.where(self.norms > 0, self.norms.reciprocal(), 0.0)
+        total = torch.zeros_like(unit[:, 0])
         for layer, delta in enumerate(self.deltas):
-            inputs = input_gram if layer == 0 else self._post[layer - 1].transpose(1, 2) @ self._post[layer - 1]
-            gram += (delta.transpose(1, 2) @ delta) * inputs
-        norm = gram.diagonal(dim1=1, dim2=2).sqrt()
-        unit = torch.where(norm > 0, norm.reciprocal(), torch.zeros_like(norm))
-        cosines = gram * unit.unsqueeze(1) * unit.unsqueeze(2)
+            inputs = rows.inputs if layer == 0 else self._post[layer - 1].transpose(1, 2)
+            total += torch.bmm(delta * unit.unsqueeze(1), inputs).square_().sum((1, 2))
         n = rows.count
-        off_diagonal = cosines.sum((1, 2)) - cosines.diagonal(dim1=1, dim2=2).sum(1)
-        return off_diagonal / (n * (n - 1))
+        return (total - (unit > 0).sum(1)) / (n * (n - 1))
