@@ -18,9 +18,8 @@ def main() -> None:
     arguments = parser.parse_args()
 
     limits = harness.Limits.measured()
-    print(
-    parser.add_argument("--quick", action="store_true", help="small and short: a smoke test, not a measurement")
-    )
+    bandwidth, speed = limits.read_bytes_per_second / 1e9, limits.flops / 1e9
+    print(f"{kernels.num_threads()} threads; this machine reads {bandwidth:.1f} GB/s and computes {speed:.0f} Gflop/s")
     results = {}
     for name in arguments.only or cases.ALL:
         case = cases.ALL[name](limits, arguments.quick)
