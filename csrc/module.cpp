@@ -262,7 +262,8 @@ PYBIND11_MODULE(_C, m) {
                                py::arg("init") = static_cast<uint32_t>(Purpose::init),
                                py::arg("batch") = static_cast<uint32_t>(Purpose::batch),
                                py::arg("order") = static_cast<uint32_t>(Purpose::order),
-                               py::arg("mixture_pick") = static_cast<uint32_t>(Purpose::mixture_pick));
+                               py::arg("mixture_pick") = static_cast<uint32_t>(Purpose::mixture_pick),
+                               py::arg("audit") = static_cast<uint32_t>(Purpose::audit));
   m.def("clip_and_noise", &clip_and_noise);
   m.def("clip_scores", &clip_scores);
   m.def("solve_labels", &solve_labels);

@@ -13,6 +13,7 @@ enum class Purpose : uint32_t {
   batch = 4,         // Poisson sampling of batches
   order = 5,         // orders and shuffles
   mixture_pick = 6,  // which component a mixture step takes; step 0: the leading 32 bits, step 1: the next 32
+  audit = 7,         // repeated releases of one gradient; sample index = release, step = batch
 };
 
 constexpr uint32_t kStepBits = 24;

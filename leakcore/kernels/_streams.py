@@ -24,6 +24,8 @@ class Purpose(enum.IntEnum):
     """Orders and shuffles."""
     MIXTURE_PICK = 6
     """Which component a mixture step takes; step 0 is the leading 32 bits, step 1 the next 32."""
+    AUDIT = 7
+    """Repeated releases of one gradient; the sample index is the release, the step the batch."""
 
 
 def stream_word(purpose: Purpose | str, step: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-MIXTURE, CLIP_NOISE, INIT, BATCH, ORDER, MIXTURE_PICK = range(1, 7)
+MIXTURE, CLIP_NOISE, INIT, BATCH, ORDER, MIXTURE_PICK, AUDIT = range(1, 8)
 _MASK = np.uint64(0xFFFFFFFF)
 
 
