@@ -107,18 +107,13 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
   int64_t columns = 0;
   for (const Tile& tile : tiles) columns += tile.count;
   const int64_t total_rows = args.num_runs * args.num_rows;
-  const double work = kNanosecondsPerElement * static_cast<double>(columns) + 5.0 * static_cast<double>(num_tiles);
-  const int threads = std::max(useful_threads(total_rows, work, args.schedule.num_threads),
-                               args.noise_scale > 0 ? useful_threads(args.num_runs, 3.0 * static_cast<double>(columns),
-                                                                     args.schedule.num_threads)
-                                                    : 1);
-  const int allowed =
-      std::min(std::max(args.schedule.num_threads, 1),
-               std::max(threads, useful_threads(total_rows * num_tiles,
-                                                work / static_cast<double>(std::max<int64_t>(num_tiles, 1)),
-                                                args.schedule.num_threads)));
+  const double reads = kNanosecondsPerElement * static_cast<double>(columns) * static_cast<double>(total_rows);
+  const double draws =
+      args.noise_scale > 0.0 ? 8.0 * static_cast<double>(columns) * static_cast<double>(args.num_runs) : 0.0;
+  const int threads =
+      useful_threads(reads + draws + 5.0 * static_cast<double>(total_rows * num_tiles), args.schedule.num_threads);
 
-  all_norms(args, tiles, allowed);
+  all_norms(args, tiles, threads);
   if (args.check_finite) {
     for (int64_t i = 0; i < total_rows; ++i) {
       if (!std::isfinite(args.norms[i]) && kept(args, i / args.num_rows, i % args.num_rows)) {
@@ -143,7 +138,7 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
   };
   const int64_t chunk = args.schedule.chunk > 0 ? args.schedule.chunk : 1;
   if (blocks == 1) {
-    parallel_for(args.num_runs * num_tiles, chunk, allowed, [&](int64_t begin, int64_t end) {
+    parallel_for(args.num_runs * num_tiles, chunk, threads, [&](int64_t begin, int64_t end) {
       double acc[kTile];
       for (int64_t i = begin; i < end; ++i) {
         const Tile& tile = tiles[static_cast<size_t>(i % num_tiles)];
@@ -156,7 +151,7 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
   const int64_t per_run = num_tiles * blocks;
   std::vector<double> partial(static_cast<size_t>(blocks * columns));
   for (int64_t run = 0; run < args.num_runs; ++run) {
-    parallel_for(per_run, chunk, allowed, [&](int64_t begin, int64_t end) {
+    parallel_for(per_run, chunk, threads, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const Tile& tile = tiles[static_cast<size_t>(i % num_tiles)];
         sum_block(tile, run, i / num_tiles, &partial[static_cast<size_t>(i / num_tiles * columns + tile.joint)]);

@@ -50,8 +50,9 @@ void score_rows(const ClipScoresArgs& args, int64_t begin, int64_t end) {
 }  // namespace
 
 Status clip_scores_cpu(const ClipScoresArgs& args) {
-  const double work = static_cast<double>(args.grads.numel) * (0.5 + 0.3 * static_cast<double>(args.num_observed));
-  const int threads = useful_threads(args.num_rows, work, args.schedule.num_threads);
+  const double per_element = 0.5 + 0.3 * static_cast<double>(args.num_observed);
+  const double elements = static_cast<double>(args.grads.numel) * static_cast<double>(args.num_rows);
+  const int threads = useful_threads(per_element * elements, args.schedule.num_threads);
   const int64_t chunk =
       args.schedule.chunk > 0 ? args.schedule.chunk : std::clamp<int64_t>(args.num_rows / (4 * threads), 1, 64);
   parallel_for(args.num_rows, chunk, threads, [&](int64_t begin, int64_t end) { score_rows(args, begin, end); });

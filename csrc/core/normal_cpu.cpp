@@ -61,7 +61,7 @@ void fill_random_rows(Fill fill, const Rows& out, int64_t num_rows, uint64_t see
                       const Schedule& schedule) {
   constexpr int64_t kTile = 4 * kBlocks;
   const int64_t tiles = (out.numel + kTile - 1) / kTile;
-  const int threads = useful_threads(num_rows * tiles, 4.0 * kTile, schedule.num_threads);
+  const int threads = useful_threads(4.0 * kTile * static_cast<double>(num_rows * tiles), schedule.num_threads);
   parallel_for(num_rows * tiles, schedule.chunk > 0 ? schedule.chunk : 16, threads, [&](int64_t begin, int64_t end) {
     double values[kTile];
     for (int64_t i = begin; i < end; ++i) {

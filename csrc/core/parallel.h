@@ -16,11 +16,10 @@
 
 namespace leakcore {
 
-// Threads worth starting when one item costs about `nanoseconds`: starting one costs some 13 µs.
-inline int useful_threads(int64_t items, double nanoseconds, int allowed) {
-  const double worth = static_cast<double>(items) * nanoseconds / 50e3;
-  const int64_t most = std::min<int64_t>(std::max(allowed, 1), std::max<int64_t>(items, 1));
-  return worth >= static_cast<double>(most) ? static_cast<int>(most) : std::max(1, static_cast<int>(worth));
+// Threads worth starting for that much work in all: starting one costs some 13 µs.
+inline int useful_threads(double nanoseconds, int allowed) {
+  const double worth = nanoseconds / 50e3;
+  return worth >= allowed ? std::max(allowed, 1) : std::max(static_cast<int>(worth), 1);
 }
 
 // body(begin, end) over disjoint ranges that cover [0, items). The first exception of any worker is rethrown here.

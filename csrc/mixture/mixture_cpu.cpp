@@ -224,8 +224,8 @@ class Sampler {
 template <class Body>
 void over_blocks(const MixtureArgs& args, Body&& body) {
   const int64_t blocks = (args.num_samples + kBlock - 1) / kBlock;
-  const double cost = 10.0 * kBlock * static_cast<double>(args.steps + 1);
-  const int threads = useful_threads(blocks, cost, args.schedule.num_threads);
+  const double nanoseconds = 10.0 * kBlock * static_cast<double>(blocks) * static_cast<double>(args.steps + 1);
+  const int threads = useful_threads(nanoseconds, args.schedule.num_threads);
   const int64_t chunk =
       args.schedule.chunk > 0 ? args.schedule.chunk : std::clamp<int64_t>(blocks / (8 * threads), 1, 256);
   parallel_for(blocks, chunk, threads, [&](int64_t begin, int64_t end) { body(begin, end); });

@@ -270,7 +270,8 @@ Status solve_labels_cpu(const SolveLabelsArgs& args) {
   Status bad;
   std::mutex lock;
   const double n = static_cast<double>(args.num_samples), d = static_cast<double>(args.jacobian.numel);
-  const int threads = useful_threads(args.num_problems, 2e3 + 2.0 * d * n * n, args.schedule.num_threads);
+  const int threads =
+      useful_threads(static_cast<double>(args.num_problems) * (2e3 + 2.0 * d * n * n), args.schedule.num_threads);
   const int64_t chunk = args.schedule.chunk > 0 ? args.schedule.chunk : 1;
   parallel_for(args.num_problems, chunk, threads, [&](int64_t begin, int64_t end) {
     for (int64_t index = begin; index < end; ++index) {
