@@ -169,7 +169,7 @@ class Ensemble:
             raise ValueError(f"candidate_features has {candidates.rows} row: candidate_cosines needs at least 2")
         size = self.num_parameters
         if initial is not None and np.ndim(initial) == 1:
-            initial = np.broadcast_to(np.asarray(initial), (count, np.shape(initial)[0]))
+            initial = np.broadcast_to(initial, (count, np.shape(initial)[0]))
         real = "a real floating type"
         start = _inputs.injected(
             initial, name="initial", shape=(count, size), dtype=self.dtype, kinds="f", allowed=real

@@ -27,11 +27,11 @@ def samples(
 ) -> Samples:
     """Checked samples; `leading` is the shape before (rows, dimensions), met by broadcasting. Errors name `name`."""
     x_name, y_name = f"{name}features", f"{name}labels"
-    raw = np.asarray(features)
+    raw = _read(x_name, features)
     if raw.dtype.kind not in "fiu":
         raise TypeError(f"{x_name}.dtype={raw.dtype}: must be a real floating or integer type")
     x = _cast(raw, dtype)
-    y = np.asarray(labels)
+    y = _read(y_name, labels)
     if y.dtype.kind not in "iu":
         raise TypeError(f"{y_name}.dtype={y.dtype}: must be an integer type")
     shape = "(rows, " if not leading else f"{(*leading, 'rows')} or (rows, "
@@ -64,7 +64,7 @@ def injected(
     """A ready-made array of exactly `shape`, or None. Errors name it."""
     if value is None:
         return None
-    out = np.asarray(value)
+    out = _read(name, value)
     if out.dtype.kind not in kinds:
         raise TypeError(f"{name}.dtype={out.dtype}: must be {allowed}")
     if out.shape != shape:
@@ -72,8 +72,16 @@ def injected(
     out = _cast(out, dtype)
     if kinds == "f" and not np.isfinite(out).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])
-        raise ValueError(f"{name}{list(where)}={np.asarray(value)[where]}: must be finite in {dtype}")
+        raise ValueError(f"{name}{list(where)}={_read(name, value)[where]}: must be finite in {dtype}")
     return out
+
+
+def _read(name: str, value: Any) -> np.ndarray:
+    """`value` as a NumPy array: lists, NumPy and torch CPU tensors; the error names the argument."""
+    try:
+        return np.asarray(value)
+    except (RuntimeError, TypeError, ValueError) as why:
+        raise TypeError(f"{name}: cannot be read as a NumPy array ({why})") from None
 
 
 def _cast(values: np.ndarray, dtype: str) -> np.ndarray:

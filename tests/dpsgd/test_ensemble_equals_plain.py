@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.func import functional_call, grad, vmap
 
-from leakcore import dpsgd, models
+from leakcore import datasets, dpsgd, models
 
 RUNS, ROWS, EXTRA, CANDIDATES, STEPS = 3, 11, 2, 4, 6
 
@@ -229,3 +229,28 @@ def test_module_is_the_run() -> None:
     np.testing.assert_allclose(flat, theirs[1].parameters, rtol=0, atol=1e-10)
     with pytest.raises(ValueError, match=r"run=8: must be an integer in \[5, 7\]"):
         ours.module(8)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_accuracy_is_that_of_the_modules(outputs) -> None:
+    ours, _ = _both((5, 4, outputs), "elu")
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(50, 5)), rng.integers(0, max(2, outputs), 50)
+    expected = []
+    for run in range(5, 5 + RUNS):
+        with torch.no_grad():
+            logits = ours.module(run)(torch.from_numpy(x))
+        guess = (logits[:, 0] > 0).long() if outputs == 1 else logits.argmax(1)
+        expected.append(float((guess.numpy() == y).mean()))
+    assert ours.accuracy(x, y).tolist() == expected
+    assert len(set(expected)) > 1
+
+
+def test_digits_are_learned() -> None:
+    """The default setting of the reconstruction game is a useful classifier: above 80% on held-out digits at ε = 10."""
+    train, test = datasets.digits().split(1000, seed=0)
+    ensemble = dpsgd.Ensemble(
+        (64, 10, 10), noise_multiplier=4.998886302, max_grad_norm=0.1, learning_rate=10.0, steps=100, seed=3
+    )
+    out = ensemble.run(train.features, train.labels, runs=4)
+    assert out.accuracy(test.features, test.labels).min() > 0.8

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from leakcore import dpsgd
@@ -145,6 +146,8 @@ CANDIDATES = {"candidate_features": np.zeros((2, 5, 2)), "candidate_labels": np.
         ({"features": np.full((4, 2), np.inf)}, ValueError, r"features\[0, 0\]=inf: must be finite in float32"),
         ({"features": np.full((4, 2), 1e300)}, ValueError, r"features\[0, 0\]=1e\+300: must be finite in float32"),
         ({"features": np.zeros((4, 2), dtype=complex)}, TypeError, "features.dtype=complex128: must be a real"),
+        ({"features": torch.zeros(4, 2, requires_grad=True)}, TypeError, "features: cannot be read as a NumPy array"),
+        ({"features": [[1, 2], [3]]}, TypeError, "features: cannot be read as a NumPy array"),
         ({"features": np.zeros((0, 2)), "labels": np.zeros(0, dtype=int)}, ValueError, "at least one row"),
         ({"labels": np.zeros(3, dtype=int)}, ValueError, r"labels.shape=\(3,\): must give one label to each row"),
         ({"labels": np.zeros(4)}, TypeError, "labels.dtype=float64: must be an integer type"),
@@ -191,3 +194,15 @@ def test_noise_for_a_noiseless_mechanism_is_refused() -> None:
     ensemble = dpsgd.Ensemble((2, 3), **MECHANISM | {"noise_multiplier": 0})
     with pytest.raises(ValueError, match="noise: given, but noise_multiplier=0 adds none"):
         ensemble.run(**DATA, noise=np.zeros((2, 3, 9)))
+
+
+def test_torch_tensors_and_lists_are_read_like_arrays() -> None:
+    ensemble = dpsgd.Ensemble((2, 3), **MECHANISM)
+    x = np.random.default_rng(0).random((4, 2)).astype("float32")
+    first = ensemble.run(x, [0, 1, 2, 0], runs=2)
+    second = ensemble.run(
+        torch.from_numpy(x), torch.tensor([0, 1, 2, 0]), runs=2, initial=torch.from_numpy(np.zeros(9))
+    )
+    third = ensemble.run(x.tolist(), [0, 1, 2, 0], runs=2)
+    assert (first.parameters == third.parameters).all()
+    assert (first.parameters != second.parameters).any()
