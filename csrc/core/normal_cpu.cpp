@@ -16,14 +16,14 @@ struct Block {
   double z[4][kBlocks];
 };
 
-void draw(Block& k, uint64_t seed, uint32_t stream, uint64_t sample, uint32_t first_block) {
-  for (int i = 0; i < kBlocks; ++i) {
+void draw(Block& k, int blocks, uint64_t seed, uint32_t stream, uint64_t sample, uint32_t first_block) {
+  for (int i = 0; i < blocks; ++i) {
     const Words words = draw_words(seed, stream, sample, first_block + static_cast<uint32_t>(i));
     for (int j = 0; j < 4; ++j) k.w[j][i] = words.w[j];
   }
 }
 
-// transform(block) turns words w into numbers z; then draws [first, first + count) are copied out.
+// transform(block, blocks) turns words w into numbers z; then draws [first, first + count) are copied out.
 template <class Transform>
 void fill(uint64_t seed, uint32_t stream, uint64_t sample, int64_t first, int64_t count, double* out,
           Transform transform) {
@@ -31,8 +31,9 @@ void fill(uint64_t seed, uint32_t stream, uint64_t sample, int64_t first, int64_
   for (int64_t done = 0; done < count;) {
     const int64_t block = (first + done) / 4;
     const int64_t skip = (first + done) % 4;
-    draw(k, seed, stream, sample, static_cast<uint32_t>(block));
-    transform(k);
+    const int blocks = static_cast<int>(std::min<int64_t>((skip + count - done + 3) / 4, kBlocks));
+    draw(k, blocks, seed, stream, sample, static_cast<uint32_t>(block));
+    transform(k, blocks);
     const int64_t here = std::min<int64_t>(4 * kBlocks - skip, count - done);
     for (int64_t i = 0; i < here; ++i) out[done + i] = k.z[(skip + i) % 4][(skip + i) / 4];
     done += here;
@@ -42,17 +43,17 @@ void fill(uint64_t seed, uint32_t stream, uint64_t sample, int64_t first, int64_
 }  // namespace
 
 void fill_normals(uint64_t seed, uint32_t stream, uint64_t sample, int64_t first, int64_t count, double* out) {
-  fill(seed, stream, sample, first, count, out, [](Block& k) {
+  fill(seed, stream, sample, first, count, out, [](Block& k, int blocks) {
     for (int half = 0; half < 4; half += 2) {
-      for (int i = 0; i < kBlocks; ++i) box_muller(k.w[half][i], k.w[half + 1][i], &k.z[half][i], &k.z[half + 1][i]);
+      for (int i = 0; i < blocks; ++i) box_muller(k.w[half][i], k.w[half + 1][i], &k.z[half][i], &k.z[half + 1][i]);
     }
   });
 }
 
 void fill_uniforms(uint64_t seed, uint32_t stream, uint64_t sample, int64_t first, int64_t count, double* out) {
-  fill(seed, stream, sample, first, count, out, [](Block& k) {
+  fill(seed, stream, sample, first, count, out, [](Block& k, int blocks) {
     for (int j = 0; j < 4; ++j) {
-      for (int i = 0; i < kBlocks; ++i) k.z[j][i] = unit_open(k.w[j][i]);
+      for (int i = 0; i < blocks; ++i) k.z[j][i] = unit_open(k.w[j][i]);
     }
   });
 }
