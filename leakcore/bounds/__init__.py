@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from leakcore.bounds._label import LabelEpsilonExtrapolation as LabelEpsilonExtrapolation
     from leakcore.bounds._label import extrapolate_label_epsilon as extrapolate_label_epsilon
     from leakcore.bounds._label import label_epsilon as label_epsilon
+    from leakcore.bounds._reconstruction import reconstruction as reconstruction
+    from leakcore.bounds._reconstruction import reconstruction_of as reconstruction_of
+    from leakcore.bounds._reconstruction_beside import MembershipBound as MembershipBound
+    from leakcore.bounds._reconstruction_beside import OrthogonalSuccess as OrthogonalSuccess
+    from leakcore.bounds._reconstruction_beside import membership as membership
+    from leakcore.bounds._reconstruction_beside import orthogonal_success as orthogonal_success
+    from leakcore.bounds._reconstruction_beside import reconstruction_rdp as reconstruction_rdp
+    from leakcore.bounds._reconstruction_input import ReconstructionBound as ReconstructionBound
 
 _NAMES = {
     "epsilon_lower_bound": "._epsilon",
@@ -23,5 +31,13 @@ _NAMES = {
     "extrapolate_label_epsilon": "._label",
     "LabelEpsilon": "._label",
     "LabelEpsilonExtrapolation": "._label",
+    "reconstruction": "._reconstruction",
+    "reconstruction_of": "._reconstruction",
+    "reconstruction_rdp": "._reconstruction_beside",
+    "membership": "._reconstruction_beside",
+    "orthogonal_success": "._reconstruction_beside",
+    "ReconstructionBound": "._reconstruction_input",
+    "MembershipBound": "._reconstruction_beside",
+    "OrthogonalSuccess": "._reconstruction_beside",
 }
 __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

@@ -1,0 +1,401 @@
+"""ε, δ and σ of a DP-SGD configuration, under either neighbouring relation.
+
+Three routes: "exact", our own privacy profile by tilted Fourier inversion (no discretisation, error reported); "pld" and
+"rdp" by Google's dp-accounting (`pip install leakcore[accounting]`). Every result carries its adjacency. Nothing converts
+between relations silently: σ = 1, one full-batch step, δ = 1e-5 is ε = 4.38 under add/remove and 9.997 under replacement.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from leakcore import _validate
+from leakcore._results import Adjacency, Assumptions, Result, parse_adjacency
+from leakcore.numerics import _gaussian, _profile
+from leakcore.numerics._loss import PrivacyLoss
+
+METHODS = ("exact", "pld", "rdp")
+_ATTACKER = "sees every noisy gradient sum and all model states, knows every other record and the hyperparameters"
+_PROVENANCE = {
+    "exact": "privacy profile of the dominating pair (Zhu, Dong and Wang 2022; Hayes et al. 2023, Corollary 4), inverted",
+    "pld": "dp-accounting, privacy loss distributions, pessimistic (Doroshenko et al. 2022)",
+    "rdp": "dp-accounting, Renyi differential privacy (Mironov, Talwar and Zhang 2019; Canonne et al. 2020)",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Epsilon(Result):
+    """value: the smallest ε that the method proves at `delta`."""
+
+    delta: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Delta(Result):
+    """value: the smallest δ that the method proves at `epsilon`; log_value its logarithm (−inf at 0)."""
+
+    epsilon: float
+    log_value: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class NoiseMultiplier(Result):
+    """value: the smallest σ (to a relative 1e-9) with which the method proves (`epsilon`, `delta`)."""
+
+    epsilon: float
+    delta: float
+
+
+def epsilon(
+    noise_multiplier: Any,
+    sample_rate: Any,
+    steps: int,
+    *,
+    delta: float,
+    adjacency: str = "add-remove",
+    method: str = "exact",
+    orders: Any = None,
+) -> Epsilon:
+    """The smallest ε ≥ 0 for which `steps` steps of DP-SGD with Poisson sampling are proved (ε, δ)-private.
+
+    add-remove: the larger of the two directions' profiles δ_remove(ε) = E_μ(1 − e^{ε−L})_+, δ_add(ε) = E_ν(1 − e^{ε+L})_+ of
+    L = Σ_t log(1 − q_t + q_t·exp((2x_t − 1)/(2σ_t²))). replace: at q = 1 a Gaussian pair with separation 2√Σσ_t⁻², exact; at
+    q < 1 the composition of removing and adding through the dataset between (k = 2 add/remove steps),
+    δ(ε) ≤ inf over ε₁ of δ_remove(ε₁) + e^{ε₁}·δ_add(ε − ε₁), an upper bound that the notes name.
+
+    noise_multiplier: σ_t in [0, ∞]; sample_rate: q_t in [0, 1]; scalars, or arrays of length `steps` ≥ 0.
+    delta: in [0, 1). method: "exact", "pld" or "rdp" (with replace and q < 1: "exact" or "pld").
+    orders: of "rdp" only: None for dp-accounting's default, "authors" for 1.1, …, 10.9 and 11, …, 63 (released code of
+        Hayes et al. 2023), or a sequence of orders above 1.
+
+    Returns an `Epsilon` of kind "upper", deterministic; interval = numerical error for "exact", rounded outward, else
+    None. T = 0, q = 0 or σ = ∞ give 0; δ = 0 or σ = 0 give inf where anything leaks beyond δ. Raises ValueError or
+    TypeError that names the argument, ImportError when dp-accounting is missing.
+    """
+    loss, relation, name, grid = _parse(noise_multiplier, sample_rate, steps, adjacency, method, orders)
+    target = _validate.below_one(delta=delta)
+    low, high = _epsilon(loss, target, relation, name, grid)
+    return Epsilon(
+        value=high,
+        kind="upper",
+        confidence=None,
+        interval=(low, high) if name == "exact" else None,
+        method=name,
+        assumptions=_assumptions(loss, relation),
+        provenance=_PROVENANCE[name],
+        delta=target,
+    )
+
+
+def delta(
+    noise_multiplier: Any,
+    sample_rate: Any,
+    steps: int,
+    *,
+    epsilon: float,
+    adjacency: str = "add-remove",
+    method: str = "exact",
+    orders: Any = None,
+) -> Delta:
+    """The smallest δ for which DP-SGD is proved (ε, δ)-private: the profile itself. Arguments as in `epsilon`; ε in [0, ∞).
+
+    Returns a `Delta` of kind "upper"; 0 where nothing leaks, 1 at most.
+    """
+    loss, relation, name, grid = _parse(noise_multiplier, sample_rate, steps, adjacency, method, orders)
+    target = _validate.non_negative(epsilon=epsilon)
+    log_low, log_high = _log_delta(loss, target, relation, name, grid)
+    value = math.exp(log_high)
+    return Delta(
+        value=value,
+        kind="upper",
+        confidence=None,
+        interval=(math.exp(log_low), value) if name == "exact" else None,
+        method=name,
+        assumptions=_assumptions(loss, relation),
+        provenance=_PROVENANCE[name],
+        epsilon=target,
+        log_value=log_high,
+    )
+
+
+def noise_multiplier(
+    *,
+    epsilon: float,
+    delta: float,
+    sample_rate: float,
+    steps: int,
+    adjacency: str = "add-remove",
+    method: str = "exact",
+    orders: Any = None,
+) -> NoiseMultiplier:
+    """The smallest σ, the same in every step, with which DP-SGD is proved (ε, δ)-private.
+
+    epsilon: in [0, ∞); delta: in [0, 1), not both 0. Other arguments as in `epsilon`, q scalar. σ is on the safe side of a bisection to a
+    relative 1e-9 (1e-6 for "pld" and "rdp").
+
+    Returns a `NoiseMultiplier` of kind "upper": this much noise suffices. T = 0 or q = 0 give 0; δ = 0 gives inf where
+    anything leaks. Raises as `epsilon` does.
+    """
+    wanted, slack = _validate.non_negative(epsilon=epsilon), _validate.below_one(delta=delta)
+    rate = _validate.probability(sample_rate=sample_rate)
+    _, relation, name, grid = _parse(1.0, rate, steps, adjacency, method, orders)
+    count = _validate.integer(0, steps=steps)
+
+    def enough(sigma: float) -> bool:
+        loss = PrivacyLoss.of_steps(np.asarray(sigma), np.asarray(rate), count)
+        return _epsilon(loss, slack, relation, name, grid)[1] <= wanted
+
+    if count == 0 or rate == 0.0:
+        value = 0.0
+    elif slack == 0.0:
+        value = math.inf
+    else:
+        value = _least_sigma(enough, wanted, slack, rate, count, relation, 1e-9 if name == "exact" else 1e-6)
+    return NoiseMultiplier(
+        value=value,
+        kind="upper",
+        confidence=None,
+        interval=None,
+        method=name,
+        assumptions=_assumptions(PrivacyLoss.of_steps(np.asarray(1.0), np.asarray(rate), count), relation),
+        provenance=_PROVENANCE[name],
+        epsilon=wanted,
+        delta=slack,
+    )
+
+
+def to_replacement(claim: Epsilon) -> Epsilon:
+    """A claim under add/remove as one under replacement, by group privacy alone: (ε, δ) becomes (2ε, (1 + e^ε)δ).
+
+    Replacing a record is removing one and adding another: k = 2. Loose; where the configuration is known,
+    `epsilon(..., adjacency="replace")` is tighter and keeps δ. Raises ValueError for a claim that is not under add/remove.
+    """
+    if not isinstance(claim, Epsilon):
+        raise TypeError(f"claim={claim!r}: must be an Epsilon, as accounting.epsilon returns it")
+    if claim.adjacency != "add-remove":
+        raise ValueError(f"claim is under {claim.adjacency} adjacency: must be under add-remove")
+    value = float(claim.value)
+    return Epsilon(
+        value=2.0 * value,
+        kind="upper",
+        confidence=None,
+        interval=None,
+        method=f"{claim.method}, group privacy",
+        assumptions=Assumptions(
+            adjacency="replace",
+            attacker=claim.assumptions.attacker,
+            notes=("k=2 add/remove steps; delta has grown too",),
+        ),
+        provenance=f"group privacy (Dwork and Roth 2014, Section 2.3); {claim.provenance}",
+        delta=min(1.0, claim.delta * (1.0 + math.exp(min(value, 700.0)))) if claim.delta else 0.0,
+    )
+
+
+class _Curve(Protocol):
+    """A mechanism's privacy profile in each direction, as one method computes it."""
+
+    def epsilon(self, log_delta: float, direction: str) -> tuple[float, float]: ...
+
+    def log_delta(self, epsilon: float, direction: str) -> tuple[float, float]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class _Exact:
+    loss: PrivacyLoss
+
+    def epsilon(self, log_delta: float, direction: str) -> tuple[float, float]:
+        value, error = _profile.epsilon_for(self.loss, log_delta, direction)
+        return value - error, value + error
+
+    def log_delta(self, epsilon: float, direction: str) -> tuple[float, float]:
+        return _profile.log_delta(self.loss, epsilon, direction)
+
+
+class _Pld:
+    def __init__(self, loss: PrivacyLoss) -> None:
+        from leakcore.numerics._pld import DiscreteLoss
+
+        self._discrete = DiscreteLoss(loss, pessimistic=True)
+
+    def epsilon(self, log_delta: float, direction: str) -> tuple[float, float]:
+        low, high = -1.0, 1.0
+        while self.log_delta(low, direction)[1] < log_delta and low > -1e6:
+            low *= 2.0
+        while self.log_delta(high, direction)[1] > log_delta:
+            if high > 1e9:
+                return math.inf, math.inf
+            high *= 2.0
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if self.log_delta(middle, direction)[1] > log_delta else (low, middle)
+        return high, high
+
+    def log_delta(self, epsilon: float, direction: str) -> tuple[float, float]:
+        value = self._discrete.delta(epsilon, direction)
+        out = math.log(value) if value > 0.0 else -math.inf
+        return out, out
+
+
+def _parse(
+    sigma: Any, rate: Any, steps: Any, adjacency: str, method: str, orders: Any
+) -> tuple[PrivacyLoss, Adjacency, str, Any]:
+    relation = parse_adjacency(adjacency)
+    name = _validate.one_of(*METHODS, method=method)
+    count = _validate.integer(0, steps=steps)
+    sigmas = _validate.real_array("in [0, inf]", lambda v: v >= 0.0, noise_multiplier=sigma)
+    rates = _validate.real_array("in [0, 1]", lambda v: (v >= 0.0) & (v <= 1.0), sample_rate=rate)
+    for label, array in (("noise_multiplier", sigmas), ("sample_rate", rates)):
+        if array.ndim > 1 or (array.ndim == 1 and len(array) != count):
+            raise ValueError(f"{label} of shape {array.shape}: must be a scalar or an array of length steps={count}")
+    if orders is not None and name != "rdp":
+        raise ValueError(f"orders={orders!r}: only method='rdp' takes it, not {name!r}")
+    grid = orders
+    if isinstance(orders, str):
+        from leakcore.numerics._rdp import AUTHORS_ORDERS
+
+        _validate.one_of("authors", orders=orders)
+        grid = AUTHORS_ORDERS
+    elif orders is not None:
+        grid = _validate.real_array("above 1", lambda v: v > 1.0, orders=orders).ravel()
+    loss = PrivacyLoss.of_steps(sigmas, rates, count)
+    if relation == "replace" and name == "rdp" and loss.groups:
+        raise ValueError("method='rdp' does not cover adjacency='replace' with sample_rate < 1: use 'exact' or 'pld'")
+    return loss, relation, name, grid
+
+
+def _assumptions(loss: PrivacyLoss, relation: Adjacency) -> Assumptions:
+    notes: tuple[str, ...] = ("Poisson sampling; independent steps",)
+    if relation == "replace" and loss.groups:
+        notes += ("upper bound by group composition (k=2 add/remove steps), not tight",)
+    return Assumptions(adjacency=relation, attacker=_ATTACKER, notes=notes)
+
+
+def _silent(loss: PrivacyLoss) -> bool:
+    return not loss.groups and loss.gaussian_variance == 0.0 and loss.log_no_escape == 0.0
+
+
+def _doubled(loss: PrivacyLoss) -> PrivacyLoss:
+    """Full-batch steps under replacement: two clipped gradients are up to 2C apart, twice the separation."""
+    return PrivacyLoss((), 4.0 * loss.gaussian_variance, loss.log_no_escape)
+
+
+def _epsilon(loss: PrivacyLoss, delta: float, relation: Adjacency, method: str, orders: Any) -> tuple[float, float]:
+    """(low, high) of the smallest ε ≥ 0."""
+    if _silent(loss):
+        return 0.0, 0.0
+    if delta == 0.0 or (loss.log_no_escape != 0.0 and method != "exact"):
+        return math.inf, math.inf
+    if relation == "replace" and not loss.groups:
+        loss = _doubled(loss)
+        relation = "add-remove"
+    target = math.log(delta)
+    if method == "rdp":
+        from leakcore.numerics._rdp import composed_accountant
+
+        value = max(0.0, float(composed_accountant(loss, orders).get_epsilon(delta)))
+        return value, value
+    curve: _Curve = _Exact(loss) if method == "exact" else _Pld(loss)
+    if relation == "replace":
+        return _through_neighbour(curve, target)
+    pairs = [curve.epsilon(target, direction) for direction in _directions(loss)]
+    return max(0.0, *(low for low, _ in pairs)), max(0.0, *(high for _, high in pairs))
+
+
+def _directions(loss: PrivacyLoss) -> tuple[str, ...]:
+    """Full batches are a Gaussian pair, symmetric; otherwise both directions must hold."""
+    return ("remove", "add") if loss.groups or loss.log_no_escape != 0.0 else ("remove",)
+
+
+def _through_neighbour(curve: _Curve, log_target: float) -> tuple[float, float]:
+    """min over the split α of ε₁ + ε₂ with δ_remove(ε₁) = αδ and e^{ε₁}·δ_add(ε₂) = (1 − α)δ. Any α gives an upper bound."""
+
+    def total(logit: float) -> tuple[float, float]:
+        first = curve.epsilon(log_target - math.log1p(math.exp(-logit)), "remove")
+        second = curve.epsilon(min(log_target - math.log1p(math.exp(logit)) - first[1], -1e-12), "add")
+        return first[0] + second[0], first[1] + second[1]
+
+    low, high = _golden(total, -12.0, 12.0)
+    return max(0.0, low), max(0.0, high)
+
+
+def _golden(function: Callable[[float], tuple[float, float]], a: float, b: float) -> tuple[float, float]:
+    """The pair with the least second entry that a golden-section search meets."""
+    ratio = 0.5 * (math.sqrt(5.0) - 1.0)
+    x, y = b - ratio * (b - a), a + ratio * (b - a)
+    at_x, at_y = function(x), function(y)
+    best = min(at_x, at_y, key=lambda pair: pair[1])
+    for _ in range(24):
+        if at_x[1] < at_y[1]:
+            b, y, at_y = y, x, at_x
+            x = b - ratio * (b - a)
+            at_x = function(x)
+        else:
+            a, x, at_x = x, y, at_y
+            y = a + ratio * (b - a)
+            at_y = function(y)
+        best = min(best, at_x, at_y, key=lambda pair: pair[1])
+    return best
+
+
+def _log_delta(loss: PrivacyLoss, epsilon: float, relation: Adjacency, method: str, orders: Any) -> tuple[float, float]:
+    """(low, high) of log δ(ε)."""
+    if _silent(loss):
+        return -math.inf, -math.inf
+    if loss.log_no_escape != 0.0 and method != "exact":
+        return 0.0, 0.0
+    if relation == "replace" and not loss.groups:
+        loss = _doubled(loss)
+        relation = "add-remove"
+    if method == "rdp":
+        from leakcore.numerics._rdp import composed_accountant
+
+        value = float(composed_accountant(loss, orders).get_delta(epsilon))
+        out = math.log(value) if value > 0.0 else -math.inf
+        return out, out
+    curve: _Curve = _Exact(loss) if method == "exact" else _Pld(loss)
+    if relation == "replace":
+        return _log_delta_through_neighbour(curve, epsilon)
+    pairs = [curve.log_delta(epsilon, direction) for direction in _directions(loss)]
+    return max(low for low, _ in pairs), max(high for _, high in pairs)
+
+
+def _log_delta_through_neighbour(curve: _Curve, epsilon: float) -> tuple[float, float]:
+    def total(first: float) -> tuple[float, float]:
+        removed, added = curve.log_delta(first, "remove"), curve.log_delta(epsilon - first, "add")
+        both = [float(np.logaddexp(r, first + a)) for r, a in zip(removed, added, strict=True)]
+        return min(both[0], 0.0), min(both[1], 0.0)
+
+    return _golden(total, 0.0, max(epsilon, 1e-9))
+
+
+def _least_sigma(
+    enough: Callable[[float], bool],
+    epsilon: float,
+    delta: float,
+    rate: float,
+    steps: int,
+    relation: Adjacency,
+    tolerance: float,
+) -> float:
+    separation = _gaussian.gaussian_separation(epsilon, delta)
+    # Full batches leak at least as much as subsampled ones, so their σ suffices for "exact"; other methods may need more.
+    high = math.sqrt(steps) / separation * (2.0 if relation == "replace" else 1.0)
+    while not enough(high):
+        high *= 1.5
+    low = 0.5 * high
+    while enough(low):
+        low, high = 0.5 * low, low
+        if low < 1e-6:
+            return high
+    while high > low * (1.0 + tolerance):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+__all__ = ["METHODS", "Delta", "Epsilon", "NoiseMultiplier", "delta", "epsilon", "noise_multiplier", "to_replacement"]

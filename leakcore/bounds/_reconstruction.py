@@ -1,0 +1,220 @@
+"""What no reconstruction attack on DP-SGD can beat: the blow-up bound of Hayes, Mahloujifar and Balle (2023)."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+
+from leakcore import _validate
+from leakcore._results import Adjacency, Assumptions, parse_adjacency
+from leakcore.bounds._reconstruction_input import ATTACKER, Kappa, Mechanism, ReconstructionBound
+
+METHODS = ("auto", "closed-form", "exact", "pld", "monte-carlo", "certified")
+_PROVENANCE = "Hayes, Mahloujifar and Balle (2023), Theorem 2 and Corollary 4, equation (3)"
+_POINTWISE = "confidence is pointwise in kappa"
+
+
+def reconstruction(
+    noise_multiplier: Any,
+    sample_rate: Any,
+    steps: int,
+    *,
+    kappa: Any = None,
+    log_kappa: Any = None,
+    method: str = "auto",
+    num_samples: int = 1_000_000,
+    confidence: float = 0.999,
+    seed: int = 0,
+    device: str | None = None,
+    executor: Executor | None = None,
+    under: str | None = None,
+) -> ReconstructionBound:
+    """The largest probability with which any attack reconstructs a record that it could guess with probability κ.
+
+    B_κ = sup{μ(E) : ν(E) ≤ κ} for the dominating pair of DP-SGD with Poisson sampling (Hayes et al. 2023, Corollary 4 and
+    equation 3): ν = N(0, σ²I_T), μ = Π_t [(1−q) N(0, σ²) + q N(1, σ²)]. For a uniform prior over n candidates κ = 1/n.
+
+    noise_multiplier: σ_t in [0, ∞], relative to the clipping norm; sample_rate: q_t in [0, 1]. Scalars, or arrays of
+        length `steps` (schedules). steps: T ≥ 0.
+    kappa, log_kappa: exactly one of κ in (0, 1] and its natural logarithm, a float or an array of any shape.
+    method, and what it covers:
+        "auto"         closed-form where it applies, else exact
+        "closed-form"  q = 1 in every step: Φ(Φ⁻¹(κ) + √Σσ_t⁻²); one step: (1−q)κ + qΦ(Φ⁻¹(κ) + 1/σ); σ = 0:
+                       1 − (1−q)^T(1−κ); nothing leaks (T = 0, q = 0, σ = ∞): κ. Else ValueError.
+        "exact"        everything: Fourier inversion of the tilted privacy loss (or, where that is too rough, a recursion
+                       on a logarithmic grid), numerical error below 1e-9 and reported; AccuracyError where that fails
+        "pld"          σ > 0, by dp-accounting; slower, not tight; interval = (optimistic, pessimistic), value = the latter
+        "monte-carlo"  everything; an estimate from `num_samples` draws, memory 8 bytes each
+        "certified"    everything; limits with a finite-sample guarantee at `confidence`; constant memory
+    num_samples, seed, confidence: of the sampling methods; confidence only of "certified".
+    under: of "monte-carlo" only. "alternative" (default) draws from μ and evaluates the dual min_t κe^t + E_μ(1 − e^{t−L})_+
+        at the sample's threshold. "null" is Algorithm 1 of Hayes et al. with E1: they print γ̂ = (1/N′)Σ_{i≤N′} r′_i where the
+        estimator of μ(E) is (1/N)Σ_{i≤N′} r′_i, N′ = ⌈κN⌉. It lies below the truth more often than not, and collapses
+        where draws of ν miss the mass of μ.
+    device: None or "cpu". executor: "certified" only; maps shards of samples, the answer is bit-identical without it.
+
+    Returns a `ReconstructionBound`. kind "upper" for all methods but "monte-carlo" ("estimate"); `interval` is the
+    numerical error, rounded outward, or for "certified" its confidence limits, whose upper end is the value. Values are
+    monotone in κ and in [κ, 1]; κ = 1 gives 1. Deterministic given the seed.
+
+    Raises ValueError or TypeError that names the argument; ImportError when "pld" lacks dp-accounting.
+    """
+    name = _validate.one_of(*METHODS, method=method)
+    mechanism = Mechanism.parse(noise_multiplier, sample_rate, steps)
+    prior = Kappa.parse(kappa, log_kappa)
+    count = _validate.integer(1, num_samples=num_samples)
+    level = _validate.open_probability(confidence=confidence)
+    key = _validate.seed(seed=seed)
+    if device not in (None, "cpu"):
+        raise ValueError(f"device={device!r}: must be None or 'cpu'")
+    if under is not None and name != "monte-carlo":
+        raise ValueError(f"under={under!r}: only method='monte-carlo' takes it, not {name!r}")
+    if executor is not None and name != "certified":
+        raise ValueError(f"executor={executor!r}: only method='certified' takes it, not {name!r}")
+    if name == "monte-carlo":
+        side = _validate.one_of("alternative", "null", under="alternative" if under is None else under)
+        return _monte_carlo(mechanism, prior, count, key, side)
+    if name == "certified":
+        return _certified(mechanism, prior, count, level, key, executor)
+    return _deterministic(mechanism, prior, name)
+
+
+def reconstruction_of(
+    pair: Any,
+    *,
+    kappa: Any = None,
+    log_kappa: Any = None,
+    num_samples: int = 1_000_000,
+    confidence: float = 0.999,
+    seed: int = 0,
+    executor: Executor | None = None,
+    adjacency: str | None = None,
+) -> ReconstructionBound:
+    """Certified limits of B_κ = sup{μ(E) : ν(E) ≤ κ} for any pair (μ, ν) that can be sampled.
+
+    pair: an object with `sample_log_ratio(num_samples, under, seed, first_sample)`, which returns log μ(x)/ν(x) of
+        independent samples first_sample, first_sample + 1, … of μ (under="alternative"; "null" is not asked for here).
+        Sample i may depend on (seed, under, i) only. Pickled where `executor` runs processes.
+    adjacency: the neighbouring relation that the pair stands for, None when it stands for none.
+    The rest as in `reconstruction` with method "certified".
+
+    It certifies B_κ of the pair. That no attack on some mechanism does better is a theorem about that mechanism (the pair
+    must dominate it), which is the caller's to prove.
+
+    Returns a `ReconstructionBound` of kind "upper" at `confidence`, interval = (lower, upper limit). Raises TypeError for
+    a pair without the method, ValueError for samples of a wrong shape or NaN.
+    """
+    from leakcore.bounds._certificate import certify
+
+    if not callable(getattr(pair, "sample_log_ratio", None)):
+        raise TypeError(f"pair={pair!r}: must have a method sample_log_ratio(num_samples, under, seed, first_sample)")
+    prior = Kappa.parse(kappa, log_kappa)
+    count = _validate.integer(2, num_samples=num_samples)
+    level = _validate.open_probability(confidence=confidence)
+    key = _validate.seed(seed=seed)
+    relation = None if adjacency is None else parse_adjacency(adjacency)
+    limits = certify(pair, prior.log, num_samples=count, confidence=level, seed=key, executor=executor)
+    notes = ("bounds attacks on a mechanism only if the pair dominates it: the caller's theorem", _POINTWISE)
+    return ReconstructionBound(
+        kind="upper",
+        confidence=level,
+        method="certified",
+        assumptions=_assumptions(relation, "as the pair says", notes),
+        seed=key,
+        provenance="Hayes, Mahloujifar and Balle (2023), Theorem 2, equation (3); dual certificate by betting",
+        num_samples=count,
+        **prior.fields(limits.log_high, limits.log_low, limits.log_high),
+    )
+
+
+def _deterministic(mechanism: Mechanism, prior: Kappa, name: str) -> ReconstructionBound:
+    from leakcore.numerics import _blow_up
+
+    loss = mechanism.loss()
+    closed = _blow_up.has_closed_form(loss)
+    if name == "closed-form" and not closed:
+        raise ValueError(
+            "method='closed-form' covers sample_rate=1 in every step, a single step, or noise_multiplier=0: "
+            f"this has {loss.num_mixture_steps} subsampled steps; use method='exact'"
+        )
+    notes: tuple[str, ...] = ()
+    if name == "pld":
+        from leakcore.numerics._pld import DiscreteLoss
+
+        high, low = (DiscreteLoss(loss, pessimistic=side).log_blow_up(prior.log) for side in (True, False))
+        high = np.clip(high, prior.log, 0.0)
+        low = np.minimum(np.clip(low, prior.log, 0.0), high)
+        tail = _blow_up.Tail(high, low, high)
+        notes = ("interval: optimistic and pessimistic discretisation by dp-accounting",)
+    else:
+        tail = _blow_up.log_blow_up_exact(loss, prior.log, force_numerical=name == "exact")
+        name = "closed-form" if closed and name != "exact" else "exact"
+        notes = ("interval: numerical error, rounded outward",)
+    return ReconstructionBound(
+        kind="upper",
+        confidence=None,
+        method=name,
+        assumptions=_assumptions("add-remove", ATTACKER, notes),
+        provenance=_PROVENANCE,
+        **prior.fields(tail.log_value, tail.log_low, tail.log_high),
+    )
+
+
+def _monte_carlo(mechanism: Mechanism, prior: Kappa, count: int, seed: int, under: str) -> ReconstructionBound:
+    from leakcore.bounds._monte_carlo import estimate
+
+    found = estimate(_pair(mechanism), prior.log, num_samples=count, under=under, seed=seed)
+    which = "Algorithm 1, erratum E1" if under == "null" else "equation (3) in dual form, samples of mu"
+    return ReconstructionBound(
+        kind="estimate",
+        confidence=None,
+        method=f"monte-carlo ({under})",
+        assumptions=_assumptions("add-remove", ATTACKER, ("an estimate: it may lie below the truth",)),
+        seed=seed,
+        provenance=f"Hayes, Mahloujifar and Balle (2023), {which}",
+        standard_error=prior.shaped(found.standard_error),
+        effective_sample_size=prior.shaped(found.effective_sample_size),
+        num_samples=count,
+        warnings=found.warnings,
+        **prior.fields(found.log_value, None, None),
+    )
+
+
+def _certified(
+    mechanism: Mechanism, prior: Kappa, count: int, confidence: float, seed: int, executor: Executor | None
+) -> ReconstructionBound:
+    from leakcore.bounds._certificate import certify
+
+    if count < 2:
+        raise ValueError(f"num_samples={count}: must be at least 2 for method='certified' (a pilot and a main sample)")
+    limits = certify(
+        _pair(mechanism), prior.log, num_samples=count, confidence=confidence, seed=seed, executor=executor
+    )
+    notes = (f"chosen on a pilot of {limits.num_pilot} samples, certified on the other {count - limits.num_pilot}",)
+    return ReconstructionBound(
+        kind="upper",
+        confidence=confidence,
+        method="certified",
+        assumptions=_assumptions("add-remove", ATTACKER, (*notes, *((_POINTWISE,) if prior.shape else ()))),
+        seed=seed,
+        provenance=_PROVENANCE + "; dual certificate by betting",
+        num_samples=count,
+        **prior.fields(limits.log_high, limits.log_low, limits.log_high),
+    )
+
+
+def _pair(mechanism: Mechanism) -> Any:
+    from leakcore.bounds._certificate import MixturePair
+
+    # A step with infinite noise says nothing; the sampler wants finite numbers.
+    silent = np.isinf(mechanism.sigma)
+    sigma = np.where(silent, 1.0, mechanism.sigma)
+    rate = np.where(silent, 0.0, mechanism.rate) if silent.any() else mechanism.rate
+    unwrapped = (float(a) if a.ndim == 0 else a for a in (sigma, rate))
+    return MixturePair(*unwrapped, mechanism.steps)
+
+
+def _assumptions(adjacency: Adjacency | None, attacker: str, notes: tuple[str, ...]) -> Assumptions:
+    return Assumptions(adjacency=adjacency, attacker=attacker, notes=notes)

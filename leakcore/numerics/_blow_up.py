@@ -1,0 +1,192 @@
+"""Blow-up of a composition of sampled Gaussian steps, with an error estimate from two discretisations.
+
+B_κ = min_t [κe^t + E_μ(1 − e^{t−L})_+] (Neyman–Pearson), attained where ν(L > t) = κ. The minimum makes the answer second
+order in the error of t, and every t gives an upper bound.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from leakcore.numerics import _gaussian
+from leakcore.numerics._inversion import TiltedLaw
+from leakcore.numerics._loss import AccuracyError, PrivacyLoss
+from leakcore.numerics._recursion import Profile
+
+_LOG_HALF = math.log(0.5)
+_FLOOR = 4e-15
+"""Relative rounding that two grids may share: special functions, powers of the characteristic function."""
+_PROMISE = 1e-9
+"""Largest error that is reported as a value; beyond it AccuracyError is raised."""
+_ATTEMPTS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Tail:
+    """log of a probability with log limits (low, high) that hold its numerical error."""
+
+    log_value: np.ndarray
+    log_low: np.ndarray
+    log_high: np.ndarray
+
+    @classmethod
+    def rounded(cls, log_value: np.ndarray) -> Tail:
+        """A closed form: wrong by rounding only, a few units in the last place of the logarithm and of the value."""
+        slack = 8e-15 + 1e-15 * np.abs(log_value)
+        return cls(log_value, log_value - slack, np.minimum(log_value + slack, 0.0))
+
+
+def has_closed_form(loss: PrivacyLoss) -> bool:
+    """Whether all steps have q = 1 (or say nothing, or everything), or one step alone is subsampled."""
+    return not loss.groups or (loss.num_mixture_steps == 1 and loss.gaussian_variance == 0.0)
+
+
+def log_blow_up_exact(loss: PrivacyLoss, log_kappa: np.ndarray, *, force_numerical: bool = False) -> Tail:
+    """log B_κ for a 1-d array of log κ ≤ 0: closed form where there is one, unless `force_numerical`.
+
+    Raises AccuracyError where the relative error of B would exceed 1e-9 (for log B below −100: 1e-11 of the logarithm).
+    """
+    log_kappa = np.asarray(log_kappa, dtype=np.float64)
+    if has_closed_form(loss) and (not force_numerical or not loss.groups):
+        inner = Tail.rounded(_closed_form(loss, log_kappa))
+    else:
+        inner = _numerical(loss, log_kappa)
+    if loss.log_no_escape == 0.0:
+        return inner
+    return Tail(*(_with_escape(part, loss.log_no_escape) for part in (inner.log_value, inner.log_low, inner.log_high)))
+
+
+def _closed_form(loss: PrivacyLoss, log_kappa: np.ndarray) -> np.ndarray:
+    if not loss.groups:
+        return _gaussian.log_blow_up(log_kappa, math.sqrt(loss.gaussian_variance))
+    group = loss.groups[0]
+    hit = _gaussian.log_blow_up(log_kappa, 1.0 / group.sigma)
+    mixed = np.logaddexp(math.log1p(-group.rate) + log_kappa, math.log(group.rate) + hit)
+    return np.asarray(np.minimum(mixed, 0.0))
+
+
+def _with_escape(log_b: np.ndarray, log_no_escape: float) -> np.ndarray:
+    """log[1 − Π(1−q)·(1 − B)]: with σ = 0 a sampled record is seen for certain."""
+    if math.isinf(log_no_escape):
+        return np.zeros_like(log_b)
+    escaped = -math.expm1(log_no_escape)
+    return np.minimum(np.logaddexp(math.log(escaped), log_no_escape + log_b), 0.0)
+
+
+def _numerical(loss: PrivacyLoss, log_kappa: np.ndarray) -> Tail:
+    try:
+        value, error = _by_inversion(loss, log_kappa)
+    except AccuracyError:
+        value, error = by_recursion(loss, log_kappa)
+    order = np.argsort(log_kappa, kind="stable")
+    value[order] = np.maximum.accumulate(value[order])
+    value = np.clip(value, log_kappa, 0.0)
+    return Tail(value, np.clip(value - error, log_kappa, 0.0), np.minimum(value + error, 0.0))
+
+
+def _by_inversion(loss: PrivacyLoss, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    value, error = np.zeros_like(log_kappa), np.zeros_like(log_kappa)
+    upper = log_kappa < _LOG_HALF
+    for side in (True, False):
+        pending = np.flatnonzero((upper == side) & (log_kappa < 0.0))
+        # Ordered from the far tail inwards; each law answers all κ whose threshold lies near its tilt.
+        pending = pending[np.argsort(log_kappa[pending] if side else -log_kappa[pending], kind="stable")]
+        while len(pending):
+            done, v, e = _blow_up_near(loss, log_kappa[pending], side)
+            value[pending[done]], error[pending[done]] = v, e
+            pending = pending[~done]
+    return value, error
+
+
+def by_recursion(loss: PrivacyLoss, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(log B, log error) from the profile's recursion: min over y of κe^{y+minimum} + h(y)."""
+    asked = log_kappa < 0.0
+    value, error = np.zeros_like(log_kappa), np.zeros_like(log_kappa)
+    if not asked.any():
+        return value, error
+    kappa = log_kappa[asked]
+    # ν(S > K′(θ)) ≤ κ at the Chernoff tilt, so the threshold is not above; a coarse pass finds how far below.
+    top = loss.cumulants(loss.solve_tilt(loss.log_chernoff, float(kappa.min()), 0.0, 1.0)).mean - loss.minimum
+    _, coarse = Profile(loss, top, 0.6).least(kappa)
+    top = min(1.1 * float(coarse.max()) + 1e-12, top)
+    values = [
+        np.log(Profile(loss, top * stretch, refine).least(kappa)[0]) for refine, stretch in ((1.0, 1.0), (0.85, 1.03))
+    ]
+    value[asked] = values[0]
+    error[asked] = np.abs(values[0] - values[1]) + _FLOOR * (1.0 + np.abs(values[0]))
+    if not np.all(error < _PROMISE):
+        raise AccuracyError(f"the recursion reached only {float(np.max(error)):.2g}: use method='pld' or 'certified'")
+    return value, error
+
+
+def _blow_up_near(loss: PrivacyLoss, log_kappa: np.ndarray, upper: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(which of these κ were answered, their log B, their log error); the first is always answered."""
+    log_tail = log_kappa if upper else log1mexp(log_kappa)
+    sign = 1.0 if upper else -1.0
+    theta = loss.solve_tilt(loss.log_tail_estimate, float(log_tail[0]), 0.0, sign)
+    for attempt in range(_ATTEMPTS):
+        law, check = TiltedLaw(loss, theta), TiltedLaw(loss, theta * 0.93, 1.15)
+        t, settled = _solve_threshold(law, log_tail, upper)
+        done = settled & (np.abs(t - law.mean) < 2.5 * law.std)
+        done[0] = settled[0]
+        if done[0]:
+            first, second = (_dual_value(one, t[done], log_kappa[done], upper) for one in (law, check))
+            error = np.abs(first - second) + _FLOOR * (1.0 + np.abs(first))
+            good = error < _PROMISE * np.maximum(1.0, 0.01 * np.abs(first))
+            if good[0]:
+                done[done] = good
+                return done, first[good], error[good]
+        # The tilt was made for a saddle-point estimate of the threshold; make it for the threshold found.
+        if attempt + 1 < _ATTEMPTS and np.isfinite(t[0]):
+            theta = loss.tilt_with_mean(float(t[0]), 0.0, sign)
+    raise AccuracyError(f"Fourier inversion was not accurate at log_kappa={log_kappa[0]:.6g}")
+
+
+def _dual_value(law: TiltedLaw, t: np.ndarray, log_kappa: np.ndarray, upper: bool) -> np.ndarray:
+    """log of κe^t + E_μ(1 − e^{t−L})_+ = μ(S > t) + e^t(κ − ν(S > t)), from whichever tails the tilt makes accurate."""
+    if upper:
+        slack = np.exp(log_kappa - law.log_upper(t, 0.0))
+        log_nu = law.log_upper(t, 0.0)
+        correction = (slack - 1.0) * np.exp(np.minimum(t + log_nu, 700.0))
+        if law.theta > 1.0:
+            log_mu = law.log_upper(t, 1.0)
+            with np.errstate(invalid="ignore", over="ignore"):
+                return np.asarray(log_mu + np.log1p((slack - 1.0) * np.exp(t + log_nu - log_mu)))
+    else:
+        log_nu = law.log_lower(t, 0.0)
+        log_rest = log1mexp(log_kappa)
+        correction = (1.0 - np.exp(log_rest - log_nu)) * np.exp(t + log_nu)
+        # κ − ν(S > t) = ν(S ≤ t) − (1 − κ)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.log1p(correction - np.exp(law.log_lower(t, 1.0))))
+
+
+def _solve_threshold(law: TiltedLaw, log_tail: np.ndarray, upper: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(t, settled) with log ν(S > t) (or log ν(S ≤ t)) = log_tail; Newton's method kept inside a bisection."""
+    low, high = np.full(len(log_tail), law.low), np.full(len(log_tail), law.high)
+    t = np.full(len(log_tail), law.mean)
+    for _ in range(80):
+        log_nu = law.log_upper(t, 0.0) if upper else law.log_lower(t, 0.0)
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            excess = log_nu - log_tail
+            rate = np.exp(law.log_moment - law.theta * t - log_nu) * law.density(t)
+            move = excess / rate if upper else -excess / rate
+        too_low = excess > 0.0 if upper else excess <= 0.0
+        low, high = np.where(too_low, t, low), np.where(too_low, high, t)
+        new = t + move
+        new = np.where(np.isfinite(new) & (new > low) & (new < high), new, 0.5 * (low + high))
+        settled = np.abs(new - t) < 1e-9 * law.std
+        t = new
+        # κ far from this tilt are left to a later law: only the first, which the tilt was made for, and those near it count.
+        if settled[0] and np.all(settled | (np.abs(t - law.mean) > 4.0 * law.std)):
+            break
+    return t, settled
+
+
+def log1mexp(x: np.ndarray) -> np.ndarray:
+    """log(1 − e^x) for x < 0, accurate at both ends; −inf at 0."""
+    with np.errstate(divide="ignore"):
+        return np.where(x > -0.6931, np.log(-np.expm1(x)), np.log1p(-np.exp(x)))

@@ -1,0 +1,126 @@
+"""The Gaussian pair N(0, 1) against N(s, 1): blow-up, privacy profile and inverses, in log space."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import special
+
+from leakcore._results import Number
+
+
+def log_blow_up(log_kappa: np.ndarray, separation: float) -> np.ndarray:
+    """log Φ(Φ⁻¹(κ) + s): the largest power of a test of size κ between N(0, 1) and N(s, 1).
+
+    Hayes et al. (2023), Corollary 4 with q = 1, where s = √T/σ; the same as Dong et al. (2019), 1 − G_s(κ).
+    """
+    log_kappa = np.asarray(log_kappa, dtype=np.float64)
+    if separation == 0.0:
+        return log_kappa.copy()
+    if math.isinf(separation):
+        return np.zeros_like(log_kappa)
+    # ndtri_exp is +inf at log κ = 0 and log_ndtr(inf) = 0, as it must be.
+    return np.asarray(special.log_ndtr(special.ndtri_exp(log_kappa) + separation))
+
+
+def log_profile(epsilon: np.ndarray, separation: float) -> np.ndarray:
+    """log δ(ε) = log[Φ(s/2 − ε/s) − e^ε Φ(−s/2 − ε/s)], any real ε; Dong et al. (2019), Corollary 2.13.
+
+    −inf at s = 0 for ε ≥ 0. Accurate in relative terms also where δ underflows.
+    """
+    epsilon = np.asarray(epsilon, dtype=np.float64)
+    if separation == 0.0:
+        with np.errstate(divide="ignore"):
+            return np.log(-np.expm1(np.minimum(epsilon, 0.0)))
+    if math.isinf(separation):
+        return np.zeros_like(epsilon)
+    x, s = epsilon / separation, separation
+    first = special.log_ndtr(0.5 * s - x)
+    # e^ε Φ(−s/2 − x) / Φ(s/2 − x) as a ratio of scaled complements: both Gaussians share exp(−(x − s/2)²/2).
+    tail = x - 0.5 * s > -5.0
+    upper, lower = np.where(tail, x - 0.5 * s, 0.0), np.where(tail, x + 0.5 * s, 0.0)
+    root = math.sqrt(0.5)
+    scaled_first = special.erfcx(upper * root)
+    with np.errstate(over="ignore", invalid="ignore"):
+        log_ratio = np.where(
+            tail,
+            np.log(special.erfcx(lower * root)) - np.log(scaled_first),
+            epsilon + special.log_ndtr(-0.5 * s - x) - first,
+        )
+    log_ratio = np.minimum(log_ratio, 0.0)
+    with np.errstate(divide="ignore"):
+        difference = np.log(-np.expm1(log_ratio))
+    # Scaled complements that agree to many digits (small s) lose them in the difference: integrate the derivative instead.
+    close = log_ratio > -1e-3
+    if np.any(close):
+        difference = np.where(close, _log_small_difference(upper, lower, scaled_first), difference)
+    return np.asarray(first + difference)
+
+
+def _log_small_difference(low: np.ndarray, high: np.ndarray, scaled_low: np.ndarray) -> np.ndarray:
+    """log[(R(low) − R(high))/R(low)] with R(x) = erfcx(x/√2) = Mills' ratio·√(2/π), by quadrature of −R′ = √(2/π) − xR."""
+    nodes, weights = np.polynomial.legendre.leggauss(8)
+    half = 0.5 * (high - low)
+    total = np.zeros_like(half)
+    for node, weight in zip(nodes, weights, strict=True):
+        x = low + half * (1.0 + node)
+        total += weight * _mills_slope(x)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(half * total) - np.log(scaled_low))
+
+
+def _mills_slope(x: np.ndarray) -> np.ndarray:
+    """√(2/π) − x·erfcx(x/√2), whose direct difference cancels for large x: asymptotic series there."""
+    root = math.sqrt(2.0 / math.pi)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        direct = root - x * special.erfcx(x * math.sqrt(0.5))
+        inverse = 1.0 / (x * x)
+        # x·R(x) = √(2/π)(1 − 1/x² + 3/x⁴ − 15/x⁶ + …)
+        term, series = np.ones_like(x), np.zeros_like(x)
+        for k in range(1, 12):
+            term = term * -(2 * k - 1) * inverse
+            series = series - term
+    return np.where(x > 12.0, root * series, direct)
+
+
+def gaussian_delta(epsilon: Number, separation: float) -> Number:
+    """δ(ε) of the Gaussian pair with separation s; see `log_profile`."""
+    out = np.exp(log_profile(np.asarray(epsilon, dtype=np.float64), separation))
+    return float(out) if out.ndim == 0 else out
+
+
+def gaussian_epsilon(delta: float, separation: float) -> float:
+    """The smallest ε ≥ 0 with δ(ε) ≤ delta; inf at delta = 0 unless s = 0, and 0 where δ(0) ≤ delta."""
+    if separation == 0.0 or float(log_profile(np.asarray(0.0), separation)) <= (
+        math.log(delta) if delta > 0 else -math.inf
+    ):
+        return 0.0
+    if delta == 0.0 or math.isinf(separation):
+        return math.inf
+    target = math.log(delta)
+    # δ(ε) ≤ Φ(s/2 − ε/s), so this end is feasible.
+    high = separation * (0.5 * separation - float(special.ndtri_exp(target)))
+    low = 0.0
+    while low < (middle := 0.5 * (low + high)) < high:
+        if float(log_profile(np.asarray(middle), separation)) > target:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def gaussian_separation(epsilon: float, delta: float) -> float:
+    """The largest s whose pair is (ε, δ)-private, for ε ≥ 0: the inverse of `gaussian_epsilon` in s. 0 at delta = 0."""
+    if delta <= 0.0:
+        return 0.0
+    target = math.log(delta)
+    low, high = 0.0, 1.0
+    while float(log_profile(np.asarray(epsilon), high)) <= target:
+        low, high = high, 2.0 * high
+    while low < (middle := 0.5 * (low + high)) < high:
+        if float(log_profile(np.asarray(epsilon), middle)) <= target:
+            low = middle
+        else:
+            high = middle
+    return low

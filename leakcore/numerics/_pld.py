@@ -1,0 +1,103 @@
+"""dp-accounting's discretised privacy loss distribution: the independent route to profiles and blow-ups.
+
+Only the REMOVE distribution (the mixture above) answers sup μ(E) with ν(E) ≤ κ; the ADD distribution's far tail loses its
+digits to cancellation. dp-accounting is imported at the first call.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from leakcore.numerics._loss import PrivacyLoss
+
+_MISSING = "method={method!r} needs dp-accounting, which is not installed: pip install leakcore[accounting]"
+
+
+def import_dp_accounting(method: str) -> Any:
+    """The dp_accounting package; ImportError says how to install it."""
+    try:
+        import dp_accounting
+    except ImportError as error:
+        raise ImportError(_MISSING.format(method=method)) from error
+    return dp_accounting
+
+
+class DiscreteLoss:
+    """Both directions of the composed, discretised privacy loss: pessimistic (an upper bound) or optimistic."""
+
+    def __init__(self, loss: PrivacyLoss, *, pessimistic: bool, interval: float | None = None) -> None:
+        import_dp_accounting("pld")
+        from dp_accounting.pld import privacy_loss_distribution as pld
+
+        if loss.log_no_escape != 0.0:
+            raise ValueError("method='pld' does not cover noise_multiplier=0: use method='exact'")
+        steps = [(g.sigma, g.rate, g.count) for g in loss.groups]
+        if loss.gaussian_variance > 0.0:
+            steps.append((1.0 / math.sqrt(loss.gaussian_variance), 1.0, 1))
+        self.interval = interval or _default_interval(loss)
+        composed: Any = None
+        for sigma, rate, count in steps:
+            one = pld.from_gaussian_mechanism(
+                sigma,
+                sampling_prob=rate,
+                pessimistic_estimate=pessimistic,
+                value_discretization_interval=self.interval,
+                use_connect_dots=pessimistic,
+            )
+            if count > 1:
+                one = one.self_compose(count)
+            composed = one if composed is None else composed.compose(one)
+        self._pld = composed
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest ε ≥ 0 for δ, the larger of the two directions."""
+        return 0.0 if self._pld is None else float(self._pld.get_epsilon_for_delta(delta))
+
+    def delta(self, epsilon: float, direction: str | None = None) -> float:
+        """δ(ε) in one direction, or the larger of both."""
+        if self._pld is None:
+            return max(0.0, -math.expm1(epsilon))
+        if direction is None:
+            return float(self._pld.get_delta_for_epsilon(epsilon))
+        pmf = self._pld._pmf_remove if direction == "remove" else self._pld._pmf_add
+        return float(pmf.get_delta_for_epsilon(epsilon))
+
+    def log_blow_up(self, log_kappa: np.ndarray) -> np.ndarray:
+        """log min_ε [κe^ε + δ_remove(ε)] over all real ε, for a 1-d array of log κ.
+
+        δ_remove is convex and piecewise linear in e^ε with its knots at the losses of the grid, so the minimum lies at one.
+        """
+        if self._pld is None:
+            return log_kappa.copy()
+        pmf = self._pld._pmf_remove.to_dense_pmf()
+        mass = np.maximum(np.asarray(pmf._probs, dtype=np.float64), 0.0)
+        losses = (pmf._lower_loss + np.arange(len(mass))) * pmf._discretization
+        # Suffix sums: μ(L ≥ l_j) and ν(L ≥ l_j), the latter relative to e^{−l_j} so that nothing overflows.
+        above = np.cumsum(mass[::-1])[::-1] + float(pmf._infinity_mass)
+        log_nu = _log_suffix_sums(mass, losses)
+        # ν(L ≥ l_j) falls with j; the best knot is where it crosses κ.
+        knot = np.clip(len(losses) - np.searchsorted(log_nu[::-1], log_kappa, side="right"), 0, len(losses) - 1)
+        best = np.zeros_like(log_kappa)
+        for shift in (-1, 0, 1):
+            j = np.clip(knot + shift, 0, len(losses) - 1)
+            nu_part = np.exp(np.minimum(losses[j] + log_nu[j], 700.0))
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                value = np.log(np.maximum(above[j] - nu_part, 0.0) + np.exp(np.minimum(log_kappa + losses[j], 700.0)))
+            best = np.minimum(best, value)
+        return best
+
+
+def _log_suffix_sums(mass: np.ndarray, losses: np.ndarray) -> np.ndarray:
+    """log Σ_{i ≥ j} mass_i e^{−losses_i} for every j."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(mass) - losses
+    return np.asarray(np.logaddexp.accumulate(logs[::-1])[::-1])
+
+
+def _default_interval(loss: PrivacyLoss) -> float:
+    """A grid of about 1e-4 standard deviations of L, at most 1e-4 where that is finer, as far as memory allows."""
+    spread = math.sqrt(loss.cumulants(1.0).variance)
+    return 1e-4 * max(min(spread, 1.0), spread / 10.0, 1e-6)

@@ -1,0 +1,230 @@
+"""The privacy profile δ(ε) of a composition of sampled Gaussian steps, and its inverse, in both directions.
+
+Direction "remove": δ(ε) = sup_E μ(E) − e^ε ν(E) = E_μ(1 − e^{ε−L})_+, the dataset with the record against the one without.
+Direction "add": δ(ε) = sup_E ν(E) − e^ε μ(E) = E_ν(1 − e^{ε+L})_+. ε may be any real number.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from leakcore.numerics import _gaussian
+from leakcore.numerics._blow_up import log1mexp
+from leakcore.numerics._inversion import TiltedLaw
+from leakcore.numerics._loss import AccuracyError, PrivacyLoss
+from leakcore.numerics._recursion import Profile
+
+_FLOOR = 4e-15
+_PROMISE = 1e-6
+"""Largest relative error of δ that is accepted: about 1e-7 in ε."""
+
+
+def log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple[float, float]:
+    """(low, high) of log δ(ε), −inf where δ = 0 exactly.
+
+    They agree to 1e-6, but below δ = 1e-18 low may be −inf and high a Chernoff bound. AccuracyError where neither holds.
+    """
+    if loss.log_no_escape == 0.0:
+        return _inner_log_delta(loss, epsilon, direction)
+    if math.isinf(loss.log_no_escape):
+        return 0.0, 0.0
+    if direction == "add":
+        # Off the escape, μ is ν's partner scaled by s = Π(1 − q): the loss is shifted by log s.
+        return _inner_log_delta(loss, epsilon + loss.log_no_escape, direction)
+    inner = _inner_log_delta(loss, epsilon - loss.log_no_escape, direction)
+    escaped = float(log1mexp(np.array(loss.log_no_escape)))
+    low, high = (min(float(np.logaddexp(escaped, loss.log_no_escape + part)), 0.0) for part in inner)
+    return low, high
+
+
+def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple[float, float]:
+    if not loss.groups:
+        return _around(float(_gaussian.log_profile(np.asarray(epsilon), math.sqrt(loss.gaussian_variance))), 1e-13)
+    threshold = epsilon if direction == "remove" else -epsilon
+    if threshold <= loss.minimum:
+        # L > threshold always: nothing is gained for "add", everything for "remove".
+        return _around(
+            float(log1mexp(np.array(epsilon))) if direction == "remove" and epsilon < 0.0 else -math.inf, _FLOOR
+        )
+    power, sign = _side(direction)
+    try:
+        theta = loss.tilt_with_mean(threshold, power, sign)
+        laws = TiltedLaw(loss, theta), TiltedLaw(loss, power + 0.93 * (theta - power), 1.15)
+        first, second = (float(_log_delta_near(law, np.array([epsilon]), direction)[0]) for law in laws)
+        return _around(*_agreed(first, second))
+    except AccuracyError:
+        bound = _chernoff_log_delta(loss, threshold, power, sign)
+        if bound < -41.0:
+            return -math.inf, bound
+        top = 1.02 * (threshold - loss.minimum)
+        profiles = Profile(loss, top), Profile(loss, 1.03 * top, 0.85)
+        first, second = (_recursion_log_delta(one, epsilon, direction) for one in profiles)
+        return _around(*_agreed(first, second))
+
+
+def _around(value: float, error: float) -> tuple[float, float]:
+    return value - error, min(value + error, 0.0)
+
+
+def _chernoff_log_delta(loss: PrivacyLoss, threshold: float, power: float, sign: float) -> float:
+    """log of inf over s ≥ 0 of E[e^{s·|L − threshold| outward}] ≥ δ: K(θ) − (θ − power)·threshold, θ = power ± s."""
+    step, best = 0.1 / math.sqrt(loss.cumulants(power).variance), 0.0
+    for _ in range(200):
+        try:
+            value = loss.cumulants(power + sign * step).value - sign * step * threshold
+        except AccuracyError:
+            break
+        if value > best + 1.0:
+            break
+        best, step = min(best, value), 1.1 * step
+    return best
+
+
+def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
+    """(ε, error): the real ε, of either sign, with log δ(ε) = log_target < 0; −inf or inf where there is none.
+
+    The error bounds |ε − true ε|. Raises AccuracyError when it cannot be made small.
+    """
+    if loss.log_no_escape != 0.0:
+        escaped = float(log1mexp(np.array(loss.log_no_escape)))
+        if direction == "add":
+            found, error = epsilon_for(_without_escape(loss), log_target, direction)
+            return found - loss.log_no_escape, error
+        if log_target <= escaped:
+            return math.inf, 0.0
+        rest = log_target + float(log1mexp(np.array(escaped - log_target))) - loss.log_no_escape
+        if rest >= 0.0:
+            return -math.inf, 0.0
+        found, error = epsilon_for(_without_escape(loss), rest, direction)
+        return found + loss.log_no_escape, error
+    if not loss.groups:
+        return _gaussian_epsilon(math.sqrt(loss.gaussian_variance), log_target)
+    try:
+        return _epsilon_by_inversion(loss, log_target, direction)
+    except AccuracyError:
+        return _epsilon_by_recursion(loss, log_target, direction)
+
+
+def _without_escape(loss: PrivacyLoss) -> PrivacyLoss:
+    return PrivacyLoss(loss.groups, loss.gaussian_variance)
+
+
+def _gaussian_epsilon(separation: float, log_target: float) -> tuple[float, float]:
+    if separation == 0.0:
+        return float(log1mexp(np.array(log_target))), 1e-15
+    low, high = -1.0, 1.0
+    while float(_gaussian.log_profile(np.asarray(low), separation)) < log_target:
+        low *= 2.0
+    while float(_gaussian.log_profile(np.asarray(high), separation)) > log_target:
+        high *= 2.0
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            break
+        if float(_gaussian.log_profile(np.asarray(middle), separation)) > log_target:
+            low = middle
+        else:
+            high = middle
+    return high, 1e-13 * (1.0 + abs(high))
+
+
+def _side(direction: str) -> tuple[float, float]:
+    """(power, sign): tilts θ with sign·(θ − power) > 0 make the profile's integral converge."""
+    return (1.0, 1.0) if direction == "remove" else (0.0, -1.0)
+
+
+def _agreed(first: float, second: float) -> tuple[float, float]:
+    error = abs(first - second) + _FLOOR * (1.0 + abs(first))
+    if not error < _PROMISE:
+        raise AccuracyError(f"the privacy profile could not be computed to a relative error below {_PROMISE:g}")
+    return float(first), float(error)
+
+
+def _log_delta_near(law: TiltedLaw, epsilon: np.ndarray, direction: str) -> np.ndarray:
+    """log[μ(S > ε) − e^ε ν(S > ε)] for θ > 1, log[ν(S ≤ −ε) − e^ε μ(S ≤ −ε)] for θ < 0."""
+    if direction == "remove":
+        first, second = law.log_upper(epsilon, 1.0), epsilon + law.log_upper(epsilon, 0.0)
+    else:
+        first, second = law.log_lower(-epsilon, 0.0), epsilon + law.log_lower(-epsilon, 1.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(first + np.log(-np.expm1(np.minimum(second - first, 0.0))))
+
+
+def _epsilon_by_inversion(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
+    power, sign = _side(direction)
+    theta = loss.solve_tilt(loss.log_profile_estimate, log_target, power, sign)
+    for _ in range(3):
+        law, check = TiltedLaw(loss, theta), TiltedLaw(loss, power + 0.93 * (theta - power), 1.15)
+        found, slope = _solve_epsilon(law, log_target, direction)
+        first, second = (float(_log_delta_near(one, np.array([found]), direction)[0]) for one in (law, check))
+        error = abs(first - second) + abs(first - log_target) + _FLOOR * (1.0 + abs(first))
+        if slope < 0.0 and error < _PROMISE:
+            return found, error / -slope + 1e-14 * (1.0 + abs(found))
+        theta = loss.tilt_with_mean(sign * found, power, sign)
+    raise AccuracyError("Fourier inversion of the privacy profile was not accurate")
+
+
+def _solve_epsilon(law: TiltedLaw, log_target: float, direction: str) -> tuple[float, float]:
+    """(ε, d log δ/dε there) with log δ(ε) = log_target on this law: secant steps kept inside a bisection."""
+    sign = 1.0 if direction == "remove" else -1.0
+    low, high = (law.low, law.high) if sign > 0.0 else (-law.high, -law.low)
+    at, slope, step = sign * law.mean, math.nan, 1e-4 * law.std
+    for _ in range(80):
+        here, near = (float(v) - log_target for v in _log_delta_near(law, np.array([at, at + step]), direction))
+        low, high = (at, high) if here > 0.0 else (low, at)
+        slope = (near - here) / step
+        new = at - here / slope if slope < 0.0 else math.nan
+        if not low < new < high:
+            new = 0.5 * (low + high)
+        moved, at = abs(new - at), new
+        if moved < 1e-11 * law.std:
+            break
+    return at, slope
+
+
+def _recursion_log_delta(profile: Profile, epsilon: float, direction: str) -> float:
+    y = np.array([(epsilon if direction == "remove" else -epsilon) - profile.minimum])
+    h = float(profile(y)[0])
+    if direction == "remove":
+        return math.log(h) if h > 0.0 else -math.inf
+    # Put–call parity: E_ν(1 − e^{ε+L})_+ = 1 − e^ε + e^ε·δ_remove(−ε). The difference cancels to about 1e-14.
+    value = -math.expm1(epsilon) + math.exp(epsilon) * h
+    if value < 1e-8:
+        raise AccuracyError("this tail is too small for the recursion")
+    return math.log(value)
+
+
+def _epsilon_by_recursion(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
+    if direction == "add":
+        # L ≥ minimum, so δ = 0 from ε = −minimum on: where the recursion cannot resolve δ, that end is still a valid ε.
+        low, high = -math.inf, -loss.minimum
+        top = max(loss.cumulants(0.0).mean + 8.0 * math.sqrt(loss.cumulants(0.0).variance), 0.0) - loss.minimum
+    else:
+        # δ(ε) ≤ inf_s exp(K(1+s) − sε): with s at K′(1+s) = ε this end is feasible.
+        theta = loss.solve_tilt(lambda tilt: loss.log_chernoff(tilt) + loss.cumulants(tilt).mean, log_target, 1.0, 1.0)
+        low, high = loss.minimum, loss.cumulants(theta).mean
+        top = high - loss.minimum
+    top = max(top, 1e-9)
+    found = []
+    for refine, stretch in ((1.0, 1.0), (0.85, 1.03)):
+        profile = Profile(loss, stretch * top, refine)
+        bottom = max(low, -(profile.top + loss.minimum)) if direction == "add" else low
+        a, b = bottom, high
+        for _ in range(200):
+            middle = 0.5 * (a + b)
+            if not a < middle < b:
+                break
+            try:
+                above = _recursion_log_delta(profile, middle, direction) > log_target
+            except (AccuracyError, ValueError):
+                above = False
+            a, b = (middle, b) if above else (a, middle)
+        found.append(b)
+    if direction == "add" and log_target < math.log(1e-8):
+        return high, 0.0
+    error = abs(found[0] - found[1]) + 1e-13 * (1.0 + abs(found[0]))
+    if error > 1e-6 * (1.0 + abs(found[0])):
+        raise AccuracyError("epsilon could not be computed to 1e-6: use method='pld'")
+    return found[0], error
