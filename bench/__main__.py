@@ -23,7 +23,7 @@ def main() -> None:
     results = {}
     for name in arguments.only or cases.ALL:
         case = cases.ALL[name](limits, arguments.quick)
-        timings = harness.measure(case, rounds=3 if arguments.quick else 9, seconds=2 if arguments.quick else 15)
+        timings = harness.measure(case, rounds=3 if arguments.quick else 9, seconds=2 if arguments.quick else 6)
         harness.show(case, timings)
         results[name] = (case, timings)
     stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")

@@ -72,7 +72,7 @@ def clip_scores(limits: Limits, quick: bool) -> Case:
 
 
 def solve_labels(limits: Limits, quick: bool) -> Case:
-    problems, n, d = (32, 50, 200) if quick else (256, 50, 200)
+    problems, n, d = (32, 50, 200) if quick else (128, 50, 200)
     rng = np.random.default_rng(0)
     jacobian = rng.standard_normal((problems, n, d))
     gradient = np.einsum("bnd,bn->bd", jacobian, rng.uniform(-1, 1, (problems, n))) / n
@@ -93,7 +93,7 @@ def solve_labels(limits: Limits, quick: bool) -> Case:
 
 
 def mixture_log_ratio(limits: Limits, quick: bool) -> Case:
-    samples, steps = (100_000, 100) if quick else (1_000_000, 100)
+    samples, steps = (100_000, 100) if quick else (300_000, 100)
     rate, sigma = 0.1, 1.0
     rng = np.random.default_rng(0)
 
@@ -137,7 +137,7 @@ def mixture_log_ratio(limits: Limits, quick: bool) -> Case:
 
 
 def mixture_tail(limits: Limits, quick: bool) -> Case:
-    samples, steps = (100_000, 100) if quick else (1_000_000, 100)
+    samples, steps = (100_000, 100) if quick else (300_000, 100)
     arguments = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": steps, "under": "alternative"}
     thresholds = np.linspace(-2, 6, 10)
 
