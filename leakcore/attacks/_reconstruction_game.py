@@ -39,8 +39,8 @@ class ReconstructionGame(Result):
     prior_size: n; chance is 1/n.
     clipped, gradients: how many of the candidates' gradients, over all runs, steps and candidates, had norm C after
         clipping, and how many there were. Unclipped gradients are weaker signals than the bound assumes.
-    cosine_units: Σ over runs of round(2⁴⁰ · the run's mean cosine between two candidates' gradients). The bound
-        assumes one alternative, the orthogonal curve cosine 0.
+    cosine_units: Σ over runs of round(2⁴⁰ · the run's mean cosine between a candidate's gradient and the nearest other
+        candidate's). Near ones are hard to tell apart; the orthogonal curve assumes 0.
     run_ranges: [first, stop) of the runs counted, sorted, disjoint.
     settings: everything that defines the game; games merge only where it is equal.
     """
@@ -63,8 +63,8 @@ class ReconstructionGame(Result):
         return self.clipped / self.gradients if self.gradients else float("nan")
 
     @property
-    def mean_cosine(self) -> float:
-        """Mean cosine between the gradients of two candidates, over pairs, steps and runs; NaN without steps."""
+    def nearest_cosine(self) -> float:
+        """Cosine between a candidate's gradient and the nearest other's, mean over all of them; NaN without steps."""
         return self.cosine_units / (_FIXED_POINT * self.trials) if self.gradients else float("nan")
 
     def merge(self, other: ReconstructionGame) -> ReconstructionGame:

@@ -177,4 +177,4 @@ class Trainer:
         out.dots[:, step] = self._candidates.scores(rows, observed).numpy()
         out.norms[:, step] = self._candidates.clipped_norms().numpy()
         if out.cosine is not None:
-            out.cosine += self._candidates.mean_cosine(rows).numpy()
+            out.cosine += self._candidates.nearest_cosine(rows).numpy()

@@ -143,7 +143,7 @@ class Ensemble:
                 extra rows, and whether they were sampled, he does not know. ḡ_t is then what the extra rows and the
                 noise left, and is computed as that, without the cancellation. False: ḡ_t = g_t, the weaker attacker of
                 their Appendix E.
-            candidate_cosines: also report how parallel the candidates' gradients are.
+            candidate_cosines: also report how close each candidate's gradient is to the nearest other's.
             initial: ready-made initial parameters, (parameters,) or (runs, parameters), flat in the order of
                 `models.mlp(...).parameters()`.
             noise: ready-made standard normal variates (runs, steps, parameters), in the same order.

@@ -145,15 +145,16 @@ class Pass:
             return self.norms.clamp(max=self._max_grad_norm)
         return self.norms * self.factors
 
-    def mean_cosine(self, rows: Rows) -> torch.Tensor:
-        """(slots,): mean over pairs of distinct rows of the cosine between their gradients (clipping changes none).
+    def nearest_cosine(self, rows: Rows) -> torch.Tensor:
+        """(slots,): mean over rows of the largest cosine between a row's gradient and another's (clipping changes none).
 
-        (‖Σ_b u_b‖² − Σ_b ‖u_b‖²) / (n(n − 1)), u_b = ∇ℓ_b/‖∇ℓ_b‖. A zero gradient counts as orthogonal to all.
+        ⟨∇ℓ_b, ∇ℓ_c⟩ = Σ_layers ⟨δ_b, δ_c⟩·⟨(a_b, 1), (a_c, 1)⟩. A zero gradient counts as orthogonal to all.
         """
         unit = torch.where(self.norms > 0, self.norms.reciprocal(), 0.0)
-        total = torch.zeros_like(unit[:, 0])
+        gram = unit.new_zeros((len(unit), rows.count, rows.count))
         for layer, delta in enumerate(self.deltas):
             inputs = rows.inputs if layer == 0 else self._post[layer - 1].transpose(1, 2)
-            total += torch.bmm(delta * unit.unsqueeze(1), inputs).square_().sum((1, 2))
-        n = rows.count
-        return (total - (unit > 0).sum(1)) / (n * (n - 1))
+            gram += torch.bmm(delta.transpose(1, 2), delta) * torch.matmul(inputs, inputs.transpose(-1, -2))
+        gram *= unit.unsqueeze(1) * unit.unsqueeze(2)
+        gram.diagonal(dim1=1, dim2=2).fill_(-1.0)
+        return gram.amax(2).mean(1)

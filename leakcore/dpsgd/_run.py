@@ -22,8 +22,8 @@ class EnsembleRun:
     parameters: (runs, parameters), flat in the order of `models.mlp(...).parameters()`.
     dots: (runs, steps, candidates), ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩; None without candidates.
     norms: (runs, steps, candidates), ‖clip_C(∇ℓ(θ_t, z_i))‖; exactly C where clipped.
-    cosine: (runs,) float64, mean cosine between the gradients of two candidates, over pairs and steps; None unless
-        asked for.
+    cosine: (runs,) float64, cosine between a candidate's gradient and the most similar other candidate's, mean over
+        candidates and steps; None unless asked for.
     """
 
     layers: tuple[int, ...]
