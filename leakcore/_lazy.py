@@ -1,4 +1,4 @@
-"""PEP 562: a package's public names are looked up in its private modules at first use, so that importing it is cheap."""
+"""PEP 562: a package's public names are looked up in its private modules at first use, so importing it is cheap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results carry their guarantee: what kind of number it is, how sure, for which neighbours, and where the formula is from.
+"""Results carry their guarantee: what kind of number, how sure, for which neighbours, and where the formula is from.
 
 Every public bound and audit returns a frozen subclass of `Result`. Results compare by identity (they may hold arrays).
 """
@@ -61,7 +61,7 @@ class Result:
     """A number with its guarantee.
 
     value: float, or float64 array.
-    kind: "upper" (no attacker does better), "lower" (a proof that at least this much leaks) or "estimate" (no guarantee).
+    kind: "upper" (no attacker does better), "lower" (proof that at least this much leaks) or "estimate" (no guarantee).
     confidence: probability with which the guarantee holds; None when it is deterministic.
     interval: (low, high) around `value`, None where none is offered; for a deterministic method it is its error bound.
     method: the algorithm that produced the number.

@@ -94,7 +94,7 @@ def one_of(*allowed: str, **kwargs: Any) -> str:
 
 
 def real_array(allowed: str, ok: Callable[[np.ndarray], np.ndarray], **kwargs: Any) -> np.ndarray:
-    """A float64 array (any shape, 0-d included) whose entries all satisfy `ok`; the error shows the first that does not."""
+    """A float64 array (any shape) whose entries all satisfy `ok`; the error shows the first that does not."""
     name, value = _one(kwargs)
     try:
         out = np.asarray(value, dtype=np.float64)

@@ -40,7 +40,8 @@ def _allowed(part: str) -> set[str]:
 
 
 def _imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Every module a file imports, at its top or inside a function; names under TYPE_CHECKING too (they are arrows as well)."""
+    """Every module a file imports, at its top or inside a function; names under TYPE_CHECKING too (they are arrows as "
+    "well)."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -64,7 +65,9 @@ def _arrow_violations(part: str, imports: list[tuple[str, int]]) -> list[str]:
     targets = ((name.split("."), line) for name, line in imports if name.startswith("leakcore."))
     # `from leakcore import kernels` and `from leakcore.kernels import x` both have the part second.
     return [
-        f"line {line}: {'.'.join(name)}" for name, line in targets if name[1] not in allowed | {"__version__", "reference"}
+        f"line {line}: {'.'.join(name)}"
+        for name, line in targets
+        if name[1] not in allowed | {"__version__", "reference"}
     ]
 
 
@@ -96,10 +99,14 @@ def test_reference_imports_numpy_and_scipy_only() -> None:
     for path in (PACKAGE / "reference").glob("*.py"):
         for name, line in _imports(path):
             root = name.split(".")[0]
-            assert root in stdlib | {"numpy", "scipy"} or name.startswith("leakcore.reference"), f"{path.name}:{line}: {name}"
+            assert root in stdlib | {"numpy", "scipy"} or name.startswith("leakcore.reference"), (
+                f"{path.name}:{line}: {name}"
+            )
 
 
-@pytest.mark.parametrize("path", [p for p in _files() if _part(p) in TORCH_FREE], ids=lambda p: str(p.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", [p for p in _files() if _part(p) in TORCH_FREE], ids=lambda p: str(p.relative_to(PACKAGE))
+)
 def test_torch_is_not_imported_where_it_may_be_absent(path: Path) -> None:
     assert [f"line {line}: {name}" for name, line in _imports(path) if name.split(".")[0] == "torch"] == []
 

@@ -34,7 +34,7 @@ def test_results_are_frozen_and_compare_by_identity() -> None:
     one = result()
     with pytest.raises(AttributeError):
         one.value = 2.0  # type: ignore[misc]
-    assert one == one  # noqa: PLR0124
+    assert one == one
     assert one != result()
 
 

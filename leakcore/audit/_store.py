@@ -1,7 +1,7 @@
 """Finished pieces of an interrupted audit, so that it loses nothing: one JSON file a piece, written atomically.
 
-The folder is bound to one configuration and version by a digest; pieces of any other are refused by being ignored. It is
-removed when the report has been written.
+The folder is bound to one configuration and version by a digest; pieces of any other are refused by being ignored. It
+is removed when the report has been written.
 """
 
 from __future__ import annotations

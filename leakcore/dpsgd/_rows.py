@@ -146,7 +146,7 @@ class Pass:
         return self.norms * self.factors
 
     def nearest_cosine(self, rows: Rows) -> torch.Tensor:
-        """(slots,): mean over rows of the largest cosine between a row's gradient and another's (clipping changes none).
+        """(slots,): mean over rows of the largest cosine of a row's gradient with another's (clipping changes none).
 
         ⟨∇ℓ_b, ∇ℓ_c⟩ = Σ_layers ⟨δ_b, δ_c⟩·⟨(a_b, 1), (a_c, 1)⟩. A zero gradient counts as orthogonal to all.
         """

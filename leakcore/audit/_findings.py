@@ -1,0 +1,218 @@
+"""What the numbers say, in plain sentences: each with its kind, confidence and adjacency, and never one more than was "
+"measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leakcore._results import require_same_adjacency
+from leakcore.audit._format import guarantee, interval, number, percent, power
+
+if TYPE_CHECKING:
+    from leakcore.audit._config import AuditConfig
+    from leakcore.audit._labels import LabelStudy
+    from leakcore.audit._reconstruction import ReconstructionPoint
+
+
+def title(config: AuditConfig, claimed: ReconstructionPoint) -> str:
+    """The configuration in one line."""
+    layers = "–".join(map(str, (64, *config.hidden, 10)))
+    batch = "full batches" if config.sample_rate == 1 else f"Poisson sampling q = {config.sample_rate:g}"
+    return (
+        f"DP-SGD on digits, MLP {layers} {config.activation.upper()}, {config.num_rows:,} rows, {config.steps} steps, "
+        f"{batch}, C = {config.max_grad_norm:g}, σ = {number(claimed.noise_multiplier, 5)}, claimed ε = "
+        f"{number(claimed.epsilon.value)} at δ = {power(config.delta)}"
+    )
+
+
+def contradictions(points: list[ReconstructionPoint]) -> list[str]:
+    """Claims that an attack disproved: its corrected lower limit lies above a bound of the same adjacency."""
+    found = []
+    for p in points:
+        require_same_adjacency(p.attack, p.bound)
+        if p.attack_lower > float(p.bound.value):
+            found.append(
+                f"At ε = {number(p.epsilon.value)} the attack's corrected lower limit {percent(p.attack_lower)} is "
+                f"above the bound {percent(float(p.bound.value))}."
+            )
+        require_same_adjacency(p.epsilon_audited, p.epsilon)
+        if float(p.epsilon_audited.value) > float(p.epsilon.value):
+            found.append(
+                f"The attack proves ε ≥ {number(float(p.epsilon_audited.value))} ({guarantee(p.epsilon_audited)}), "
+                f"above the claimed {number(p.epsilon.value)}."
+            )
+    return found
+
+
+def verdict(points: list[ReconstructionPoint]) -> str:
+    """One sentence for the top of the page."""
+    found = contradictions(points)
+    if found:
+        return " ".join(found) + " Either the mechanism is not what it claims to be, or its accounting is wrong."
+    p = next(q for q in points if q.claimed)
+    return (
+        f"At σ = {number(p.noise_multiplier, 4)} no attacker who holds a prior of {p.prior_size} candidates names the "
+        f"target with probability above {percent(float(p.bound.value))} ({guarantee(p.bound)}); the best attack we ran "
+        f"reached {percent(float(p.attack.value))} ({interval(p.attack)}). No attack at any noise level proved more "
+        "than was claimed."
+    )
+
+
+def sentences(config: AuditConfig, points: list[ReconstructionPoint], labels: LabelStudy) -> list[str]:
+    """The findings, most important first."""
+    p = next(q for q in points if q.claimed)
+    out = [_accountant(config, p), _bound(config, p), _attack(p), *_gaps(p), _audited(p)]
+    return out + _labels(labels)
+
+
+def _accountant(config: AuditConfig, p: ReconstructionPoint) -> str:
+    others = [
+        f"{name} {number(r.value)}" for name, r in (("PLD", p.epsilon_pld), ("RDP", p.epsilon_rdp)) if r is not None
+    ]
+    beside = f" dp-accounting gives {' and '.join(others)} for the same." if others else ""
+    return (
+        f"The accountant: σ = {number(p.noise_multiplier, 5)} over {config.steps} steps is ε = "
+        f"{number(p.epsilon.value)} at δ = {power(config.delta)} ({guarantee(p.epsilon)}).{beside} Against replacing a "
+        f"row instead of removing it, the same run is ε = {number(p.epsilon_replace.value)} "
+        f"({guarantee(p.epsilon_replace)}): another question, not a contradiction."
+    )
+
+
+def _bound(config: AuditConfig, p: ReconstructionPoint) -> str:
+    rdp = ""
+    if p.bound_rdp is not None:
+        rdp = f" The older bound through Rényi divergence only promises {percent(float(p.bound_rdp.value))}."
+    return (
+        "What no attacker can beat: knowing all rows but one, every noisy gradient, every model, and that the missing "
+        f"row is one of {config.prior_size} equally likely candidates, an attacker names it with probability at most "
+        f"{percent(float(p.bound.value))} ({guarantee(p.bound)}). Guessing gives {percent(1 / config.prior_size)}.{rdp}"
+    )
+
+
+def _attack(p: ReconstructionPoint) -> str:
+    return (
+        f"What an attacker did: the prior-aware attack named the target in {p.attack.hits} of {p.attack.trials} "
+        f"independent trainings, {percent(float(p.attack.value))} (interval {interval(p.attack)}; "
+        f"{guarantee(p.attack)})."
+    )
+
+
+def _gaps(p: ReconstructionPoint) -> list[str]:
+    if p.reference is None:
+        return []
+    bound, middle, attack = float(p.bound.value), float(p.reference.value), float(p.attack.value)
+    first = (
+        f"Why the bound is higher ({percent(bound)} against {percent(middle)}): it must hold for every prior with κ = "
+        f"1/{p.prior_size} and is reached by telling the target from one alternative. Choosing among candidates does "
+        "not reach it when their gradients are all clipped and orthogonal; the middle number is that case's optimum "
+        "(an estimate: a model of the candidates, no guarantee for these)."
+    )
+    facts = (
+        f"{percent(p.clipped_share)} of the candidates' gradients were clipped, and the cosine between a candidate's "
+        f"gradient and the nearest other's was {p.nearest_cosine:.2f} on average"
+    )
+    low, high = (float(v) for v in p.attack.interval) if p.attack.interval else (attack, attack)
+    if low <= middle <= high:
+        second = (
+            f"The attack agrees with that optimum within its interval. In this run {facts}; correlated or unclipped "
+            "gradients help the defender, anti-correlated ones the attacker."
+        )
+    elif attack < middle:
+        second = (
+            f"Why the attack is lower still ({percent(attack)}): correlated or unclipped gradients help the defender. "
+            f"In this run {facts}."
+        )
+    else:
+        second = (
+            f"The attack is above the orthogonal optimum ({percent(attack)} against {percent(middle)}): {facts}, and "
+            "candidates whose gradients point apart are easier to tell from each other than orthogonal ones."
+        )
+    return [first, second]
+
+
+def _audited(p: ReconstructionPoint) -> str:
+    return (
+        f"What the attack proves: ε ≥ {number(float(p.epsilon_audited.value), 3)} ({guarantee(p.epsilon_audited)}). A "
+        f"game with {p.prior_size} candidates cannot prove more than log {p.prior_size} = "
+        f"{number(p.audit_ceiling, 3)}, so this is a check that nothing is broken, not a measurement of ε."
+    )
+
+
+def _labels(study: LabelStudy) -> list[str]:
+    clean = next(o for o in study.outcomes if o.noise_multiplier == 0)
+    out = [
+        (
+            f"Labels without noise: one averaged last-layer gradient of {study.batch_size} rows gave away "
+            f"{clean.right} of {clean.determined} determined labels ({percent(float(clean.recovered.value))}); "
+            f"{clean.labels - clean.determined} of {clean.labels} were undetermined and are reported as such, never "
+            "guessed."
+        )
+    ]
+    noisy = [o for o in study.outcomes if o.noise_multiplier > 0 and o.claimed]
+    for o in noisy:
+        lower = o.lower["likelihood-ratio"]
+        if o.replacement is not None:
+            require_same_adjacency(lower, o.replacement)
+            out.append(
+                f"Labels with clipping and the noise of ε = {number(o.epsilon)} (σ = {number(o.noise_multiplier, 3)}): "
+                f"{percent(float(o.recovered.value))} of the determined labels were right ({interval(o.recovered)}; "
+                f"{guarantee(o.recovered)}); always answering the majority class gives {percent(o.majority)}. For the "
+                "most exposed label of these batches one step leaks a label-ε of at least "
+                f"{number(float(lower.value), 3)} ({guarantee(lower)}), and at most "
+                f"{number(float(o.replacement.value), 3)} by the accountant ({guarantee(o.replacement)})."
+            )
+    return out
+
+
+def figure_alt(points: list[ReconstructionPoint]) -> str:
+    """The figure for those who do not see it."""
+    parts = [
+        f"at ε {number(p.epsilon.value)} attack {percent(float(p.attack.value))}, bound {percent(float(p.bound.value))}"
+        for p in points
+    ]
+    return "Probability of naming the target against ε: " + "; ".join(parts) + "."
+
+
+def figure_caption(config: AuditConfig, points: list[ReconstructionPoint]) -> str:
+    """What to conclude from the figure."""
+    tail = (
+        "Every attack interval lies at or below the bound."
+        if not contradictions(points)
+        else "An attack lies ABOVE its bound."
+    )
+    return (
+        f"The attack (points with {100 * config.confidence:g}% intervals, each for its own point) stays under what no "
+        f"attacker can beat (solid). {tail} The dash-dotted curve is the best possible attack if the candidates' "
+        "gradients were orthogonal and all clipped."
+    )
+
+
+def assumptions(config: AuditConfig) -> list[str]:
+    """What must hold for the report to mean what it says."""
+    batches = "on full batches" if config.sample_rate == 1 else f"with Poisson sampling at rate {config.sample_rate:g}"
+    mechanism = (
+        f"The mechanism is DP-SGD with per-sample clipping at C and Gaussian noise σC on the sum, {batches}. The "
+        "bounds are statements about that mechanism."
+    )
+    reconstruction = (
+        "Reconstruction attacker: knows every training row but the target and which of them were in each batch, the "
+        f"initial model, every intermediate model and noisy gradient, and a prior of {config.prior_size} equally "
+        "likely candidates. Adjacency: add/remove."
+    )
+    independence = (
+        "Attack runs are independent: fresh noise, initial parameters and candidates for each; the known rows are the "
+        "same in all runs."
+    )
+    gate = (
+        "The gate compares each attack's lower limit, corrected for the number of noise levels, with the bound of the "
+        f"same adjacency; it fails a correct mechanism with probability at most {1 - config.gate_confidence:.2g}."
+    )
+    label = (
+        "Label attacker: knows the model and the inputs of the batch, and sees one released last-layer gradient. "
+        "Adjacency: replacement (a flipped label); no amplification by sampling, because the attacker knows the batch."
+    )
+    noise = (
+        "The noise comes from a statistical, not a cryptographic, generator: right for an audit, wrong for a model to "
+        "be released."
+    )
+    return [mechanism, reconstruction, independence, gate, label, noise]

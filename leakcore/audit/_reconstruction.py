@@ -1,0 +1,226 @@
+"""The reconstruction section: for each noise level the accountant's ε, the upper bounds, and the attack played for "
+"real."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from leakcore import accounting, attacks, bounds, datasets, dpsgd, numerics
+from leakcore._results import Assumptions, Result
+from leakcore.audit._config import AuditConfig
+from leakcore.audit._store import PartialResults
+
+Progress = Callable[[str, int, int], object]
+"""Called as progress(task, done, total)."""
+
+_PIECE = 256
+"""Runs per stored piece: a few seconds of work, the most that an interruption can lose."""
+_CURVE_POINTS = 24
+"""Noise levels of the figure's curves, between the audited ones."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ReconstructionPoint:
+    """One noise level.
+
+    claimed: whether it is the audited configuration or a point of the sweep.
+    epsilon, epsilon_pld, epsilon_rdp: the accountants, add/remove. epsilon_replace: the same mechanism under
+        replacement.
+    bound, bound_rdp: upper bounds on reconstruction success at κ = 1/n. reference: the optimum for orthogonal
+    candidates (full batches only). attack: the game. attack_lower: its one-sided Clopper–Pearson lower limit at the
+    gate's confidence, corrected for the number of noise levels. epsilon_audited: what it proves. Fields that need dp-
+    accounting are None without it.
+    """
+
+    claimed: bool
+    prior_size: int
+    noise_multiplier: float
+    epsilon: Result
+    epsilon_pld: Result | None
+    epsilon_rdp: Result | None
+    epsilon_replace: Result
+    bound: Result
+    bound_rdp: Result | None
+    reference: Result | None
+    attack: attacks.ReconstructionGame
+    attack_lower: float
+    epsilon_audited: Result
+    clipped_share: float
+    nearest_cosine: float
+    audit_ceiling: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class BoundCurve:
+    """Success probabilities over ε for the figure: exact bound, RDP bound (None without dp-accounting), orthogonal "
+    "optimum (q = 1 only)."""
+
+    delta: float
+    chance: float
+    epsilon: np.ndarray
+    noise_multiplier: np.ndarray
+    bound: np.ndarray
+    bound_rdp: np.ndarray | None
+    reference: np.ndarray | None
+
+
+def noise_levels(config: AuditConfig) -> list[tuple[float, bool]]:
+    """(σ, claimed) of every audited level, the least noise last."""
+    if config.epsilon is None:
+        assert config.noise_multiplier is not None
+        claimed, others = config.noise_multiplier, list(config.sweep)
+    else:
+        claimed, others = _noise_for(config, config.epsilon), [e for e in config.sweep if e != config.epsilon]
+    levels = [(claimed, True), *((_noise_for(config, e), False) for e in others)]
+    return sorted(levels, reverse=True)
+
+
+def study(
+    config: AuditConfig, pieces: PartialResults, progress: Progress
+) -> tuple[list[ReconstructionPoint], BoundCurve]:
+    """Every noise level of the audit, and the curves between them."""
+    levels = noise_levels(config)
+    points = []
+    for number, (noise, claimed) in enumerate(levels):
+        game = _play(config, noise, number, len(levels), pieces, progress)
+        points.append(_point(config, noise, claimed, game, len(levels)))
+    return points, _curve(config, points)
+
+
+def _noise_for(config: AuditConfig, epsilon: float) -> float:
+    found = accounting.noise_multiplier(
+        epsilon=epsilon, delta=config.delta, sample_rate=config.sample_rate, steps=config.steps
+    )
+    return float(found.value)
+
+
+def _play(
+    config: AuditConfig, noise: float, number: int, of: int, pieces: PartialResults, progress: Progress
+) -> attacks.ReconstructionGame:
+    data = datasets.digits()
+    known = config.num_rows - 1
+    if known + config.prior_size > len(data.labels):
+        raise ValueError(
+            f"num_rows={config.num_rows}, prior_size={config.prior_size}: digits has {len(data.labels)} rows, so "
+            "num_rows - 1 + prior_size must be at most that"
+        )
+    ensemble = dpsgd.Ensemble(
+        (data.features.shape[1], *config.hidden, data.num_classes),
+        config.activation,
+        noise_multiplier=noise,
+        max_grad_norm=config.max_grad_norm,
+        learning_rate=config.learning_rate,
+        steps=config.steps,
+        sample_rate=config.sample_rate,
+        expected_batch_size=config.sample_rate * config.num_rows,
+        seed=config.seed,
+    )
+    task = f"attack {number + 1} of {of} (σ = {noise:.3g})"
+    total: attacks.ReconstructionGame | None = None
+    for first in range(0, config.runs, _PIECE):
+        count = min(_PIECE, config.runs - first)
+
+        def play(first: int = first, count: int = count) -> dict[str, object]:
+            game = attacks.reconstruction_game(
+                ensemble,
+                data.features[:known],
+                data.labels[:known],
+                data.features[known:],
+                data.labels[known:],
+                prior_size=config.prior_size,
+                runs=count,
+                first_run=first,
+                confidence=config.confidence,
+                progress=lambda done, _: progress(task, first + done, config.runs),
+            )
+            return game.state()
+
+        piece = attacks.ReconstructionGame.from_state(pieces.get_or_run(f"game-{noise!r}-{first}", play))
+        progress(task, first + count, config.runs)
+        total = piece if total is None else total.merge(piece)
+    assert total is not None
+    return total
+
+
+def _point(
+    config: AuditConfig, noise: float, claimed: bool, game: attacks.ReconstructionGame, levels: int
+) -> ReconstructionPoint:
+    mechanism = (noise, config.sample_rate, config.steps)
+    kappa = 1 / config.prior_size
+    miss = (1 - config.gate_confidence) / levels
+    lower = float(numerics.clopper_pearson(game.hits, game.trials, confidence=1 - miss, side="lower")[0])
+    return ReconstructionPoint(
+        claimed=claimed,
+        prior_size=config.prior_size,
+        noise_multiplier=noise,
+        epsilon=accounting.epsilon(*mechanism, delta=config.delta),
+        epsilon_pld=_optional(lambda: accounting.epsilon(*mechanism, delta=config.delta, method="pld")),
+        epsilon_rdp=_optional(lambda: accounting.epsilon(*mechanism, delta=config.delta, method="rdp")),
+        epsilon_replace=accounting.epsilon(*mechanism, delta=config.delta, adjacency="replace"),
+        bound=bounds.reconstruction(*mechanism, kappa=kappa),
+        bound_rdp=_optional(lambda: bounds.reconstruction_rdp(*mechanism, kappa=kappa)),
+        reference=bounds.orthogonal_success(noise, config.steps, config.prior_size)
+        if config.sample_rate == 1
+        else None,
+        attack=game,
+        attack_lower=lower,
+        epsilon_audited=_audited(config, game, lower, 1 - miss * levels),
+        clipped_share=game.clipped_share,
+        nearest_cosine=game.nearest_cosine,
+        audit_ceiling=math.log(config.prior_size),
+    )
+
+
+def _audited(config: AuditConfig, game: attacks.ReconstructionGame, lower: float, confidence: float) -> Result:
+    """ε ≥ log(n(s − δ)): under (ε, δ)-DP the target is named with probability s ≤ e^ε/n + δ.
+
+    Without the target the guess is independent of which candidate would have been it, so it is right with probability
+    1/n.
+    """
+    excess = config.prior_size * (lower - config.delta)
+    return Result(
+        value=math.log(excess) if excess > 1 else 0.0,
+        kind="lower",
+        confidence=confidence,
+        interval=None,
+        method="naming the target against naming it when it is absent",
+        assumptions=Assumptions(
+            "add-remove",
+            game.assumptions.attacker,
+            (f"simultaneous over the audited noise levels; cannot exceed log {config.prior_size}",),
+        ),
+        seed=config.seed,
+        provenance="definition of (ε, δ)-differential privacy, on the game of Hayes et al. 2023, Section 2",
+    )
+
+
+def _optional(call: Callable[[], Result]) -> Result | None:
+    """The result, or None where dp-accounting is not installed."""
+    try:
+        return call()
+    except ImportError:
+        return None
+
+
+def _curve(config: AuditConfig, points: list[ReconstructionPoint]) -> BoundCurve:
+    noise = np.array([p.noise_multiplier for p in points])
+    grid = np.geomspace(noise.max() * 1.25, noise.min() / 1.25, _CURVE_POINTS)
+    kappa = 1 / config.prior_size
+    mechanisms = [(float(s), config.sample_rate, config.steps) for s in grid]
+    full = config.sample_rate == 1
+    rdp = [_optional(lambda m=m: bounds.reconstruction_rdp(*m, kappa=kappa)) for m in mechanisms]  # type: ignore[misc]
+    return BoundCurve(
+        delta=config.delta,
+        chance=kappa,
+        noise_multiplier=grid,
+        epsilon=np.array([float(accounting.epsilon(*m, delta=config.delta).value) for m in mechanisms]),
+        bound=np.array([float(bounds.reconstruction(*m, kappa=kappa).value) for m in mechanisms]),
+        bound_rdp=None if any(r is None for r in rdp) else np.array([float(r.value) for r in rdp if r is not None]),
+        reference=np.array([float(bounds.orthogonal_success(s, config.steps, config.prior_size).value) for s in grid])
+        if full
+        else None,
+    )

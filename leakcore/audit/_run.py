@@ -1,0 +1,94 @@
+"""The main job: a configuration becomes a report, piece by piece, so that an interruption loses seconds and never a "
+"report."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from leakcore.audit import _labels, _reconstruction
+from leakcore.audit._config import AuditConfig
+from leakcore.audit._doctor import environment
+from leakcore.audit._report import AuditReport
+from leakcore.audit._store import PartialResults
+
+Progress = Callable[[str, int, int], object]
+
+
+def run(
+    config: AuditConfig | None = None, *, folder: str | Path | None = None, progress: Progress | None = None
+) -> AuditReport:
+    """Audit one DP-SGD configuration: accountants, bounds, attacks, label study.
+
+    Args:
+        config: what to do; None is the default configuration.
+        folder: where report.html and report.json are written, each atomically, when everything is done. Until then
+            finished pieces are kept in folder/partial, bound to this very configuration, and a later call goes on from
+            them. None: write nothing.
+        progress: called as progress(task, done, total); `progress_bars()` makes one for a terminal.
+
+    Returns an `AuditReport`; `.passed` is False when an attack proved more leakage than the configuration claims.
+
+    Deterministic: the same configuration gives the same numbers on one machine, interrupted or not, on any number of
+    threads. Raises ValueError or TypeError that names the field before any work is done.
+    """
+    config = AuditConfig() if config is None else config
+    if not isinstance(config, AuditConfig):
+        raise TypeError(f"config={config!r}: must be an AuditConfig")
+    report_progress = progress or (lambda task, done, total: None)
+    started = time.monotonic()
+    target = None if folder is None else Path(folder)
+    if target is not None:
+        _require_writable(target)
+    pieces = PartialResults(None if target is None else target / "partial", config.digest())
+    points, curve = _reconstruction.study(config, pieces, report_progress)
+    labels = _labels.study(config, points, report_progress)
+    report = AuditReport(
+        config=config,
+        points=points,
+        curve=curve,
+        labels=labels,
+        environment=environment(),
+        seconds=time.monotonic() - started,
+    )
+    if target is not None:
+        report.to_html(target / "report.html")
+        report.to_json(target / "report.json", indent=2)
+        pieces.remove()
+    return report
+
+
+def progress_bars() -> Progress:
+    """A progress callback that draws one tqdm bar per task on standard error."""
+    from tqdm import tqdm
+
+    bars: dict[str, Any] = {}
+
+    def show(task: str, done: int, total: int) -> None:
+        if task not in bars:
+            for bar in bars.values():
+                bar.close()
+            bars.clear()
+            # The first report may already hold restored pieces: they are no measure of speed.
+            bars[task] = tqdm(total=total, desc=task, initial=0, unit="", leave=True, dynamic_ncols=True)
+        bar = bars[task]
+        bar.update(done - bar.n)
+        if done >= total:
+            bar.close()
+
+    return show
+
+
+def _require_writable(folder: Path) -> None:
+    """Fail before the work, not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        with contextlib.suppress(FileNotFoundError):
+            probe.unlink()
+    except OSError as error:
+        raise ValueError(f"folder={str(folder)!r}: cannot be written ({error.strerror})") from error

@@ -1,0 +1,208 @@
+"""The `leakcore` command. Exit codes: 0 done, 1 a gate failed, 2 bad input, 130 interrupted.
+
+Only click is imported at the top: `leakcore bound` must answer in well under a second.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from leakcore import __version__
+
+T = TypeVar("T")
+
+
+class _Failure(click.ClickException):
+    """Bad input, as the library words it."""
+
+    exit_code = 2
+
+
+def _checked(call: Callable[[], T]) -> T:
+    """Run `call`; the library's own complaints about input become exit code 2 with its message."""
+    try:
+        return call()
+    except (ValueError, TypeError, ImportError) as error:
+        raise _Failure(str(error)) from error
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__)
+def main() -> None:
+    """Measure and bound how much a gradient leaks."""
+
+
+@main.command()
+@click.option(
+    "--noise-multiplier",
+    type=float,
+    required=True,
+    metavar="σ",
+    help="Noise standard deviation over the clipping norm.",
+)
+@click.option(
+    "--sample-rate", type=float, required=True, metavar="q", help="Poisson sampling rate; 1 for full batches."
+)
+@click.option("--steps", type=int, required=True, metavar="T", help="Number of DP-SGD steps.")
+@click.option("--prior", type=int, metavar="N", help="Uniform prior over N candidates: κ = 1/N.")
+@click.option("--kappa", type=float, help="Prior success probability κ of the attacker, in (0, 1].")
+@click.option("--log-kappa", type=float, help="Natural logarithm of κ, for priors too small for a float.")
+@click.option(
+    "--method", default="auto", show_default=True, help="auto, closed-form, exact, pld, certified or monte-carlo."
+)
+@click.option(
+    "--num-samples",
+    type=int,
+    default=1_000_000,
+    show_default=True,
+    help="Monte-Carlo samples (certified, monte-carlo).",
+)
+@click.option(
+    "--confidence", type=float, default=0.999, show_default=True, help="Confidence of a Monte-Carlo interval."
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+def bound(
+    noise_multiplier: float,
+    sample_rate: float,
+    steps: int,
+    prior: int | None,
+    kappa: float | None,
+    log_kappa: float | None,
+    method: str,
+    num_samples: int,
+    confidence: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Bound the success of any reconstruction attack on a DP-SGD run.
+
+    Example: leakcore bound --noise-multiplier 1 --sample-rate 1 --steps 1 --prior 10
+    """
+    from leakcore import bounds
+
+    given = [
+        name
+        for name, value in (("--prior", prior), ("--kappa", kappa), ("--log-kappa", log_kappa))
+        if value is not None
+    ]
+    if len(given) != 1:
+        raise click.UsageError(
+            f"give exactly one of --prior, --kappa, --log-kappa (given: {', '.join(given) or 'none'})"
+        )
+    if prior is not None:
+        if prior < 1:
+            raise click.UsageError(f"--prior {prior}: must be an integer of at least 1")
+        kappa = 1.0 / prior
+    result = _checked(
+        lambda: bounds.reconstruction(
+            noise_multiplier,
+            sample_rate,
+            steps,
+            kappa=kappa,
+            log_kappa=log_kappa,
+            method=method,
+            num_samples=num_samples,
+            confidence=confidence,
+            seed=seed,
+        )
+    )
+    if as_json:
+        click.echo(result.to_json(indent=2))
+        return
+    value, log_value = float(result.value), float(result.log_value)
+    shown = f"{value:.4f}" if value >= 1e-3 else (f"{value:.4g}" if value > 0 else f"exp({log_value:.6g})")
+    sure = "deterministic" if result.confidence is None else f"{100 * result.confidence:g}% confidence"
+    click.echo(f"reconstruction success  {shown}")
+    click.echo(f"kind        {result.kind}, {sure}, {result.adjacency} adjacency")
+    click.echo(f"method      {result.method}")
+    if result.interval is not None:
+        low, high = (float(v) for v in result.interval)
+        click.echo(f"interval    {low:.10g} to {high:.10g}")
+    click.echo(f"attacker    {result.assumptions.attacker}")
+    for note in result.assumptions.notes:
+        click.echo(f"note        {note}")
+    click.echo(f"source      {result.provenance}")
+
+
+@main.command()
+@click.option("--epsilon", type=float, help="Claimed ε (add/remove adjacency); its noise is computed.  [default: 10]")
+@click.option("--noise-multiplier", type=float, help="Noise multiplier σ, instead of --epsilon.")
+@click.option(
+    "--sweep", default="1,4,10,40", show_default=True, help="Further values of ε to audit beside it; '' for none."
+)
+@click.option("--delta", type=float, default=1e-5, show_default=True)
+@click.option("--steps", type=int, default=100, show_default=True)
+@click.option("--sample-rate", type=float, default=1.0, show_default=True)
+@click.option("--max-grad-norm", type=float, default=0.1, show_default=True)
+@click.option(
+    "--prior", "prior_size", type=int, default=10, show_default=True, help="Number of equally likely candidates."
+)
+@click.option("--num-rows", type=int, default=1000, show_default=True, help="Training rows, the target included.")
+@click.option("--runs", type=int, default=1000, show_default=True, help="Independent trainings per noise level.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("leakcore-report"), show_default=True
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON instead of tables.")
+@click.option("--quiet", is_flag=True, help="No progress bars.")
+def audit(
+    epsilon: float | None,
+    noise_multiplier: float | None,
+    sweep: str,
+    out: Path,
+    as_json: bool,
+    quiet: bool,
+    **fields: Any,
+) -> None:
+    """Audit a DP-SGD run on real data: bounds, attacks and what they prove, in one report.
+
+    Writes OUT/report.html and OUT/report.json. Interrupted, it goes on where it stopped when called again. Exits with 1
+    when an attack proves more leakage than the configuration claims.
+    """
+    from leakcore import audit as audits
+
+    try:
+        levels = tuple(float(part) for part in sweep.split(",") if part.strip())
+    except ValueError:
+        raise click.UsageError(f"--sweep {sweep}: must be numbers separated by commas") from None
+
+    def configure() -> audits.AuditConfig:
+        claimed = 10.0 if epsilon is None and noise_multiplier is None else epsilon
+        return audits.AuditConfig(epsilon=claimed, noise_multiplier=noise_multiplier, sweep=levels, **fields)
+
+    config = _checked(configure)
+    try:
+        report = _checked(lambda: audits.run(config, folder=out, progress=None if quiet else audits.progress_bars()))
+    except KeyboardInterrupt:
+        click.echo("Interrupted: nothing half-written; the same command goes on from here.", err=True)
+        sys.exit(130)
+    click.echo(report.to_json(indent=2) if as_json else report.to_text())
+    if not as_json:
+        click.echo(f"\n{out / 'report.html'}\n{out / 'report.json'}")
+    sys.exit(0 if report.passed else 1)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
+def doctor(as_json: bool) -> None:
+    """Say what this installation has, and what is missing."""
+    from leakcore.audit import diagnose
+
+    facts = diagnose()
+    if as_json:
+        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        click.echo(f"{name:<{width}}  {', '.join(map(str, value)) if isinstance(value, list) else value}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""The main job on real data, small enough for every test run."""
+
+from __future__ import annotations
+
+import json
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakcore import audit
+from leakcore.audit import _findings, _reconstruction
+
+SMALL: dict[str, Any] = {"runs": 64, "sweep": (4.0,), "num_rows": 200, "steps": 20, "label_draws": 5, "label_steps": 5}
+
+
+@pytest.fixture(scope="module")
+def report() -> audit.AuditReport:
+    return audit.run(audit.AuditConfig(**SMALL))
+
+
+def test_every_number_carries_kind_confidence_and_adjacency(report: audit.AuditReport) -> None:
+    def results(value: Any) -> Any:
+        if isinstance(value, dict):
+            if "kind" in value:
+                yield value
+            for v in value.values():
+                yield from results(v)
+        elif isinstance(value, list):
+            for v in value:
+                yield from results(v)
+
+    data = json.loads(report.to_json(), parse_constant=lambda word: pytest.fail(f"bare {word} in JSON"))
+    found = list(results(data))
+    # Per level: three accountants, replacement, two bounds, a reference, a game, an audited ε; then the label study's.
+    assert len(found) >= 2 * 9 + 2 * 5 + 1
+    for result in found:
+        assert result["kind"] in {"upper", "lower", "estimate"}
+        assert result["assumptions"]["adjacency"] in {"add-remove", "replace"}
+        assert result["method"]
+        assert result["provenance"]
+        assert result["confidence"] is None or 0 < result["confidence"] < 1
+
+
+def test_attack_reference_and_bounds_are_in_order(report: audit.AuditReport) -> None:
+    for p in report.points:
+        assert p.attack.interval is not None
+        assert p.reference is not None
+        assert p.bound_rdp is not None
+        assert 1 / p.prior_size < p.reference.value < p.bound.value < p.bound_rdp.value
+        assert p.attack.interval[0] <= p.bound.value
+        assert p.epsilon_pld is not None
+        assert p.epsilon_rdp is not None
+        assert p.epsilon.value == pytest.approx(p.epsilon_pld.value, abs=1e-4)
+        assert p.epsilon.value < p.epsilon_rdp.value
+        assert p.epsilon.value < p.epsilon_replace.value
+    assert report.passed
+    assert report.claimed.epsilon.value == pytest.approx(10.0, abs=1e-6)
+
+
+def test_labels_without_noise_are_all_right_and_bounds_in_order(report: audit.AuditReport) -> None:
+    clean, *noisy = report.labels.outcomes
+    assert clean.noise_multiplier == 0
+    assert clean.recovered.value == 1.0
+    assert clean.right == clean.determined > 0.9 * clean.labels
+    assert len(noisy) == 2
+    for o in noisy:
+        assert o.replacement is not None
+        lower = [float(o.lower[test].value) for test in ("paper", "optimal", "likelihood-ratio")]
+        assert 0 < lower[0] <= lower[1] <= lower[2] <= float(o.replacement.value)
+
+
+def test_the_same_configuration_gives_the_same_report(report: audit.AuditReport, tmp_path: Path) -> None:
+    again = audit.run(audit.AuditConfig(**SMALL), folder=tmp_path)
+    one, two = report.to_dict(), again.to_dict()
+    for d in (one, two):
+        d.pop("seconds")
+    assert one == two
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.json"]
+    other = audit.run(audit.AuditConfig(**{**SMALL, "seed": 1})).to_dict()
+    assert other["reconstruction"][0]["attack"]["cosine_units"] != one["reconstruction"][0]["attack"]["cosine_units"]
+
+
+def test_an_interrupted_audit_goes_on_and_gives_the_same_report(
+    report: audit.AuditReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_reconstruction, "_PIECE", 32)
+
+    def interrupt(task: str, done: int, total: int) -> None:
+        if task.startswith("attack 2") and done >= 32:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit.run(audit.AuditConfig(**SMALL), folder=tmp_path, progress=interrupt)
+    assert [p.name for p in tmp_path.iterdir()] == ["partial"]
+    seen: list[tuple[str, int]] = []
+    resumed = audit.run(audit.AuditConfig(**SMALL), folder=tmp_path, progress=lambda t, d, n: seen.append((t, d)))
+    assert (next(t for t, _ in seen), seen[0][1]) == (seen[0][0], 32)  # the first piece came from the folder
+    for mine, theirs in zip(resumed.points, report.points, strict=True):
+        assert mine.attack.state() == theirs.attack.state()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.json"]
+
+
+class _Page(HTMLParser):
+    """Collects what a page asks the network for, its headings, and whether every tag is closed."""
+
+    VOID = frozenset({"meta", "br", "link", "img", "hr"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.headings: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self.fetched += [v for k, v in named.items() if k in {"src", "href"} and v and not v.startswith("#")]
+        if tag in {"h1", "h2"}:
+            self.headings.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_self_contained_and_well_formed(report: audit.AuditReport, tmp_path: Path) -> None:
+    report.to_html(tmp_path / "report.html")
+    page = _Page()
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page.feed(html)
+    assert page.open == []
+    assert [u for u in page.fetched if "://" in u] == []
+    assert page.headings[0] == "h1"
+    for words in ("upper", "lower", "estimate", "add/remove", "replacement", "95% confidence"):
+        assert words in html
+
+
+def test_the_terminal_text_fits_its_width(report: audit.AuditReport) -> None:
+    lines = report.to_text(width=110).splitlines()
+    assert max(map(len, lines)) <= 110
+    assert any("Consistent with its claim." in line for line in lines)
+
+
+def test_the_gate_fails_when_an_attack_beats_its_bound(report: audit.AuditReport) -> None:
+    import dataclasses
+
+    point = report.claimed
+    beaten = dataclasses.replace(point, attack_lower=float(point.bound.value) + 0.01)
+    assert "is above the bound" in _findings.contradictions([beaten])[0]
+    proved = dataclasses.replace(point, epsilon_audited=dataclasses.replace(point.epsilon_audited, value=11.0))
+    assert "above the claimed" in _findings.contradictions([proved])[0]
+    wrong = dataclasses.replace(point, epsilon_audited=point.epsilon_replace)
+    with pytest.raises(ValueError, match="cannot compare"):
+        _findings.contradictions([wrong])
+
+
+def test_a_mechanism_without_enough_noise_is_caught() -> None:
+    """Half the noise that was claimed: the game's counts against the claimed σ's bound."""
+    config = audit.AuditConfig(**{**SMALL, "runs": 320, "sweep": (), "steps": 40})
+    honest = _reconstruction.noise_levels(config)[0][0]
+    pieces = _reconstruction.PartialResults(None, config.digest())
+    game = _reconstruction._play(config, honest / 3, 0, 1, pieces, lambda *_: None)
+    point = _reconstruction._point(config, honest, True, game, 1)
+    assert _findings.contradictions([point])
+
+
+def test_audited_epsilon_is_zero_at_chance_and_never_above_its_ceiling(report: audit.AuditReport) -> None:
+    for p in report.points:
+        assert 0 <= float(p.epsilon_audited.value) <= math.log(p.prior_size)
+    game = report.points[0].attack
+    at_chance = _reconstruction._audited(report.config, game, 0.1, 0.999)
+    assert at_chance.value == 0.0
+
+
+def test_poisson_sampling_is_audited_too() -> None:
+    report = audit.run(audit.AuditConfig(**{**SMALL, "sweep": (), "sample_rate": 0.2, "runs": 32}))
+    assert report.claimed.reference is None
+    assert report.passed
+    report.to_html()
+
+
+def test_too_many_rows_are_refused_before_any_work() -> None:
+    with pytest.raises(ValueError, match=r"num_rows=1797, prior_size=10: digits has 1797 rows"):
+        audit.run(audit.AuditConfig(num_rows=1797))
+    with pytest.raises(TypeError, match="config='default': must be an AuditConfig"):
+        audit.run("default")  # type: ignore[arg-type]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"folder=.*file.*: cannot be written"):
+        audit.run(audit.AuditConfig(**SMALL), folder=tmp_path / "file")

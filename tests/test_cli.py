@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from leakcore.cli import main
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(main, list(arguments))
+    return done.exit_code, done.stdout, done.stderr
+
+
+BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1")
+
+
+def test_bound_prints_the_known_number_with_its_guarantee() -> None:
+    code, out, _ = run(*BOUND, "--prior", "10")
+    assert code == 0
+    assert "0.3891" in out
+    assert "upper, deterministic, add-remove adjacency" in out
+
+
+def test_bound_needs_neither_torch_nor_the_slow_parts_of_scipy() -> None:
+    code = (
+        "import sys; from leakcore.cli import main\n"
+        f"try: main({[*BOUND, '--prior', '10']!r})\n"
+        "except SystemExit as e: assert not e.code, e.code\n"
+        "slow = [m for m in ('torch', 'scipy.stats', 'sklearn', 'matplotlib', 'dp_accounting') if m in sys.modules]\n"
+        "assert not slow, slow"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_bound_as_json() -> None:
+    code, out, _ = run(*BOUND, "--kappa", "0.1", "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert data["kind"] == "upper"
+    assert data["value"] == pytest.approx(0.389143691645361, abs=1e-12)
+
+
+def test_bound_of_a_tiny_prior_is_shown_by_its_logarithm() -> None:
+    code, out, _ = run(*BOUND, "--log-kappa", "-1086.8547791179942")
+    assert code == 0
+    assert "exp(-10" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*BOUND,), "give exactly one of --prior, --kappa, --log-kappa (given: none)"),
+        ((*BOUND, "--prior", "10", "--kappa", "0.1"), "given: --prior, --kappa"),
+        ((*BOUND, "--prior", "0"), "--prior 0: must be an integer of at least 1"),
+        ((*BOUND, "--kappa", "1.5"), "kappa=1.5"),
+        ((*BOUND, "--kappa", "0.1", "--method", "guess"), "method='guess'"),
+        (("bound", "--noise-multiplier", "-1", "--sample-rate", "1", "--steps", "1", "--prior", "10"), "-1"),
+        (("audit", "--delta", "2"), "delta=2.0: must be in (0, 1)"),
+        (("audit", "--epsilon", "1", "--noise-multiplier", "1"), "give exactly one of the two"),
+        (("audit", "--sweep", "1,x"), "--sweep 1,x: must be numbers separated by commas"),
+        (("audit", "--num-rows", "1797", "--quiet"), "digits has 1797 rows"),
+    ],
+)
+def test_bad_input_is_exit_code_2_with_the_reason(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    extra = ("--out", str(tmp_path)) if arguments[0] == "audit" else ()
+    code, _, err = run(*arguments, *extra)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+
+
+SMALL = ["--runs", "32", "--sweep", "", "--num-rows", "200", "--steps", "10", "--quiet"]
+
+
+def test_audit_writes_both_reports_and_exits_0(tmp_path: Path) -> None:
+    code, out, err = run("audit", *SMALL, "--out", str(tmp_path))
+    assert code == 0, err
+    assert "Consistent with its claim." in out
+    assert json.loads((tmp_path / "report.json").read_text())["passed"] is True
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_audit_as_json_prints_the_report(tmp_path: Path) -> None:
+    code, out, _ = run("audit", *SMALL, "--json", "--out", str(tmp_path))
+    assert code == 0
+    assert json.loads(out)["schema"] == "leakcore.audit/1"
+
+
+def test_ctrl_c_leaves_no_half_written_report_and_the_next_call_finishes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "leakcore.cli", "audit", "--sweep", "", "--runs", "4000", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ.copy())
+    deadline = time.monotonic() + 100
+    while not list(tmp_path.glob("partial/*/*.json")):
+        assert process.poll() is None, process.stderr.read().decode() if process.stderr else ""
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"goes on from here" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["partial"]
+
+
+def test_doctor_reports_facts_and_what_is_missing() -> None:
+    code, out, _ = run("doctor")
+    assert code == 0
+    for word in ("leakcore", "native compiler", "native simd", "native cuda", "torch", "numpy", "missing"):
+        assert word in out
+    code, out, _ = run("doctor", "--json")
+    assert "missing" in json.loads(out)
