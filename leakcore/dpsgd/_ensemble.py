@@ -52,8 +52,7 @@ class Ensemble:
         seed: 64-bit; everything random is a pure function of (seed, run, step), see below.
 
     Determinism. Run r of a seed has the same bits whatever other runs are asked for, in whatever ranges and order, on
-    any
-    number of threads, as long as machine, torch build, dtype and data are the same: blocks have a fixed number of
+    any number of threads, as long as machine, torch build, dtype and data are the same: blocks have a fixed number of
     slots, run r always sits in slot r mod 32, and every product has a fixed shape. Its random numbers (Philox4x32-10)
     are the same everywhere; results of different machines agree to rounding. The generator is statistical, not
     cryptographic: this class measures mechanisms, it does not train models to be released.
