@@ -86,6 +86,7 @@ def bound(
     Example: leakcore bound --noise-multiplier 1 --sample-rate 1 --steps 1 --prior 10
     """
     from leakcore import bounds
+    from leakcore.audit._format import guarantee
 
     given = [
         name
@@ -118,9 +119,8 @@ def bound(
         return
     value, log_value = float(result.value), float(result.log_value)
     shown = f"{value:.4f}" if value >= 1e-3 else (f"{value:.4g}" if value > 0 else f"exp({log_value:.6g})")
-    sure = "deterministic" if result.confidence is None else f"{100 * result.confidence:g}% confidence"
     click.echo(f"reconstruction success  {shown}")
-    click.echo(f"kind        {result.kind}, {sure}, {result.adjacency} adjacency")
+    click.echo(f"kind        {guarantee(result)}")
     click.echo(f"method      {result.method}")
     if result.interval is not None:
         low, high = (float(v) for v in result.interval)
@@ -201,7 +201,8 @@ def doctor(as_json: bool) -> None:
         return
     width = max(map(len, facts))
     for name, value in facts.items():
-        click.echo(f"{name:<{width}}  {', '.join(map(str, value)) if isinstance(value, list) else value}")
+        shown = ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
+        click.echo(f"{name:<{width}}  {shown}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def test_bound_prints_the_known_number_with_its_guarantee() -> None:
     code, out, _ = run(*BOUND, "--prior", "10")
     assert code == 0
     assert "0.3891" in out
-    assert "upper, deterministic, add-remove adjacency" in out
+    assert "upper, deterministic, add/remove adjacency" in out
 
 
 def test_bound_needs_neither_torch_nor_the_slow_parts_of_scipy() -> None:

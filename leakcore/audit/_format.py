@@ -47,5 +47,8 @@ def interval(result: Result, form: str = "percent") -> str:
 
 def guarantee(result: Result) -> str:
     """Kind, confidence and adjacency in brackets: the words that must follow a number."""
-    sure = "deterministic" if result.confidence is None else f"{100 * result.confidence:g}% confidence"
+    if result.confidence is not None:
+        sure = f"{100 * result.confidence:g}% confidence"
+    else:
+        sure = "no guarantee" if result.kind == "estimate" else "deterministic"
     return f"{result.kind}, {sure}, {ADJACENCY[result.adjacency]} adjacency"
