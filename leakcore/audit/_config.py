@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from leakcore import _validate as check
 from leakcore._results import jsonable
@@ -89,6 +91,16 @@ class AuditConfig:
         put("confidence", check.open_probability(confidence=self.confidence))
         put("gate_confidence", check.open_probability(gate_confidence=self.gate_confidence))
         put("seed", check.seed(seed=self.seed))
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> AuditConfig:
+        """The configuration with these fields and defaults for the rest; ValueError names a field that there is none of."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        if unknown := sorted(set(fields) - known):
+            raise ValueError(
+                f"{unknown[0]}={fields[unknown[0]]!r}: no such field; there are {', '.join(sorted(known))}"
+            )
+        return cls(**fields)
 
     def to_dict(self) -> dict[str, object]:
         """The fields as plain JSON types."""

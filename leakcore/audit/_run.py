@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,15 @@ Progress = Callable[[str, int, int], object]
 
 
 def run(
-    config: AuditConfig | None = None, *, folder: str | Path | None = None, progress: Progress | None = None
+    config: AuditConfig | Mapping[str, Any] | None = None,
+    *,
+    folder: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> AuditReport:
     """Audit one DP-SGD configuration: accountants, bounds, attacks, label study.
 
     Args:
-        config: what to do; None is the default configuration.
+        config: an `AuditConfig`, or its fields as a mapping; None is the default configuration.
         folder: where report.html and report.json are written, each atomically, when everything is done. Until then
             finished pieces are kept in folder/partial, bound to this very configuration, and a later call goes on from
             them. None: write nothing.
@@ -35,9 +38,10 @@ def run(
     Deterministic: the same configuration gives the same numbers on one machine, interrupted or not, on any number of
     threads. Raises ValueError or TypeError that names the field before any work is done.
     """
-    config = AuditConfig() if config is None else config
+    if config is None or isinstance(config, Mapping):
+        config = AuditConfig.from_dict(config or {})
     if not isinstance(config, AuditConfig):
-        raise TypeError(f"config={config!r}: must be an AuditConfig")
+        raise TypeError(f"config={config!r}: must be an AuditConfig or a mapping of its fields")
     report_progress = progress or (lambda task, done, total: None)
     started = time.monotonic()
     target = None if folder is None else Path(folder)

@@ -32,5 +32,9 @@ def test_exactly_one_of_epsilon_and_noise_multiplier(fields: dict[str, float | N
         AuditConfig(**fields)  # type: ignore[arg-type]
 
 
+def test_fields_as_a_mapping() -> None:
+    assert AuditConfig.from_dict({"epsilon": 4, "hidden": [20]}) == AuditConfig(epsilon=4.0, hidden=(20,))
+
+
 def test_the_sweep_is_a_sorted_set() -> None:
     assert AuditConfig(sweep=(10, 1, 10)).sweep == (1.0, 10.0)

@@ -188,6 +188,8 @@ def test_poisson_sampling_is_audited_too() -> None:
 def test_too_many_rows_are_refused_before_any_work() -> None:
     with pytest.raises(ValueError, match=r"num_rows=1797, prior_size=10: digits has 1797 rows"):
         audit.run(audit.AuditConfig(num_rows=1797))
+    with pytest.raises(ValueError, match=r"epsilom=4: no such field; there are activation, confidence, "):
+        audit.run({"epsilom": 4})
     with pytest.raises(TypeError, match="config='default': must be an AuditConfig"):
         audit.run("default")  # type: ignore[arg-type]
 
