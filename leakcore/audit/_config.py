@@ -94,7 +94,7 @@ class AuditConfig:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> AuditConfig:
-        """The configuration with these fields and defaults for the rest; ValueError names a field that there is none of."""
+        """The configuration with these fields, defaults for the rest; ValueError names a field that does not exist."""
         known = {f.name for f in dataclasses.fields(cls)}
         if unknown := sorted(set(fields) - known):
             raise ValueError(
