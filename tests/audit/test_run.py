@@ -13,7 +13,7 @@ import pytest
 from leakcore import audit
 from leakcore.audit import _findings, _reconstruction
 
-SMALL: dict[str, Any] = {"runs": 64, "sweep": (4.0,), "num_rows": 200, "steps": 20, "label_draws": 5, "label_steps": 5}
+SMALL: dict[str, Any] = {"runs": 64, "sweep": (4.0,), "num_rows": 200, "steps": 20, "label_draws": 5}
 
 
 @pytest.fixture(scope="module")
