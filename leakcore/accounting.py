@@ -1,8 +1,9 @@
 """ε, δ and σ of a DP-SGD configuration, under either neighbouring relation.
 
-Three routes: "exact", our own privacy profile by tilted Fourier inversion (no discretisation, error reported); "pld" and
-"rdp" by Google's dp-accounting (`pip install leakcore[accounting]`). Every result carries its adjacency. Nothing converts
-between relations silently: σ = 1, one full-batch step, δ = 1e-5 is ε = 4.38 under add/remove and 9.997 under replacement.
+Three routes: "exact", our own privacy profile by tilted Fourier inversion (no discretisation, error reported);
+"pld" and "rdp" by Google's dp-accounting (`pip install leakcore[accounting]`). Every result carries its adjacency.
+Nothing converts between relations silently: σ = 1, one full-batch step, δ = 1e-5 is ε = 4.38 under add/remove and
+9.997 under replacement.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from leakcore.numerics._loss import PrivacyLoss
 METHODS = ("exact", "pld", "rdp")
 _ATTACKER = "sees every noisy gradient sum and all model states, knows every other record and the hyperparameters"
 _PROVENANCE = {
-    "exact": "privacy profile of the dominating pair (Zhu, Dong and Wang 2022; Hayes et al. 2023, Corollary 4), inverted",
+    "exact": "privacy profile of the dominating pair (Zhu, Dong and Wang 2022; Hayes et al. 2023, Corollary 4)",
     "pld": "dp-accounting, privacy loss distributions, pessimistic (Doroshenko et al. 2022)",
     "rdp": "dp-accounting, Renyi differential privacy (Mironov, Talwar and Zhang 2019; Canonne et al. 2020)",
 }
@@ -63,10 +64,11 @@ def epsilon(
 ) -> Epsilon:
     """The smallest ε ≥ 0 for which `steps` steps of DP-SGD with Poisson sampling are proved (ε, δ)-private.
 
-    add-remove: the larger of the two directions' profiles δ_remove(ε) = E_μ(1 − e^{ε−L})_+, δ_add(ε) = E_ν(1 − e^{ε+L})_+ of
-    L = Σ_t log(1 − q_t + q_t·exp((2x_t − 1)/(2σ_t²))). replace: at q = 1 a Gaussian pair with separation 2√Σσ_t⁻², exact; at
-    q < 1 the composition of removing and adding through the dataset between (k = 2 add/remove steps),
-    δ(ε) ≤ inf over ε₁ of δ_remove(ε₁) + e^{ε₁}·δ_add(ε − ε₁), an upper bound that the notes name.
+    add-remove: the larger of the two directions' profiles δ_remove(ε) = E_μ(1 − e^{ε−L})_+ and
+    δ_add(ε) = E_ν(1 − e^{ε+L})_+ of L = Σ_t log(1 − q_t + q_t·exp((2x_t − 1)/(2σ_t²))).
+    replace: at q = 1 a Gaussian pair with separation 2√Σσ_t⁻², exact; at q < 1 the composition of removing and adding
+    through the dataset between (k = 2 add/remove steps), δ(ε) ≤ inf over ε₁ of δ_remove(ε₁) + e^{ε₁}·δ_add(ε − ε₁), an
+    upper bound that the notes name.
 
     noise_multiplier: σ_t in [0, ∞]; sample_rate: q_t in [0, 1]; scalars, or arrays of length `steps` ≥ 0.
     delta: in [0, 1). method: "exact", "pld" or "rdp" (with replace and q < 1: "exact" or "pld").
@@ -102,8 +104,9 @@ def delta(
     method: str = "exact",
     orders: Any = None,
 ) -> Delta:
-    """The smallest δ for which DP-SGD is proved (ε, δ)-private: the profile itself. Arguments as in `epsilon`; ε in [0, ∞).
+    """The smallest δ for which DP-SGD is proved (ε, δ)-private: the profile itself.
 
+    epsilon: in [0, ∞). Other arguments as in `epsilon`.
     Returns a `Delta` of kind "upper"; 0 where nothing leaks, 1 at most.
     """
     loss, relation, name, grid = _parse(noise_multiplier, sample_rate, steps, adjacency, method, orders)
@@ -135,8 +138,9 @@ def noise_multiplier(
 ) -> NoiseMultiplier:
     """The smallest σ, the same in every step, with which DP-SGD is proved (ε, δ)-private.
 
-    epsilon: in [0, ∞); delta: in [0, 1), not both 0. Other arguments as in `epsilon`, q scalar. σ is on the safe side of a bisection to a
-    relative 1e-9 (1e-6 for "pld" and "rdp").
+    epsilon: in [0, ∞); delta: in [0, 1); sample_rate: a scalar q. Other arguments as in `epsilon`.
+
+    σ is on the safe side of a search to a relative 1e-9 (1e-6 for "pld" and "rdp").
 
     Returns a `NoiseMultiplier` of kind "upper": this much noise suffices. T = 0 or q = 0 give 0; δ = 0 gives inf where
     anything leaks. Raises as `epsilon` does.
@@ -146,16 +150,18 @@ def noise_multiplier(
     _, relation, name, grid = _parse(1.0, rate, steps, adjacency, method, orders)
     count = _validate.integer(0, steps=steps)
 
-    def enough(sigma: float) -> bool:
+    def proved(sigma: float) -> float:
         loss = PrivacyLoss.of_steps(np.asarray(sigma), np.asarray(rate), count)
-        return _epsilon(loss, slack, relation, name, grid)[1] <= wanted
+        return _epsilon(loss, slack, relation, name, grid)[1]
 
     if count == 0 or rate == 0.0:
         value = 0.0
     elif slack == 0.0:
         value = math.inf
     else:
-        value = _least_sigma(enough, wanted, slack, rate, count, relation, 1e-9 if name == "exact" else 1e-6)
+        # Full batches leak at least as much as subsampled ones.
+        separation = _gaussian.gaussian_separation(wanted, slack) * (0.5 if relation == "replace" else 1.0)
+        value = _least_sigma(proved, wanted, math.sqrt(count) / separation, 1e-9 if name == "exact" else 1e-6)
     return NoiseMultiplier(
         value=value,
         kind="upper",
@@ -173,7 +179,7 @@ def to_replacement(claim: Epsilon) -> Epsilon:
     """A claim under add/remove as one under replacement, by group privacy alone: (ε, δ) becomes (2ε, (1 + e^ε)δ).
 
     Replacing a record is removing one and adding another: k = 2. Loose; where the configuration is known,
-    `epsilon(..., adjacency="replace")` is tighter and keeps δ. Raises ValueError for a claim that is not under add/remove.
+    `epsilon(..., adjacency="replace")` is tighter and keeps δ. Raises ValueError for a claim not under add/remove.
     """
     if not isinstance(claim, Epsilon):
         raise TypeError(f"claim={claim!r}: must be an Epsilon, as accounting.epsilon returns it")
@@ -209,8 +215,7 @@ class _Exact:
     loss: PrivacyLoss
 
     def epsilon(self, log_delta: float, direction: str) -> tuple[float, float]:
-        value, error = _profile.epsilon_for(self.loss, log_delta, direction)
-        return value - error, value + error
+        return _profile.epsilon_for(self.loss, log_delta, direction)
 
     def log_delta(self, epsilon: float, direction: str) -> tuple[float, float]:
         return _profile.log_delta(self.loss, epsilon, direction)
@@ -312,7 +317,7 @@ def _directions(loss: PrivacyLoss) -> tuple[str, ...]:
 
 
 def _through_neighbour(curve: _Curve, log_target: float) -> tuple[float, float]:
-    """min over the split α of ε₁ + ε₂ with δ_remove(ε₁) = αδ and e^{ε₁}·δ_add(ε₂) = (1 − α)δ. Any α gives an upper bound."""
+    """min over the split α of ε₁ + ε₂ with δ_remove(ε₁) = αδ and e^{ε₁}·δ_add(ε₂) = (1 − α)δ: any α gives a bound."""
 
     def total(logit: float) -> tuple[float, float]:
         first = curve.epsilon(log_target - math.log1p(math.exp(-logit)), "remove")
@@ -329,7 +334,7 @@ def _golden(function: Callable[[float], tuple[float, float]], a: float, b: float
     x, y = b - ratio * (b - a), a + ratio * (b - a)
     at_x, at_y = function(x), function(y)
     best = min(at_x, at_y, key=lambda pair: pair[1])
-    for _ in range(24):
+    for _ in range(16):
         if at_x[1] < at_y[1]:
             b, y, at_y = y, x, at_x
             x = b - ratio * (b - a)
@@ -373,28 +378,40 @@ def _log_delta_through_neighbour(curve: _Curve, epsilon: float) -> tuple[float, 
     return _golden(total, 0.0, max(epsilon, 1e-9))
 
 
-def _least_sigma(
-    enough: Callable[[float], bool],
-    epsilon: float,
-    delta: float,
-    rate: float,
-    steps: int,
-    relation: Adjacency,
-    tolerance: float,
-) -> float:
-    separation = _gaussian.gaussian_separation(epsilon, delta)
-    # Full batches leak at least as much as subsampled ones, so their σ suffices for "exact"; other methods may need more.
-    high = math.sqrt(steps) / separation * (2.0 if relation == "replace" else 1.0)
-    while not enough(high):
+def _least_sigma(proved: Callable[[float], float], epsilon: float, guess: float, tolerance: float) -> float:
+    """The least σ with proved(σ) ≤ epsilon, on the safe side, to a relative `tolerance`; `proved` falls with σ.
+
+    Regula falsi in (log σ, log ε) kept inside a bracket, with a step to either side of its root to close the bracket.
+    """
+    high, at_high = guess, proved(guess)
+    while at_high > epsilon:
         high *= 1.5
-    low = 0.5 * high
-    while enough(low):
-        low, high = 0.5 * low, low
-        if low < 1e-6:
+        at_high = proved(high)
+    low, at_low = 0.7 * high, proved(0.7 * high)
+    while at_low <= epsilon:
+        low, high, at_high = 0.7 * low, low, at_low
+        if low < 1e-4:
             return high
-    while high > low * (1.0 + tolerance):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        at_low = proved(low)
+    for _ in range(100):
+        width = math.log(high / low)
+        if width <= tolerance:
+            break
+        share = 0.5
+        if 0.0 < at_high < at_low < math.inf and epsilon > 0.0:
+            share = min(max(math.log(at_low / epsilon) / math.log(at_low / at_high), 0.01), 0.99)
+        root = math.log(low) + share * width
+        # First the probable side, then, a hair away, the other one: the bracket closes from both ends.
+        for side in (0.45, -0.45):
+            shift = side * max(tolerance, 0.02 * width**2)
+            at = math.exp(min(max(root + shift, math.log(low) + 0.01 * width), math.log(high) - 0.01 * width))
+            if not low < at < high:
+                continue
+            value = proved(at)
+            if value <= epsilon:
+                high, at_high = at, value
+            else:
+                low, at_low = at, value
     return high
 
 

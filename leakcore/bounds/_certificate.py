@@ -1,9 +1,9 @@
 """Two-sided finite-sample certificates for B_κ of a pair (μ, ν) from samples of μ alone.
 
-Upper: B_κ ≤ τκ + E_μ[(1 − τ/r)_+] for every τ ≥ 0, with equality at the best one (Neyman–Pearson in dual form); τ is chosen
-on a pilot and the mean, of a variable in [0, 1], is limited by betting on the main sample. Lower: for E = {log r ≥ t},
-B_κ ≥ μ(E)·min(1, κ/ν(E)), since B is concave in κ; μ(E) from below by Clopper–Pearson, ν(E) = e^{−t} E_μ[1_E e^{t−log r}]
-from above by betting.
+Upper: B_κ ≤ τκ + E_μ[(1 − τ/r)_+] for every τ ≥ 0, with equality at the best one (Neyman–Pearson in dual form);
+τ is chosen on a pilot and the mean, of a variable in [0, 1], is limited by betting on the main sample. Lower:
+for E = {log r ≥ t}, B_κ ≥ μ(E)·min(1, κ/ν(E)), since B is concave in κ; μ(E) from below by Clopper–Pearson,
+ν(E) = e^{−t} E_μ[1_E e^{t−log r}] from above by betting.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def certify(
 ) -> Certificate:
     """Limits of B_κ for each κ of a 1-d array, each pair of limits at `confidence` (pointwise).
 
-    The first tenth of the samples (at most 100,000) is the pilot; the rest is counted in shards, by `executor` if given.
-    Counts are integers, so the answer does not depend on who counted what.
+    The first tenth of the samples (at most 100,000) is the pilot; the rest is counted in shards, by `executor`
+    if given. Counts are integers, so the answer does not depend on who counted what.
     """
     num_pilot = min(max(num_samples // 10, 1), 100_000)
     pilot = np.concatenate([draw(pair, b - a, "alternative", seed, a) for a, b in _ranges(0, num_pilot, _CHUNK)])
@@ -130,7 +130,9 @@ def _count(shard: tuple[Pair, np.ndarray, int, int, int]) -> np.ndarray:
 
 
 def _cells(log_ratio: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Per threshold: how many V = e^{t − L} fall in cell [j, j+1)/BINS, V = 1 in the last but one; the last counts L < t."""
+    """Per threshold: how many V = e^{t − L} fall in cell [j, j+1)/BINS, V = 1 in the last but one; the last
+    counts L < t.
+    """
     counts = np.empty((len(thresholds), _BINS + 1), dtype=np.int64)
     for row, t in enumerate(thresholds):
         inside = np.exp(t - log_ratio[log_ratio >= t])

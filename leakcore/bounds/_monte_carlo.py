@@ -31,12 +31,13 @@ def estimate(pair: Pair, log_kappa: np.ndarray, *, num_samples: int, under: str,
     single = _from_null if under == "null" else _from_alternative
     log_value, error, effective = (np.array(x) for x in zip(*single(log_ratio, log_kappa), strict=True))
     few = effective < _FEW
-    warnings = ()
+    warnings: tuple[str, ...] = ()
     if few.any():
-        warnings = (
+        message = (
             f"the tail of {int(few.sum())} of {len(few)} values of kappa holds fewer than {_FEW:g} effective samples "
-            f"(least {float(effective.min()):.3g}): the estimate and its standard error are unreliable there",
+            f"(least {float(effective.min()):.3g}): the estimate and its standard error are unreliable there"
         )
+        warnings = (message,)
     return Estimate(np.minimum(log_value, 0.0), error, effective, warnings)
 
 
@@ -47,7 +48,7 @@ def _from_null(log_ratio: np.ndarray, log_kappa: np.ndarray) -> list[tuple[float
     # Selection puts each N′-th largest in place with all larger ones behind it; no sort.
     split = np.partition(log_ratio, sorted({n - size for size in sizes}))
     out = []
-    for k, size in zip(log_kappa, sizes, strict=True):
+    for size in sizes:
         tail = split[n - size :]
         peak = float(tail.max())
         if math.isinf(peak):

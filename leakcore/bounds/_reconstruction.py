@@ -33,8 +33,9 @@ def reconstruction(
 ) -> ReconstructionBound:
     """The largest probability with which any attack reconstructs a record that it could guess with probability κ.
 
-    B_κ = sup{μ(E) : ν(E) ≤ κ} for the dominating pair of DP-SGD with Poisson sampling (Hayes et al. 2023, Corollary 4 and
-    equation 3): ν = N(0, σ²I_T), μ = Π_t [(1−q) N(0, σ²) + q N(1, σ²)]. For a uniform prior over n candidates κ = 1/n.
+    B_κ = sup{μ(E) : ν(E) ≤ κ} for the dominating pair of DP-SGD with Poisson sampling (Hayes et al. 2023,
+    Corollary 4 and equation 3): ν = N(0, σ²I_T), μ = Π_t [(1−q) N(0, σ²) + q N(1, σ²)]. For a uniform prior
+    over n candidates κ = 1/n.
 
     noise_multiplier: σ_t in [0, ∞], relative to the clipping norm; sample_rate: q_t in [0, 1]. Scalars, or arrays of
         length `steps` (schedules). steps: T ≥ 0.
@@ -43,16 +44,16 @@ def reconstruction(
         "auto"         closed-form where it applies, else exact
         "closed-form"  q = 1 in every step: Φ(Φ⁻¹(κ) + √Σσ_t⁻²); one step: (1−q)κ + qΦ(Φ⁻¹(κ) + 1/σ); σ = 0:
                        1 − (1−q)^T(1−κ); nothing leaks (T = 0, q = 0, σ = ∞): κ. Else ValueError.
-        "exact"        everything: Fourier inversion of the tilted privacy loss (or, where that is too rough, a recursion
-                       on a logarithmic grid), numerical error below 1e-9 and reported; AccuracyError where that fails
-        "pld"          σ > 0, by dp-accounting; slower, not tight; interval = (optimistic, pessimistic), value = the latter
-        "monte-carlo"  everything; an estimate from `num_samples` draws, memory 8 bytes each
-        "certified"    everything; limits with a finite-sample guarantee at `confidence`; constant memory
+        "exact"        everything: Fourier inversion of the tilted privacy loss, or a recursion where it is too rough;
+                       numerical error reported (1e-12 as a rule); AccuracyError above 1e-6
+        "pld"          σ > 0, by dp-accounting: slower, not tight; interval (optimistic, pessimistic), value the latter
+        "monte-carlo"  everything: an estimate from `num_samples` draws, memory 8 bytes each
+        "certified"    everything: limits with a finite-sample guarantee at `confidence`, constant memory
     num_samples, seed, confidence: of the sampling methods; confidence only of "certified".
-    under: of "monte-carlo" only. "alternative" (default) draws from μ and evaluates the dual min_t κe^t + E_μ(1 − e^{t−L})_+
-        at the sample's threshold. "null" is Algorithm 1 of Hayes et al. with E1: they print γ̂ = (1/N′)Σ_{i≤N′} r′_i where the
-        estimator of μ(E) is (1/N)Σ_{i≤N′} r′_i, N′ = ⌈κN⌉. It lies below the truth more often than not, and collapses
-        where draws of ν miss the mass of μ.
+    under: of "monte-carlo" only. "alternative" (default) draws from μ and evaluates the dual
+        min_t κe^t + E_μ(1 − e^{t−L})_+ at the sample's threshold. "null" is Algorithm 1 of Hayes et al. with E1: they
+        print (1/N′)Σ_{i≤N′} r′_i, N′ = ⌈κN⌉, where the estimator of μ(E) is (1/N)Σ_{i≤N′} r′_i. It lies below the truth
+        more often than not, and collapses where draws of ν miss the mass of μ.
     device: None or "cpu". executor: "certified" only; maps shards of samples, the answer is bit-identical without it.
 
     Returns a `ReconstructionBound`. kind "upper" for all methods but "monte-carlo" ("estimate"); `interval` is the
@@ -100,11 +101,11 @@ def reconstruction_of(
     adjacency: the neighbouring relation that the pair stands for, None when it stands for none.
     The rest as in `reconstruction` with method "certified".
 
-    It certifies B_κ of the pair. That no attack on some mechanism does better is a theorem about that mechanism (the pair
-    must dominate it), which is the caller's to prove.
+    It certifies B_κ of the pair. That no attack on some mechanism does better is a theorem about that mechanism (the
+    pair must dominate it), which is the caller's to prove.
 
-    Returns a `ReconstructionBound` of kind "upper" at `confidence`, interval = (lower, upper limit). Raises TypeError for
-    a pair without the method, ValueError for samples of a wrong shape or NaN.
+    Returns a `ReconstructionBound` of kind "upper" at `confidence`, interval = (lower, upper limit). Raises TypeError
+    for a pair without the method, ValueError for samples of a wrong shape or NaN.
     """
     from leakcore.bounds._certificate import certify
 
@@ -125,7 +126,7 @@ def reconstruction_of(
         seed=key,
         provenance="Hayes, Mahloujifar and Balle (2023), Theorem 2, equation (3); dual certificate by betting",
         num_samples=count,
-        **prior.fields(limits.log_high, limits.log_low, limits.log_high),
+        **prior.fields(limits.log_high, limits.log_low, limits.log_high, proved=True),
     )
 
 
@@ -158,7 +159,7 @@ def _deterministic(mechanism: Mechanism, prior: Kappa, name: str) -> Reconstruct
         method=name,
         assumptions=_assumptions("add-remove", ATTACKER, notes),
         provenance=_PROVENANCE,
-        **prior.fields(tail.log_value, tail.log_low, tail.log_high),
+        **prior.fields(tail.log_value, tail.log_low, tail.log_high, proved=name == "pld"),
     )
 
 
@@ -201,7 +202,7 @@ def _certified(
         seed=seed,
         provenance=_PROVENANCE + "; dual certificate by betting",
         num_samples=count,
-        **prior.fields(limits.log_high, limits.log_low, limits.log_high),
+        **prior.fields(limits.log_high, limits.log_low, limits.log_high, proved=True),
     )
 
 
@@ -212,8 +213,11 @@ def _pair(mechanism: Mechanism) -> Any:
     silent = np.isinf(mechanism.sigma)
     sigma = np.where(silent, 1.0, mechanism.sigma)
     rate = np.where(silent, 0.0, mechanism.rate) if silent.any() else mechanism.rate
-    unwrapped = (float(a) if a.ndim == 0 else a for a in (sigma, rate))
-    return MixturePair(*unwrapped, mechanism.steps)
+    return MixturePair(_plain(sigma), _plain(rate), mechanism.steps)
+
+
+def _plain(array: np.ndarray) -> Any:
+    return float(array) if array.ndim == 0 else array
 
 
 def _assumptions(adjacency: Adjacency | None, attacker: str, notes: tuple[str, ...]) -> Assumptions:

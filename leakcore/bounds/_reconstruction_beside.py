@@ -1,4 +1,6 @@
-"""What is shown beside the exact reconstruction bound: the older RDP bound, membership, and an attack's exact success."""
+"""What is shown beside the exact reconstruction bound: the older RDP bound, membership, and an attack's exact
+success.
+"""
 
 from __future__ import annotations
 
@@ -130,14 +132,15 @@ def orthogonal_success(
 ) -> OrthogonalSuccess:
     """How often the optimal attack names the right one of n equally likely candidates with symmetric gradients.
 
-    Full batch (q = 1), every candidate's clipped gradient of norm C in every step, and mutually orthogonal: the prior-aware
-    attack (Hayes et al. 2023, Algorithm 2) is then maximum likelihood and succeeds with probability
-    E_z[Φ(z + √T/σ)^{n−1}], z ~ N(0, 1). geometry="simplex": gradients at the corners of a regular simplex, √T/σ times
-    √(n/(n−1)). n = 2 in a simplex is an antipodal pair, Φ(√T/σ), which meets the bound B_{1/2}.
+    Full batch (q = 1), every candidate's clipped gradient of norm C in every step, and mutually orthogonal: the
+    prior-aware attack (Hayes et al. 2023, Algorithm 2) is then maximum likelihood and succeeds with probability
+    E_z[Φ(z + √T/σ)^{n−1}], z ~ N(0, 1). geometry="simplex": gradients at the corners of a regular simplex, √T/σ
+    times √(n/(n−1)). n = 2 in a simplex is an antipodal pair, Φ(√T/σ), which meets the bound B_{1/2}.
 
-    noise_multiplier: σ in [0, ∞]; steps: T ≥ 0; prior_size: n ≥ 1. σ = 0 with T > 0, or n = 1, gives 1; T = 0 gives 1/n.
-    Returns an `OrthogonalSuccess` of kind "estimate": a reference curve between attack and bound, no guarantee about
-    other candidates. Deterministic, quadrature error below 1e-12. Raises ValueError for arguments out of range.
+    noise_multiplier: σ in [0, ∞]; steps: T ≥ 0; prior_size: n ≥ 1. σ = 0 with T > 0, or n = 1, gives 1; T = 0
+    gives 1/n. Returns an `OrthogonalSuccess` of kind "estimate": a reference curve between attack and bound, no
+    guarantee about other candidates. Deterministic, quadrature error below 1e-12. Raises ValueError for
+    arguments out of range.
     """
     sigma = float(_validate.real(noise_multiplier=noise_multiplier))
     if sigma < 0.0:

@@ -26,7 +26,8 @@ class ReconstructionBound(Result):
     kappa, log_kappa: as asked. advantage: (B_κ − κ)/(1 − κ), 0 at κ = 1.
     interval, log_interval: (low, high): numerical error of a deterministic method, confidence limits of "certified".
     standard_error, effective_sample_size: of Monte-Carlo estimates, else None.
-    num_samples: samples drawn, None for deterministic methods. warnings: why the number may mislead, empty if nothing does.
+    num_samples: samples drawn, None for deterministic methods. warnings: why the number may mislead, empty if
+    nothing does.
     """
 
     log_value: Number
@@ -93,10 +94,12 @@ class Kappa:
         """A flat answer as a float (0-d) or an array of κ's shape."""
         return float(flat[0]) if self.shape == () else np.asarray(flat, dtype=np.float64).reshape(self.shape)
 
-    def fields(self, log_value: np.ndarray, log_low: np.ndarray | None, log_high: np.ndarray | None) -> dict[str, Any]:
+    def fields(
+        self, log_value: np.ndarray, log_low: np.ndarray | None, log_high: np.ndarray | None, *, proved: bool = False
+    ) -> dict[str, Any]:
         """The fields of a `ReconstructionBound` that follow from log B and its limits, rounded outward.
 
-        The low limit is at least κ: B_κ ≥ κ always.
+        The low limit is at least κ: B_κ ≥ κ always. proved: the value is the high limit, rounded outward too.
         """
         kappa = self.plain
         value = np.exp(log_value)
@@ -112,7 +115,10 @@ class Kappa:
             log_low, log_high = np.clip(log_low, self.log, 0.0), np.clip(log_high, self.log, 0.0)
             low = np.maximum(np.nextafter(np.exp(log_low), 0.0), np.minimum(kappa, value))
             high = np.minimum(np.nextafter(np.exp(log_high), 2.0), 1.0)
-            out["interval"] = (self.shaped(low), self.shaped(np.maximum(high, value)))
+            high = np.maximum(high, value)
+            if proved:
+                out["value"] = self.shaped(high)
+            out["interval"] = (self.shaped(low), self.shaped(high))
             out["log_interval"] = (self.shaped(log_low), self.shaped(log_high))
         return out
 

@@ -1,9 +1,9 @@
 """Finite-sample confidence limits for the mean of [0, 1] variables by betting against each candidate mean.
 
 If X_1 … X_n are independent with mean m and values in [0, 1], W(m) = Π_i (1 + λ(X_i − m)) has expectation 1 for every
-fixed λ that keeps the factors positive, so P(W(m) ≥ 1/α) ≤ α (Markov; Ville for every n at once). The limit is the edge of
-the candidates that are not rejected (Waudby-Smith and Ramdas 2024, with a constant bet). λ must not depend on the X: it
-is chosen on an independent pilot.
+fixed λ that keeps the factors positive, so P(W(m) ≥ 1/α) ≤ α (Markov; Ville for every n at once). The limit is
+the edge of the candidates that are not rejected (Waudby-Smith and Ramdas 2024, with a constant bet). λ must not
+depend on the X: it is chosen on an independent pilot.
 """
 
 from __future__ import annotations

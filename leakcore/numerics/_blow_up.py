@@ -1,7 +1,7 @@
 """Blow-up of a composition of sampled Gaussian steps, with an error estimate from two discretisations.
 
-B_κ = min_t [κe^t + E_μ(1 − e^{t−L})_+] (Neyman–Pearson), attained where ν(L > t) = κ. The minimum makes the answer second
-order in the error of t, and every t gives an upper bound.
+B_κ = min_t [κe^t + E_μ(1 − e^{t−L})_+] (Neyman–Pearson), attained where ν(L > t) = κ. The minimum makes the
+answer second order in the error of t, and every t gives an upper bound.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import numpy as np
 from leakcore.numerics import _gaussian
 from leakcore.numerics._inversion import TiltedLaw
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss
-from leakcore.numerics._recursion import Profile
+from leakcore.numerics._recursion import Profile, profile_pair
 
 _LOG_HALF = math.log(0.5)
 _FLOOR = 4e-15
 """Relative rounding that two grids may share: special functions, powers of the characteristic function."""
 _PROMISE = 1e-9
-"""Largest error that is reported as a value; beyond it AccuracyError is raised."""
-_ATTEMPTS = 3
+"""Relative error of B (or of 1 − B) that Fourier inversion must reach, or the recursion is asked."""
+_LAST_PROMISE = 1e-6
+"""Relative error beyond which AccuracyError is raised."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ def has_closed_form(loss: PrivacyLoss) -> bool:
 def log_blow_up_exact(loss: PrivacyLoss, log_kappa: np.ndarray, *, force_numerical: bool = False) -> Tail:
     """log B_κ for a 1-d array of log κ ≤ 0: closed form where there is one, unless `force_numerical`.
 
-    Raises AccuracyError where the relative error of B would exceed 1e-9 (for log B below −100: 1e-11 of the logarithm).
+    The error is usually below 1e-12 and reported. Raises AccuracyError where it would exceed 1e-6, relative to B.
     """
     log_kappa = np.asarray(log_kappa, dtype=np.float64)
     if has_closed_form(loss) and (not force_numerical or not loss.groups):
@@ -77,25 +78,37 @@ def _with_escape(log_b: np.ndarray, log_no_escape: float) -> np.ndarray:
 
 
 def _numerical(loss: PrivacyLoss, log_kappa: np.ndarray) -> Tail:
-    try:
-        value, error = _by_inversion(loss, log_kappa)
-    except AccuracyError:
-        value, error = by_recursion(loss, log_kappa)
+    value, error = by_inversion(loss, log_kappa)
+    rough = np.isnan(value)
+    if rough.any():
+        value[rough], error[rough] = by_recursion(loss, log_kappa[rough])
+    # An upper bound with a visible error is its upper end.
+    value = np.where(error > _PROMISE, value + error, value)
+    error = np.where(error > _PROMISE, 2.0 * error, error)
     order = np.argsort(log_kappa, kind="stable")
     value[order] = np.maximum.accumulate(value[order])
     value = np.clip(value, log_kappa, 0.0)
     return Tail(value, np.clip(value - error, log_kappa, 0.0), np.minimum(value + error, 0.0))
 
 
-def _by_inversion(loss: PrivacyLoss, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    value, error = np.zeros_like(log_kappa), np.zeros_like(log_kappa)
+def by_inversion(loss: PrivacyLoss, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(log B, log error) by Fourier inversion, NaN where it is not accurate."""
+    value, error = np.full_like(log_kappa, np.nan), np.full_like(log_kappa, np.nan)
+    value[log_kappa == 0.0] = error[log_kappa == 0.0] = 0.0
     upper = log_kappa < _LOG_HALF
     for side in (True, False):
         pending = np.flatnonzero((upper == side) & (log_kappa < 0.0))
         # Ordered from the far tail inwards; each law answers all κ whose threshold lies near its tilt.
         pending = pending[np.argsort(log_kappa[pending] if side else -log_kappa[pending], kind="stable")]
-        while len(pending):
-            done, v, e = _blow_up_near(loss, log_kappa[pending], side)
+        failures = 0
+        while len(pending) and failures < 2:
+            try:
+                done, v, e = _blow_up_near(loss, log_kappa[pending], side)
+            except AccuracyError:
+                # One κ may fall into a gap; two mean that the loss is too rough.
+                failures += 1
+                pending = pending[1:]
+                continue
             value[pending[done]], error[pending[done]] = v, e
             pending = pending[~done]
     return value, error
@@ -109,26 +122,40 @@ def by_recursion(loss: PrivacyLoss, log_kappa: np.ndarray) -> tuple[np.ndarray, 
         return value, error
     kappa = log_kappa[asked]
     # ν(S > K′(θ)) ≤ κ at the Chernoff tilt, so the threshold is not above; a coarse pass finds how far below.
-    top = loss.cumulants(loss.solve_tilt(loss.log_chernoff, float(kappa.min()), 0.0, 1.0)).mean - loss.minimum
-    _, coarse = Profile(loss, top, 0.6).least(kappa)
-    top = min(1.1 * float(coarse.max()) + 1e-12, top)
-    values = [
-        np.log(Profile(loss, top * stretch, refine).least(kappa)[0]) for refine, stretch in ((1.0, 1.0), (0.85, 1.03))
-    ]
-    value[asked] = values[0]
-    error[asked] = np.abs(values[0] - values[1]) + _FLOOR * (1.0 + np.abs(values[0]))
-    if not np.all(error < _PROMISE):
-        raise AccuracyError(f"the recursion reached only {float(np.max(error)):.2g}: use method='pld' or 'certified'")
-    return value, error
+    theta = loss.solve_tilt(loss.log_chernoff, float(kappa.min()), 0.0, 1.0)
+    _, coarse = Profile(loss, loss.cumulants(theta).mean - loss.minimum, theta, 0.6).least(kappa)
+    top = 1.05 * max(float(coarse.max()), 1e-9)
+    for refine in (1.0, 1.4):
+        least = [one.least(kappa)[0] for one in profile_pair(loss, top, theta, refine)]
+        if not all((b > 0.0).all() for b in least):
+            error[asked] = np.inf
+            break
+        first, second = (np.log(b) for b in least)
+        value[asked], error[asked] = first, np.abs(first - second) + _FLOOR * (1.0 + np.abs(first))
+        if np.all(error < _PROMISE):
+            return value, error
+    if np.all(error < _LAST_PROMISE):
+        return value, error
+    raise AccuracyError(
+        f"the bound could not be computed to {_LAST_PROMISE:g} for log_kappa={float(kappa.min()):.6g}: "
+        "use method='pld', 'certified' or 'monte-carlo'"
+    )
 
 
 def _blow_up_near(loss: PrivacyLoss, log_kappa: np.ndarray, upper: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(which of these κ were answered, their log B, their log error); the first is always answered."""
     log_tail = log_kappa if upper else log1mexp(log_kappa)
     sign = 1.0 if upper else -1.0
-    theta = loss.solve_tilt(loss.log_tail_estimate, float(log_tail[0]), 0.0, sign)
-    for attempt in range(_ATTEMPTS):
-        law, check = TiltedLaw(loss, theta), TiltedLaw(loss, theta * 0.93, 1.15)
+    loss = loss.limited(float(log_tail[0]))
+    first_theta = loss.solve_tilt(loss.log_tail_estimate, float(log_tail[0]), 0.0, sign)
+    # The first tilt is made for a saddle-point estimate of the threshold, the second for the threshold found. Weaker
+    # tilts see a threshold in their tail, but are blind to rare large losses that a strong one would dwell on.
+    candidates = [first_theta, 0.6 * first_theta, 0.35 * first_theta]
+    retilted = False
+    while candidates:
+        theta = candidates.pop(0)
+        law = TiltedLaw(loss, theta)
+        check = law.checked_by(loss, 0.0)
         t, settled = _solve_threshold(law, log_tail, upper)
         done = settled & (np.abs(t - law.mean) < 2.5 * law.std)
         done[0] = settled[0]
@@ -139,29 +166,29 @@ def _blow_up_near(loss: PrivacyLoss, log_kappa: np.ndarray, upper: bool) -> tupl
             if good[0]:
                 done[done] = good
                 return done, first[good], error[good]
-        # The tilt was made for a saddle-point estimate of the threshold; make it for the threshold found.
-        if attempt + 1 < _ATTEMPTS and np.isfinite(t[0]):
-            theta = loss.tilt_with_mean(float(t[0]), 0.0, sign)
+            if not retilted:
+                candidates.insert(0, loss.tilt_with_mean(float(t[0]), 0.0, sign))
+                retilted = True
     raise AccuracyError(f"Fourier inversion was not accurate at log_kappa={log_kappa[0]:.6g}")
 
 
 def _dual_value(law: TiltedLaw, t: np.ndarray, log_kappa: np.ndarray, upper: bool) -> np.ndarray:
-    """log of κe^t + E_μ(1 − e^{t−L})_+ = μ(S > t) + e^t(κ − ν(S > t)), from whichever tails the tilt makes accurate."""
-    if upper:
-        slack = np.exp(log_kappa - law.log_upper(t, 0.0))
-        log_nu = law.log_upper(t, 0.0)
-        correction = (slack - 1.0) * np.exp(np.minimum(t + log_nu, 700.0))
-        if law.theta > 1.0:
-            log_mu = law.log_upper(t, 1.0)
-            with np.errstate(invalid="ignore", over="ignore"):
-                return np.asarray(log_mu + np.log1p((slack - 1.0) * np.exp(t + log_nu - log_mu)))
-    else:
-        log_nu = law.log_lower(t, 0.0)
-        log_rest = log1mexp(log_kappa)
-        correction = (1.0 - np.exp(log_rest - log_nu)) * np.exp(t + log_nu)
-        # κ − ν(S > t) = ν(S ≤ t) − (1 − κ)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.log1p(correction - np.exp(law.log_lower(t, 1.0))))
+    """log of κe^t + E_μ(1 − e^{t−L})_+ = μ(S > t) + e^t(κ − ν(S > t)), from whichever tails the tilt makes accurate.
+
+    NaN where this law has lost the tail altogether.
+    """
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        if upper:
+            log_nu = law.log_upper(t, 0.0)
+            slack = np.expm1(log_kappa - log_nu)
+            if law.theta > 1.0:
+                log_mu = law.log_upper(t, 1.0)
+                return np.asarray(log_mu + np.log1p(slack * np.exp(t + log_nu - log_mu)))
+        else:
+            # κ − ν(S > t) = ν(S ≤ t) − (1 − κ)
+            log_nu = law.log_lower(t, 0.0)
+            slack = -np.expm1(log1mexp(log_kappa) - log_nu)
+        return np.asarray(np.log1p(slack * np.exp(t + log_nu) - np.exp(law.log_lower(t, 1.0))))
 
 
 def _solve_threshold(law: TiltedLaw, log_tail: np.ndarray, upper: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -180,7 +207,8 @@ def _solve_threshold(law: TiltedLaw, log_tail: np.ndarray, upper: bool) -> tuple
         new = np.where(np.isfinite(new) & (new > low) & (new < high), new, 0.5 * (low + high))
         settled = np.abs(new - t) < 1e-9 * law.std
         t = new
-        # κ far from this tilt are left to a later law: only the first, which the tilt was made for, and those near it count.
+        # κ far from this tilt are left to a later law: only the first, which the tilt was made for, and those
+        # near it count.
         if settled[0] and np.all(settled | (np.abs(t - law.mean) > 4.0 * law.std)):
             break
     return t, settled
@@ -189,4 +217,4 @@ def _solve_threshold(law: TiltedLaw, log_tail: np.ndarray, upper: bool) -> tuple
 def log1mexp(x: np.ndarray) -> np.ndarray:
     """log(1 − e^x) for x < 0, accurate at both ends; −inf at 0."""
     with np.errstate(divide="ignore"):
-        return np.where(x > -0.6931, np.log(-np.expm1(x)), np.log1p(-np.exp(x)))
+        return np.asarray(np.where(x > -0.6931, np.log(-np.expm1(x)), np.log1p(-np.exp(x))))

@@ -7,8 +7,6 @@ import math
 import numpy as np
 from scipy import special
 
-from leakcore._results import Number
-
 
 def log_blow_up(log_kappa: np.ndarray, separation: float) -> np.ndarray:
     """log Φ(Φ⁻¹(κ) + s): the largest power of a test of size κ between N(0, 1) and N(s, 1).
@@ -17,7 +15,7 @@ def log_blow_up(log_kappa: np.ndarray, separation: float) -> np.ndarray:
     """
     log_kappa = np.asarray(log_kappa, dtype=np.float64)
     if separation == 0.0:
-        return log_kappa.copy()
+        return np.array(log_kappa)
     if math.isinf(separation):
         return np.zeros_like(log_kappa)
     # ndtri_exp is +inf at log κ = 0 and log_ndtr(inf) = 0, as it must be.
@@ -32,13 +30,13 @@ def log_profile(epsilon: np.ndarray, separation: float) -> np.ndarray:
     epsilon = np.asarray(epsilon, dtype=np.float64)
     if separation == 0.0:
         with np.errstate(divide="ignore"):
-            return np.log(-np.expm1(np.minimum(epsilon, 0.0)))
+            return np.asarray(np.log(-np.expm1(np.minimum(epsilon, 0.0))))
     if math.isinf(separation):
         return np.zeros_like(epsilon)
     x, s = epsilon / separation, separation
     first = special.log_ndtr(0.5 * s - x)
     # e^ε Φ(−s/2 − x) / Φ(s/2 − x) as a ratio of scaled complements: both Gaussians share exp(−(x − s/2)²/2).
-    tail = x - 0.5 * s > -5.0
+    tail = x - 0.5 * s > -25.0
     upper, lower = np.where(tail, x - 0.5 * s, 0.0), np.where(tail, x + 0.5 * s, 0.0)
     root = math.sqrt(0.5)
     scaled_first = special.erfcx(upper * root)
@@ -51,18 +49,21 @@ def log_profile(epsilon: np.ndarray, separation: float) -> np.ndarray:
     log_ratio = np.minimum(log_ratio, 0.0)
     with np.errstate(divide="ignore"):
         difference = np.log(-np.expm1(log_ratio))
-    # Scaled complements that agree to many digits (small s) lose them in the difference: integrate the derivative instead.
-    close = log_ratio > -1e-3
+    # Scaled complements that agree to many digits (small s) lose them in the difference: integrate the
+    # derivative instead.
+    close = tail & (log_ratio > -1e-3)
     if np.any(close):
-        difference = np.where(close, _log_small_difference(upper, lower, scaled_first), difference)
+        difference = np.where(close, _log_small_difference(upper, s, scaled_first), difference)
     return np.asarray(first + difference)
 
 
-def _log_small_difference(low: np.ndarray, high: np.ndarray, scaled_low: np.ndarray) -> np.ndarray:
-    """log[(R(low) − R(high))/R(low)] with R(x) = erfcx(x/√2) = Mills' ratio·√(2/π), by quadrature of −R′ = √(2/π) − xR."""
+def _log_small_difference(low: np.ndarray, separation: float, scaled_low: np.ndarray) -> np.ndarray:
+    """log[(R(low) − R(low + s))/R(low)] with R(x) = erfcx(x/√2) = Mills' ratio·√(2/π), by quadrature of −R′ =
+    √(2/π) − xR.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(8)
-    half = 0.5 * (high - low)
-    total = np.zeros_like(half)
+    half = 0.5 * separation
+    total = np.zeros_like(low)
     for node, weight in zip(nodes, weights, strict=True):
         x = low + half * (1.0 + node)
         total += weight * _mills_slope(x)
@@ -84,26 +85,19 @@ def _mills_slope(x: np.ndarray) -> np.ndarray:
     return np.where(x > 12.0, root * series, direct)
 
 
-def gaussian_delta(epsilon: Number, separation: float) -> Number:
-    """δ(ε) of the Gaussian pair with separation s; see `log_profile`."""
-    out = np.exp(log_profile(np.asarray(epsilon, dtype=np.float64), separation))
-    return float(out) if out.ndim == 0 else out
-
-
-def gaussian_epsilon(delta: float, separation: float) -> float:
-    """The smallest ε ≥ 0 with δ(ε) ≤ delta; inf at delta = 0 unless s = 0, and 0 where δ(0) ≤ delta."""
-    if separation == 0.0 or float(log_profile(np.asarray(0.0), separation)) <= (
-        math.log(delta) if delta > 0 else -math.inf
-    ):
-        return 0.0
-    if delta == 0.0 or math.isinf(separation):
+def epsilon_of(log_delta: float, separation: float) -> float:
+    """The real ε, of either sign, with log δ(ε) = log_delta < 0, from above; inf at s = ∞, where δ = 1 throughout."""
+    if math.isinf(separation):
         return math.inf
-    target = math.log(delta)
-    # δ(ε) ≤ Φ(s/2 − ε/s), so this end is feasible.
-    high = separation * (0.5 * separation - float(special.ndtri_exp(target)))
-    low = 0.0
+    if separation == 0.0:
+        return math.log(-math.expm1(log_delta)) if log_delta < 0.0 else -math.inf
+    low, high = -1.0, 1.0
+    while float(log_profile(np.asarray(low), separation)) < log_delta:
+        low *= 2.0
+    while float(log_profile(np.asarray(high), separation)) > log_delta:
+        high *= 2.0
     while low < (middle := 0.5 * (low + high)) < high:
-        if float(log_profile(np.asarray(middle), separation)) > target:
+        if float(log_profile(np.asarray(middle), separation)) > log_delta:
             low = middle
         else:
             high = middle
@@ -111,7 +105,7 @@ def gaussian_epsilon(delta: float, separation: float) -> float:
 
 
 def gaussian_separation(epsilon: float, delta: float) -> float:
-    """The largest s whose pair is (ε, δ)-private, for ε ≥ 0: the inverse of `gaussian_epsilon` in s. 0 at delta = 0."""
+    """The largest s whose pair is (ε, δ)-private, for ε ≥ 0; 0 at delta = 0."""
     if delta <= 0.0:
         return 0.0
     target = math.log(delta)

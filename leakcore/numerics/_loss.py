@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -21,6 +22,8 @@ _NEGLIGIBLE = 46.0
 _ROUNDING = 37.0
 """−log of the unit roundoff 2⁻⁵³: the target of every discretisation error."""
 _MAX_NODES = 4_000_000
+_TAPER = 5.0
+"""Steepness of a cut's taper, in standard normal units per unit of z."""
 
 
 class AccuracyError(ArithmeticError):
@@ -29,11 +32,17 @@ class AccuracyError(ArithmeticError):
 
 @dataclasses.dataclass(frozen=True)
 class StepGroup:
-    """`count` steps of equal noise multiplier σ and sampling rate q in (0, 1)."""
+    """`count` steps of equal noise multiplier σ and sampling rate q in (0, 1).
+
+    Beyond `cut` ν's density is tapered to 0. It is set where ν has no mass that matters to the question, but a
+    tilt strong
+    enough for that question could still have put all of its mass there: e^{θℓ} grows like e^{θz/σ}.
+    """
 
     sigma: float
     rate: float
     count: int
+    cut: float = math.inf
 
     def term(self, z: np.ndarray) -> np.ndarray:
         """ℓ(z), to full relative accuracy also where it is tiny."""
@@ -61,20 +70,25 @@ class StepGroup:
     def nodes(self, theta: float, frequency: float = 0.0, refine: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
         """(weights, ℓ) of the trapezoid rule under ν tilted by e^{θℓ}: log weights, normalisation included.
 
-        The step resolves exp(iu·ℓ) for |u| ≤ `frequency`: at distance y from the real axis the integrand has grown by
-        at most u·y/σ + y²/2 in the logarithm, and the rule's error is exp(−2πy/h) times that.
+        The step h resolves exp(iu·ℓ) for |u| ≤ `frequency`: at distance y from the real axis the integrand has grown by
+        about u·y·max ℓ′ + y²/2 in the logarithm, and the rule's error is exp(−2πy/h) times that.
         """
-        reach = min(1.5 * self.sigma, 6.0)
-        step = 2.0 * math.pi / (frequency / self.sigma + reach / 2.0 + _ROUNDING / reach) / refine
         low, high = self._support(theta)
+        reach = min(1.5 * self.sigma, 6.0)
+        # ℓ′ = (1/σ)·odds·e^a/(1 + odds·e^a), a = z/σ − 1/(2σ²), is largest at the upper end.
+        odds = self.rate / (1.0 - self.rate) * math.exp(min(high / self.sigma - 0.5 / self.sigma**2, 700.0))
+        slope = min(1.0, 2.0 * odds) / self.sigma
+        step = 2.0 * math.pi / (frequency * slope + reach / 2.0 + _ROUNDING / reach) / refine
         count = (high - low) / step
         if count > _MAX_NODES:
             raise AccuracyError(
-                f"noise_multiplier={self.sigma:g}, sample_rate={self.rate:g}: the loss of one step needs {count:.2g} nodes to resolve"
+                f"noise_multiplier={self.sigma:g}, sample_rate={self.rate:g}: one step's loss needs {count:.2g} nodes"
             )
         z = np.arange(math.floor(low / step), math.ceil(high / step) + 1) * step
         values = self.term(z)
         logs = -0.5 * z * z + theta * values
+        if z[-1] > self.cut:
+            logs += special.log_ndtr(_TAPER * (self.cut + 1.0 - z))
         keep = logs > logs.max() - _NEGLIGIBLE
         return (logs + (math.log(step) - _HALF_LOG_2PI))[keep], values[keep]
 
@@ -82,7 +96,7 @@ class StepGroup:
         """Where exp(−z²/2 + θℓ(z)) is not negligible; it may have two modes, both inside."""
         span = math.sqrt(2.0 * _NEGLIGIBLE)
         if theta >= 0.0:
-            low, high = -span - 0.5, theta / self.sigma + span + 0.5
+            low, high = -span - 0.5, min(theta / self.sigma + span + 0.5, self.cut + 3.0)
         else:
             zero = np.zeros(1)
             drop = float(self.term(zero)[0]) - self.minimum
@@ -110,8 +124,9 @@ class Cumulants:
 class PrivacyLoss:
     """L = Σ_t ℓ_t with steps grouped by (σ, q); steps with q = 1 are one Gaussian term, exact.
 
-    `escape` is the probability under μ that L = +∞ (steps with σ = 0, which reveal their sampled records); the rest
-    describes the other steps. Steps with q = 0 or σ = ∞ contribute nothing and are dropped.
+    `log_no_escape` is the log of the probability under μ that L is finite (steps with σ = 0 reveal sampled records);
+    the rest describes the other steps. Steps with q = 0 or σ = ∞ contribute nothing and are dropped. `cache` is for
+    whoever computes something costly from it.
     """
 
     def __init__(
@@ -121,7 +136,8 @@ class PrivacyLoss:
         self.gaussian_variance = gaussian_variance
         self.log_no_escape = log_no_escape
         self.minimum = -math.inf if gaussian_variance > 0.0 else math.fsum(g.count * g.minimum for g in groups)
-        self._cache: dict[float, Cumulants] = {}
+        self._cumulants: dict[float, Cumulants] = {}
+        self.cache: dict[Any, Any] = {}
 
     @classmethod
     def of_steps(cls, sigma: np.ndarray, rate: np.ndarray, steps: int) -> PrivacyLoss:
@@ -145,6 +161,16 @@ class PrivacyLoss:
                 groups.append(StepGroup(s, q, count))
         return cls(tuple(groups), variance, log_no_escape)
 
+    def limited(self, log_floor: float) -> PrivacyLoss:
+        """The same loss for questions about probabilities of e^{log_floor} or more: see `StepGroup.cut`.
+
+        All mass dropped is below e^{log_floor} times 1e-19, under ν and under μ.
+        """
+        count = max(self.num_mixture_steps, 1)
+        reach = math.sqrt(2.0 * (44.0 + abs(log_floor) + math.log(count)))
+        groups = tuple(dataclasses.replace(g, cut=reach + 1.0 / g.sigma) for g in self.groups)
+        return PrivacyLoss(groups, self.gaussian_variance, self.log_no_escape)
+
     @property
     def num_mixture_steps(self) -> int:
         """Steps with 0 < q < 1."""
@@ -152,8 +178,8 @@ class PrivacyLoss:
 
     def cumulants(self, theta: float) -> Cumulants:
         """K, K′ and K″ at real θ."""
-        if theta in self._cache:
-            return self._cache[theta]
+        if theta in self._cumulants:
+            return self._cumulants[theta]
         v = self.gaussian_variance
         value, mean, variance = 0.5 * v * theta * (theta - 1.0), v * (theta - 0.5), v
         for group in self.groups:
@@ -171,7 +197,7 @@ class PrivacyLoss:
             value += group.count * log_moment
             mean += group.count * m
             variance += group.count * float(weights @ (values - m) ** 2) / total
-        self._cache[theta] = out = Cumulants(value, mean, variance)
+        self._cumulants[theta] = out = Cumulants(value, mean, variance)
         return out
 
     def log_chernoff(self, theta: float) -> float:
@@ -180,7 +206,7 @@ class PrivacyLoss:
         return at.value - theta * at.mean
 
     def log_tail_estimate(self, theta: float) -> float:
-        """Saddle-point estimate of log ν(S > K′(θ)) for θ ≥ 0, or of log ν(S ≤ K′(θ)) for θ < 0; exact for a Gaussian."""
+        """Saddle-point estimate of log ν(S > K′(θ)), θ ≥ 0, or of log ν(S ≤ K′(θ)), θ < 0; exact for a Gaussian."""
         at = self.cumulants(theta)
         root = math.sqrt(0.5 * at.variance)
         return at.value - theta * at.mean + math.log(0.5 * float(special.erfcx(abs(theta) * root)))
@@ -235,6 +261,6 @@ class PrivacyLoss:
                 best, step = end, 1.2 * step
             ends.append(best)
         low = max(ends[0], self.minimum)
-        if not (math.isfinite(low) and math.isfinite(ends[1])):
+        if not (math.isfinite(low) and math.isfinite(ends[1]) and low < base.mean < ends[1]):
             raise AccuracyError("the tails of the privacy loss could not be bounded")
         return low, ends[1]

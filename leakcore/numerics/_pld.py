@@ -1,7 +1,7 @@
 """dp-accounting's discretised privacy loss distribution: the independent route to profiles and blow-ups.
 
-Only the REMOVE distribution (the mixture above) answers sup μ(E) with ν(E) ≤ κ; the ADD distribution's far tail loses its
-digits to cancellation. dp-accounting is imported at the first call.
+Only the REMOVE distribution (the mixture above) answers sup μ(E) with ν(E) ≤ κ; the ADD distribution's far tail
+loses its digits to cancellation. dp-accounting is imported at the first call.
 """
 
 from __future__ import annotations
@@ -68,10 +68,11 @@ class DiscreteLoss:
     def log_blow_up(self, log_kappa: np.ndarray) -> np.ndarray:
         """log min_ε [κe^ε + δ_remove(ε)] over all real ε, for a 1-d array of log κ.
 
-        δ_remove is convex and piecewise linear in e^ε with its knots at the losses of the grid, so the minimum lies at one.
+        δ_remove is convex and piecewise linear in e^ε with its knots at the losses of the grid, so the minimum
+        lies at one.
         """
         if self._pld is None:
-            return log_kappa.copy()
+            return np.array(log_kappa)
         pmf = self._pld._pmf_remove.to_dense_pmf()
         mass = np.maximum(np.asarray(pmf._probs, dtype=np.float64), 0.0)
         losses = (pmf._lower_loss + np.arange(len(mass))) * pmf._discretization
@@ -98,6 +99,6 @@ def _log_suffix_sums(mass: np.ndarray, losses: np.ndarray) -> np.ndarray:
 
 
 def _default_interval(loss: PrivacyLoss) -> float:
-    """A grid of about 1e-4 standard deviations of L, at most 1e-4 where that is finer, as far as memory allows."""
+    """1e-4, scaled down with the loss's standard deviation where that is below 0.1 and up where it is above 10."""
     spread = math.sqrt(loss.cumulants(1.0).variance)
-    return 1e-4 * max(min(spread, 1.0), spread / 10.0, 1e-6)
+    return 1e-4 * max(min(10.0 * spread, 1.0), spread / 10.0, 1e-6)

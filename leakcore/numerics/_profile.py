@@ -1,6 +1,6 @@
 """The privacy profile δ(ε) of a composition of sampled Gaussian steps, and its inverse, in both directions.
 
-Direction "remove": δ(ε) = sup_E μ(E) − e^ε ν(E) = E_μ(1 − e^{ε−L})_+, the dataset with the record against the one without.
+Direction "remove": δ(ε) = sup_E μ(E) − e^ε ν(E) = E_μ(1 − e^{ε−L})_+, with the record against without.
 Direction "add": δ(ε) = sup_E ν(E) − e^ε μ(E) = E_ν(1 − e^{ε+L})_+. ε may be any real number.
 """
 
@@ -14,9 +14,11 @@ from leakcore.numerics import _gaussian
 from leakcore.numerics._blow_up import log1mexp
 from leakcore.numerics._inversion import TiltedLaw
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss
-from leakcore.numerics._recursion import Profile
+from leakcore.numerics._recursion import Profile, profile_pair
 
 _FLOOR = 4e-15
+_LEAST_ADD = math.log(1e-8)
+"""Below this the recursion, which gets δ_add as a difference of numbers near 1, cannot promise its digits."""
 _PROMISE = 1e-6
 """Largest relative error of δ that is accepted: about 1e-7 in ε."""
 
@@ -24,7 +26,7 @@ _PROMISE = 1e-6
 def log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple[float, float]:
     """(low, high) of log δ(ε), −inf where δ = 0 exactly.
 
-    They agree to 1e-6, but below δ = 1e-18 low may be −inf and high a Chernoff bound. AccuracyError where neither holds.
+    They agree to 1e-6, but below δ = 1e-18 low may be −inf and high a Chernoff bound. AccuracyError otherwise.
     """
     if loss.log_no_escape == 0.0:
         return _inner_log_delta(loss, epsilon, direction)
@@ -49,19 +51,36 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple
             float(log1mexp(np.array(epsilon))) if direction == "remove" and epsilon < 0.0 else -math.inf, _FLOOR
         )
     power, sign = _side(direction)
+    theta = loss.tilt_with_mean(threshold, power, sign)
     try:
-        theta = loss.tilt_with_mean(threshold, power, sign)
-        laws = TiltedLaw(loss, theta), TiltedLaw(loss, power + 0.93 * (theta - power), 1.15)
-        first, second = (float(_log_delta_near(law, np.array([epsilon]), direction)[0]) for law in laws)
-        return _around(*_agreed(first, second))
+        # How small δ is decides how far the loss must be known; a guess from below suffices.
+        limited = loss.limited(min(2.0 * loss.cumulants(theta).value - 2.0 * (theta - power) * threshold, 0.0) - 10.0)
+        gap = limited.tilt_with_mean(threshold, power, sign) - power
+        return _around(*_agreeing_log_delta(limited, epsilon, direction, (gap, 0.6 * gap, 0.35 * gap)))
     except AccuracyError:
         bound = _chernoff_log_delta(loss, threshold, power, sign)
         if bound < -41.0:
             return -math.inf, bound
-        top = 1.02 * (threshold - loss.minimum)
-        profiles = Profile(loss, top), Profile(loss, 1.03 * top, 0.85)
+        profiles = profile_pair(loss, threshold - loss.minimum, theta)
         first, second = (_recursion_log_delta(one, epsilon, direction) for one in profiles)
+        if direction == "add" and first < _LEAST_ADD:
+            return -math.inf, _LEAST_ADD
         return _around(*_agreed(first, second))
+
+
+def _agreeing_log_delta(
+    loss: PrivacyLoss, epsilon: float, direction: str, gaps: tuple[float, ...]
+) -> tuple[float, float]:
+    """(log δ, error) from the first tilt power + gap on which two discretisations agree."""
+    power, _ = _side(direction)
+    for gap in gaps:
+        law = TiltedLaw(loss, power + gap)
+        laws = law, law.checked_by(loss, power)
+        try:
+            return _agreed(*(float(_log_delta_near(one, np.array([epsilon]), direction)[0]) for one in laws))
+        except AccuracyError:
+            continue
+    raise AccuracyError("Fourier inversion of the privacy profile was not accurate")
 
 
 def _around(value: float, error: float) -> tuple[float, float]:
@@ -83,51 +102,36 @@ def _chernoff_log_delta(loss: PrivacyLoss, threshold: float, power: float, sign:
 
 
 def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
-    """(ε, error): the real ε, of either sign, with log δ(ε) = log_target < 0; −inf or inf where there is none.
+    """(low, high) of the real ε, of either sign, with log δ(ε) = log_target < 0; ∓inf where there is none.
 
-    The error bounds |ε − true ε|. Raises AccuracyError when it cannot be made small.
+    Raises AccuracyError when they would differ by more than about 1e-6, unless the whole range is that of "add" where δ
+    is too small to be resolved; there high = −minimum is where δ becomes 0.
     """
     if loss.log_no_escape != 0.0:
-        escaped = float(log1mexp(np.array(loss.log_no_escape)))
         if direction == "add":
-            found, error = epsilon_for(_without_escape(loss), log_target, direction)
-            return found - loss.log_no_escape, error
+            low, high = epsilon_for(_without_escape(loss), log_target, direction)
+            return low - loss.log_no_escape, high - loss.log_no_escape
+        escaped = float(log1mexp(np.array(loss.log_no_escape)))
         if log_target <= escaped:
-            return math.inf, 0.0
+            return math.inf, math.inf
         rest = log_target + float(log1mexp(np.array(escaped - log_target))) - loss.log_no_escape
         if rest >= 0.0:
-            return -math.inf, 0.0
-        found, error = epsilon_for(_without_escape(loss), rest, direction)
-        return found + loss.log_no_escape, error
+            return -math.inf, -math.inf
+        low, high = epsilon_for(_without_escape(loss), rest, direction)
+        return low + loss.log_no_escape, high + loss.log_no_escape
     if not loss.groups:
-        return _gaussian_epsilon(math.sqrt(loss.gaussian_variance), log_target)
+        value = _gaussian.epsilon_of(log_target, math.sqrt(loss.gaussian_variance))
+        error = 1e-13 * (1.0 + abs(value))
+        return value - error, value + error
     try:
-        return _epsilon_by_inversion(loss, log_target, direction)
+        value, error = _epsilon_by_inversion(loss, log_target, direction)
+        return value - error, value + error
     except AccuracyError:
         return _epsilon_by_recursion(loss, log_target, direction)
 
 
 def _without_escape(loss: PrivacyLoss) -> PrivacyLoss:
     return PrivacyLoss(loss.groups, loss.gaussian_variance)
-
-
-def _gaussian_epsilon(separation: float, log_target: float) -> tuple[float, float]:
-    if separation == 0.0:
-        return float(log1mexp(np.array(log_target))), 1e-15
-    low, high = -1.0, 1.0
-    while float(_gaussian.log_profile(np.asarray(low), separation)) < log_target:
-        low *= 2.0
-    while float(_gaussian.log_profile(np.asarray(high), separation)) > log_target:
-        high *= 2.0
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        if float(_gaussian.log_profile(np.asarray(middle), separation)) > log_target:
-            low = middle
-        else:
-            high = middle
-    return high, 1e-13 * (1.0 + abs(high))
 
 
 def _side(direction: str) -> tuple[float, float]:
@@ -154,15 +158,22 @@ def _log_delta_near(law: TiltedLaw, epsilon: np.ndarray, direction: str) -> np.n
 
 def _epsilon_by_inversion(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
     power, sign = _side(direction)
-    theta = loss.solve_tilt(loss.log_profile_estimate, log_target, power, sign)
-    for _ in range(3):
-        law, check = TiltedLaw(loss, theta), TiltedLaw(loss, power + 0.93 * (theta - power), 1.15)
+    loss = loss.limited(log_target)
+    gap = loss.solve_tilt(loss.log_profile_estimate, log_target, power, sign) - power
+    # The choice of tilts is explained in `_blow_up`.
+    candidates = [gap, 0.6 * gap, 0.35 * gap]
+    retilted = False
+    while candidates:
+        law = TiltedLaw(loss, power + candidates.pop(0))
+        check = law.checked_by(loss, power)
         found, slope = _solve_epsilon(law, log_target, direction)
         first, second = (float(_log_delta_near(one, np.array([found]), direction)[0]) for one in (law, check))
         error = abs(first - second) + abs(first - log_target) + _FLOOR * (1.0 + abs(first))
         if slope < 0.0 and error < _PROMISE:
             return found, error / -slope + 1e-14 * (1.0 + abs(found))
-        theta = loss.tilt_with_mean(sign * found, power, sign)
+        if not retilted:
+            candidates.insert(0, loss.tilt_with_mean(sign * found, power, sign) - power)
+            retilted = True
     raise AccuracyError("Fourier inversion of the privacy profile was not accurate")
 
 
@@ -187,44 +198,36 @@ def _solve_epsilon(law: TiltedLaw, log_target: float, direction: str) -> tuple[f
 def _recursion_log_delta(profile: Profile, epsilon: float, direction: str) -> float:
     y = np.array([(epsilon if direction == "remove" else -epsilon) - profile.minimum])
     h = float(profile(y)[0])
-    if direction == "remove":
-        return math.log(h) if h > 0.0 else -math.inf
     # Put–call parity: E_ν(1 − e^{ε+L})_+ = 1 − e^ε + e^ε·δ_remove(−ε). The difference cancels to about 1e-14.
-    value = -math.expm1(epsilon) + math.exp(epsilon) * h
-    if value < 1e-8:
-        raise AccuracyError("this tail is too small for the recursion")
-    return math.log(value)
+    value = h if direction == "remove" else -math.expm1(epsilon) + math.exp(epsilon) * h
+    return math.log(value) if value > 0.0 else -math.inf
 
 
 def _epsilon_by_recursion(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
     if direction == "add":
-        # L ≥ minimum, so δ = 0 from ε = −minimum on: where the recursion cannot resolve δ, that end is still a valid ε.
-        low, high = -math.inf, -loss.minimum
-        top = max(loss.cumulants(0.0).mean + 8.0 * math.sqrt(loss.cumulants(0.0).variance), 0.0) - loss.minimum
+        low, high = 0.0, -loss.minimum
+        if log_target < _LEAST_ADD:
+            return low, high
+        theta, top = 1.0, -loss.minimum
     else:
         # δ(ε) ≤ inf_s exp(K(1+s) − sε): with s at K′(1+s) = ε this end is feasible.
         theta = loss.solve_tilt(lambda tilt: loss.log_chernoff(tilt) + loss.cumulants(tilt).mean, log_target, 1.0, 1.0)
         low, high = loss.minimum, loss.cumulants(theta).mean
-        top = high - loss.minimum
-    top = max(top, 1e-9)
-    found = []
-    for refine, stretch in ((1.0, 1.0), (0.85, 1.03)):
-        profile = Profile(loss, stretch * top, refine)
-        bottom = max(low, -(profile.top + loss.minimum)) if direction == "add" else low
-        a, b = bottom, high
-        for _ in range(200):
-            middle = 0.5 * (a + b)
-            if not a < middle < b:
-                break
-            try:
-                above = _recursion_log_delta(profile, middle, direction) > log_target
-            except (AccuracyError, ValueError):
-                above = False
-            a, b = (middle, b) if above else (a, middle)
-        found.append(b)
-    if direction == "add" and log_target < math.log(1e-8):
-        return high, 0.0
+        coarse = Profile(loss, high - loss.minimum, theta, 0.6)
+        top = 1.05 * max(_bisect_epsilon(coarse, log_target, direction, low, high) - loss.minimum, 1e-9)
+    found = [_bisect_epsilon(one, log_target, direction, low, high) for one in profile_pair(loss, top, theta)]
     error = abs(found[0] - found[1]) + 1e-13 * (1.0 + abs(found[0]))
     if error > 1e-6 * (1.0 + abs(found[0])):
         raise AccuracyError("epsilon could not be computed to 1e-6: use method='pld'")
-    return found[0], error
+    return found[0] - error, found[0] + error
+
+
+def _bisect_epsilon(profile: Profile, log_target: float, direction: str, low: float, high: float) -> float:
+    if direction == "remove":
+        high = min(high, profile.minimum + profile.top)
+    while low < (middle := 0.5 * (low + high)) < high:
+        if _recursion_log_delta(profile, middle, direction) > log_target:
+            low = middle
+        else:
+            high = middle
+    return high

@@ -1,4 +1,6 @@
-"""dp-accounting's Rényi differential privacy of composed, Poisson-sampled Gaussian steps, imported at the first call."""
+"""dp-accounting's Rényi differential privacy of composed, Poisson-sampled Gaussian steps, imported at the first
+call.
+"""
 
 from __future__ import annotations
 

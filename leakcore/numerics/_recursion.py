@@ -1,11 +1,11 @@
 """The privacy profile step by step on a logarithmic grid: for losses too rough for Fourier inversion.
 
-With few steps, small q or small σ the loss piles up within a hair of its minimum Σ log(1 − q_t) and yet has a heavy upper
-tail, so that its characteristic function hardly decays. In Y = L − Σ log(1 − q_t) ≥ 0 the profile
+With few steps, small q or small σ the loss piles up within a hair of its minimum Σ log(1 − q_t) and yet has a
+heavy upper tail, so that its characteristic function hardly decays. In Y = L − Σ log(1 − q_t) ≥ 0 the profile
     h_k(y) = E_μ[(1 − e^{y − Y_k})_+]   (δ_remove at ε = y + minimum, after k steps)
 obeys h_{k+1}(y) = E_μ[h_k(y − λ)] with λ = ℓ − log(1 − q) ≥ 0 the next step's loss, and it is known exactly where
-y − λ ≤ 0, since E_μ[e^{−Y_k}] = Π(1 − q). h is smooth in log y: Chebyshev interpolation on panels that are geometric in y
-turns one step into a matrix. All integrands are positive, so tails keep their relative accuracy.
+y − λ ≤ 0, since E_μ[e^{−Y_k}] = Π(1 − q). h is smooth in log y: Chebyshev interpolation on panels that are
+geometric in y turns one step into a matrix. All integrands are positive, so tails keep their relative accuracy.
 """
 
 from __future__ import annotations
@@ -19,19 +19,26 @@ from leakcore.numerics._loss import AccuracyError, PrivacyLoss, StepGroup
 
 _LEAST = 1e-15
 """h is Lipschitz with constant 1, so values of Y below this are 0 for every purpose."""
-_MATRIX_POWER_FROM = 300
 _GROUP_LIMIT = 32
+_PANEL_LIMIT = 160
+_REACH = 9.5
+"""Standard deviations beyond which a Gaussian has no mass (1e-21)."""
+_CHUNK = 1 << 16
 
 
 class Profile:
-    """h_n on [0, top] for all the steps of `loss`, which has no Gaussian part. `refine` > 1 makes every grid finer."""
+    """h_n on [0, top] for all the steps of `loss`, which has no Gaussian part. `refine` > 1 makes every grid finer.
 
-    def __init__(self, loss: PrivacyLoss, top: float, refine: float = 1.0) -> None:
+    `theta` is the tilt of the tail that is wanted: h falls like e^{−(θ−1)y} there, and single steps reach z = θ/σ.
+    """
+
+    def __init__(self, loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0) -> None:
         if loss.gaussian_variance > 0.0 or len(loss.groups) > _GROUP_LIMIT:
             raise AccuracyError("the privacy loss is too rough for Fourier inversion and too varied for the recursion")
         self.minimum, self.top = loss.minimum, top
         self._order = round(16 * refine)
-        self._edges = _panel_edges(loss, top, 3.0 / refine)
+        self._theta = max(theta, 1.0)
+        self._edges = _panel_edges(loss, top, self._theta, 3.0 / refine)
         self._reference, self._barycentric = _chebyshev(self._order)
         left, right = self._edges[:-1, None], self._edges[1:, None]
         self.nodes = (left + (right - left) * self._reference).ravel()
@@ -60,17 +67,22 @@ class Profile:
         panel = np.clip(np.searchsorted(self._edges, y, side="right") - 1, 0, len(self._edges) - 2)
         left, right = self._edges[panel], self._edges[panel + 1]
         gap = ((y - left) / (right - left))[:, None] - self._reference
-        hit = gap == 0.0
-        ratio = self._barycentric / np.where(hit, 1.0, gap)
-        weights = np.where(hit.any(axis=1, keepdims=True), hit, ratio)
-        return panel[:, None] * self._order + np.arange(self._order), weights / weights.sum(axis=1, keepdims=True)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            weights = self._barycentric / gap
+            total = weights.sum(axis=1)
+            weights /= total[:, None]
+        # At a node itself its weight is infinite.
+        for row in np.flatnonzero(~np.isfinite(total)):
+            weights[row] = gap[row] == 0.0
+        return panel[:, None] * self._order + np.arange(self._order), weights
 
     def _iterate(self, loss: PrivacyLoss) -> np.ndarray:
         # Before any step Y = 0 and h_0 = 0 for y ≥ 0; `survival` is Π(1 − q) so far.
         h, log_survival = np.zeros(len(self.nodes)), 0.0
         for group in loss.groups:
             matrix, tail_mu, tail_nu = self._step(group)
-            if group.count < _MATRIX_POWER_FROM:
+            # A product of matrices costs as much as some hundreds of products with a vector.
+            if group.count < 2 * len(h):
                 for _ in range(group.count):
                     h = matrix @ h + (tail_mu - math.exp(log_survival) * tail_nu)
                     log_survival += group.minimum
@@ -102,57 +114,68 @@ class Profile:
             crossing = sigma * (np.log(np.expm1(y)) - log_odds) + 0.5 / sigma
         tail_nu = special.ndtr(-crossing)
         tail_mu = (1.0 - q) * tail_nu + q * special.ndtr(1.0 / sigma - crossing)
-        matrix = np.zeros((len(y), len(y)))
+        # Below `lowest` λ is under 1e-16 and leaves y as it is; above `highest` there is no mass in this tail.
+        lowest = max(-_REACH, min(sigma * (-36.8 - log_odds) + 0.5 / sigma, _REACH))
+        highest = self._theta / sigma + _REACH
+        matrix = np.diag(
+            (1.0 - q) * special.ndtr(np.minimum(crossing, lowest))
+            + q * special.ndtr(np.minimum(crossing, lowest) - 1.0 / sigma)
+        )
+        distance = _graded_distances(sigma, float(min(crossing[-1], highest)) - lowest)
         gauss, gauss_weights = np.polynomial.legendre.leggauss(self._order)
-        # λ below 1e-16 changes nothing.
-        lowest = max(-9.5, min(sigma * (-36.8 - log_odds) + 0.5 / sigma, 9.0))
-        stay = (1.0 - q) * special.ndtr(crossing) + q * special.ndtr(crossing - 1.0 / sigma)
-        for row in np.flatnonzero(crossing <= lowest):
-            matrix[row, row] = stay[row]
-        for row in np.flatnonzero(crossing > lowest):
-            ends = _graded_ends(lowest, float(crossing[row]), sigma, 9.5 + 1.0 / sigma)
-            half = 0.5 * (ends[:-1] - ends[1:])[:, None]
-            z = (0.5 * (ends[:-1] + ends[1:])[:, None] + half * gauss).ravel()
-            density = np.exp(-0.5 * z * z) * (1.0 - q) + q * np.exp(-0.5 * (z - 1.0 / sigma) ** 2)
-            weight = (half * gauss_weights).ravel() * density / math.sqrt(2.0 * math.pi)
-            loss = np.log1p(np.exp(z / sigma - 0.5 / sigma**2 + log_odds))
-            rest = np.maximum(y[row] - loss, 0.0)
-            index, inner = self._interpolation(rest)
-            matrix[row] = np.bincount(index.ravel(), (inner * weight[:, None]).ravel(), minlength=len(y))
-            # Mass below `lowest` leaves y unchanged to within rounding.
-            matrix[row, row] += (1.0 - q) * special.ndtr(lowest) + q * special.ndtr(lowest - 1.0 / sigma)
+        rows_at_once = max(1, _CHUNK // (len(distance) * self._order))
+        for first in range(0, len(y), rows_at_once):
+            rows = np.arange(first, min(first + rows_at_once, len(y)))
+            start = np.clip(crossing[rows], lowest, highest)[:, None]
+            ends = np.maximum(start - distance, lowest)
+            # Panels that lie wholly below `lowest` have no width.
+            at, panel = np.nonzero(ends[:, :-1] > ends[:, 1:])
+            if len(at) == 0:
+                continue
+            right, left = ends[at, panel][:, None], ends[at, panel + 1][:, None]
+            half = 0.5 * (right - left)
+            z = 0.5 * (right + left) + half * gauss
+            density = (1.0 - q) * np.exp(-0.5 * z * z) + q * np.exp(-0.5 * (z - 1.0 / sigma) ** 2)
+            weight = half * gauss_weights * density / math.sqrt(2.0 * math.pi)
+            shift = z / sigma - 0.5 / sigma**2 + log_odds
+            loss = np.where(shift > 30.0, shift, np.log1p(np.exp(np.minimum(shift, 30.0))))
+            index, inner = self._interpolation(np.maximum(y[rows[at]][:, None] - loss, 0.0).ravel())
+            place = np.repeat(at * len(y), self._order)[:, None] + index
+            added = np.bincount(place.ravel(), (inner * weight.reshape(-1, 1)).ravel(), minlength=len(rows) * len(y))
+            matrix[rows] += added.reshape(len(rows), len(y))
         return matrix, tail_mu, np.exp(y + group.minimum) * tail_nu
 
 
-def _graded_ends(lowest: float, crossing: float, sigma: float, highest: float) -> np.ndarray:
-    """Panel ends from min(crossing, highest) down to `lowest`, graded towards the crossing, where y − λ(z) vanishes."""
+def _graded_distances(sigma: float, reach: float) -> np.ndarray:
+    """Panel ends as distances below the crossing, where y − λ(z) vanishes: geometric, then as wide as λ allows."""
     distance = [0.0]
     width = 1e-11 * sigma
-    while crossing - distance[-1] > lowest:
+    while distance[-1] < reach:
         distance.append(distance[-1] + width)
-        # λ changes over σ and the Gaussian over 1; far below the crossing λ no longer matters.
         width = min(4.0 * width, 2.0 * sigma, 1.0)
-    ends = crossing - np.array(distance)
-    ends[-1] = lowest
-    if crossing > highest:
-        ends = np.concatenate(([highest], ends[ends < highest]))
-    return ends
+    return np.array([*distance, math.inf])
 
 
-def _panel_edges(loss: PrivacyLoss, top: float, ratio: float) -> np.ndarray:
+def _panel_edges(loss: PrivacyLoss, top: float, theta: float, ratio: float) -> np.ndarray:
     """0, then geometric panels up to where linear ones are shorter."""
-    least = min(
-        math.exp(math.log(g.rate) - math.log1p(-g.rate) - 0.5 / g.sigma**2 - 9.5 / g.sigma) for g in loss.groups
-    )
-    least = min(max(least, _LEAST), 0.5 * top)
-    spread = math.sqrt(loss.cumulants(0.0).variance)
-    longest = ratio / 3.0 * min(0.5, 2.0 * spread, min(0.5 / g.sigma for g in loss.groups))
+    odds = [math.exp(math.log(g.rate) - math.log1p(-g.rate) - 0.5 / g.sigma**2 - _REACH / g.sigma) for g in loss.groups]
+    least = min(max(min(odds), _LEAST), 0.5 * top)
+    # What h can change over: a step's Gaussian, the decay of its tail, and, around the mean, the sum's spread under ν.
+    longest = ratio / 3.0 * min(1.5, 2.5 / theta, *(0.75 / g.sigma for g in loss.groups))
+    at = loss.cumulants(0.0)
+    centre, spread = at.mean - loss.minimum, math.sqrt(at.variance)
     edges = [0.0, least]
     while edges[-1] < top:
-        edges.append(edges[-1] + min((ratio - 1.0) * edges[-1], longest))
+        edge = edges[-1]
+        width = min((ratio - 1.0) * edge, longest)
+        if edge < centre - 12.0 * spread:
+            width = min(width, max(centre - 12.0 * spread - edge, 2.0 * spread))
+        else:
+            width = min(width, ratio / 3.0 * max(2.0 * spread, edge - centre - 10.0 * spread))
+        edges.append(edge + width)
+        if len(edges) > _PANEL_LIMIT:
+            raise AccuracyError("the privacy loss spans too wide a range for the recursion: use method='pld'")
     edges[-1] = top
-    if len(edges) > 400:
-        raise AccuracyError("the privacy loss spans too wide a range for the recursion")
     return np.array(edges)
 
 
@@ -160,3 +183,21 @@ def _chebyshev(order: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes in (0, 1) and barycentric weights (Chebyshev points of the first kind)."""
     angle = (np.arange(order) + 0.5) * math.pi / order
     return 0.5 * (1.0 - np.cos(angle)), np.where(np.arange(order) % 2 == 0, 1.0, -1.0) * np.sin(angle)
+
+
+def profile_pair(loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0) -> tuple[Profile, Profile]:
+    """Two profiles on grids of different fineness, for the answer and its error, that reach at least to `top`.
+
+    They are kept with the loss, and `top` and `theta` are rounded up, so that neighbouring questions share them.
+    """
+    steps = math.ceil(math.log(top) / math.log(1.3))
+    tilt = 2.0 ** math.ceil(math.log2(max(theta, 1.0)))
+    key = ("profiles", steps, tilt, refine)
+    if key not in loss.cache:
+        reach = 1.3**steps
+        loss.cache[key] = (
+            Profile(loss, reach, tilt, refine),
+            Profile(loss, 1.03 * reach, tilt, 0.85 * refine),
+        )
+    first, second = loss.cache[key]
+    return first, second

@@ -1,0 +1,212 @@
+"""Monte-Carlo estimates and certificates: coverage at a stated level, with controls that show the tests can fail."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from leakcore import bounds
+from leakcore.bounds._certificate import MixturePair, certify, dual_thresholds
+
+SETTINGS = [(1.0, 0.1, 10, 0.1), (0.8, 0.3, 5, 0.01), (2.0, 1.0, 4, 0.5)]
+
+
+class GaussianPair:
+    """N(s, 1) against N(0, 1), drawn by NumPy: a pair from outside, quick to sample, with a known B_κ."""
+
+    def __init__(self, separation: float) -> None:
+        self.separation = separation
+
+    def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
+        s = self.separation
+        # Sample i is a function of (seed, i): one generator, advanced.
+        generator = np.random.Generator(np.random.PCG64DXSM(seed).advance(first_sample))
+        from scipy import special
+
+        x = special.ndtri(generator.random(num_samples)) + (s if under == "alternative" else 0.0)
+        return s * x - 0.5 * s * s
+
+
+def _coverage(repeats: int, count: int, confidence: float, setting: tuple[float, float, int, float]) -> tuple[int, int]:
+    sigma, rate, steps, kappa = setting
+    truth = bounds.reconstruction(sigma, rate, steps, kappa=kappa).log_value
+    pair = MixturePair(sigma, rate, steps)
+    low = high = 0
+    for seed in range(repeats):
+        limits = certify(
+            pair, np.array([math.log(kappa)]), num_samples=count, confidence=confidence, seed=seed, executor=None
+        )
+        low += limits.log_low[0] > truth
+        high += limits.log_high[0] < truth
+    return low, high
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_certificates_cover(setting: tuple[float, float, int, float]) -> None:
+    repeats = 100
+    low, high = _coverage(repeats, 2000, 0.9, setting)
+    # P(more misses) < 0.1% if each repetition misses with 10% in all, 5% on each side.
+    assert low + high <= stats.binom.ppf(0.999, repeats, 0.1)
+    assert max(low, high) <= stats.binom.ppf(0.999, repeats, 0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_certificates_cover_over_a_thousand_repetitions(setting: tuple[float, float, int, float]) -> None:
+    repeats = 1000
+    low, high = _coverage(repeats, 4000, 0.9, setting)
+    assert low + high <= stats.binom.ppf(0.999, repeats, 0.1)
+    assert max(low, high) <= stats.binom.ppf(0.999, repeats, 0.05)
+
+
+def test_negative_control_the_printed_estimator_is_no_certificate() -> None:
+    # Algorithm 1's estimate lies below the truth more often than not; taken for an upper bound it would fail
+    # the test above.
+    sigma, rate, steps, kappa = 1.0, 1.0, 9, 0.01
+    truth = bounds.reconstruction(sigma, rate, steps, kappa=kappa).value
+    repeats = 200
+    below = sum(
+        bounds.reconstruction(
+            sigma, rate, steps, kappa=kappa, method="monte-carlo", under="null", num_samples=2000, seed=seed
+        ).value
+        < truth
+        for seed in range(repeats)
+    )
+    assert below > repeats / 2
+    assert below > stats.binom.ppf(0.999, repeats, 0.1)
+
+
+def test_certificate_is_tight_enough_to_be_of_use() -> None:
+    found = bounds.reconstruction(1.0, 0.1, 10, kappa=[0.001, 0.1], method="certified", num_samples=1_000_000, seed=1)
+    truth = bounds.reconstruction(1.0, 0.1, 10, kappa=[0.001, 0.1]).value
+    low, high = found.interval
+    assert (low <= truth).all()
+    assert (truth <= high).all()
+    assert (high - truth < 0.003).all()
+    assert (truth - low < 0.007).all()
+    np.testing.assert_array_equal(found.value, high)
+    assert found.kind == "upper"
+    assert found.confidence == 0.999
+
+
+def test_certificate_where_the_plain_estimator_collapses() -> None:
+    # q = 1, T = 100, ε = 100: draws of ν never meet the mass of μ.
+    arguments = (0.9466991403, 1.0, 100)
+    collapsed = bounds.reconstruction(*arguments, kappa=0.1, method="monte-carlo", under="null", num_samples=100_000)
+    assert collapsed.value < 0.5
+    assert collapsed.warnings
+    certified = bounds.reconstruction(*arguments, kappa=0.1, method="certified", num_samples=100_000)
+    assert certified.interval[0] > 0.99
+    assert certified.value == pytest.approx(1.0, abs=1e-12)
+    good = bounds.reconstruction(*arguments, kappa=0.1, method="monte-carlo", num_samples=100_000)
+    assert good.value == pytest.approx(1.0, abs=1e-6)
+
+
+def test_same_bits_for_any_executor() -> None:
+    arguments = {"kappa": [0.5, 0.01], "method": "certified", "num_samples": 2_300_000, "seed": 9, "confidence": 0.99}
+    alone = bounds.reconstruction(1.0, 0.2, 3, **arguments)
+    with ThreadPoolExecutor(2) as pool:
+        threads = bounds.reconstruction(1.0, 0.2, 3, executor=pool, **arguments)
+    with ProcessPoolExecutor(2) as pool:
+        processes = bounds.reconstruction(1.0, 0.2, 3, executor=pool, **arguments)
+    other = bounds.reconstruction(1.0, 0.2, 3, **(arguments | {"seed": 10}))
+    for found in (threads, processes):
+        np.testing.assert_array_equal(found.log_interval, alone.log_interval)
+    # Negative control: another seed does change the bits.
+    assert (np.asarray(other.log_interval) != np.asarray(alone.log_interval)).any()
+
+
+@pytest.mark.parametrize("under", ["null", "alternative"])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_estimates_are_as_precise_as_they_say(setting: tuple[float, float, int, float], under: str) -> None:
+    sigma, rate, steps, kappa = setting
+    truth = bounds.reconstruction(sigma, rate, steps, kappa=kappa).value
+    scores = []
+    for seed in range(40):
+        found = bounds.reconstruction(
+            sigma, rate, steps, kappa=kappa, method="monte-carlo", under=under, num_samples=20_000, seed=seed
+        )
+        assert found.kind == "estimate"
+        assert found.confidence is None
+        scores.append((found.value - truth) / found.standard_error)
+    # 40 standardised errors: mean within 4/√40 and spread within a χ² interval of p = 1e-4 on each side.
+    assert abs(np.mean(scores)) < 4.0 / math.sqrt(40)
+    total = float(np.sum((np.array(scores) - np.mean(scores)) ** 2))
+    assert stats.chi2.ppf(1e-4, 39) < total < stats.chi2.ppf(1 - 1e-4, 39)
+
+
+def test_erratum_one_the_printed_factor_is_wrong() -> None:
+    # q = T = σ = 1, κ = 0.1: exact 0.3891; dividing by N′ as printed would give 3.89.
+    found = bounds.reconstruction(1.0, 1.0, 1, kappa=0.1, method="monte-carlo", under="null", num_samples=1_000_000)
+    assert found.value == pytest.approx(0.389143691645361, abs=5 * found.standard_error)
+    assert found.value / 0.1 > 3.8
+
+
+def test_alternative_spreads_less_than_null() -> None:
+    def errors(under: str) -> float:
+        return float(
+            bounds.reconstruction(
+                0.5905018365, 0.01, 100, kappa=0.01, method="monte-carlo", under=under, num_samples=50_000
+            ).standard_error
+        )
+
+    assert errors("alternative") < errors("null") / 2.0
+
+
+def test_pair_from_outside() -> None:
+    truth = bounds.reconstruction(1.0 / 1.5, 1.0, 1, kappa=[0.001, 0.1, 0.9]).value
+    found = bounds.reconstruction_of(GaussianPair(1.5), kappa=[0.001, 0.1, 0.9], num_samples=300_000, seed=4)
+    low, high = found.interval
+    assert (low <= truth).all()
+    assert (truth <= high).all()
+    assert (high - low < 0.03).all()
+    assert found.adjacency is None
+    assert any("caller's theorem" in note for note in found.assumptions.notes)
+    assert (
+        bounds.reconstruction_of(GaussianPair(1.5), kappa=0.1, num_samples=1000, adjacency="replacement").adjacency
+        == "replace"
+    )
+
+
+def test_pair_that_sees_everything() -> None:
+    class Revealed:
+        def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
+            return np.full(num_samples, np.inf)
+
+    low, high = bounds.reconstruction_of(Revealed(), kappa=0.1, num_samples=10_000).interval
+    assert low > 0.99
+    assert high == 1.0
+
+
+def test_bad_pairs() -> None:
+    class Nan(GaussianPair):
+        def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
+            return np.full(num_samples, np.nan)
+
+    class Short(GaussianPair):
+        def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
+            return np.zeros(3)
+
+    with pytest.raises(TypeError, match="sample_log_ratio"):
+        bounds.reconstruction_of(object(), kappa=0.1)
+    with pytest.raises(ValueError, match="NaN"):
+        bounds.reconstruction_of(Nan(1.0), kappa=0.1, num_samples=100)
+    with pytest.raises(ValueError, match="shape"):
+        bounds.reconstruction_of(Short(1.0), kappa=0.1, num_samples=100)
+    with pytest.raises(ValueError, match="num_samples=1"):
+        bounds.reconstruction_of(GaussianPair(1.0), kappa=0.1, num_samples=1)
+
+
+def test_dual_threshold_is_the_minimiser() -> None:
+    sample = np.random.default_rng(3).normal(0.5, 1.0, 4000)
+    for kappa in (0.5, 0.03):
+        t = dual_thresholds(sample, np.log([kappa]))[0]
+
+        def dual(at: float, kappa: float = kappa) -> float:
+            return kappa * math.exp(at) + float(np.maximum(1.0 - np.exp(at - sample), 0.0).mean())
+
+        assert dual(t) <= min(dual(at) for at in np.linspace(sample.min() - 1, sample.max() + 1, 2001)) + 1e-5

@@ -1,0 +1,64 @@
+"""The Gaussian pair in log space against 50-digit arithmetic, and its inverses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakcore.numerics import _gaussian
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(separation=st.floats(1e-6, 50.0), x=st.floats(-30.0, 30.0))
+def test_profile_against_many_digits(separation: float, x: float) -> None:
+    mpmath = pytest.importorskip("mpmath")
+    epsilon = separation * x
+    with mpmath.workdps(80):
+        s, e = mpmath.mpf(separation), mpmath.mpf(epsilon)
+
+        def phi(v: object) -> object:
+            return mpmath.erfc(-v / mpmath.sqrt(2)) / 2
+
+        exact = mpmath.log(phi(s / 2 - e / s) - mpmath.exp(e) * phi(-s / 2 - e / s))
+        # Rounding ε/s to a double moves log δ by its slope times the rounding.
+        slack = 4e-16 * (abs(x) + separation) * (abs(x) + separation + 2.0)
+        found = float(_gaussian.log_profile(np.asarray(epsilon), separation))
+        assert abs(found - float(exact)) <= 1e-11 + slack + 1e-14 * abs(float(exact))
+
+
+@pytest.mark.parametrize("separation", [0.0, 1e-3, 0.5, 4.0, 30.0])
+def test_blow_up_against_many_digits(separation: float) -> None:
+    mpmath = pytest.importorskip("mpmath")
+    for x in (-90.0, -20.0, -3.0, -0.1, 2.0):
+        with mpmath.workdps(60):
+            log_kappa = float(mpmath.log(mpmath.erfc(-mpmath.mpf(x) / mpmath.sqrt(2)) / 2))
+            exact = float(mpmath.log(mpmath.erfc(-(mpmath.mpf(x) + separation) / mpmath.sqrt(2)) / 2))
+        found = float(_gaussian.log_blow_up(np.asarray(log_kappa), separation))
+        assert found == pytest.approx(exact, rel=2e-14, abs=1e-13)
+
+
+@pytest.mark.parametrize("separation", [0.01, 0.5, 1.0, 3.0, 20.0])
+@pytest.mark.parametrize("log_delta", [-2000.0, -690.0, -11.5, -3.0, -1e-3])
+def test_inverses(separation: float, log_delta: float) -> None:
+    epsilon = _gaussian.epsilon_of(log_delta, separation)
+    assert float(_gaussian.log_profile(np.asarray(epsilon), separation)) == pytest.approx(log_delta, rel=1e-9)
+    if epsilon >= 0.0 and log_delta > -700.0:
+        assert _gaussian.gaussian_separation(epsilon, math.exp(log_delta)) == pytest.approx(separation, rel=1e-9)
+
+
+def test_known_values() -> None:
+    assert _gaussian.epsilon_of(math.log(1e-5), 1.0) == pytest.approx(4.377178, abs=1e-5)
+    assert _gaussian.epsilon_of(math.log(1e-5), 2.0) == pytest.approx(9.997256, abs=1e-5)
+
+
+def test_limits() -> None:
+    assert _gaussian.epsilon_of(-5.0, math.inf) == math.inf
+    # Nothing leaks: δ(ε) = 1 − e^ε for ε < 0.
+    assert _gaussian.epsilon_of(math.log(0.25), 0.0) == pytest.approx(math.log(0.75))
+    assert _gaussian.gaussian_separation(1.0, 0.0) == 0.0
+    assert float(_gaussian.log_blow_up(np.asarray(-3.0), math.inf)) == 0.0
+    assert float(_gaussian.log_blow_up(np.asarray(0.0), 1.0)) == 0.0
