@@ -7,9 +7,11 @@ from leakcore._lazy import attach as _attach
 if TYPE_CHECKING:
     from leakcore.numerics._binomial import clopper_pearson as clopper_pearson
     from leakcore.numerics._gaussian_epsilon import gaussian_pair_epsilon as gaussian_pair_epsilon
+    from leakcore.numerics._loss import AccuracyError as AccuracyError
 
 _NAMES = {
     "clopper_pearson": "._binomial",
     "gaussian_pair_epsilon": "._gaussian_epsilon",
+    "AccuracyError": "._loss",
 }
 __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

@@ -52,12 +52,29 @@ def log_blow_up_exact(loss: PrivacyLoss, log_kappa: np.ndarray, *, force_numeric
     """
     log_kappa = np.asarray(log_kappa, dtype=np.float64)
     if has_closed_form(loss) and (not force_numerical or not loss.groups):
-        inner = Tail.rounded(_closed_form(loss, log_kappa))
-    else:
-        inner = _numerical(loss, log_kappa)
-    if loss.log_no_escape == 0.0:
-        return inner
-    return Tail(*(_with_escape(part, loss.log_no_escape) for part in (inner.log_value, inner.log_low, inner.log_high)))
+        return _escaping(Tail.rounded(_closed_form(loss, log_kappa)), loss.log_no_escape)
+    quiet = loss.revealed()
+    if quiet is None:
+        return _escaping(_numerical(loss, log_kappa), loss.log_no_escape)
+    louder, log_eta = quiet
+    near = math.log(2.0) + log_eta - log_kappa < math.log(_PROMISE)
+    parts = []
+    if near.any():
+        found = log_blow_up_exact(louder, log_kappa[near], force_numerical=force_numerical)
+        slack = -np.log1p(-2.0 * np.exp(log_eta - log_kappa[near]))
+        parts.append((near, Tail(found.log_value, found.log_low - slack, found.log_high)))
+    if not near.all():
+        parts.append((~near, _escaping(_numerical(loss, log_kappa[~near]), loss.log_no_escape)))
+    out = Tail(*(np.empty_like(log_kappa) for _ in range(3)))
+    for mask, tail in parts:
+        out.log_value[mask], out.log_low[mask], out.log_high[mask] = tail.log_value, tail.log_low, tail.log_high
+    return out
+
+
+def _escaping(tail: Tail, log_no_escape: float) -> Tail:
+    if log_no_escape == 0.0:
+        return tail
+    return Tail(*(_with_escape(part, log_no_escape) for part in (tail.log_value, tail.log_low, tail.log_high)))
 
 
 def _closed_form(loss: PrivacyLoss, log_kappa: np.ndarray) -> np.ndarray:
@@ -121,9 +138,15 @@ def by_recursion(loss: PrivacyLoss, log_kappa: np.ndarray) -> tuple[np.ndarray, 
     if not asked.any():
         return value, error
     kappa = log_kappa[asked]
-    # ν(S > K′(θ)) ≤ κ at the Chernoff tilt, so the threshold is not above; a coarse pass finds how far below.
-    theta = loss.solve_tilt(loss.log_chernoff, float(kappa.min()), 0.0, 1.0)
-    _, coarse = Profile(loss, loss.cumulants(theta).mean - loss.minimum, theta, 0.6).least(kappa)
+    # κe^{y + minimum} ≥ 1 from here on, and ν(S > K′(θ)) ≤ κ at the Chernoff tilt: the best y is below both.
+    theta, top = 2.0, -float(kappa.min()) - loss.minimum
+    try:
+        theta = loss.solve_tilt(loss.log_chernoff, float(kappa.min()), 0.0, 1.0)
+        top = min(top, loss.cumulants(theta).mean - loss.minimum)
+    except AccuracyError:
+        # So little noise that ν has no variance left at θ = 0.
+        pass
+    _, coarse = Profile(loss, top, theta, 0.6).least(kappa)
     top = 1.05 * max(float(coarse.max()), 1e-9)
     for refine in (1.0, 1.4):
         least = [one.least(kappa)[0] for one in profile_pair(loss, top, theta, refine)]

@@ -85,6 +85,8 @@ class StepGroup:
                 f"noise_multiplier={self.sigma:g}, sample_rate={self.rate:g}: one step's loss needs {count:.2g} nodes"
             )
         z = np.arange(math.floor(low / step), math.ceil(high / step) + 1) * step
+        if len(z) == 0:
+            raise AccuracyError(f"tilt {theta:.3g} puts the loss of one step out of reach")
         values = self.term(z)
         logs = -0.5 * z * z + theta * values
         if z[-1] > self.cut:
@@ -109,6 +111,8 @@ class StepGroup:
         z = np.arange(math.floor(2.0 * low), math.ceil(2.0 * high) + 1) * 0.5
         logs = -0.5 * z * z + theta * self.term(z)
         seen = np.flatnonzero(logs > logs.max() - _NEGLIGIBLE - 8.0)
+        if len(seen) == 0:
+            raise AccuracyError(f"tilt {theta:.3g} puts the loss of one step out of reach")
         return float(z[max(seen[0] - 2, 0)]), float(z[min(seen[-1] + 2, len(z) - 1)])
 
 
@@ -171,6 +175,20 @@ class PrivacyLoss:
         groups = tuple(dataclasses.replace(g, cut=reach + 1.0 / g.sigma) for g in self.groups)
         return PrivacyLoss(groups, self.gaussian_variance, self.log_no_escape)
 
+    def revealed(self) -> tuple[PrivacyLoss, float] | None:
+        """(the same loss with the quietest steps at σ = 0, log η), η = Σ Φ(−1/(2σ)) over those steps; None without any.
+
+        The quieter loss leaks more, so its blow-up B₀ is an upper bound. Telling a sampled record by x > 1/2 in one of
+        those steps costs η of κ and misses with probability η, so by concavity B ≥ B₀·(1 − 2η/κ).
+        """
+        quiet = [g for g in self.groups if g.sigma < 0.15]
+        if not quiet:
+            return None
+        log_eta = float(np.logaddexp.reduce([math.log(g.count) + special.log_ndtr(-0.5 / g.sigma) for g in quiet]))
+        seen = math.fsum(g.count * g.minimum for g in quiet)
+        rest = tuple(g for g in self.groups if g.sigma >= 0.15)
+        return PrivacyLoss(rest, self.gaussian_variance, self.log_no_escape + seen), log_eta
+
     @property
     def num_mixture_steps(self) -> int:
         """Steps with 0 < q < 1."""
@@ -197,6 +215,8 @@ class PrivacyLoss:
             value += group.count * log_moment
             mean += group.count * m
             variance += group.count * float(weights @ (values - m) ** 2) / total
+        if not (math.isfinite(value) and math.isfinite(mean) and 0.0 < variance < math.inf):
+            raise AccuracyError(f"the privacy loss tilted by {theta:.3g} has no variance that a float can hold")
         self._cumulants[theta] = out = Cumulants(value, mean, variance)
         return out
 

@@ -121,7 +121,7 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[f
         return low + loss.log_no_escape, high + loss.log_no_escape
     if not loss.groups:
         value = _gaussian.epsilon_of(log_target, math.sqrt(loss.gaussian_variance))
-        error = 1e-13 * (1.0 + abs(value))
+        error = 1e-13 * (1.0 + abs(value)) if math.isfinite(value) else 0.0
         return value - error, value + error
     try:
         value, error = _epsilon_by_inversion(loss, log_target, direction)

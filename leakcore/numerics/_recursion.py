@@ -162,8 +162,11 @@ def _panel_edges(loss: PrivacyLoss, top: float, theta: float, ratio: float) -> n
     least = min(max(min(odds), _LEAST), 0.5 * top)
     # What h can change over: a step's Gaussian, the decay of its tail, and, around the mean, the sum's spread under ν.
     longest = ratio / 3.0 * min(1.5, 2.5 / theta, *(0.75 / g.sigma for g in loss.groups))
-    at = loss.cumulants(0.0)
-    centre, spread = at.mean - loss.minimum, math.sqrt(at.variance)
+    try:
+        at = loss.cumulants(0.0)
+        centre, spread = at.mean - loss.minimum, math.sqrt(at.variance)
+    except AccuracyError:
+        centre = spread = 0.0
     edges = [0.0, least]
     while edges[-1] < top:
         edge = edges[-1]

@@ -199,6 +199,26 @@ def test_certain_prior_is_certain(method: str) -> None:
     assert found.advantage == 0.0
 
 
+@pytest.mark.parametrize("sigma", [1e-200, 1e-3, 0.05, 0.08, 0.1, 0.13])
+def test_little_noise_tends_to_none(sigma: float) -> None:
+    kappa = np.array([0.9, 0.1, 1e-3])
+    found = bounds.reconstruction(sigma, 0.01, 100, kappa=kappa, method="exact")
+    bare = bounds.reconstruction(0.0, 0.01, 100, kappa=kappa).value
+    # B ≥ B₀(1 − 2η/κ) with η = TΦ(−1/(2σ)): telling sampled records by x > 1/2.
+    least = bare * (1.0 - 2.0 * 100 * special.ndtr(-0.5 / sigma) / kappa)
+    assert (found.value <= bare * (1.0 + 1e-12)).all()
+    assert (found.value >= least - 1e-12).all()
+    low, high = found.interval
+    assert (low <= found.value).all()
+    assert (found.value <= high).all()
+
+
+def test_one_quiet_step_among_noisy_ones() -> None:
+    mixed = bounds.reconstruction([0.01] + [1.0] * 10, [0.3] + [0.1] * 10, 11, kappa=0.05).value
+    revealed = bounds.reconstruction([0.0] + [1.0] * 10, [0.3] + [0.1] * 10, 11, kappa=0.05).value
+    assert mixed == pytest.approx(revealed, rel=1e-11)
+
+
 def test_large_noise_leaves_the_prior() -> None:
     for sigma in (1e3, 1e6, 1e9):
         found = bounds.reconstruction(sigma, 0.1, 100, kappa=0.1)
