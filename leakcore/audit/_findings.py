@@ -61,7 +61,7 @@ def verdict(points: list[ReconstructionPoint]) -> str:
 def sentences(config: AuditConfig, points: list[ReconstructionPoint], labels: LabelStudy) -> list[str]:
     """The findings, most important first."""
     p = next(q for q in points if q.claimed)
-    out = [_accountant(config, p), _bound(config, p), _attack(p), *_gaps(p), _audited(p)]
+    out = [_bound(config, p), _attack(p), *_gaps(p), _accountant(config, p), _audited(p)]
     return out + _labels(labels)
 
 
@@ -114,8 +114,8 @@ def _gaps(p: ReconstructionPoint) -> list[str]:
     low, high = (float(v) for v in p.attack.interval) if p.attack.interval else (attack, attack)
     if low <= middle <= high:
         second = (
-            f"The attack agrees with that optimum within its interval. In this run {facts}; correlated or unclipped "
-            "gradients help the defender, anti-correlated ones the attacker."
+            f"The attack is at that optimum: it agrees within its interval. In this run {facts}; correlated or "
+            "unclipped gradients help the defender, anti-correlated ones the attacker."
         )
     elif attack < middle:
         second = (
@@ -175,15 +175,24 @@ def figure_alt(points: list[ReconstructionPoint]) -> str:
 
 def figure_caption(config: AuditConfig, points: list[ReconstructionPoint]) -> str:
     """What to conclude from the figure."""
-    tail = (
-        "Every attack interval lies at or below the bound."
-        if not contradictions(points)
-        else "An attack lies ABOVE its bound."
+    across = [p for p in points if p.attack.interval and float(p.attack.interval[1]) > float(p.bound.value)]
+    if contradictions(points):
+        relation = "An attack lies above its bound: the claim is contradicted."
+    elif across:
+        at = ", ".join(number(p.epsilon.value) for p in across)
+        relation = f"No attack lies above it; at ε = {at} the interval reaches across it, too wide to tell."
+    else:
+        relation = "Every attack lies below it, with its whole interval."
+    reference = (
+        " The dash-dotted curve is the best possible attack if the candidates' gradients were orthogonal and all "
+        "clipped."
+        if any(p.reference is not None for p in points)
+        else ""
     )
     return (
-        f"The attack (points with {100 * config.confidence:g}% intervals, each for its own point) stays under what no "
-        f"attacker can beat (solid). {tail} The dash-dotted curve is the best possible attack if the candidates' "
-        "gradients were orthogonal and all clipped."
+        "The solid curve is what no attacker can beat (upper, deterministic); the points are the attack we ran "
+        f"(estimates, {100 * config.confidence:g}% intervals, each for its own point). {relation}{reference} "
+        "Add/remove adjacency."
     )
 
 

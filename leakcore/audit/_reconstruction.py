@@ -19,7 +19,7 @@ Progress = Callable[[str, int, int], object]
 
 _PIECE = 256
 """Runs per stored piece: a few seconds of work, the most that an interruption can lose."""
-_CURVE_POINTS = 24
+_CURVE_POINTS = 40
 """Noise levels of the figure's curves, between the audited ones."""
 
 

@@ -141,6 +141,28 @@ def test_the_page_is_self_contained_and_well_formed(report: audit.AuditReport, t
         assert words in html
 
 
+def test_the_caption_says_what_the_intervals_say(report: audit.AuditReport) -> None:
+    import dataclasses
+
+    p = report.claimed
+
+    def caption(interval: tuple[float, float], lower: float) -> str:
+        point = dataclasses.replace(p, attack=dataclasses.replace(p.attack, interval=interval), attack_lower=lower)
+        return _findings.figure_caption(report.config, [point])
+
+    bound = float(p.bound.value)
+    assert "with its whole interval" in caption((bound - 0.2, bound - 0.1), bound - 0.3)
+    assert "reaches across it" in caption((bound - 0.1, bound + 0.1), bound - 0.2)
+    assert "contradicted" in caption((bound + 0.1, bound + 0.2), bound + 0.05)
+
+
+def test_every_finding_opens_with_what_it_is_about(report: audit.AuditReport) -> None:
+    for text in report.findings():
+        lead, colon, body = text.partition(": ")
+        assert colon
+        assert len(lead) < 70 < len(body)
+
+
 def test_the_terminal_text_fits_its_width(report: audit.AuditReport) -> None:
     lines = report.to_text(width=110).splitlines()
     assert max(map(len, lines)) <= 110
