@@ -47,7 +47,7 @@ def test_calibration(steps: int, rate: float, epsilon: float, sigma: float, sigm
     # A relative 1e-4 in σ; PLD's own discretisation makes its σ a little larger than the exact one.
     assert accounting.epsilon(sigma, rate, steps, delta=1e-5).value == pytest.approx(epsilon, abs=1e-4)
     if rate < 0.02 and epsilon > 10:
-        return  # half a minute; the slow test below has it
+        return  # some seconds; the slow test below has it
     found = accounting.noise_multiplier(epsilon=epsilon, delta=1e-5, sample_rate=rate, steps=steps)
     assert found.value == pytest.approx(sigma, rel=1e-4)
     assert accounting.epsilon(found.value, rate, steps, delta=1e-5).value <= epsilon * (1.0 + 1e-12)

@@ -13,6 +13,7 @@ from leakcore.bounds._reconstruction_input import ATTACKER, Kappa, Mechanism, Re
 
 METHODS = ("auto", "closed-form", "exact", "pld", "monte-carlo", "certified")
 _PROVENANCE = "Hayes, Mahloujifar and Balle (2023), Theorem 2 and Corollary 4, equation (3)"
+_LOG_FFT_ERROR = float(np.log(1e-10))
 _POINTWISE = "confidence is pointwise in kappa"
 
 
@@ -145,10 +146,13 @@ def _deterministic(mechanism: Mechanism, prior: Kappa, name: str) -> Reconstruct
         from leakcore.numerics._pld import DiscreteLoss
 
         high, low = (DiscreteLoss(loss, pessimistic=side).log_blow_up(prior.log) for side in (True, False))
-        high = np.clip(high, prior.log, 0.0)
+        # Its convolutions by FFT leave errors of up to about 1e-11 in either direction.
+        high = np.clip(np.logaddexp(high, _LOG_FFT_ERROR), prior.log, 0.0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            low = np.log(np.maximum(np.exp(low) - np.exp(_LOG_FFT_ERROR), 0.0))
         low = np.minimum(np.clip(low, prior.log, 0.0), high)
         tail = _blow_up.Tail(high, low, high)
-        notes = ("interval: optimistic and pessimistic discretisation by dp-accounting",)
+        notes = ("interval: optimistic and pessimistic discretisation by dp-accounting, widened by 1e-10 for rounding",)
     else:
         tail = _blow_up.log_blow_up_exact(loss, prior.log, force_numerical=name == "exact")
         name = "closed-form" if closed and name != "exact" else "exact"

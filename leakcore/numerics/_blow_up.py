@@ -177,8 +177,11 @@ def _blow_up_near(loss: PrivacyLoss, log_kappa: np.ndarray, upper: bool) -> tupl
     retilted = False
     while candidates:
         theta = candidates.pop(0)
-        law = TiltedLaw(loss, theta)
-        check = law.checked_by(loss, 0.0)
+        try:
+            law = TiltedLaw(loss, theta)
+            check = law.checked_by(loss, 0.0)
+        except AccuracyError:
+            continue
         t, settled = _solve_threshold(law, log_tail, upper)
         done = settled & (np.abs(t - law.mean) < 2.5 * law.std)
         done[0] = settled[0]

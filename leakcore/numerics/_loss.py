@@ -267,19 +267,26 @@ class PrivacyLoss:
     def window(self, theta: float, log_negligible: float) -> tuple[float, float]:
         """[a, b] outside which the law tilted by θ has mass below e^{log_negligible} on either side (Chernoff)."""
         base = self.cumulants(theta)
+
+        def end(step: float) -> float:
+            """P(±S > ±c) ≤ exp(K(θ+s) − K(θ) − s·c): the c that makes this equal to the target, as a distance."""
+            try:
+                value = (self.cumulants(theta + step).value - base.value - log_negligible) / step - base.mean
+            except AccuracyError:
+                return math.inf
+            return math.copysign(1.0, step) * value
+
         ends = []
         for sign in (-1.0, 1.0):
-            # P(±S > ±c) ≤ exp(K(θ+s) − K(θ) − s·c): the c that makes this equal to the target, least over a grid of s.
-            step, best = sign * 0.5 / math.sqrt(base.variance), sign * math.inf
-            for _ in range(400):
-                try:
-                    end = (self.cumulants(theta + step).value - base.value - log_negligible) / step
-                except AccuracyError:
+            step = sign * 0.5 / math.sqrt(base.variance)
+            best = end(step)
+            for factor in (1.0 / 1.25, 1.25):
+                moved = False
+                while (new := end(step * factor)) < best:
+                    best, step, moved = new, step * factor, True
+                if moved:
                     break
-                if sign * end > sign * best:
-                    break
-                best, step = end, 1.2 * step
-            ends.append(best)
+            ends.append(base.mean + sign * best)
         low = max(ends[0], self.minimum)
         if not (math.isfinite(low) and math.isfinite(ends[1]) and low < base.mean < ends[1]):
             raise AccuracyError("the tails of the privacy loss could not be bounded")

@@ -225,9 +225,14 @@ def _epsilon_by_recursion(loss: PrivacyLoss, log_target: float, direction: str) 
 def _bisect_epsilon(profile: Profile, log_target: float, direction: str, low: float, high: float) -> float:
     if direction == "remove":
         high = min(high, profile.minimum + profile.top)
+    if not _recursion_log_delta(profile, high, direction) <= log_target:
+        raise AccuracyError("the recursion for the privacy loss does not reach the wanted delta: use method='pld'")
+    start = low
     while low < (middle := 0.5 * (low + high)) < high:
         if _recursion_log_delta(profile, middle, direction) > log_target:
             low = middle
         else:
             high = middle
+    if direction == "remove" and low == start:
+        raise AccuracyError("the recursion for the privacy loss found no epsilon: use method='pld'")
     return high

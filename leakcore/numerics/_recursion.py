@@ -23,13 +23,15 @@ _GROUP_LIMIT = 32
 _PANEL_LIMIT = 160
 _REACH = 9.5
 """Standard deviations beyond which a Gaussian has no mass (1e-21)."""
+_GROWTH = 20.0
 _CHUNK = 1 << 16
 
 
 class Profile:
     """h_n on [0, top] for all the steps of `loss`, which has no Gaussian part. `refine` > 1 makes every grid finer.
 
-    `theta` is the tilt of the tail that is wanted: h falls like e^{−(θ−1)y} there, and single steps reach z = θ/σ.
+    `theta` is the tilt of the tail that is wanted: h falls like e^{−(θ−1)y} there, and single steps reach z = θ/σ. What
+    is interpolated is h·e^{(θ−1)y}, which is flatter.
     """
 
     def __init__(self, loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0) -> None:
@@ -38,16 +40,22 @@ class Profile:
         self.minimum, self.top = loss.minimum, top
         self._order = round(16 * refine)
         self._theta = max(theta, 1.0)
-        self._edges = _panel_edges(loss, top, self._theta, 3.0 / refine)
+        self._slope = _flattening(loss, self._theta - 1.0, top)
+        self._edges = _panel_edges(loss, top, self._theta - self._slope, 3.0 / refine)
         self._reference, self._barycentric = _chebyshev(self._order)
         left, right = self._edges[:-1, None], self._edges[1:, None]
         self.nodes = (left + (right - left) * self._reference).ravel()
-        self.values = self._iterate(loss)
+        self._flattened = self._iterate(loss)
+        self.values = self._flattened * np.exp(-self._slope * self.nodes)
+        # h is a probability: anything else means that the grid was lost, which two grids may be in the same way.
+        if not (np.isfinite(self.values).all() and self.values.min() > -1e-9 and self.values.max() < 1.0 + 1e-9):
+            raise AccuracyError("the recursion for the privacy loss lost its accuracy: use method='pld'")
 
     def __call__(self, y: np.ndarray) -> np.ndarray:
         """h_n(y) for y in [0, top]."""
-        index, weights = self._interpolation(np.asarray(y, dtype=np.float64))
-        return np.asarray((self.values[index] * weights).sum(axis=-1))
+        at = np.asarray(y, dtype=np.float64)
+        index, weights = self._interpolation(at)
+        return np.asarray((self._flattened[index] * weights).sum(axis=-1) * np.exp(-self._slope * at))
 
     def least(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(B, y): the minimum over y of κe^{y + minimum} + h(y) and where it is attained, for each κ."""
@@ -81,10 +89,13 @@ class Profile:
         h, log_survival = np.zeros(len(self.nodes)), 0.0
         for group in loss.groups:
             matrix, tail_mu, tail_nu = self._step(group)
+            flatten = np.exp(self._slope * self.nodes)
+            tail_mu, tail_nu = flatten * tail_mu, flatten * tail_nu
             # A product of matrices costs as much as some hundreds of products with a vector.
             if group.count < 2 * len(h):
                 for _ in range(group.count):
-                    h = matrix @ h + (tail_mu - math.exp(log_survival) * tail_nu)
+                    # Not a BLAS product: its threads wait for one another longer than they work on a matrix this small.
+                    h = np.einsum("ij,j->i", matrix, h) + (tail_mu - math.exp(log_survival) * tail_nu)
                     log_survival += group.minimum
                 continue
             # The state (h, 1, survival) evolves linearly.
@@ -141,7 +152,11 @@ class Profile:
             loss = np.where(shift > 30.0, shift, np.log1p(np.exp(np.minimum(shift, 30.0))))
             index, inner = self._interpolation(np.maximum(y[rows[at]][:, None] - loss, 0.0).ravel())
             place = np.repeat(at * len(y), self._order)[:, None] + index
-            added = np.bincount(place.ravel(), (inner * weight.reshape(-1, 1)).ravel(), minlength=len(rows) * len(y))
+            added = np.bincount(
+                place.ravel(),
+                (inner * (weight * np.exp(self._slope * loss)).reshape(-1, 1)).ravel(),
+                minlength=len(rows) * len(y),
+            )
             matrix[rows] += added.reshape(len(rows), len(y))
         return matrix, tail_mu, np.exp(y + group.minimum) * tail_nu
 
@@ -149,19 +164,32 @@ class Profile:
 def _graded_distances(sigma: float, reach: float) -> np.ndarray:
     """Panel ends as distances below the crossing, where y − λ(z) vanishes: geometric, then as wide as λ allows."""
     distance = [0.0]
-    width = 1e-11 * sigma
+    width = 1e-8 * sigma
     while distance[-1] < reach:
         distance.append(distance[-1] + width)
-        width = min(4.0 * width, 2.0 * sigma, 1.0)
+        width = min(4.0 * width, 4.0 * sigma, 1.5)
     return np.array([*distance, math.inf])
 
 
-def _panel_edges(loss: PrivacyLoss, top: float, theta: float, ratio: float) -> np.ndarray:
+def _flattening(loss: PrivacyLoss, wanted: float, top: float) -> float:
+    """The largest slope s ≤ `wanted` with e^{s·top} a float and E_μ[e^{sY}], by which errors may grow, moderate."""
+    slope = min(wanted, 300.0 / top)
+    for _ in range(60):
+        try:
+            if loss.cumulants(1.0 + slope).value - slope * loss.minimum < _GROWTH:
+                return slope
+        except AccuracyError:
+            pass
+        slope *= 0.7
+    return 0.0
+
+
+def _panel_edges(loss: PrivacyLoss, top: float, decay: float, ratio: float) -> np.ndarray:
     """0, then geometric panels up to where linear ones are shorter."""
     odds = [math.exp(math.log(g.rate) - math.log1p(-g.rate) - 0.5 / g.sigma**2 - _REACH / g.sigma) for g in loss.groups]
     least = min(max(min(odds), _LEAST), 0.5 * top)
-    # What h can change over: a step's Gaussian, the decay of its tail, and, around the mean, the sum's spread under ν.
-    longest = ratio / 3.0 * min(1.5, 2.5 / theta, *(0.75 / g.sigma for g in loss.groups))
+    # What h can change over: a step's Gaussian, the decay left in its tail and, around the mean, the spread under ν.
+    longest = ratio / 3.0 * min(1.5, 2.5 / decay, *(0.75 / g.sigma for g in loss.groups))
     try:
         at = loss.cumulants(0.0)
         centre, spread = at.mean - loss.minimum, math.sqrt(at.variance)
