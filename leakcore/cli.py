@@ -19,16 +19,19 @@ T = TypeVar("T")
 
 
 class _Failure(click.ClickException):
-    """Bad input, as the library words it."""
+    """Input that is bad, or beyond what can be computed reliably, as the library words it."""
 
     exit_code = 2
 
 
 def _checked(call: Callable[[], T]) -> T:
-    """Run `call`; the library's own complaints about input become exit code 2 with its message."""
+    """Run `call`; the library's own complaints become exit code 2 with its message.
+
+    ArithmeticError: a number that would not be reliable (AccuracyError), a training that overflowed (FloatingPointError).
+    """
     try:
         return call()
-    except (ValueError, TypeError, ImportError) as error:
+    except (ValueError, TypeError, ImportError, ArithmeticError) as error:
         raise _Failure(str(error)) from error
 
 

@@ -64,6 +64,10 @@ def test_bound_of_a_tiny_prior_is_shown_by_its_logarithm() -> None:
         ((*BOUND, "--kappa", "1.5"), "kappa=1.5"),
         ((*BOUND, "--kappa", "0.1", "--method", "guess"), "method='guess'"),
         (("bound", "--noise-multiplier", "-1", "--sample-rate", "1", "--steps", "1", "--prior", "10"), "-1"),
+        (
+            ("bound", "--noise-multiplier", "1", "--sample-rate", "0.001", "--steps", "100", "--log-kappa", "-1086"),
+            "pld",
+        ),
         (("audit", "--delta", "2"), "delta=2.0: must be in (0, 1)"),
         (("audit", "--epsilon", "1", "--noise-multiplier", "1"), "give exactly one of the two"),
         (("audit", "--sweep", "1,x"), "--sweep 1,x: must be numbers separated by commas"),
