@@ -27,7 +27,7 @@ class _Failure(click.ClickException):
 def _checked(call: Callable[[], T]) -> T:
     """Run `call`; the library's own complaints become exit code 2 with its message.
 
-    ArithmeticError: a number that would not be reliable (AccuracyError), a training that overflowed (FloatingPointError).
+    ArithmeticError: a number that would not be reliable (AccuracyError), training that overflowed (FloatingPointError).
     """
     try:
         return call()

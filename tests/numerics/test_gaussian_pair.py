@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakcore.numerics import _gaussian
+from leakcore.numerics import _gaussian, gaussian_pair_epsilon
 
 
 @settings(derandomize=True, deadline=None, max_examples=150)
@@ -62,3 +62,12 @@ def test_limits() -> None:
     assert _gaussian.gaussian_separation(1.0, 0.0) == 0.0
     assert float(_gaussian.log_blow_up(np.asarray(-3.0), math.inf)) == 0.0
     assert float(_gaussian.log_blow_up(np.asarray(0.0), 1.0)) == 0.0
+
+
+def test_agrees_with_the_vectorised_inverse() -> None:
+    """Two implementations of one inverse, a scalar of either sign and a batch at ε ≥ 0, written apart."""
+    separations = np.geomspace(0.05, 40.0, 25)
+    for delta in (1e-12, 1e-5, 0.01):
+        batch = gaussian_pair_epsilon(separations, delta=delta)
+        single = np.array([_gaussian.epsilon_of(math.log(delta), float(s)) for s in separations])
+        np.testing.assert_allclose(batch, np.maximum(single, 0.0), rtol=1e-11, atol=1e-13)
