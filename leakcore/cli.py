@@ -128,9 +128,13 @@ def bound(
     if result.interval is not None:
         low, high = (float(v) for v in result.interval)
         click.echo(f"interval    {low:.10g} to {high:.10g}")
+    if result.standard_error is not None:
+        click.echo(f"std. error  {float(result.standard_error):.3g}")
     click.echo(f"attacker    {result.assumptions.attacker}")
     for note in result.assumptions.notes:
         click.echo(f"note        {note}")
+    for warning in result.warnings:
+        click.echo(f"WARNING     {warning}")
     click.echo(f"source      {result.provenance}")
 
 

@@ -55,6 +55,17 @@ def test_bound_of_a_tiny_prior_is_shown_by_its_logarithm() -> None:
     assert "exp(-10" in out
 
 
+def test_an_estimate_says_that_it_is_one_and_warns_where_it_may_mislead() -> None:
+    code, out, _ = run(*BOUND, "--kappa", "0.1", "--method", "monte-carlo", "--num-samples", "10000")
+    assert code == 0
+    assert "estimate, no guarantee, add/remove adjacency" in out
+    assert "std. error" in out
+    assert "WARNING" not in out
+    code, out, _ = run(*BOUND, "--kappa", "1e-9", "--method", "monte-carlo", "--num-samples", "100")
+    assert code == 0
+    assert "WARNING" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
