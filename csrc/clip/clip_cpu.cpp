@@ -39,8 +39,8 @@ std::vector<Tile> tiles_of(const Rows* params, int32_t num_params) {
 
 double tile_squares(const ClipArgs& args, const Tile& tile, int64_t run, int64_t row) {
   double buffer[kTile];
-  load_tile(args.grads[tile.param], run, row, tile.first, tile.count, buffer);
-  return sum_squares(buffer, tile.count);
+  const Panel panel(args.grads[tile.param], run, &row, 1, tile.first, tile.count, buffer);
+  return panel.loops->squares(panel.row[0], tile.count);
 }
 
 void all_norms(const ClipArgs& args, const std::vector<Tile>& tiles, int threads) {
@@ -80,6 +80,25 @@ void all_norms(const ClipArgs& args, const std::vector<Tile>& tiles, int threads
 
 bool kept(const ClipArgs& args, int64_t run, int64_t row) {
   return args.mask == nullptr || args.mask[run * args.mask_run_stride + row * args.mask_row_stride] != 0;
+}
+
+// acc += the clipped rows [begin, end) that count, in order.
+void add_kept_rows(const ClipArgs& args, const Tile& tile, int64_t run, int64_t begin, int64_t end, double* acc) {
+  double buffer[kPanelRows * kTile];
+  int64_t numbers[kPanelRows];
+  double factors[kPanelRows];
+  int64_t found = 0;
+  for (int64_t row = begin; row < end; ++row) {
+    if (kept(args, run, row)) {
+      numbers[found] = row;
+      factors[found++] = clip_factor(args.max_grad_norm, args.norms[run * args.num_rows + row]);
+    }
+    if (found == kPanelRows || (row + 1 == end && found > 0)) {
+      const Panel panel(args.grads[tile.param], run, numbers, found, tile.first, tile.count, buffer);
+      panel.loops->add_rows(panel.row, factors, found, tile.count, acc);
+      found = 0;
+    }
+  }
 }
 
 void add_noise(const ClipArgs& args, const Tile& tile, int64_t run, double* acc) {
@@ -126,11 +145,7 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
   const int64_t blocks = std::max<int64_t>((args.num_rows + block - 1) / block, 1);
   const auto sum_block = [&](const Tile& tile, int64_t run, int64_t b, double* acc) {
     std::fill(acc, acc + tile.count, 0.0);
-    for (int64_t row = b * block; row < std::min(args.num_rows, (b + 1) * block); ++row) {
-      if (!kept(args, run, row)) continue;
-      const double factor = clip_factor(args.max_grad_norm, args.norms[run * args.num_rows + row]);
-      add_tile(args.grads[tile.param], run, row, tile.first, tile.count, factor, acc);
-    }
+    add_kept_rows(args, tile, run, b * block, std::min(args.num_rows, (b + 1) * block), acc);
   };
   const auto finish = [&](const Tile& tile, int64_t run, double* acc) {
     if (args.noise_scale > 0.0) add_noise(args, tile, run, acc);
