@@ -1,4 +1,4 @@
-"""The instruction tiers: the forced one runs, all give the same bits, an unknown one is refused by name."""
+"""Instruction tiers: the forced one runs, all give the same bits, an unknown one is refused. Short and long rows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from leakcore import kernels
+from tests import tolerances
 from tests.kernels.layouts import normals
 
 TIERS = kernels.build_info()["simd_available"]
@@ -73,3 +74,26 @@ def test_an_unknown_tier_is_refused(call):
     run = in_tier("avx9", f"kernels.{call}")
     assert run.returncode != 0
     assert f"ValueError: LEAKCORE_ISA='avx9': this processor and build have {', '.join(TIERS)}" in run.stderr
+
+
+@pytest.mark.parametrize("rows", [15, 16, 17, 256, 257, 300])
+@pytest.mark.parametrize("columns", [5, 32_768, 32_769])
+def test_rows_read_once_and_twice_sum_alike(rows, columns):
+    """Around the sizes at which short rows are cut into blocks: the sum of float64 sums, to its rounding error."""
+    if rows * columns > 9_000_000:
+        rows = 31
+    grads = normals(rows, rows, columns, dtype="float32")
+    keep = np.arange(rows) % 7 != 3
+    norms = np.linalg.norm(grads.astype(np.float64), axis=1)
+    factors = np.minimum(1, 2.0 / norms) * keep
+    result = kernels.clip_and_noise(grads, 2.0, mask=keep)
+    expected = factors @ grads.astype(np.float64)
+    terms = np.abs(factors) @ np.abs(grads).astype(np.float64)
+    assert (np.abs(result.sum - expected) <= tolerances.clipped_sum(rows, columns, terms, expected, np.float32)).all()
+    np.testing.assert_allclose(result.norms, norms, rtol=tolerances.norm(columns, np.float32))
+
+    grads[rows // 2, -1], grads[-1, 0] = np.nan, np.inf
+    out = np.full(columns, 7.0, dtype=np.float32)
+    with pytest.raises(ValueError, match=f"grads row {rows // 2} has norm nan"):
+        kernels.clip_and_noise(grads, 2.0, out=out)
+    assert (out == 7.0).all()
