@@ -12,9 +12,12 @@ Environment:
 
 Host floating point: no -ffast-math (it flips the whole process to flush-to-zero) and -ffp-contract=off, so that the
 compiler never fuses a multiply and an add behind our back. Every loop then gives the same bits whether it was
-vectorised or not, with any chunk size, and baseline x86-64 and arm64 agree. A future SIMD tier that wants fused
+vectorised or not, with any chunk size, and baseline x86-64, its wider tiers and arm64 agree. A tier that wants fused
 multiply-add asks for it by name and states its bound. -fno-math-errno and -fno-trapping-math change no value: they let
 square roots and selections be vectorised.
+
+Sources named *_simd.cpp are compiled once per instruction tier, with LEAKCORE_TIER set to its name, and chosen between
+at run time (csrc/core/isa.h). Compilers for other processors than x86-64 build the baseline alone.
 """
 
 from __future__ import annotations
@@ -36,6 +39,9 @@ CSRC = ROOT / "csrc"
 CXX_SOURCES = sorted(p.relative_to(ROOT).as_posix() for p in CSRC.rglob("*.cpp"))
 CUDA_SOURCES = sorted(p.relative_to(ROOT).as_posix() for p in CSRC.rglob("*.cu"))
 HEADERS = sorted(p.relative_to(ROOT).as_posix() for p in [*CSRC.rglob("*.h"), *CSRC.rglob("*.cuh")])
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX512 = [*AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")), "-mprefer-vector-width=512"]
+X86_TIERS = {"avx2": AVX2, "avx512": AVX512}
 CUDA_ARCHS = ("75", "80", "86", "89", "90", "100", "120")
 
 
@@ -132,7 +138,9 @@ class NinjaBuild(build_ext):
         self.write_config(build / "leakcore_build.h", cxx, archs)
         includes = [f"-I{CSRC}", f"-I{build}"]
         python = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_path('include')}"]
-        common = [f"-DLEAKCORE_WITH_CUDA={int(cuda is not None)}"]
+        target = subprocess.run([*cxx, "-dumpmachine"], capture_output=True, text=True, check=True).stdout
+        tiers = {"baseline": [], **(X86_TIERS if target.startswith(("x86_64", "amd64")) else {})}
+        common = [f"-DLEAKCORE_WITH_CUDA={int(cuda is not None)}", f"-DLEAKCORE_X86_TIERS={int(len(tiers) > 1)}"]
         sanitize = ["-fsanitize=address,undefined", "-g", "-O1"] if os.environ.get("LEAKCORE_SANITIZE") == "1" else []
         host = ["-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
         warn = ["-Wall", "-Wextra", "-Wshadow"]
@@ -164,6 +172,13 @@ class NinjaBuild(build_ext):
             w.rule("cxx", "$cxx $cxxflags $extra -MMD -MF $out.d -c $in -o $out", depfile="$out.d", deps="gcc")
             objects = []
             for source in CXX_SOURCES:
+                if source.endswith("_simd.cpp"):
+                    for tier, flags in tiers.items():
+                        extra = {"extra": shlex.join([f"-DLEAKCORE_TIER={tier}", *flags])}
+                        objects += w.build(
+                            f"{tier}_{self.object_of(source)}", "cxx", str(ROOT / source), variables=extra
+                        )
+                    continue
                 extra = {"extra": "$python"} if source.endswith("module.cpp") else {}
                 objects += w.build(self.object_of(source), "cxx", str(ROOT / source), variables=extra)
             if cuda:

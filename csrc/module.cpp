@@ -10,6 +10,7 @@
 
 #include "clip/clip.h"
 #include "core/device.h"
+#include "core/isa.h"
 #include "core/normal.h"
 #include "core/selftest.h"
 #include "core/streams.h"
@@ -229,7 +230,8 @@ py::dict build_info() {
   py::dict info;
   info["version"] = LEAKCORE_VERSION;
   info["compiler"] = LEAKCORE_COMPILER;
-  info["simd"] = "baseline";
+  info["simd"] = tier_name(tier());
+  info["simd_available"] = available_tiers();
   info["cuda"] = static_cast<bool>(LEAKCORE_WITH_CUDA);
   info["cuda_archs"] = LEAKCORE_CUDA_ARCHS;
   Devices devices;

@@ -1,5 +1,6 @@
 // clip_and_noise on the CPU: all norms first (so that a bad row stops it before anything is written), then the sum,
-// tile of columns by tile of columns, each tile over the rows in order. The gradients are read twice and never copied.
+// tile of columns by tile of columns, each tile over the rows in order. Short rows are read once, and stay in the cache
+// between norm and sum; long ones are read twice. None is ever copied.
 #include "clip/clip.h"
 
 #include <algorithm>
@@ -39,25 +40,28 @@ std::vector<Tile> tiles_of(const Rows* params, int32_t num_params) {
 
 double tile_squares(const ClipArgs& args, const Tile& tile, int64_t run, int64_t row) {
   double buffer[kTile];
-  load_tile(args.grads[tile.param], run, row, tile.first, tile.count, buffer);
-  return sum_squares(buffer, tile.count);
+  const Panel panel(args.grads[tile.param], run, &row, 1, tile.first, tile.count, buffer);
+  return panel.loops->squares(panel.row[0], tile.count);
+}
+
+void finish_norm(const ClipArgs& args, int64_t item, double squares) {
+  args.norms[item] = norm_of(squares, args.grads, args.num_params, item / args.num_rows, item % args.num_rows);
+}
+
+void row_norm(const ClipArgs& args, const std::vector<Tile>& tiles, int64_t item) {
+  double squares = 0.0;
+  for (const Tile& tile : tiles) squares += tile_squares(args, tile, item / args.num_rows, item % args.num_rows);
+  finish_norm(args, item, squares);
 }
 
 void all_norms(const ClipArgs& args, const std::vector<Tile>& tiles, int threads) {
   const int64_t rows = args.num_runs * args.num_rows;
   const int64_t per_row = static_cast<int64_t>(tiles.size());
-  const auto finish = [&](int64_t item, double squares) {
-    args.norms[item] = norm_of(squares, args.grads, args.num_params, item / args.num_rows, item % args.num_rows);
-  };
   if (rows >= 4 * threads || per_row <= 1) {
     const int64_t chunk =
         args.schedule.chunk > 0 ? args.schedule.chunk : std::clamp<int64_t>(rows / (8 * threads), 1, 1024);
     parallel_for(rows, chunk, threads, [&](int64_t begin, int64_t end) {
-      for (int64_t item = begin; item < end; ++item) {
-        double squares = 0.0;
-        for (const Tile& tile : tiles) squares += tile_squares(args, tile, item / args.num_rows, item % args.num_rows);
-        finish(item, squares);
-      }
+      for (int64_t item = begin; item < end; ++item) row_norm(args, tiles, item);
     });
     return;
   }
@@ -74,12 +78,31 @@ void all_norms(const ClipArgs& args, const std::vector<Tile>& tiles, int threads
   for (int64_t item = 0; item < rows; ++item) {
     double squares = 0.0;
     for (int64_t t = 0; t < per_row; ++t) squares += partial[static_cast<size_t>(item * per_row + t)];
-    finish(item, squares);
+    finish_norm(args, item, squares);
   }
 }
 
 bool kept(const ClipArgs& args, int64_t run, int64_t row) {
   return args.mask == nullptr || args.mask[run * args.mask_run_stride + row * args.mask_row_stride] != 0;
+}
+
+// acc += the clipped rows [begin, end) that count, in order.
+void add_kept_rows(const ClipArgs& args, const Tile& tile, int64_t run, int64_t begin, int64_t end, double* acc) {
+  double buffer[kPanelRows * kTile];
+  int64_t numbers[kPanelRows];
+  double factors[kPanelRows];
+  int64_t found = 0;
+  for (int64_t row = begin; row < end; ++row) {
+    if (kept(args, run, row)) {
+      numbers[found] = row;
+      factors[found++] = clip_factor(args.max_grad_norm, args.norms[run * args.num_rows + row]);
+    }
+    if (found == kPanelRows || (row + 1 == end && found > 0)) {
+      const Panel panel(args.grads[tile.param], run, numbers, found, tile.first, tile.count, buffer);
+      panel.loops->add_rows(panel.row, factors, found, tile.count, acc);
+      found = 0;
+    }
+  }
 }
 
 void add_noise(const ClipArgs& args, const Tile& tile, int64_t run, double* acc) {
@@ -93,10 +116,36 @@ void add_noise(const ClipArgs& args, const Tile& tile, int64_t run, double* acc)
   for (int64_t i = 0; i < tile.count; ++i) acc[i] += args.noise_scale * z[i];
 }
 
-// Rows per partial sum. Narrow gradients of large batches have too few tiles to share, so their rows are cut into
-// blocks; the rule sees the sizes alone, never the threads.
-int64_t block_rows(int64_t num_tiles, int64_t num_rows) {
-  return num_tiles >= 16 ? std::max<int64_t>(num_rows, 1) : 2048;
+// Rows that fit in the second-level cache are read once: a few norms, then the same rows into a partial sum of their
+// block. How rows are cut into blocks follows from the sizes alone, never from the threads.
+constexpr int64_t kNarrow = 32768;
+constexpr int64_t kLeastBlock = 16;
+constexpr int64_t kMostBlocks = 16;
+
+struct Blocks {
+  int64_t rows, per_run;
+
+  explicit Blocks(const ClipArgs& args)
+      : rows(std::max(kLeastBlock, (args.num_rows + kMostBlocks - 1) / kMostBlocks)),
+        per_run(std::max<int64_t>((args.num_rows + rows - 1) / rows, 1)) {}
+};
+
+// partial[run·per_run + block][column], and all norms.
+void norms_and_partial_sums(const ClipArgs& args, const std::vector<Tile>& tiles, const Blocks& blocks, int64_t columns,
+                            int threads, double* partial) {
+  const int64_t group = std::clamp<int64_t>(kNarrow / std::max<int64_t>(columns, 1), 4, kPanelRows * 4);
+  const int64_t chunk = args.schedule.chunk > 0 ? args.schedule.chunk : 1;
+  parallel_for(args.num_runs * blocks.per_run, chunk, threads, [&](int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; ++i) {
+      const int64_t run = i / blocks.per_run, start = i % blocks.per_run * blocks.rows;
+      const int64_t stop = std::min(args.num_rows, start + blocks.rows);
+      for (int64_t begin = start; begin < stop; begin += group) {
+        const int64_t end = std::min(stop, begin + group);
+        for (int64_t row = begin; row < end; ++row) row_norm(args, tiles, run * args.num_rows + row);
+        for (const Tile& tile : tiles) add_kept_rows(args, tile, run, begin, end, partial + i * columns + tile.joint);
+      }
+    }
+  });
 }
 
 }  // namespace
@@ -113,7 +162,14 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
   const int threads =
       useful_threads(reads + draws + 5.0 * static_cast<double>(total_rows * num_tiles), args.schedule.num_threads);
 
-  all_norms(args, tiles, threads);
+  const bool once = columns <= kNarrow && args.num_rows >= kLeastBlock;
+  const Blocks blocks(args);
+  std::vector<double> partial(once ? static_cast<size_t>(args.num_runs * blocks.per_run * columns) : 0);
+  if (once) {
+    norms_and_partial_sums(args, tiles, blocks, columns, threads, partial.data());
+  } else {
+    all_norms(args, tiles, threads);
+  }
   if (args.check_finite) {
     for (int64_t i = 0; i < total_rows; ++i) {
       if (!std::isfinite(args.norms[i]) && kept(args, i / args.num_rows, i % args.num_rows)) {
@@ -122,50 +178,24 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
     }
   }
 
-  const int64_t block = block_rows(num_tiles, args.num_rows);
-  const int64_t blocks = std::max<int64_t>((args.num_rows + block - 1) / block, 1);
-  const auto sum_block = [&](const Tile& tile, int64_t run, int64_t b, double* acc) {
-    std::fill(acc, acc + tile.count, 0.0);
-    for (int64_t row = b * block; row < std::min(args.num_rows, (b + 1) * block); ++row) {
-      if (!kept(args, run, row)) continue;
-      const double factor = clip_factor(args.max_grad_norm, args.norms[run * args.num_rows + row]);
-      add_tile(args.grads[tile.param], run, row, tile.first, tile.count, factor, acc);
-    }
-  };
-  const auto finish = [&](const Tile& tile, int64_t run, double* acc) {
-    if (args.noise_scale > 0.0) add_noise(args, tile, run, acc);
-    store_tile(args.sum[tile.param], run, 0, tile.first, tile.count, acc);
-  };
   const int64_t chunk = args.schedule.chunk > 0 ? args.schedule.chunk : 1;
-  if (blocks == 1) {
-    parallel_for(args.num_runs * num_tiles, chunk, threads, [&](int64_t begin, int64_t end) {
-      double acc[kTile];
-      for (int64_t i = begin; i < end; ++i) {
-        const Tile& tile = tiles[static_cast<size_t>(i % num_tiles)];
-        sum_block(tile, i / num_tiles, 0, acc);
-        finish(tile, i / num_tiles, acc);
-      }
-    });
-    return {};
-  }
-  const int64_t per_run = num_tiles * blocks;
-  std::vector<double> partial(static_cast<size_t>(blocks * columns));
-  for (int64_t run = 0; run < args.num_runs; ++run) {
-    parallel_for(per_run, chunk, threads, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const Tile& tile = tiles[static_cast<size_t>(i % num_tiles)];
-        sum_block(tile, run, i / num_tiles, &partial[static_cast<size_t>(i / num_tiles * columns + tile.joint)]);
-      }
-    });
-    for (const Tile& tile : tiles) {
+  parallel_for(args.num_runs * num_tiles, chunk, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
       double acc[kTile] = {};
-      for (int64_t b = 0; b < blocks; ++b) {
-        const double* part = &partial[static_cast<size_t>(b * columns + tile.joint)];
-        for (int64_t i = 0; i < tile.count; ++i) acc[i] += part[i];
+      const Tile& tile = tiles[static_cast<size_t>(i % num_tiles)];
+      const int64_t run = i / num_tiles;
+      if (once) {
+        for (int64_t b = 0; b < blocks.per_run; ++b) {
+          const double* part = partial.data() + (run * blocks.per_run + b) * columns + tile.joint;
+          for (int64_t c = 0; c < tile.count; ++c) acc[c] += part[c];
+        }
+      } else {
+        add_kept_rows(args, tile, run, 0, args.num_rows, acc);
       }
-      finish(tile, run, acc);
+      if (args.noise_scale > 0.0) add_noise(args, tile, run, acc);
+      store_tile(args.sum[tile.param], run, 0, tile.first, tile.count, acc);
     }
-  }
+  });
   return {};
 }
 

@@ -1,20 +1,14 @@
-// Euclidean norms in double, with a shape fixed by the sizes: tiles of kTile columns, eight lanes each, added in order.
+// Euclidean norms in double, with a shape fixed by the sizes: tiles of kTile columns, 16 lanes each, added in order.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "core/dense_cpu.h"
+#include "clip/panel.h"
 #include "core/tile.h"
 
 namespace leakcore {
-
-constexpr int64_t kTile = 1024;
-
-inline double sum_squares(const double* x, int64_t count) {
-  return dot(x, x, count);
-}
 
 // The norm from a sum of squares; where the squares left the range of a double (only float64 input can), from a second,
 // scaled pass over the row, so that a finite gradient never looks infinite or zero.
@@ -41,7 +35,7 @@ inline double norm_of(double squares, const Rows* params, int32_t num_params, in
       const int64_t count = std::min(kTile, params[p].numel - c);
       load_tile(params[p], run, row, c, count, buffer);
       for (int64_t i = 0; i < count; ++i) buffer[i] = std::ldexp(buffer[i], -exponent);
-      scaled += sum_squares(buffer, count);
+      scaled += clip_kernels().f64.squares(buffer, count);
     }
   }
   return std::ldexp(std::sqrt(scaled), exponent);

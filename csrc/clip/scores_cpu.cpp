@@ -6,7 +6,6 @@
 
 #include "clip/clip.h"
 #include "clip/norm_cpu.h"
-#include "core/dense_cpu.h"
 #include "core/parallel.h"
 #include "core/tile.h"
 
@@ -14,26 +13,30 @@ namespace leakcore {
 namespace {
 
 constexpr int64_t kObservedBlock = 32;
+constexpr int64_t kGroup = 4;  // rows whose tiles are in the first-level cache together
 
 void score_rows(const ClipScoresArgs& args, int64_t begin, int64_t end) {
   const int64_t rows = end - begin;
   std::vector<double> squares(static_cast<size_t>(rows));
   std::vector<double> dots(static_cast<size_t>(rows * args.num_observed));
   std::vector<double> observed(static_cast<size_t>(std::min(kObservedBlock, args.num_observed) * kTile));
-  double buffer[kTile];
+  std::vector<double> buffer(static_cast<size_t>(kPanelRows * kTile));
   for (int64_t c = 0; c < args.grads.numel; c += kTile) {
     const int64_t count = std::min(kTile, args.grads.numel - c);
     for (int64_t first = 0; first == 0 || first < args.num_observed; first += kObservedBlock) {
       const int64_t last = std::min(args.num_observed, first + kObservedBlock);
       for (int64_t m = first; m < last; ++m)
         load_tile(args.observed, 0, m, c, count, &observed[static_cast<size_t>((m - first) * kTile)]);
-      for (int64_t r = 0; r < rows; ++r) {
-        load_tile(args.grads, 0, begin + r, c, count, buffer);
-        if (first == 0) squares[static_cast<size_t>(r)] += sum_squares(buffer, count);
-        for (int64_t m = first; m < last; ++m) {
-          dots[static_cast<size_t>(r * args.num_observed + m)] +=
-              dot(buffer, &observed[static_cast<size_t>((m - first) * kTile)], count);
+      for (int64_t r = 0; r < rows; r += kGroup) {
+        int64_t numbers[kGroup];
+        const int64_t here = std::min(kGroup, rows - r);
+        for (int64_t k = 0; k < here; ++k) numbers[k] = begin + r + k;
+        const Panel panel(args.grads, 0, numbers, here, c, count, buffer.data());
+        for (int64_t k = 0; first == 0 && k < here; ++k) {
+          squares[static_cast<size_t>(r + k)] += panel.loops->squares(panel.row[k], count);
         }
+        panel.loops->add_dots(panel.row, here, count, observed.data(), kTile, last - first,
+                              dots.data() + r * args.num_observed + first, args.num_observed);
       }
     }
   }

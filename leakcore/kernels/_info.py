@@ -11,9 +11,11 @@ from leakcore.kernels import _threads
 def build_info() -> dict[str, Any]:
     """Facts about the native core.
 
-    version, compiler: of the build. simd: the instruction tier in use. cuda: whether CUDA kernels were compiled in.
-    cuda_archs: for which compute capabilities. devices: CUDA devices found (name, compute_capability, memory_bytes).
-    device_message: why there are none, "" otherwise. num_threads: what the next kernel may use.
+    version, compiler: of the build. simd: the instruction tier in use, the widest of simd_available unless the
+    environment variable LEAKCORE_ISA names another (ValueError if this machine does not have it). cuda: whether CUDA
+    kernels were compiled in. cuda_archs: for which compute capabilities. devices: CUDA devices found (name,
+    compute_capability, memory_bytes). device_message: why there are none, "" otherwise. num_threads: what the next
+    kernel may use.
     """
     info = _C.build_info()
     info["cuda_archs"] = info["cuda_archs"].split()

@@ -1,0 +1,36 @@
+// The inner loops of clipping over contiguous columns, one table per instruction tier. Their bits are the same on every
+// tier: sums of squares run in kSquareLanes fixed lanes and inner products in kDotLanes, folded in halves, and a
+// clipped sum adds its rows one after the other, column by column.
+#pragma once
+
+#include <cstdint>
+
+#include "core/array.h"
+
+namespace leakcore {
+
+constexpr int kSquareLanes = 16;
+constexpr int kDotLanes = 8;
+
+struct ClipLoops {
+  // Σ x², 16 lanes.
+  double (*squares)(const void* x, int64_t count);
+  // acc[i] = (acc[i] + factor[0]·rows[0][i]) + factor[1]·rows[1][i] + …
+  void (*add_rows)(const void* const* rows, const double* factors, int64_t num_rows, int64_t count, double* acc);
+  // dots[r·num_observed + m] += Σ_i rows[r][i]·observed[m·observed_stride + i].
+  void (*add_dots)(const void* const* rows, int64_t num_rows, int64_t count, const double* observed,
+                   int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride);
+};
+
+// By element type; f16 has none (load_tile widens it first).
+struct ClipKernels {
+  ClipLoops bf16, f32, f64;
+};
+
+const ClipKernels& clip_kernels_baseline();
+#if LEAKCORE_X86_TIERS
+const ClipKernels& clip_kernels_avx2();
+const ClipKernels& clip_kernels_avx512();
+#endif
+
+}  // namespace leakcore

@@ -1,0 +1,99 @@
+"""Instruction tiers: the forced one runs, all give the same bits, an unknown one is refused. Short and long rows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from leakcore import kernels
+from tests import tolerances
+from tests.kernels.layouts import normals
+
+TIERS = kernels.build_info()["simd_available"]
+
+
+def results():
+    """Every clipping result over the element types, layouts and odd sizes that the inner loops treat differently."""
+    shapes = [(1, 1), (3, 7), (5, 1024), (9, 2067), (37, 333), (2, 40_001)]
+    found = []
+    for seed, (rows, columns) in enumerate(shapes):
+        for dtype in ("float16", "float32", "float64"):
+            grads, observed = normals(seed, rows, columns, dtype=dtype), normals(seed + 9, 6, columns, dtype=dtype)
+            for g in (grads, np.asfortranarray(grads)):
+                clipped = kernels.clip_and_noise(g, 0.7 * columns**0.5, 1.0, seed=1, mask=np.arange(rows) % 5 != 1)
+                scores = kernels.clip_scores(g, observed, 0.7 * columns**0.5)
+                found += [clipped.sum, clipped.norms, scores.dots, scores.norms]
+    runs = kernels.clip_and_noise(normals(3, 3, 300, 11), 1.0, 0.5, seed=2)
+    lists = kernels.clip_and_noise([normals(4, 20, 5, 7), normals(5, 20, 1500)], 1.0, 0.5, seed=2)
+    return [*found, runs.sum, runs.norms, *lists.sum, lists.norms]
+
+
+def digest():
+    return hashlib.sha256(b"".join(np.ascontiguousarray(r).tobytes() for r in results())).hexdigest()
+
+
+def in_tier(tier, code):
+    program = "from leakcore import kernels\nfrom tests.kernels import test_tiers\n" + code
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    environment.pop("LEAKCORE_ISA", None)
+    if tier is not None:
+        environment["LEAKCORE_ISA"] = tier
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_the_forced_tier_runs_and_gives_the_same_bits(tier):
+    run = in_tier(tier, "print(kernels.build_info()['simd'], test_tiers.digest())")
+    assert run.stdout.split() == [tier, digest()], run.stderr
+
+
+def test_the_widest_tier_is_the_default():
+    run = in_tier(None, "print(kernels.build_info()['simd'])")
+    assert run.stdout.split() == [TIERS[-1]], run.stderr
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="tiers beyond the baseline are for x86-64")
+def test_the_tiers_are_those_of_this_processor():
+    try:
+        with open("/proc/cpuinfo") as file:
+            flags = next(line for line in file if line.startswith("flags")).split()
+    except OSError:
+        pytest.skip("needs /proc/cpuinfo")
+    assert ("avx2" in TIERS) is {"avx2", "fma"}.issubset(flags)
+    assert ("avx512" in TIERS) is {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}.issubset(flags)
+
+
+@pytest.mark.parametrize("call", ["build_info()", "clip_and_noise(test_tiers.normals(1, 2, 3), 1.0)"])
+def test_an_unknown_tier_is_refused(call):
+    run = in_tier("avx9", f"kernels.{call}")
+    assert run.returncode != 0
+    assert f"ValueError: LEAKCORE_ISA='avx9': this processor and build have {', '.join(TIERS)}" in run.stderr
+
+
+@pytest.mark.parametrize("rows", [15, 16, 17, 256, 257, 300])
+@pytest.mark.parametrize("columns", [5, 32_768, 32_769])
+def test_rows_read_once_and_twice_sum_alike(rows, columns):
+    """Around the sizes at which short rows are cut into blocks: the sum of float64 sums, to its rounding error."""
+    if rows * columns > 9_000_000:
+        rows = 31
+    grads = normals(rows, rows, columns, dtype="float32")
+    keep = np.arange(rows) % 7 != 3
+    norms = np.linalg.norm(grads.astype(np.float64), axis=1)
+    factors = np.minimum(1, 2.0 / norms) * keep
+    result = kernels.clip_and_noise(grads, 2.0, mask=keep)
+    expected = factors @ grads.astype(np.float64)
+    terms = np.abs(factors) @ np.abs(grads).astype(np.float64)
+    assert (np.abs(result.sum - expected) <= tolerances.clipped_sum(rows, columns, terms, expected, np.float32)).all()
+    np.testing.assert_allclose(result.norms, norms, rtol=tolerances.norm(columns, np.float32))
+
+    grads[rows // 2, -1], grads[-1, 0] = np.nan, np.inf
+    out = np.full(columns, 7.0, dtype=np.float32)
+    with pytest.raises(ValueError, match=f"grads row {rows // 2} has norm nan"):
+        kernels.clip_and_noise(grads, 2.0, out=out)
+    assert (out == 7.0).all()
