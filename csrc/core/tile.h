@@ -11,9 +11,6 @@ namespace leakcore {
 // Columns [first, first + count) of row (run, row).
 void load_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, double* out);
 
-// acc += factor · those columns, without a buffer where the row is contiguous.
-void add_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, double factor, double* acc);
-
 // Rounds once to the array's type (float32 or float64).
 void store_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, const double* in);
 

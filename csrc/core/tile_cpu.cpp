@@ -84,18 +84,6 @@ void load(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t cou
 }
 
 template <class T>
-void add(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, double factor, double* acc) {
-  runs<const T>(rows, run, row, first, count, [&](const T* in, int64_t stride, int64_t n) {
-    if (stride == 1) {
-      for (int64_t i = 0; i < n; ++i) acc[i] += factor * widen(in[i]);
-    } else {
-      for (int64_t i = 0; i < n; ++i) acc[i] += factor * widen(in[i * stride]);
-    }
-    acc += n;
-  });
-}
-
-template <class T>
 void store(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, const double* in) {
   runs<T>(rows, run, row, first, count, [&](T* out, int64_t stride, int64_t n) {
     for (int64_t i = 0; i < n; ++i) out[i * stride] = static_cast<T>(in[i]);
@@ -115,19 +103,6 @@ void load_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_
       return load<float>(rows, run, row, first, count, out);
     case DType::f64:
       return load<double>(rows, run, row, first, count, out);
-  }
-}
-
-void add_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, double factor, double* acc) {
-  switch (rows.dtype) {
-    case DType::f16:
-      return add<Half>(rows, run, row, first, count, factor, acc);
-    case DType::bf16:
-      return add<Brain>(rows, run, row, first, count, factor, acc);
-    case DType::f32:
-      return add<float>(rows, run, row, first, count, factor, acc);
-    case DType::f64:
-      return add<double>(rows, run, row, first, count, factor, acc);
   }
 }
 
