@@ -18,7 +18,7 @@ import numpy as np
 from leakcore import _validate
 from leakcore._results import Adjacency, Assumptions, Result, parse_adjacency
 from leakcore.numerics import _gaussian, _profile
-from leakcore.numerics._loss import PrivacyLoss
+from leakcore.numerics._loss import PrivacyLoss, parse_schedule
 
 METHODS = ("exact", "pld", "rdp")
 _ATTACKER = "sees every noisy gradient sum and all model states, knows every other record and the hyperparameters"
@@ -251,12 +251,7 @@ def _parse(
 ) -> tuple[PrivacyLoss, Adjacency, str, Any]:
     relation = parse_adjacency(adjacency)
     name = _validate.one_of(*METHODS, method=method)
-    count = _validate.integer(0, steps=steps)
-    sigmas = _validate.real_array("in [0, inf]", lambda v: v >= 0.0, noise_multiplier=sigma)
-    rates = _validate.real_array("in [0, 1]", lambda v: (v >= 0.0) & (v <= 1.0), sample_rate=rate)
-    for label, array in (("noise_multiplier", sigmas), ("sample_rate", rates)):
-        if array.ndim > 1 or (array.ndim == 1 and len(array) != count):
-            raise ValueError(f"{label} of shape {array.shape}: must be a scalar or an array of length steps={count}")
+    sigmas, rates, count = parse_schedule(sigma, rate, steps)
     if orders is not None and name != "rdp":
         raise ValueError(f"orders={orders!r}: only method='rdp' takes it, not {name!r}")
     grid = orders

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from leakcore import __version__
 from leakcore import _validate as check
 from leakcore._results import jsonable
 
@@ -107,6 +108,6 @@ class AuditConfig:
         return dict(jsonable(self))
 
     def digest(self) -> str:
-        """A hash of every field: partial results of another configuration are never mixed in."""
-        text = json.dumps(self.to_dict(), sort_keys=True)
+        """A hash of every field and the version: partial results of another configuration or release never mix in."""
+        text = json.dumps({**self.to_dict(), "version": __version__}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

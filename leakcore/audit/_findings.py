@@ -79,9 +79,7 @@ def _accountant(config: AuditConfig, p: ReconstructionPoint) -> str:
 
 
 def _bound(config: AuditConfig, p: ReconstructionPoint) -> str:
-    rdp = ""
-    if p.bound_rdp is not None:
-        rdp = f" The older bound through Rényi divergence only promises {percent(float(p.bound_rdp.value))}."
+    rdp = f" The older bound through Rényi divergence only promises {percent(float(p.bound_rdp.value))}."
     return (
         "What no attacker can beat: knowing all rows but one, every noisy gradient, every model, and that the missing "
         f"row is one of {config.prior_size} equally likely candidates, an attacker names it with probability at most "

@@ -36,13 +36,12 @@ def power(value: float) -> str:
     return f"{value:g}".replace("e-0", "e-")
 
 
-def interval(result: Result, form: str = "percent") -> str:
-    """`low–high`, or a dash."""
+def interval(result: Result) -> str:
+    """`low–high` in percent, or a dash."""
     if result.interval is None:
         return "—"
     low, high = (float(v) for v in result.interval)
-    write = percent if form == "percent" else number
-    return f"{write(low)}–{write(high)}"
+    return f"{percent(low)}–{percent(high)}"
 
 
 def guarantee(result: Result) -> str:

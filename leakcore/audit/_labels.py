@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,11 +19,11 @@ from leakcore._results import Assumptions, Result
 from leakcore.attacks import labels as label_attacks
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._format import power
+from leakcore.audit._progress import Progress
 
 if TYPE_CHECKING:
     from leakcore.audit._reconstruction import ReconstructionPoint
 
-Progress = Callable[[str, int, int], object]
 MAX_GRAD_NORM = 1.0
 """C of the companion run: the label paper's setting (its Section 5)."""
 LEARNING_RATE = 0.5

@@ -22,8 +22,7 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
     with matplotlib.rc_context({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
         figure = Figure(figsize=(8.2, 4.7), layout="constrained")
         axes = figure.subplots()
-        if curve.bound_rdp is not None:
-            axes.plot(curve.epsilon, curve.bound_rdp, color=RDP, ls="--", lw=1.6, label="upper bound from RDP")
+        axes.plot(curve.epsilon, curve.bound_rdp, color=RDP, ls="--", lw=1.6, label="upper bound from RDP")
         axes.plot(curve.epsilon, curve.bound, color=BOUND, lw=2.4, label="exact upper bound: no attacker beats it")
         if curve.reference is not None:
             axes.plot(

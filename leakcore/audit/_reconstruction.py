@@ -12,10 +12,8 @@ import numpy as np
 from leakcore import accounting, attacks, bounds, datasets, dpsgd, numerics
 from leakcore._results import Assumptions, Result
 from leakcore.audit._config import AuditConfig
+from leakcore.audit._progress import Progress
 from leakcore.audit._store import PartialResults
-
-Progress = Callable[[str, int, int], object]
-"""Called as progress(task, done, total)."""
 
 _PIECE = 256
 """Runs per stored piece: a few seconds of work, the most that an interruption can lose."""
@@ -44,7 +42,7 @@ class ReconstructionPoint:
     epsilon_rdp: Result | None
     epsilon_replace: Result
     bound: Result
-    bound_rdp: Result | None
+    bound_rdp: Result
     reference: Result | None
     attack: attacks.ReconstructionGame
     attack_lower: float
@@ -56,15 +54,14 @@ class ReconstructionPoint:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class BoundCurve:
-    """Success probabilities over ε for the figure: exact bound, RDP bound (None without dp-accounting), orthogonal "
-    "optimum (q = 1 only)."""
+    """Success probabilities over ε for the figure: exact bound, RDP bound, orthogonal optimum (q = 1 only)."""
 
     delta: float
     chance: float
     epsilon: np.ndarray
     noise_multiplier: np.ndarray
     bound: np.ndarray
-    bound_rdp: np.ndarray | None
+    bound_rdp: np.ndarray
     reference: np.ndarray | None
 
 
@@ -162,7 +159,7 @@ def _point(
         epsilon_rdp=_optional(lambda: accounting.epsilon(*mechanism, delta=config.delta, method="rdp")),
         epsilon_replace=accounting.epsilon(*mechanism, delta=config.delta, adjacency="replace"),
         bound=bounds.reconstruction(*mechanism, kappa=kappa),
-        bound_rdp=_optional(lambda: bounds.reconstruction_rdp(*mechanism, kappa=kappa)),
+        bound_rdp=bounds.reconstruction_rdp(*mechanism, kappa=kappa),
         reference=bounds.orthogonal_success(noise, config.steps, config.prior_size)
         if config.sample_rate == 1
         else None,
@@ -212,14 +209,13 @@ def _curve(config: AuditConfig, points: list[ReconstructionPoint]) -> BoundCurve
     kappa = 1 / config.prior_size
     mechanisms = [(float(s), config.sample_rate, config.steps) for s in grid]
     full = config.sample_rate == 1
-    rdp = [_optional(lambda m=m: bounds.reconstruction_rdp(*m, kappa=kappa)) for m in mechanisms]  # type: ignore[misc]
     return BoundCurve(
         delta=config.delta,
         chance=kappa,
         noise_multiplier=grid,
         epsilon=np.array([float(accounting.epsilon(*m, delta=config.delta).value) for m in mechanisms]),
         bound=np.array([float(bounds.reconstruction(*m, kappa=kappa).value) for m in mechanisms]),
-        bound_rdp=None if any(r is None for r in rdp) else np.array([float(r.value) for r in rdp if r is not None]),
+        bound_rdp=np.array([float(bounds.reconstruction_rdp(*m, kappa=kappa).value) for m in mechanisms]),
         reference=np.array([float(bounds.orthogonal_success(s, config.steps, config.prior_size).value) for s in grid])
         if full
         else None,

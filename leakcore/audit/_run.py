@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from leakcore.audit import _labels, _reconstruction
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._doctor import environment
+from leakcore.audit._progress import Progress
 from leakcore.audit._report import AuditReport
 from leakcore.audit._store import PartialResults
-
-Progress = Callable[[str, int, int], object]
 
 
 def run(
@@ -63,27 +62,6 @@ def run(
         report.to_json(target / "report.json", indent=2)
         pieces.remove()
     return report
-
-
-def progress_bars() -> Progress:
-    """A progress callback that draws one tqdm bar per task on standard error."""
-    from tqdm import tqdm
-
-    bars: dict[str, Any] = {}
-
-    def show(task: str, done: int, total: int) -> None:
-        if task not in bars:
-            for bar in bars.values():
-                bar.close()
-            bars.clear()
-            # The first report may already hold restored pieces: they are no measure of speed.
-            bars[task] = tqdm(total=total, desc=task, initial=0, unit="", leave=True, dynamic_ncols=True)
-        bar = bars[task]
-        bar.update(done - bar.n)
-        if done >= total:
-            bar.close()
-
-    return show
 
 
 def _require_writable(folder: Path) -> None:

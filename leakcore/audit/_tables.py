@@ -114,7 +114,7 @@ def reconstruction_table(points: list[ReconstructionPoint], prior_size: int) -> 
                     Cell(f"{p.attack.hits} / {p.attack.trials}"),
                     Cell("—" if p.reference is None else percent(float(p.reference.value))),
                     Cell(percent(float(p.bound.value))),
-                    Cell("not installed" if p.bound_rdp is None else percent(float(p.bound_rdp.value))),
+                    Cell(percent(p.bound_rdp.value)),
                 ),
                 p.claimed,
             )

@@ -10,7 +10,7 @@ import numpy as np
 
 from leakcore import _validate
 from leakcore._results import Number, Result
-from leakcore.numerics._loss import PrivacyLoss
+from leakcore.numerics._loss import PrivacyLoss, parse_schedule
 
 ATTACKER = (
     "sees every noisy gradient sum and all model states, knows every other record, the hyperparameters and the prior; "
@@ -52,13 +52,7 @@ class Mechanism:
     @classmethod
     def parse(cls, noise_multiplier: Any, sample_rate: Any, steps: Any) -> Mechanism:
         """ValueError or TypeError names the argument that is out of range or of another length than `steps`."""
-        count = _validate.integer(0, steps=steps)
-        sigma = _validate.real_array("in [0, inf]", lambda v: v >= 0.0, noise_multiplier=noise_multiplier)
-        rate = _validate.real_array("in [0, 1]", lambda v: (v >= 0.0) & (v <= 1.0), sample_rate=sample_rate)
-        for name, array in (("noise_multiplier", sigma), ("sample_rate", rate)):
-            if array.ndim > 1 or (array.ndim == 1 and len(array) != count):
-                raise ValueError(f"{name} of shape {array.shape}: must be a scalar or an array of length steps={count}")
-        return cls(sigma, rate, count)
+        return cls(*parse_schedule(noise_multiplier, sample_rate, steps))
 
     def loss(self) -> PrivacyLoss:
         """Steps grouped by equal (σ, q)."""

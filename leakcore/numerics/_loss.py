@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from leakcore import _validate
+
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _NEGLIGIBLE = 46.0
 """Log of the relative size below which a tail is dropped (e⁻⁴⁶ = 1e-20)."""
@@ -28,6 +30,20 @@ _TAPER = 5.0
 
 class AccuracyError(ArithmeticError):
     """A number could not be computed to the accuracy that is promised; the message says what to use instead."""
+
+
+def parse_schedule(noise_multiplier: Any, sample_rate: Any, steps: Any) -> tuple[np.ndarray, np.ndarray, int]:
+    """σ in [0, ∞] and q in [0, 1], each 0-d or of length `steps`, and `steps`.
+
+    ValueError or TypeError names the argument that is out of range or of another length.
+    """
+    count = _validate.integer(0, steps=steps)
+    sigma = _validate.real_array("in [0, inf]", lambda v: v >= 0.0, noise_multiplier=noise_multiplier)
+    rate = _validate.real_array("in [0, 1]", lambda v: (v >= 0.0) & (v <= 1.0), sample_rate=sample_rate)
+    for name, array in (("noise_multiplier", sigma), ("sample_rate", rate)):
+        if array.ndim > 1 or (array.ndim == 1 and len(array) != count):
+            raise ValueError(f"{name} of shape {array.shape}: must be a scalar or an array of length steps={count}")
+    return sigma, rate, count
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,3 +38,9 @@ def test_fields_as_a_mapping() -> None:
 
 def test_the_sweep_is_a_sorted_set() -> None:
     assert AuditConfig(sweep=(10, 1, 10)).sweep == (1.0, 10.0)
+
+
+def test_partial_results_of_another_release_are_not_mixed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = AuditConfig().digest()
+    monkeypatch.setattr("leakcore.audit._config.__version__", "99.0")
+    assert AuditConfig().digest() != before
