@@ -30,8 +30,7 @@ def _version(name: str) -> str | None:
 
 
 def diagnose() -> dict[str, Any]:
-    """Facts by name: leakcore, Python, machine, the native build (compiler, SIMD tier, CUDA build and devices), "
-    "peers, missing."""
+    """Facts by name: leakcore, Python, machine, the native build and its devices, peers, and what is missing."""
     from leakcore import kernels
 
     facts: dict[str, Any] = {

@@ -1,5 +1,4 @@
-"""What the numbers say, in plain sentences: each with its kind, confidence and adjacency, and never one more than was "
-"measured."""
+"""What the numbers say, in plain sentences, each with its kind, confidence and adjacency."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The reconstruction section: for each noise level the accountant's ε, the upper bounds, and the attack played for "
-"real."""
+"""The reconstruction section: for each noise level the accountant's ε, the bounds, and the attack played for real."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The main job: a configuration becomes a report, piece by piece, so that an interruption loses seconds and never a "
-"report."""
+"""The main job: a configuration becomes a report, piece by piece, so that an interruption loses only seconds."""
 
 from __future__ import annotations
 
