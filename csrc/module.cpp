@@ -12,6 +12,7 @@
 #include "core/device.h"
 #include "core/isa.h"
 #include "core/normal.h"
+#include "core/probe.h"
 #include "core/selftest.h"
 #include "core/streams.h"
 #include "leakcore_build.h"
@@ -252,6 +253,24 @@ py::dict build_info() {
   return info;
 }
 
+double probe(const std::string& name, int64_t count) {
+  const ProbeLoops& loops = probe_loops();
+  const auto loop = name == "fma_f64"        ? loops.fma_f64
+                    : name == "fma_f32"      ? loops.fma_f32
+                    : name == "exp_f64"      ? loops.exp_f64
+                    : name == "exp_f32"      ? loops.exp_f32
+                    : name == "philox_words" ? loops.philox_words
+                                             : nullptr;
+  if (!loop) throw py::value_error("there is no probe " + name);
+  py::gil_scoped_release release;
+  return loop(count);
+}
+
+uint64_t probe_read(uint64_t address, int64_t bytes) {
+  py::gil_scoped_release release;
+  return probe_loops().read(pointer<const void>(address), bytes);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -278,6 +297,8 @@ PYBIND11_MODULE(_C, m) {
   });
   m.def("philox4x32", &philox);
   m.def("elementary", &elementary);
+  m.def("probe", &probe);
+  m.def("probe_read", &probe_read);
   m.def("selftest", &selftest);
   m.def("chunk_dependent_sum", [](uint64_t x, int64_t count, int64_t chunk, int threads) {
     return chunk_dependent_sum(pointer<const double>(x), count, chunk, threads);
