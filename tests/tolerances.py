@@ -61,7 +61,7 @@ def log_ratio(sigma: np.ndarray, ratios: np.ndarray) -> np.ndarray:
 
 def log_ratio_float32(sigma: np.ndarray, ratios: np.ndarray) -> np.ndarray:
     """Absolute, dtype="float32" against float64: the normals err by 6 units of 2⁻²⁴ at most (radius 3, cosine 2,
-    product 1), the exponent adds a rounding, its factor and the product of four 8 more; the result is rounded to float32."""
+    product 1), the exponent adds a rounding, its factor and the product of four 8 more; the result is rounded once."""
     sigma = np.maximum(np.asarray(sigma, dtype=np.float64), 1e-300)
     reach = np.minimum(6.77 / sigma + 1.5 / sigma / sigma, 1e300)
     return log_ratio(sigma, ratios) + U32 * (np.minimum(7 * reach + 8, 1e300).sum() + np.abs(ratios))

@@ -33,7 +33,7 @@ class _Mixture:
 
     @property
     def configs(self) -> int:
-        return self.sigma.shape[0]
+        return len(self.sigma)
 
     def shards(self) -> list[tuple[int, int]]:
         """(offset, length): native calls short enough for Ctrl-C to get through between them."""
