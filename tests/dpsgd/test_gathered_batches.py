@@ -1,0 +1,158 @@
+"""Small Poisson batches: rows gathered into padded blocks give what masked passes give, bits independent of company;
+and what the other ways into and out of an ensemble (pool, executor, record) promise."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+import torch
+
+from leakcore import dpsgd, models
+from leakcore.dpsgd import _block, _gather
+from leakcore.dpsgd._rows import Rows
+
+FIELDS = ("parameters", "dots", "norms", "cosine", "clipped")
+ROWS, RUNS = 1500, 70
+RNG = np.random.default_rng(5)
+X, Y = RNG.random((ROWS, 6)), RNG.integers(0, 4, ROWS)
+EXTRA, EXTRA_Y = RNG.random((RUNS, 2, 6)), RNG.integers(0, 4, (RUNS, 2))
+CAND, CAND_Y = RNG.random((RUNS, 3, 6)), RNG.integers(0, 4, (RUNS, 3))
+
+
+def _run(first: int = 0, runs: int = RUNS, **more) -> dpsgd.EnsembleRun:
+    how = {"dtype": "float64", "sample_rate": 0.02} | {k: more.pop(k) for k in ("dtype", "sample_rate") if k in more}
+    ensemble = dpsgd.Ensemble(
+        (6, 5, 4), noise_multiplier=0.5, max_grad_norm=0.3, learning_rate=2, steps=8, seed=3, **how
+    )
+    part = slice(first, first + runs)
+    return ensemble.run(
+        X, Y, runs=runs, first_run=first, extra_features=EXTRA[part], extra_labels=EXTRA_Y[part],
+        candidate_features=CAND[part], candidate_labels=CAND_Y[part], candidate_cosines=True, **more,
+    )  # fmt: skip
+
+
+def test_small_rates_gather_and_large_ones_do_not() -> None:
+    assert _gather.block_rows(1000, 0.01) == 24
+    assert _gather.block_rows(1000, 0.5) is None
+    assert _gather.block_rows(1000, 1.0) is None
+    assert _gather.block_rows(10, 0.01) is None
+
+
+def test_gathered_batches_equal_masked_passes(monkeypatch) -> None:
+    gathered = _run()
+    monkeypatch.setattr(_block, "block_rows", lambda rows, rate: None)
+    masked = _run()
+    for field in FIELDS:
+        np.testing.assert_allclose(getattr(gathered, field), getattr(masked, field), rtol=1e-10, atol=1e-12)
+    assert (gathered.parameters != masked.parameters).any(), "both took the same path"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bits_do_not_depend_on_company_even_where_a_batch_overflows_its_block(monkeypatch, dtype) -> None:
+    """Blocks of 16 rows per chunk of 750, mean batch 15: nearly every step of some run needs a second block."""
+    monkeypatch.setattr(_block, "block_rows", lambda rows, rate: 16)
+    whole = _run(dtype=dtype, num_threads=1)
+    for first, runs, threads in [(0, 1, 1), (33, 30, 2), (69, 1, 1), (5, 40, 3)]:
+        part = _run(first, runs, dtype=dtype, num_threads=threads)
+        for field in FIELDS:
+            assert (getattr(part, field) == getattr(whole, field)[first : first + runs]).all(), field
+
+
+def test_blocks_hold_each_sampled_row_once() -> None:
+    common = Rows.of(X[:100], Y[:100], 4, torch.float64)
+    gather = _gather.Gather(common, 3, 8)
+    taken = np.random.default_rng(0).random((3, 100)) < 0.15
+    taken[1] = False
+    seen = np.zeros((3, 6))
+    for rows, weight in gather.blocks(taken):
+        assert rows.inputs.shape == (3, 8, 7)
+        seen += (rows.inputs * weight[:, :, None]).sum(1).numpy()[:, :6]
+        assert torch.equal(rows.squares, (rows.inputs**2).sum(-1))
+        assert torch.equal(rows.targets.sum(1), torch.ones(3, 8, dtype=torch.float64))
+    np.testing.assert_allclose(seen, taken.astype(float) @ X[:100], rtol=1e-12)
+    assert len(list(gather.blocks(np.zeros((3, 100), bool)))) == 1
+
+
+def test_a_pool_gives_the_same_bits_as_features() -> None:
+    index, labels = RNG.integers(0, ROWS, (RUNS, 3)), Y
+    ensemble = dpsgd.Ensemble((6, 5, 4), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=3, seed=0)
+    by_index = ensemble.run(
+        X[:20], Y[:20], runs=RUNS, pool_features=X, pool_labels=Y, extra_index=index[:, :1], candidate_index=index
+    )
+    by_features = ensemble.run(
+        X[:20], Y[:20], runs=RUNS, extra_features=X[index[:, :1]], extra_labels=labels[index[:, :1]],
+        candidate_features=X[index], candidate_labels=labels[index],
+    )  # fmt: skip
+    for field in ("parameters", "dots", "norms"):
+        assert (getattr(by_index, field) == getattr(by_features, field)).all()
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_an_executor_changes_nothing(kind) -> None:
+    data = {"pool_features": X, "pool_labels": Y, "extra_index": np.arange(300)[:, None], "record": True}
+    ensemble = dpsgd.Ensemble(
+        (6, 4), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=3, sample_rate=0.3, seed=0
+    )
+    alone = ensemble.run(X[:30], Y[:30], runs=300, first_run=40, **data)
+    pool = ThreadPoolExecutor(3) if kind == "threads" else ProcessPoolExecutor(2, mp_context=get_context("spawn"))
+    seen: list[tuple[int, int]] = []
+    with pool as executor:
+        shared = ensemble.run(
+            X[:30], Y[:30], runs=300, first_run=40, executor=executor, progress=lambda *at: seen.append(at), **data
+        )
+    for field in ("parameters", "thetas", "observed"):
+        assert (getattr(alone, field) == getattr(shared, field)).all()
+    assert shared.first_run == 40
+    assert seen[-1] == (300, 300)
+
+
+def test_a_recorded_run_replays() -> None:
+    """θ_{t+1} = θ_t − η·g_t/B from the record itself, and the scores are ⟨clipped gradient, ḡ_t⟩ at θ_t."""
+    ensemble = dpsgd.Ensemble(
+        (6, 4), noise_multiplier=1, max_grad_norm=0.2, learning_rate=2, steps=5, dtype="float64", seed=0
+    )
+    out = ensemble.run(
+        X[:12], Y[:12], runs=3, extra_features=X[40:41], extra_labels=Y[40:41], candidate_features=X[40:42],
+        candidate_labels=Y[40:42], record=True, subtract_known=False,
+    )  # fmt: skip
+    path = np.concatenate([out.thetas, out.parameters[:, None]], axis=1)
+    np.testing.assert_allclose(np.diff(path, axis=1), -2 * out.observed / 13, rtol=1e-9, atol=1e-12)
+    module = models.mlp((6, 4)).double()
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(out.thetas[2, 4].copy()), module.parameters())
+    loss = torch.nn.functional.cross_entropy(module(torch.from_numpy(X[41:42])), torch.from_numpy(Y[41:42]))
+    gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, module.parameters())])
+    clipped = gradient * min(1.0, 0.2 / float(gradient.norm()))
+    assert float(clipped @ torch.from_numpy(out.observed[2, 4])) == pytest.approx(out.dots[2, 4, 1], rel=1e-9)
+
+
+def test_the_known_rows_may_be_none_for_several_steps() -> None:
+    """Without known rows the released gradient is the private one in every step, not a running sum."""
+    ensemble = dpsgd.Ensemble(
+        (6, 4), noise_multiplier=1, max_grad_norm=0.2, learning_rate=2, steps=5, dtype="float64", seed=0
+    )
+    out = ensemble.run(
+        np.zeros((0, 6)), np.zeros(0, int), runs=2, extra_features=X[:1], extra_labels=Y[:1], record=True
+    )
+    path = np.concatenate([out.thetas, out.parameters[:, None]], axis=1)
+    np.testing.assert_allclose(np.diff(path, axis=1), -2 * out.observed, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"extra_index": [[0]]}, ValueError, "extra_index: needs pool_features"),
+        ({"pool_features": X}, ValueError, "pool_features and pool_labels: give both or neither"),
+        ({"pool_features": X, "pool_labels": Y, "extra_index": [[ROWS]]}, ValueError, r"extra_index=1500: must be in"),
+        ({"pool_features": X, "pool_labels": Y, "extra_index": [[0.5]]}, TypeError, "extra_index.dtype=float64"),
+        ({"pool_features": X, "pool_labels": Y, "extra_index": [0]}, ValueError, r"extra_index.shape=\(1,\)"),
+        ({"scorers": {"a": 3}, "candidate_features": X[:2], "candidate_labels": Y[:2]}, TypeError, r"scorers\['a'\]=3"),
+        ({"scorers": {"a": 3}}, ValueError, "scorers, subtract_known: mean something only with candidate_features"),
+    ],
+)
+def test_errors(change, error, message) -> None:
+    ensemble = dpsgd.Ensemble((6, 4), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=1, seed=0)
+    with pytest.raises(error, match=message):
+        ensemble.run(X[:3], Y[:3], runs=1, **change)
