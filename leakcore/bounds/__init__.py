@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from leakcore.bounds._other_bounds import MseLowerBound as MseLowerBound
     from leakcore.bounds._other_bounds import fano_advantage as fano_advantage
     from leakcore.bounds._other_bounds import mse_lower_bound as mse_lower_bound
+    from leakcore.bounds._reconstruction import measured_pair as measured_pair
     from leakcore.bounds._reconstruction import reconstruction as reconstruction
     from leakcore.bounds._reconstruction import reconstruction_of as reconstruction_of
     from leakcore.bounds._reconstruction_beside import MembershipBound as MembershipBound
@@ -45,6 +46,7 @@ _NAMES = {
     "LabelEpsilonExtrapolation": "._label",
     "reconstruction": "._reconstruction",
     "reconstruction_of": "._reconstruction",
+    "measured_pair": "._reconstruction",
     "reconstruction_rdp": "._reconstruction_beside",
     "membership": "._reconstruction_beside",
     "orthogonal_success": "._reconstruction_beside",
