@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from leakcore.bounds._discrete_prior import DiscretePriorBound as DiscretePriorBound
     from leakcore.bounds._discrete_prior import discrete_prior as discrete_prior
     from leakcore.bounds._discrete_prior import label_success as label_success
+    from leakcore.bounds._dkw import reconstruction_dkw as reconstruction_dkw
     from leakcore.bounds._epsilon import EpsilonCeiling as EpsilonCeiling
     from leakcore.bounds._epsilon import EpsilonLowerBound as EpsilonLowerBound
     from leakcore.bounds._epsilon import epsilon_lower_bound as epsilon_lower_bound
@@ -62,6 +63,7 @@ _NAMES = {
     "MseLowerBound": "._other_bounds",
     "fano_advantage": "._other_bounds",
     "mse_lower_bound": "._other_bounds",
+    "reconstruction_dkw": "._dkw",
     "ReconstructionBound": "._reconstruction_input",
     "MembershipBound": "._reconstruction_beside",
     "OrthogonalSuccess": "._reconstruction_beside",
