@@ -13,7 +13,7 @@ import numpy as np
 from leakcore.numerics import _gaussian
 from leakcore.numerics._blow_up import log1mexp
 from leakcore.numerics._inversion import TiltedLaw
-from leakcore.numerics._loss import AccuracyError, PrivacyLoss
+from leakcore.numerics._loss import AccuracyError, PrivacyLoss, StepGroup
 from leakcore.numerics._recursion import Profile, profile_pair
 
 _FLOOR = 4e-15
@@ -50,6 +50,8 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple
         return _around(
             float(log1mexp(np.array(epsilon))) if direction == "remove" and epsilon < 0.0 else -math.inf, _FLOOR
         )
+    if _is_one_step(loss):
+        return _around(_one_step_log_delta(loss.groups[0], epsilon, direction), 1e-12)
     power, sign = _side(direction)
     theta = loss.tilt_with_mean(threshold, power, sign)
     try:
@@ -123,11 +125,51 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[f
         value = _gaussian.epsilon_of(log_target, math.sqrt(loss.gaussian_variance))
         error = 1e-13 * (1.0 + abs(value)) if math.isfinite(value) else 0.0
         return value - error, value + error
+    if _is_one_step(loss):
+        return _one_step_epsilon(loss, log_target, direction)
     try:
         value, error = _epsilon_by_inversion(loss, log_target, direction)
         return value - error, value + error
     except AccuracyError:
         return _epsilon_by_recursion(loss, log_target, direction)
+
+
+def _is_one_step(loss: PrivacyLoss) -> bool:
+    return loss.num_mixture_steps == 1 and loss.gaussian_variance == 0.0
+
+
+def _one_step_log_delta(group: StepGroup, epsilon: float, direction: str) -> float:
+    """The Gaussian pair's profile, rescaled: μ − e^ε ν = q·(N(1) − e^{ε′} N(0)), e^{ε′} = (e^ε − 1 + q)/q, and in the
+    other direction c·(N(0) − e^{ε″} N(1)), c = 1 − e^ε(1 − q), e^{ε″} = q·e^ε/c. For −minimum > ±ε > minimum.
+    """
+    q = group.rate
+    if direction == "remove":
+        log_scale = math.log(q)
+        if epsilon > 30.0:
+            inner = epsilon + math.log1p(-(1.0 - q) * math.exp(-epsilon)) - log_scale
+        else:
+            inner = math.log1p(max(math.expm1(epsilon) / q, -1.0 + 1e-300))
+    else:
+        # 1 − e^ε(1 − q) cancels near its end, ε = −log(1 − q).
+        log_scale = float(log1mexp(np.array(epsilon + group.minimum)))
+        inner = epsilon + math.log(q) - log_scale
+    return min(log_scale + float(_gaussian.log_profile(np.asarray(inner), 1.0 / group.sigma)), 0.0)
+
+
+def _one_step_epsilon(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
+    """By bisection; the profile falls with ε, and beyond its closed form it is 0 ("add") or 1 − e^ε ("remove")."""
+    group = loss.groups[0]
+    low, high = -1.0, 1.0
+    while _inner_log_delta(loss, low, direction)[0] < log_target:
+        low *= 2.0
+    while _inner_log_delta(loss, high, direction)[1] > log_target:
+        high *= 2.0
+    while low < (middle := 0.5 * (low + high)) < high and high - low > 1e-14 * (1.0 + abs(high)):
+        above = _inner_log_delta(loss, middle, direction)[1] > log_target
+        low, high = (middle, high) if above else (low, middle)
+    # δ is known to 1e-12 of itself, and d log δ/dε is at least 1 in size where δ is small.
+    slack = 1e-11 * (1.0 + abs(high))
+    return low - slack, min(high + slack, -group.minimum) if direction == "add" else high + slack
 
 
 def _without_escape(loss: PrivacyLoss) -> PrivacyLoss:
