@@ -4,6 +4,10 @@
 
 #include <cstring>
 
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
 namespace leakcore {
 namespace {
 
@@ -17,13 +21,15 @@ constexpr int W = 2;
 // Rows that share a pass over the observations: as many accumulators as the tier has registers for.
 constexpr int kDotRows = W == 8 ? 4 : 1;
 constexpr int kDotColumns = W == 2 ? 2 : 4;
-constexpr int kAddRows = 4;
 
 typedef double Doubles __attribute__((vector_size(W * 8)));
 typedef float Floats __attribute__((vector_size(W * 4)));
 typedef uint32_t Words __attribute__((vector_size(W * 4)));
 typedef uint16_t Shorts __attribute__((vector_size(W * 2)));
 
+struct Half {
+  uint16_t bits;
+};
 struct Brain {
   uint16_t bits;
 };
@@ -45,6 +51,31 @@ inline Doubles load(const Brain* p) {
   Floats f;
   memcpy(&f, &wide, sizeof f);
   return __builtin_convertvector(f, Doubles);
+}
+inline double widen(Half x) {
+  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
+  const uint32_t magnitude = x.bits & 0x7fffu;
+  const double subnormal = static_cast<double>(static_cast<int32_t>(magnitude)) * 5.9604644775390625e-08;
+  const uint32_t wide =
+      sign | (magnitude >= 0x7c00u ? 0x7f800000u | (magnitude & 0x3ffu) << 13 : (magnitude << 13) + (112u << 23));
+  float f;
+  memcpy(&f, &wide, sizeof f);
+  return magnitude >= 0x0400u ? static_cast<double>(f) : sign ? -subnormal : subnormal;
+}
+inline Doubles load(const Half* p) {
+#if defined(__AVX512F__)
+  __m128i x;
+  memcpy(&x, p, sizeof x);
+  return __builtin_convertvector((Floats)_mm256_cvtph_ps(x), Doubles);
+#elif defined(__F16C__)
+  int64_t bits;
+  memcpy(&bits, p, sizeof bits);
+  return __builtin_convertvector((Floats)_mm_cvtph_ps(_mm_cvtsi64_si128(bits)), Doubles);
+#else
+  Doubles x;
+  for (int k = 0; k < W; ++k) x[k] = widen(p[k]);
+  return x;
+#endif
 }
 inline void store(double* p, Doubles x) {
   memcpy(p, &x, sizeof x);
@@ -70,42 +101,37 @@ inline double fold(double* lane) {
   return lane[0];
 }
 
-// The next stretch of a row is asked for as early as its sum of squares: what follows works on many rows in turn, and
-// the hardware does not foresee a return to the first.
 template <class T>
-double squares(const void* data, int64_t count) {
+void squares(const void* data, int64_t count, double* lanes) {
   const T* x = static_cast<const T*>(data);
-  const uintptr_t ahead = reinterpret_cast<uintptr_t>(x) + count * sizeof(T);
   constexpr int V = kSquareLanes / W;
-  Doubles acc[V] = {};
+  Doubles acc[V];
+  memcpy(acc, lanes, sizeof acc);
   int64_t i = 0;
   for (; i + kSquareLanes <= count; i += kSquareLanes) {
-    __builtin_prefetch(reinterpret_cast<const void*>(ahead + i * sizeof(T)), 0, 2);
     for (int v = 0; v < V; ++v) {
       const Doubles y = load(x + i + v * W);
       acc[v] += y * y;
     }
   }
-  double lane[kSquareLanes];
-  memcpy(lane, acc, sizeof lane);
-  for (int k = 0; i < count; ++i, ++k) lane[k] += widen(x[i]) * widen(x[i]);
-  return fold<kSquareLanes>(lane);
+  memcpy(lanes, acc, sizeof acc);
+  for (int k = 0; i < count; ++i, ++k) lanes[k] += widen(x[i]) * widen(x[i]);
 }
 
-// The next rows are fetched while these are added: each is a short stretch, too short for the hardware to foresee.
+// Many rows at a time: each is a stream that the hardware foresees, and the sum goes through the cache once for all.
 template <class T, int R>
-inline void add_some(const T* const* rows, const double* factors, const T* const* next, int64_t count, double* acc) {
-  constexpr int64_t kLine = 64 / sizeof(T);
+inline void add_some(const void* const* data, const double* factors, int64_t count, double* acc) {
+  const T* rows[R];
+  for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
   int64_t i = 0;
-  for (; i + kLine <= count; i += kLine) {
-    if (next != nullptr) {
-      for (int r = 0; r < R; ++r) __builtin_prefetch(next[r] + i, 0, 3);
+  for (; i + 2 * W <= count; i += 2 * W) {
+    Doubles a = load(acc + i), b = load(acc + i + W);
+    for (int r = 0; r < R; ++r) {
+      a += load(rows[r] + i) * factors[r];
+      b += load(rows[r] + i + W) * factors[r];
     }
-    for (int64_t k = i; k < i + kLine; k += W) {
-      Doubles sum = load(acc + k);
-      for (int r = 0; r < R; ++r) sum += load(rows[r] + k) * factors[r];
-      store(acc + k, sum);
-    }
+    store(acc + i, a);
+    store(acc + i + W, b);
   }
   for (; i < count; ++i) {
     for (int r = 0; r < R; ++r) acc[i] += widen(rows[r][i]) * factors[r];
@@ -113,18 +139,18 @@ inline void add_some(const T* const* rows, const double* factors, const T* const
 }
 
 template <class T>
-void add_rows(const void* const* data, const double* factors, int64_t num_rows, int64_t count, double* acc) {
-  const T* row[2 * kAddRows];
+void add_rows(const void* const* rows, const double* factors, int64_t num_rows, int64_t count, double* acc) {
   int64_t r = 0;
-  for (; r + kAddRows <= num_rows; r += kAddRows) {
-    const bool more = r + 2 * kAddRows <= num_rows;
-    for (int k = 0; k < (more ? 2 * kAddRows : kAddRows); ++k) row[k] = static_cast<const T*>(data[r + k]);
-    add_some<T, kAddRows>(row, factors + r, more ? row + kAddRows : nullptr, count, acc);
+  for (; r + 12 <= num_rows; r += 12) add_some<T, 12>(rows + r, factors + r, count, acc);
+  if (r + 8 <= num_rows) {
+    add_some<T, 8>(rows + r, factors + r, count, acc);
+    r += 8;
   }
-  for (; r < num_rows; ++r) {
-    row[0] = static_cast<const T*>(data[r]);
-    add_some<T, 1>(row, factors + r, nullptr, count, acc);
+  if (r + 4 <= num_rows) {
+    add_some<T, 4>(rows + r, factors + r, count, acc);
+    r += 4;
   }
+  for (; r < num_rows; ++r) add_some<T, 1>(rows + r, factors + r, count, acc);
 }
 
 template <class T, int R, int M>
@@ -185,7 +211,7 @@ constexpr ClipLoops loops() {
   return {squares<T>, add_rows<T>, add_dots<T>};
 }
 
-constexpr ClipKernels kKernels = {loops<Brain>(), loops<float>(), loops<double>()};
+constexpr ClipKernels kKernels = {loops<Half>(), loops<Brain>(), loops<float>(), loops<double>()};
 
 }  // namespace
 

@@ -12,15 +12,17 @@
 namespace leakcore {
 namespace {
 
-constexpr int64_t kObservedBlock = 32;
+constexpr int64_t kTile = 4096;  // columns whose inner products are summed in one go
+constexpr int64_t kObservedBlock = 16;
 constexpr int64_t kGroup = 4;  // rows whose tiles are in the first-level cache together
 
 void score_rows(const ClipScoresArgs& args, int64_t begin, int64_t end) {
   const int64_t rows = end - begin;
+  std::vector<double> lanes(static_cast<size_t>(rows * kSquareLanes));
   std::vector<double> squares(static_cast<size_t>(rows));
   std::vector<double> dots(static_cast<size_t>(rows * args.num_observed));
   std::vector<double> observed(static_cast<size_t>(std::min(kObservedBlock, args.num_observed) * kTile));
-  std::vector<double> buffer(static_cast<size_t>(kPanelRows * kTile));
+  std::vector<double> buffer(static_cast<size_t>(in_place(args.grads) ? 0 : kGroup * kTile));
   for (int64_t c = 0; c < args.grads.numel; c += kTile) {
     const int64_t count = std::min(kTile, args.grads.numel - c);
     for (int64_t first = 0; first == 0 || first < args.num_observed; first += kObservedBlock) {
@@ -31,16 +33,19 @@ void score_rows(const ClipScoresArgs& args, int64_t begin, int64_t end) {
         int64_t numbers[kGroup];
         const int64_t here = std::min(kGroup, rows - r);
         for (int64_t k = 0; k < here; ++k) numbers[k] = begin + r + k;
-        const Panel panel(args.grads, 0, numbers, here, c, count, buffer.data());
-        for (int64_t k = 0; first == 0 && k < here; ++k) {
-          squares[static_cast<size_t>(r + k)] += panel.loops->squares(panel.row[k], count);
-        }
-        panel.loops->add_dots(panel.row, here, count, observed.data(), kTile, last - first,
-                              dots.data() + r * args.num_observed + first, args.num_observed);
+        for_stripes<kTile>(args.grads, 0, numbers, here, c, count, buffer.data(),
+                           [&](const ClipLoops& loops, const void* const* pointers, int64_t, int64_t columns) {
+                             for (int64_t k = 0; first == 0 && k < here; ++k) {
+                               loops.squares(pointers[k], columns, &lanes[static_cast<size_t>((r + k) * kSquareLanes)]);
+                             }
+                             loops.add_dots(pointers, here, columns, observed.data(), kTile, last - first,
+                                            dots.data() + r * args.num_observed + first, args.num_observed);
+                           });
       }
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
+    squares[static_cast<size_t>(r)] = fold_squares(&lanes[static_cast<size_t>(r * kSquareLanes)]);
     const double norm = norm_of(squares[static_cast<size_t>(r)], &args.grads, 1, 0, begin + r);
     const double factor = clip_factor(args.max_grad_norm, norm);
     args.norms[begin + r] = norm;
