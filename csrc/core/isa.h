@@ -1,6 +1,7 @@
 // The instruction tier that the kernels of *_simd.cpp run in: the widest that this processor has, or the one that the
-// environment variable LEAKCORE_ISA names. No result depends on it: every tier adds the same lanes in the same order
-// and none fuses a multiply and an add.
+// environment variable LEAKCORE_ISA names. Integers do not depend on it. Floating results agree between AVX2 and
+// AVX-512 bit for bit, as both add the same lanes in the same order and fuse the same products; baseline x86-64 rounds
+// those products, within a bound that the tests state.
 #pragma once
 
 #include <string>
