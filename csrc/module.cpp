@@ -10,6 +10,7 @@
 
 #include "clip/clip.h"
 #include "core/device.h"
+#include "core/elementary_simd.h"
 #include "core/isa.h"
 #include "core/normal.h"
 #include "core/selftest.h"
@@ -168,34 +169,36 @@ py::object solve_labels(const View& jacobian, const View& gradient, int64_t num_
   return dispatch(args, solve_labels_cpu, solve_labels_cuda);
 }
 
-// (seed, first sample, number of samples, alternative, steps, σ, q)
-using Mixture = std::tuple<uint64_t, uint64_t, int64_t, bool, int64_t, uint64_t, uint64_t>;
+// (seed, first sample, number of samples, alternative, float32, configurations, steps, σ, q)
+using Mixture = std::tuple<uint64_t, uint64_t, int64_t, bool, bool, int64_t, int64_t, uint64_t, uint64_t>;
 
 void set_mixture(MixtureArgs& args, const Mixture& m, const Place& place, const Plan& plan) {
   uint64_t sigma, rate;
-  std::tie(args.seed, args.first_sample, args.num_samples, args.alternative, args.steps, sigma, rate) = m;
+  std::tie(args.seed, args.first_sample, args.num_samples, args.alternative, args.single, args.configs, args.steps,
+           sigma, rate) = m;
   args.noise_multiplier = pointer<const double>(sigma);
   args.sample_rate = pointer<const double>(rate);
   args.device = device_of(place);
   args.schedule = schedule_of(plan);
 }
 
-py::object mixture_log_ratio(const Mixture& mixture, uint64_t out, const Place& place, const Plan& plan) {
+py::object mixture_log_ratio(const Mixture& mixture, uint64_t out, int64_t config_stride, const Place& place,
+                             const Plan& plan) {
   MixtureLogRatioArgs args;
   set_mixture(args, mixture, place, plan);
-  args.out = pointer<double>(out);
+  args.out = pointer<void>(out);
+  args.config_stride = config_stride;
   return dispatch(args, mixture_log_ratio_cpu, mixture_log_ratio_cuda);
 }
 
 py::object mixture_tail(const Mixture& mixture, int64_t num_thresholds, uint64_t thresholds, uint64_t counts,
-                        uint64_t inverse, uint64_t excess, const Place& place, const Plan& plan) {
+                        uint64_t sums, const Place& place, const Plan& plan) {
   MixtureTailArgs args;
   set_mixture(args, mixture, place, plan);
   args.num_thresholds = num_thresholds;
   args.thresholds = pointer<const double>(thresholds);
   args.counts = pointer<int64_t>(counts);
-  args.inverse = pointer<uint64_t>(inverse);
-  args.excess = pointer<uint64_t>(excess);
+  args.sums = pointer<uint64_t>(sums);
   return dispatch(args, mixture_tail_cpu, mixture_tail_cuda);
 }
 
@@ -213,19 +216,15 @@ py::tuple philox(std::array<uint32_t, 4> c, std::array<uint32_t, 2> k) {
 }
 
 void elementary(const std::string& name, uint64_t in, uint64_t out, int64_t count) {
-  const double* x = pointer<const double>(in);
-  double* y = pointer<double>(out);
-  for (int64_t i = 0; i < count; ++i) {
-    double cosine, sine;
-    if (name == "exp") y[i] = exp_safe(x[i]);
-    if (name == "expm1") y[i] = expm1_safe(x[i]);
-    if (name == "log") y[i] = log_positive(x[i]);
-    if (name == "log1p") y[i] = log1p_safe(x[i]);
-    if (name == "cos_turn" || name == "sin_turn") {
-      cos_sin_turn(static_cast<uint32_t>(x[i]), &cosine, &sine);
-      y[i] = name == "cos_turn" ? cosine : sine;
+  int function = 0;
+  for (const char* known : kElementaryNames) {
+    if (name == known) {
+      return LEAKCORE_TIERED(elementary_loops)
+          .apply(static_cast<Elementary>(function), pointer<const double>(in), pointer<double>(out), count);
     }
+    ++function;
   }
+  throw py::value_error("no elementary function is called " + name);
 }
 
 py::dict build_info() {

@@ -5,7 +5,7 @@ from typing import Any
 _View = tuple[int, int, int, int, list[int], list[int]]
 _Place = tuple[int, int, int]
 _Plan = tuple[int, int]
-_Mixture = tuple[int, int, int, bool, int, int, int]
+_Mixture = tuple[int, int, int, bool, bool, int, int, int, int]
 _Bad = tuple[int, str] | None
 
 with_cuda: bool
@@ -62,14 +62,13 @@ def solve_labels(
     plan: _Plan,
     /,
 ) -> _Bad: ...
-def mixture_log_ratio(mixture: _Mixture, out: int, place: _Place, plan: _Plan, /) -> None: ...
+def mixture_log_ratio(mixture: _Mixture, out: int, config_stride: int, place: _Place, plan: _Plan, /) -> None: ...
 def mixture_tail(
     mixture: _Mixture,
     num_thresholds: int,
     thresholds: int,
     counts: int,
-    inverse: int,
-    excess: int,
+    sums: int,
     place: _Place,
     plan: _Plan,
     /,

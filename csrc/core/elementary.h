@@ -1,102 +1,230 @@
-// exp, log and the sine and cosine of a turn, branch-free, from additions, multiplications and shifts only: the
-// compiler vectorises loops over them on every instruction set, host and device share them, and their bits do not
-// change with the C library. Measured against 200-bit arithmetic (tests/kernels/test_elementary.py): at most 2 units in
-// the last place.
+// exp, log and the sine and cosine of a turn, branch-free, from additions, multiplications and shifts only: one source
+// for numbers and vectors, host and device, and bits that do not change with the C library. Measured against 200-bit
+// arithmetic (tests/kernels/test_elementary.py): at most 2 units in the last place where multiply-add is fused.
 //
-// Coefficients of log, sin and cos: FreeBSD msun (Sun Microsystems 1993, freely granted); exp: Taylor to r^13 on
-// |r| <= ln2/2, remainder 4e-18.
+// Polynomials by Remez' exchange in 60 digits, relative error of the approximated factor beside each; log's by the
+// series of 2·atanh(s), s = (m − 1)/(m + 1).
 #pragma once
 
-#include "core/hd.h"
+#include "core/arith.h"
 
 namespace leakcore {
 
 constexpr double kLn2High = 6.93147180369123816490e-01;  // 33 leading bits: k·kLn2High is exact for |k| < 2^20
 constexpr double kLn2Low = 1.90821492927058770002e-10;
+constexpr double kLog2e = 1.44269504088896338700e+00;
 
-// e^x = scale·(1 + rest), scale a power of two, |rest| < 0.42; for |x| <= kExpSafe.
+// An integer x < 2^52 plus `plus` (an integer, or 1/2) as a double, without the branch of a general conversion.
+template <class L>
+LEAKCORE_HD auto exact_double(L x, double plus = 0.0) {
+  return real_of(x | static_cast<uint64_t>(0x4330000000000000ull)) - (4503599627370496.0 - plus);
+}
+
+// Adding it rounds to an integer, which then stands in the low bits, plus the exponent's bias.
+constexpr double kRoundDouble = 6755399441055744.0 + 1023.0;  // 1.5·2^52
+constexpr float kRoundFloat = 12582912.0f + 127.0f;           // 1.5·2^23
+
+// (2^f − 1) for |f| <= 1/2; 1.8e-17.
+template <class D>
+LEAKCORE_HD D exp2_rest(D f) {
+  D p = madd(f, 4.445535957894752e-10, 7.072561780982395e-09);
+  p = madd(p, f, 1.0178121306870953e-07);
+  p = madd(p, f, 1.3215442723827463e-06);
+  p = madd(p, f, 1.5252733701198425e-05);
+  p = madd(p, f, 0.00015403530441481346);
+  p = madd(p, f, 0.0013333558146531646);
+  p = madd(p, f, 0.009618129107607065);
+  p = madd(p, f, 0.055504108664821236);
+  p = madd(p, f, 0.24022650695910097);
+  p = madd(p, f, 0.6931471805599453);
+  return p * f;
+}
+
+// Likewise in float32; 1.1e-8.
+template <class F>
+LEAKCORE_HD F exp2_rest_float(F f) {
+  F p = madd(f, 0.00015403512225020677f, 0.001339075854048133f);
+  p = madd(p, f, 0.009618237614631653f);
+  p = madd(p, f, 0.05550357326865196f);
+  p = madd(p, f, 0.24022649228572845f);
+  p = madd(p, f, 0.6931471824645996f);
+  return p * f;
+}
+
+// 2^y = scale·(1 + rest), scale a power of two, |rest| < 0.42; for |y| <= 1010.
+template <class D>
+LEAKCORE_HD void split_exp2(D y, D* scale, D* rest) {
+  const D shifted = y + kRoundDouble;
+  *rest = exp2_rest(y - (shifted - kRoundDouble));
+  *scale = real_of(bits_of(shifted) << 52);
+}
+
+// For |y| <= 100.
+template <class F>
+LEAKCORE_HD void split_exp2_float(F y, F* scale, F* rest) {
+  const F shifted = y + kRoundFloat;
+  *rest = exp2_rest_float(y - (shifted - kRoundFloat));
+  *scale = real_of(bits_of(shifted) << 23);
+}
+
+// e^x = scale·(1 + rest), for |x| <= kExpSafe.
 constexpr double kExpSafe = 700.0;
 
-LEAKCORE_HD void split_exp(double x, double* scale, double* rest) {
-  const double magic = 6755399441055744.0;  // 1.5·2^52: adding it rounds to an integer, held in the low bits
-  const double shifted = x * 1.44269504088896338700e+00 + magic;
-  const double k = shifted - magic;
-  const double r = (x - k * kLn2High) - k * kLn2Low;
-  double p = 1.0 / 6227020800.0;
-  p = p * r + 1.0 / 479001600.0;
-  p = p * r + 1.0 / 39916800.0;
-  p = p * r + 1.0 / 3628800.0;
-  p = p * r + 1.0 / 362880.0;
-  p = p * r + 1.0 / 40320.0;
-  p = p * r + 1.0 / 5040.0;
-  p = p * r + 1.0 / 720.0;
-  p = p * r + 1.0 / 120.0;
-  p = p * r + 1.0 / 24.0;
-  p = p * r + 1.0 / 6.0;
-  p = p * r + 0.5;
-  *rest = r + r * r * p;
-  *scale = double_of((bits_of(shifted) << 52) + 0x3ff0000000000000ull);
+template <class D>
+LEAKCORE_HD void split_exp(D x, D* scale, D* rest) {
+  const D shifted = madd(x, kLog2e, kRoundDouble);
+  const D k = shifted - kRoundDouble;
+  const D r = madd(k, -kLn2Low, madd(k, -kLn2High, x));
+  *rest = exp2_rest(r * kLog2e);
+  *scale = real_of(bits_of(shifted) << 52);
 }
 
-LEAKCORE_HD double exp_safe(double x) {
-  double scale, rest;
+template <class D>
+LEAKCORE_HD D exp_safe(D x) {
+  D scale, rest;
   split_exp(x, &scale, &rest);
-  return scale + scale * rest;
+  return madd(scale, rest, scale);
 }
 
-// Keeps its relative accuracy at 0, unlike exp(x) - 1: a step of the mixture at large sigma is all rest.
-LEAKCORE_HD double expm1_safe(double x) {
-  double scale, rest;
+// Keeps its relative accuracy at 0, unlike exp(x) - 1.
+template <class D>
+LEAKCORE_HD D expm1_safe(D x) {
+  D scale, rest;
   split_exp(x, &scale, &rest);
-  return (scale - 1.0) + scale * rest;
+  return madd(scale, rest, scale - 1.0);
+}
+
+// e^x for every x, capped at the largest double; relative accuracy 1e-14 while the result is normal.
+LEAKCORE_HD double exp_wide(double x) {
+  const double half = exp_safe(0.5 * (x < -1400.0 ? -1400.0 : x > 1400.0 ? 1400.0 : x));
+  const double e = half * half;
+  return e > 1.7976931348623157e308 ? 1.7976931348623157e308 : e;
+}
+
+// x = 2^k·m, m in [sqrt(1/2), sqrt(2)), for a positive normal x; k comes out plus `plus`.
+template <class D>
+LEAKCORE_HD void split_log(D x, double plus, D* k, D* m) {
+  const auto moved = bits_of(x) + static_cast<uint64_t>(0x00095f6200000000ull);
+  *k = exact_double(moved >> 52, plus - 1023.0);
+  *m = real_of((moved & static_cast<uint64_t>(0x000fffffffffffffull)) + static_cast<uint64_t>(0x3fe6a09e00000000ull));
+}
+
+// k·log 2 + log(1 + f), f in [sqrt(1/2) − 1, sqrt(2) − 1]; 1.3e-18.
+template <class D>
+LEAKCORE_HD D join_log(D k, D f) {
+  const D half_square = 0.5 * f * f;
+  const D s = f / (2.0 + f);
+  const D z = s * s;
+  D p = madd(z, 0.1479927189928232, 0.1531373625357185);
+  p = madd(p, z, 0.18183575884378453);
+  p = madd(p, z, 0.22222198365527898);
+  p = madd(p, z, 0.2857142874425844);
+  p = madd(p, z, 0.39999999999407004);
+  p = madd(p, z, 0.6666666666666735);
+  const D tail = madd(s, madd(p, z, half_square), k * kLn2Low);
+  return madd(k, kLn2High, f - (half_square - tail));
 }
 
 // Natural logarithm of a positive normal number.
-LEAKCORE_HD double log_positive(double x) {
-  const uint64_t moved = bits_of(x) + 0x00095f6200000000ull;  // so that the mantissa lands in [sqrt(1/2), sqrt(2))
-  const double k = exact_double(moved >> 52) - 1023.0;
-  const double m = double_of((moved & 0x000fffffffffffffull) + 0x3fe6a09e00000000ull);
-  const double f = m - 1.0;
-  const double half_square = 0.5 * f * f;
-  const double s = f / (2.0 + f);
-  const double z = s * s;
-  const double w = z * z;
-  const double even = w * (3.999999999940941908e-01 + w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01));
-  const double odd =
-      z * (6.666666666666735130e-01 +
-           w * (2.857142874366239149e-01 + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
-  return s * (half_square + (even + odd)) + k * kLn2Low - half_square + f + k * kLn2High;
+template <class D>
+LEAKCORE_HD D log_positive(D x) {
+  D k, m;
+  split_log(x, 0.0, &k, &m);
+  return join_log(k, m - 1.0);
 }
 
-// log(1 + x) for x > -1 with 1 + x not subnormal.
-LEAKCORE_HD double log1p_safe(double x) {
-  const double u = 1.0 + x;
-  const double lost = x < 1.0 ? x - (u - 1.0) : 1.0 - (u - x);  // what rounding u dropped, exactly
-  return log_positive(u) + lost / u;
+// log(1 + x) for x > -1 with 1 + x normal.
+template <class D>
+LEAKCORE_HD D log1p_safe(D x) {
+  const D u = 1.0 + x;
+  const D back = u - 1.0;
+  const D lost = (1.0 - (u - back)) + (x - back);  // what rounding u dropped (Knuth's two-sum)
+  D k, m;
+  split_log(u, 0.0, &k, &m);
+  // 2^-k is exact while k <= 1022; beyond, what was lost is nothing beside u.
+  const D shrink = real_of(bits_of(m) - bits_of(u) + static_cast<uint64_t>(0x3ff0000000000000ull));
+  return join_log(k, madd(lost, shrink, m - 1.0));
 }
 
-// Cosine and sine of 2π(turn + 1/2)/2^32. The quadrant is split off in integers, so there is no reduction error.
-LEAKCORE_HD void cos_sin_turn(uint32_t turn, double* cosine, double* sine) {
-  const uint32_t quadrant = (turn + 0x20000000u) >> 30;
-  const uint32_t offset = turn - (quadrant << 30) + 0x20000000u;  // in [0, 2^30): the signed offset plus 2^29
-  const double v = (exact_double(offset) - 536870911.5) * 1.46291807926715968105e-09;  // 2π/2^32
-  const double z = v * v;
-  const double w = z * z;
-  const double sin_tail = 8.33333333332248946124e-03 +
-                          z * (-1.98412698298579493134e-04 + z * 2.75573137070700676789e-06) +
-                          z * w * (-2.50507602534068634195e-08 + z * 1.58969099521155010221e-10);
-  const double s = v + z * v * (-1.66666666666666324348e-01 + z * sin_tail);
-  const double cos_tail =
-      z * (4.16666666666666019037e-02 + z * (-1.38888888888741095749e-03 + z * 2.48015872894767294178e-05)) +
-      w * w * (-2.75573143513906633035e-07 + z * (2.08757232129817482790e-09 + z * -1.13596475577881948265e-11));
-  const double half = 0.5 * z;
-  const double one = 1.0 - half;
-  const double c = one + (((1.0 - one) - half) + z * cos_tail);
-  const uint64_t odd = 0ull - static_cast<uint64_t>(quadrant & 1u);
-  const uint64_t cb = bits_of(c), sb = bits_of(s);
-  const uint64_t swap = (cb ^ sb) & odd;
-  *cosine = double_of((cb ^ swap) ^ (static_cast<uint64_t>((quadrant + 1u) & 2u) << 62));
-  *sine = double_of((sb ^ swap) ^ (static_cast<uint64_t>(quadrant & 2u) << 62));
+// −2·log(u), u = (word + 1/2)·2^-32; 1e-16.
+template <class L>
+LEAKCORE_HD auto minus_two_log_unit(L word) {
+  auto k = exact_double(word, 0.5), m = k;
+  split_log(k, -32.0, &k, &m);
+  const auto s = (m - 1.0) / (m + 1.0);
+  const auto z = s * s;
+  auto p = madd(z, -2 * 0.1682306360435443, -2 * 0.18123384250288999);
+  p = madd(p, z, -2 * 0.22223379278365535);
+  p = madd(p, z, -2 * 0.28571417029420687);
+  p = madd(p, z, -2 * 0.4000000005284552);
+  p = madd(p, z, -2 * 0.6666666666658617);
+  p = madd(p, z, -4.0);
+  return madd(k, -2 * 0.6931471805599453, s * p);
+}
+
+// Likewise in float32: 6e-8 relative, the u next to 1 included, where 1 − u is what is known exactly.
+template <class I>
+LEAKCORE_HD auto minus_two_log_unit_float(I word) {
+  const I upper = sign_mask(word);
+  const auto distance = (nearest_float(word ^ upper) + 0.5f) * 2.3283064365386962890625e-10f;  // from 0, or from 1
+  const auto x = select(upper != 0u, 1.0f - distance, distance);
+  const I octave = (bits_of(x) - 0x3f3504f3u) & 0xff800000u;
+  const auto k = nearest_float(octave);  // times 2^23
+  const auto f = select((upper != 0u) & (octave == 0u), -distance, real_of(bits_of(x) - octave) - 1.0f);
+  auto p = madd(f, -2 * 0.08700449019670486f, 2 * 0.1426750272512436f);
+  p = madd(p, f, -2 * 0.14914770424365997f);
+  p = madd(p, f, 2 * 0.1657758355140686f);
+  p = madd(p, f, -2 * 0.19963063299655914f);
+  p = madd(p, f, 2 * 0.2500133812427521f);
+  p = madd(p, f, -2 * 0.3333390951156616f);
+  const auto square = f * f;
+  return madd(k, -2 * 8.262958294867817e-08f, madd(f, -2.0f, madd(square * f, p, square)));
+}
+
+// Cosine and sine of 2π(turn + 1/2)/2^32, turn a word per 64-bit lane. The quadrant is split off in integers, so there
+// is no reduction error; the units of the angle are in the coefficients. 5e-17.
+template <class L, class D>
+LEAKCORE_HD void cos_sin_turn(L turn, D* cosine, D* sine) {
+  const L t = turn + static_cast<uint64_t>(0x20000000ull);
+  const D v = exact_double(t & static_cast<uint64_t>(0x3fffffffull), -536870912.0) + 0.5;
+  const D z = v * v;
+  D s = madd(z, 2.2340712903242052e-125, -1.6452808604290068e-105);
+  s = madd(s, z, 8.457011823070748e-86);
+  s = madd(s, z, -2.845178466053029e-66);
+  s = madd(s, z, 5.583657738829343e-47);
+  s = madd(s, z, -5.21805642443827e-28);
+  s = madd(s, z, 1.4629180792671596e-09);
+  s = s * v;
+  D c = madd(z, 1.9825077316532127e-115, -1.2371009992781933e-95);
+  c = madd(c, z, 5.202827036276767e-76);
+  c = madd(c, z, -1.3614056407489213e-56);
+  c = madd(c, z, 1.908397270479244e-37);
+  c = madd(c, z, -1.0700646533233468e-18);
+  c = madd(c, z, 1.0);
+  constexpr uint64_t kSign = 0x8000000000000000ull;
+  const auto odd = (t & static_cast<uint64_t>(0x40000000ull)) != static_cast<uint64_t>(0);
+  const L up = t << 32;
+  *cosine = real_of(bits_of(select(odd, s, c)) ^ ((up + static_cast<uint64_t>(0x4000000000000000ull)) & kSign));
+  *sine = real_of(bits_of(select(odd, c, s)) ^ (up & kSign));
+}
+
+// Likewise in float32, turn a word per 32-bit lane; 1e-7 absolute.
+template <class I, class F>
+LEAKCORE_HD void cos_sin_turn_float(I turn, F* cosine, F* sine) {
+  const I t = turn + 0x20000000u;
+  constexpr float kUnit = 1.4629180792671596e-09f;  // 2π/2^32
+  const F v = madd(nearest_float((t & 0x3fffffffu) - 0x20000000u), kUnit, 0.5f * kUnit);
+  const F z = v * v;
+  F s = madd(z, -0.00019501821952871978f, 0.008332016877830029f);
+  s = madd(s, z, -0.16666650772094727f);
+  s = madd(v * z, s, v);
+  F c = madd(z, 2.4390450562350452e-05f, -0.0013886763481423259f);
+  c = madd(c, z, 0.04166662320494652f);
+  c = madd(c, z, -0.5f);
+  c = madd(c, z, 1.0f);
+  const auto odd = (t & 0x40000000u) != 0u;
+  *cosine = real_of(bits_of(select(odd, s, c)) ^ ((t + 0x40000000u) & 0x80000000u));
+  *sine = real_of(bits_of(select(odd, c, s)) ^ (t & 0x80000000u));
 }
 
 }  // namespace leakcore

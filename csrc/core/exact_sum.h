@@ -3,25 +3,29 @@
 // the same bits.
 #pragma once
 
-#include "core/hd.h"
+#include "core/arith.h"
 
 namespace leakcore {
 
 // 32 bits per digit, held in 64: 2^32 additions fit before the carries must be moved on.
 constexpr int kSumDigits = 68;
 
+// value·2^place units.
+LEAKCORE_HD void exact_add_at(uint64_t* digits, uint64_t value, uint32_t place) {
+  const uint32_t shift = place & 31;
+  uint64_t* d = digits + (place >> 5);
+  const uint64_t upper = value >> (32 - shift);
+  d[0] += (value << shift) & 0xffffffffu;
+  d[1] += upper & 0xffffffffu;
+  d[2] += upper >> 32;
+}
+
 LEAKCORE_HD void exact_add(uint64_t* digits, double value) {
   const uint64_t b = bits_of(value);
   const uint32_t exponent = static_cast<uint32_t>(b >> 52);
   const uint64_t fraction = b & 0x000fffffffffffffull;
   const uint64_t mantissa = exponent ? fraction | 0x0010000000000000ull : fraction;
-  const uint32_t place = exponent ? exponent - 1 : 0;
-  const uint32_t shift = place & 31;
-  uint64_t* d = digits + (place >> 5);
-  const uint64_t upper = mantissa >> (32 - shift);
-  d[0] += (mantissa << shift) & 0xffffffffu;
-  d[1] += upper & 0xffffffffu;
-  d[2] += upper >> 32;
+  exact_add_at(digits, mantissa, exponent ? exponent - 1 : 0);
 }
 
 LEAKCORE_HD void exact_carry(uint64_t* digits) {

@@ -1,7 +1,6 @@
 // The instruction tier that the kernels of *_simd.cpp run in: the widest that this processor has, or the one that the
-// environment variable LEAKCORE_ISA names. Integers do not depend on it. Floating results agree between AVX2 and
-// AVX-512 bit for bit, as both add the same lanes in the same order and fuse the same products; baseline x86-64 rounds
-// those products, within a bound that the tests state.
+// environment variable LEAKCORE_ISA names. Every tier adds the same lanes in the same order, and those that fuse
+// multiply and add do so in the same places, so they agree to the bit; the baseline, which cannot, agrees to a bound.
 #pragma once
 
 #include <string>
@@ -16,5 +15,15 @@ enum class Tier : int { baseline = 0, avx2 = 1, avx512 = 2 };
 Tier tier();
 const char* tier_name(Tier tier);
 std::vector<std::string> available_tiers();
+
+// The table of the tier that runs, out of the functions that return each tier's: LEAKCORE_TIERED(clip_kernels).
+#if LEAKCORE_X86_TIERS
+#define LEAKCORE_TIERED(name)                                       \
+  (::leakcore::tier() == ::leakcore::Tier::avx512 ? name##_avx512() \
+   : ::leakcore::tier() == ::leakcore::Tier::avx2 ? name##_avx2()   \
+                                                  : name##_baseline())
+#else
+#define LEAKCORE_TIERED(name) (::leakcore::tier(), name##_baseline())
+#endif
 
 }  // namespace leakcore

@@ -8,10 +8,6 @@
 // come from a secure source in any case.
 #pragma once
 
-#ifndef __CUDACC__
-#include <cmath>
-#endif
-
 #include "core/array.h"
 #include "core/elementary.h"
 #include "core/philox.h"
@@ -21,17 +17,25 @@ namespace leakcore {
 constexpr double kNormalLimit = 6.7637;
 
 LEAKCORE_HD double unit_open(uint32_t word) {
-  return (exact_double(word) + 0.5) * 2.3283064365386962890625e-10;
+  return exact_double(static_cast<uint64_t>(word), 0.5) * 2.3283064365386962890625e-10;
 }
 
-LEAKCORE_HD void box_muller(uint32_t a, uint32_t b, double* z0, double* z1) {
-  double c, s;
+// From words in 64-bit lanes, their upper halves zero.
+template <class L, class D>
+LEAKCORE_HD void box_muller(L a, L b, D* z0, D* z1) {
+  D c, s;
   cos_sin_turn(b, &c, &s);
-#ifdef __CUDACC__
-  const double r = sqrt(-2.0 * log_positive(unit_open(a)));
-#else
-  const double r = std::sqrt(-2.0 * log_positive(unit_open(a)));
-#endif
+  const D r = root(minus_two_log_unit(a));
+  *z0 = r * c;
+  *z1 = r * s;
+}
+
+// From words in 32-bit lanes, in float32: 2e-7·max(1, |z|) from the above.
+template <class I, class F>
+LEAKCORE_HD void box_muller_float(I a, I b, F* z0, F* z1) {
+  F c, s;
+  cos_sin_turn_float(b, &c, &s);
+  const F r = root(minus_two_log_unit_float(a));
   *z0 = r * c;
   *z1 = r * s;
 }

@@ -2,24 +2,38 @@
 // every SIMD tier, thread and device draws the same ones.
 //
 // Key = 64-bit seed (low word first); counter = (draw block, stream, sample index low, sample index high). In this
-// order the two multiplications of round 1 depend on the block and on the low index alone, so a loop over blocks or
-// samples can hoist. The promise: same seed, same integers, on every machine, for the life of a major version. It is a
-// statistical generator, not a cryptographic one.
+// order the two multiplications of round 1 depend on the block and on the low index alone, so that a loop over blocks
+// or samples can hoist most of two rounds. The promise: same seed, same integers, on every machine, for the life of a
+// major version. It is a statistical generator, not a cryptographic one.
 #pragma once
 
-#include "core/hd.h"
+#include "core/arith.h"
 
 namespace leakcore {
+
+constexpr int kRounds = 10;
+constexpr uint32_t kPhiloxM0 = 0xD2511F53u, kPhiloxM1 = 0xCD9E8D57u;
 
 struct Words {
   uint32_t w[4];
 };
 
+LEAKCORE_HD uint32_t round_key0(uint64_t seed, int round) {
+  return static_cast<uint32_t>(seed) + static_cast<uint32_t>(round) * 0x9E3779B9u;
+}
+LEAKCORE_HD uint32_t round_key1(uint64_t seed, int round) {
+  return static_cast<uint32_t>(seed >> 32) + static_cast<uint32_t>(round) * 0xBB67AE85u;
+}
+
 LEAKCORE_HD Words philox4x32_10(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, uint32_t k1) {
+#ifdef __CUDACC__
+#pragma unroll
+#else
 #pragma GCC unroll 10
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = static_cast<uint64_t>(c0) * 0xD2511F53u;
-    const uint64_t b = static_cast<uint64_t>(c2) * 0xCD9E8D57u;
+#endif
+  for (int round = 0; round < kRounds; ++round) {
+    const uint64_t a = static_cast<uint64_t>(c0) * kPhiloxM0;
+    const uint64_t b = static_cast<uint64_t>(c2) * kPhiloxM1;
     c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
     c1 = static_cast<uint32_t>(b);
     c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
@@ -33,6 +47,21 @@ LEAKCORE_HD Words philox4x32_10(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t 
 LEAKCORE_HD Words draw_words(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block) {
   return philox4x32_10(block, stream, static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32),
                        static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+}
+
+// A counter under way, a word per 64-bit lane; what stands in the upper halves is of no account.
+template <class L>
+struct Counter {
+  L c0, c1, c2, c3;
+};
+
+template <class L>
+LEAKCORE_HD void philox_round(Counter<L>& c, uint32_t k0, uint32_t k1) {
+  const L a = multiply32(c.c0, kPhiloxM0), b = multiply32(c.c2, kPhiloxM1);
+  c.c0 = b >> 32 ^ c.c1 ^ static_cast<uint64_t>(k0);
+  c.c1 = b;
+  c.c2 = a >> 32 ^ c.c3 ^ static_cast<uint64_t>(k1);
+  c.c3 = a;
 }
 
 }  // namespace leakcore

@@ -1,6 +1,7 @@
 // Log likelihood ratio of T steps of a Gaussian mixture against a Gaussian: for x_t ~ N(0, σ_t²), or with probability
 // q_t N(1, σ_t²) under the alternative, L = Σ_t log(1 − q_t + q_t·exp((2x_t − 1)/(2σ_t²))). Samples are a pure function
-// of (seed, sample index, step), so any range of them can be computed anywhere and the parts merge.
+// of (seed, sample index, step), so any range of them can be computed anywhere and the parts merge. Several
+// configurations (σ, q) share the random numbers; each comes out to the bits of a call of its own.
 #pragma once
 
 #include "core/array.h"
@@ -14,29 +15,35 @@ struct MixtureArgs {
   uint64_t first_sample = 0;
   int64_t num_samples = 0;
   bool alternative = false;  // x ~ μ instead of ν
+  bool single = false;       // float32 arithmetic wherever plan.h finds it safe
+  int64_t configs = 1;
   int64_t steps = 0;
-  const double* noise_multiplier = nullptr;  // [steps], >= 0
-  const double* sample_rate = nullptr;       // [steps], in [0, 1]
+  const double* noise_multiplier = nullptr;  // [configs][steps], >= 0; host memory
+  const double* sample_rate = nullptr;       // [configs][steps], in [0, 1]; host memory
   Device device;
   Schedule schedule;
+  void* scratch = nullptr;  // device memory of mixture_*_cuda_scratch bytes
 };
 
-// out[i] = L of sample first_sample + i, float64, contiguous.
+// out[c·config_stride + i] = L of sample first_sample + i under configuration c, as float when single, else double.
 struct MixtureLogRatioArgs : MixtureArgs {
-  double* out = nullptr;
+  void* out = nullptr;
+  int64_t config_stride = 0;
 };
 
-// Counts and exact sums over samples, added to what the arrays hold. Thresholds ascend strictly.
-//   counts[j]: samples with t_j <= L < t_{j+1}; the caller sums the suffixes
-//   inverse[j]: exact sum of e^{−L} over those samples (a summand beyond the largest double counts as that double)
-//   excess[j]: exact sum of 1 − e^{t_j − L} over samples with L >= t_j
+// Counts and exact sums over samples, added to what the arrays hold. Each configuration's thresholds ascend strictly;
+// bracket j holds the samples with t_j <= L < t_{j+1}. A sample is `far` where |L| > kExpSafe: there e^{−L} is no
+// normal double, or one too small for the excess over a threshold to be had from it.
 struct MixtureTailArgs : MixtureArgs {
   int64_t num_thresholds = 0;
-  const double* thresholds = nullptr;
-  int64_t* counts = nullptr;
-  uint64_t* inverse = nullptr;  // [num_thresholds][kSumDigits], carried
-  uint64_t* excess = nullptr;   // likewise
+  const double* thresholds = nullptr;  // [configs][num_thresholds]; host memory
+  int64_t* counts = nullptr;           // [configs][num_thresholds][2]: samples in the bracket; those among them far
+  uint64_t* sums = nullptr;            // [configs][num_thresholds][3][kSumDigits], carried
 };
+
+// The three sums: e^{−L} over the bracket's near samples; over its far ones (a summand beyond the largest double
+// counts as that double); and over all far samples with L >= t_j, 1 − e^{t_j − L}.
+constexpr int kTailSums = 3;
 
 Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args);
 Status mixture_tail_cpu(const MixtureTailArgs& args);

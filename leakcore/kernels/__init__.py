@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from leakcore.kernels._info import selftest as selftest
     from leakcore.kernels._labels import LabelSolution as LabelSolution
     from leakcore.kernels._labels import solve_labels as solve_labels
-    from leakcore.kernels._mixture import MixtureTail as MixtureTail
     from leakcore.kernels._mixture import mixture_log_ratio as mixture_log_ratio
     from leakcore.kernels._mixture import mixture_tail as mixture_tail
+    from leakcore.kernels._mixture_tail import MixtureTail as MixtureTail
     from leakcore.kernels._random import philox4x32 as philox4x32
     from leakcore.kernels._random import standard_normal as standard_normal
     from leakcore.kernels._random import uniform as uniform
@@ -42,7 +42,7 @@ _NAMES = {
     "LabelSolution": "._labels",
     "mixture_log_ratio": "._mixture",
     "mixture_tail": "._mixture",
-    "MixtureTail": "._mixture",
+    "MixtureTail": "._mixture_tail",
     "philox4x32": "._random",
     "standard_normal": "._random",
     "uniform": "._random",

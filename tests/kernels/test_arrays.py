@@ -153,15 +153,15 @@ def test_libraries_are_not_mixed():
 
 def test_the_native_stubs_are_loud():
     """Past Python's own check: a CUDA place reaches the stub, which names its kernel."""
-    cuda, plan, view, mixture = (1, 0, 0), (1, 0), (0, 3, 0, 0, [0], [1]), (0, 0, 0, False, 0, 0, 0)
+    cuda, plan, view, mixture = (1, 0, 0), (1, 0), (0, 3, 0, 0, [0], [1]), (0, 0, 0, False, False, 0, 0, 0, 0)
     calls = {
         "clip_and_noise": lambda: _C.clip_and_noise(
             [], [], 0, 0, 0, (0, 0, 0), 1.0, 0.0, [], 0, 0, 0, True, cuda, plan
         ),
         "clip_scores": lambda: _C.clip_scores(view, view, 0, 0, 0, 0, 1.0, True, cuda, plan),
         "solve_labels": lambda: _C.solve_labels(view, view, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, cuda, plan),
-        "mixture_log_ratio": lambda: _C.mixture_log_ratio(mixture, 0, cuda, plan),
-        "mixture_tail": lambda: _C.mixture_tail(mixture, 0, 0, 0, 0, 0, cuda, plan),
+        "mixture_log_ratio": lambda: _C.mixture_log_ratio(mixture, 0, 0, cuda, plan),
+        "mixture_tail": lambda: _C.mixture_tail(mixture, 0, 0, 0, 0, cuda, plan),
     }
     for kernel, call in calls.items():
         with pytest.raises((NotImplementedError, ValueError), match=rf"{kernel}: .*CUDA"):

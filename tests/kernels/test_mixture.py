@@ -233,13 +233,6 @@ def test_the_limit_without_noise():
     assert (kernels.mixture_log_ratio(5, noise_multiplier=1.0, sample_rate=0.5, steps=0) == 0).all()
 
 
-def test_float32_is_float64_rounded_once():
-    arguments = {"noise_multiplier": 1.0, "sample_rate": 0.2, "steps": 9}
-    single = kernels.mixture_log_ratio(1000, dtype="float32", **arguments)
-    np.testing.assert_array_equal(single, kernels.mixture_log_ratio(1000, **arguments).astype(np.float32))
-    assert single.dtype == np.float32
-
-
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

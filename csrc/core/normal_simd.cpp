@@ -1,0 +1,67 @@
+// Compiled once per instruction tier (setup.py). All but the table is in an anonymous namespace or always inlined, and
+// no library template is used, so that no inline function built for one tier can be linked into another.
+#include "core/normal_simd.h"
+
+#include "core/normal.h"
+
+namespace leakcore {
+namespace {
+
+constexpr int kPairs = 2 * kRandomBlocks;
+
+// Words (0, 2, 0, 2, …) and (1, 3, 1, 3, …) of consecutive blocks. Only word 0 of the counter varies, so the other
+// half of the first two rounds is computed once.
+void words(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block, uint32_t* even, uint32_t* odd) {
+  const uint64_t b1 = multiply32(sample, kPhiloxM1);
+  const uint32_t c0 = static_cast<uint32_t>(b1 >> 32) ^ stream ^ round_key0(seed, 0);
+  const uint64_t a2 = multiply32(c0, kPhiloxM0);
+  const uint64_t flip0 = static_cast<uint32_t>(b1) ^ round_key0(seed, 1);
+  const uint64_t flip2 = static_cast<uint32_t>(a2 >> 32) ^ round_key1(seed, 1);
+  const uint64_t flip1 = static_cast<uint32_t>(sample >> 32) ^ round_key1(seed, 0);
+  uint32_t lanes[2 * kDoubles] = {};
+  for (int i = 0; i < kDoubles; ++i) lanes[2 * i] = block + static_cast<uint32_t>(i);
+  Longs index = load<Longs>(lanes);
+  for (int i = 0; i < kRandomBlocks; i += kDoubles) {
+    const Longs a1 = multiply32(index, kPhiloxM0);
+    const Longs b2 = multiply32(a1 >> 32 ^ flip1, kPhiloxM1);
+    Counter<Longs> c = {b2 >> 32 ^ flip0, b2, a1 ^ flip2, longs(a2)};
+#pragma GCC unroll 7
+    for (int round = 2; round < kRounds - 1; ++round) philox_round(c, round_key0(seed, round), round_key1(seed, round));
+    const Longs a = multiply32(c.c0, kPhiloxM0), b = multiply32(c.c2, kPhiloxM1);
+    const uint64_t keys = static_cast<uint64_t>(round_key1(seed, kRounds - 1)) << 32 | round_key0(seed, kRounds - 1);
+    store(even + 2 * i, merge_upper(b, a) ^ merge_lower(c.c1, c.c3) ^ keys);
+    store(odd + 2 * i, merge_lower(b, a));
+    index += static_cast<uint64_t>(kDoubles);
+  }
+}
+
+void normals(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block, double* out) {
+  uint32_t even[kPairs], odd[kPairs];
+  words(seed, stream, sample, block, even, odd);
+  for (int i = 0; i < kPairs; i += kDoubles) {
+    Doubles z0, z1;
+    box_muller(widen(even + i), widen(odd + i), &z0, &z1);
+    store_interleaved(out + 2 * i, z0, z1);
+  }
+}
+
+void uniforms(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block, double* out) {
+  uint32_t even[kPairs], odd[kPairs];
+  words(seed, stream, sample, block, even, odd);
+  for (int i = 0; i < kPairs; i += kDoubles) {
+    store_interleaved(out + 2 * i, exact_double(widen(even + i), 0.5) * 2.3283064365386962890625e-10,
+                      exact_double(widen(odd + i), 0.5) * 2.3283064365386962890625e-10);
+  }
+}
+
+constexpr RandomLoops kLoops = {normals, uniforms};
+
+}  // namespace
+
+#define LEAKCORE_JOIN(a, b) a##b
+#define LEAKCORE_TABLE(tier) LEAKCORE_JOIN(random_loops_, tier)
+const RandomLoops& LEAKCORE_TABLE(LEAKCORE_TIER)() {
+  return kLoops;
+}
+
+}  // namespace leakcore

@@ -1,0 +1,36 @@
+// The mixture's inner loops over a block of samples, one table per instruction tier. Random integers are the same on
+// every tier; ratios are equal to the bit where multiply-add is fused, else within tests/tolerances.py's bound.
+#pragma once
+
+#include <cstdint>
+
+#include "mixture/plan.h"
+
+namespace leakcore {
+
+constexpr int kBlock = 256;
+
+// A worker's own sums of one configuration. Digits take 2^32 additions before they must be carried.
+struct Tally {
+  const double* thresholds;
+  int64_t num_thresholds;
+  int64_t* counts;
+  uint64_t* sums;
+};
+
+struct MixtureLoops {
+  // out[c·kBlock + i] = L of sample first + i under configuration c, for a whole block. `work` has room for
+  // configs·kBlock numbers.
+  void (*log_ratios)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, double* out,
+                     double* work);
+  // Adds the first `count` of kBlock ratios to the tally; the others are overwritten.
+  void (*tally)(double* ratios, int count, const Tally& tally);
+};
+
+const MixtureLoops& mixture_loops_baseline();
+#if LEAKCORE_X86_TIERS
+const MixtureLoops& mixture_loops_avx2();
+const MixtureLoops& mixture_loops_avx512();
+#endif
+
+}  // namespace leakcore
