@@ -28,10 +28,17 @@ class Claim:
         found = list(self.find(cases))
         head = {"claim": self.text, "wanted": ("≥ " if self.more else "≤ ") + self.shown.format(self.wanted)}
         if not found:
-            return {**head, "measured": None, "met": None, "where": "not measured"}
+            return {**head, "measured": None, "best": None, "met": None, "where": "not measured"}
         value, where = min(found) if self.more else max(found)
+        best, _ = max(found) if self.more else min(found)
         met = value >= self.wanted if self.more else value <= self.wanted
-        return {**head, "measured": self.shown.format(value), "met": met, "where": where}
+        return {
+            **head,
+            "measured": self.shown.format(value),
+            "best": self.shown.format(best),
+            "met": met,
+            "where": where,
+        }
 
 
 def _seconds(case: dict[str, Any], name: str) -> list[float] | None:

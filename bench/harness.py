@@ -110,7 +110,7 @@ class Bench:
         for tier in dict.fromkeys(c.tier for c in usable):
             self.process(tier).ask("forget")
         if case.memory and not self.quick and self.device == "cpu":
-            for contender in present:
+            for contender in (c for c in present if c.threads == 1):
                 rows[contender.name]["peak_bytes"] = self._memory(case, contender)
         return result
 

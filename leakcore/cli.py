@@ -6,6 +6,7 @@ Only click is imported at the top: `leakcore bound` must answer in well under a 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -194,6 +195,16 @@ def audit(
     if not as_json:
         click.echo(f"\n{out / 'report.html'}\n{out / 'report.json'}")
     sys.exit(0 if report.passed else 1)
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def bench(arguments: tuple[str, ...]) -> None:
+    """Time the kernels beside their peers: `python -m bench` of a source checkout, with the same options."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / "bench" / "__main__.py").exists():
+        raise _Failure("the benchmark is not in the wheel: run `make bench` in a checkout of the repository")
+    sys.exit(subprocess.run([sys.executable, "-m", "bench", *arguments], cwd=root, check=False).returncode)
 
 
 @main.command()

@@ -29,14 +29,8 @@ def num_parameters(layers: Sequence[int]) -> int:
     return sum((fan_in + 1) * fan_out for fan_in, fan_out in itertools.pairwise(sizes))
 
 
-def mlp(layers: Sequence[int], activation: str = "elu") -> torch.nn.Sequential:
-    """Linear layers of the given sizes with `activation` between them and none after the last.
-
-    layers: (inputs, hidden..., outputs); two sizes give a linear model. activation: one of `ACTIVATIONS`.
-    `parameters()` come in the order W1 (out, in), b1, W2, b2, ...: the flat order of `dpsgd.Ensemble`. Initial values
-    are torch's own, from torch's global generator. Raises ValueError or TypeError for sizes or names outside these.
-    """
-    sizes = layer_sizes(layers)
+def activation_module(activation: str) -> torch.nn.Module:
+    """The torch module of one of `ACTIVATIONS`, with default parameters."""
     name = check.one_of(*ACTIVATIONS, activation=activation)
     import torch
 
@@ -51,9 +45,23 @@ def mlp(layers: Sequence[int], activation: str = "elu") -> torch.nn.Sequential:
         "silu": torch.nn.SiLU,
         "identity": torch.nn.Identity,
     }
+    return kinds[name]()
+
+
+def mlp(layers: Sequence[int], activation: str = "elu") -> torch.nn.Sequential:
+    """Linear layers of the given sizes with `activation` between them and none after the last.
+
+    layers: (inputs, hidden..., outputs); two sizes give a linear model. activation: one of `ACTIVATIONS`.
+    `parameters()` come in the order W1 (out, in), b1, W2, b2, ...: the flat order of `dpsgd.Ensemble`. Initial values
+    are torch's own, from torch's global generator. Raises ValueError or TypeError for sizes or names outside these.
+    """
+    sizes = layer_sizes(layers)
+    check.one_of(*ACTIVATIONS, activation=activation)
+    import torch
+
     modules: list[torch.nn.Module] = []
     for fan_in, fan_out in itertools.pairwise(sizes):
-        modules += [torch.nn.Linear(fan_in, fan_out), kinds[name]()]
+        modules += [torch.nn.Linear(fan_in, fan_out), activation_module(activation)]
     return torch.nn.Sequential(*modules[:-1])
 
 

@@ -305,7 +305,6 @@ def _step(rows: int) -> Case:
         rows * columns,
         "element",
         limit="none: the network's own work, in torch, is part of every row",
-        memory=True,
         seconds=8,
     )
 

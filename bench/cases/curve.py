@@ -31,7 +31,7 @@ def _curve(sigma: float, rate: float, steps: int) -> Case:
         (
             Contender("leakcore exact", exact),
             Contender(
-                "riskcal (not tight)",
+                "riskcal",
                 lambda _: lambda: _in_riskcal(sigma, rate, steps),
                 beside="leakcore exact",
                 needs=("riskcal",),

@@ -84,7 +84,6 @@ def _solve(count: int, n: int, d: int, dtype: str, conditions: tuple[float, ...]
         "problem",
         floor,
         f"Gram dN²/2, Cholesky N³/6 and inverse N³/6 multiply-adds in float64, N={n}, d={d}, at the measured rate",
-        memory=True,
         seconds=12,
         extra=(lambda: accuracy(dtype, conditions, n, d)) if conditions else None,
     )

@@ -72,9 +72,7 @@ def log_blow_up_exact(loss: PrivacyLoss, log_kappa: np.ndarray, *, force_numeric
 
 
 def _escaping(tail: Tail, log_no_escape: float) -> Tail:
-    if log_no_escape == 0.0:
-        return tail
-    return Tail(*(_with_escape(part, log_no_escape) for part in (tail.log_value, tail.log_low, tail.log_high)))
+    return Tail(*(with_escape(part, log_no_escape) for part in (tail.log_value, tail.log_low, tail.log_high)))
 
 
 def _closed_form(loss: PrivacyLoss, log_kappa: np.ndarray) -> np.ndarray:
@@ -86,8 +84,10 @@ def _closed_form(loss: PrivacyLoss, log_kappa: np.ndarray) -> np.ndarray:
     return np.asarray(np.minimum(mixed, 0.0))
 
 
-def _with_escape(log_b: np.ndarray, log_no_escape: float) -> np.ndarray:
+def with_escape(log_b: np.ndarray, log_no_escape: float) -> np.ndarray:
     """log[1 − Π(1−q)·(1 − B)]: with σ = 0 a sampled record is seen for certain."""
+    if log_no_escape == 0.0:
+        return log_b
     if math.isinf(log_no_escape):
         return np.zeros_like(log_b)
     escaped = -math.expm1(log_no_escape)
@@ -161,7 +161,7 @@ def by_recursion(loss: PrivacyLoss, log_kappa: np.ndarray) -> tuple[np.ndarray, 
         return value, error
     raise AccuracyError(
         f"the bound could not be computed to {_LAST_PROMISE:g} for log_kappa={float(kappa.min()):.6g}: "
-        "use method='pld', 'certified' or 'monte-carlo'"
+        "use method='importance', 'pld' or 'certified'"
     )
 
 

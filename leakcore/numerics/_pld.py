@@ -10,9 +10,13 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from leakcore.numerics._loss import PrivacyLoss
 
+_REACH = 10.0
+_MAX_POINTS = 80_000
+_OPTIMISTIC_POINTS = 200_000
 _MISSING = "method={method!r} needs dp-accounting, which is not installed: pip install leakcore[accounting]"
 
 
@@ -26,7 +30,8 @@ def import_dp_accounting(method: str) -> Any:
 
 
 class DiscreteLoss:
-    """Both directions of the composed, discretised privacy loss: pessimistic (an upper bound) or optimistic."""
+    """The composed, discretised privacy loss: pessimistic, an upper bound in both directions, or optimistic, a lower
+    bound in the REMOVE direction only, which is all that a blow-up needs."""
 
     def __init__(self, loss: PrivacyLoss, *, pessimistic: bool, interval: float | None = None) -> None:
         import_dp_accounting("pld")
@@ -38,15 +43,26 @@ class DiscreteLoss:
         if loss.gaussian_variance > 0.0:
             steps.append((1.0 / math.sqrt(loss.gaussian_variance), 1.0, 1))
         self.interval = interval or _default_interval(loss)
+        if interval is None and steps:
+            widest = max(_end(sigma, rate) - _start(sigma, rate) for sigma, rate, _ in steps)
+            if pessimistic:
+                # dp-accounting takes microseconds per point, and its error falls with the square of the interval.
+                self.interval = max(self.interval, widest / _MAX_POINTS)
+            else:
+                # Rounding down errs by the interval itself, but costs little per point.
+                self.interval = min(self.interval, widest / _OPTIMISTIC_POINTS)
         composed: Any = None
         for sigma, rate, count in steps:
-            one = pld.from_gaussian_mechanism(
-                sigma,
-                sampling_prob=rate,
-                pessimistic_estimate=pessimistic,
-                value_discretization_interval=self.interval,
-                use_connect_dots=pessimistic,
-            )
+            if pessimistic:
+                one = pld.from_gaussian_mechanism(
+                    sigma,
+                    sampling_prob=rate,
+                    pessimistic_estimate=True,
+                    value_discretization_interval=self.interval,
+                    use_connect_dots=True,
+                )
+            else:
+                one = pld.PrivacyLossDistribution(_rounded_down(sigma, rate, self.interval))
             if count > 1:
                 one = one.self_compose(count)
             composed = one if composed is None else composed.compose(one)
@@ -89,6 +105,38 @@ class DiscreteLoss:
                 value = np.log(np.maximum(above[j] - nu_part, 0.0) + np.exp(np.minimum(log_kappa + losses[j], 700.0)))
             best = np.minimum(best, value)
         return best
+
+
+def _loss(z: float, sigma: float, rate: float) -> float:
+    return float(np.logaddexp(math.log1p(-rate) if rate < 1.0 else -math.inf, math.log(rate) + _exponent(z, sigma)))
+
+
+def _exponent(z: float, sigma: float) -> float:
+    return z / sigma - 0.5 / sigma**2
+
+
+def _start(sigma: float, rate: float) -> float:
+    return _loss(-_REACH, sigma, rate)
+
+
+def _end(sigma: float, rate: float) -> float:
+    """Beyond it μ has less than 1e-22 of its mass."""
+    return _loss(1.0 / sigma + _REACH, sigma, rate)
+
+
+def _rounded_down(sigma: float, rate: float, interval: float) -> Any:
+    """One step's REMOVE loss with every value rounded down to the grid, what lies below it left out: optimistic."""
+    from dp_accounting.pld import pld_pmf
+
+    first = math.floor(_start(sigma, rate) / interval)
+    last = math.floor(_end(sigma, rate) / interval)
+    losses = np.arange(first, last + 1) * interval
+    # z where the loss is l: e^l = 1 − q + q·exp(z/σ − 1/(2σ²)); −∞ where no z is so low.
+    with np.errstate(divide="ignore"):
+        z = sigma * np.log(np.maximum(np.expm1(losses) / rate + 1.0, 0.0)) + 0.5 / sigma
+    above = (1.0 - rate) * special.ndtr(-z) + rate * special.ndtr(1.0 / sigma - z)
+    mass = np.maximum(above - np.append(above[1:], 0.0), 0.0)
+    return pld_pmf.DensePLDPmf(interval, first, mass, 0.0, False)
 
 
 def _log_suffix_sums(mass: np.ndarray, losses: np.ndarray) -> np.ndarray:

@@ -291,7 +291,7 @@ def test_shapes_and_fields() -> None:
         ({"sample_rate": 1.5}, r"sample_rate=1\.5: must be in \[0, 1\]"),
         ({"sample_rate": [0.1]}, r"sample_rate of shape \(1,\)"),
         ({"steps": -1}, "steps=-1"),
-        ({"method": "importance"}, "method='importance': must be one of"),
+        ({"method": "fourier"}, "method=.fourier.: must be one of"),
         ({"method": "closed-form"}, "closed-form.*covers.*use method='exact'"),
         ({"num_samples": 0}, "num_samples=0"),
         ({"num_samples": 1, "method": "certified"}, "num_samples=1"),

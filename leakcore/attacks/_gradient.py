@@ -1,0 +1,254 @@
+"""The prior-oblivious gradient attack: the point whose clipped gradients best explain what DP-SGD released."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore import _validate as check
+from leakcore import kernels
+from leakcore.dpsgd import _inputs
+
+if TYPE_CHECKING:
+    from leakcore.dpsgd import EnsembleRun
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class GradientReconstruction:
+    """The reconstructed points; row i belongs to run first_run + i.
+
+    points: (runs, inputs) in [low, high], in the trace's dtype. labels: (runs,) int64, those given, or those found.
+    losses: (runs,) float64, the loss reached, the least over restarts (and labels); comparable within a run only.
+    restart: (runs,) int64, which restart reached it.
+    """
+
+    points: np.ndarray
+    labels: np.ndarray
+    losses: np.ndarray
+    restart: np.ndarray
+    first_run: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    layers: tuple[int, ...]
+    activation: str
+    max_grad_norm: float
+    l1_weight: float
+    iterations: int
+    restarts: int
+    learning_rate: float
+    low: float
+    high: float
+    seed: int
+
+
+def gradient(
+    run: EnsembleRun,
+    labels: Any = None,
+    *,
+    iterations: int = 1000,
+    restarts: int = 5,
+    learning_rate: float = 0.05,
+    l1_weight: float | None = None,
+    low: float = 0.0,
+    high: float = 1.0,
+    seed: int = 0,
+    num_threads: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> GradientReconstruction:
+    """Reconstruct each run's unknown point without a prior (Hayes et al. 2023, Equation 1), within [low, high].
+
+    Minimise over z, from uniform starts,
+
+        L(z) = Σ_t −⟨clip_C(∇ℓ(θ_t, z)), ḡ_t⟩ + ‖clip_C(∇ℓ(θ_t, z)) − ḡ_t‖₁
+
+    by Adam, its step falling to zero along a cosine and z projected to [low, high] after each; keep the best of
+    `restarts`. The text takes 10⁶ steps of plain gradient descent at 0.01 with five restarts.
+
+    Args:
+        run: of `dpsgd.Ensemble.run(..., record=True)`: the attacker sees θ_t and ḡ_t. Full batches: the loss takes the
+            target to be in every batch.
+        labels: (runs,), the targets' labels, which the text takes as known; None: each class is tried and the one with
+            the least loss kept, at `classes` times the cost.
+        iterations ≥ 1, restarts ≥ 1, learning_rate > 0.
+        l1_weight: λ in front of the norm, gradients being in units of C; None: 1/C, which is the equation as printed,
+            divided by C². 0 leaves the inner product alone, as the prior-aware attack has it.
+        low, high: what a feature can be.
+        seed: of the starts, a pure function of (seed, run, restart).
+        num_threads: runs at a time; None: all cores this process may use. executor: runs go to its workers instead.
+        progress: called as progress(done, total) with numbers of runs, from the calling thread.
+
+    Determinism: a run's result is a pure function of its trace and these settings, on one machine and torch build; it
+    depends neither on the other runs nor on threads or workers.
+
+    Raises ValueError or TypeError that names argument, value and what is allowed.
+    """
+    if run.thetas is None or run.observed is None:
+        raise ValueError("run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., record=True)")
+    thetas, observed = run.thetas, run.observed
+    if high <= low:
+        raise ValueError(f"low={low}, high={high}: low must be below high")
+    search = _Search(
+        layers=run.layers,
+        activation=run.activation,
+        max_grad_norm=run.max_grad_norm,
+        l1_weight=_weight(l1_weight, run.max_grad_norm),
+        iterations=check.integer(1, None, iterations=iterations),
+        restarts=check.integer(1, None, restarts=restarts),
+        learning_rate=check.positive(learning_rate=learning_rate),
+        low=check.real(low=low),
+        high=check.real(high=high),
+        seed=check.seed(seed=seed),
+    )
+    known = None if labels is None else _labels(labels, len(run), run.layers[-1])
+    threads = None if num_threads is None else check.integer(1, None, num_threads=num_threads)
+
+    def jobs() -> Iterator[tuple[Any, ...]]:
+        for i in range(len(run)):
+            label = None if known is None else int(known[i])
+            yield search, thetas[i], observed[i], label, run.first_run + i
+
+    found: list[Any] = [None] * len(run)
+    for done, (i, answer) in enumerate(_spread(_reconstruct, list(jobs()), threads, executor), 1):
+        found[i] = answer
+        if progress is not None:
+            progress(done, len(run))
+    points, classes, losses, restart = zip(*found, strict=True)
+    return GradientReconstruction(
+        points=np.stack(points),
+        labels=np.array(classes, np.int64),
+        losses=np.array(losses),
+        restart=np.array(restart, np.int64),
+        first_run=run.first_run,
+    )
+
+
+def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: float | None = None) -> np.ndarray:
+    """(runs, points) float64: Equation 1 of each run at given points, (points, inputs) or (runs, points, inputs).
+
+    labels: (points,) or (runs, points). In the units of `gradient` (the printed loss divided by C²). Where the target's
+    loss lies above the reconstruction's, the optimiser did its work and the noise, not the search, hides the target.
+    """
+    import torch
+
+    from leakcore.attacks._gradient_loss import Trace, losses
+
+    if run.thetas is None or run.observed is None:
+        raise ValueError("run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., record=True)")
+    given = _inputs.samples(
+        points, labels, name="", layers=run.layers, dtype=run.thetas.dtype.name, leading=(len(run),)
+    )  # fmt: skip
+    weight = _weight(l1_weight, run.max_grad_norm)
+    out = np.empty((len(run), given.rows))
+    for i in range(len(run)):
+        trace = Trace.of(run.thetas[i], run.observed[i], run.layers, run.max_grad_norm)
+        for j in range(given.rows):
+            z = torch.from_numpy(given.features[i, j].copy())[None].requires_grad_()
+            y = _targets([int(given.labels[i, j])], run.layers[-1], z.dtype)
+            out[i, j] = float(losses(z, y, trace, run.activation, run.max_grad_norm, weight).detach())
+    return out
+
+
+def _weight(l1_weight: float | None, max_grad_norm: float) -> float:
+    return 1 / max_grad_norm if l1_weight is None else check.non_negative(l1_weight=l1_weight)
+
+
+def _labels(labels: Any, runs: int, outputs: int) -> np.ndarray:
+    out = np.asarray(labels)
+    if out.dtype.kind not in "iu":
+        raise TypeError(f"labels.dtype={out.dtype}: must be an integer type")
+    if out.shape != (runs,):
+        raise ValueError(f"labels.shape={out.shape}: must be (runs={runs},)")
+    if ((out < 0) | (out >= max(2, outputs))).any():
+        raise ValueError(f"labels span [{out.min()}, {out.max()}]: must lie in [0, {max(2, outputs) - 1}]")
+    return out
+
+
+def _targets(labels: Sequence[int], outputs: int, dtype: Any) -> Any:
+    import torch
+
+    which = torch.as_tensor(labels)
+    levels = torch.ones(1, dtype=torch.int64) if outputs == 1 else torch.arange(outputs)
+    return (which[:, None] == levels).to(dtype)
+
+
+def _reconstruct(
+    search: _Search, thetas: np.ndarray, observed: np.ndarray, label: int | None, run: int
+) -> tuple[np.ndarray, int, float, int]:
+    """(point, label, loss, restart) of one run."""
+    import torch
+
+    from leakcore.attacks._gradient_loss import Trace, losses
+
+    torch.set_num_threads(1)
+    trace = Trace.of(thetas, observed, search.layers, search.max_grad_norm)
+    size, count = search.layers[0], search.restarts
+    # Step 2: steps 0 and 1 of this purpose shuffle data sets and draw games.
+    draws = kernels.uniform(1, count * size, seed=search.seed, purpose=kernels.Purpose.ORDER, step=2, first_row=run)
+    starts = torch.from_numpy(search.low + (search.high - search.low) * draws.reshape(count, size)).to(
+        trace.observed[0].dtype
+    )
+    best: tuple[np.ndarray, int, float, int] | None = None
+    for guess in range(max(2, search.layers[-1])) if label is None else [label]:
+        targets = _targets([guess] * count, search.layers[-1], starts.dtype)
+
+        def evaluate(points: torch.Tensor, targets: torch.Tensor = targets) -> torch.Tensor:
+            return losses(points, targets, trace, search.activation, search.max_grad_norm, search.l1_weight)
+
+        points = _descend(evaluate, starts, search)
+        reached = evaluate(points.detach().requires_grad_()).detach()
+        # A restart that diverged must not win, nor hide the others.
+        reached = torch.where(reached.isfinite(), reached, torch.inf)
+        which = int(reached.argmin())
+        if best is None or float(reached[which]) < best[2]:
+            best = points[which].numpy().copy(), guess, float(reached[which]), which
+    assert best is not None
+    return best
+
+
+def _descend(evaluate: Callable[[Any], Any], starts: Any, search: _Search) -> Any:
+    import torch
+
+    points = starts.clone().requires_grad_()
+    optimiser = torch.optim.Adam([points], lr=search.learning_rate)
+    fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, search.iterations)
+    for _ in range(search.iterations):
+        optimiser.zero_grad()
+        # Restarts do not share parameters, so the sum's gradient is each one's own.
+        evaluate(points).sum().backward()
+        optimiser.step()
+        fall.step()
+        with torch.no_grad():
+            points.clamp_(search.low, search.high)
+    return points.detach()
+
+
+def _spread(
+    work: Callable[..., Any], jobs: list[tuple[Any, ...]], threads: int | None, executor: Executor | None
+) -> Iterator[tuple[int, Any]]:
+    """(number, answer) of each job as it finishes."""
+    import torch
+
+    before = torch.get_num_threads()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    pool = None if executor is not None else ThreadPoolExecutor(min(threads or cores, len(jobs)))
+    where = executor if executor is not None else pool
+    assert where is not None
+    futures: dict[Future[Any], int] = {}
+    try:
+        futures = {where.submit(work, *job): i for i, job in enumerate(jobs)}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+        if pool is not None:
+            pool.shutdown(wait=True)
+        torch.set_num_threads(before)

@@ -1,0 +1,149 @@
+"""Equation 1 against autograd through materialised per-sample gradients, and what the attack finds."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+import torch
+
+from leakcore import attacks, datasets, dpsgd, models
+from leakcore.attacks import _gradient_loss
+
+LAYERS = (7, 5, 4)
+
+
+def _run(layers=LAYERS, activation="elu", *, noise=0.5, clip=0.3, runs=2, steps=4, dtype="float64", **more):
+    rng = np.random.default_rng(0)
+    outputs = max(2, layers[-1])
+    ensemble = dpsgd.Ensemble(
+        layers, activation, noise_multiplier=noise, max_grad_norm=clip, learning_rate=1, steps=steps, dtype=dtype,
+        seed=1, **more,
+    )  # fmt: skip
+    points, labels = rng.random((runs, 1, layers[0])), rng.integers(0, outputs, (runs, 1))
+    run = ensemble.run(
+        rng.random((9, layers[0])), rng.integers(0, outputs, 9), runs=runs, extra_features=points, extra_labels=labels,
+        record=True,
+    )  # fmt: skip
+    return run, points[:, 0], labels[:, 0]
+
+
+def _plain_loss(run, i, z, label) -> torch.Tensor:
+    """Equation 1 as printed, one step at a time, gradients materialised by autograd."""
+    total = torch.zeros((), dtype=torch.float64)
+    for theta, seen in zip(run.thetas[i], run.observed[i], strict=True):
+        module = models.mlp(run.layers, run.activation).double()
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(theta.copy()), module.parameters())
+        out = module(z[None])
+        if run.layers[-1] == 1:
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(out[0, 0], torch.tensor(float(label)).double())
+        else:
+            loss = torch.nn.functional.cross_entropy(out, torch.tensor([label]))
+        grads = torch.autograd.grad(loss, list(module.parameters()), create_graph=True)
+        g = torch.cat([part.flatten() for part in grads])
+        g = g / torch.clamp(g.norm() / run.max_grad_norm, min=1)
+        seen = torch.from_numpy(seen)
+        total = total - g @ seen + (g - seen).abs().sum()
+    return total
+
+
+@pytest.mark.parametrize("clip", [0.3, 50.0])
+@pytest.mark.parametrize(
+    ("layers", "activation"), [(LAYERS, "elu"), (LAYERS, "softplus"), ((7, 4), "elu"), ((7, 6, 5, 1), "tanh")]
+)
+def test_loss_and_derivative_equal_the_printed_equation(layers, activation, clip) -> None:
+    """Both divided by C²; float64, 1e-10. C = 50 clips nothing."""
+    run, _, labels = _run(layers, activation, clip=clip)
+    z = torch.rand(layers[0], dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    label = int(labels[1])
+    expected = _plain_loss(run, 1, z, label) / clip**2
+    (slope,) = torch.autograd.grad(expected, z)
+    trace = _gradient_loss.Trace.of(run.thetas[1], run.observed[1], layers, clip)
+    targets = (
+        torch.tensor([[float(label)]]).double() if layers[-1] == 1 else torch.eye(layers[-1]).double()[label][None]
+    )
+    points = torch.stack([z.detach(), torch.zeros_like(z)]).requires_grad_()
+    ours = _gradient_loss.losses(points, targets.expand(2, -1), trace, activation, clip, 1 / clip)
+    (ours_slope,) = torch.autograd.grad(ours.sum(), points)
+    assert float(ours[0].detach()) == pytest.approx(float(expected.detach()), rel=1e-10)
+    np.testing.assert_allclose(ours_slope[0], slope, rtol=1e-9, atol=1e-10 * float(slope.abs().max()))
+    public = attacks.gradient_loss(run, points.detach().numpy(), [label, label])
+    np.testing.assert_allclose(public[1], ours.detach().numpy(), rtol=1e-12)
+
+
+def _digits(noise: float, runs: int) -> tuple[dpsgd.EnsembleRun, datasets.Dataset]:
+    known, rest = datasets.digits().split(99, seed=0)
+    ensemble = dpsgd.Ensemble(
+        (64, 10, 10), noise_multiplier=noise, max_grad_norm=0.1, learning_rate=5.0, steps=20, seed=0
+    )
+    targets, _ = rest.split(runs, seed=1)
+    run = ensemble.run(
+        known.features, known.labels, runs=runs, extra_features=targets.features[:, None],
+        extra_labels=targets.labels[:, None], record=True,
+    )  # fmt: skip
+    return run, targets
+
+
+def test_without_noise_the_point_is_recovered_and_with_much_noise_it_is_not() -> None:
+    run, targets = _digits(0.0, 3)
+    found = attacks.gradient(run, targets.labels, iterations=250, restarts=1)
+    error = attacks.mean_squared_error(found.points, targets.features)
+    near = attacks.nearest_neighbour_mse(datasets.digits().features).mean()
+    assert (error < near / 10).all()
+    assert (found.points >= 0).all()
+    assert (found.points <= 1).all()
+    run, targets = _digits(100.0, 3)
+    found = attacks.gradient(run, targets.labels, iterations=250, restarts=1)
+    assert (attacks.mean_squared_error(found.points, targets.features) > near).all()
+    # The search is not what fails: it found points that explain the noise better than the target does.
+    at_target = attacks.gradient_loss(run, targets.features[:, None], targets.labels[:, None])[:, 0]
+    assert (found.losses < at_target).all()
+
+
+def test_an_unknown_label_is_found_with_the_point() -> None:
+    run, targets = _digits(0.0, 2)
+    found = attacks.gradient(run, iterations=120, restarts=1)
+    assert found.labels.tolist() == targets.labels.tolist()
+
+
+def test_results_do_not_depend_on_company_threads_or_workers() -> None:
+    run, _, labels = _run(runs=3, dtype="float32")
+    whole = attacks.gradient(run, labels, iterations=5, restarts=2, num_threads=1)
+    seen: list[tuple[int, int]] = []
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
+        shared = attacks.gradient(
+            run, labels, iterations=5, restarts=2, executor=executor, progress=lambda *at: seen.append(at)
+        )
+    threaded = attacks.gradient(run, labels, iterations=5, restarts=2, num_threads=3)
+    for other in (shared, threaded):
+        for field in ("points", "labels", "losses", "restart"):
+            assert (getattr(whole, field) == getattr(other, field)).all()
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert whole.points.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"labels": [0]}, ValueError, r"labels.shape=\(1,\): must be \(runs=2,\)"),
+        ({"labels": [0, 4]}, ValueError, r"labels span \[0, 4\]: must lie in \[0, 3\]"),
+        ({"labels": [0.0, 1.0]}, TypeError, "labels.dtype=float64"),
+        ({"iterations": 0}, ValueError, "iterations=0"),
+        ({"restarts": 0}, ValueError, "restarts=0"),
+        ({"l1_weight": -1}, ValueError, "l1_weight=-1"),
+        ({"low": 1.0}, ValueError, "low=1.0, high=1.0: low must be below high"),
+    ],
+)
+def test_errors(change, error, message) -> None:
+    run, _, labels = _run()
+    with pytest.raises(error, match=message):
+        attacks.gradient(run, **({"labels": labels, "iterations": 1} | change))
+
+
+def test_an_unrecorded_run_is_refused() -> None:
+    ensemble = dpsgd.Ensemble((2, 2), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=1, seed=0)
+    run = ensemble.run(np.zeros((3, 2)), [0, 1, 0], runs=1)
+    with pytest.raises(ValueError, match="run: holds no recorded steps"):
+        attacks.gradient(run, [0])

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from leakcore import attacks, datasets, dpsgd
+
+DATA = datasets.digits()
+KNOWN, REST = DATA.split(60, seed=0)
+SHADOW, TARGETS = REST.split(700, seed=1)
+
+
+def _ensemble(noise: float) -> dpsgd.Ensemble:
+    return dpsgd.Ensemble(
+        (64, 10), noise_multiplier=noise, max_grad_norm=0.1, learning_rate=20, steps=10, initialisation="fixed", seed=0
+    )
+
+
+def _attack(noise: float, **more) -> tuple[attacks.Reconstructor, np.ndarray]:
+    ensemble = _ensemble(noise)
+    shadows = attacks.shadow_models(ensemble, KNOWN.features, KNOWN.labels, SHADOW.features, SHADOW.labels)
+    found = attacks.reconstructor(shadows, SHADOW.features, **{"hidden": (128,), "epochs": 20} | more)
+    error = attacks.mean_squared_error(found.reconstruct(shadows[630:]), SHADOW.features[630:]).mean()
+    assert found.held_out == pytest.approx(error, rel=1e-5)
+    seen = attacks.shadow_models(
+        ensemble, KNOWN.features, KNOWN.labels, TARGETS.features[:200], TARGETS.labels[:200], first_run=10_000
+    )
+    return found, seen
+
+
+def test_the_final_model_tells_the_point_without_noise_and_not_with_it() -> None:
+    blind = np.square(TARGETS.features[:200] - SHADOW.features.mean(axis=0)).mean()
+    found, seen = _attack(0.0)
+    error = attacks.mean_squared_error(found.reconstruct(seen), TARGETS.features[:200]).mean()
+    assert error < blind / 2
+    assert found.losses[-1] < found.losses[0]
+    drowned, seen = _attack(20.0)
+    assert attacks.mean_squared_error(drowned.reconstruct(seen), TARGETS.features[:200]).mean() > blind * 0.9
+
+
+def test_shadow_models_are_runs_of_the_ensemble_whatever_the_range() -> None:
+    ensemble = _ensemble(1.0)
+    whole = attacks.shadow_models(ensemble, KNOWN.features, KNOWN.labels, SHADOW.features[:50], SHADOW.labels[:50])
+    part = attacks.shadow_models(
+        ensemble, KNOWN.features, KNOWN.labels, SHADOW.features[33:50], SHADOW.labels[33:50], first_run=33
+    )
+    assert (whole[33:] == part).all()
+    assert whole.shape == (50, 650)
+
+
+def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_survives_a_file(tmp_path) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    found, seen = _attack(0.0, epochs=2)
+    again, _ = _attack(0.0, epochs=2)
+    assert torch.equal(before, torch.get_rng_state())
+    assert (found.weights == again.weights).all()
+    np.savez(tmp_path / "kept.npz", **found.state())
+    with np.load(tmp_path / "kept.npz", allow_pickle=False) as kept:
+        loaded = attacks.Reconstructor.from_state(kept)
+    assert (loaded.reconstruct(seen) == found.reconstruct(seen)).all()
+    assert loaded.layers == (650, 128, 64)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: attacks.reconstructor(np.zeros((3, 2)), np.zeros((4, 2))), ValueError, "must have the same rows"),
+        (lambda: attacks.reconstructor(np.zeros(3), np.zeros((3, 2))), ValueError, r"parameters.shape=\(3,\)"),
+        (lambda: attacks.reconstructor([["a"]], [[1.0]]), TypeError, "parameters.dtype=<U1"),
+        (
+            lambda: attacks.reconstructor(np.full((3, 2), np.nan), np.zeros((3, 2))),
+            ValueError,
+            "parameters: must be fi",
+        ),
+        (lambda: attacks.reconstructor(np.zeros((3, 2)), np.zeros((3, 2)), epochs=0), ValueError, "epochs=0"),
+        (lambda: attacks.reconstructor(np.zeros((3, 2)), np.zeros((3, 2)), held_out=1), ValueError, "held_out=1"),
+        (
+            lambda: attacks.shadow_models(_ensemble(1), KNOWN.features, KNOWN.labels, np.zeros((2, 64)), [0]),
+            ValueError,
+            r"points.shape=\(2, 64\), labels.shape=\(1,\)",
+        ),
+    ],
+)
+def test_errors(call, error, message) -> None:
+    with pytest.raises(error, match=message):
+        call()
