@@ -23,8 +23,8 @@ CASES = {
     "radius": (TURNS, lambda t: mpmath.sqrt(-2 * mpmath.log((t + 0.5) / 2**32))),
 }
 SINGLE = {"cos_turn_float": (2**0.5, 2.5e-7), "sin_turn_float": (2**0.5, 2.5e-7), "radius_float": (0.5**0.5, 3e-7)}
-"""The float32 twin is this multiple of the float64 function; its largest absolute error: two ulps of a result up to 1.41
-and a polynomial's 5e-8, and one ulp of a result up to 4.8."""
+"""The float32 twin is this multiple of the float64 function; its largest absolute error: two ulps of a result up to
+1.41 and a polynomial's 5e-8, and one ulp of a result up to 4.8."""
 
 
 @pytest.mark.parametrize("name", CASES)
