@@ -131,9 +131,11 @@ py::object clip_and_noise(const std::vector<View>& grads, const std::vector<View
   return dispatch(args, clip_and_noise_cpu, clip_and_noise_cuda);
 }
 
-py::object clip_scores(const View& grads, const View& observed, int64_t num_rows, int64_t num_observed, uint64_t dots,
-                       uint64_t norms, double max_grad_norm, bool check_finite, const Place& place, const Plan& plan) {
+py::object clip_scores(const View& grads, const View& observed, int64_t num_runs, int64_t num_rows,
+                       int64_t num_observed, uint64_t dots, uint64_t norms, double max_grad_norm, bool check_finite,
+                       const Place& place, const Plan& plan) {
   ClipScoresArgs args;
+  args.num_runs = num_runs;
   args.num_rows = num_rows;
   args.num_observed = num_observed;
   args.grads = rows_of(grads);

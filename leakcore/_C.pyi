@@ -34,6 +34,7 @@ def clip_and_noise(
 def clip_scores(
     grads: _View,
     observed: _View,
+    num_runs: int,
     num_rows: int,
     num_observed: int,
     dots: int,

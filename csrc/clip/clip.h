@@ -30,16 +30,17 @@ struct ClipArgs {
   Schedule schedule;
 };
 
-// dots[m][i] = ⟨g_i·min(1, C/‖g_i‖), o_m⟩ and norms[i] = ‖g_i‖, in one read of the gradients.
+// dots[run][m][i] = ⟨g_i·min(1, C/‖g_i‖), o_m⟩ and norms[run][i] = ‖g_i‖, in one read of the gradients.
 struct ClipScoresArgs {
+  int64_t num_runs = 1;
   int64_t num_rows = 0;
   int64_t num_observed = 0;
   Rows grads;
   Rows observed;
-  double* dots = nullptr;   // [num_observed][num_rows]
-  double* norms = nullptr;  // [num_rows], before clipping
+  double* dots = nullptr;   // [num_runs][num_observed][num_rows]
+  double* norms = nullptr;  // [num_runs][num_rows], before clipping
   double max_grad_norm = 1.0;
-  bool check_finite = true;  // index = row
+  bool check_finite = true;  // index = run·num_rows + row
   Device device;
   Schedule schedule;
 };
