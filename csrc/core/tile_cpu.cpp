@@ -86,7 +86,11 @@ void load(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t cou
 template <class T>
 void store(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, const double* in) {
   runs<T>(rows, run, row, first, count, [&](T* out, int64_t stride, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) out[i * stride] = static_cast<T>(in[i]);
+    if (stride == 1) {
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(in[i]);
+    } else {
+      for (int64_t i = 0; i < n; ++i) out[i * stride] = static_cast<T>(in[i]);
+    }
     in += n;
   });
 }

@@ -27,7 +27,7 @@ class Clipped:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores:
-    """dots: ⟨clip_C(g_i), o_m⟩, `(M, n)` or `(n,)`. norms: ‖clip_C(g_i)‖, `(n,)`."""
+    """dots: ⟨clip_C(g_i), o_m⟩, `(M, n)` or `(n,)`. norms: ‖clip_C(g_i)‖, `(n,)`. With runs, both have them in front."""
 
     dots: Any
     norms: Any
@@ -152,7 +152,7 @@ def clip_and_noise(
 
 
 def _lone_rows(array: _arrays.Array, batched: bool) -> _arrays.View:
-    """A sum or a noise: one row per run."""
+    """A sum, a noise or a lone observation: one row per run."""
     values = array.values
     run = values.strides[0] // values.itemsize if batched else 0
     lead = 1 if batched else 0
@@ -223,13 +223,15 @@ def clip_scores(grads: Any, observed: Any, max_grad_norm: float, *, check_finite
     The prior-aware attacks of Hayes, Mahloujifar and Balle (2023, Algorithms 2 and 3 and Appendix G) are functions of
     these two arrays.
 
-    grads: `(n, D)`, one candidate per row. observed: `(M, D)`, or `(D,)` for one observation. NumPy, torch or DLPack
-        from the same library; float16, bfloat16, float32 or float64; any strides, never copied.
+    grads: `(n, D)`, one candidate per row. observed: `(M, D)`, or `(D,)` for one observation. Or a batch of runs,
+        `(runs, n, D)` with `(runs, M, D)`, or `(runs, D)` for one observation each. NumPy, torch or DLPack from the
+        same library; float16, bfloat16, float32 or float64; any strides, never copied.
     max_grad_norm: C in (0, ∞).
     check_finite: True (the default on the CPU) raises for a row of either array that is not finite.
 
-    Returns `.dots`: `(M, n)`, or `(n,)` for one observation; `.norms`: `(n,)`, after clipping. float64 if either input
-    is float64, otherwise float32; accumulated in float64 and rounded once. The bits do not depend on threads.
+    Returns `.dots`: `(M, n)`, or `(n,)` for one observation; `.norms`: `(n,)`, after clipping; with runs, `(runs, …)`.
+    float64 if either input is float64, otherwise float32; accumulated in float64 and rounded once. The bits do not
+    depend on threads, nor on what other runs and rows are in the call.
 
     Raises ValueError or TypeError, naming the argument, for C ≤ 0, wrong shapes, different D, integer types, mixed
     libraries, tensors that require grad, arrays on a CUDA device in a CPU-only build, non-finite rows (with their
@@ -239,22 +241,29 @@ def clip_scores(grads: Any, observed: Any, max_grad_norm: float, *, check_finite
     g = _arrays.read(kernel, "grads", grads)
     o = _arrays.read(kernel, "observed", observed)
     _arrays.same_library(kernel, g, o)
-    if g.values.ndim != 2:
-        raise ValueError(f"{kernel}: grads has shape {g.shape}: must be (n, D)")
-    if o.values.ndim not in (1, 2):
-        raise ValueError(f"{kernel}: observed has shape {o.shape}: must be (M, D) or (D,)")
-    if o.shape[-1] != g.shape[1]:
-        raise ValueError(f"{kernel}: observed has {o.shape[-1]} columns and grads {g.shape[1]}: must be the same D")
+    if g.values.ndim not in (2, 3):
+        raise ValueError(f"{kernel}: grads has shape {g.shape}: must be (n, D) or (runs, n, D)")
+    batched = g.values.ndim == 3
+    lead = int(batched)
+    if o.values.ndim not in (lead + 1, lead + 2):
+        allowed = "(runs, M, D) or (runs, D)" if batched else "(M, D) or (D,)"
+        raise ValueError(f"{kernel}: observed has shape {o.shape}: must be {allowed}")
+    if o.shape[-1] != g.shape[-1]:
+        raise ValueError(f"{kernel}: observed has {o.shape[-1]} columns and grads {g.shape[-1]}: must be the same D")
+    if batched and o.shape[0] != g.shape[0]:
+        raise ValueError(f"{kernel}: observed has {o.shape[0]} runs and grads {g.shape[0]}: must be the same")
     clip = _validate.positive(max_grad_norm=max_grad_norm)
     if check_finite is not None and not isinstance(check_finite, (bool, np.bool_)):
         raise TypeError(f"{kernel}: check_finite={check_finite!r}: must be True, False or None")
-    single = o.values.ndim == 1
-    n, m = g.shape[0], 1 if single else o.shape[0]
-    dots = np.empty((m, n), dtype=np.float64)
-    norms = np.empty(n, dtype=np.float64)
+    single = o.values.ndim == lead + 1
+    runs, n = (g.shape[0] if batched else 1), g.shape[-2]
+    m = 1 if single else o.shape[-2]
+    dots = np.empty((runs, m, n), dtype=np.float64)
+    norms = np.empty((runs, n), dtype=np.float64)
     bad = _C.clip_scores(
-        _arrays.rows_view(g, 1),
-        _arrays.rows_view(o, 0 if single else 1),
+        _arrays.rows_view(g, lead + 1),
+        _lone_rows(o, batched) if single else _arrays.rows_view(o, lead + 1),
+        runs,
         n,
         m,
         _arrays.address(dots),
@@ -265,17 +274,24 @@ def clip_scores(grads: Any, observed: Any, max_grad_norm: float, *, check_finite
         _threads.plan(),
     )
     if bad is not None:
+        run, row = divmod(bad[0], n)
+        where = f"run {run}, row {row}" if batched else f"row {row}"
         raise ValueError(
-            f"{kernel}: grads row {bad[0]} has norm {norms[bad[0]]}: must be finite (check_finite=False lets it pass)"
+            f"{kernel}: grads {where} has norm {norms[run, row]}: must be finite (check_finite=False lets it pass)"
         )
     if check_finite is not False and n > 0 and not np.isfinite(dots).all():
-        row = int(np.argmin(np.isfinite(dots).all(axis=1)))
-        where = "observed" if single else f"observed row {row}"
+        run, row = (int(k) for k in np.argwhere(~np.isfinite(dots).all(axis=2))[0])
+        which = ([f"run {run}"] if batched else []) + ([] if single else [f"row {row}"])
+        where = " ".join(["observed", ", ".join(which)]).rstrip()
         raise ValueError(
             f"{kernel}: {where} gives a score that is not finite: must be finite (check_finite=False lets it pass)"
         )
+    if single:
+        dots = dots[:, 0]
+    if not batched:
+        dots, norms = dots[0], norms[0]
     dtype = np.result_type(g.result_dtype, o.result_dtype)
     with np.errstate(over="ignore"):
-        shown = (dots[0] if single else dots).astype(dtype, copy=False)
+        shown = dots.astype(dtype, copy=False)
         clipped = np.minimum(norms, clip).astype(dtype, copy=False)
     return Scores(dots=_arrays.wrap(shown, g.origin), norms=_arrays.wrap(clipped, g.origin))
