@@ -1,160 +1,171 @@
-"""Timing that can be compared: all contenders in one process, interleaved, medians with their spread.
+"""Runs cases: worker processes, rounds that take every contender in turn, medians with their spread.
 
-Machines drift (turbo, neighbours), so a ratio is taken only between times of the same round, and the spread says how
-far to trust it.
+Machines drift (turbo, neighbours), so a ratio is the median over rounds of two times of the same round, and the spread
+says how far to trust it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-OURS = "leakcore"
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One claim of speed: who does the same job, and what the hardware allows."""
-
-    name: str
-    what: str
-    contenders: dict[str, Callable[[], Any]]
-    limit_seconds: float
-    limit: str
-    """What `limit_seconds` is: the least time this machine needs, and for what."""
+from bench import environment
+from bench.case import Case, Contender, Rates
 
 
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """Seconds per round of one contender, and the median over rounds of its time over ours."""
+class Process:
+    """A worker, and the requests it answers."""
 
-    seconds: list[float]
-    ratio: float
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.seconds)
-
-    @property
-    def spread(self) -> float:
-        """Half the range of the middle half, relative to the median."""
-        low, high = np.percentile(self.seconds, [25, 75])
-        return float(high - low) / 2 / self.median
-
-
-def measure(case: Case, rounds: int, seconds: float) -> dict[str, Timing]:
-    """Every contender once per round, until `rounds` or `seconds` are used up (three rounds at least)."""
-    names = list(case.contenders)
-    for name in names:
-        case.contenders[name]()
-    taken: dict[str, list[float]] = {name: [] for name in names}
-    start = time.perf_counter()
-    for r in range(rounds):
-        if r >= 3 and time.perf_counter() - start > seconds:
-            break
-        for name in names[r % len(names) :] + names[: r % len(names)]:
-            begin = time.perf_counter()
-            case.contenders[name]()
-            taken[name].append(time.perf_counter() - begin)
-    ours = taken[OURS]
-    return {
-        name: Timing(times, statistics.median(t / o for t, o in zip(times, ours, strict=True)))
-        for name, times in taken.items()
-    }
-
-
-def best(run: Callable[[], Any], repeats: int = 7) -> float:
-    """The shortest of a few runs: what the hardware can do, not what it usually does."""
-    run()
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - begin)
-    return min(times)
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """What this machine can do, measured now with all its threads."""
-
-    read_bytes_per_second: float
-    flops: float
-
-    @staticmethod
-    def measured() -> Limits:
-        long = np.ones(16_000_000)
-        square = np.random.default_rng(0).standard_normal((1200, 1200))
-        return Limits(
-            read_bytes_per_second=long.nbytes / best(lambda: np.dot(long, long)),
-            flops=2 * 1200**3 / best(lambda: square @ square),
+    def __init__(self, device: str, quick: bool, tier: str = "") -> None:
+        command = [sys.executable, "-m", "bench.worker", device, "quick" if quick else "full"]
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment.of_process(tier)
         )
 
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self._child.stdin.flush()
+        line = self._child.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a worker process ended while it did {do} {arguments}; its message is above")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(f"{do} {arguments}: {answer['error']}")
+        return answer
 
-def machine() -> dict[str, Any]:
-    """What a reader needs to know before comparing with another machine."""
-    from leakcore import kernels
-
-    model = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), model)
-    versions = {name: sys.modules[name].__version__ for name in ("numpy", "scipy", "torch") if name in sys.modules}
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    return {
-        "cpu": model,
-        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "versions": versions,
-        "commit": commit,
-        "load": os.getloadavg()[0],
-        "leakcore": kernels.build_info(),
-    }
+    def close(self) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait(30)
 
 
-def show(case: Case, timings: dict[str, Timing]) -> None:
-    """One table per case."""
-    print(f"\n{case.name}: {case.what}")
-    print(f"  {'':28}{'median':>10}  {'±':>4}  {'× ours':>7}  {'of limit':>8}")
-    for name, t in timings.items():
-        share = case.limit_seconds / t.median
-        print(f"  {name:28}{_time(t.median):>10}  {t.spread:4.0%}  {t.ratio:7.2f}  {share:8.0%}")
-    print(f"  limit {_time(case.limit_seconds)}: {case.limit}")
+class Bench:
+    """The workers of one run, one per instruction tier, started when a case first needs them."""
 
+    def __init__(self, device: str = "cpu", quick: bool = False) -> None:
+        self.device = device
+        self.quick = quick
+        self._processes: dict[str, Process] = {}
+        self._rates: dict[tuple[str, int], Rates] = {}
+        self.readers: dict[str, str] = {}
+        self.facts = self.process("").ask("facts")
 
-def _time(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+    def process(self, tier: str) -> Process:
+        if tier not in self._processes:
+            self._processes[tier] = Process(self.device, self.quick, tier)
+        return self._processes[tier]
 
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.close()
 
-def write(path: Path, limits: Limits, results: dict[str, tuple[Case, dict[str, Timing]]]) -> None:
-    """All rounds and the machine's facts as JSON."""
-    cases = {
-        name: {
-            "what": case.what,
-            "limit_seconds": case.limit_seconds,
+    def rates(self, tier: str, threads: int) -> Rates:
+        """Of a tier's loops, with the bandwidth of the widest tier."""
+        if (tier, threads) not in self._rates:
+            answer = self.process(tier).ask("rates", threads=threads, streaming=not tier)
+            if tier:
+                self._rates[tier, threads] = {**self.rates("", threads), **answer["rates"]}
+            else:
+                self._rates["", threads] = answer["rates"]
+                self.readers[str(threads)] = answer["reader"]
+        return self._rates[tier, threads]
+
+    def limits(self) -> dict[str, Any]:
+        """All rates measured so far, for the report."""
+        shown = {f"{tier or self.facts['leakcore']['simd']}, {n} threads": r for (tier, n), r in self._rates.items()}
+        return {"per_second": shown, "reader": self.readers}
+
+    def run(self, case: Case) -> dict[str, Any]:
+        """Times of every contender that this machine can run, as the report and the JSON hold them."""
+        tiers = self.facts["leakcore"]["simd_available"]
+        usable = [
+            c for c in case.contenders if c.threads <= environment.processors() and (not c.tier or c.tier in tiers)
+        ]
+        absent: dict[str, str] = {}
+        for tier in dict.fromkeys(c.tier for c in usable):
+            names = [c.name for c in usable if c.tier == tier]
+            absent |= self.process(tier).ask("build", case=case.key, contenders=names)["absent"]
+        present = [c for c in usable if c.name not in absent]
+        taken = self._rounds(case, present)
+        rows = {}
+        for contender in usable:
+            if contender.name in absent:
+                rows[contender.name] = {"absent": absent[contender.name], "threads": contender.threads}
+            else:
+                rows[contender.name] = self._row(case, contender, taken)
+        result = {
+            "kernel": case.kernel,
+            "size": case.size,
+            "unit": case.unit,
             "limit": case.limit,
-            "contenders": {
-                who: {"median": t.median, "spread": t.spread, "ratio_to_ours": t.ratio, "seconds": t.seconds}
-                for who, t in timings.items()
-            },
+            "contenders": rows,
+            "extra": self.process("").ask("extra", case=case.key)["table"] if case.extra else [],
         }
-        for name, (case, timings) in results.items()
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"schema": "leakcore.bench/1", "machine": machine(), "limits": dataclasses.asdict(limits), "cases": cases}
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        for tier in dict.fromkeys(c.tier for c in usable):
+            self.process(tier).ask("forget")
+        if case.memory and not self.quick and self.device == "cpu":
+            for contender in present:
+                rows[contender.name]["peak_bytes"] = self._memory(case, contender)
+        return result
+
+    def _rounds(self, case: Case, present: list[Contender]) -> dict[str, list[float]]:
+        """Every contender once per round, from another one on in each, until the case's time is used up."""
+        most, least = (3, 2) if self.quick else (15, 3)
+        allowed = case.seconds / 5 if self.quick else case.seconds
+        taken: dict[str, list[float]] = {c.name: [] for c in present}
+        start = time.perf_counter()
+        for r in range(most):
+            if r >= least and time.perf_counter() - start > allowed:
+                break
+            at = r % max(len(present), 1)
+            for contender in present[at:] + present[:at]:
+                taken[contender.name].append(
+                    self.process(contender.tier).ask("time", contender=contender.name)["seconds"]
+                )
+        return taken
+
+    def _row(self, case: Case, contender: Contender, taken: dict[str, list[float]]) -> dict[str, Any]:
+        seconds = taken[contender.name]
+        middle = statistics.median(seconds)
+        limit = (contender.floor or case.floor)(self.rates(contender.tier, contender.threads))
+        beside = contender.beside
+        return {
+            "threads": contender.threads,
+            "tier": (contender.tier or self.facts["leakcore"]["simd"]) if contender.ours else "",
+            "median": middle,
+            "spread": spread(seconds),
+            "per_unit": middle / case.work,
+            "beside": beside,
+            "ratio": ratio(seconds, taken[beside]) if beside in taken else None,
+            "limit_seconds": limit,
+            "of_limit": None if limit is None else limit / middle,
+            "share": contender.share,
+            "seconds": seconds,
+        }
+
+    def _memory(self, case: Case, contender: Contender) -> int | None:
+        process = Process(self.device, self.quick, contender.tier)
+        try:
+            found = process.ask("memory", case=case.key, contender=contender.name)["bytes"]
+        finally:
+            process.close()
+        return None if found is None else int(found)
+
+
+def spread(seconds: list[float]) -> float:
+    """Half the distance between the quartiles, relative to the median."""
+    if len(seconds) < 2:
+        return 0.0
+    low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return (high - low) / 2 / middle
+
+
+def ratio(theirs: list[float], ours: list[float]) -> float:
+    """The median over rounds of their time over ours."""
+    return statistics.median(t / o for t, o in zip(theirs, ours, strict=True))

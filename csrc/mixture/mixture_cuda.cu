@@ -3,6 +3,12 @@
 
 namespace leakcore {
 
+int64_t mixture_log_ratio_cuda_scratch(const MixtureLogRatioArgs&) {
+  return 0;
+}
+int64_t mixture_tail_cuda_scratch(const MixtureTailArgs&) {
+  return 0;
+}
 Status mixture_log_ratio_cuda(const MixtureLogRatioArgs&) {
   return {Code::not_implemented, "mixture_log_ratio"};
 }

@@ -4,112 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, wait
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore import _validate as check
 from leakcore import kernels
-from leakcore._results import Assumptions, Result, jsonable
-from leakcore.attacks._prior_aware import prior_aware
+from leakcore.attacks import _prior_aware, _scores
+from leakcore.attacks._game_result import COUNTS, FIXED_POINT, ReconstructionGame, result
 from leakcore.dpsgd import _inputs
-from leakcore.numerics._binomial import clopper_pearson
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble
 
 _PORTION = 1024
-"""Runs trained per call of the ensemble: 32 blocks, whose candidates and scores fit in tens of megabytes."""
-_COUNTS = ("hits", "undecided", "clipped", "gradients", "cosine_units")
-_FIXED_POINT = 2**40
-"""Cosines are summed as integers of this unit, so that partial results merge to the same bits in any order."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class ReconstructionGame(Result):
-    """Success rate of the prior-aware attack over independent runs, with its Clopper–Pearson interval.
-
-    value = hits/trials estimates the success probability of *this* attack over everything the game draws (prior,
-    target, initial parameters, batches, noise); `interval` holds it with probability `confidence`. It is kind
-    "estimate": what a better attack achieves it does not say.
-
-    hits, trials: integers. undecided: trials in which two candidates shared the best score; they count as misses, so a
-        guess among them could add at most `undecided` hits.
-    prior_size: n; chance is 1/n.
-    clipped, gradients: how many of the candidates' gradients, over all runs, steps and candidates, had norm C after
-        clipping, and how many there were. Unclipped gradients are weaker signals than the bound assumes.
-    cosine_units: Σ over runs of round(2⁴⁰ · the run's mean cosine between a candidate's gradient and the nearest other
-        candidate's). Near ones are hard to tell apart; the orthogonal curve assumes 0.
-    run_ranges: [first, stop) of the runs counted, sorted, disjoint.
-    settings: everything that defines the game; games merge only where it is equal.
-    """
-
-    schema: ClassVar[str] = "leakcore.reconstruction_game/1"
-
-    hits: int
-    trials: int
-    undecided: int
-    prior_size: int
-    clipped: int
-    gradients: int
-    cosine_units: int
-    run_ranges: tuple[tuple[int, int], ...]
-    settings: Mapping[str, Any]
-
-    @property
-    def clipped_share(self) -> float:
-        """Share of the candidates' gradients that clipping shortened to C; NaN without steps."""
-        return self.clipped / self.gradients if self.gradients else float("nan")
-
-    @property
-    def nearest_cosine(self) -> float:
-        """Cosine between a candidate's gradient and the nearest other's, mean over all of them; NaN without steps."""
-        return self.cosine_units / (_FIXED_POINT * self.trials) if self.gradients else float("nan")
-
-    def merge(self, other: ReconstructionGame) -> ReconstructionGame:
-        """The game over both sets of runs: exactly what one call over their union returns.
-
-        ValueError where the settings differ or a run would count twice.
-        """
-        if not isinstance(other, ReconstructionGame):
-            raise TypeError(f"other={type(other).__name__}: must be a ReconstructionGame")
-        for key in sorted(self.settings.keys() | other.settings.keys()):
-            ours, theirs = self.settings.get(key), other.settings.get(key)
-            if ours != theirs:
-                raise ValueError(f"other: {key}={theirs!r} there, {ours!r} here: only equal games merge")
-        return _result(
-            self.settings,
-            _joined(self.run_ranges + other.run_ranges),
-            hits=self.hits + other.hits,
-            undecided=self.undecided + other.undecided,
-            clipped=self.clipped + other.clipped,
-            gradients=self.gradients + other.gradients,
-            cosine_units=self.cosine_units + other.cosine_units,
-        )
-
-    def state(self) -> dict[str, Any]:
-        """What `from_state` needs to rebuild this result, JSON-ready: the integers, the runs and the settings."""
-        return {
-            "schema": self.schema,
-            "settings": jsonable(self.settings),
-            "run_ranges": [list(r) for r in self.run_ranges],
-            **{name: getattr(self, name) for name in _COUNTS},
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> ReconstructionGame:
-        """The result that `state` was taken from, also after a trip through JSON; ValueError if it cannot be one."""
-        if state.get("schema") != cls.schema:
-            raise ValueError(f"state: schema={state.get('schema')!r}: must be {cls.schema!r}")
-        settings = dict(state["settings"])
-        settings["layers"] = tuple(settings["layers"])
-        ranges = tuple((check.integer(0, run=low), check.integer(0, run=high)) for low, high in state["run_ranges"])
-        counts = {name: check.integer(**{name: state[name]}) for name in _COUNTS}
-        trials = sum(high - low for low, high in ranges)
-        if not (0 <= counts["hits"] <= counts["hits"] + counts["undecided"] <= trials):
-            raise ValueError(f"state: {counts} over {trials} runs: hits and undecided must not exceed the runs")
-        return _result(settings, _joined(ranges), **counts)
+"""Runs trained per call of the ensemble: 32 blocks, whose parameters fit in tens of megabytes."""
+_TASK = 128
+"""Runs per task of an executor: seconds of work for the papers' settings."""
+_COSINES = 256
+"""Up to this many candidates all pairs' cosines cost less than the scores themselves."""
 
 
 def reconstruction_game(
@@ -120,109 +36,252 @@ def reconstruction_game(
     pool_labels: Any,
     *,
     prior_size: int = 10,
+    prior: Any = None,
     runs: int = 1000,
     first_run: int = 0,
     method: str = "auto",
     subtract_known: bool = True,
+    nearest_cosines: bool | None = None,
     confidence: float = 0.95,
     num_threads: int | None = None,
+    executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> ReconstructionGame:
-    """Play the game of Hayes et al. 2023 (Section 3.4, Algorithms 2 and 3) in each of `runs` independent runs.
+    """Play the game of Hayes et al. 2023 (Section 3.4, Algorithms 2 and 3, Appendix G) in `runs` independent runs.
 
-    In each run: draw `prior_size` distinct rows of the pool and make one of them, uniformly, the target; train with
-    DP-SGD on the known rows and the target; the attacker, who sees every released gradient, knows the known rows,
-    which of them were in each batch, and the candidates, guesses the target by `prior_aware`; count.
+    In each run: draw `prior_size` distinct rows of the pool and make one of them the target; train with DP-SGD on the
+    known rows and the target; the attacker, who sees every released gradient, knows the known rows, which of them were
+    in each batch, and the candidates, guesses the target by `prior_aware`; count. The scores are carried along step by
+    step: no gradient is stored, and memory depends neither on the number of runs nor on the number of steps.
 
     Args:
         ensemble: the mechanism; its seed seeds the game. Every run has its own initial parameters unless the ensemble
             says `initialisation="fixed"`.
         known_features, known_labels: D₋, (rows, inputs) and (rows,). pool_features, pool_labels: where candidates come
             from; rows held out from D₋, at least `prior_size` of them.
-        prior_size: n ≥ 2. runs ≥ 1, first_run ≥ 0: the range of runs to play. Multiples of 32 waste nothing.
-        method, subtract_known: see `prior_aware` and `dpsgd.Ensemble.run`.
+        prior_size: n ≥ 2. prior: None, or the (n,) probabilities with which the first, second, … candidate drawn is the
+            target, known to the attacker (method "likelihood").
+        runs ≥ 1, first_run ≥ 0: the range of runs to play. Multiples of 32 waste nothing.
+        method: see `prior_aware`. subtract_known: see `dpsgd.Ensemble.run`; False is the weaker attacker of Appendix E.
+        nearest_cosines: measure how close candidates' gradients are; None: if there are at most 256 candidates.
         confidence: of the interval, in (0, 1). num_threads, progress: as in `dpsgd.Ensemble.run`.
+        executor: ranges of 128 runs go to its workers, each using `num_threads` threads (None: one).
 
     Resume and shards: results over disjoint ranges `merge` to exactly what one call over all of them returns, since
-    run r is a pure function of (seed, r) and the data, and all sums are integers. Adjacency: add/remove (the target is
-    there or not).
+    run r is a pure function of (seed, r) and the data, and all sums are integers; for the same reason threads and
+    workers change nothing. Adjacency: add/remove (the target is there or not).
 
     Raises ValueError or TypeError that names argument, value and what is allowed.
     """
-    n = check.integer(2, None, prior_size=prior_size)
+    games = reconstruction_games(
+        ensemble,
+        known_features,
+        known_labels,
+        pool_features,
+        pool_labels,
+        methods=(method,),
+        prior_size=prior_size,
+        prior=prior,
+        runs=runs,
+        first_run=first_run,
+        subtract_known=subtract_known,
+        nearest_cosines=nearest_cosines,
+        confidence=confidence,
+        num_threads=num_threads,
+        executor=executor,
+        progress=progress,
+    )
+    return games[method]
+
+
+def reconstruction_games(
+    ensemble: Ensemble,
+    known_features: Any,
+    known_labels: Any,
+    pool_features: Any,
+    pool_labels: Any,
+    *,
+    methods: Sequence[str] = _scores.METHODS,
+    prior_size: int = 10,
+    prior: Any = None,
+    runs: int = 1000,
+    first_run: int = 0,
+    subtract_known: bool = True,
+    nearest_cosines: bool | None = None,
+    confidence: float = 0.95,
+    num_threads: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> dict[str, ReconstructionGame]:
+    """`reconstruction_game` for several attacks on the same runs: the result of each of `methods`, by its name.
+
+    Training costs far more than attacking, so three attacks cost little more than one; and as they see the same
+    gradients, their difference is measured more sharply than on runs of their own. Each interval holds by itself, not
+    all at once: do not quote the best of several without a correction.
+    """
+    game, settings = _checked(
+        ensemble, (known_features, known_labels), (pool_features, pool_labels), methods, prior_size, prior,
+        subtract_known, nearest_cosines, confidence, num_threads,
+    )  # fmt: skip
     count = check.integer(1, None, runs=runs)
     first = check.integer(0, 2**62, first_run=first_run)
-    which = check.one_of("auto", "sum", "top", method=method)
+    totals = {name: dict.fromkeys(COUNTS, 0) for name in game.methods}
+    for part, done in _played(game, first, count, executor, progress):
+        for name, counts in part.items():
+            for key, value in counts.items():
+                totals[name][key] += value
+        if progress is not None and done is not None:
+            progress(done, count)
+    ranges = ((first, first + count),)
+    return {name: result({**settings, "method": which}, ranges, **totals[name]) for name, which in game.methods.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Game:
+    """The checked game. methods: what each was called, to what it is ("auto" resolved)."""
+
+    ensemble: Ensemble
+    known: _inputs.Samples
+    pool: _inputs.Samples
+    methods: dict[str, str]
+    prior_size: int
+    prior: tuple[float, ...] | None
+    subtract_known: bool
+    nearest_cosines: bool
+    num_threads: int | None
+
+
+_Counts = dict[str, dict[str, int]]
+
+
+def _checked(
+    ensemble: Ensemble, known_given: tuple[Any, Any], pool_given: tuple[Any, Any], methods: Sequence[str],
+    prior_size: int, prior: Any, subtract_known: bool, nearest_cosines: bool | None, confidence: float,
+    num_threads: int | None,
+) -> tuple[_Game, dict[str, Any]]:  # fmt: skip
+    """The game, and the settings that results must share to merge (all but the method)."""
+    n = check.integer(2, None, prior_size=prior_size)
+    if isinstance(methods, str) or not methods:
+        raise ValueError(f"methods={methods!r}: must be a sequence of at least one method")
+    named = [check.one_of("auto", *_scores.METHODS, method=name) for name in methods]
     level = check.open_probability(confidence=confidence)
     layers, dtype = ensemble.layers, ensemble.dtype
-    known = _inputs.samples(known_features, known_labels, name="known_", layers=layers, dtype=dtype)
-    pool = _inputs.samples(pool_features, pool_labels, name="pool_", layers=layers, dtype=dtype)
+    known = _inputs.samples(*known_given, name="known_", layers=layers, dtype=dtype)
+    pool = _inputs.samples(*pool_given, name="pool_", layers=layers, dtype=dtype)
     if pool.rows < n:
         raise ValueError(f"prior_size={n}: must be at most the {pool.rows} rows of pool_features")
-    if which == "auto":
-        which = "sum" if ensemble.sample_rate == 1 else "top"
+    weights = None
+    if prior is not None:
+        _prior_aware.log_prior(np.atleast_1d(prior), n)
+        weights = tuple(float(p) for p in np.asarray(prior, dtype=np.float64))
+    resolved = {name: _prior_aware.resolve(name, ensemble.sample_rate, prior) for name in named}
+    for which in resolved.values():
+        _rule(ensemble, which)
+        if prior is not None and which != "likelihood":
+            raise ValueError(f"prior: given, but method={which!r} takes all candidates as equally likely")
+    cosines = n <= _COSINES if nearest_cosines is None else bool(nearest_cosines)
+    game = _Game(ensemble, known, pool, resolved, n, weights, subtract_known, cosines, num_threads)
     settings = {
         **ensemble.settings(),
         "prior_size": n,
-        "method": which,
+        "prior": None if weights is None else list(weights),
         "subtract_known": subtract_known,
+        "nearest_cosines": cosines,
         "confidence": level,
         "known_rows": known.rows,
         "data": _digest(known.features, known.labels, pool.features, pool.labels),
     }
-    hits = undecided = clipped = gradients = cosine_units = 0
-    bound = np.dtype(dtype).type(ensemble.max_grad_norm)
-    for start in range(first, first + count, _PORTION):
-        portion = min(_PORTION, first + count - start)
-        candidates, target = _draw(ensemble.seed, start, portion, n, pool.rows)
-        hidden = np.take_along_axis(candidates, target[:, None], axis=1)
+    return game, settings
 
-        def report(done: int, total: int, before: int = start - first) -> None:
-            if progress is not None:
-                progress(before + done, count)
 
-        trained = ensemble.run(
-            known.features,
-            known.labels,
-            runs=portion,
-            first_run=start,
-            extra_features=pool.features[hidden],
-            extra_labels=pool.labels[hidden],
-            candidate_features=pool.features[candidates],
-            candidate_labels=pool.labels[candidates],
-            subtract_known=subtract_known,
-            candidate_cosines=True,
-            num_threads=num_threads,
-            progress=report,
-        )
-        assert trained.dots is not None
-        assert trained.norms is not None
-        assert trained.cosine is not None
-        guess = prior_aware(
-            trained.dots, max_grad_norm=ensemble.max_grad_norm, sample_rate=ensemble.sample_rate, method=which
-        )
-        hits += int((guess.index == target).sum())
-        undecided += int(guess.undecided.sum())
-        clipped += int((trained.norms >= bound).sum())
-        gradients += trained.norms.size
-        cosine_units += sum(round(float(c) * _FIXED_POINT) for c in trained.cosine)
-    return _result(
-        settings,
-        ((first, first + count),),
-        hits=hits,
-        undecided=undecided,
-        clipped=clipped,
-        gradients=gradients,
-        cosine_units=cosine_units,
+def _rule(ensemble: Ensemble, method: str) -> _scores.Rule:
+    return _scores.rule(
+        method,
+        max_grad_norm=ensemble.max_grad_norm,
+        sample_rate=ensemble.sample_rate,
+        steps=ensemble.steps,
+        noise_multiplier=ensemble.noise_multiplier,
     )
 
 
-def _draw(seed: int, first_run: int, runs: int, prior_size: int, pool: int) -> tuple[np.ndarray, np.ndarray]:
+def _played(
+    game: _Game, first: int, count: int, executor: Executor | None, progress: Callable[[int, int], object] | None
+) -> Iterator[tuple[_Counts, int | None]]:
+    """Counts of each portion as it finishes, and how many runs are done where nobody has reported that yet."""
+    stop = first + count
+    if executor is None:
+        for start in range(first, stop, _PORTION):
+
+            def report(done: int, total: int, before: int = start - first) -> None:
+                if progress is not None:
+                    progress(before + done, count)
+
+            yield _play(game, start, min(_PORTION, stop - start), report), None
+        return
+    cuts = [first, *range(first - first % _TASK + _TASK, stop, _TASK), stop]
+    futures = {executor.submit(_play, game, low, high - low): high - low for low, high in itertools.pairwise(cuts)}
+    pending, done = set(futures), 0
+    try:
+        while pending:
+            finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in finished:
+                done += futures[future]
+                yield future.result(), done
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+def _play(game: _Game, first: int, runs: int, report: Callable[[int, int], object] | None = None) -> _Counts:
+    """Runs [first, first + runs): what each attack counted."""
+    ensemble = game.ensemble
+    candidates, target = _draw(ensemble.seed, first, runs, game.prior_size, game.pool.rows, game.prior)
+    trained = ensemble.run(
+        game.known.features,
+        game.known.labels,
+        runs=runs,
+        first_run=first,
+        pool_features=game.pool.features,
+        pool_labels=game.pool.labels,
+        extra_index=np.take_along_axis(candidates, target[:, None], axis=1),
+        candidate_index=candidates,
+        scorers={which: _rule(ensemble, which) for which in set(game.methods.values())},
+        keep_steps=False,
+        subtract_known=game.subtract_known,
+        candidate_cosines=game.nearest_cosines,
+        num_threads=game.num_threads if report is not None else game.num_threads or 1,
+        progress=report,
+    )
+    assert trained.clipped is not None
+    shared = {
+        "clipped": int(trained.clipped.sum()),
+        "gradients": candidates.size * ensemble.steps,
+        "cosine_units": 0 if trained.cosine is None else sum(round(float(c) * FIXED_POINT) for c in trained.cosine),
+    }
+    counts = {}
+    for name, which in game.methods.items():
+        scores = trained.scores[which]
+        if game.prior is not None:
+            scores = scores + _prior_aware.log_prior(game.prior, game.prior_size)
+        index, undecided = _scores.decide(scores)
+        counts[name] = {"hits": int((index == target).sum()), "undecided": int(undecided.sum()), **shared}
+    return counts
+
+
+def _draw(
+    seed: int, first_run: int, runs: int, prior_size: int, pool: int, prior: tuple[float, ...] | None = None
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Candidates (runs, n), distinct rows of the pool in random order, and the target's place among them (runs,)."""
     # Step 1: step 0 of this purpose shuffles data sets.
     keys = kernels.uniform(runs, pool + 1, seed=seed, purpose=kernels.Purpose.ORDER, step=1, first_row=first_run)
     order = np.argsort(keys[:, :pool], axis=1, kind="stable")[:, :prior_size]
-    return order, np.minimum((keys[:, pool] * prior_size).astype(np.int64), prior_size - 1)
+    if prior is None:
+        place = (keys[:, pool] * prior_size).astype(np.int64)
+    else:
+        # A candidate of probability zero is never the target: its step of the distribution function is empty.
+        edges = np.cumsum(prior)
+        place = np.searchsorted(edges / edges[-1], keys[:, pool], side="right")
+    return order, np.minimum(place, prior_size - 1)
 
 
 def _digest(*arrays: np.ndarray) -> str:
@@ -232,58 +291,3 @@ def _digest(*arrays: np.ndarray) -> str:
         found.update(repr((array.shape, array.dtype.str)).encode())
         found.update(np.ascontiguousarray(array).tobytes())
     return found.hexdigest()
-
-
-def _joined(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """Sorted and with neighbours united; ValueError where two overlap."""
-    out: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if out and low < out[-1][1]:
-            raise ValueError(f"other: run {low} is in both games and would count twice")
-        if out and low == out[-1][1]:
-            out[-1] = (out[-1][0], high)
-        else:
-            out.append((low, high))
-    return tuple(out)
-
-
-def _result(
-    settings: Mapping[str, Any],
-    ranges: tuple[tuple[int, int], ...],
-    *,
-    hits: int,
-    undecided: int,
-    clipped: int,
-    gradients: int,
-    cosine_units: int,
-) -> ReconstructionGame:
-    trials = sum(high - low for low, high in ranges)
-    algorithm = {"sum": "Algorithm 2", "top": "Algorithm 3"}[settings["method"]]
-    subtracts = "subtracts" if settings["subtract_known"] else "does not subtract"
-    return ReconstructionGame(
-        value=hits / trials,
-        kind="estimate",
-        confidence=settings["confidence"],
-        interval=clopper_pearson(hits, trials, confidence=settings["confidence"]),
-        method=f"prior-aware attack, {algorithm}, {trials} independent runs; Clopper–Pearson interval",
-        assumptions=Assumptions(
-            adjacency="add-remove",
-            attacker=f"sees every released gradient, knows the {settings['known_rows']} other training rows and which "
-            f"of them were in each batch, {subtracts} their clipped gradients, knows {settings['prior_size']} equally "
-            "likely candidates",
-            notes=(
-                "the success rate of this attack, averaged over priors, targets and training: others may do better",
-            ),
-        ),
-        seed=settings["seed"],
-        provenance=f"Hayes et al. 2023, Section 3.4, {algorithm}",
-        hits=hits,
-        trials=trials,
-        undecided=undecided,
-        prior_size=settings["prior_size"],
-        clipped=clipped,
-        gradients=gradients,
-        cosine_units=cosine_units,
-        run_ranges=ranges,
-        settings=settings,
-    )

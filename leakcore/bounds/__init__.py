@@ -5,14 +5,26 @@ from typing import TYPE_CHECKING
 from leakcore._lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore.bounds._calibrate import CalibratedNoise as CalibratedNoise
+    from leakcore.bounds._calibrate import calibrate_noise as calibrate_noise
+    from leakcore.bounds._discrete_prior import DiscretePriorBound as DiscretePriorBound
+    from leakcore.bounds._discrete_prior import discrete_prior as discrete_prior
+    from leakcore.bounds._discrete_prior import label_success as label_success
     from leakcore.bounds._epsilon import EpsilonCeiling as EpsilonCeiling
     from leakcore.bounds._epsilon import EpsilonLowerBound as EpsilonLowerBound
     from leakcore.bounds._epsilon import epsilon_lower_bound as epsilon_lower_bound
     from leakcore.bounds._epsilon import epsilon_opt as epsilon_opt
+    from leakcore.bounds._kappa import KappaBound as KappaBound
+    from leakcore.bounds._kappa import kappa_from_samples as kappa_from_samples
+    from leakcore.bounds._kappa import kappa_pixels as kappa_pixels
     from leakcore.bounds._label import LabelEpsilon as LabelEpsilon
     from leakcore.bounds._label import LabelEpsilonExtrapolation as LabelEpsilonExtrapolation
     from leakcore.bounds._label import extrapolate_label_epsilon as extrapolate_label_epsilon
     from leakcore.bounds._label import label_epsilon as label_epsilon
+    from leakcore.bounds._other_bounds import FanoBound as FanoBound
+    from leakcore.bounds._other_bounds import MseLowerBound as MseLowerBound
+    from leakcore.bounds._other_bounds import fano_advantage as fano_advantage
+    from leakcore.bounds._other_bounds import mse_lower_bound as mse_lower_bound
     from leakcore.bounds._reconstruction import reconstruction as reconstruction
     from leakcore.bounds._reconstruction import reconstruction_of as reconstruction_of
     from leakcore.bounds._reconstruction_beside import MembershipBound as MembershipBound
@@ -36,6 +48,18 @@ _NAMES = {
     "reconstruction_rdp": "._reconstruction_beside",
     "membership": "._reconstruction_beside",
     "orthogonal_success": "._reconstruction_beside",
+    "CalibratedNoise": "._calibrate",
+    "calibrate_noise": "._calibrate",
+    "DiscretePriorBound": "._discrete_prior",
+    "discrete_prior": "._discrete_prior",
+    "label_success": "._discrete_prior",
+    "KappaBound": "._kappa",
+    "kappa_from_samples": "._kappa",
+    "kappa_pixels": "._kappa",
+    "FanoBound": "._other_bounds",
+    "MseLowerBound": "._other_bounds",
+    "fano_advantage": "._other_bounds",
+    "mse_lower_bound": "._other_bounds",
     "ReconstructionBound": "._reconstruction_input",
     "MembershipBound": "._reconstruction_beside",
     "OrthogonalSuccess": "._reconstruction_beside",

@@ -7,5 +7,9 @@ from leakcore._lazy import attach as _attach
 if TYPE_CHECKING:
     from leakcore.dpsgd._ensemble import Ensemble as Ensemble
     from leakcore.dpsgd._run import EnsembleRun as EnsembleRun
+    from leakcore.dpsgd._scoring import Running as Running
+    from leakcore.dpsgd._scoring import Scorer as Scorer
 
-__getattr__, __dir__, __all__ = _attach(__name__, {"Ensemble": "._ensemble", "EnsembleRun": "._run"})
+__getattr__, __dir__, __all__ = _attach(
+    __name__, {"Ensemble": "._ensemble", "EnsembleRun": "._run", "Running": "._scoring", "Scorer": "._scoring"}
+)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
 
 from leakcore.dpsgd._activations import ACTIVATIONS
+from leakcore.dpsgd._gather import Gather, block_rows
 from leakcore.dpsgd._parameters import Layout
 from leakcore.dpsgd._rows import Pass, Rows
+from leakcore.dpsgd._scoring import Running, Scorer
 from leakcore.dpsgd._streams import Streams
 
 SLOTS = 32
@@ -56,32 +59,48 @@ class BlockInput:
     batches: np.ndarray | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Watch:
+    """What is wanted of the steps beside the final parameters. `keep_steps` keeps every step's dots and norms."""
+
+    subtract_known: bool
+    keep_steps: bool
+    cosines: bool
+    record: bool
+    scorers: Mapping[str, Scorer]
+
+
 @dataclasses.dataclass
 class BlockOutput:
     """What one block leaves: (slots, ...) arrays."""
 
     parameters: np.ndarray
-    dots: np.ndarray | None
-    norms: np.ndarray | None
-    cosine: np.ndarray | None
+    dots: np.ndarray | None = None
+    norms: np.ndarray | None = None
+    cosine: np.ndarray | None = None
+    clipped: np.ndarray | None = None
+    scores: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    thetas: np.ndarray | None = None
+    observed: np.ndarray | None = None
 
 
 class Trainer:
     """Buffers of one thread. `common` are row chunks that all runs and threads share."""
 
-    def __init__(
-        self, plan: Plan, common: list[Rows], *, extra: int, candidates: int, subtract_known: bool, cosines: bool
-    ) -> None:
+    def __init__(self, plan: Plan, common: list[Rows], watch: Watch, *, extra: int, candidates: int) -> None:
         self._plan = plan
         self._common = common
+        self._watch = watch
         self._layout = Layout(plan.layers)
         self._dtype: torch.dtype = getattr(torch, plan.dtype)
-        self._passes = {rows: self._new_pass(rows) for rows in {chunk.count for chunk in common}}
         self._extra = self._new_pass(extra) if extra else None
+        self._scored = candidates
         self._candidates = self._new_pass(candidates) if candidates else None
-        self._num_rows = sum(chunk.count for chunk in common) + extra
-        self._subtract_known = subtract_known
-        self._cosines = cosines
+        self._num_common = sum(chunk.count for chunk in common)
+        self._num_rows = self._num_common + extra
+        self._gathers = [_gather(chunk, plan.sample_rate) for chunk in common]
+        shapes = {c.count if g is None else g.rows for c, g in zip(common, self._gathers, strict=True)}
+        self._passes = {rows: self._new_pass(rows) for rows in shapes}
 
     def _new_pass(self, rows: int) -> Pass:
         plan = self._plan
@@ -95,17 +114,23 @@ class Trainer:
         layout.write(torch.from_numpy(self._initial(given)), weights)
         known, private = layout.empty(SLOTS, self._dtype), layout.empty(SLOTS, self._dtype)
         out = self._outputs()
+        running = {name: scorer.start((SLOTS, self._scored)) for name, scorer in self._watch.scorers.items()}
         for step in range(plan.steps):
             if stop.is_set():
                 raise Cancelled
             self._gradients(given, weights, step, known, private)
             released = [k.add_(p) for k, p in zip(known, private, strict=True)]
+            observed = private if self._watch.subtract_known else released
+            if out.thetas is not None:
+                assert out.observed is not None
+                out.thetas[:, step] = layout.read(weights).numpy()
+                out.observed[:, step] = layout.read(observed).numpy()
             if given.candidates is not None:
-                observed = private if self._subtract_known else released
-                self._score(given.candidates, weights, observed, step, out)
+                self._score(given.candidates, weights, observed, step, out, running)
             for w, g in zip(weights, released, strict=True):
                 w.add_(g, alpha=-plan.learning_rate / plan.expected_batch_size)
         out.parameters = layout.read(weights).numpy()
+        out.scores = {name: scores.scores() for name, scores in running.items()}
         if out.cosine is not None:
             out.cosine /= max(plan.steps, 1)
         return out
@@ -126,19 +151,18 @@ class Trainer:
     ) -> None:  # fmt: skip
         """known = Σ over the common rows of the batch; private = Σ over the extra rows of the batch + noise."""
         plan = self._plan
-        mask = self._batch(given, step)
-        start = 0
-        for i, chunk in enumerate(self._common):
-            end = start + chunk.count
-            work = self._passes[chunk.count]
-            work.run(chunk, weights)
-            work.add_clipped_sum(chunk, known, mask=None if mask is None else mask[:, start:end], fresh=i == 0)
-            start = end
+        taken = self._batch(given, step)
+        if not self._common:
+            for k in known:
+                k.zero_()
+        for i, (rows, mask) in enumerate(self._batch_rows(taken)):
+            work = self._passes[rows.count]
+            work.run(rows, weights)
+            work.add_clipped_sum(rows, known, mask=mask, fresh=i == 0)
         if self._extra is not None and given.extra is not None:
             self._extra.run(given.extra, weights)
-            self._extra.add_clipped_sum(
-                given.extra, private, mask=None if mask is None else mask[:, start:], fresh=True
-            )
+            mask = None if taken is None else self._mask(taken[:, self._num_common :])
+            self._extra.add_clipped_sum(given.extra, private, mask=mask, fresh=True)
         else:
             for p in private:
                 p.zero_()
@@ -149,32 +173,64 @@ class Trainer:
                 draws = plan.streams.noise(SLOTS, self._layout.size, step, first_run=given.first_run)
             self._layout.add(torch.from_numpy(draws), plan.noise_multiplier * plan.max_grad_norm, private)
 
-    def _batch(self, given: BlockInput, step: int) -> torch.Tensor | None:
+    def _batch_rows(self, taken: np.ndarray | None) -> Iterator[tuple[Rows, torch.Tensor | None]]:
+        """The common rows, or what `taken` (slots, rows) says of them, with their weights in the sum."""
+        start = 0
+        for chunk, gather in zip(self._common, self._gathers, strict=True):
+            end = start + chunk.count
+            if taken is None:
+                yield chunk, None
+            elif gather is None:
+                yield chunk, self._mask(taken[:, start:end])
+            else:
+                yield from gather.blocks(taken[:, start:end])
+            start = end
+
+    def _mask(self, taken: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(taken.astype(self._plan.dtype))
+
+    def _batch(self, given: BlockInput, step: int) -> np.ndarray | None:
         plan = self._plan
         if given.batches is not None:
-            taken = given.batches[:, step]
-        elif plan.sample_rate < 1:
-            taken = plan.streams.batch(SLOTS, self._num_rows, plan.sample_rate, step, first_run=given.first_run)
-        else:
+            return given.batches[:, step]
+        if plan.sample_rate == 1:
             return None
-        return torch.from_numpy(taken.astype(plan.dtype))
+        return plan.streams.batch(SLOTS, self._num_rows, plan.sample_rate, step, first_run=given.first_run)
 
     def _outputs(self) -> BlockOutput:
-        scored = None if self._candidates is None else self._candidates.norms.shape[1]
-        shape = (SLOTS, self._plan.steps, scored or 0)
-        return BlockOutput(
-            parameters=np.empty(0),
-            dots=None if scored is None else np.empty(shape, self._plan.dtype),
-            norms=None if scored is None else np.empty(shape, self._plan.dtype),
-            cosine=np.zeros(SLOTS) if scored is not None and self._cosines else None,
-        )
+        plan, watch = self._plan, self._watch
+        out = BlockOutput(parameters=np.empty(0))
+        if self._scored:
+            out.clipped = np.zeros(SLOTS, np.int64)
+            if watch.keep_steps:
+                out.dots = np.empty((SLOTS, plan.steps, self._scored), plan.dtype)
+                out.norms = np.empty((SLOTS, plan.steps, self._scored), plan.dtype)
+            if watch.cosines:
+                out.cosine = np.zeros(SLOTS)
+        if watch.record:
+            out.thetas = np.empty((SLOTS, plan.steps, self._layout.size), plan.dtype)
+            out.observed = np.empty((SLOTS, plan.steps, self._layout.size), plan.dtype)
+        return out
 
-    def _score(self, rows: Rows, weights: Matrices, observed: Matrices, step: int, out: BlockOutput) -> None:
+    def _score(
+        self, rows: Rows, weights: Matrices, observed: Matrices, step: int, out: BlockOutput,
+        running: Mapping[str, Running],
+    ) -> None:  # fmt: skip
         assert self._candidates is not None
-        assert out.dots is not None
-        assert out.norms is not None
+        assert out.clipped is not None
         self._candidates.run(rows, weights)
-        out.dots[:, step] = self._candidates.scores(rows, observed).numpy()
-        out.norms[:, step] = self._candidates.clipped_norms().numpy()
+        dots = self._candidates.scores(rows, observed).numpy()
+        norms = self._candidates.clipped_norms().numpy()
+        out.clipped += (norms >= norms.dtype.type(self._plan.max_grad_norm)).sum(axis=1)
+        if out.dots is not None and out.norms is not None:
+            out.dots[:, step] = dots
+            out.norms[:, step] = norms
+        for scores in running.values():
+            scores.add(dots.astype(np.float64), norms.astype(np.float64))
         if out.cosine is not None:
             out.cosine += self._candidates.nearest_cosine(rows).numpy()
+
+
+def _gather(chunk: Rows, sample_rate: float) -> Gather | None:
+    rows = block_rows(chunk.count, sample_rate)
+    return None if rows is None else Gather(chunk, SLOTS, rows)

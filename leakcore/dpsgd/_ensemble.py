@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
-import torch
 
 from leakcore import _validate as check
 from leakcore import models
-from leakcore.dpsgd import _inputs
-from leakcore.dpsgd._block import SLOTS, BlockInput, BlockOutput, Plan, Trainer
+from leakcore.dpsgd import _inputs, _request
+from leakcore.dpsgd._block import Plan
 from leakcore.dpsgd._inputs import Samples
-from leakcore.dpsgd._rows import Rows
+from leakcore.dpsgd._request import Request
 from leakcore.dpsgd._run import EnsembleRun
+from leakcore.dpsgd._scoring import Scorer
 from leakcore.dpsgd._streams import Streams
-
-CHUNK = 1024
-"""Most rows in one product. Longer data are summed chunk by chunk, in order, so that buffers stay near the cache."""
+from leakcore.dpsgd._workers import Collector, train, train_elsewhere
 
 
 class Ensemble:
@@ -120,10 +117,18 @@ class Ensemble:
         candidate_labels: Any = None,
         subtract_known: bool = True,
         candidate_cosines: bool = False,
+        pool_features: Any = None,
+        pool_labels: Any = None,
+        extra_index: Any = None,
+        candidate_index: Any = None,
+        scorers: Mapping[str, Scorer] | None = None,
+        keep_steps: bool = True,
+        record: bool = False,
         initial: Any = None,
         noise: Any = None,
         batches: Any = None,
         num_threads: int | None = None,
+        executor: Executor | None = None,
         progress: Callable[[int, int], object] | None = None,
     ) -> EnsembleRun:
         """Train runs first_run … first_run + runs − 1.
@@ -143,12 +148,20 @@ class Ensemble:
                 noise left, and is computed as that, without the cancellation. False: ḡ_t = g_t, the weaker attacker of
                 their Appendix E.
             candidate_cosines: also report how close each candidate's gradient is to the nearest other's.
+            pool_features, pool_labels, extra_index, candidate_index: extra rows and candidates as row numbers (runs, m)
+                and (runs, n) of a pool held once, instead of features per run: memory for their features is then one
+                block's, whatever the number of runs.
+            scorers: attacks carried along, by name: each step's scores go to them, and `scores` of the result holds
+                what they end with. keep_steps=False drops `dots` and `norms`, so that memory does not grow with steps.
+            record: keep θ_t and ḡ_t of every step (`thetas`, `observed`): 2·steps·parameters numbers per run.
             initial: ready-made initial parameters, (parameters,) or (runs, parameters), flat in the order of
                 `models.mlp(...).parameters()`.
             noise: ready-made standard normal variates (runs, steps, parameters), in the same order.
             batches: ready-made batches, bool (runs, steps, rows + m).
             num_threads: threads over blocks of 32 runs; None: all cores this process may use. A range that is not
                 aligned to 32 costs as much as the aligned range around it.
+            executor: any `concurrent.futures.Executor`; ranges of runs go to its workers, each using `num_threads`
+                threads (None: one). The bits are the same for any number of workers on machines of one kind.
             progress: called as progress(done, total) with numbers of runs, from the calling thread.
 
         While it works, torch's intra-op thread count is 1; it is restored afterwards. On KeyboardInterrupt the blocks
@@ -156,117 +169,77 @@ class Ensemble:
         """
         first, stop = _inputs.run_range(runs, first_run)
         count = stop - first
-        common = self._samples(features, labels, "", None)
-        extra = self._optional(extra_features, extra_labels, "extra_", count)
-        candidates = self._optional(candidate_features, candidate_labels, "candidate_", count)
+        common = self._samples(features, labels, "")
+        pool = self._optional_pool(pool_features, pool_labels)
+        where: dict[str, Any] = {"pool": pool, "runs": count, "layers": self.layers, "dtype": self.dtype}
+        extra = _request.source(extra_features, extra_labels, extra_index, name="extra", **where)
+        candidates = _request.source(
+            candidate_features, candidate_labels, candidate_index, name="candidate", **where
+        )  # fmt: skip
         num_rows = common.rows + (0 if extra is None else extra.rows)
         if num_rows == 0:
             raise ValueError("features: must hold at least one row, or extra_features must")
-        if candidates is None and (candidate_cosines or not subtract_known):
-            raise ValueError("candidate_cosines, subtract_known: mean something only with candidate_features")
+        if candidates is None and (candidate_cosines or scorers or not (subtract_known or record)):
+            raise ValueError("candidate_cosines, scorers, subtract_known: mean something only with candidate_features")
         if candidate_cosines and candidates is not None and candidates.rows < 2:
             raise ValueError(f"candidate_features has {candidates.rows} row: candidate_cosines needs at least 2")
+        if num_threads is not None:
+            num_threads = check.integer(1, None, num_threads=num_threads)
+        request = Request(
+            first=first,
+            stop=stop,
+            common=common,
+            extra=extra,
+            candidates=candidates,
+            scorers=_request.scorers(scorers),
+            keep_steps=keep_steps,
+            record=record,
+            subtract_known=subtract_known,
+            cosines=candidate_cosines,
+            **self._ready(initial, noise, batches, count, num_rows),
+        )
+        plan = self._plan(num_rows)
+        if executor is None:
+            pieces = train(plan, request, num_threads or _usable_cores())
+        else:
+            pieces = train_elsewhere(plan, request, num_threads or 1, executor)
+        collected = Collector(request, plan)
+        with contextlib.closing(pieces) as arriving:
+            for low, high, piece in arriving:
+                collected.put(low, high, piece)
+                if progress is not None:
+                    progress(collected.done, count)
+        return EnsembleRun(
+            layers=self.layers,
+            activation=self.activation,
+            max_grad_norm=self.max_grad_norm,
+            first_run=first,
+            **collected.arrays(),
+        )
+
+    def _samples(self, features: Any, labels: Any, name: str) -> Samples:
+        return _inputs.samples(features, labels, name=name, layers=self.layers, dtype=self.dtype)
+
+    def _optional_pool(self, features: Any, labels: Any) -> Samples | None:
+        if (features is None) != (labels is None):
+            raise ValueError("pool_features and pool_labels: give both or neither")
+        return None if features is None else self._samples(features, labels, "pool_")
+
+    def _ready(
+        self, initial: Any, noise: Any, batches: Any, count: int, num_rows: int
+    ) -> dict[str, np.ndarray | None]:  # fmt: skip
+        """What replaces the run's own draws, checked."""
         size = self.num_parameters
         if initial is not None and np.ndim(initial) == 1:
             initial = np.broadcast_to(initial, (count, np.shape(initial)[0]))
-        real = "a real floating type"
-        start = _inputs.injected(
-            initial, name="initial", shape=(count, size), dtype=self.dtype, kinds="f", allowed=real
-        )
-        shape = (count, self.steps, size)
-        ready = _inputs.injected(noise, name="noise", shape=shape, dtype=self.dtype, kinds="f", allowed=real)
+        real: dict[str, Any] = {"dtype": self.dtype, "kinds": "f", "allowed": "a real floating type"}
+        start = _inputs.injected(initial, name="initial", shape=(count, size), **real)
+        ready = _inputs.injected(noise, name="noise", shape=(count, self.steps, size), **real)
         if ready is not None and self.noise_multiplier == 0:
             raise ValueError("noise: given, but noise_multiplier=0 adds none")
         shape = (count, self.steps, num_rows)
         taken = _inputs.injected(batches, name="batches", shape=shape, dtype="bool", kinds="b", allowed="bool")
-        if num_threads is not None:
-            num_threads = check.integer(1, None, num_threads=num_threads)
-        threads = num_threads or _usable_cores()
-
-        def spread(array: np.ndarray | None, begin: int) -> np.ndarray | None:
-            """The block's rows of a per-run array, at their slots; zeros where no run was asked for."""
-            if array is None:
-                return None
-            out = np.zeros((SLOTS, *array.shape[1:]), array.dtype)
-            low, high = max(begin, first), min(begin + SLOTS, stop)
-            out[low - begin : high - begin] = array[low - first : high - first]
-            return out
-
-        def rows(given: Samples | None, begin: int) -> Rows | None:
-            if given is None:
-                return None
-            x, y = spread(given.features, begin), spread(given.labels, begin)
-            assert x is not None
-            assert y is not None
-            return Rows.of(x, y, self.layers[-1], getattr(torch, self.dtype))
-
-        chunks = self._chunks(common)
-        plan = self._plan(num_rows)
-        local = threading.local()
-        halt = threading.Event()
-
-        def work(begin: int) -> BlockOutput:
-            if not hasattr(local, "trainer"):
-                torch.set_num_threads(1)
-                local.trainer = Trainer(
-                    plan,
-                    chunks,
-                    extra=0 if extra is None else extra.rows,
-                    candidates=0 if candidates is None else candidates.rows,
-                    subtract_known=subtract_known,
-                    cosines=candidate_cosines,
-                )
-            trainer: Trainer = local.trainer
-            block = BlockInput(
-                first_run=begin,
-                extra=rows(extra, begin),
-                candidates=rows(candidates, begin),
-                initial=spread(start, begin),
-                noise=spread(ready, begin),
-                batches=spread(taken, begin),
-            )
-            return trainer.train(block, halt)
-
-        out = self._allocate(first, count, 0 if candidates is None else candidates.rows, candidate_cosines)
-        begins = range(first - first % SLOTS, stop, SLOTS)
-        done = 0
-        with contextlib.closing(_in_threads(work, begins, threads, halt)) as blocks:
-            for begin, block in blocks:
-                low, high = max(begin, first), min(begin + SLOTS, stop)
-                for name in ("parameters", "dots", "norms", "cosine"):
-                    target, source = getattr(out, name), getattr(block, name)
-                    if target is not None:
-                        target[low - first : high - first] = source[low - begin : high - begin]
-                bad = ~np.isfinite(out.parameters[low - first : high - first]).all(axis=1)
-                if bad.any():
-                    raise FloatingPointError(
-                        f"run {low + int(bad.argmax())}: gradients or parameters overflowed {self.dtype}: "
-                        f"learning_rate={self.learning_rate} or the features are too large"
-                    )
-                done += high - low
-                if progress is not None:
-                    progress(done, count)
-        return out
-
-    def _samples(self, features: Any, labels: Any, name: str, runs: int | None) -> Samples:
-        leading = () if runs is None else (runs,)
-        return _inputs.samples(features, labels, name=name, layers=self.layers, dtype=self.dtype, leading=leading)
-
-    def _optional(self, features: Any, labels: Any, name: str, runs: int) -> Samples | None:
-        if (features is None) != (labels is None):
-            raise ValueError(f"{name}features and {name}labels: give both or neither")
-        if features is None:
-            return None
-        found = self._samples(features, labels, name, runs)
-        if found.rows == 0:
-            raise ValueError(f"{name}features.shape={found.features.shape}: must hold at least one row per run")
-        return found
-
-    def _chunks(self, common: Samples) -> list[Rows]:
-        parts = -(-common.rows // CHUNK)
-        dtype = getattr(torch, self.dtype)
-        pieces = np.array_split(np.arange(common.rows), parts) if parts else []
-        return [Rows.of(common.features[p], common.labels[p], self.layers[-1], dtype) for p in pieces]
+        return {"initial": start, "noise": ready, "batches": taken}
 
     def _plan(self, num_rows: int) -> Plan:
         return Plan(
@@ -284,48 +257,9 @@ class Ensemble:
             streams=Streams(self.seed, self.dtype),
         )
 
-    def _allocate(self, first: int, count: int, scored: int, cosines: bool) -> EnsembleRun:
-        shape = (count, self.steps, scored)
-        return EnsembleRun(
-            layers=self.layers,
-            activation=self.activation,
-            max_grad_norm=self.max_grad_norm,
-            first_run=first,
-            parameters=np.empty((count, self.num_parameters), self.dtype),
-            dots=np.empty(shape, self.dtype) if scored else None,
-            norms=np.empty(shape, self.dtype) if scored else None,
-            cosine=np.empty(count) if cosines else None,
-        )
-
 
 def _usable_cores() -> int:
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not offered by macOS and Windows
         return os.cpu_count() or 1
-
-
-def _in_threads(
-    work: Callable[[int], BlockOutput], begins: Sequence[int], threads: int, halt: threading.Event
-) -> Generator[tuple[int, BlockOutput], None, None]:
-    """(begin, result) of every block as it finishes; at most two blocks per thread are in memory."""
-    before = torch.get_num_threads()
-    pool = ThreadPoolExecutor(min(threads, len(begins)), thread_name_prefix="leakcore-dpsgd")
-    waiting = iter(begins)
-    running: dict[Future[BlockOutput], int] = {}
-    try:
-        while True:
-            for begin in waiting:
-                running[pool.submit(work, begin)] = begin
-                if len(running) >= 2 * threads:
-                    break
-            if not running:
-                return
-            finished, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in finished:
-                begin = running.pop(future)
-                yield begin, future.result()
-    finally:
-        halt.set()
-        pool.shutdown(wait=True, cancel_futures=True)
-        torch.set_num_threads(before)

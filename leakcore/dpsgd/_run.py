@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,10 +21,14 @@ class EnsembleRun:
 
     layers, activation: the architecture. max_grad_norm: C.
     parameters: (runs, parameters), flat in the order of `models.mlp(...).parameters()`.
-    dots: (runs, steps, candidates), ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩; None without candidates.
+    dots: (runs, steps, candidates), ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩; None without candidates or with keep_steps=False.
     norms: (runs, steps, candidates), ‖clip_C(∇ℓ(θ_t, z_i))‖; exactly C where clipped.
     cosine: (runs,) float64, cosine between a candidate's gradient and the most similar other candidate's, mean over
         candidates and steps; None unless asked for.
+    clipped: (runs,) int64, how many of the steps × candidates gradients clipping shortened to C; None without
+        candidates.
+    scores: each scorer's (runs, candidates) float64, by name.
+    thetas: (runs, steps, parameters), θ_t before step t. observed: likewise, ḡ_t. None unless recorded.
     """
 
     layers: tuple[int, ...]
@@ -34,6 +39,10 @@ class EnsembleRun:
     dots: np.ndarray | None = None
     norms: np.ndarray | None = None
     cosine: np.ndarray | None = None
+    clipped: np.ndarray | None = None
+    scores: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    thetas: np.ndarray | None = None
+    observed: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.parameters)

@@ -15,7 +15,7 @@ import numpy as np
 from leakcore import _C
 
 View = tuple[int, int, int, int, list[int], list[int]]
-CPU = (0, 0, 0)  # device type, index, stream
+CPU = (0, 0, 0, None)  # device type, index, stream, allocator of scratch
 
 _DTYPE_CODES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
 _ALLOWED = "float16, bfloat16, float32 or float64"

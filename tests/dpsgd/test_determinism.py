@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from leakcore import dpsgd, kernels
-from leakcore.dpsgd import _block
-from leakcore.dpsgd import _ensemble as _ensemble_module
+from leakcore.dpsgd import _block, _request, _workers
 from leakcore.dpsgd._streams import Streams
 
 FIELDS = ("parameters", "dots", "norms", "cosine")
@@ -99,7 +98,8 @@ def test_negative_control_noise_keyed_by_place_instead_of_run(monkeypatch, whole
 
 def test_another_number_of_slots_changes_rounding_only(monkeypatch, whole) -> None:
     monkeypatch.setattr(_block, "SLOTS", 3)
-    monkeypatch.setattr(_ensemble_module, "SLOTS", 3)
+    monkeypatch.setattr(_request, "SLOTS", 3)
+    monkeypatch.setattr(_workers, "SLOTS", 3)
     part = _run(_ensemble(), 0, TOTAL)
     np.testing.assert_allclose(part.parameters, whole.parameters, rtol=0, atol=1e-4)
 

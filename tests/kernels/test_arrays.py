@@ -153,7 +153,7 @@ def test_libraries_are_not_mixed():
 
 def test_the_native_stubs_are_loud():
     """Past Python's own check: a CUDA place reaches the stub, which names its kernel."""
-    cuda, plan, view, mixture = (1, 0, 0), (1, 0), (0, 3, 0, 0, [0], [1]), (0, 0, 0, False, False, 0, 0, 0, 0)
+    cuda, plan, view, mixture = (1, 0, 0, None), (1, 0), (0, 3, 0, 0, [0], [1]), (0, 0, 0, False, False, 0, 0, 0, 0)
     calls = {
         "clip_and_noise": lambda: _C.clip_and_noise(
             [], [], 0, 0, 0, (0, 0, 0), 1.0, 0.0, [], 0, 0, 0, True, cuda, plan

@@ -1,0 +1,13 @@
+"""The jobs, one module per kernel. Importing them imports neither torch nor a peer: their contenders do, when built."""
+
+from __future__ import annotations
+
+from bench.case import Case
+from bench.cases import clip, cuda, curve, labels, mixture
+
+
+def all_cases(device: str, quick: bool) -> list[Case]:
+    """Every case of a device; `quick` takes small ones and few of them."""
+    if device == "cuda":
+        return cuda.cases(quick)
+    return [*mixture.cases(quick), *clip.cases(quick), *labels.cases(quick), *curve.cases(quick)]

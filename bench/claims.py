@@ -1,0 +1,191 @@
+"""The claims of speed, each with what is wanted of it: a report, never a gate."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bench.harness import ratio
+
+Cases = list[dict[str, Any]]
+Found = Iterator[tuple[float, str]]
+"""(value, where), one per size and number of threads; the worst one counts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """text; the figure wanted; whether more is better; the values found in a report."""
+
+    text: str
+    wanted: float
+    find: Callable[[Cases], Found]
+    more: bool = True
+    shown: str = "{:.2f}×"
+
+    def judge(self, cases: Cases) -> dict[str, Any]:
+        """The claim beside its worst value in these cases; nothing measured gives `met` None."""
+        found = list(self.find(cases))
+        head = {"claim": self.text, "wanted": ("≥ " if self.more else "≤ ") + self.shown.format(self.wanted)}
+        if not found:
+            return {**head, "measured": None, "met": None, "where": "not measured"}
+        value, where = min(found) if self.more else max(found)
+        met = value >= self.wanted if self.more else value <= self.wanted
+        return {**head, "measured": self.shown.format(value), "met": met, "where": where}
+
+
+def _seconds(case: dict[str, Any], name: str) -> list[float] | None:
+    seconds: list[float] | None = case["contenders"].get(name, {}).get("seconds")
+    return seconds
+
+
+def _chosen(cases: Cases, kernel: str, size: str) -> Iterator[dict[str, Any]]:
+    for case in cases:
+        if case["kernel"] == kernel and size in case["size"]:
+            yield case
+
+
+def _faster(
+    kernel: str, size: str, theirs: str, ours: str, threads: tuple[int, ...] = (1,)
+) -> Callable[[Cases], Found]:
+    """theirs ÷ ours, paired by round."""
+
+    def find(cases: Cases) -> Found:
+        for case in _chosen(cases, kernel, size):
+            for n in threads:
+                more = "" if n == 1 else f", {n} threads"
+                a, b = _seconds(case, theirs + more), _seconds(case, ours + more)
+                if a and b:
+                    yield ratio(a, b), f"{case['size']}, {n} thread{'s' if n > 1 else ''}"
+
+    return find
+
+
+def _of_limit(kernel: str, size: str, ours: str = "leakcore") -> Callable[[Cases], Found]:
+    def find(cases: Cases) -> Found:
+        for case in _chosen(cases, kernel, size):
+            for more in ("", ", 2 threads"):
+                share = case["contenders"].get(ours + more, {}).get("of_limit")
+                if share is not None:
+                    yield 100 * share, case["size"] + (more or ", 1 thread")
+
+    return find
+
+
+def _per_unit(kernel: str, size: str, ours: str, scale: float) -> Callable[[Cases], Found]:
+    def find(cases: Cases) -> Found:
+        for case in _chosen(cases, kernel, size):
+            if "per_unit" in case["contenders"].get(ours, {}):
+                yield case["contenders"][ours]["per_unit"] * scale, case["size"]
+
+    return find
+
+
+def _rate(kernel: str, size: str, ours: str) -> Callable[[Cases], Found]:
+    def find(cases: Cases) -> Found:
+        for value, where in _per_unit(kernel, size, ours, 1.0)(cases):
+            yield 1 / value, where
+
+    return find
+
+
+def _peak(cases: Cases) -> Found:
+    for case in _chosen(cases, "clip_and_noise", ""):
+        ours, theirs = case["contenders"].get("leakcore", {}), case["contenders"].get("torch, clipped copy", {})
+        if ours.get("peak_bytes") is not None and theirs.get("peak_bytes"):
+            yield 100 * ours["peak_bytes"] / theirs["peak_bytes"], case["size"]
+
+
+def _accuracy(cases: Cases) -> Found:
+    for case in _chosen(cases, "solve_labels", ""):
+        for row in case["extra"][1:]:
+            yield float(row[5]), f"{case['size']}, condition {row[0]}"
+
+
+BOTH = (1, 2)
+PERCENT = "{:.0f}%"
+NANOSECONDS = "{:.2f} ns"
+
+ON_CPU = (
+    Claim("mixture f64 beside NumPy f64, blocked", 6, _faster("mixture", "", "NumPy f64, blocked", "leakcore f64")),
+    Claim("mixture f32 beside NumPy f64, blocked", 14, _faster("mixture", "", "NumPy f64, blocked", "leakcore f32")),
+    Claim("mixture f32 beside torch f32, blocked", 5, _faster("mixture", "", "torch f32, blocked", "leakcore f32")),
+    Claim(
+        "mixture f64 on AVX2 beside NumPy f64", 4, _faster("mixture", "", "NumPy f64, blocked", "leakcore f64, avx2")
+    ),
+    Claim(
+        "mixture f32 on AVX2 beside NumPy f64", 8, _faster("mixture", "", "NumPy f64, blocked", "leakcore f32, avx2")
+    ),
+    Claim("mixture f64, one thread ÷ two", 1.8, _faster("mixture", "", "leakcore f64", "leakcore f64, 2 threads")),
+    Claim("mixture f32, one thread ÷ two", 1.8, _faster("mixture", "", "leakcore f32", "leakcore f32, 2 threads")),
+    Claim(
+        "mixture f64 per sample·step, T=100",
+        1.98,
+        _per_unit("mixture", "T=100", "leakcore f64", 1e9),
+        False,
+        NANOSECONDS,
+    ),
+    Claim(
+        "mixture f32 per sample·step, T=100",
+        0.89,
+        _per_unit("mixture", "T=100", "leakcore f32", 1e9),
+        False,
+        NANOSECONDS,
+    ),
+    Claim(
+        "clip (256, 10⁶) beside Opacus",
+        1,
+        _faster("clip_and_noise", "(256, 1000000) f", "Opacus flat", "leakcore", BOTH),
+    ),
+    Claim(
+        "clip (256, 10⁶) beside a clipped copy",
+        4,
+        _faster("clip_and_noise", "(256, 1000000) f", "torch, clipped copy", "leakcore", BOTH),
+    ),
+    Claim("clip (256, 10⁶), of two reads", 85, _of_limit("clip_and_noise", "(256, 1000000) f"), shown=PERCENT),
+    Claim(
+        "clip (4096, 8000) beside Opacus",
+        1.6,
+        _faster("clip_and_noise", "(4096, 8000) f", "Opacus flat", "leakcore", BOTH),
+    ),
+    Claim("clip (4096, 8000), of one read", 75, _of_limit("clip_and_noise", "(4096, 8000) f"), shown=PERCENT),
+    Claim(
+        "clip, list of an MLP, beside Opacus", 1.6, _faster("clip_and_noise", "list", "Opacus flat", "leakcore", BOTH)
+    ),
+    Claim("clip, list of an MLP, of one read", 75, _of_limit("clip_and_noise", "list"), shown=PERCENT),
+    Claim(
+        "clip without noise ÷ with it",
+        0.97,
+        _faster("clip_and_noise", "float32", "leakcore, no noise", "leakcore", BOTH),
+    ),
+    Claim("clip, peak memory of a clipped copy's", 10, _peak, False, PERCENT),
+    Claim("clip_scores, of one read", 85, _of_limit("clip_scores", ""), shown=PERCENT),
+    Claim("solve_labels beside torch pinv", 30, _faster("solve_labels", "", "torch pinv", "leakcore", BOTH)),
+    Claim(
+        "solve_labels beside Cholesky of CᵀC",
+        1.8,
+        _faster("solve_labels", "", "torch Cholesky of CᵀC (no leverages)", "leakcore", BOTH),
+    ),
+    Claim("solve_labels, of the arithmetic floor", 50, _of_limit("solve_labels", ""), shown=PERCENT),
+    Claim("solve_labels, error ÷ gelsy's", 1, _accuracy, False),
+)
+
+ON_CUDA = (
+    Claim("mixture f32, sample·steps per second", 4e11, _rate("mixture", "cuda", "leakcore f32"), shown="{:.2e}"),
+    Claim("mixture f32 beside torch compiled", 3, _faster("mixture", "cuda", "torch f32, compiled", "leakcore f32")),
+    Claim("clip, of the floor by copy bandwidth", 80, _of_limit("clip_and_noise", "cuda"), shown=PERCENT),
+    Claim(
+        "clip beside torch eager", 3, _faster("clip_and_noise", "cuda", "torch, norm and product, eager", "leakcore")
+    ),
+    Claim(
+        "clip beside a clipped copy, eager",
+        3,
+        _faster("clip_and_noise", "cuda", "torch, clipped copy, eager", "leakcore"),
+    ),
+    Claim("solve_labels 65,536 beside torch pinv", 10, _faster("solve_labels", "cuda 65536", "torch pinv", "leakcore")),
+)
+
+
+def judge(cases: Cases, device: str) -> list[dict[str, Any]]:
+    """Every claim of a device beside what these cases say."""
+    return [claim.judge(cases) for claim in (ON_CUDA if device == "cuda" else ON_CPU)]

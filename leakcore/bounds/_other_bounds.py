@@ -1,0 +1,226 @@
+"""Others' bounds, shown beside the blow-up bound: Fano's inequality (Guo et al. 2022b), squared error (2022a)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from leakcore import _validate
+from leakcore._results import Assumptions, Kind, Result, parse_adjacency
+from leakcore.bounds._kappa import parse_prior
+from leakcore.bounds._reconstruction_input import ATTACKER, Mechanism
+from leakcore.numerics._loss import PrivacyLoss
+
+_INFORMATION = ("rdp", "analytic", "monte-carlo")
+_CHUNK = 1 << 14
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class FanoBound(Result):
+    """value: bound of the advantage (success − p_max)/(1 − p_max). success: bound of the success probability itself.
+
+    mutual_information: the bound (or estimate) of I(Z; outputs) it follows from, in nats, with its standard error
+    where it was sampled, else None. prior_size: candidates of positive probability.
+    """
+
+    success: float
+    mutual_information: float
+    standard_error: float | None
+    prior_size: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class MseLowerBound(Result):
+    """value: least mean squared error per coordinate of an unbiased reconstruction.
+
+    epsilon: the Rényi parameter of order 2 that it follows from. constant_guess: the error that the best constant guess
+    never exceeds, Σ_i diam_i²/(4d); where `value` is larger the bound says nothing about biased attacks. warnings:
+    says so there.
+    """
+
+    epsilon: float
+    constant_guess: float
+    warnings: tuple[str, ...]
+
+
+def fano_advantage(
+    noise_multiplier: Any,
+    sample_rate: Any = 1.0,
+    steps: int = 1,
+    *,
+    prior_size: int | None = None,
+    prior: Any = None,
+    information: str = "rdp",
+    separation: float = math.sqrt(2.0),
+    num_samples: int = 100_000,
+    seed: int = 0,
+) -> FanoBound:
+    """Fano's bound on the advantage of identifying which candidate of a discrete prior was trained on.
+
+    With H(π) the prior's entropy, I the mutual information between the candidate and the outputs, and t the attacker's
+    error, t ≥ the smallest t in [0, 1] with H(π) − I + t log t + (1−t) log(1−t) − t log(n−1) ≤ 0 (Guo et al. 2022b;
+    Hayes et al. 2023, Section 5), so success ≤ 1 − t.
+
+    information: where I comes from.
+        "rdp"          I ≤ KL(μ‖ν) = E_μ[log r], the Rényi divergence at order 1, of the dominating pair: Σ1/(2σ²) at
+                       q = 1. Any σ, q, T. Kind "upper".
+        "analytic"     q = 1: I ≤ −Σ_i p_i log(p_i + (1−p_i) exp(−Δ²T/(2σ²))) with candidates at most Δ apart.
+                       Kind "upper", for that Δ.
+        "monte-carlo"  q = 1: I = E log p(w|z)/p(w), w ~ N(Δe_z/√2, σ²I_n), from `num_samples` draws. Kind "estimate".
+    separation: Δ, of candidates' clipped gradients in units of the clipping norm; √2 for one-hot (orthogonal) ones, 2
+        at most. Their Table 2 is reproduced to the last digit with √2, which their text does not state.
+
+    prior_size: n ≥ 1 equally likely candidates; or prior: n probabilities. Exactly one.
+    noise_multiplier, sample_rate, steps: as in `reconstruction` (schedules allowed).
+    Returns a `FanoBound`; no interval, confidence None. σ = 0 gives 1, one candidate 0. Deterministic given the seed.
+    Raises ValueError or TypeError that names the argument.
+    """
+    if (prior_size is None) == (prior is None):
+        raise ValueError(f"prior_size={prior_size!r}, prior={prior!r}: exactly one must be given")
+    if prior is None:
+        n = _validate.integer(1, prior_size=prior_size)
+        weights = np.full(n, 1.0 / n)
+    else:
+        weights = parse_prior(prior)
+        n = len(weights)
+    source = _validate.one_of(*_INFORMATION, information=information)
+    apart = _validate.positive(separation=separation)
+    if apart > 2.0:
+        raise ValueError(f"separation={separation!r}: must be in (0, 2], clipped gradients are no farther apart")
+    count = _validate.integer(2, num_samples=num_samples)
+    key = _validate.seed(seed=seed)
+    loss = Mechanism.parse(noise_multiplier, sample_rate, steps).loss()
+    if source != "rdp" and (loss.groups or (math.isfinite(loss.log_no_escape) and loss.log_no_escape != 0.0)):
+        raise ValueError(f"information={source!r}: covers sample_rate=1 only, use 'rdp'")
+    precision = math.inf if loss.log_no_escape != 0.0 else loss.gaussian_variance
+    entropy = float(-(weights @ np.log(weights)))
+    error: float | None = None
+    notes: tuple[str, ...] = ()
+    kind: Kind = "upper"
+    if math.isinf(precision) or n == 1:
+        nats = entropy
+    elif source == "rdp":
+        nats = loss.cumulants(1.0).mean if loss.groups or precision > 0.0 else 0.0
+    elif source == "analytic":
+        shrink = math.exp(-0.5 * apart**2 * precision)
+        nats = float(-(weights @ np.log(weights + (1.0 - weights) * shrink)))
+        notes = (f"for candidates whose clipped gradients are at most {apart:.6g} clipping norms apart",)
+    else:
+        nats, error = _mixture_information(weights, apart * math.sqrt(0.5 * precision), count, key)
+        kind = "estimate"
+        notes = (f"for one-hot gradients, {apart:.6g} clipping norms apart; a sampled estimate",)
+    success = 1.0 - _least_error(entropy - min(max(nats, 0.0), entropy), n)
+    blind = float(weights.max())
+    success = max(success, blind)
+    return FanoBound(
+        value=0.0 if n == 1 else (success - blind) / (1.0 - blind),
+        kind=kind,
+        confidence=None,
+        interval=None,
+        method=f"fano ({source})",
+        assumptions=Assumptions(adjacency="add-remove", attacker=ATTACKER, notes=notes),
+        seed=key if error is not None else None,
+        provenance="Guo, Sablayrolles and Sanjabi (2022), Fano's inequality; Hayes et al. (2023), Section 5, Table 2",
+        success=success,
+        mutual_information=nats,
+        standard_error=error,
+        prior_size=n,
+    )
+
+
+def _least_error(equivocation: float, n: int) -> float:
+    """Smallest t in [0, 1 − 1/n] with log 2-ary entropy h(t) + t·log(n−1) ≥ equivocation; 0 at n = 1."""
+    if n == 1 or equivocation <= 0.0:
+        return 0.0
+
+    def enough(t: float) -> bool:
+        return -t * math.log(t) - (1.0 - t) * math.log1p(-t) + t * math.log(n - 1) >= equivocation
+
+    # The left side rises up to t = 1 − 1/n, where it is log n.
+    low, high = 0.0, 1.0 - 1.0 / n
+    while low < (middle := 0.5 * (low + high)) < high:
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    # The smaller end: success is rounded up.
+    return low
+
+
+def _mixture_information(weights: np.ndarray, scale: float, count: int, seed: int) -> tuple[float, float]:
+    """(mean, standard error) of log p(w|z)/p(w), w = scale·e_z + N(0, I_n): a mixture of one-hot Gaussians."""
+    rng = np.random.default_rng(seed)
+    log_weights = np.log(weights)
+    cumulative = np.cumsum(weights)
+    rows = max(1, min(_CHUNK, 2**22 // len(weights)))
+    total = squares = 0.0
+    for start in range(0, count, rows):
+        size = min(rows, count - start)
+        z = np.minimum(np.searchsorted(cumulative, rng.random(size), side="right"), len(weights) - 1)
+        logs = scale * rng.standard_normal((size, len(weights)))
+        logs[np.arange(size), z] += scale * scale
+        own = logs[np.arange(size), z]
+        # log p(w|j) = scale·w_j + what all j share.
+        logs += log_weights
+        peak = logs.max(axis=1)
+        gain = own - peak - np.log(np.exp(logs - peak[:, None]).sum(axis=1))
+        total += float(gain.sum())
+        squares += float(gain @ gain)
+    mean = total / count
+    return mean, math.sqrt(max(squares / count - mean * mean, 0.0) / count)
+
+
+def mse_lower_bound(
+    noise_multiplier: Any, sample_rate: Any, steps: int, *, diameters: Any, adjacency: str = "replace"
+) -> MseLowerBound:
+    """Least mean squared error of *unbiased* reconstruction: Σ_i diam_i(Z)²/(4d(e^ε − 1)) under (2, ε)-Rényi privacy.
+
+    Guo, Karrer, Chaudhuri and van der Maaten (2022a), as Hayes et al. (2023) compare with it. Its proof compares two
+    values of one record, so ε is that of *replacing* a record (adjacency="replace", the default): q = 1: Σ4/σ²;
+    q < 1: at most Σ_t [1.5·D₄(μ‖ν) + D₃(ν‖μ)] through the data set without the record (Mironov 2017, Proposition
+    11, with p = q = 2). "add-remove" takes the larger of D₂(μ‖ν) and D₂(ν‖μ) instead: what is often plugged in, and
+    what the proof does not license for a replaced record.
+
+    diameters: diam_i > 0 of each of the d coordinates of a record, a 1-d array (1.0 each for images in [0, 1]^d).
+    noise_multiplier, sample_rate, steps: as in `reconstruction`.
+    Returns an `MseLowerBound` of kind "lower", deterministic. Biased attacks may err less: the constant guess never
+    errs by more than Σ_i diam_i²/(4d), which the bound exceeds whenever ε < log 2, and then a warning says so. Nothing
+    leaks: inf. σ = 0 with q > 0: 0. Raises ValueError or TypeError that names the argument.
+    """
+    relation = parse_adjacency(adjacency)
+    widths = _validate.real_array("in (0, inf)", lambda v: (v > 0.0) & (v < math.inf), diameters=diameters)
+    if widths.ndim != 1 or len(widths) == 0:
+        raise ValueError(f"diameters of shape {widths.shape}: must be one-dimensional and not empty")
+    loss = Mechanism.parse(noise_multiplier, sample_rate, steps).loss()
+    epsilon = _renyi_of_order_two(loss, relation == "replace")
+    guess = float(widths @ widths) / (4.0 * len(widths))
+    value = math.inf if epsilon == 0.0 else (0.0 if epsilon > 700.0 else guess / math.expm1(epsilon))
+    warnings: tuple[str, ...] = ()
+    if value > guess:
+        message = f"exceeds {guess:.6g}, which a constant guess achieves: the bound says nothing about biased attacks"
+        warnings = (message,)
+    return MseLowerBound(
+        value=value,
+        kind="lower",
+        confidence=None,
+        interval=None,
+        method="Rényi divergence of order 2",
+        assumptions=Assumptions(adjacency=relation, attacker=ATTACKER, notes=("unbiased reconstructions only",)),
+        provenance="Guo, Karrer, Chaudhuri and van der Maaten (2022), Theorem 1; Hayes et al. (2023), Section 5",
+        epsilon=epsilon,
+        constant_guess=guess,
+        warnings=warnings,
+    )
+
+
+def _renyi_of_order_two(loss: PrivacyLoss, replace: bool) -> float:
+    if loss.log_no_escape != 0.0:
+        return math.inf
+    if not loss.groups:
+        return loss.gaussian_variance * (4.0 if replace else 1.0)
+    # D_α(μ‖ν) = K(α)/(α − 1) and D_α(ν‖μ) = K(1 − α)/(α − 1).
+    if replace:
+        full = PrivacyLoss((), loss.gaussian_variance)
+        rest = PrivacyLoss(loss.groups)
+        return _renyi_of_order_two(full, True) + 0.5 * (rest.cumulants(4.0).value + rest.cumulants(-2.0).value)
+    return max(loss.cumulants(2.0).value, loss.cumulants(-1.0).value)

@@ -1,0 +1,138 @@
+"""Who trains a request's blocks: threads of this process, or the workers of an executor; and where the pieces go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import numpy as np
+import torch
+
+from leakcore.dpsgd._block import SLOTS, BlockOutput, Plan, Trainer, Watch
+from leakcore.dpsgd._inputs import Samples
+from leakcore.dpsgd._request import Request, ranges
+from leakcore.dpsgd._rows import Rows
+
+CHUNK = 1024
+"""Most rows in one product. Longer data are summed chunk by chunk, in order, so that buffers stay near the cache."""
+TASK = 4 * SLOTS
+"""Runs per task of an executor: seconds of work for the papers' settings, against milliseconds to send the data."""
+_ARRAYS = ("parameters", "dots", "norms", "cosine", "clipped", "thetas", "observed")
+
+Piece = tuple[int, int, BlockOutput]
+"""Runs [low, high) and their arrays, one row per run."""
+
+
+class Collector:
+    """The arrays of all runs, filled piece by piece; raises FloatingPointError where a run overflowed."""
+
+    def __init__(self, request: Request, plan: Plan) -> None:
+        self._first, self._count = request.first, request.stop - request.first
+        self._plan = plan
+        self._found: dict[str, np.ndarray] = {}
+        self._scores: dict[str, np.ndarray] = {}
+        self.done = 0
+
+    def put(self, low: int, high: int, piece: BlockOutput) -> None:
+        """Take the arrays of runs [low, high)."""
+        bad = ~np.isfinite(piece.parameters).all(axis=1)
+        if bad.any():
+            raise FloatingPointError(
+                f"run {low + int(bad.argmax())}: gradients or parameters overflowed {self._plan.dtype}: "
+                f"learning_rate={self._plan.learning_rate} or the features are too large"
+            )
+        for name in _ARRAYS:
+            self._place(self._found, name, getattr(piece, name), low, high)
+        for name, scores in piece.scores.items():
+            self._place(self._scores, name, scores, low, high)
+        self.done += high - low
+
+    def _place(self, into: dict[str, np.ndarray], name: str, array: np.ndarray | None, low: int, high: int) -> None:
+        if array is not None:
+            if name not in into:
+                into[name] = np.empty((self._count, *array.shape[1:]), array.dtype)
+            into[name][low - self._first : high - self._first] = array
+
+    def arrays(self) -> dict[str, Any]:
+        """Everything found, by the names of `EnsembleRun`."""
+        return {**self._found, "scores": self._scores}
+
+
+def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, None]:
+    """Each block as it finishes, trained by threads of this process; at most two blocks per thread are in memory."""
+    outputs, dtype = plan.layers[-1], getattr(torch, plan.dtype)
+    chunks = _chunks(request.common, outputs, dtype)
+    local = threading.local()
+    halt = threading.Event()
+
+    def work(begin: int) -> BlockOutput:
+        if not hasattr(local, "trainer"):
+            torch.set_num_threads(1)
+            watch = Watch(
+                request.subtract_known, request.keep_steps, request.cosines, request.record, request.scorers
+            )  # fmt: skip
+            extra = 0 if request.extra is None else request.extra.rows
+            local.trainer = Trainer(plan, chunks, watch, extra=extra, candidates=request.scored)
+        trainer: Trainer = local.trainer
+        return trainer.train(request.block(begin, outputs, dtype), halt)
+
+    begins = range(request.first - request.first % SLOTS, request.stop, SLOTS)
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(min(threads, len(begins)), thread_name_prefix="leakcore-dpsgd")
+    waiting = iter(begins)
+    running: dict[Future[BlockOutput], int] = {}
+    try:
+        while True:
+            for begin in waiting:
+                running[pool.submit(work, begin)] = begin
+                if len(running) >= 2 * threads:
+                    break
+            if not running:
+                return
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
+                begin = running.pop(future)
+                low, high = max(begin, request.first), min(begin + SLOTS, request.stop)
+                yield low, high, _rows(future.result(), slice(low - begin, high - begin))
+    finally:
+        halt.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(before)
+
+
+def train_elsewhere(plan: Plan, request: Request, threads: int, executor: Executor) -> Generator[Piece, None, None]:
+    """Each range of runs as some worker of `executor` finishes it; the ranges do not depend on the workers."""
+    futures: dict[Future[BlockOutput], tuple[int, int]] = {}
+    try:
+        for low, high in ranges(request.first, request.stop, TASK):
+            futures[executor.submit(_task, plan, request.part(low, high), threads)] = (low, high)
+        pending = set(futures)
+        while pending:
+            finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in finished:
+                yield (*futures[future], future.result())
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _task(plan: Plan, request: Request, threads: int) -> BlockOutput:
+    """All runs of a request in this process, as one piece."""
+    collected = Collector(request, plan)
+    for low, high, piece in train(plan, request, threads):
+        collected.put(low, high, piece)
+    return BlockOutput(**collected.arrays())
+
+
+def _rows(block: BlockOutput, which: slice) -> BlockOutput:
+    arrays = {name: getattr(block, name) for name in _ARRAYS}
+    kept: dict[str, Any] = {name: None if array is None else array[which] for name, array in arrays.items()}
+    return BlockOutput(**kept, scores={name: scores[which] for name, scores in block.scores.items()})
+
+
+def _chunks(common: Samples, outputs: int, dtype: torch.dtype) -> list[Rows]:
+    parts = -(-common.rows // CHUNK)
+    pieces: Sequence[np.ndarray] = np.array_split(np.arange(common.rows), parts) if parts else []
+    return [Rows.of(common.features[p], common.labels[p], outputs, dtype) for p in pieces]
