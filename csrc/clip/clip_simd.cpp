@@ -8,6 +8,8 @@
 #include <immintrin.h>
 #endif
 
+#include "core/half.h"
+
 namespace leakcore {
 namespace {
 
@@ -39,20 +41,10 @@ inline double widen(float x) {
   return x;
 }
 inline double widen(Brain x) {
-  const uint32_t wide = static_cast<uint32_t>(x.bits) << 16;
-  float f;
-  memcpy(&f, &wide, sizeof f);
-  return f;
+  return float_of_brain(x.bits);
 }
 inline double widen(Half x) {
-  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
-  const uint32_t magnitude = x.bits & 0x7fffu;
-  const double subnormal = static_cast<double>(static_cast<int32_t>(magnitude)) * 5.9604644775390625e-08;
-  const uint32_t wide =
-      sign | (magnitude >= 0x7c00u ? 0x7f800000u | (magnitude & 0x3ffu) << 13 : (magnitude << 13) + (112u << 23));
-  float f;
-  memcpy(&f, &wide, sizeof f);
-  return magnitude >= 0x0400u ? static_cast<double>(f) : sign ? -subnormal : subnormal;
+  return float_of_half(x.bits);
 }
 
 #if defined(__AVX512F__)
