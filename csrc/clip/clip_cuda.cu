@@ -3,6 +3,12 @@
 
 namespace leakcore {
 
+int64_t clip_and_noise_cuda_scratch(const ClipArgs&) {
+  return 0;
+}
+int64_t clip_scores_cuda_scratch(const ClipScoresArgs&) {
+  return 0;
+}
 Status clip_and_noise_cuda(const ClipArgs&) {
   return {Code::not_implemented, "clip_and_noise"};
 }

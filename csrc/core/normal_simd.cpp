@@ -8,6 +8,7 @@ namespace leakcore {
 namespace {
 
 constexpr int kPairs = 2 * kRandomBlocks;
+constexpr int kPack = 2;  // vectors side by side
 
 // Words (0, 2, 0, 2, …) and (1, 3, 1, 3, …) of consecutive blocks. Only word 0 of the counter varies, so the other
 // half of the first two rounds is computed once.
@@ -18,7 +19,7 @@ void words(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block, uint
   const uint64_t flip0 = static_cast<uint32_t>(b1) ^ round_key0(seed, 1);
   const uint64_t flip2 = static_cast<uint32_t>(a2 >> 32) ^ round_key1(seed, 1);
   const uint64_t flip1 = static_cast<uint32_t>(sample >> 32) ^ round_key1(seed, 0);
-  uint32_t lanes[2 * kDoubles] = {};
+  LEAKCORE_ALIGNED uint32_t lanes[2 * kDoubles] = {};
   for (int i = 0; i < kDoubles; ++i) lanes[2 * i] = block + static_cast<uint32_t>(i);
   Longs index = load<Longs>(lanes);
   for (int i = 0; i < kRandomBlocks; i += kDoubles) {
@@ -36,17 +37,26 @@ void words(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block, uint
 }
 
 void normals(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block, double* out) {
-  uint32_t even[kPairs], odd[kPairs];
+  LEAKCORE_ALIGNED uint32_t even[kPairs];
+  LEAKCORE_ALIGNED uint32_t odd[kPairs];
   words(seed, stream, sample, block, even, odd);
-  for (int i = 0; i < kPairs; i += kDoubles) {
-    Doubles z0, z1;
-    box_muller(widen(even + i), widen(odd + i), &z0, &z1);
-    store_interleaved(out + 2 * i, z0, z1);
+  LEAKCORE_ALIGNED double square[kPairs];
+  for (int i = 0; i < kPairs; i += kPack * kDoubles) {
+    store_pack(square + i, minus_two_log_unit(widen_pack<kPack>(even + i)));
+  }
+  for (int i = 0; i < kPairs; i += kPack * kDoubles) {
+    Pack<Doubles, kPack> cosine, sine;
+    cos_sin_turn(widen_pack<kPack>(odd + i), &cosine, &sine);
+    const auto radius = root(load_pack<Doubles, kPack>(square + i));
+    for (int k = 0; k < kPack; ++k) {
+      store_interleaved(out + 2 * (i + k * kDoubles), radius.v[k] * cosine.v[k], radius.v[k] * sine.v[k]);
+    }
   }
 }
 
 void uniforms(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block, double* out) {
-  uint32_t even[kPairs], odd[kPairs];
+  LEAKCORE_ALIGNED uint32_t even[kPairs];
+  LEAKCORE_ALIGNED uint32_t odd[kPairs];
   words(seed, stream, sample, block, even, odd);
   for (int i = 0; i < kPairs; i += kDoubles) {
     store_interleaved(out + 2 * i, exact_double(widen(even + i), 0.5) * 2.3283064365386962890625e-10,

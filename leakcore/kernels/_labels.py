@@ -82,9 +82,13 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
         raise ValueError(f"rcond={rcond!r}: must be in [0, 1)")
 
     outer = batch or (1,)
-    residual, error = np.empty((*outer, n, outputs)), np.empty((*outer, n, outputs))
-    leverage, identifiable = np.empty((*outer, n)), np.empty((*outer, n), dtype=np.bool_)
-    rank = np.empty(outer, dtype=np.int64)
+    library = jac.library
+    real = np.dtype(np.float64)
+    residual, error = (library.empty((*outer, n, outputs), real) for _ in range(2))
+    leverage = library.empty((*outer, n), real)
+    identifiable = library.empty((*outer, n), np.dtype(np.bool_))
+    rank = library.empty(outer, np.dtype(np.int64))
+    targets = [library.header(x) for x in (residual, error, leverage, identifiable, rank)]
     for at, problems, jac_view, grad_view in _calls(jac, grad, batch, several):
         bad = _C.solve_labels(
             jac_view,
@@ -94,12 +98,8 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
             outputs,
             cut,
             0.5 * epsilon,
-            _arrays.address(residual[at]),
-            _arrays.address(error[at]),
-            _arrays.address(leverage[at]),
-            _arrays.address(identifiable[at]),
-            _arrays.address(rank[at]),
-            _arrays.CPU,
+            *(_arrays.address(target[at]) for target in targets),
+            library.place,
             _threads.plan(),
         )
         if bad is not None:
@@ -108,17 +108,18 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
             raise ValueError(f"{kernel}: {what}{where} has a NaN or an infinity: must be finite")
     dtype = np.result_type(jac.result_dtype, grad.result_dtype)
 
-    def shown(values: np.ndarray, *inner: int) -> Any:
-        with np.errstate(over="ignore"):
-            kept = values if values.dtype != np.float64 else values.astype(dtype, copy=False)
-        return _arrays.wrap(kept.reshape((*batch, *inner)), jac.origin)
+    def shown(values: Any, *inner: int) -> Any:
+        return library.give(values.reshape((*batch, *inner)))
+
+    def real_shown(values: Any, *inner: int) -> Any:
+        return shown(library.cast(values, dtype), *inner)
 
     inner = (n, outputs) if several else (n,)
     return LabelSolution(
-        residual=shown(residual, *inner),
-        leverage=shown(leverage, n),
+        residual=real_shown(residual, *inner),
+        leverage=real_shown(leverage, n),
         identifiable=shown(identifiable, n),
-        error=shown(error, *inner),
+        error=real_shown(error, *inner),
         rank=shown(rank),
     )
 

@@ -88,17 +88,17 @@ def mixture_log_ratio(
     target = float_dtype(kernel, dtype)
     single = target == np.float32
     mixture = _mixture(num_samples, noise_multiplier, sample_rate, steps, under, seed, first_sample, single)
-    _arrays.read_like(kernel, like)
-    out = np.empty((mixture.configs, mixture.count), dtype=target)
+    library = _arrays.read_like(kernel, like)
+    out = library.empty((mixture.configs, mixture.count), target)
     for offset, length in mixture.shards():
         _C.mixture_log_ratio(
             mixture.native(offset, length),
-            _arrays.address(out) + offset * target.itemsize,
+            library.address(out) + offset * target.itemsize,
             mixture.count,
-            _arrays.CPU,
+            library.place,
             _threads.plan(),
         )
-    return _arrays.wrap(out if mixture.several else out[0], like)
+    return library.give(out if mixture.several else out[0])
 
 
 def mixture_tail(
@@ -137,7 +137,7 @@ def mixture_tail(
     kernel = "mixture_tail"
     single = float_dtype(kernel, dtype) == np.float32
     mixture = _mixture(num_samples, noise_multiplier, sample_rate, steps, under, seed, first_sample, single)
-    _arrays.read_like(kernel, like)
+    library = _arrays.read_like(kernel, like)
     wanted = _validate.real_array("a number, not NaN", lambda v: ~np.isnan(v), thresholds=thresholds)
     configs = mixture.configs if mixture.several else None
     if configs is not None and wanted.ndim > 1 and wanted.shape[0] != configs:
@@ -145,15 +145,15 @@ def mixture_tail(
             f"thresholds has shape {wanted.shape}: must be a number, an array of one dimension, or one of shape "
             f"({configs}, ...), a row for each of the {configs} configurations"
         )
-    brackets = Brackets(wanted, configs)
+    brackets = Brackets(wanted, configs, library)
     for offset, length in mixture.shards():
         _C.mixture_tail(
             mixture.native(offset, length),
             brackets.ascending.shape[1],
             _arrays.address(brackets.ascending),
-            _arrays.address(brackets.counts),
-            _arrays.address(brackets.sums),
-            _arrays.CPU,
+            library.address(brackets.counts),
+            library.address(brackets.sums),
+            library.place,
             _threads.plan(),
         )
     return finish(
