@@ -20,7 +20,7 @@ constexpr double kPinvUnit = 1.1102230246251565e-16;  // unit roundoff of double
 
 // Beyond this relative error of R⁻¹R⁻ᵀ, as bounded, another route solves. What is met is smaller by the square root of
 // the number of roundings and by Frobenius against spectral norms: some 1e-3 of it.
-constexpr double kInverseErrorLimit = 7.62939453125e-06;  // 2^-17
+constexpr double kInverseErrorLimit = 9.5367431640625e-07;  // 2^-20
 
 // A pivot below this share of its column's square has a variance inflation factor beyond any that is accepted.
 constexpr double kSmallPivot = 1e-12;

@@ -31,8 +31,12 @@ int64_t leading(int64_t n) {
   return ld % 32 == 0 ? ld + kStripe : ld;
 }
 
-bool contiguous_doubles(const Rows& rows) {
-  return rows.dtype == DType::f64 && (rows.ndim == 0 || (rows.ndim == 1 && (rows.stride[0] == 1 || rows.numel == 1)));
+bool contiguous(const Rows& rows) {
+  return rows.ndim == 0 || (rows.ndim == 1 && (rows.stride[0] == 1 || rows.numel == 1));
+}
+
+int64_t element_size(DType dtype) {
+  return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2;
 }
 
 }  // namespace
@@ -45,7 +49,8 @@ NormalRoute::NormalRoute(const SolveLabelsArgs& args)
       ld_(leading(n_)),
       stripe_step_((d_ + 1) * kStripe),
       possible_(n_ > 0 && n_ <= d_),
-      direct_(contiguous_doubles(args.jacobian)) {
+      direct_(args.jacobian.dtype == DType::f64 && contiguous(args.jacobian)),
+      one_block_(contiguous(args.jacobian) && args.jacobian.row_stride == d_) {
   if (!possible_) return;
   const int64_t stripes = round_up(n_) / kStripe * stripe_step_, rows = direct_ ? 0 : n_ * round_up(d_);
   scratch_.resize(static_cast<size_t>(stripes + rows + 2 * ld_ * ld_ + 7 * ld_ + 2 * round_up(d_) + kStripe));
@@ -94,7 +99,12 @@ bool NormalRoute::factorise(int64_t index) {
     rows_[static_cast<size_t>(r)] = row;
   }
   loops_.pack(rows_.data(), n_, d_, stripes_, stripe_step_);
-  loops_.gram(stripes_, stripe_step_, n_, d_, r_, ld_);
+  const int64_t size = element_size(args_.jacobian.dtype);
+  const bool next = one_block_ && index + 1 < args_.num_problems;
+  loops_.gram(
+      stripes_, stripe_step_, n_, d_, r_, ld_,
+      next ? static_cast<const char*>(args_.jacobian.data) + size * (index + 1) * args_.jacobian.run_stride : nullptr,
+      size * n_ * d_);
   double squares = 0.0;
   for (int64_t r = 0; r < n_; ++r) {
     const double square = r_[r * ld_ + r];

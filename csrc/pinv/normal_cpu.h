@@ -24,7 +24,7 @@ class NormalRoute {
   const SolveLabelsArgs& args_;
   const PinvKernels& loops_;
   const int64_t n_, d_, ld_, stripe_step_;
-  const bool possible_, direct_;
+  const bool possible_, direct_, one_block_;
   std::vector<double> scratch_;
   int64_t taken_ = 0;
   std::vector<const double*> rows_;

@@ -67,37 +67,24 @@ inline Doubles magnitude(Doubles x) {
   return x;
 }
 
-// Pairs (i, i + h) of registers exchange the halves of every 2h lanes; with h = W/2 … 1 that transposes a W × W tile.
-inline void exchange(Doubles* x) {
-#if defined(__AVX512F__)
-  for (int i = 0; i < 4; ++i) {
-    const Doubles a = x[i], b = x[i + 4];
-    x[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
-    x[i + 4] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
-  }
-  for (int i = 0; i < 8; i += i % 4 == 1 ? 3 : 1) {
-    const Doubles a = x[i], b = x[i + 2];
-    x[i] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13);
-    x[i + 2] = __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
-  }
-  for (int i = 0; i < 8; i += 2) {
-    const Doubles a = x[i], b = x[i + 1];
-    x[i] = __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14);
-    x[i + 1] = __builtin_shufflevector(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
-  }
-#elif defined(__AVX2__)
-  for (int i = 0; i < 2; ++i) {
-    const Doubles a = x[i], b = x[i + 2];
-    x[i] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-    x[i + 2] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-  }
+// Transposes go by tiles of T × T: of 4 in the widest tier too, whose shuffles across 512 bits cost double.
+constexpr int T = W == 2 ? 2 : 4;
+typedef double Tile __attribute__((vector_size(T * 8)));
+
+inline void exchange(Tile* x) {
+#if defined(__AVX2__)
   for (int i = 0; i < 4; i += 2) {
-    const Doubles a = x[i], b = x[i + 1];
+    const Tile a = x[i], b = x[i + 1];
     x[i] = __builtin_shufflevector(a, b, 0, 4, 2, 6);
     x[i + 1] = __builtin_shufflevector(a, b, 1, 5, 3, 7);
   }
+  for (int i = 0; i < 2; ++i) {
+    const Tile a = x[i], b = x[i + 2];
+    x[i] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+    x[i + 2] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  }
 #else
-  const Doubles a = x[0], b = x[1];
+  const Tile a = x[0], b = x[1];
   x[0] = __builtin_shufflevector(a, b, 0, 2);
   x[1] = __builtin_shufflevector(a, b, 1, 3);
 #endif
@@ -105,12 +92,12 @@ inline void exchange(Doubles* x) {
 
 // The 8 × 8 tile whose row k is in[k], written with row k at out + k·step.
 inline void transpose(const double* const* in, double* out, int64_t step) {
-  for (int i = 0; i < kStripe; i += W) {
-    for (int j = 0; j < kStripe; j += W) {
-      Doubles x[W];
-      for (int k = 0; k < W; ++k) x[k] = load(in[i + k] + j);
+  for (int i = 0; i < kStripe; i += T) {
+    for (int j = 0; j < kStripe; j += T) {
+      Tile x[T];
+      for (int k = 0; k < T; ++k) memcpy(&x[k], in[i + k] + j, sizeof x[k]);
       exchange(x);
-      for (int k = 0; k < W; ++k) store(out + (j + k) * step + i, x[k]);
+      for (int k = 0; k < T; ++k) memcpy(out + (j + k) * step + i, &x[k], sizeof x[k]);
     }
   }
 }
@@ -137,16 +124,32 @@ void pack(const double* const* rows, int64_t num_rows, int64_t count, double* st
   }
 }
 
+// With four lanes the extra instruction cost more than it brought: 4 µs per problem of 200 × 50.
+constexpr bool kFetches = W == 8;
+
+// What will be read later, fetched evenly while the registers are busy: in steps of less than a line, since a burst of
+// lines would hold up the loads of the present.
+struct Ahead {
+  const char* at;
+  int64_t step;
+
+  void fetch() {
+    __builtin_prefetch(at, 0, 2);
+    at += step;
+  }
+};
+
 // sums[c][s] += Σ_k a_s[k·a_step + lanes]·b[k·b_step + c], in order of k; stripe s of a begins at a + s·a_next.
 template <int S, int C>
 inline void multiply(const double* a, int64_t a_step, int64_t a_next, const double* b, int64_t b_step, int64_t depth,
-                     Doubles (*sums)[S * V]) {
+                     Doubles (*sums)[S * V], Ahead* ahead = nullptr) {
   Doubles acc[C][S * V];
   for (int c = 0; c < C; ++c) {
     for (int v = 0; v < S * V; ++v) acc[c][v] = sums[c][v];
   }
   for (int64_t k = 0; k < depth; ++k, a += a_step, b += b_step) {
     Doubles x[S * V];
+    if (ahead != nullptr) ahead->fetch();
     for (int s = 0; s < S; ++s) {
       for (int v = 0; v < V; ++v) x[s * V + v] = load(a + s * a_next + v * W);
     }
@@ -163,9 +166,11 @@ inline void multiply(const double* a, int64_t a_step, int64_t a_next, const doub
 // C samples from number c0 of a stripe against S stripes of lanes, into tiles[s][c0 + c][lane].
 template <int S, int C>
 inline void gram_columns(const double* a, int64_t a_next, const double* b, int64_t c0, int64_t depth,
-                         double (*tiles)[kStripe * kStripe]) {
+                         double (*tiles)[kStripe * kStripe], Ahead* ahead) {
   Doubles sums[C][S * V] = {};
-  multiply<S, C>(a, kStripe, a_next, b + c0, kStripe, depth, sums);
+  Ahead here = *ahead;
+  multiply<S, C>(a, kStripe, a_next, b + c0, kStripe, depth, sums, kFetches ? &here : nullptr);
+  *ahead = here;
   for (int s = 0; s < S; ++s) {
     for (int c = 0; c < C; ++c) memcpy(tiles[s] + (c0 + c) * kStripe, sums[c] + s * V, kStripe * sizeof(double));
   }
@@ -173,13 +178,13 @@ inline void gram_columns(const double* a, int64_t a_next, const double* b, int64
 
 template <int S>
 void gram_tiles(const double* a, int64_t a_next, const double* b, int64_t columns, int64_t depth, bool add,
-                double* gram, int64_t ld) {
+                double* gram, int64_t ld, Ahead* ahead) {
   double tiles[S][kStripe * kStripe] = {};
   int64_t c = 0;
-  for (; c + kColumns <= columns; c += kColumns) gram_columns<S, kColumns>(a, a_next, b, c, depth, tiles);
-  for (; kColumns > 4 && c + 4 <= columns; c += 4) gram_columns<S, 4>(a, a_next, b, c, depth, tiles);
-  for (; kColumns > 2 && c + 2 <= columns; c += 2) gram_columns<S, 2>(a, a_next, b, c, depth, tiles);
-  for (; c < columns; ++c) gram_columns<S, 1>(a, a_next, b, c, depth, tiles);
+  for (; c + kColumns <= columns; c += kColumns) gram_columns<S, kColumns>(a, a_next, b, c, depth, tiles, ahead);
+  for (; kColumns > 4 && c + 4 <= columns; c += 4) gram_columns<S, 4>(a, a_next, b, c, depth, tiles, ahead);
+  for (; kColumns > 2 && c + 2 <= columns; c += 2) gram_columns<S, 2>(a, a_next, b, c, depth, tiles, ahead);
+  for (; c < columns; ++c) gram_columns<S, 1>(a, a_next, b, c, depth, tiles, ahead);
   for (int s = 0; s < S; ++s) {
     double* out = gram + s * kStripe * ld;
     const double* in[kStripe];
@@ -196,25 +201,30 @@ void gram_tiles(const double* a, int64_t a_next, const double* b, int64_t column
   }
 }
 
-void gram(const double* stripes, int64_t stripe_step, int64_t num_rows, int64_t count, double* out, int64_t ld) {
+void gram(const double* stripes, int64_t stripe_step, int64_t num_rows, int64_t count, double* out, int64_t ld,
+          const void* next, int64_t next_bytes) {
+  const int64_t num_stripes = (num_rows + kStripe - 1) / kStripe;
+  const int64_t tiles = num_stripes * (num_stripes + kLanes) / (2 * kLanes) + 1;
+  Ahead ahead = {reinterpret_cast<const char*>(stripes), 0};
+  if (kFetches && next != nullptr) ahead = {static_cast<const char*>(next), (next_bytes - 1) / (tiles * count) + 1};
   for (int64_t first = 0; first < count; first += kPanel) {
     const int64_t depth = count - first < kPanel ? count - first : kPanel;
     const double* panel = stripes + first * kStripe;
-    for (int64_t t = 0; t * kStripe < num_rows; ++t) {
+    for (int64_t t = 0; t < num_stripes; ++t) {
       const double* b = panel + t * stripe_step;
       const int64_t columns = num_rows - t * kStripe < kStripe ? num_rows - t * kStripe : kStripe;
       int64_t s = 0;
       for (; s + kLanes <= t + 1; s += kLanes) {
         gram_tiles<kLanes>(panel + s * stripe_step, stripe_step, b, columns, depth, first > 0,
-                           out + (s * ld + t) * kStripe, ld);
+                           out + (s * ld + t) * kStripe, ld, &ahead);
       }
       for (; kLanes > 2 && s + 2 <= t + 1; s += 2) {
         gram_tiles<2>(panel + s * stripe_step, stripe_step, b, columns, depth, first > 0, out + (s * ld + t) * kStripe,
-                      ld);
+                      ld, &ahead);
       }
       for (; s <= t; ++s) {
         gram_tiles<1>(panel + s * stripe_step, stripe_step, b, columns, depth, first > 0, out + (s * ld + t) * kStripe,
-                      ld);
+                      ld, &ahead);
       }
     }
   }

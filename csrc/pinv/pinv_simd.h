@@ -15,8 +15,10 @@ constexpr int64_t kStripe = 8;
 struct PinvKernels {
   // rows[r][0 … count), r < num_rows → stripes; entry (r, i) goes to stripes[(r/8)·stripe_step + 8i + r%8].
   void (*pack)(const double* const* rows, int64_t num_rows, int64_t count, double* stripes, int64_t stripe_step);
-  // The upper triangle of CᵀC: gram[r·ld + t] = Σ_i C[i][r]·C[i][t], r <= t, whole 8 × 8 tiles of it.
-  void (*gram)(const double* stripes, int64_t stripe_step, int64_t num_rows, int64_t count, double* gram, int64_t ld);
+  // The upper triangle of CᵀC: gram[r·ld + t] = Σ_i C[i][r]·C[i][t], r <= t, whole 8 × 8 tiles of it. Meanwhile
+  // `next_bytes` at `next` (null: none) are fetched into the cache.
+  void (*gram)(const double* stripes, int64_t stripe_step, int64_t num_rows, int64_t count, double* gram, int64_t ld,
+               const void* next, int64_t next_bytes);
   // In place gram = RᵀR, upper triangle; reciprocal[k] = 1/R[k][k]. False, with gram spoilt, once a pivot is at most
   // `small` times the diagonal entry it came from.
   bool (*cholesky)(double* gram, int64_t num_rows, int64_t ld, double small, double* reciprocal);
