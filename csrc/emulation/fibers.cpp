@@ -81,8 +81,7 @@ void Fibers::start(int k, void (*body)(void*), void* context) {
   fiber.context = context;
   fiber.fake_stack = nullptr;
   void** top = static_cast<void**>(fiber.top);
-  *--top = nullptr;  // a call leaves the stack pointer eight bytes off a multiple of sixteen
-  *--top = nullptr;
+  *--top = nullptr;  // a function is entered with the stack pointer eight bytes off a multiple of sixteen
   *--top = reinterpret_cast<void*>(&Fibers::enter);
   for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
   fiber.stack_pointer = top;
