@@ -106,7 +106,7 @@ def to_device(x):
     """A NumPy array on the current device; a sequence of them likewise; anything else as it is."""
     if isinstance(x, (list, tuple)) and x and all(isinstance(v, np.ndarray) for v in x):
         return type(x)(to_device(v) for v in x)
-    if not isinstance(x, np.ndarray) or _current == "cpu":
+    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray) or _current == "cpu":
         return x
     if _current == "emulated":
         return EmulatedArray(x)
