@@ -1,6 +1,6 @@
 // The mixture on CUDA: a thread takes one sample through all steps, for a few configurations at a time. Arithmetic is
-// core/elementary.h's and steps.h's in the order of mixture_simd.cpp, so ratios equal those of the CPU's tiers with fused
-// multiply-add bit for bit, and with them counts and exact sums.
+// core/elementary.h's and steps.h's in the order of mixture_simd.cpp, so ratios equal those of the CPU's tiers with
+// fused multiply-add bit for bit, and with them counts and exact sums.
 //
 // Per sample and step, in float32: about 15 integer operations for Philox, 27 for the normal, 17 for the factor.
 #include "core/launch.cuh"
@@ -238,8 +238,13 @@ int64_t table_bytes(const MixtureArgs& args) {
 // The plan into scratch. Pageable host memory: the call returns once it has been read.
 cudaError_t send_plan(const MixtureArgs& args, Samples* x) {
   const MixturePlan plan(args);
-  *x = {args.seed,    args.first_sample, args.num_samples, args.alternative,
-        plan.configs, plan.groups,       static_cast<const Group*>(args.scratch)};
+  *x = {args.seed,
+        args.first_sample,
+        args.num_samples,
+        args.alternative,
+        plan.configs,
+        plan.groups,
+        static_cast<const Group*>(args.scratch)};
   if (plan.table.empty()) return cudaSuccess;
   return cudaMemcpyAsync(args.scratch, plan.table.data(), static_cast<size_t>(table_bytes(args)),
                          cudaMemcpyHostToDevice, static_cast<cudaStream_t>(args.device.stream));
@@ -283,9 +288,9 @@ Status mixture_log_ratio_cuda(const MixtureLogRatioArgs& args) {
   Samples x;
   if (const cudaError_t error = send_plan(args, &x); error != cudaSuccess) return cuda_status(error, kKernel);
   const bool one = args.configs == 1;
-  const cudaError_t error =
-      args.single ? (one ? launch_log_ratio<1, float>(args, x) : launch_log_ratio<4, float>(args, x))
-                  : (one ? launch_log_ratio<1, double>(args, x) : launch_log_ratio<4, double>(args, x));
+  const cudaError_t error = args.single
+                                ? (one ? launch_log_ratio<1, float>(args, x) : launch_log_ratio<4, float>(args, x))
+                                : (one ? launch_log_ratio<1, double>(args, x) : launch_log_ratio<4, double>(args, x));
   return cuda_status(error, kKernel);
 }
 
@@ -298,9 +303,8 @@ Status mixture_tail_cuda(const MixtureTailArgs& args) {
   Samples x;
   if (const cudaError_t error = send_plan(args, &x); error != cudaSuccess) return cuda_status(error, kKernel);
   double* thresholds = reinterpret_cast<double*>(static_cast<char*>(args.scratch) + table_bytes(args));
-  cudaError_t error =
-      cudaMemcpyAsync(thresholds, args.thresholds, static_cast<size_t>(cells) * sizeof(double), cudaMemcpyHostToDevice,
-                      static_cast<cudaStream_t>(args.device.stream));
+  cudaError_t error = cudaMemcpyAsync(thresholds, args.thresholds, static_cast<size_t>(cells) * sizeof(double),
+                                      cudaMemcpyHostToDevice, static_cast<cudaStream_t>(args.device.stream));
   if (error != cudaSuccess) return cuda_status(error, kKernel);
   const TailSums t = {thresholds, args.num_thresholds, args.counts, args.sums, false};
   error = args.configs == 1 ? launch_tail<1>(args, x, t) : launch_tail<4>(args, x, t);
