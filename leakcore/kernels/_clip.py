@@ -27,7 +27,7 @@ class Clipped:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores:
-    """dots: ⟨clip_C(g_i), o_m⟩, `(M, n)` or `(n,)`. norms: ‖clip_C(g_i)‖, `(n,)`. With runs, both have them in front."""
+    """dots: ⟨clip_C(g_i), o_m⟩, `(M, n)` or `(n,)`. norms: ‖clip_C(g_i)‖, `(n,)`. With runs, `(runs, …)`."""
 
     dots: Any
     norms: Any

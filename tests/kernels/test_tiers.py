@@ -1,5 +1,5 @@
-"""Instruction tiers: the forced one runs, AVX2 and AVX-512 give the same bits, baseline agrees to a bound, an unknown one
-is refused. Short and long rows."""
+"""Instruction tiers: the forced one runs, AVX2 and AVX-512 give the same bits, baseline agrees to a bound, an unknown
+one is refused. Short and long rows."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def test_float32_norms_and_scores_have_the_same_bits_on_every_tier():
     """A double holds their products exactly, so it makes no difference whether the sum fuses them."""
     program = (
         "import hashlib\nfrom tests.kernels.layouts import normals\n"
-        "scores = kernels.clip_scores(normals(1, 9, 5003, dtype='float32'), normals(2, 5, 5003, dtype='float32'), 1e3)\n"
+        "grads, observed = normals(1, 9, 5003, dtype='float32'), normals(2, 5, 5003, dtype='float32')\n"
+        "scores = kernels.clip_scores(grads, observed, 1e3)\n"
         "print(hashlib.sha256(scores.dots.tobytes() + scores.norms.tobytes()).hexdigest())"
     )
     assert len({in_tier(tier, program).stdout for tier in TIERS} - {""}) == 1
