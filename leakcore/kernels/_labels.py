@@ -41,7 +41,8 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
 
     Returns arrays of the caller's kind, float64 from float64, otherwise float32:
     `.residual`: the minimum-norm least-squares solution, the 1/N undone.
-    `.leverage`: diag((CᵀC)⁺). Gradient noise of variance s² gives a residual the variance N²·s²·leverage.
+    `.leverage`: diag((CᵀC)⁺). Gradient noise of variance s² gives a residual the variance N²·s²·leverage. Its relative
+        error in float64 is below 2⁻¹⁹ where normal equations solve, and in practice below 1e-8.
     `.identifiable`: row r's label is determined by this system, (C⁺C)_rr = 1. False for a zero row, a repeated one, or
         any that takes part in a linear dependence, as happens when N > d. Judged by the row's weight in the null
         space, which must be at most rcond·‖C‖·‖C⁺‖ (Frobenius norms) and at most 1e-3. Where it is False the label is
@@ -53,7 +54,14 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
         identifiable. A residual smaller than its error has no sign.
     `.rank`: the number of singular values above the cut.
 
-    N = 0 and d = 0 are allowed (rank 0, nothing identifiable). The bits do not depend on threads.
+    Two routes, chosen per problem. Well-conditioned systems: normal equations, corrected from the residual in float64
+    (corrected semi-normal equations: Björck, 1987), as long as the inverse of the Cholesky factor proves that every
+    singular value is above the cut and that (d + 5N + 10)·2⁻⁵³·N·Σ_r ‖c_r‖²·leverage_r is at most 2⁻²⁰. All others:
+    QR with column pivoting, and a singular value decomposition where the cut falls among the singular values. Rank and
+    `.identifiable` mean the same on both, and `.error` is derived for each.
+
+    N = 0 and d = 0 are allowed (rank 0, nothing identifiable). The bits do not depend on threads, nor on the other
+    problems; they are the same on AVX2 and AVX-512 (LEAKCORE_ISA), and within `.error` of them on other processors.
 
     Raises ValueError or TypeError, naming the argument, for wrong or differing shapes, integer types, mixed libraries,
     tensors that require grad, arrays on a CUDA device in a CPU-only build, rcond outside [0, 1), non-finite input

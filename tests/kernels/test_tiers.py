@@ -52,6 +52,21 @@ def digest():
     return hashlib.sha256(b"".join(np.ascontiguousarray(r).tobytes() for r, _ in results())).hexdigest()
 
 
+def label_systems():
+    """Sizes around a stripe of samples and a panel of columns; every element type."""
+    for seed, (n, d) in enumerate([(1, 1), (7, 9), (8, 8), (17, 40), (50, 200), (66, 301)]):
+        for dtype in ("float16", "float32", "float64"):
+            yield normals(seed, 3, n, d, dtype=dtype), normals(seed + 20, 3, d, 2, dtype=dtype)
+
+
+def label_results():
+    return [kernels.solve_labels(*system, rcond=1e-14) for system in label_systems()]
+
+
+def label_bytes():
+    return b"".join(getattr(r, name).tobytes() for r in label_results() for name in ("residual", "leverage", "error"))
+
+
 def in_tier(tier, code):
     program = "from leakcore import kernels\nfrom tests.kernels import test_tiers\n" + code
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
@@ -88,6 +103,35 @@ def test_float32_norms_and_scores_have_the_same_bits_on_every_tier():
         "print(hashlib.sha256(scores.dots.tobytes() + scores.norms.tobytes()).hexdigest())"
     )
     assert len({in_tier(tier, program).stdout for tier in TIERS} - {""}) == 1
+
+
+@pytest.mark.skipif("avx2" not in TIERS, reason="needs AVX2")
+def test_tiers_with_fused_multiply_add_solve_labels_with_the_same_bits():
+    program = "print(test_tiers.hashlib.sha256(test_tiers.label_bytes()).hexdigest())"
+    found = {in_tier(tier, program).stdout for tier in TIERS if tier != "baseline"}
+    assert found == {hashlib.sha256(label_bytes()).hexdigest() + "\n"}
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_labels_differ_between_tiers_by_less_than_their_error_bounds(tier):
+    """The baseline rounds products that the others fuse. Bounds on truth, so two results may differ by two of them."""
+    run = in_tier(tier, "import sys; sys.stdout.write(test_tiers.label_bytes().hex())")
+    there = bytes.fromhex(run.stdout)
+    at = 0
+    for (jacobian, _), here in zip(label_systems(), label_results(), strict=True):
+        other = {}
+        for name in ("residual", "leverage", "error"):
+            mine = getattr(here, name)
+            other[name] = np.frombuffer(there, mine.dtype, mine.size, at).reshape(mine.shape)
+            at += mine.nbytes
+        known = np.isfinite(here.error)
+        off = np.abs(here.residual - other["residual"].astype(np.float64))
+        assert (off[known] <= (here.error + other["error"])[known]).all()
+        out = tolerances.rounding(here.leverage.dtype)
+        for i in range(3):
+            relative = tolerances.normal_leverage(*jacobian.shape[1:], jacobian[i].astype(np.float64), here.leverage[i])
+            np.testing.assert_allclose(other["leverage"][i], here.leverage[i], rtol=relative + 2 * out)
+    assert at == len(there)
 
 
 def test_the_widest_tier_is_the_default():
