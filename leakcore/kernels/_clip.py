@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import _C, _validate
-from leakcore.kernels import _arrays, _threads
+from leakcore.kernels import _arrays, _threads, _tracing
 from leakcore.kernels._random import MAX_DRAWS, read_out
 from leakcore.kernels._streams import step_in_range
 
@@ -75,6 +75,12 @@ def clip_and_noise(
     require grad, arrays on a CUDA device in a CPU-only build, non-finite rows (with their index).
     """
     kernel = "clip_and_noise"
+    if _tracing.traced(grads):
+        if out is not None:
+            raise ValueError(f"{kernel}: out is given where torch is tracing: copy the result there instead")
+        ops = _tracing.operators()
+        op = ops.clip_and_noise_list if isinstance(grads, (list, tuple)) else ops.clip_and_noise
+        return Clipped(*op(grads, max_grad_norm, noise_multiplier, seed, step, noise, mask, check_finite, first_run))
     several = isinstance(grads, (list, tuple))
     params = _read_params(kernel, grads) if several else [_arrays.read(kernel, "grads", grads)]
     first = params[0]
@@ -250,6 +256,8 @@ def clip_scores(grads: Any, observed: Any, max_grad_norm: float, *, check_finite
     index).
     """
     kernel = "clip_scores"
+    if _tracing.traced(grads):
+        return Scores(*_tracing.operators().clip_scores(grads, observed, max_grad_norm, check_finite))
     g = _arrays.read(kernel, "grads", grads)
     o = _arrays.read(kernel, "observed", observed)
     _arrays.same_library(kernel, g, o)

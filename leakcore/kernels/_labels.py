@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import _C, _validate
-from leakcore.kernels import _arrays, _threads
+from leakcore.kernels import _arrays, _threads, _tracing
 
 _Call = tuple[tuple[int, ...], int, _arrays.View, _arrays.View]
 
@@ -68,6 +68,8 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
     (with the problem's index).
     """
     kernel = "solve_labels"
+    if _tracing.traced(jacobian):
+        return LabelSolution(*_tracing.operators().solve_labels(jacobian, gradient, rcond))
     jac = _arrays.read(kernel, "jacobian", jacobian)
     grad = _arrays.read(kernel, "gradient", gradient)
     _arrays.same_library(kernel, jac, grad)
