@@ -79,7 +79,7 @@ class Host(Library):
 
     def cast(self, x: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         with np.errstate(over="ignore"):
-            return x.astype(dtype, copy=False)
+            return np.asarray(x.astype(dtype, copy=False))
 
     def at_most(self, x: np.ndarray, limit: float) -> np.ndarray:
         return np.minimum(x, limit)
