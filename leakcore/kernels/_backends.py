@@ -82,7 +82,7 @@ class Host(Library):
             return np.asarray(x.astype(dtype, copy=False))
 
     def at_most(self, x: np.ndarray, limit: float) -> np.ndarray:
-        return np.minimum(x, limit)
+        return np.asarray(np.minimum(x, limit))
 
     def give(self, x: np.ndarray) -> Any:
         if self.like is None or isinstance(self.like, np.ndarray):
