@@ -66,7 +66,8 @@ def _clip(
 
 
 def _clip_fake(grads: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    torch._check(grads.ndim in (2, 3), lambda: f"clip_and_noise: grads has {grads.ndim} dimensions: must be 2 or 3")
+    if grads.ndim not in (2, 3):
+        raise ValueError(f"clip_and_noise: grads has {grads.ndim} dimensions: must be 2 or 3")
     kind = _result_dtype(grads)
     lead = grads.shape[:-2]
     return grads.new_empty((*lead, grads.shape[-1]), dtype=kind), grads.new_empty(grads.shape[:-1], dtype=kind)

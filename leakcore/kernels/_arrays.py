@@ -15,7 +15,10 @@ import numpy as np
 
 from leakcore import _C
 from leakcore.kernels import _backends
-from leakcore.kernels._backends import CPU, Host, Library, is_torch
+from leakcore.kernels._backends import CPU as CPU
+from leakcore.kernels._backends import Host as Host
+from leakcore.kernels._backends import Library as Library
+from leakcore.kernels._backends import is_torch as is_torch
 
 View = tuple[int, int, int, int, list[int], list[int]]
 

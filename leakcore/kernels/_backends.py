@@ -79,10 +79,10 @@ class Host(Library):
 
     def cast(self, x: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         with np.errstate(over="ignore"):
-            return x.astype(dtype, copy=False)
+            return np.asarray(x.astype(dtype, copy=False))
 
     def at_most(self, x: np.ndarray, limit: float) -> np.ndarray:
-        return np.minimum(x, limit)
+        return np.asarray(np.minimum(x, limit))
 
     def give(self, x: np.ndarray) -> Any:
         if self.like is None or isinstance(self.like, np.ndarray):

@@ -108,7 +108,11 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
             outputs,
             cut,
             0.5 * epsilon,
-            *(_arrays.address(target[at]) for target in targets),
+            _arrays.address(targets[0][at]),
+            _arrays.address(targets[1][at]),
+            _arrays.address(targets[2][at]),
+            _arrays.address(targets[3][at]),
+            _arrays.address(targets[4][at]),
             library.place,
             _threads.plan(),
         )
