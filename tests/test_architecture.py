@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "leakcore"
 
 # Left may import right. A package absent from the right of its own row may not be imported by it.
-BASE = {"_results", "_validate", "_lazy"}
+BASE = {"_results", "_validate", "_lazy", "_store", "_progress"}
 LAYERS = [
     {"cli"},
     {"audit", "experiments"},
@@ -25,7 +25,18 @@ LAYERS = [
     {"numerics", "kernels"},
     {"_C"},
 ]
-TORCH_FREE = {"bounds", "numerics", "accounting", "reference", "_results", "_validate", "_lazy", "__init__"}
+TORCH_FREE = {
+    "bounds",
+    "numerics",
+    "accounting",
+    "reference",
+    "_results",
+    "_validate",
+    "_lazy",
+    "_store",
+    "_progress",
+    "__init__",
+}
 
 
 def _allowed(part: str) -> set[str]:

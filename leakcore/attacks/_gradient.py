@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
@@ -15,6 +17,8 @@ from leakcore import kernels
 from leakcore.dpsgd import _inputs
 
 if TYPE_CHECKING:
+    import torch
+
     from leakcore.dpsgd import EnsembleRun
 
 
@@ -22,7 +26,8 @@ if TYPE_CHECKING:
 class GradientReconstruction:
     """The reconstructed points; row i belongs to run first_run + i.
 
-    points: (runs, inputs) in [low, high], in the trace's dtype. labels: (runs,) int64, those given, or those found.
+    points: (runs, inputs) in [low, high], in the trace's dtype; what enters `embed` where there was one.
+    labels: (runs,) int64, those given, or those found.
     losses: (runs,) float64, the loss reached, the least over restarts (and labels); comparable within a run only.
     restart: (runs,) int64, which restart reached it.
     """
@@ -46,6 +51,8 @@ class _Search:
     low: float
     high: float
     seed: int
+    embed: torch.nn.Module | None
+    shape: tuple[int, ...]
 
 
 def gradient(
@@ -58,6 +65,8 @@ def gradient(
     l1_weight: float | None = None,
     low: float = 0.0,
     high: float = 1.0,
+    embed: torch.nn.Module | None = None,
+    shape: Sequence[int] | None = None,
     seed: int = 0,
     num_threads: int | None = None,
     executor: Executor | None = None,
@@ -81,6 +90,8 @@ def gradient(
         l1_weight: λ in front of the norm, gradients being in units of C; None: 1/C, which is the equation as printed,
             divided by C². 0 leaves the inner product alone, as the prior-aware attack has it.
         low, high: what a feature can be.
+        embed, shape: where the run trained on features of a frozen network, that network, from points (rows, *shape) to
+            (rows, inputs): the point is then what enters it, an image say, flattened. Taken in evaluation mode.
         seed: of the starts, a pure function of (seed, run, restart).
         num_threads: runs at a time; None: all cores this process may use. executor: runs go to its workers instead.
         progress: called as progress(done, total) with numbers of runs, from the calling thread.
@@ -106,6 +117,7 @@ def gradient(
         low=check.real(low=low),
         high=check.real(high=high),
         seed=check.seed(seed=seed),
+        **_embedding(embed, shape, run.layers[0], thetas.dtype.name),
     )
     known = None if labels is None else _labels(labels, len(run), run.layers[-1])
     threads = None if num_threads is None else check.integer(1, None, num_threads=num_threads)
@@ -156,6 +168,23 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
     return out
 
 
+def _embedding(embed: Any, shape: Sequence[int] | None, inputs: int, dtype: str) -> dict[str, Any]:
+    """A frozen copy of `embed` with the shape that enters it; ValueError where its output is not (rows, inputs)."""
+    import torch
+
+    if (embed is None) != (shape is None):
+        raise ValueError("embed and shape: give both or neither")
+    if embed is None or shape is None:
+        return {"embed": None, "shape": (inputs,)}
+    sizes = tuple(check.integer(1, None, shape=size) for size in shape)
+    # A copy, so that no gradient of the search reaches the caller's parameters.
+    frozen = copy.deepcopy(embed).eval().requires_grad_(False).to(getattr(torch, dtype))
+    out = tuple(frozen(torch.zeros((1, *sizes), dtype=getattr(torch, dtype))).shape)
+    if out != (1, inputs):
+        raise ValueError(f"embed: makes {out} of shape={sizes}, must make (1, {inputs})")
+    return {"embed": frozen, "shape": sizes}
+
+
 def _weight(l1_weight: float | None, max_grad_norm: float) -> float:
     return 1 / max_grad_norm if l1_weight is None else check.non_negative(l1_weight=l1_weight)
 
@@ -189,7 +218,7 @@ def _reconstruct(
 
     torch.set_num_threads(1)
     trace = Trace.of(thetas, observed, search.layers, search.max_grad_norm)
-    size, count = search.layers[0], search.restarts
+    size, count = math.prod(search.shape), search.restarts
     # Step 2: steps 0 and 1 of this purpose shuffle data sets and draw games.
     draws = kernels.uniform(1, count * size, seed=search.seed, purpose=kernels.Purpose.ORDER, step=2, first_row=run)
     starts = torch.from_numpy(search.low + (search.high - search.low) * draws.reshape(count, size)).to(
@@ -200,7 +229,8 @@ def _reconstruct(
         targets = _targets([guess] * count, search.layers[-1], starts.dtype)
 
         def evaluate(points: torch.Tensor, targets: torch.Tensor = targets) -> torch.Tensor:
-            return losses(points, targets, trace, search.activation, search.max_grad_norm, search.l1_weight)
+            inputs = points if search.embed is None else search.embed(points.view(-1, *search.shape))
+            return losses(inputs, targets, trace, search.activation, search.max_grad_norm, search.l1_weight)
 
         points = _descend(evaluate, starts, search)
         reached = evaluate(points.detach().requires_grad_()).detach()

@@ -7,7 +7,7 @@ from leakcore._lazy import attach as _attach
 if TYPE_CHECKING:
     from leakcore.audit._config import AuditConfig as AuditConfig
     from leakcore.audit._doctor import diagnose as diagnose
-    from leakcore.audit._progress import progress_bars as progress_bars
+    from leakcore._progress import progress_bars as progress_bars
     from leakcore.audit._report import AuditReport as AuditReport
     from leakcore.audit._run import run as run
 
@@ -17,7 +17,7 @@ __getattr__, __dir__, __all__ = _attach(
         "AuditConfig": "._config",
         "AuditReport": "._report",
         "diagnose": "._doctor",
-        "progress_bars": "._progress",
+        "progress_bars": "leakcore._progress",
         "run": "._run",
     },
 )

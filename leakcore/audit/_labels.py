@@ -19,7 +19,7 @@ from leakcore._results import Assumptions, Result
 from leakcore.attacks import labels as label_attacks
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._format import power
-from leakcore.audit._progress import Progress
+from leakcore._progress import Progress
 
 if TYPE_CHECKING:
     from leakcore.audit._reconstruction import ReconstructionPoint

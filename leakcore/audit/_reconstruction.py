@@ -11,8 +11,8 @@ import numpy as np
 from leakcore import accounting, attacks, bounds, datasets, dpsgd, numerics
 from leakcore._results import Assumptions, Result
 from leakcore.audit._config import AuditConfig
-from leakcore.audit._progress import Progress
-from leakcore.audit._store import PartialResults
+from leakcore._progress import Progress
+from leakcore._store import PartialResults
 
 _PIECE = 256
 """Runs per stored piece: a few seconds of work, the most that an interruption can lose."""

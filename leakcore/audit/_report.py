@@ -13,7 +13,7 @@ from leakcore.audit import _findings, _tables
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._labels import LabelStudy
 from leakcore.audit._reconstruction import BoundCurve, ReconstructionPoint
-from leakcore.audit._store import write_atomically
+from leakcore._store import write_atomically
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

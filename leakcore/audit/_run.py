@@ -11,9 +11,9 @@ from typing import Any
 from leakcore.audit import _labels, _reconstruction
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._doctor import environment
-from leakcore.audit._progress import Progress
+from leakcore._progress import Progress
 from leakcore.audit._report import AuditReport
-from leakcore.audit._store import PartialResults
+from leakcore._store import PartialResults
 
 
 def run(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from leakcore.bounds._discrete_prior import DiscretePriorBound as DiscretePriorBound
     from leakcore.bounds._discrete_prior import discrete_prior as discrete_prior
     from leakcore.bounds._discrete_prior import label_success as label_success
+    from leakcore.bounds._dkw import reconstruction_dkw as reconstruction_dkw
     from leakcore.bounds._epsilon import EpsilonCeiling as EpsilonCeiling
     from leakcore.bounds._epsilon import EpsilonLowerBound as EpsilonLowerBound
     from leakcore.bounds._epsilon import epsilon_lower_bound as epsilon_lower_bound
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from leakcore.bounds._other_bounds import MseLowerBound as MseLowerBound
     from leakcore.bounds._other_bounds import fano_advantage as fano_advantage
     from leakcore.bounds._other_bounds import mse_lower_bound as mse_lower_bound
+    from leakcore.bounds._reconstruction import measured_pair as measured_pair
     from leakcore.bounds._reconstruction import reconstruction as reconstruction
     from leakcore.bounds._reconstruction import reconstruction_of as reconstruction_of
     from leakcore.bounds._reconstruction_beside import MembershipBound as MembershipBound
@@ -45,6 +47,7 @@ _NAMES = {
     "LabelEpsilonExtrapolation": "._label",
     "reconstruction": "._reconstruction",
     "reconstruction_of": "._reconstruction",
+    "measured_pair": "._reconstruction",
     "reconstruction_rdp": "._reconstruction_beside",
     "membership": "._reconstruction_beside",
     "orthogonal_success": "._reconstruction_beside",
@@ -60,6 +63,7 @@ _NAMES = {
     "MseLowerBound": "._other_bounds",
     "fano_advantage": "._other_bounds",
     "mse_lower_bound": "._other_bounds",
+    "reconstruction_dkw": "._dkw",
     "ReconstructionBound": "._reconstruction_input",
     "MembershipBound": "._reconstruction_beside",
     "OrthogonalSuccess": "._reconstruction_beside",

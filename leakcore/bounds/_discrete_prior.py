@@ -147,7 +147,7 @@ def _price(loss: PrivacyLoss, distinct: np.ndarray, counts: np.ndarray) -> float
 
 def _least_near(function: Callable[[float], float], start: float) -> float:
     """The least value met on a walk downhill from `start` and in a parabola's vertex; the function is unimodal."""
-    step = 0.25
+    step = 0.1
     x, at = start, function(start)
     left, right = function(x - step), function(x + step)
     for _ in range(40):
@@ -157,7 +157,7 @@ def _least_near(function: Callable[[float], float], start: float) -> float:
         elif right < at:
             x, left, at = x + step, at, right
             right = function(x + step)
-        elif step < 2e-3:
+        elif step < 0.03:
             break
         else:
             step *= 0.25

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent.futures import Executor
 from typing import Any
 
@@ -32,6 +33,8 @@ def reconstruction(
     device: str | None = None,
     executor: Executor | None = None,
     under: str | None = None,
+    width: float | None = None,
+    resume: dict[str, Any] | None = None,
 ) -> ReconstructionBound:
     """The largest probability with which any attack reconstructs a record that it could guess with probability κ.
 
@@ -63,6 +66,10 @@ def reconstruction(
         min_t κe^t + E_μ(1 − e^{t−L})_+ at the sample's threshold. "null" is Algorithm 1 of Hayes et al. with E1: they
         print (1/N′)Σ_{i≤N′} r′_i, N′ = ⌈κN⌉, where the estimator of μ(E) is (1/N)Σ_{i≤N′} r′_i. It lies below the truth
         more often than not, and collapses where draws of ν miss the mass of μ.
+    width: of "certified": stop as soon as every interval is at most this wide, with num_samples as the most drawn. The
+        limits then hold for all sample sizes at once (Ville's inequality), a few per cent wider.
+    resume: of "certified": the `state` of an earlier result with the same mechanism, κ, seed and confidence; goes on
+        up to num_samples in all. The answer is that of one run, to the bit (if the first had num_samples ≥ 200,000).
     device: None or "cpu". executor: "certified", "importance"; maps shards of samples, the answer is
         bit-identical without it.
 
@@ -85,11 +92,13 @@ def reconstruction(
         raise ValueError(f"under={under!r}: only method='monte-carlo' takes it, not {name!r}")
     if executor is not None and name not in ("certified", "importance"):
         raise ValueError(f"executor={executor!r}: only method='certified' and 'importance' take it, not {name!r}")
+    if name != "certified" and (width is not None or resume is not None):
+        raise ValueError(f"width={width!r}, resume: only method='certified' takes them, not {name!r}")
     if name == "monte-carlo":
         side = _validate.one_of("alternative", "null", under="alternative" if under is None else under)
         return _monte_carlo(mechanism, prior, count, key, side)
     if name == "certified":
-        return _certified(mechanism, prior, count, level, key, executor)
+        return _certified(mechanism, prior, count, level, key, executor, width, resume)
     if name == "importance":
         return _importance(mechanism, prior, count, level, key, executor)
     try:
@@ -110,6 +119,9 @@ def reconstruction_of(
     seed: int = 0,
     executor: Executor | None = None,
     adjacency: str | None = None,
+    dominates: bool | None = None,
+    width: float | None = None,
+    resume: dict[str, Any] | None = None,
 ) -> ReconstructionBound:
     """Certified limits of B_κ = sup{μ(E) : ν(E) ≤ κ} for any pair (μ, ν) that can be sampled.
 
@@ -119,14 +131,18 @@ def reconstruction_of(
     adjacency: the neighbouring relation that the pair stands for, None when it stands for none.
     The rest as in `reconstruction` with method "certified".
 
-    It certifies B_κ of the pair. That no attack on some mechanism does better is a theorem about that mechanism (the
-    pair must dominate it), which is the caller's to prove.
+    dominates: whether it is proved that the pair dominates the mechanism it stands for, so that no attack does better.
+        True: kind "upper". False: kind "estimate", although the limits of the pair's own B_κ hold. None: the pair's
+        attribute `dominates`, False where it has none. Nothing
+        is proved for shuffled batches, nor for measured per-step norms, which are adaptive. Fixed-size batches need
+        adjacency="replace": a record is swapped, and two clipped gradients are up to 2C apart.
 
-    Returns a `ReconstructionBound` of kind "upper" at `confidence`, interval = (lower, upper limit). Raises TypeError
+    It certifies B_κ of the pair. That no attack on some mechanism does better is a theorem about that mechanism, which
+    is the caller's to prove.
+
+    Returns a `ReconstructionBound` at `confidence`, interval = (lower, upper limit of the pair's B_κ). Raises TypeError
     for a pair without the method, ValueError for samples of a wrong shape or NaN.
     """
-    from leakcore.bounds._certificate import certify
-
     if not callable(getattr(pair, "sample_log_ratio", None)):
         raise TypeError(f"pair={pair!r}: must have a method sample_log_ratio(num_samples, under, seed, first_sample)")
     prior = Kappa.parse(kappa, log_kappa)
@@ -134,18 +150,79 @@ def reconstruction_of(
     level = _validate.open_probability(confidence=confidence)
     key = _validate.seed(seed=seed)
     relation = None if adjacency is None else parse_adjacency(adjacency)
-    limits = certify(pair, prior.log, num_samples=count, confidence=level, seed=key, executor=executor)
-    notes = ("bounds attacks on a mechanism only if the pair dominates it: the caller's theorem", _POINTWISE)
+    proved = bool(getattr(pair, "dominates", False)) if dominates is None else dominates
+    limits = _certify(pair, prior, count, level, key, executor, width, resume)
+    proof = (
+        "bounds attacks on a mechanism because the pair dominates it: the caller's theorem"
+        if proved
+        else "bounds attacks on a mechanism only if the pair dominates it, the caller's theorem, which is not claimed: "
+        "an estimate; the limits are those of the pair itself"
+    )
     return ReconstructionBound(
-        kind="upper",
+        kind="upper" if proved else "estimate",
         confidence=level,
         method="certified",
-        assumptions=_assumptions(relation, "as the pair says", notes),
+        assumptions=_assumptions(relation, "as the pair says", (proof, _POINTWISE)),
         seed=key,
         provenance="Hayes, Mahloujifar and Balle (2023), Theorem 2, equation (3); dual certificate by betting",
-        num_samples=count,
+        num_samples=limits.num_samples,
+        state=None if limits.state is None else limits.state.to_dict(),
         **prior.fields(limits.log_high, limits.log_low, limits.log_high, proved=True),
     )
+
+
+def _certify(
+    pair: Any,
+    prior: Kappa,
+    count: int,
+    confidence: float,
+    seed: int,
+    executor: Executor | None,
+    width: float | None,
+    resume: dict[str, Any] | None,
+) -> Any:
+    from leakcore.bounds._certificate import CertificateState, certify, fingerprint, samples_needed
+
+    needed = samples_needed(confidence)
+    if count < needed:
+        raise ValueError(
+            f"num_samples={count}: too few for confidence={confidence:g}, {needed} are needed for any limit at all"
+        )
+    wanted = None if width is None else _validate.positive(width=width)
+    state = None
+    if resume is not None:
+        state = CertificateState.from_dict(resume)
+        same = state.log_kappa.shape == prior.log.shape and bool((state.log_kappa == prior.log).all())
+        if not same or state.seed != seed or state.confidence != confidence or state.pair != fingerprint(pair):
+            raise ValueError("resume: belongs to another mechanism, kappa, seed or confidence")
+    return certify(
+        pair,
+        prior.log,
+        num_samples=count,
+        confidence=confidence,
+        seed=seed,
+        executor=executor,
+        width=wanted,
+        resume=state,
+    )
+
+
+def measured_pair(noise_multiplier: Any, sample_rate: Any, norms: Any) -> Any:
+    """The pair for `reconstruction_of` when the target's clipped gradients are known to be shorter than C.
+
+    With measured n_t = ‖clip_C(∇ℓ(θ_t, z))‖/C a step is (1−q) N(0, σ²) + q N(n_t, σ²): a step of noise multiplier σ/n_t
+    (Hayes et al. 2023, Appendix K: unclipped gradients leak less). The norms depend on the run, so nothing is proved:
+    the result is an estimate, conditional on the trace.
+
+    norms: (T,) in [0, 1]. noise_multiplier > 0 and sample_rate as in `reconstruction`. Raises ValueError or TypeError.
+    """
+    lengths = _validate.real_array("in [0, 1]", lambda v: (v >= 0.0) & (v <= 1.0), norms=norms)
+    if lengths.ndim != 1:
+        raise ValueError(f"norms of shape {lengths.shape}: must be one-dimensional, one per step")
+    mechanism = Mechanism.parse(noise_multiplier, sample_rate, len(lengths))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sigma = np.where(lengths > 0.0, mechanism.sigma / lengths, np.inf)
+    return dataclasses.replace(_pair(dataclasses.replace(mechanism, sigma=sigma)), dominates=False)
 
 
 def _deterministic(mechanism: Mechanism, prior: Kappa, name: str) -> ReconstructionBound:
@@ -205,16 +282,20 @@ def _monte_carlo(mechanism: Mechanism, prior: Kappa, count: int, seed: int, unde
 
 
 def _certified(
-    mechanism: Mechanism, prior: Kappa, count: int, confidence: float, seed: int, executor: Executor | None
+    mechanism: Mechanism,
+    prior: Kappa,
+    count: int,
+    confidence: float,
+    seed: int,
+    executor: Executor | None,
+    width: float | None,
+    resume: dict[str, Any] | None,
 ) -> ReconstructionBound:
-    from leakcore.bounds._certificate import certify
-
-    if count < 2:
-        raise ValueError(f"num_samples={count}: must be at least 2 for method='certified' (a pilot and a main sample)")
-    limits = certify(
-        _pair(mechanism), prior.log, num_samples=count, confidence=confidence, seed=seed, executor=executor
-    )
-    notes = (f"chosen on a pilot of {limits.num_pilot} samples, certified on the other {count - limits.num_pilot}",)
+    limits = _certify(_pair(mechanism), prior, count, confidence, seed, executor, width, resume)
+    rest = limits.num_samples - limits.num_pilot
+    notes: tuple[str, ...] = (f"chosen on a pilot of {limits.num_pilot} samples, certified on the other {rest}",)
+    if limits.state is not None:
+        notes += ("valid for all sample sizes at once: stopping and going on are allowed",)
     return ReconstructionBound(
         kind="upper",
         confidence=confidence,
@@ -222,7 +303,8 @@ def _certified(
         assumptions=_assumptions("add-remove", ATTACKER, (*notes, *((_POINTWISE,) if prior.shape else ()))),
         seed=seed,
         provenance=_PROVENANCE + "; dual certificate by betting",
-        num_samples=count,
+        num_samples=limits.num_samples,
+        state=None if limits.state is None else limits.state.to_dict(),
         **prior.fields(limits.log_high, limits.log_low, limits.log_high, proved=True),
     )
 

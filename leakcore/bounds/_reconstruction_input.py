@@ -27,7 +27,7 @@ class ReconstructionBound(Result):
     interval, log_interval: (low, high): numerical error of a deterministic method, confidence limits of "certified".
     standard_error, effective_sample_size: of Monte-Carlo estimates, else None.
     num_samples: samples drawn, None for deterministic methods. warnings: why the number may mislead, empty if
-    nothing does.
+    nothing does. state: of a "certified" run with `width` or `resume`: pass it as `resume` to go on; else None.
     """
 
     log_value: Number
@@ -39,6 +39,7 @@ class ReconstructionBound(Result):
     effective_sample_size: Number | None = None
     num_samples: int | None = None
     warnings: tuple[str, ...] = ()
+    state: dict[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

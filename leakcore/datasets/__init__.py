@@ -8,7 +8,20 @@ if TYPE_CHECKING:
     from leakcore.datasets._bundled import breast_cancer as breast_cancer
     from leakcore.datasets._bundled import digits as digits
     from leakcore.datasets._dataset import Dataset as Dataset
+    from leakcore.datasets._images import cifar10 as cifar10
+    from leakcore.datasets._images import cifar100 as cifar100
+    from leakcore.datasets._images import fashion_mnist as fashion_mnist
+    from leakcore.datasets._images import mnist as mnist
+    from leakcore.datasets._images import uniform_noise as uniform_noise
 
-__getattr__, __dir__, __all__ = _attach(
-    __name__, {"Dataset": "._dataset", "breast_cancer": "._bundled", "digits": "._bundled"}
-)
+_NAMES = {
+    "Dataset": "._dataset",
+    "breast_cancer": "._bundled",
+    "digits": "._bundled",
+    "cifar10": "._images",
+    "cifar100": "._images",
+    "fashion_mnist": "._images",
+    "mnist": "._images",
+    "uniform_noise": "._images",
+}
+__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

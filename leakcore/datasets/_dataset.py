@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -14,9 +15,11 @@ from leakcore import kernels
 class Dataset:
     """A labelled data set. The arrays are read-only: attacks and runs share them without copies.
 
-    features: (rows, dimensions) float64. labels: (rows,) int64 in [0, num_classes).
+    features: (rows, dimensions) float64, or float32 where they were given so. labels: (rows,) int64 in
+        [0, num_classes).
     scaling: what was done to the raw features, in words.
     source, licence: where the data come from and on what terms they may be used.
+    shape: of one row's features as an image, (channels, height, width); None where they are none.
     """
 
     features: np.ndarray
@@ -26,14 +29,19 @@ class Dataset:
     scaling: str
     source: str
     licence: str
+    shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        features = np.array(self.features, dtype=np.float64)
+        features = np.array(self.features)
+        if features.dtype != np.float32:
+            features = features.astype(np.float64)
         labels = np.array(self.labels)
         if features.ndim != 2 or labels.shape != features.shape[:1]:
             raise ValueError(
                 f"features.shape={features.shape}, labels.shape={labels.shape}: must be (rows, dimensions) and (rows,)"
             )
+        if self.shape is not None and math.prod(self.shape) != features.shape[1]:
+            raise ValueError(f"shape={self.shape}: must hold the {features.shape[1]} columns of features")
         if not np.isfinite(features).all():
             raise ValueError("features: must be finite")
         if not np.issubdtype(labels.dtype, np.integer):
@@ -59,6 +67,12 @@ class Dataset:
         keys = kernels.uniform(1, len(self), seed=check.seed(seed=seed), purpose=kernels.Purpose.ORDER)
         order = np.argsort(keys[0], kind="stable")
         return self._rows(order[:first]), self._rows(order[first:])
+
+    def images(self) -> np.ndarray:
+        """(rows, channels, height, width), a view of the features; ValueError where they are no images."""
+        if self.shape is None:
+            raise ValueError(f"{self.name}: its features are no images")
+        return self.features.reshape(len(self), *self.shape)
 
     def _rows(self, index: np.ndarray) -> Dataset:
         return dataclasses.replace(self, features=self.features[index], labels=self.labels[index])

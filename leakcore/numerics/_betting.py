@@ -1,9 +1,9 @@
 """Finite-sample confidence limits for the mean of [0, 1] variables by betting against each candidate mean.
 
 If X_1 … X_n are independent with mean m and values in [0, 1], W(m) = Π_i (1 + λ(X_i − m)) has expectation 1 for every
-fixed λ that keeps the factors positive, so P(W(m) ≥ 1/α) ≤ α (Markov; Ville for every n at once). The limit is
-the edge of the candidates that are not rejected (Waudby-Smith and Ramdas 2024, with a constant bet). λ must not
-depend on the X: it is chosen on an independent pilot.
+fixed λ that keeps the factors positive, so P(W(m) ≥ 1/α) ≤ α (Markov; by Ville's inequality for all n at once, so that
+one may stop when one likes). The limit is the edge of the candidates that are not rejected (Waudby-Smith and Ramdas
+2024, with a constant bet). λ must not depend on the X: it is chosen on an independent pilot.
 """
 
 from __future__ import annotations
@@ -16,18 +16,24 @@ _BETS = np.concatenate((np.geomspace(1e-5, 0.5, 40), np.linspace(0.55, 0.98, 10)
 
 
 def betting_upper_limit(
-    values: np.ndarray, counts: np.ndarray, bet: float, alpha: float, *, relative_width: float = 0.0
+    values: np.ndarray, counts: np.ndarray, bet: float | np.ndarray, alpha: float, *, relative_width: float = 0.0
 ) -> float:
     """The smallest m whose hypothesis "mean ≥ m" is rejected at level α; 1 when none is.
 
-    values: distinct outcomes in [0, 1]; counts: how often each was seen. bet: λ in (0, 1), independent of the counts.
-    P(limit < true mean) ≤ α. The bisection's upper end is returned, `relative_width` above the edge at most.
+    values: distinct outcomes in [0, 1]; counts: how often each was seen. bet: λ in (0, 1), independent of the counts,
+    or several whose wealth is averaged. P(limit < true mean) ≤ α, for all sizes of a growing sample at once. The
+    bisection's upper end is returned, `relative_width` above the edge at most.
     """
-    target = -math.log(alpha)
+    bets = np.atleast_1d(np.asarray(bet, dtype=np.float64))
+    target = math.log(len(bets)) - math.log(alpha)
+    hit = np.asarray(counts) != 0
+    values, counts = np.asarray(values)[hit], np.asarray(counts)[hit]
 
     def rejected(m: float) -> bool:
         # A bet that the mean is below m: each factor is at least 1 − λ > 0.
-        return float(counts @ np.log1p(bet * (m - values))) >= target
+        gaps = m - values
+        won = [float(counts @ np.log1p(one * gaps)) for one in bets]
+        return float(np.logaddexp.reduce(won)) >= target
 
     low, high = 0.0, 1.0
     if not rejected(1.0):
@@ -40,7 +46,7 @@ def betting_upper_limit(
 
 
 def betting_lower_limit(
-    values: np.ndarray, counts: np.ndarray, bet: float, alpha: float, *, relative_width: float = 0.0
+    values: np.ndarray, counts: np.ndarray, bet: float | np.ndarray, alpha: float, *, relative_width: float = 0.0
 ) -> float:
     """The mirror image: P(limit > true mean) ≤ α; 0 when nothing is rejected."""
     return 1.0 - betting_upper_limit(1.0 - values, counts, bet, alpha, relative_width=relative_width)
@@ -62,5 +68,10 @@ def choose_bet(values: np.ndarray, pilot_counts: np.ndarray, num_samples: int, a
     centres, counts = np.append(centres, 0.0), np.append(counts, zero)
     seen = counts > 0
     centres, counts = centres[seen], counts[seen]
-    limits = [betting_upper_limit(centres, counts, float(bet), alpha, relative_width=1e-4) for bet in _BETS]
-    return float(_BETS[int(np.argmin(limits))])
+
+    def limit(index: int) -> float:
+        return betting_upper_limit(centres, counts, float(_BETS[index]), alpha, relative_width=1e-4)
+
+    # The limit falls and then rises with the bet: every seventh finds the neighbourhood.
+    rough = min(range(0, len(_BETS), 7), key=limit)
+    return float(_BETS[min(range(max(rough - 6, 0), min(rough + 7, len(_BETS))), key=limit)])

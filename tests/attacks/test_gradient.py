@@ -108,6 +108,32 @@ def test_an_unknown_label_is_found_with_the_point() -> None:
     assert found.labels.tolist() == targets.labels.tolist()
 
 
+def test_an_image_is_recovered_through_a_frozen_extractor() -> None:
+    """Without noise: the features of what was found are the target's, and the extractor is left as it was."""
+    rng = np.random.default_rng(0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        extractor = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 4, 3), torch.nn.ELU(), torch.nn.Flatten(), torch.nn.Linear(64, 24)
+        )
+    images, labels = rng.random((8, 1, 6, 6)), rng.integers(0, 3, 8)
+    features = models.extract_features(extractor, images)
+    ensemble = dpsgd.Ensemble((24, 3), noise_multiplier=0, max_grad_norm=1, learning_rate=1, steps=5, seed=0)
+    run = ensemble.run(
+        features[:6], labels[:6], runs=2, extra_features=features[6:, None], extra_labels=labels[6:, None], record=True
+    )
+    found = attacks.gradient(run, labels[6:], iterations=300, restarts=2, embed=extractor, shape=(1, 6, 6), l1_weight=1)
+    assert found.points.shape == (2, 36)
+    again = models.extract_features(extractor, found.points.reshape(2, 1, 6, 6))
+    start = np.square(features[:6].mean(axis=0) - features[6:]).mean()
+    assert np.square(again - features[6:]).mean() < start / 100
+    assert all(p.requires_grad and p.grad is None for p in extractor.parameters())
+    with pytest.raises(ValueError, match=r"embed: makes \(1, 24\) of shape=\(1, 6, 6\), must make \(1, 7\)"):
+        attacks.gradient(_run()[0], embed=extractor, shape=(1, 6, 6))
+    with pytest.raises(ValueError, match="embed and shape: give both or neither"):
+        attacks.gradient(_run()[0], shape=(1, 6, 6))
+
+
 def test_results_do_not_depend_on_company_threads_or_workers() -> None:
     run, _, labels = _run(runs=3, dtype="float32")
     whole = attacks.gradient(run, labels, iterations=5, restarts=2, num_threads=1)

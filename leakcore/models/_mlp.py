@@ -1,4 +1,4 @@
-"""The papers' small models as torch modules. torch is imported at the first call, not with this module."""
+"""Multilayer perceptrons. torch is imported at the first call, not with this module."""
 
 from __future__ import annotations
 

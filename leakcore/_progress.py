@@ -1,4 +1,4 @@
-"""How a long audit says how far it is."""
+"""How a long audit or experiment says how far it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finished pieces of an interrupted audit, so that it loses nothing: one JSON file a piece, written atomically.
+"""Finished pieces of an interrupted audit or experiment, so that it loses nothing: a JSON file each, written atomically.
 
 The folder is bound to one configuration and version by a digest; pieces of any other are refused by being ignored. It
 is removed when the report has been written.
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader (or Ctrl-C) sees the old file or the new one, never a part."""
+def write_atomically(path: Path, text: str | bytes) -> None:
+    """Write `text` (as UTF-8; bytes as they are) to `path`: a reader (or Ctrl-C) sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes private files; a report is meant to be read as any new file of the user's.
@@ -35,7 +35,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 class PartialResults:
-    """Pieces of one audit by name; `folder=None` keeps nothing."""
+    """Pieces of one audit or experiment by name; `folder=None` keeps nothing."""
 
     def __init__(self, folder: Path | None, digest: str) -> None:
         self._folder = None if folder is None else folder / digest[:16]

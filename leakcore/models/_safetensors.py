@@ -1,0 +1,108 @@
+"""Weights as safetensors files: a header in JSON and raw numbers, nothing that could run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_LARGEST_HEADER = 100_000_000
+
+
+def read_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, by name, on the CPU.
+
+    ValueError, naming the file and what is wrong, where it is not one: a header that is no JSON, too long, of unknown
+    types, or whose offsets do not fit the shapes or the file.
+    """
+    where = Path(path)
+    raw = where.read_bytes()
+    if len(raw) < 8:
+        raise ValueError(f"{where}: {len(raw)} bytes are no safetensors file")
+    (length,) = struct.unpack("<Q", raw[:8])
+    if length > min(_LARGEST_HEADER, len(raw) - 8):
+        raise ValueError(f"{where}: its header claims {length} bytes of {len(raw)}: no safetensors file, or cut short")
+    try:
+        header = json.loads(raw[8 : 8 + length])
+        entries = {str(name): entry for name, entry in header.items() if name != "__metadata__"}
+    except (UnicodeDecodeError, ValueError, AttributeError) as why:
+        raise ValueError(f"{where}: its header is not a JSON object ({why})") from None
+    data = bytearray(raw[8 + length :])
+    return {name: _tensor(where, name, entry, data) for name, entry in entries.items()}
+
+
+def _tensor(where: Path, name: str, entry: Any, data: bytearray) -> torch.Tensor:
+    try:
+        kind, shape = _TYPES[entry["dtype"]], [int(n) for n in entry["shape"]]
+        begin, end = (int(n) for n in entry["data_offsets"])
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"{where}: {name}: entry {entry!r} has no known dtype, shape and data_offsets") from None
+    size = math.prod(shape) * kind.itemsize
+    if min([*shape, begin], default=0) < 0 or end - begin != size or end > len(data):
+        raise ValueError(f"{where}: {name}: offsets [{begin}, {end}] do not hold {shape} of {entry['dtype']}")
+    if size == 0:
+        return torch.zeros(shape, dtype=kind)
+    # Offsets need not be aligned, so the numbers are copied out.
+    return torch.frombuffer(data[begin:end], dtype=kind).reshape(shape)
+
+
+def load_safetensors(module: torch.nn.Module, path: str | os.PathLike[str]) -> None:
+    """Load a module's weights from a safetensors file, in place, all or nothing.
+
+    The file must hold exactly the names of `module.state_dict()` with equal shapes; floating types are converted to the
+    module's. ValueError lists the names that are missing, unexpected, or of another shape or kind of type.
+    """
+    found, wanted = read_safetensors(path), module.state_dict()
+    wrong = [f"missing {name}" for name in sorted(wanted.keys() - found.keys())]
+    wrong += [f"unexpected {name}" for name in sorted(found.keys() - wanted.keys())]
+    for name in sorted(wanted.keys() & found.keys()):
+        ours, theirs = wanted[name], found[name]
+        if ours.shape != theirs.shape:
+            wrong.append(f"{name} has shape {tuple(theirs.shape)}, must be {tuple(ours.shape)}")
+        elif ours.is_floating_point() != theirs.is_floating_point():
+            wrong.append(f"{name} is {theirs.dtype}, must be {ours.dtype}")
+    if wrong:
+        shown = "; ".join(wrong[:8]) + (f"; and {len(wrong) - 8} more" if len(wrong) > 8 else "")
+        raise ValueError(f"{Path(path)}: does not fit {type(module).__name__}: {shown}")
+    module.load_state_dict(found)
+
+
+def save_safetensors(tensors: torch.nn.Module | Mapping[str, torch.Tensor], path: str | os.PathLike[str]) -> None:
+    """Write a module's state dict, or tensors by name, as a safetensors file; replaced only once it is complete."""
+    given = tensors.state_dict() if isinstance(tensors, torch.nn.Module) else dict(tensors)
+    names = {kind: name for name, kind in _TYPES.items()}
+    header: dict[str, Any] = {}
+    parts: list[bytes] = []
+    start = 0
+    for name, tensor in sorted(given.items()):
+        if tensor.dtype not in names:
+            raise TypeError(f"tensors[{name!r}].dtype={tensor.dtype}: must be one of {', '.join(map(str, names))}")
+        flat = tensor.detach().cpu().contiguous().flatten()
+        parts.append(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+        end = start + len(parts[-1])
+        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    where = Path(path)
+    half = where.with_name(where.name + ".part")
+    half.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
+    half.replace(where)

@@ -1,0 +1,106 @@
+"""Blind success probabilities: samples (with the erratum's counterexample), pixels, bad input."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from leakcore import bounds
+
+
+def test_erratum_eight_sample_centred_balls_miss_the_centre() -> None:
+    # Points on a 50-sphere of radius 1: the ball of radius 1 about the origin holds all, those about samples few.
+    points = np.random.default_rng(3).standard_normal((800, 51))
+    points /= np.linalg.norm(points, axis=1)[:, None]
+    found = bounds.kappa_from_samples(points, 1.0)
+    assert found.value == 1.0
+    assert found.estimate is not None
+    assert found.estimate < 0.01
+    assert found.kind == "upper"
+    assert found.confidence == 0.99
+
+
+def test_counts_by_hand() -> None:
+    # 0, 1, 2 on a line and two far points: within 2η = 1 of the middle one there are 3 of 5.
+    found = bounds.kappa_from_samples(np.array([[0.0], [1.0], [2.0], [50.0], [90.0]]), 0.5, confidence=0.95)
+    assert found.value == pytest.approx(stats.beta.ppf(0.95, 4, 2), rel=1e-9)
+    assert found.estimate == 1 / 5
+    assert found.log_value == pytest.approx(math.log(found.value))
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "chebyshev", "hamming"])
+def test_metrics_agree_with_a_direct_count(metric: str) -> None:
+    from scipy.spatial.distance import cdist
+
+    name = {"manhattan": "cityblock"}.get(metric, metric)
+    points = np.random.default_rng(5).integers(0, 8, (300, 6)).astype(float)
+    distance = cdist(points, points, name) * (6 if metric == "hamming" else 1)
+    radius = 1.5
+    expected = [int((distance <= r * (1 + 1e-9)).sum(axis=1).max()) for r in (radius, 2 * radius)]
+    found = bounds.kappa_from_samples(points, radius, metric=metric, confidence=0.9)
+    assert found.estimate == expected[0] / 300
+    assert found.value == pytest.approx(stats.beta.ppf(0.9, expected[1] + 1, 300 - expected[1]), rel=1e-9)
+    own = bounds.kappa_from_samples(
+        points, radius, metric=lambda a, b: cdist(a, b, name) * (6 if metric == "hamming" else 1), confidence=0.9
+    )
+    assert own.value == found.value
+
+
+def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = np.random.default_rng(6).standard_normal((500, 3))
+    whole = bounds.kappa_from_samples(points, 0.3).value
+    monkeypatch.setattr("leakcore.bounds._kappa._BLOCK_BYTES", 8 * 2048 * 37)
+    assert bounds.kappa_from_samples(points, 0.3).value == whole
+
+
+def test_limit_covers() -> None:
+    # Uniform on [0, 1], η = 0.05: the best centre holds 0.1. Misses at 90% over 300 samples: below the 99.9% limit.
+    rng = np.random.default_rng(9)
+    repeats = 300
+    misses = sum(
+        float(bounds.kappa_from_samples(rng.random((60, 1)), 0.05, confidence=0.9).value) < 0.1 for _ in range(repeats)
+    )
+    assert misses <= stats.binom.ppf(0.999, repeats, 0.1)
+
+
+def test_pixels() -> None:
+    assert bounds.kappa_pixels(784).log_value == pytest.approx(-784 * math.log(4), rel=1e-14)
+    assert bounds.kappa_pixels(3072).log_value == pytest.approx(-3072 * math.log(4), rel=1e-14)
+    # E9: at ρ = .6 the printed 4^{-dρ} is 1e-283, the truth 1e-95.
+    part = bounds.kappa_pixels(784, fraction=0.6)
+    exact = sum(
+        Fraction(math.comb(784, k)) * Fraction(1, 4) ** k * Fraction(3, 4) ** (784 - k)
+        for k in range(math.ceil(0.6 * 784), 785)
+    )
+    assert part.log_value == pytest.approx(math.log(exact.numerator) - math.log(exact.denominator), rel=1e-12)
+    assert -95.5 < part.log_value / math.log(10) < -94.5
+    # .1 · 30 = 3.0000000000000004 in floats: 3 pixels, not 4.
+    assert bounds.kappa_pixels(30, fraction=0.1).value == pytest.approx(stats.binom.sf(2, 30, 0.25), rel=1e-12)
+    assert bounds.kappa_pixels(5, fraction=0.0).value == 1.0
+    assert bounds.kappa_pixels(5, pixel_probability=1.0).value == 1.0
+    assert bounds.kappa_pixels(100_000, fraction=0.5).log_value < -1e4
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: bounds.kappa_from_samples(np.zeros((0, 3)), 1.0), "samples of shape"),
+        (lambda: bounds.kappa_from_samples([[math.nan]], 1.0), "samples"),
+        (lambda: bounds.kappa_from_samples([[1.0]], -1.0), "radius=-1"),
+        (lambda: bounds.kappa_from_samples([[1.0]], 1.0, metric="cosine"), "metric='cosine'"),
+        (lambda: bounds.kappa_from_samples([[1.0]], 1.0, metric=lambda a, b: np.zeros(3)), "metric returned shape"),
+        (lambda: bounds.kappa_from_samples([[1.0]], 1.0, metric=lambda a, b: np.full((1, 1), -1.0)), "negative"),
+        (lambda: bounds.kappa_from_samples([[1.0]], 1.0, confidence=1.0), "confidence=1"),
+        (lambda: bounds.kappa_pixels(0), "num_pixels=0"),
+        (lambda: bounds.kappa_pixels(4, fraction=1.1), "fraction=1.1"),
+        (lambda: bounds.kappa_pixels(4, pixel_probability=0.0), "pixel_probability=0"),
+    ],
+)
+def test_bad_input(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
