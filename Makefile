@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
 NATIVE := setup.py $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 
-.PHONY: audit test test-slow bench lint format clean
+.PHONY: audit test test-slow test-emulated sanitize-cuda bench lint format clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.core
@@ -19,6 +19,16 @@ test-slow: $(VENV)/.core
 
 bench: $(VENV)/.core $(VENV)/.peers
 	$(PY) -m bench $(ARGS)
+
+# The CUDA kernels where there is no GPU: the same files run on the CPU (csrc/emulation), with the same tests.
+test-emulated: $(VENV)/.core
+	@LEAKCORE_CUDA=emulate $(PY) setup.py --quiet build_ext --inplace
+	LEAKCORE_EMULATION=1 $(PY) -m pytest tests/kernels -m "not slow" -k "emulat" $(ARGS)
+
+# For a machine with a GPU and the CUDA toolkit.
+sanitize-cuda: $(VENV)/.core
+	LEAKCORE_REQUIRE_CUDA=1 compute-sanitizer --tool memcheck --error-exitcode 1 $(PY) -m pytest tests/kernels -k cuda $(ARGS)
+	LEAKCORE_REQUIRE_CUDA=1 compute-sanitizer --tool racecheck --error-exitcode 1 $(PY) -m pytest tests/kernels -k cuda $(ARGS)
 
 lint: $(VENV)/.core
 	$(VENV)/bin/ruff check .

@@ -5,13 +5,14 @@ follows header dependencies and does nothing in a quarter of a second when nothi
 
 Environment:
   LEAKCORE_CUDA=auto|0|1    auto (default): CUDA kernels when nvcc and the static runtime are found; 1: an error if not
+  LEAKCORE_CUDA=emulate     for tests: the CUDA kernels compiled for the CPU (csrc/emulation), into build/emulated-*
   LEAKCORE_CUDA_ARCHS       e.g. "80 90": compute capabilities to compile for (default: all of 75…120 that nvcc knows)
   CUDA_HOME, CUDA_PATH      where to look for CUDA first
   CXX, CXXFLAGS, LDFLAGS    host compiler and extra flags, appended to ours
   LEAKCORE_SANITIZE=1       AddressSanitizer and UndefinedBehaviorSanitizer, for the sanitizer test run
 
 Host floating point: no -ffast-math (it flips the whole process to flush-to-zero) and -ffp-contract=off, so that the
-compiler never fuses a multiply and an add behind our back. Every loop then gives the same bits whether it was
+compiler never fuses a multiply and an add behind our back (nor does nvcc: -fmad=false). Every loop then gives the same bits whether it was
 vectorised or not, with any chunk size, and baseline x86-64, its wider tiers and arm64 agree. A tier that wants fused
 multiply-add asks for it by name and states its bound. -fno-math-errno and -fno-trapping-math change no value: they let
 square roots and selections be vectorised.
@@ -36,8 +37,16 @@ from setuptools.errors import CompileError, OptionError
 
 ROOT = pathlib.Path(__file__).resolve().parent
 CSRC = ROOT / "csrc"
-CXX_SOURCES = sorted(p.relative_to(ROOT).as_posix() for p in CSRC.rglob("*.cpp"))
-CUDA_SOURCES = sorted(p.relative_to(ROOT).as_posix() for p in CSRC.rglob("*.cu"))
+EMULATION = CSRC / "emulation"
+
+
+def sources(pattern: str, *, emulation: bool = False) -> list[str]:
+    found = (p for p in CSRC.rglob(pattern) if p.is_relative_to(EMULATION) == emulation)
+    return sorted(p.relative_to(ROOT).as_posix() for p in found)
+
+
+CXX_SOURCES, CUDA_SOURCES = sources("*.cpp"), sources("*.cu")
+EMULATION_SOURCES = [*sources("*.cpp", emulation=True), *sources("*.cu", emulation=True)]
 HEADERS = sorted(p.relative_to(ROOT).as_posix() for p in [*CSRC.rglob("*.h"), *CSRC.rglob("*.cuh")])
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")), "-mprefer-vector-width=512"]
@@ -62,9 +71,9 @@ class Cuda:
 def find_cuda() -> Cuda | None:
     """The toolkit to build with, None for a CPU-only build; an error when one was demanded and none is complete."""
     wish = os.environ.get("LEAKCORE_CUDA", "auto")
-    if wish not in ("auto", "0", "1"):
-        raise OptionError(f"LEAKCORE_CUDA={wish!r}: must be auto, 0 or 1")
-    if wish == "0":
+    if wish not in ("auto", "0", "1", "emulate"):
+        raise OptionError(f"LEAKCORE_CUDA={wish!r}: must be auto, 0, 1 or emulate")
+    if wish in ("0", "emulate"):
         return None
     homes = [pathlib.Path(os.environ[v]) for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)]
     if on_path := shutil.which("nvcc"):
@@ -78,6 +87,10 @@ def find_cuda() -> Cuda | None:
         looked = ", ".join(map(str, homes)) or "CUDA_HOME, CUDA_PATH, PATH and /usr/local/cuda*"
         raise OptionError(f"LEAKCORE_CUDA=1, but no bin/nvcc with libcudart_static.a was found (looked in {looked})")
     return None
+
+
+def emulated() -> bool:
+    return os.environ.get("LEAKCORE_CUDA") == "emulate"
 
 
 def ninja_program() -> str:
@@ -107,11 +120,14 @@ class NinjaBuild(build_ext):
     def finalize_options(self) -> None:
         super().finalize_options()
         self.in_tree = bool(self.inplace or self.editable_mode)
+        if emulated() and not self.inplace:
+            raise OptionError("LEAKCORE_CUDA=emulate is for tests: only `setup.py build_ext --inplace` builds it")
 
     def build_extension(self, ext: Extension) -> None:
         # An editable install gets a temporary build_temp, which would lose ninja's memory.
         tag = sys.implementation.cache_tag
-        build = ROOT / "build" / f"ninja-{tag}" if self.in_tree else pathlib.Path(self.build_temp).resolve()
+        kind = "emulated" if emulated() else "ninja"
+        build = ROOT / "build" / f"{kind}-{tag}" if self.in_tree else pathlib.Path(self.build_temp).resolve()
         build.mkdir(parents=True, exist_ok=True)
         module = build / ("_C" + sysconfig.get_config_var("EXT_SUFFIX"))
         self.write_ninja(build, module, find_cuda())
@@ -119,28 +135,29 @@ class NinjaBuild(build_ext):
         quiet = [] if self.verbose else ["--quiet"]
         if subprocess.run([ninja_program(), *quiet, *jobs, "-C", str(build)]).returncode:
             raise CompileError(f"building {ext.name} failed; ninja's output is above, its file is {build}/build.ninja")
-        replace(module, pathlib.Path(self.get_ext_fullpath(ext.name)).resolve())
+        if not emulated():  # tests load that one from where it was built
+            replace(module, pathlib.Path(self.get_ext_fullpath(ext.name)).resolve())
 
     def copy_extensions_to_source(self) -> None:
-        for ext in self.extensions:
+        for ext in [] if emulated() else self.extensions:
             name = self.get_ext_filename(ext.name)
             replace(pathlib.Path(self.build_lib, name).resolve(), ROOT / name)
 
     def get_source_files(self) -> list[str]:
-        return [*super().get_source_files(), *CUDA_SOURCES, *HEADERS]
+        return [*super().get_source_files(), *CUDA_SOURCES, *EMULATION_SOURCES, *HEADERS]
 
     def write_ninja(self, build: pathlib.Path, module: pathlib.Path, cuda: Cuda | None) -> None:
         import pybind11
         from ninja.ninja_syntax import Writer
 
         cxx = shlex.split(os.environ.get("CXX", "")) or ["c++"]
-        archs = cuda.archs() if cuda else []
+        archs = cuda.archs() if cuda else ["emulated"] if emulated() else []
         self.write_config(build / "leakcore_build.h", cxx, archs)
         includes = [f"-I{CSRC}", f"-I{build}"]
         python = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_path('include')}"]
         target = subprocess.run([*cxx, "-dumpmachine"], capture_output=True, text=True, check=True).stdout
         tiers = {"baseline": [], **(X86_TIERS if target.startswith(("x86_64", "amd64")) else {})}
-        common = [f"-DLEAKCORE_WITH_CUDA={int(cuda is not None)}", f"-DLEAKCORE_X86_TIERS={int(len(tiers) > 1)}"]
+        common = [f"-DLEAKCORE_WITH_CUDA={int(bool(archs))}", f"-DLEAKCORE_X86_TIERS={int(len(tiers) > 1)}"]
         sanitize = ["-fsanitize=address,undefined", "-g", "-O1"] if os.environ.get("LEAKCORE_SANITIZE") == "1" else []
         host = ["-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
         warn = ["-Wall", "-Wextra", "-Wshadow"]
@@ -179,12 +196,19 @@ class NinjaBuild(build_ext):
                             f"{tier}_{self.object_of(source)}", "cxx", str(ROOT / source), variables=extra
                         )
                     continue
-                extra = {"extra": "$python"} if source.endswith("module.cpp") else {}
+                switch = " -DLEAKCORE_EMULATION=1" if emulated() else ""
+                extra = {"extra": f"$python{switch}"} if source.endswith("module.cpp") else {}
                 objects += w.build(self.object_of(source), "cxx", str(ROOT / source), variables=extra)
+            if emulated():
+                # As nvcc reads them: fused multiply-add in hardware, unrolling asked for by its own pragma.
+                flags = shlex.join(["-DLEAKCORE_EMULATION=1", *AVX2, "-Wno-unknown-pragmas", "-x", "c++"])
+                for source in [*CUDA_SOURCES, *EMULATION_SOURCES]:
+                    objects += w.build(self.object_of(source), "cxx", str(ROOT / source), variables={"extra": flags})
             if cuda:
                 codes = [f"arch=compute_{a},code=sm_{a}" for a in archs]
                 codes.append(f"arch=compute_{archs[-1]},code=compute_{archs[-1]}")
-                nvflags = ["-std=c++17", "-O3", "--threads=2", "-Xcompiler", ",".join(host), "-ccbin", shlex.join(cxx)]
+                nvflags = ["-std=c++17", "-O3", "-fmad=false", "--threads=2"]
+                nvflags += ["-Xcompiler", ",".join(host), "-ccbin", shlex.join(cxx)]
                 w.variable("nvcc", shlex.quote(str(cuda.nvcc)))
                 w.variable("nvflags", shlex.join([*nvflags, *common, *includes, *(f"-gencode={c}" for c in codes)]))
                 w.rule("nvcc", "$nvcc $nvflags -MD -MF $out.d -c $in -o $out", depfile="$out.d", deps="gcc")

@@ -19,6 +19,9 @@
 #include "leakcore_build.h"
 #include "mixture/mixture.h"
 #include "pinv/pinv.h"
+#ifdef LEAKCORE_EMULATION
+#include "emulation/selfcheck.h"
+#endif
 
 namespace py = pybind11;
 using namespace leakcore;
@@ -32,8 +35,8 @@ T* pointer(uint64_t address) {
 
 // (address, dtype, run stride, row stride, sizes, strides), all in elements.
 using View = std::tuple<uint64_t, int32_t, int64_t, int64_t, std::vector<int64_t>, std::vector<int64_t>>;
-// (device type, device index, stream)
-using Place = std::tuple<int32_t, int32_t, uint64_t>;
+// (device type, device index, stream, what allocates scratch there: bytes -> address; None on the CPU)
+using Place = std::tuple<int32_t, int32_t, uint64_t, py::object>;
 // (threads, chunk)
 using Plan = std::tuple<int, int64_t>;
 
@@ -95,8 +98,15 @@ py::object outcome(const Status& status) {
   throw std::runtime_error(kernel + ": unknown status");
 }
 
+// Scratch is asked for only on a device: its library keeps what it allocated until the call is over.
 template <class Args>
-py::object dispatch(const Args& args, Status (*cpu)(const Args&), Status (*cuda)(const Args&)) {
+py::object dispatch(Args& args, const Place& place, Status (*cpu)(const Args&), Status (*cuda)(const Args&),
+                    int64_t (*cuda_scratch)(const Args&)) {
+  if (args.device.type == DeviceType::cuda) {
+    if (const int64_t bytes = cuda_scratch(args); bytes > 0) {
+      args.scratch = pointer<void>(std::get<3>(place)(bytes).template cast<uint64_t>());
+    }
+  }
   Status status;
   {
     py::gil_scoped_release release;
@@ -128,12 +138,14 @@ py::object clip_and_noise(const std::vector<View>& grads, const std::vector<View
   args.check_finite = check_finite;
   args.device = device_of(place);
   args.schedule = schedule_of(plan);
-  return dispatch(args, clip_and_noise_cpu, clip_and_noise_cuda);
+  return dispatch(args, place, clip_and_noise_cpu, clip_and_noise_cuda, clip_and_noise_cuda_scratch);
 }
 
-py::object clip_scores(const View& grads, const View& observed, int64_t num_rows, int64_t num_observed, uint64_t dots,
-                       uint64_t norms, double max_grad_norm, bool check_finite, const Place& place, const Plan& plan) {
+py::object clip_scores(const View& grads, const View& observed, int64_t num_runs, int64_t num_rows,
+                       int64_t num_observed, uint64_t dots, uint64_t norms, double max_grad_norm, bool check_finite,
+                       const Place& place, const Plan& plan) {
   ClipScoresArgs args;
+  args.num_runs = num_runs;
   args.num_rows = num_rows;
   args.num_observed = num_observed;
   args.grads = rows_of(grads);
@@ -144,7 +156,7 @@ py::object clip_scores(const View& grads, const View& observed, int64_t num_rows
   args.check_finite = check_finite;
   args.device = device_of(place);
   args.schedule = schedule_of(plan);
-  return dispatch(args, clip_scores_cpu, clip_scores_cuda);
+  return dispatch(args, place, clip_scores_cpu, clip_scores_cuda, clip_scores_cuda_scratch);
 }
 
 py::object solve_labels(const View& jacobian, const View& gradient, int64_t num_problems, int64_t num_samples,
@@ -165,7 +177,7 @@ py::object solve_labels(const View& jacobian, const View& gradient, int64_t num_
   args.rank = pointer<int64_t>(rank);
   args.device = device_of(place);
   args.schedule = schedule_of(plan);
-  return dispatch(args, solve_labels_cpu, solve_labels_cuda);
+  return dispatch(args, place, solve_labels_cpu, solve_labels_cuda, solve_labels_cuda_scratch);
 }
 
 // (seed, first sample, number of samples, alternative, float32, configurations, steps, σ, q)
@@ -187,7 +199,7 @@ py::object mixture_log_ratio(const Mixture& mixture, uint64_t out, int64_t confi
   set_mixture(args, mixture, place, plan);
   args.out = pointer<void>(out);
   args.config_stride = config_stride;
-  return dispatch(args, mixture_log_ratio_cpu, mixture_log_ratio_cuda);
+  return dispatch(args, place, mixture_log_ratio_cpu, mixture_log_ratio_cuda, mixture_log_ratio_cuda_scratch);
 }
 
 py::object mixture_tail(const Mixture& mixture, int64_t num_thresholds, uint64_t thresholds, uint64_t counts,
@@ -198,7 +210,7 @@ py::object mixture_tail(const Mixture& mixture, int64_t num_thresholds, uint64_t
   args.thresholds = pointer<const double>(thresholds);
   args.counts = pointer<int64_t>(counts);
   args.sums = pointer<uint64_t>(sums);
-  return dispatch(args, mixture_tail_cpu, mixture_tail_cuda);
+  return dispatch(args, place, mixture_tail_cpu, mixture_tail_cuda, mixture_tail_cuda_scratch);
 }
 
 void fill_rows(Fill fill, const View& out, int64_t num_rows, uint64_t seed, uint32_t stream, uint64_t first_row,
@@ -303,4 +315,12 @@ PYBIND11_MODULE(_C, m) {
     return chunk_dependent_sum(pointer<const double>(x), count, chunk, threads);
   });
   m.def("build_info", &build_info);
+#ifdef LEAKCORE_EMULATION
+  m.attr("emulated") = true;
+  m.def("emulation_check", [](const std::string& kernel, uint64_t data, int64_t count) {
+    return outcome(emulation_check(kernel, pointer<double>(data), count));
+  });
+#else
+  m.attr("emulated") = false;
+#endif
 }

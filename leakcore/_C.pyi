@@ -1,14 +1,16 @@
 """The native core, as leakcore.kernels calls it. Addresses are integers; strides are in elements."""
 
+from collections.abc import Callable
 from typing import Any
 
 _View = tuple[int, int, int, int, list[int], list[int]]
-_Place = tuple[int, int, int]
+_Place = tuple[int, int, int, Callable[[int], int] | None]
 _Plan = tuple[int, int]
 _Mixture = tuple[int, int, int, bool, bool, int, int, int, int]
 _Bad = tuple[int, str] | None
 
 with_cuda: bool
+emulated: bool
 sum_digits: int
 max_dims: int
 streams: dict[str, int]
@@ -34,6 +36,7 @@ def clip_and_noise(
 def clip_scores(
     grads: _View,
     observed: _View,
+    num_runs: int,
     num_rows: int,
     num_observed: int,
     dots: int,
@@ -80,4 +83,5 @@ def probe(name: str, count: int, /) -> float: ...
 def probe_read(address: int, bytes: int, /) -> int: ...
 def selftest() -> str: ...
 def chunk_dependent_sum(x: int, count: int, chunk: int, num_threads: int, /) -> float: ...
+def emulation_check(kernel: str, data: int, count: int, /) -> None: ...
 def build_info() -> dict[str, Any]: ...

@@ -50,6 +50,15 @@ def least_squares(rows: int, columns: int, condition: float, solution: float, ou
     return 2 * 20 * max(rows, columns, 1) * U64 * condition * (solution + condition * outside)
 
 
+def normal_leverage(rows: int, columns: int, jacobian: np.ndarray, leverage: np.ndarray) -> float:
+    """Relative: R⁻¹R⁻ᵀ errs by at most (d + 5N + 10)·u·κ'², κ'² = N·Σ‖c_r‖²·leverage_r (csrc/pinv/normal.h), and a
+    leverage by twice that, as long as normal equations are accepted, up to 2⁻²⁰. QR errs by a multiple of κ'."""
+    inflation = float(((jacobian**2).sum(axis=1) * leverage).sum())
+    square = rows * inflation
+    squared_route = min((columns + 5 * rows + 10) * U64 * square, 2.0**-20)
+    return 2 * squared_route + 40 * max(rows, columns) * U64 * square**0.5
+
+
 def log_ratio(sigma: np.ndarray, ratios: np.ndarray) -> np.ndarray:
     """Absolute: |d log f/d exponent| ≤ 1, so each step passes on its exponent's error: the normal's over σ, and four
     roundings of a number up to 6.77/σ + 1.5/σ². Its factor adds 20 roundings near 1 or of the term; the sum adds T."""

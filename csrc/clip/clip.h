@@ -25,21 +25,24 @@ struct ClipArgs {
   uint64_t seed = 0;
   uint32_t step = 0;
   uint64_t first_run = 0;
-  bool check_finite = true;  // stop before the sum if a kept row's norm is not finite: index = run·num_rows + row
+  bool check_finite = true;  // CPU: stop before the sum if a kept row's norm is not finite: index = run·num_rows + row
+  void* scratch = nullptr;   // CUDA: clip_and_noise_cuda_scratch bytes on the device
   Device device;
   Schedule schedule;
 };
 
-// dots[m][i] = ⟨g_i·min(1, C/‖g_i‖), o_m⟩ and norms[i] = ‖g_i‖, in one read of the gradients.
+// dots[run][m][i] = ⟨g_i·min(1, C/‖g_i‖), o_m⟩ and norms[run][i] = ‖g_i‖, in one read of the gradients.
 struct ClipScoresArgs {
+  int64_t num_runs = 1;
   int64_t num_rows = 0;
   int64_t num_observed = 0;
   Rows grads;
   Rows observed;
-  double* dots = nullptr;   // [num_observed][num_rows]
-  double* norms = nullptr;  // [num_rows], before clipping
+  double* dots = nullptr;   // [num_runs][num_observed][num_rows]
+  double* norms = nullptr;  // [num_runs][num_rows], before clipping
   double max_grad_norm = 1.0;
-  bool check_finite = true;  // index = row
+  bool check_finite = true;  // CPU: index = run·num_rows + row
+  void* scratch = nullptr;   // CUDA: clip_scores_cuda_scratch bytes on the device
   Device device;
   Schedule schedule;
 };
@@ -48,9 +51,19 @@ Status clip_and_noise_cpu(const ClipArgs& args);
 Status clip_scores_cpu(const ClipScoresArgs& args);
 
 #if LEAKCORE_WITH_CUDA
+// The same from device memory, queued on the caller's stream. Norms are not looked at: they are for the caller to
+// check.
+int64_t clip_and_noise_cuda_scratch(const ClipArgs& args);
+int64_t clip_scores_cuda_scratch(const ClipScoresArgs& args);
 Status clip_and_noise_cuda(const ClipArgs& args);
 Status clip_scores_cuda(const ClipScoresArgs& args);
 #else
+inline int64_t clip_and_noise_cuda_scratch(const ClipArgs&) {
+  return 0;
+}
+inline int64_t clip_scores_cuda_scratch(const ClipScoresArgs&) {
+  return 0;
+}
 inline Status clip_and_noise_cuda(const ClipArgs&) {
   return {Code::no_cuda_build, "clip_and_noise"};
 }

@@ -4,6 +4,12 @@
 
 #include <cstring>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include "core/half.h"
+
 namespace leakcore {
 namespace {
 
@@ -17,38 +23,17 @@ constexpr int W = 2;
 // Rows that share a pass over the observations: as many accumulators as the tier has registers for.
 constexpr int kDotRows = W == 8 ? 4 : 1;
 constexpr int kDotColumns = W == 2 ? 2 : 4;
-constexpr int kAddRows = 4;
 
 typedef double Doubles __attribute__((vector_size(W * 8)));
 typedef float Floats __attribute__((vector_size(W * 4)));
-typedef uint32_t Words __attribute__((vector_size(W * 4)));
-typedef uint16_t Shorts __attribute__((vector_size(W * 2)));
 
+struct Half {
+  uint16_t bits;
+};
 struct Brain {
   uint16_t bits;
 };
 
-inline Doubles load(const double* p) {
-  Doubles x;
-  memcpy(&x, p, sizeof x);
-  return x;
-}
-inline Doubles load(const float* p) {
-  Floats x;
-  memcpy(&x, p, sizeof x);
-  return __builtin_convertvector(x, Doubles);
-}
-inline Doubles load(const Brain* p) {
-  Shorts x;
-  memcpy(&x, p, sizeof x);
-  const Words wide = __builtin_convertvector(x, Words) << 16;
-  Floats f;
-  memcpy(&f, &wide, sizeof f);
-  return __builtin_convertvector(f, Doubles);
-}
-inline void store(double* p, Doubles x) {
-  memcpy(p, &x, sizeof x);
-}
 inline double widen(double x) {
   return x;
 }
@@ -56,10 +41,75 @@ inline double widen(float x) {
   return x;
 }
 inline double widen(Brain x) {
-  const uint32_t wide = static_cast<uint32_t>(x.bits) << 16;
-  float f;
-  memcpy(&f, &wide, sizeof f);
-  return f;
+  return float_of_brain(x.bits);
+}
+inline double widen(Half x) {
+  return float_of_half(x.bits);
+}
+
+#if defined(__AVX512F__)
+// GCC splits the conversion of eight lanes in two unless told the instruction.
+inline Doubles doubles(__m256 x) {
+  return (Doubles)_mm512_maskz_cvtps_pd(0xff, x);
+}
+inline Doubles load(const float* p) {
+  return doubles(_mm256_loadu_ps(p));
+}
+inline Doubles load(const Brain* p) {
+  const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return doubles(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)));
+}
+inline Doubles load(const Half* p) {
+  return doubles(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+inline Doubles mul_add(Doubles a, Doubles b, Doubles c) {
+  return (Doubles)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+}
+#elif defined(__AVX2__)
+inline Doubles load(const float* p) {
+  return (Doubles)_mm256_cvtps_pd(_mm_loadu_ps(p));
+}
+inline Doubles load(const Brain* p) {
+  const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return (Doubles)_mm256_cvtps_pd(_mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(x), 16)));
+}
+inline Doubles load(const Half* p) {
+  return (Doubles)_mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+inline Doubles mul_add(Doubles a, Doubles b, Doubles c) {
+  return (Doubles)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+}
+#else
+inline Doubles load(const float* p) {
+  Floats x;
+  memcpy(&x, p, sizeof x);
+  return __builtin_convertvector(x, Doubles);
+}
+template <class T>
+inline Doubles load(const T* p) {
+  Doubles x;
+  for (int k = 0; k < W; ++k) x[k] = widen(p[k]);
+  return x;
+}
+inline Doubles mul_add(Doubles a, Doubles b, Doubles c) {
+  return a * b + c;
+}
+#endif
+
+inline Doubles load(const double* p) {
+  Doubles x;
+  memcpy(&x, p, sizeof x);
+  return x;
+}
+inline void store(double* p, Doubles x) {
+  memcpy(p, &x, sizeof x);
+}
+inline double mul_add(double a, double b, double c) {
+#if defined(__FMA__)
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
 }
 
 template <int N>
@@ -70,113 +120,136 @@ inline double fold(double* lane) {
   return lane[0];
 }
 
-// The next stretch of a row is asked for as early as its sum of squares: what follows works on many rows in turn, and
-// the hardware does not foresee a return to the first.
 template <class T>
-double squares(const void* data, int64_t count) {
+void squares(const void* data, int64_t count, double* lanes) {
   const T* x = static_cast<const T*>(data);
-  const uintptr_t ahead = reinterpret_cast<uintptr_t>(x) + count * sizeof(T);
   constexpr int V = kSquareLanes / W;
-  Doubles acc[V] = {};
+  Doubles acc[V];
+  memcpy(acc, lanes, sizeof acc);
   int64_t i = 0;
   for (; i + kSquareLanes <= count; i += kSquareLanes) {
-    __builtin_prefetch(reinterpret_cast<const void*>(ahead + i * sizeof(T)), 0, 2);
     for (int v = 0; v < V; ++v) {
       const Doubles y = load(x + i + v * W);
-      acc[v] += y * y;
+      acc[v] = mul_add(y, y, acc[v]);
     }
   }
-  double lane[kSquareLanes];
-  memcpy(lane, acc, sizeof lane);
-  for (int k = 0; i < count; ++i, ++k) lane[k] += widen(x[i]) * widen(x[i]);
-  return fold<kSquareLanes>(lane);
+  memcpy(lanes, acc, sizeof acc);
+  for (int k = 0; i < count; ++i, ++k) lanes[k] = mul_add(widen(x[i]), widen(x[i]), lanes[k]);
 }
 
-// The next rows are fetched while these are added: each is a short stretch, too short for the hardware to foresee.
+// Many rows at a time: each is a stream that the hardware foresees, and the sum goes through the cache once for all.
 template <class T, int R>
-inline void add_some(const T* const* rows, const double* factors, const T* const* next, int64_t count, double* acc) {
-  constexpr int64_t kLine = 64 / sizeof(T);
+inline void add_some(const void* const* data, const double* factors, int64_t count, double* acc) {
+  const T* rows[R];
+  for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
   int64_t i = 0;
-  for (; i + kLine <= count; i += kLine) {
-    if (next != nullptr) {
-      for (int r = 0; r < R; ++r) __builtin_prefetch(next[r] + i, 0, 3);
+  for (; i + 2 * W <= count; i += 2 * W) {
+    Doubles a = load(acc + i), b = load(acc + i + W);
+    for (int r = 0; r < R; ++r) {
+      const Doubles factor = factors[r] - Doubles{};
+      a = mul_add(load(rows[r] + i), factor, a);
+      b = mul_add(load(rows[r] + i + W), factor, b);
     }
-    for (int64_t k = i; k < i + kLine; k += W) {
-      Doubles sum = load(acc + k);
-      for (int r = 0; r < R; ++r) sum += load(rows[r] + k) * factors[r];
-      store(acc + k, sum);
-    }
+    store(acc + i, a);
+    store(acc + i + W, b);
   }
   for (; i < count; ++i) {
-    for (int r = 0; r < R; ++r) acc[i] += widen(rows[r][i]) * factors[r];
+    for (int r = 0; r < R; ++r) acc[i] = mul_add(widen(rows[r][i]), factors[r], acc[i]);
   }
 }
 
 template <class T>
-void add_rows(const void* const* data, const double* factors, int64_t num_rows, int64_t count, double* acc) {
-  const T* row[2 * kAddRows];
+void add_rows(const void* const* rows, const double* factors, int64_t num_rows, int64_t count, double* acc) {
   int64_t r = 0;
-  for (; r + kAddRows <= num_rows; r += kAddRows) {
-    const bool more = r + 2 * kAddRows <= num_rows;
-    for (int k = 0; k < (more ? 2 * kAddRows : kAddRows); ++k) row[k] = static_cast<const T*>(data[r + k]);
-    add_some<T, kAddRows>(row, factors + r, more ? row + kAddRows : nullptr, count, acc);
+  for (; r + 12 <= num_rows; r += 12) add_some<T, 12>(rows + r, factors + r, count, acc);
+  if (r + 8 <= num_rows) {
+    add_some<T, 8>(rows + r, factors + r, count, acc);
+    r += 8;
   }
-  for (; r < num_rows; ++r) {
-    row[0] = static_cast<const T*>(data[r]);
-    add_some<T, 1>(row, factors + r, nullptr, count, acc);
+  if (r + 4 <= num_rows) {
+    add_some<T, 4>(rows + r, factors + r, count, acc);
+    r += 4;
   }
+  for (; r < num_rows; ++r) add_some<T, 1>(rows + r, factors + r, count, acc);
 }
 
-template <class T, int R, int M>
-inline void dots_of(const T* const* rows, int64_t count, const double* observed, int64_t observed_stride, double* dots,
-                    int64_t dots_stride) {
-  constexpr int V = kDotLanes / W;
-  Doubles acc[R][M][V] = {};
+// Inner products, and with Squares also the squares: one pass, so that arithmetic goes on while memory answers.
+template <class T, int R, int M, bool Squares>
+inline void dots_of(const void* const* data, int64_t count, const double* observed, int64_t observed_stride,
+                    double* dots, int64_t dots_stride, double* lanes) {
+  constexpr int V = kSquareLanes / W, D = kDotLanes / W;
+  const T* rows[R];
+  for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
+  Doubles acc[R][M][D] = {};
+  Doubles sum[R][V] = {};
+  if (Squares) memcpy(sum, lanes, sizeof sum);
   int64_t i = 0;
-  for (; i + kDotLanes <= count; i += kDotLanes) {
+  for (; i + kSquareLanes <= count; i += kSquareLanes) {
     for (int v = 0; v < V; ++v) {
       Doubles x[R];
-      for (int r = 0; r < R; ++r) x[r] = load(rows[r] + i + v * W);
+      for (int r = 0; r < R; ++r) {
+        x[r] = load(rows[r] + i + v * W);
+        if (Squares) sum[r][v] = mul_add(x[r], x[r], sum[r][v]);
+      }
       for (int m = 0; m < M; ++m) {
         const Doubles o = load(observed + m * observed_stride + i + v * W);
-        for (int r = 0; r < R; ++r) acc[r][m][v] += x[r] * o;
+        for (int r = 0; r < R; ++r) acc[r][m][v % D] = mul_add(x[r], o, acc[r][m][v % D]);
       }
     }
   }
+  if (Squares) memcpy(lanes, sum, sizeof sum);
   for (int r = 0; r < R; ++r) {
+    for (int64_t j = i; Squares && j < count; ++j) {
+      double& lane = lanes[r * kSquareLanes + (j - i)];
+      lane = mul_add(widen(rows[r][j]), widen(rows[r][j]), lane);
+    }
     for (int m = 0; m < M; ++m) {
       double lane[kDotLanes];
       memcpy(lane, acc[r][m], sizeof lane);
-      for (int64_t j = i; j < count; ++j) lane[j - i] += widen(rows[r][j]) * observed[m * observed_stride + j];
+      for (int64_t j = i; j < count; ++j) {
+        double& here = lane[(j - i) % kDotLanes];
+        here = mul_add(widen(rows[r][j]), observed[m * observed_stride + j], here);
+      }
       dots[r * dots_stride + m] += fold<kDotLanes>(lane);
     }
   }
 }
 
+template <class T, int R, int M>
+inline void some_dots(const void* const* rows, int64_t count, const double* observed, int64_t observed_stride,
+                      double* dots, int64_t dots_stride, double* lanes) {
+  if (lanes != nullptr) {
+    dots_of<T, R, M, true>(rows, count, observed, observed_stride, dots, dots_stride, lanes);
+  } else {
+    dots_of<T, R, M, false>(rows, count, observed, observed_stride, dots, dots_stride, nullptr);
+  }
+}
+
 template <class T, int R>
-inline void dots_of_rows(const T* const* rows, int64_t count, const double* observed, int64_t observed_stride,
-                         int64_t num_observed, double* dots, int64_t dots_stride) {
+inline void dots_of_rows(const void* const* rows, int64_t count, const double* observed, int64_t observed_stride,
+                         int64_t num_observed, double* dots, int64_t dots_stride, double* lanes) {
   int64_t m = 0;
   for (; m + kDotColumns <= num_observed; m += kDotColumns) {
-    dots_of<T, R, kDotColumns>(rows, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride);
+    some_dots<T, R, kDotColumns>(rows, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride,
+                                 m == 0 ? lanes : nullptr);
   }
   for (; m < num_observed; ++m) {
-    dots_of<T, R, 1>(rows, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride);
+    some_dots<T, R, 1>(rows, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride,
+                       m == 0 ? lanes : nullptr);
   }
 }
 
 template <class T>
-void add_dots(const void* const* data, int64_t num_rows, int64_t count, const double* observed, int64_t observed_stride,
-              int64_t num_observed, double* dots, int64_t dots_stride) {
-  const T* row[kDotRows];
+void add_dots(const void* const* rows, int64_t num_rows, int64_t count, const double* observed, int64_t observed_stride,
+              int64_t num_observed, double* dots, int64_t dots_stride, double* lanes) {
   int64_t r = 0;
   for (; r + kDotRows <= num_rows; r += kDotRows) {
-    for (int k = 0; k < kDotRows; ++k) row[k] = static_cast<const T*>(data[r + k]);
-    dots_of_rows<T, kDotRows>(row, count, observed, observed_stride, num_observed, dots + r * dots_stride, dots_stride);
+    dots_of_rows<T, kDotRows>(rows + r, count, observed, observed_stride, num_observed, dots + r * dots_stride,
+                              dots_stride, lanes == nullptr ? nullptr : lanes + r * kSquareLanes);
   }
   for (; r < num_rows; ++r) {
-    row[0] = static_cast<const T*>(data[r]);
-    dots_of_rows<T, 1>(row, count, observed, observed_stride, num_observed, dots + r * dots_stride, dots_stride);
+    dots_of_rows<T, 1>(rows + r, count, observed, observed_stride, num_observed, dots + r * dots_stride, dots_stride,
+                       lanes == nullptr ? nullptr : lanes + r * kSquareLanes);
   }
 }
 
@@ -185,7 +258,7 @@ constexpr ClipLoops loops() {
   return {squares<T>, add_rows<T>, add_dots<T>};
 }
 
-constexpr ClipKernels kKernels = {loops<Brain>(), loops<float>(), loops<double>()};
+constexpr ClipKernels kKernels = {loops<Half>(), loops<Brain>(), loops<float>(), loops<double>()};
 
 }  // namespace
 

@@ -1,6 +1,8 @@
-// The inner loops of clipping over contiguous columns, one table per instruction tier. Their bits are the same on every
-// tier: sums of squares run in kSquareLanes fixed lanes and inner products in kDotLanes, folded in halves, and a
-// clipped sum adds its rows one after the other, column by column.
+// The inner loops of clipping over contiguous columns, one table per instruction tier. Their order of addition is the
+// same on every tier: sums of squares run in kSquareLanes fixed lanes and inner products in kDotLanes, folded in
+// halves, and a clipped sum adds its rows one after the other, column by column. AVX2 and AVX-512 fuse each product
+// with its addition and agree bit for bit; baseline x86-64 rounds products that a double cannot hold (never the squares
+// or inner products of float32 and narrower), one rounding more per term.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +15,18 @@ constexpr int kSquareLanes = 16;
 constexpr int kDotLanes = 8;
 
 struct ClipLoops {
-  // Σ x², 16 lanes.
-  double (*squares)(const void* x, int64_t count);
+  // lanes[i mod 16] += x[i]², i from 0: a row may come in pieces, all but the last a multiple of 16 long.
+  void (*squares)(const void* x, int64_t count, double* lanes);
   // acc[i] = (acc[i] + factor[0]·rows[0][i]) + factor[1]·rows[1][i] + …
   void (*add_rows)(const void* const* rows, const double* factors, int64_t num_rows, int64_t count, double* acc);
-  // dots[r·num_observed + m] += Σ_i rows[r][i]·observed[m·observed_stride + i].
+  // dots[r·dots_stride + m] += Σ_i rows[r][i]·observed[m·observed_stride + i], for at least one m; unless lanes is
+  // null, also `squares` of row r into lanes[r·kSquareLanes].
   void (*add_dots)(const void* const* rows, int64_t num_rows, int64_t count, const double* observed,
-                   int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride);
+                   int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride, double* lanes);
 };
 
-// By element type; f16 has none (load_tile widens it first).
 struct ClipKernels {
-  ClipLoops bf16, f32, f64;
+  ClipLoops f16, bf16, f32, f64;
 };
 
 const ClipKernels& clip_kernels_baseline();

@@ -1,4 +1,5 @@
-// Euclidean norms in double, with a shape fixed by the sizes: tiles of kTile columns, 16 lanes each, added in order.
+// Euclidean norms in double, with a shape fixed by the sizes: segments of kSegment columns, kSquareLanes lanes each,
+// added in order.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +11,26 @@
 
 namespace leakcore {
 
+// Columns whose squares are summed in one go, and whose clipped sum stays in the second-level cache while the rows
+// stream past it.
+constexpr int64_t kSegment = 16384;
+
+inline double fold_squares(double* lanes) {
+  for (int half = kSquareLanes / 2; half > 0; half /= 2) {
+    for (int k = 0; k < half; ++k) lanes[k] += lanes[k + half];
+  }
+  return lanes[0];
+}
+
 // The norm from a sum of squares; where the squares left the range of a double (only float64 input can), from a second,
 // scaled pass over the row, so that a finite gradient never looks infinite or zero.
 inline double norm_of(double squares, const Rows* params, int32_t num_params, int64_t run, int64_t row) {
   if (squares > 1e-280 && squares < 1e300) return std::sqrt(squares);
-  double buffer[kTile];
+  double buffer[kStripe];
   double largest = 0.0;
   for (int32_t p = 0; p < num_params; ++p) {
-    for (int64_t c = 0; c < params[p].numel; c += kTile) {
-      const int64_t count = std::min(kTile, params[p].numel - c);
+    for (int64_t c = 0; c < params[p].numel; c += kStripe) {
+      const int64_t count = std::min(kStripe, params[p].numel - c);
       load_tile(params[p], run, row, c, count, buffer);
       for (int64_t i = 0; i < count; ++i) {
         if (std::isnan(buffer[i])) return std::numeric_limits<double>::quiet_NaN();
@@ -29,16 +41,16 @@ inline double norm_of(double squares, const Rows* params, int32_t num_params, in
   if (largest == 0.0 || std::isinf(largest)) return largest;
   int exponent;
   std::frexp(largest, &exponent);
-  double scaled = 0.0;
+  double lanes[kSquareLanes] = {};
   for (int32_t p = 0; p < num_params; ++p) {
-    for (int64_t c = 0; c < params[p].numel; c += kTile) {
-      const int64_t count = std::min(kTile, params[p].numel - c);
+    for (int64_t c = 0; c < params[p].numel; c += kStripe) {
+      const int64_t count = std::min(kStripe, params[p].numel - c);
       load_tile(params[p], run, row, c, count, buffer);
       for (int64_t i = 0; i < count; ++i) buffer[i] = std::ldexp(buffer[i], -exponent);
-      scaled += clip_kernels().f64.squares(buffer, count);
+      clip_kernels().f64.squares(buffer, count, lanes);
     }
   }
-  return std::ldexp(std::sqrt(scaled), exponent);
+  return std::ldexp(std::sqrt(fold_squares(lanes)), exponent);
 }
 
 // min(1, C/‖g‖), and 1 for a zero gradient. NaN stays NaN, so that an unchecked bad row shows in the sum.

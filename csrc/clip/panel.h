@@ -1,5 +1,5 @@
-// A few rows' columns [first, first + count) as contiguous memory for the loops of clip_simd: in place where they lie
-// so, else widened into a buffer. The widening is exact, so no result depends on layout.
+// Rows as the loops of clip_simd want them: in place where their columns lie contiguous, else widened into a buffer.
+// The widening is exact, so no result depends on layout.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,9 @@
 
 namespace leakcore {
 
-constexpr int64_t kTile = 1024;
+// Columns of a strided row widened at a time, a multiple of kSquareLanes, and rows widened side by side: neighbours of
+// a transposed array share cache lines.
+constexpr int64_t kStripe = 1024;
 constexpr int64_t kPanelRows = 16;
 
 inline const ClipKernels& clip_kernels() {
@@ -25,44 +27,54 @@ inline const ClipKernels& clip_kernels() {
   return clip_kernels_baseline();
 }
 
-// The loops for rows that lie contiguous in a type they know; null: widen first.
-inline const ClipLoops* direct_loops(const Rows& rows) {
-  if (rows.ndim > 1 || (rows.ndim == 1 && rows.stride[0] != 1 && rows.numel > 1)) return nullptr;
+inline bool in_place(const Rows& rows) {
+  return rows.ndim == 0 || (rows.ndim == 1 && (rows.stride[0] == 1 || rows.numel <= 1));
+}
+
+// The loops for rows that lie in place.
+inline const ClipLoops& loops_of(DType dtype) {
   const ClipKernels& k = clip_kernels();
-  switch (rows.dtype) {
-    case DType::bf16:
-      return &k.bf16;
-    case DType::f32:
-      return &k.f32;
-    case DType::f64:
-      return &k.f64;
+  switch (dtype) {
     case DType::f16:
-      return nullptr;
+      return k.f16;
+    case DType::bf16:
+      return k.bf16;
+    case DType::f32:
+      return k.f32;
+    case DType::f64:
+      return k.f64;
   }
-  return nullptr;
+  return k.f64;
 }
 
-inline const void* direct_row(const Rows& rows, int64_t run, int64_t row, int64_t first) {
-  const int64_t size = rows.dtype == DType::f64 ? 8 : rows.dtype == DType::f32 ? 4 : 2;
-  return static_cast<const char*>(rows.data) + size * (run * rows.run_stride + row * rows.row_stride + first);
+inline int64_t size_of(DType dtype) {
+  return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2;
 }
 
-// Up to kPanelRows rows of one run, by number, at most kTile columns each.
-struct Panel {
-  const ClipLoops* loops = nullptr;
-  const void* row[kPanelRows] = {};
+inline const void* row_in_place(const Rows& rows, int64_t run, int64_t row, int64_t first) {
+  return static_cast<const char*>(rows.data) +
+         size_of(rows.dtype) * (run * rows.run_stride + row * rows.row_stride + first);
+}
 
-  // `buffer` has room for kPanelRows·kTile; it is touched only where rows must be widened.
-  Panel(const Rows& rows, int64_t run, const int64_t* numbers, int64_t num_rows, int64_t first, int64_t count,
-        double* buffer)
-      : loops(direct_loops(rows)) {
-    const bool direct = loops != nullptr;
-    if (!direct) loops = &clip_kernels().f64;
+// body(loops, pointers, offset, count): columns [first, first + count) of up to kPanelRows rows, by number, whole where
+// they lie in place, else stripe by stripe. `buffer` has room for num_rows·Stripe.
+template <int64_t Stripe = kStripe, class Body>
+void for_stripes(const Rows& rows, int64_t run, const int64_t* numbers, int64_t num_rows, int64_t first, int64_t count,
+                 double* buffer, Body&& body) {
+  const void* pointers[kPanelRows];
+  if (in_place(rows)) {
+    for (int64_t r = 0; r < num_rows; ++r) pointers[r] = row_in_place(rows, run, numbers[r], first);
+    body(loops_of(rows.dtype), pointers, int64_t{0}, count);
+    return;
+  }
+  for (int64_t r = 0; r < num_rows; ++r) pointers[r] = buffer + r * Stripe;
+  for (int64_t offset = 0; offset < count; offset += Stripe) {
+    const int64_t here = count - offset < Stripe ? count - offset : Stripe;
     for (int64_t r = 0; r < num_rows; ++r) {
-      if (!direct) load_tile(rows, run, numbers[r], first, count, buffer + r * kTile);
-      row[r] = direct ? direct_row(rows, run, numbers[r], first) : buffer + r * kTile;
+      load_tile(rows, run, numbers[r], first + offset, here, buffer + r * Stripe);
     }
+    body(loops_of(DType::f64), pointers, offset, here);
   }
-};
+}
 
 }  // namespace leakcore

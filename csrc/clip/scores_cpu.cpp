@@ -12,40 +12,57 @@
 namespace leakcore {
 namespace {
 
-constexpr int64_t kObservedBlock = 32;
-constexpr int64_t kGroup = 4;  // rows whose tiles are in the first-level cache together
+constexpr int64_t kTile = 4096;  // columns whose inner products are summed in one go
+constexpr int64_t kStretch = 4;  // tiles of a row read in one go where the observations leave room for them
+constexpr int64_t kFewObserved = 4;
+constexpr int64_t kObservedBlock = 16;
+constexpr int64_t kGroup = 4;  // rows whose tiles are read together
+constexpr int64_t kMostRows = 64;
 
-void score_rows(const ClipScoresArgs& args, int64_t begin, int64_t end) {
-  const int64_t rows = end - begin;
-  std::vector<double> squares(static_cast<size_t>(rows));
+void score_rows(const ClipScoresArgs& args, int64_t run, int64_t begin, int64_t end) {
+  const int64_t rows = end - begin, observed_here = std::min(kObservedBlock, args.num_observed);
+  std::vector<double> lanes(static_cast<size_t>(rows * kSquareLanes));
   std::vector<double> dots(static_cast<size_t>(rows * args.num_observed));
-  std::vector<double> observed(static_cast<size_t>(std::min(kObservedBlock, args.num_observed) * kTile));
-  std::vector<double> buffer(static_cast<size_t>(kPanelRows * kTile));
-  for (int64_t c = 0; c < args.grads.numel; c += kTile) {
-    const int64_t count = std::min(kTile, args.grads.numel - c);
+  const int64_t stretch = kTile * std::max<int64_t>(kStretch / std::max<int64_t>(args.num_observed, 1), 1);
+  std::vector<double> observed(static_cast<size_t>(observed_here * stretch));
+  std::vector<double> buffer(static_cast<size_t>(in_place(args.grads) ? 0 : kGroup * kTile));
+  for (int64_t c = 0; c < args.grads.numel; c += stretch) {
+    const int64_t count = std::min(stretch, args.grads.numel - c);
     for (int64_t first = 0; first == 0 || first < args.num_observed; first += kObservedBlock) {
       const int64_t last = std::min(args.num_observed, first + kObservedBlock);
-      for (int64_t m = first; m < last; ++m)
-        load_tile(args.observed, 0, m, c, count, &observed[static_cast<size_t>((m - first) * kTile)]);
+      for (int64_t m = first; m < last; ++m) {
+        load_tile(args.observed, run, m, c, count, &observed[static_cast<size_t>((m - first) * stretch)]);
+      }
       for (int64_t r = 0; r < rows; r += kGroup) {
         int64_t numbers[kGroup];
         const int64_t here = std::min(kGroup, rows - r);
         for (int64_t k = 0; k < here; ++k) numbers[k] = begin + r + k;
-        const Panel panel(args.grads, 0, numbers, here, c, count, buffer.data());
-        for (int64_t k = 0; first == 0 && k < here; ++k) {
-          squares[static_cast<size_t>(r + k)] += panel.loops->squares(panel.row[k], count);
+        double* squares = first == 0 ? lanes.data() + r * kSquareLanes : nullptr;
+        for (int64_t t = 0; t < count; t += kTile) {
+          for_stripes<kTile>(args.grads, run, numbers, here, c + t, std::min(kTile, count - t), buffer.data(),
+                             [&](const ClipLoops& loops, const void* const* rows_here, int64_t, int64_t columns) {
+                               if (args.num_observed > 0) {
+                                 loops.add_dots(rows_here, here, columns, observed.data() + t, stretch, last - first,
+                                                dots.data() + r * args.num_observed + first, args.num_observed,
+                                                squares);
+                                 return;
+                               }
+                               for (int64_t k = 0; k < here; ++k) {
+                                 loops.squares(rows_here[k], columns, squares + k * kSquareLanes);
+                               }
+                             });
         }
-        panel.loops->add_dots(panel.row, here, count, observed.data(), kTile, last - first,
-                              dots.data() + r * args.num_observed + first, args.num_observed);
       }
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
-    const double norm = norm_of(squares[static_cast<size_t>(r)], &args.grads, 1, 0, begin + r);
+    const double squares = fold_squares(lanes.data() + r * kSquareLanes);
+    const double norm = norm_of(squares, &args.grads, 1, run, begin + r);
     const double factor = clip_factor(args.max_grad_norm, norm);
-    args.norms[begin + r] = norm;
+    args.norms[run * args.num_rows + begin + r] = norm;
     for (int64_t m = 0; m < args.num_observed; ++m) {
-      args.dots[m * args.num_rows + begin + r] = factor * dots[static_cast<size_t>(r * args.num_observed + m)];
+      args.dots[(run * args.num_observed + m) * args.num_rows + begin + r] =
+          factor * dots[static_cast<size_t>(r * args.num_observed + m)];
     }
   }
 }
@@ -53,14 +70,22 @@ void score_rows(const ClipScoresArgs& args, int64_t begin, int64_t end) {
 }  // namespace
 
 Status clip_scores_cpu(const ClipScoresArgs& args) {
-  const double per_element = 0.5 + 0.3 * static_cast<double>(args.num_observed);
-  const double elements = static_cast<double>(args.grads.numel) * static_cast<double>(args.num_rows);
+  const double per_element = 0.3 + 0.15 * static_cast<double>(args.num_observed);
+  const int64_t total = args.num_runs * args.num_rows;
+  const double elements = static_cast<double>(args.grads.numel) * static_cast<double>(total);
   const int threads = useful_threads(per_element * elements, args.schedule.num_threads);
-  const int64_t chunk =
-      args.schedule.chunk > 0 ? args.schedule.chunk : std::clamp<int64_t>(args.num_rows / (4 * threads), 1, 64);
-  parallel_for(args.num_rows, chunk, threads, [&](int64_t begin, int64_t end) { score_rows(args, begin, end); });
+  const int64_t rows =
+      std::min(args.num_rows, args.schedule.chunk > 0 ? args.schedule.chunk
+                                                      : std::clamp<int64_t>(total / (4 * threads), 1, kMostRows));
+  const int64_t blocks = rows > 0 ? (args.num_rows + rows - 1) / rows : 0;
+  parallel_for(args.num_runs * blocks, 1, threads, [&](int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; ++i) {
+      const int64_t begin = i % blocks * rows;
+      score_rows(args, i / blocks, begin, std::min(args.num_rows, begin + rows));
+    }
+  });
   if (args.check_finite) {
-    for (int64_t i = 0; i < args.num_rows; ++i) {
+    for (int64_t i = 0; i < total; ++i) {
       if (!std::isfinite(args.norms[i])) return {Code::non_finite, "clip_scores", "", i};
     }
   }

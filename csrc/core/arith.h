@@ -15,7 +15,8 @@
 
 namespace leakcore {
 
-#if defined(__CUDACC__) || defined(__FMA__) || defined(__aarch64__) || defined(LEAKCORE_EMULATION)
+#if defined(__CUDACC__) || defined(__FMA__) || defined(__aarch64__) || \
+    (defined(LEAKCORE_EMULATION) && !defined(LEAKCORE_TIER))
 #define LEAKCORE_FUSED 1
 #else
 #define LEAKCORE_FUSED 0
@@ -104,5 +105,5 @@ LEAKCORE_HD uint32_t sign_mask(uint32_t x) {
 }  // namespace leakcore
 
 #ifdef LEAKCORE_TIER
-#include "core/vec.h"
+#include "core/pack.h"
 #endif

@@ -1,6 +1,5 @@
-#include <cuda_runtime.h>
-
 #include "core/device.h"
+#include "core/launch.cuh"
 
 namespace leakcore {
 

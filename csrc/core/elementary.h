@@ -12,6 +12,7 @@ namespace leakcore {
 
 constexpr double kLn2High = 6.93147180369123816490e-01;  // 33 leading bits: k·kLn2High is exact for |k| < 2^20
 constexpr double kLn2Low = 1.90821492927058770002e-10;
+constexpr double kLn2 = 6.93147180559945286227e-01;
 constexpr double kLog2e = 1.44269504088896338700e+00;
 
 // An integer x < 2^52 plus `plus` (an integer, or 1/2) as a double, without the branch of a general conversion.
@@ -19,10 +20,6 @@ template <class L>
 LEAKCORE_HD auto exact_double(L x, double plus = 0.0) {
   return real_of(x | static_cast<uint64_t>(0x4330000000000000ull)) - (4503599627370496.0 - plus);
 }
-
-// Adding it rounds to an integer, which then stands in the low bits, plus the exponent's bias.
-constexpr double kRoundDouble = 6755399441055744.0 + 1023.0;  // 1.5·2^52
-constexpr float kRoundFloat = 12582912.0f + 127.0f;           // 1.5·2^23
 
 // (2^f − 1) for |f| <= 1/2; 1.8e-17.
 template <class D>
@@ -51,20 +48,23 @@ LEAKCORE_HD F exp2_rest_float(F f) {
   return p * f;
 }
 
-// 2^y = scale·(1 + rest), scale a power of two, |rest| < 0.42; for |y| <= 1010.
+// q·2^y = weight·(1 + rest), weight a power of two times q, |rest| < 0.42; for |y| <= 1010 and a normal weight (or q =
+// 0 = y). The power goes into q's exponent by an integer addition.
 template <class D>
-LEAKCORE_HD void split_exp2(D y, D* scale, D* rest) {
-  const D shifted = y + kRoundDouble;
-  *rest = exp2_rest(y - (shifted - kRoundDouble));
-  *scale = real_of(bits_of(shifted) << 52);
+LEAKCORE_HD void split_exp2(D y, double q, D* weight, D* rest) {
+  constexpr double kRound = 6755399441055744.0;  // 1.5·2^52: adding it rounds to an integer, held in the low bits
+  const D shifted = y + kRound;
+  *rest = exp2_rest(y - (shifted - kRound));
+  *weight = real_of((bits_of(shifted) << 52) + bits_of(q));
 }
 
 // For |y| <= 100.
 template <class F>
-LEAKCORE_HD void split_exp2_float(F y, F* scale, F* rest) {
-  const F shifted = y + kRoundFloat;
-  *rest = exp2_rest_float(y - (shifted - kRoundFloat));
-  *scale = real_of(bits_of(shifted) << 23);
+LEAKCORE_HD void split_exp2_float(F y, float q, F* weight, F* rest) {
+  constexpr float kRound = 12582912.0f;  // 1.5·2^23
+  const F shifted = y + kRound;
+  *rest = exp2_rest_float(y - (shifted - kRound));
+  *weight = real_of((bits_of(shifted) << 23) + bits_of(q));
 }
 
 // e^x = scale·(1 + rest), for |x| <= kExpSafe.
@@ -72,8 +72,9 @@ constexpr double kExpSafe = 700.0;
 
 template <class D>
 LEAKCORE_HD void split_exp(D x, D* scale, D* rest) {
-  const D shifted = madd(x, kLog2e, kRoundDouble);
-  const D k = shifted - kRoundDouble;
+  constexpr double kRound = 6755399441055744.0 + 1023.0;  // as above; the bits then hold the biased exponent
+  const D shifted = madd(x, kLog2e, kRound);
+  const D k = shifted - kRound;
   const D r = madd(k, -kLn2Low, madd(k, -kLn2High, x));
   *rest = exp2_rest(r * kLog2e);
   *scale = real_of(bits_of(shifted) << 52);
@@ -121,8 +122,7 @@ LEAKCORE_HD D join_log(D k, D f) {
   p = madd(p, z, 0.2857142874425844);
   p = madd(p, z, 0.39999999999407004);
   p = madd(p, z, 0.6666666666666735);
-  const D tail = madd(s, madd(p, z, half_square), k * kLn2Low);
-  return madd(k, kLn2High, f - (half_square - tail));
+  return madd(k, kLn2, f - (half_square - s * madd(p, z, half_square)));
 }
 
 // Natural logarithm of a positive normal number.
@@ -137,13 +137,34 @@ LEAKCORE_HD D log_positive(D x) {
 template <class D>
 LEAKCORE_HD D log1p_safe(D x) {
   const D u = 1.0 + x;
-  const D back = u - 1.0;
-  const D lost = (1.0 - (u - back)) + (x - back);  // what rounding u dropped (Knuth's two-sum)
+  const D lost = x - (u - 1.0);  // what rounding u dropped: u − 1 is exact below 2^53, and beyond nothing beside u
   D k, m;
   split_log(u, 0.0, &k, &m);
-  // 2^-k is exact while k <= 1022; beyond, what was lost is nothing beside u.
-  const D shrink = real_of(bits_of(m) - bits_of(u) + static_cast<uint64_t>(0x3ff0000000000000ull));
+  const D shrink = real_of(bits_of(m) - bits_of(u) + static_cast<uint64_t>(0x3ff0000000000000ull));  // 2^-k
   return join_log(k, madd(lost, shrink, m - 1.0));
+}
+
+// k·2^-23·log 2 + log(1 + f) for f as above, in float32; 3.2e-8.
+template <class F>
+LEAKCORE_HD F join_log_float(F k, F f) {
+  F p = madd(f, 0.08700449019670486f, -0.1426750272512436f);
+  p = madd(p, f, 0.14914770424365997f);
+  p = madd(p, f, -0.1657758355140686f);
+  p = madd(p, f, 0.19963063299655914f);
+  p = madd(p, f, -0.2500133812427521f);
+  p = madd(p, f, 0.3333390951156616f);
+  const F square = f * f;
+  return madd(k, 8.262958294867817e-08f, madd(square, madd(p, f, -0.5f), f));
+}
+
+// log(1 + x) for x > -1 with 1 + x normal, in float32; 1.5e-7 relative.
+template <class F>
+LEAKCORE_HD F log1p_float(F x) {
+  const F u = 1.0f + x;
+  const F lost = x - (u - 1.0f);
+  const auto octave = (bits_of(u) - 0x3f3504f3u) & 0xff800000u;
+  const F m = real_of(bits_of(u) - octave);
+  return join_log_float(nearest_float(octave), madd(lost, real_of(0x3f800000u - octave), m - 1.0f));
 }
 
 // −2·log(u), u = (word + 1/2)·2^-32; 1e-16.
@@ -162,23 +183,16 @@ LEAKCORE_HD auto minus_two_log_unit(L word) {
   return madd(k, -2 * 0.6931471805599453, s * p);
 }
 
-// Likewise in float32: 6e-8 relative, the u next to 1 included, where 1 − u is what is known exactly.
+// −log(u) in float32: 2e-7 relative, the u next to 1 included, where 1 − u is what is known exactly.
 template <class I>
-LEAKCORE_HD auto minus_two_log_unit_float(I word) {
+LEAKCORE_HD auto minus_log_unit_float(I word) {
   const I upper = sign_mask(word);
-  const auto distance = (nearest_float(word ^ upper) + 0.5f) * 2.3283064365386962890625e-10f;  // from 0, or from 1
+  const auto distance = madd(nearest_float(word ^ upper), 0x1p-32f, 0x1p-33f);  // from 0, or from 1
   const auto x = select(upper != 0u, 1.0f - distance, distance);
   const I octave = (bits_of(x) - 0x3f3504f3u) & 0xff800000u;
   const auto k = nearest_float(octave);  // times 2^23
   const auto f = select((upper != 0u) & (octave == 0u), -distance, real_of(bits_of(x) - octave) - 1.0f);
-  auto p = madd(f, -2 * 0.08700449019670486f, 2 * 0.1426750272512436f);
-  p = madd(p, f, -2 * 0.14914770424365997f);
-  p = madd(p, f, 2 * 0.1657758355140686f);
-  p = madd(p, f, -2 * 0.19963063299655914f);
-  p = madd(p, f, 2 * 0.2500133812427521f);
-  p = madd(p, f, -2 * 0.3333390951156616f);
-  const auto square = f * f;
-  return madd(k, -2 * 8.262958294867817e-08f, madd(f, -2.0f, madd(square * f, p, square)));
+  return -join_log_float(k, f);
 }
 
 // Cosine and sine of 2π(turn + 1/2)/2^32, turn a word per 64-bit lane. The quadrant is split off in integers, so there
@@ -208,20 +222,20 @@ LEAKCORE_HD void cos_sin_turn(L turn, D* cosine, D* sine) {
   *sine = real_of(bits_of(select(odd, c, s)) ^ (up & kSign));
 }
 
-// Likewise in float32, turn a word per 32-bit lane; 1e-7 absolute.
+// sqrt(2) times cosine and sine, in float32, turn a word per 32-bit lane: Box-Muller's factor of 2 under the root, for
+// nothing. 2e-7 absolute.
 template <class I, class F>
 LEAKCORE_HD void cos_sin_turn_float(I turn, F* cosine, F* sine) {
   const I t = turn + 0x20000000u;
-  constexpr float kUnit = 1.4629180792671596e-09f;  // 2π/2^32
+  constexpr float kUnit = 2.0688786239730916e-09f;  // sqrt(2)·2π/2^32
   const F v = madd(nearest_float((t & 0x3fffffffu) - 0x20000000u), kUnit, 0.5f * kUnit);
   const F z = v * v;
-  F s = madd(z, -0.00019501821952871978f, 0.008332016877830029f);
-  s = madd(s, z, -0.16666650772094727f);
+  F s = madd(z, 0.125f * -0.00019501821952871978f, 0.25f * 0.008332016877830029f);
+  s = madd(s, z, 0.5f * -0.16666650772094727f);
   s = madd(v * z, s, v);
-  F c = madd(z, 2.4390450562350452e-05f, -0.0013886763481423259f);
-  c = madd(c, z, 0.04166662320494652f);
-  c = madd(c, z, -0.5f);
-  c = madd(c, z, 1.0f);
+  F c = madd(z, -0.00024037781986407936f, 0.01472772378474474f);
+  c = madd(c, z, -0.3535526394844055f);
+  c = madd(c, z, 1.4142135381698608f);
   const auto odd = (t & 0x40000000u) != 0u;
   *cosine = real_of(bits_of(select(odd, s, c)) ^ ((t + 0x40000000u) & 0x80000000u));
   *sine = real_of(bits_of(select(odd, c, s)) ^ (t & 0x80000000u));

@@ -23,10 +23,10 @@ LEAKCORE_HD Longs words(Doubles x) {
 template <class Function>
 LEAKCORE_HD Doubles narrow(Doubles x, Function f) {
   uint32_t in[kFloats] = {};
-  float out[kFloats];
   for (int k = 0; k < kDoubles; ++k) in[k] = static_cast<uint32_t>(x[k]);
-  store(out, f(load<Ints>(in)));
-  return widen(out);
+  Doubles low, high;
+  widen(f(load<Ints>(in)), &low, &high);
+  return low;
 }
 
 void elementary(Elementary function, const double* x, double* y, int64_t count) {
@@ -71,7 +71,7 @@ void elementary(Elementary function, const double* x, double* y, int64_t count) 
       });
     case Elementary::radius_float:
       return over(x, y, count,
-                  [](Doubles v) { return narrow(v, [](Ints w) { return root(minus_two_log_unit_float(w)); }); });
+                  [](Doubles v) { return narrow(v, [](Ints w) { return root(minus_log_unit_float(w)); }); });
   }
 }
 

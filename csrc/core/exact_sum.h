@@ -20,12 +20,19 @@ LEAKCORE_HD void exact_add_at(uint64_t* digits, uint64_t value, uint32_t place) 
   d[2] += upper >> 32;
 }
 
-LEAKCORE_HD void exact_add(uint64_t* digits, double value) {
+// value = mantissa·2^place units.
+LEAKCORE_HD uint64_t exact_parts(double value, uint32_t* place) {
   const uint64_t b = bits_of(value);
   const uint32_t exponent = static_cast<uint32_t>(b >> 52);
   const uint64_t fraction = b & 0x000fffffffffffffull;
-  const uint64_t mantissa = exponent ? fraction | 0x0010000000000000ull : fraction;
-  exact_add_at(digits, mantissa, exponent ? exponent - 1 : 0);
+  *place = exponent ? exponent - 1 : 0;
+  return exponent ? fraction | 0x0010000000000000ull : fraction;
+}
+
+LEAKCORE_HD void exact_add(uint64_t* digits, double value) {
+  uint32_t place;
+  const uint64_t mantissa = exact_parts(value, &place);
+  exact_add_at(digits, mantissa, place);
 }
 
 LEAKCORE_HD void exact_carry(uint64_t* digits) {

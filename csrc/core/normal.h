@@ -35,7 +35,7 @@ template <class I, class F>
 LEAKCORE_HD void box_muller_float(I a, I b, F* z0, F* z1) {
   F c, s;
   cos_sin_turn_float(b, &c, &s);
-  const F r = root(minus_two_log_unit_float(a));
+  const F r = root(minus_log_unit_float(a));
   *z0 = r * c;
   *z1 = r * s;
 }

@@ -48,12 +48,18 @@ void fill_uniforms(uint64_t seed, uint32_t stream, uint64_t sample, int64_t firs
 void fill_random_rows(Fill fill, const Rows& out, int64_t num_rows, uint64_t seed, uint32_t stream, uint64_t first_row,
                       const Schedule& schedule) {
   const int64_t tiles = (out.numel + kTile - 1) / kTile;
+  const bool in_place = out.dtype == DType::f64 && (out.ndim == 0 || (out.ndim == 1 && out.stride[0] == 1));
   const int threads = useful_threads(2.0 * kTile * static_cast<double>(num_rows * tiles), schedule.num_threads);
   parallel_for(num_rows * tiles, schedule.chunk > 0 ? schedule.chunk : 16, threads, [&](int64_t begin, int64_t end) {
     double values[kTile];
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / tiles, column = i % tiles * kTile;
       const int64_t count = std::min(kTile, out.numel - column);
+      if (in_place) {
+        fill(seed, stream, first_row + static_cast<uint64_t>(row), column, count,
+             static_cast<double*>(out.data) + row * out.row_stride + column);
+        continue;
+      }
       fill(seed, stream, first_row + static_cast<uint64_t>(row), column, count, values);
       store_tile(out, 0, row, column, count, values);
     }

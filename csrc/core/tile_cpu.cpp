@@ -1,7 +1,8 @@
 #include "core/tile.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "core/half.h"
 
 namespace leakcore {
 namespace {
@@ -21,27 +22,10 @@ double widen(double x) {
 }
 
 double widen(Brain x) {
-  const uint32_t b = static_cast<uint32_t>(x.bits) << 16;
-  float f;
-  std::memcpy(&f, &b, sizeof f);
-  return f;
+  return float_of_brain(x.bits);
 }
-
 double widen(Half x) {
-  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
-  const uint32_t magnitude = x.bits & 0x7fffu;
-  uint32_t b;
-  if (magnitude >= 0x7c00u) {
-    b = sign | 0x7f800000u | (magnitude & 0x3ffu) << 13;
-  } else if (magnitude >= 0x0400u) {
-    b = sign | ((magnitude << 13) + (112u << 23));
-  } else {  // subnormal: an integer times 2^-24
-    const double value = static_cast<double>(magnitude) * 5.9604644775390625e-08;
-    return sign ? -value : value;
-  }
-  float f;
-  std::memcpy(&f, &b, sizeof f);
-  return f;
+  return float_of_half(x.bits);
 }
 
 // visit(pointer to first element, stride, count) over the runs of equal stride that make up columns [first, first +
@@ -86,7 +70,11 @@ void load(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t cou
 template <class T>
 void store(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, const double* in) {
   runs<T>(rows, run, row, first, count, [&](T* out, int64_t stride, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) out[i * stride] = static_cast<T>(in[i]);
+    if (stride == 1) {
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(in[i]);
+    } else {
+      for (int64_t i = 0; i < n; ++i) out[i * stride] = static_cast<T>(in[i]);
+    }
     in += n;
   });
 }

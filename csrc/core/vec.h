@@ -28,6 +28,9 @@ constexpr int kVectorBytes = 16;
 constexpr int kDoubles = kVectorBytes / 8;
 constexpr int kFloats = kVectorBytes / 4;
 
+// Arrays that vectors are loaded from: a load across two cache lines costs twice.
+#define LEAKCORE_ALIGNED alignas(64)
+
 typedef double Doubles __attribute__((vector_size(kVectorBytes)));
 typedef uint64_t Longs __attribute__((vector_size(kVectorBytes)));
 typedef int64_t LongMask __attribute__((vector_size(kVectorBytes)));
@@ -212,8 +215,19 @@ LEAKCORE_HD Ints sign_mask(Ints x) {
 LEAKCORE_HD Longs widen(const uint32_t* p) {
   return __builtin_convertvector(load<HalfInts>(p), Longs);
 }
-LEAKCORE_HD Doubles widen(const float* p) {
-  return __builtin_convertvector(load<HalfFloats>(p), Doubles);
+LEAKCORE_HD void widen(Floats x, Doubles* low, Doubles* high) {
+#if defined(__AVX512F__)
+  *low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
+  *high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
+#elif defined(__AVX2__)
+  *low = _mm256_cvtps_pd(_mm256_castps256_ps128(x));
+  *high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+#else
+  HalfFloats halves[2];
+  memcpy(halves, &x, sizeof halves);
+  *low = __builtin_convertvector(halves[0], Doubles);
+  *high = __builtin_convertvector(halves[1], Doubles);
+#endif
 }
 
 // a0 b0 a1 b1 …

@@ -49,9 +49,17 @@ Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args);
 Status mixture_tail_cpu(const MixtureTailArgs& args);
 
 #if LEAKCORE_WITH_CUDA
+int64_t mixture_log_ratio_cuda_scratch(const MixtureLogRatioArgs& args);
+int64_t mixture_tail_cuda_scratch(const MixtureTailArgs& args);
 Status mixture_log_ratio_cuda(const MixtureLogRatioArgs& args);
 Status mixture_tail_cuda(const MixtureTailArgs& args);
 #else
+inline int64_t mixture_log_ratio_cuda_scratch(const MixtureLogRatioArgs&) {
+  return 0;
+}
+inline int64_t mixture_tail_cuda_scratch(const MixtureTailArgs&) {
+  return 0;
+}
 inline Status mixture_log_ratio_cuda(const MixtureLogRatioArgs&) {
   return {Code::no_cuda_build, "mixture_log_ratio"};
 }

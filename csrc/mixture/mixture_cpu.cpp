@@ -20,21 +20,26 @@ const MixtureLoops& mixture_loops() {
 class Blocks {
  public:
   Blocks(const MixtureArgs& args, const MixturePlan& plan)
-      : args_(args), plan_(plan), ratios_(static_cast<size_t>(plan.configs * kBlock)), work_(ratios_.size()) {}
+      : args_(args), plan_(plan), memory_(static_cast<size_t>(2 * plan.configs * kBlock) + kLine) {
+    const size_t past = reinterpret_cast<uintptr_t>(memory_.data()) / sizeof(double) % kLine;
+    ratios_ = memory_.data() + (kLine - past) % kLine;
+  }
 
   // Block b's samples in use; the ratios are at(config).
   int compute(int64_t b) {
     const int64_t offset = b * kBlock;
     mixture_loops().log_ratios(plan_, args_.seed, args_.alternative, args_.first_sample + static_cast<uint64_t>(offset),
-                               ratios_.data(), work_.data());
+                               ratios_, ratios_ + plan_.configs * kBlock);
     return static_cast<int>(std::min<int64_t>(kBlock, args_.num_samples - offset));
   }
-  double* at(int64_t config) { return ratios_.data() + config * kBlock; }
+  double* at(int64_t config) { return ratios_ + config * kBlock; }
 
  private:
   const MixtureArgs& args_;
   const MixturePlan& plan_;
-  std::vector<double> ratios_, work_;
+  static constexpr size_t kLine = 8;  // doubles in a cache line: vectors that straddle two cost twice
+  std::vector<double> memory_;
+  double* ratios_;
 };
 
 template <class Body>

@@ -1,6 +1,11 @@
 // Compiled once per instruction tier (setup.py). All but the table is in an anonymous namespace or always inlined, and
 // no library template is called, so that no inline function built for one tier can be linked into another.
 //
+// What limits it, on Zen 4 (two 512-bit instructions a cycle, one of them a multiplication): per 8 samples and step in
+// float64 about 13 instructions for random words, 28 and a division and a root per two steps for normals, 21 for the
+// factor, of which 14 need a multiplier; per 16 samples in float32 13, 29 and 16. At one step per sample three quarters
+// of a Philox block go unused, and the block is most of the time.
+//
 // Random words, normals and factors are each made in a loop of their own over a block that stays in the first-level
 // cache, four steps (one Philox block) at a time: a loop with few constants keeps them all in registers.
 #include "mixture/mixture_simd.h"
@@ -13,13 +18,19 @@
 namespace leakcore {
 namespace {
 
+// Vectors side by side, by measurement: the float32 chains are short enough already.
+constexpr int kNormalPack = 2, kFactorPack = 4, kFloatFactorPack = 1;
+typedef Pack<Doubles, kFactorPack> WideDoubles;
+typedef Pack<Floats, kFloatFactorPack> WideFloats;
+
 // Rounds 1 and 2 of Philox as far as they depend on the sample alone. Sample 2i and 2i + 1 of a block stand in lane i
 // of neighbouring vectors, so that their words interleave to natural order in 32-bit lanes.
 struct Hoisted {
   uint64_t seed;
   uint32_t stream;
   uint64_t first;
-  uint64_t low1[kBlock], a2[kBlock];
+  LEAKCORE_ALIGNED uint64_t low1[kBlock];
+  LEAKCORE_ALIGNED uint64_t a2[kBlock];
 };
 
 void hoist(uint64_t seed, uint32_t stream, uint64_t first, Hoisted* h) {
@@ -91,22 +102,30 @@ void words(const Hoisted& h, uint32_t block, int steps, uint32_t (*word)[kBlock]
 
 void normals(const uint32_t (*word)[kBlock], int steps, double (*z)[kBlock]) {
   for (int s = 0; s < steps; s += 2) {
-    for (int i = 0; i < kBlock; i += kDoubles) {
-      Doubles z0, z1;
-      box_muller(widen(word[s] + i), widen(word[s + 1] + i), &z0, &z1);
-      store(z[s] + i, z0);
-      store(z[s + 1] + i, z1);
+    for (int i = 0; i < kBlock; i += kNormalPack * kDoubles) {
+      store_pack(z[s] + i, minus_two_log_unit(widen_pack<kNormalPack>(word[s] + i)));
+    }
+    for (int i = 0; i < kBlock; i += kNormalPack * kDoubles) {
+      Pack<Doubles, kNormalPack> cosine, sine;
+      cos_sin_turn(widen_pack<kNormalPack>(word[s + 1] + i), &cosine, &sine);
+      const auto radius = root(load_pack<Doubles, kNormalPack>(z[s] + i));
+      store_pack(z[s] + i, radius * cosine);
+      if (s + 1 < steps) store_pack(z[s + 1] + i, radius * sine);
     }
   }
 }
 
 void normals_float(const uint32_t (*word)[kBlock], int steps, float (*z)[kBlock]) {
   for (int s = 0; s < steps; s += 2) {
-    for (int i = 0; i < kBlock; i += kFloats) {
-      Floats z0, z1;
-      box_muller_float(load<Ints>(word[s] + i), load<Ints>(word[s + 1] + i), &z0, &z1);
-      store(z[s] + i, z0);
-      store(z[s + 1] + i, z1);
+    for (int i = 0; i < kBlock; i += kNormalPack * kFloats) {
+      store_pack(z[s] + i, minus_log_unit_float(load_pack<Ints, kNormalPack>(word[s] + i)));
+    }
+    for (int i = 0; i < kBlock; i += kNormalPack * kFloats) {
+      Pack<Floats, kNormalPack> cosine, sine;
+      cos_sin_turn_float(load_pack<Ints, kNormalPack>(word[s + 1] + i), &cosine, &sine);
+      const auto radius = root(load_pack<Floats, kNormalPack>(z[s] + i));
+      store_pack(z[s] + i, radius * cosine);
+      if (s + 1 < steps) store_pack(z[s + 1] + i, radius * sine);
     }
   }
 }
@@ -114,10 +133,11 @@ void normals_float(const uint32_t (*word)[kBlock], int steps, float (*z)[kBlock]
 // What a group of steps draws, for all configurations.
 struct Work {
   Hoisted mixture, pick;
-  uint32_t word[4][kBlock], pick_word[4][kBlock];
-  double z[kGroup][kBlock];
-  float z32[kGroup][kBlock];
-  uint8_t picked[kGroup][kBlock];  // 1 where the second component was taken
+  LEAKCORE_ALIGNED uint32_t word[4][kBlock];
+  LEAKCORE_ALIGNED uint32_t pick_word[4][kBlock];
+  LEAKCORE_ALIGNED double z[kGroup][kBlock];
+  LEAKCORE_ALIGNED float z32[kGroup][kBlock];
+  LEAKCORE_ALIGNED uint32_t picked[kGroup][kBlock];  // not 0 where the second component was taken
 };
 
 void pick(Work& w, const Group& g, uint32_t block) {
@@ -128,15 +148,16 @@ void pick(Work& w, const Group& g, uint32_t block) {
       for (int i = 0; i < kBlock; ++i) w.picked[s][i] = 1;
       continue;
     }
-    const uint32_t limit = static_cast<uint32_t>(high);
-    uint32_t undecided = 0;
-    for (int i = 0; i < kBlock; ++i) {
-      w.picked[s][i] = word[i] < limit;
-      undecided |= word[i] == limit;
+    const Ints limit = ints(static_cast<uint32_t>(high));
+    Ints undecided = {};
+    for (int i = 0; i < kBlock; i += kFloats) {
+      const Ints x = load<Ints>(word + i);
+      store(w.picked[s] + i, reinterpret_cast<Ints>(x < limit));
+      undecided |= reinterpret_cast<Ints>(x == limit);
     }
-    if (undecided == 0) continue;
+    if (!any(reinterpret_cast<LongMask>(undecided))) continue;
     for (int i = 0; i < kBlock; ++i) {  // once in 2^32 draws
-      if (word[i] != limit) continue;
+      if (word[i] != high) continue;
       const Words low = draw_words(w.pick.seed, stream_word(Purpose::mixture_pick, 1),
                                    w.pick.first + static_cast<uint64_t>(i), block);
       w.picked[s][i] = low.w[s] < g.pick_low[s];
@@ -145,52 +166,58 @@ void pick(Work& w, const Group& g, uint32_t block) {
 }
 
 template <bool kPicks>
-LEAKCORE_HD Doubles exponent(const Work& w, const Group& g, int s, int i) {
-  const Doubles z = load<Doubles>(w.z[s] + i);
+LEAKCORE_HD WideDoubles exponent(const Work& w, const Group& g, int s, int i) {
+  const WideDoubles z = load_pack<Doubles, kFactorPack>(w.z[s] + i);
   if (!kPicks) return madd(z, g.slope[s], g.offset[s]);
-  typedef uint8_t Bytes __attribute__((vector_size(kDoubles)));
-  const Longs picked = __builtin_convertvector(load<Bytes>(w.picked[s] + i), Longs);
-  return madd(z, doubles(g.slope[s]), select(picked != 0u, doubles(g.lifted[s]), doubles(g.offset[s])));
+  const Doubles offset = doubles(g.offset[s]), lifted = doubles(g.lifted[s]);
+  WideDoubles shift;
+  for (int k = 0; k < kFactorPack; ++k) {
+    shift.v[k] = select(widen(w.picked[s] + i + k * kDoubles) != 0u, lifted, offset);
+  }
+  return madd(z, g.slope[s], shift);
 }
 
 template <bool kPicks>
-LEAKCORE_HD Floats exponent_float(const Work& w, const Group& g, int s, int i) {
-  const Floats z = load<Floats>(w.z32[s] + i);
+LEAKCORE_HD WideFloats exponent_float(const Work& w, const Group& g, int s, int i) {
+  const WideFloats z = load_pack<Floats, kFloatFactorPack>(w.z32[s] + i);
   if (!kPicks) return madd(z, g.slope32[s], g.offset32[s]);
-  typedef uint8_t Bytes __attribute__((vector_size(kFloats)));
-  const Ints picked = __builtin_convertvector(load<Bytes>(w.picked[s] + i), Ints);
-  return madd(z, floats(g.slope32[s]), select(picked != 0u, floats(g.lifted32[s]), floats(g.offset32[s])));
+  const Floats offset = floats(g.offset32[s]), lifted = floats(g.lifted32[s]);
+  WideFloats shift;
+  for (int k = 0; k < kFloatFactorPack; ++k) {
+    shift.v[k] = select(load<Ints>(w.picked[s] + i + k * kFloats) != 0u, lifted, offset);
+  }
+  return madd(z, g.slope32[s], shift);
 }
 
-LEAKCORE_HD void add(double* total, Doubles x) {
-  store(total, load<Doubles>(total) + x);
+LEAKCORE_HD void add(double* total, WideDoubles x) {
+  store_pack(total, load_pack<Doubles, kFactorPack>(total) + x);
 }
 
 template <int kSteps, bool kPicks>
 void sparse(const Work& w, const Group& g, double* product, double* total) {
-  for (int i = 0; i < kBlock; i += kDoubles) {
-    Doubles p = mixture_excess(exponent<kPicks>(w, g, 0, i), g.q[0]);
-    if (!g.first) p = mixture_times(load<Doubles>(product + i), p);
+  for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
+    WideDoubles p = mixture_excess(exponent<kPicks>(w, g, 0, i), g.q[0]);
+    if (!g.first) p = mixture_times(load_pack<Doubles, kFactorPack>(product + i), p);
     for (int s = 1; s < kSteps; ++s) p = mixture_times(p, mixture_excess(exponent<kPicks>(w, g, s, i), g.q[s]));
-    if (!g.last) store(product + i, p);
+    if (!g.last) store_pack(product + i, p);
     if (g.last) add(total + i, log1p_safe(p));
   }
 }
 
 template <int kSteps, bool kPicks>
 void dense(const Work& w, const Group& g, double* product, double* total) {
-  for (int i = 0; i < kBlock; i += kDoubles) {
-    Doubles p = mixture_factor(exponent<kPicks>(w, g, 0, i), g.q[0]);
-    if (!g.first) p *= load<Doubles>(product + i);
-    for (int s = 1; s < kSteps; ++s) p *= mixture_factor(exponent<kPicks>(w, g, s, i), g.q[s]);
-    if (!g.last) store(product + i, p);
+  for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
+    WideDoubles p = mixture_factor(exponent<kPicks>(w, g, 0, i), g.q[0]);
+    if (!g.first) p = load_pack<Doubles, kFactorPack>(product + i) * p;
+    for (int s = 1; s < kSteps; ++s) p = p * mixture_factor(exponent<kPicks>(w, g, s, i), g.q[s]);
+    if (!g.last) store_pack(product + i, p);
     if (g.last) add(total + i, log_positive(p));
   }
 }
 
 template <int kSteps, bool kPicks>
 void linear(const Work& w, const Group& g, double*, double* total) {
-  for (int i = 0; i < kBlock; i += kDoubles) {
+  for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
     for (int s = 0; s < kSteps; ++s) add(total + i, exponent<kPicks>(w, g, s, i));
   }
 }
@@ -205,19 +232,21 @@ void careful(const Work& w, const Group& g, double*, double* total) {
 
 template <int kSteps, bool kPicks>
 void quick(const Work& w, const Group& g, double* product, double* total) {
-  for (int i = 0; i < kBlock; i += kFloats) {
-    Floats narrow = mixture_excess_float(exponent_float<kPicks>(w, g, 0, i), g.q32[0]);
+  for (int i = 0; i < kBlock; i += kFloatFactorPack * kFloats) {
+    WideFloats narrow = mixture_excess_float(exponent_float<kPicks>(w, g, 0, i), g.q32[0]);
     for (int s = 1; s < kSteps; ++s) {
       narrow = mixture_times(narrow, mixture_excess_float(exponent_float<kPicks>(w, g, s, i), g.q32[s]));
     }
-    float halves[kFloats];
-    store(halves, narrow);
-    for (int k = 0; k < kFloats; k += kDoubles) {
-      Doubles p = widen(halves + k);
-      if (!g.first) p = mixture_times(load<Doubles>(product + i + k), p);
-      if (!g.last) store(product + i + k, p);
-      if (g.last) add(total + i + k, log1p_safe(p));
+    if (g.first && g.last) narrow = log1p_float(narrow);
+    Pack<Doubles, 2 * kFloatFactorPack> p;
+    for (int k = 0; k < kFloatFactorPack; ++k) widen(narrow.v[k], &p.v[2 * k], &p.v[2 * k + 1]);
+    if (g.first && g.last) {
+      store_pack(total + i, load_pack<Doubles, 2 * kFloatFactorPack>(total + i) + p);
+      continue;
     }
+    if (!g.first) p = mixture_times(load_pack<Doubles, 2 * kFloatFactorPack>(product + i), p);
+    if (!g.last) store_pack(product + i, p);
+    if (g.last) store_pack(total + i, load_pack<Doubles, 2 * kFloatFactorPack>(total + i) + log1p_safe(p));
   }
 }
 

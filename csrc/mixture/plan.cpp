@@ -16,6 +16,7 @@ const double kSparseFloor = std::log(16.0) + 1e-9;
 constexpr double kQuickFloor = 18.0;
 // Float32 knows an exponent of this size to 4e-6.
 constexpr double kQuickReach = 16.5;
+constexpr double kQuickTiny = 80.0;  // e^-80 is a normal float
 
 // q as a threshold on 64 random bits: P(pick) = q to within 2^-64.
 void set_pick(Group& g, int s) {
@@ -34,7 +35,7 @@ Group make_group(const double* sigmas, const double* rates, int64_t steps, bool 
   Group g;
   g.steps = static_cast<int32_t>(std::min<int64_t>(kGroup, steps));
   bool any = false, all_one = true, dense = false;
-  double reach = 0.0;
+  double reach = 0.0, tiny = 0.0;  // the largest exponent, and −log of the smallest q·e^exponent
   for (int s = 0; s < g.steps; ++s) {
     const double sigma = sigmas[s], q = rates[s];
     g.q[s] = q;
@@ -52,17 +53,18 @@ Group make_group(const double* sigmas, const double* rates, int64_t steps, bool 
     g.log_q[s] = std::log(q);
     if (alternative) set_pick(g, s);
     const double exponent = kNormalLimit * g.slope[s] - g.offset[s];
+    tiny = std::max(tiny, exponent - g.log_q[s]);
     reach = exponent <= kExpSafe ? std::max(reach, exponent) : std::numeric_limits<double>::infinity();
     const double highest = kNormalLimit * g.slope[s] + g.lifted[s];
     move->up += std::max(0.0, std::log1p(q * std::expm1(std::min(highest, kExpSafe))));
     move->down += q <= 0.5 ? -std::log1p(-q) : exponent;
   }
-  g.form = !any                                  ? Form::idle
-           : !(reach * g.steps <= kProductRange) ? Form::careful
-           : all_one                             ? Form::linear
-           : dense                               ? Form::dense
-           : single && reach <= kQuickReach      ? Form::quick
-                                                 : Form::sparse;
+  g.form = !any                                                      ? Form::idle
+           : !(reach * g.steps <= kProductRange && tiny <= kExpSafe) ? Form::careful
+           : all_one                                                 ? Form::linear
+           : dense                                                   ? Form::dense
+           : single && reach <= kQuickReach && tiny <= kQuickTiny    ? Form::quick
+                                                                     : Form::sparse;
   if (g.form == Form::sparse || g.form == Form::dense || g.form == Form::quick) {
     for (int s = 0; s < g.steps; ++s) {
       for (double* x : {&g.slope[s], &g.offset[s], &g.lifted[s]}) *x *= kLog2e;

@@ -10,26 +10,23 @@ namespace leakcore {
 // u = q·(2^y − 1), exact in the limit of small y.
 template <class D>
 LEAKCORE_HD D mixture_excess(D y, double q) {
-  D scale, rest;
-  split_exp2(y, &scale, &rest);
-  const D weight = scale * q;
+  D weight, rest;
+  split_exp2(y, q, &weight, &rest);
   return madd(weight, rest, weight - q);
 }
 
 template <class F>
 LEAKCORE_HD F mixture_excess_float(F y, float q) {
-  F scale, rest;
-  split_exp2_float(y, &scale, &rest);
-  const F weight = scale * q;
+  F weight, rest;
+  split_exp2_float(y, q, &weight, &rest);
   return madd(weight, rest, weight - q);
 }
 
 // 1 − q + q·2^y.
 template <class D>
 LEAKCORE_HD D mixture_factor(D y, double q) {
-  D scale, rest;
-  split_exp2(y, &scale, &rest);
-  const D weight = scale * q;
+  D weight, rest;
+  split_exp2(y, q, &weight, &rest);
   return madd(weight, rest, weight + (1.0 - q));
 }
 

@@ -90,7 +90,8 @@ void tally(double* ratios, int count, const Tally& t) {
   // Mantissas at places base … base + 32 fit the window; rounding may lift one by a place.
   const uint64_t top = (bits_of(exp_safe(-low)) >> 52) + 1;
   const uint64_t base = top > 33 ? top - 32 : 1;
-  uint64_t lower[kBlock], upper[kBlock];
+  LEAKCORE_ALIGNED uint64_t lower[kBlock];
+  LEAKCORE_ALIGNED uint64_t upper[kBlock];
   for (int i = 0; i < kBlock; i += kDoubles) {
     const Doubles ratio = load<Doubles>(ratios + i);
     const LongMask in = ratio >= lowest;
@@ -120,10 +121,10 @@ void tally(double* ratios, int count, const Tally& t) {
     const Doubles threshold = doubles(t.thresholds[brackets]);
     Longs number = {}, lower_sum = {}, upper_sum = {};
     for (int i = 0; i < kBlock; i += kDoubles) {
-      const Longs above = reinterpret_cast<Longs>(load<Doubles>(ratios + i) >= threshold);
-      number -= above;
-      lower_sum += above & load<Longs>(lower + i);
-      upper_sum += above & load<Longs>(upper + i);
+      const LongMask above = load<Doubles>(ratios + i) >= threshold;
+      number = above ? number + 1u : number;
+      lower_sum = above ? lower_sum + load<Longs>(lower + i) : lower_sum;
+      upper_sum = above ? upper_sum + load<Longs>(upper + i) : upper_sum;
     }
     counts[brackets] = static_cast<int64_t>(fold(number));
     lowers[brackets] = fold(lower_sum);

@@ -21,6 +21,7 @@ struct SolveLabelsArgs {
   double* leverage = nullptr;       // [num_problems][N]
   uint8_t* identifiable = nullptr;  // [num_problems][N]
   int64_t* rank = nullptr;          // [num_problems]
+  void* scratch = nullptr;          // CUDA: solve_labels_cuda_scratch bytes on the device
   Device device;
   Schedule schedule;
 };
@@ -29,8 +30,12 @@ struct SolveLabelsArgs {
 Status solve_labels_cpu(const SolveLabelsArgs& args);
 
 #if LEAKCORE_WITH_CUDA
+int64_t solve_labels_cuda_scratch(const SolveLabelsArgs& args);
 Status solve_labels_cuda(const SolveLabelsArgs& args);
 #else
+inline int64_t solve_labels_cuda_scratch(const SolveLabelsArgs&) {
+  return 0;
+}
 inline Status solve_labels_cuda(const SolveLabelsArgs&) {
   return {Code::no_cuda_build, "solve_labels"};
 }

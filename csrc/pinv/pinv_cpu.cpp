@@ -15,6 +15,8 @@
 #include "core/dense_cpu.h"
 #include "core/parallel.h"
 #include "core/tile.h"
+#include "pinv/normal.h"
+#include "pinv/normal_cpu.h"
 
 namespace leakcore {
 namespace {
@@ -271,11 +273,15 @@ Status solve_labels_cpu(const SolveLabelsArgs& args) {
   std::mutex lock;
   const double n = static_cast<double>(args.num_samples), d = static_cast<double>(args.jacobian.numel);
   const int threads =
-      useful_threads(static_cast<double>(args.num_problems) * (2e3 + 2.0 * d * n * n), args.schedule.num_threads);
-  const int64_t chunk = args.schedule.chunk > 0 ? args.schedule.chunk : 1;
+      useful_threads(static_cast<double>(args.num_problems) * (500.0 + 0.05 * d * n * n), args.schedule.num_threads);
+  // A worker's scratch lasts for a chunk.
+  const int64_t chunk =
+      args.schedule.chunk > 0 ? args.schedule.chunk : std::clamp<int64_t>(args.num_problems / (8 * threads), 1, 64);
   parallel_for(args.num_problems, chunk, threads, [&](int64_t begin, int64_t end) {
+    NormalRoute normal(args);
     for (int64_t index = begin; index < end; ++index) {
       const char* what = "";
+      if (normal.solve(index)) continue;
       if (Problem(args, index).solve(&what)) continue;
       const std::lock_guard<std::mutex> guard(lock);
       if (bad.ok() || index < bad.index) bad = {Code::non_finite, "solve_labels", what, index};

@@ -3,6 +3,9 @@
 
 namespace leakcore {
 
+int64_t solve_labels_cuda_scratch(const SolveLabelsArgs&) {
+  return 0;
+}
 Status solve_labels_cuda(const SolveLabelsArgs&) {
   return {Code::not_implemented, "solve_labels"};
 }

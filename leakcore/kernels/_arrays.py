@@ -1,7 +1,8 @@
 """Arrays of any library as the native core sees them, and results back as the same kind.
 
 torch is recognised without being imported. Nothing is copied: a view is an address, an element type, sizes and element
-strides. An array that lives on a CUDA device is refused by the kernel's name; there is no hidden copy to the CPU.
+strides. An array on a CUDA device is described by a NumPy array over its address, of which only the layout is used; a
+build without CUDA kernels refuses it by the kernel's name, and there is no hidden copy to the CPU.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from typing import Any
 import numpy as np
 
 from leakcore import _C
+from leakcore.kernels import _backends
+from leakcore.kernels._backends import CPU as CPU
+from leakcore.kernels._backends import Host as Host
+from leakcore.kernels._backends import Library as Library
+from leakcore.kernels._backends import is_torch as is_torch
 
 View = tuple[int, int, int, int, list[int], list[int]]
-CPU = (0, 0, 0)  # device type, index, stream
 
 _DTYPE_CODES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
 _ALLOWED = "float16, bfloat16, float32 or float64"
@@ -25,12 +30,15 @@ _DLPACK_CUDA = (2, 13)  # device memory, managed memory
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Array:
-    """A caller's array: its values as NumPy sees them (the bits, for bfloat16), its element type and its origin."""
+    """A caller's array: its values as NumPy sees them (the bits, for bfloat16), its element type, its origin, and the
+    library that makes results beside it. On a CUDA device `values` is a header: no element may be read.
+    """
 
     name: str
     values: np.ndarray
     dtype: str
     origin: Any
+    library: Library
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -47,52 +55,57 @@ class Array:
         return 2.0**-7 if self.dtype == "bfloat16" else float(np.finfo(self.dtype).eps)
 
 
-def is_torch(x: Any) -> bool:
-    """Whether `x` is a torch tensor, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and hasattr(torch, "Tensor") and isinstance(x, torch.Tensor)
-
-
 def _refuse_cuda(kernel: str, name: str, device: str) -> None:
     if not _C.with_cuda:
         raise ValueError(
             f"{kernel}: {name} is on {device}, but this build of leakcore has no CUDA kernels: rebuild it with "
             f"LEAKCORE_CUDA=1 where nvcc is installed, or move {name} to the CPU"
         )
-    raise NotImplementedError(
-        f"{kernel}: {name} is on {device}, and this version has no CUDA kernel for it yet: move it to the CPU"
-    )
 
 
-def _numpy_of_torch(kernel: str, name: str, x: Any) -> tuple[np.ndarray, str]:
+def _of_torch(kernel: str, name: str, x: Any) -> Array:
     torch = sys.modules["torch"]
-    if x.device.type == "cuda":
-        _refuse_cuda(kernel, name, str(x.device))
-    if x.device.type != "cpu":
+    if x.device.type not in ("cpu", "cuda"):
         raise ValueError(f"{kernel}: {name} is on device {str(x.device)!r}: must be on the CPU or a CUDA device")
     if x.layout != torch.strided:
         raise TypeError(f"{kernel}: {name} has layout {x.layout}: must be a dense (strided) tensor")
     if x.requires_grad:
         raise ValueError(f"{kernel}: {name} requires grad, but kernels are not differentiable: pass {name}.detach()")
-    if x.dtype == torch.bfloat16:
-        return x.view(torch.int16).numpy(), "bfloat16"
     if x.is_neg() or x.is_conj():
         x = x.resolve_neg().resolve_conj()
+    if x.device.type == "cuda":
+        return _on_device(kernel, name, x, str(x.device))
+    if x.dtype == torch.bfloat16:
+        return Array(name, x.view(torch.int16).numpy(), "bfloat16", x, Host(x))
     values = x.numpy()
-    return values, values.dtype.name
+    return Array(name, values, values.dtype.name, x, Host(x))
 
 
-def _numpy_of(kernel: str, name: str, x: Any) -> tuple[np.ndarray, str]:
+def _on_device(kernel: str, name: str, x: Any, device: str) -> Array:
+    _refuse_cuda(kernel, name, device)
+    try:
+        found = _backends.serve(x)
+        if found is None:
+            raise TypeError("no library serves it")
+        library, held = found
+        values = library.header(held)
+    except TypeError as error:
+        raise TypeError(f"{kernel}: {name}, a {type(x).__name__} on {device}, cannot be read: {error}") from error
+    dtype = str(held.dtype).removeprefix("torch.") if is_torch(held) else values.dtype.name
+    return Array(name, values, dtype, held, library)
+
+
+def _any(kernel: str, name: str, x: Any) -> Array:
     if is_torch(x):
-        return _numpy_of_torch(kernel, name, x)
+        return _of_torch(kernel, name, x)
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{kernel}: {name} is a masked array, whose mask would be lost: pass a plain array")
     if isinstance(x, np.ndarray):
-        return np.asarray(x), x.dtype.name
+        return Array(name, np.asarray(x), x.dtype.name, x, Host(x))
     if hasattr(x, "__dlpack_device__") and hasattr(x, "__dlpack__"):
         device_type, device_index = x.__dlpack_device__()
         if int(device_type) in _DLPACK_CUDA:
-            _refuse_cuda(kernel, name, f"cuda:{device_index}")
+            return _on_device(kernel, name, x, f"cuda:{device_index}")
         if int(device_type) != _DLPACK_CPU:
             raise ValueError(
                 f"{kernel}: {name} is on DLPack device {int(device_type)}: must be on the CPU or a CUDA device"
@@ -101,9 +114,9 @@ def _numpy_of(kernel: str, name: str, x: Any) -> tuple[np.ndarray, str]:
             values = np.from_dlpack(x)
         except (BufferError, RuntimeError, TypeError) as error:
             raise TypeError(f"{kernel}: {name} cannot be read through DLPack: {error}") from error
-        return values, values.dtype.name
+        return Array(name, values, values.dtype.name, x, Host(x))
     if hasattr(x, "__cuda_array_interface__"):
-        _refuse_cuda(kernel, name, "a CUDA device")
+        return _on_device(kernel, name, x, "a CUDA device")
     raise TypeError(
         f"{kernel}: {name} is a {type(x).__name__}: must be a NumPy array, a torch tensor or a DLPack array"
     )
@@ -112,12 +125,14 @@ def _numpy_of(kernel: str, name: str, x: Any) -> tuple[np.ndarray, str]:
 def read(kernel: str, name: str, x: Any) -> Array:
     """A caller's floating-point array, without a copy.
 
-    Raises TypeError (not an array, masked, sparse, integer or otherwise unsupported type), ValueError (requires grad,
-    wrong device, byte order or alignment) and NotImplementedError (CUDA); each names the kernel and the argument.
+    Raises TypeError (not an array, masked, sparse, integer or otherwise unsupported type) and ValueError (requires
+    grad, wrong device, a CUDA array in a CPU-only build, byte order or alignment); each names the kernel and the
+    argument.
     """
-    values, dtype = _numpy_of(kernel, name, x)
-    if dtype not in _DTYPE_CODES:
-        raise TypeError(f"{kernel}: {name} has dtype {dtype}: must be {_ALLOWED}")
+    array = _any(kernel, name, x)
+    values = array.values
+    if array.dtype not in _DTYPE_CODES:
+        raise TypeError(f"{kernel}: {name} has dtype {array.dtype}: must be {_ALLOWED}")
     if not values.dtype.isnative:
         raise ValueError(f"{kernel}: {name} has byte order {values.dtype.str!r}: must be in native byte order")
     if not values.flags.aligned or any(s % values.itemsize for s in values.strides):
@@ -125,19 +140,20 @@ def read(kernel: str, name: str, x: Any) -> Array:
             f"{kernel}: {name} has strides of {values.strides} bytes, not multiples of its {values.itemsize}-byte "
             "elements: pass a copy"
         )
-    return Array(name, values, dtype, x)
+    return array
 
 
-def read_bool(kernel: str, name: str, x: Any) -> np.ndarray:
+def read_bool(kernel: str, name: str, x: Any) -> Array:
     """A caller's boolean array, without a copy."""
-    values, dtype = _numpy_of(kernel, name, x)
-    if dtype != "bool":
-        raise TypeError(f"{kernel}: {name} has dtype {dtype}: must be bool")
-    return values
+    array = _any(kernel, name, x)
+    if array.dtype != "bool":
+        raise TypeError(f"{kernel}: {name} has dtype {array.dtype}: must be bool")
+    return array
 
 
 def same_library(kernel: str, first: Array, other: Array) -> None:
-    """Results follow the first array's library, so mixing them is refused."""
+    """Results follow the first array's library and device, so mixing them is refused."""
+    same_device(kernel, first, other)
     if is_torch(first.origin) != is_torch(other.origin):
         raise TypeError(
             f"{kernel}: {first.name} is a {type(first.origin).__name__} and {other.name} a "
@@ -145,26 +161,40 @@ def same_library(kernel: str, first: Array, other: Array) -> None:
         )
 
 
+def same_device(kernel: str, first: Array, other: Array) -> None:
+    if first.library.device != other.library.device:
+        raise ValueError(
+            f"{kernel}: {first.name} is on {first.library.device} and {other.name} on {other.library.device}: must be "
+            "on the same device"
+        )
+
+
 def to_numpy(x: Any) -> np.ndarray:
-    """The NumPy view of an array that `wrap` made."""
-    return x if isinstance(x, np.ndarray) else _numpy_of("to_numpy", "x", x)[0]
+    """The NumPy view of an array that `wrap` made; on a device, a copy."""
+    if isinstance(x, np.ndarray):
+        return x
+    array = _any("to_numpy", "x", x)
+    return array.values if array.library.place is CPU else array.library.to_host(array.origin)
 
 
 def wrap(result: np.ndarray, like: Any) -> Any:
-    """`result` as the kind of array that `like` is, sharing memory; NumPy when `like` is None."""
-    if like is None or isinstance(like, np.ndarray):
-        return result
-    if is_torch(like):
-        return sys.modules["torch"].from_numpy(result)
-    if hasattr(like, "__array_namespace__"):
-        return like.__array_namespace__().from_dlpack(result)
-    return result
+    """`result` as the kind of array that `like` is: sharing memory on the CPU, copied to its device, NumPy for None."""
+    library = read_like("wrap", like)
+    return library.give(library.from_host(result))
 
 
-def read_like(kernel: str, like: Any) -> None:
-    """Check `like`: an array whose library and device the result follows, or None."""
-    if like is not None:
-        _numpy_of(kernel, "like", like)
+def read_like(kernel: str, like: Any) -> Library:
+    """The library and device that a result follows: those of the array `like`, NumPy for None."""
+    return Host(None) if like is None else _any(kernel, "like", like).library
+
+
+def host_like(kernel: str, like: Any) -> None:
+    """Check a `like` that must be on the CPU."""
+    device = read_like(kernel, like).device
+    if device != Host.device:
+        raise NotImplementedError(
+            f"{kernel}: like is on {device}, and this version has no CUDA kernel for it: draw on the CPU and move it"
+        )
 
 
 def _merge(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[list[int], list[int]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import _C, _validate
-from leakcore.kernels import _arrays, _threads
+from leakcore.kernels import _arrays, _threads, _tracing
 from leakcore.kernels._random import MAX_DRAWS, read_out
 from leakcore.kernels._streams import step_in_range
 
@@ -27,7 +27,7 @@ class Clipped:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores:
-    """dots: ⟨clip_C(g_i), o_m⟩, `(M, n)` or `(n,)`. norms: ‖clip_C(g_i)‖, `(n,)`."""
+    """dots: ⟨clip_C(g_i), o_m⟩, `(M, n)` or `(n,)`. norms: ‖clip_C(g_i)‖, `(n,)`. With runs, `(runs, …)`."""
 
     dots: Any
     norms: Any
@@ -75,6 +75,12 @@ def clip_and_noise(
     require grad, arrays on a CUDA device in a CPU-only build, non-finite rows (with their index).
     """
     kernel = "clip_and_noise"
+    if _tracing.traced(grads):
+        if out is not None:
+            raise ValueError(f"{kernel}: out is given where torch is tracing: copy the result there instead")
+        ops = _tracing.operators()
+        op = ops.clip_and_noise_list if isinstance(grads, (list, tuple)) else ops.clip_and_noise
+        return Clipped(*op(grads, max_grad_norm, noise_multiplier, seed, step, noise, mask, check_finite, first_run))
     several = isinstance(grads, (list, tuple))
     params = _read_params(kernel, grads) if several else [_arrays.read(kernel, "grads", grads)]
     first = params[0]
@@ -105,25 +111,26 @@ def clip_and_noise(
         raise TypeError(f"{kernel}: check_finite={check_finite!r}: must be True, False or None")
 
     shapes = [((runs,) if batched else ()) + p.shape[lead:] for p in params]
-    mask_view, mask_values = _read_mask(kernel, mask, runs, rows, batched)
+    library = first.library
+    mask_view, mask_array = _read_mask(kernel, mask, runs, rows, batched, first)
     noises = [] if noise is None else _read_matching(kernel, "noise", noise, several, shapes, first)
     if out is None:
-        values = [np.empty(shape, dtype=first.result_dtype) for shape in shapes]
-        sums = [_arrays.Array("out", v, v.dtype.name, v) for v in values]
+        made = [library.empty(shape, first.result_dtype) for shape in shapes]
+        sums = [_arrays.Array("out", library.header(x), first.result_dtype.name, x, library) for x in made]
     else:
         sums = _read_matching(kernel, "out", out, several, shapes, first, writeable=first.result_dtype)
         for target in sums:
             for source in [*params, *noises]:
                 if np.may_share_memory(target.values, source.values):
                     raise ValueError(f"{kernel}: out overlaps {source.name} in memory: must be an array of its own")
-    norms = np.empty((runs, rows), dtype=np.float64)
+    norms = library.empty((runs, rows), np.dtype(np.float64))
 
     bad = _C.clip_and_noise(
         [_arrays.rows_view(p, lead) for p in params],
         [_lone_rows(s, batched) for s in sums],
         runs,
         rows,
-        _arrays.address(norms),
+        library.address(norms),
         mask_view,
         clip,
         sigma * clip,
@@ -132,27 +139,36 @@ def clip_and_noise(
         step,
         first_run,
         check_finite is not False,
-        _arrays.CPU,
+        library.place,
         _threads.plan(),
     )
-    del mask_values
-    if bad is not None:
-        run, row = divmod(bad[0], rows)
-        where = f"run {run}, row {row}" if batched else f"row {row}"
-        raise ValueError(
-            f"{kernel}: grads {where} has norm {norms[run, row]}: must be finite (check_finite=False lets it pass)"
-        )
-    shown = norms if batched else norms[0]
-    with np.errstate(over="ignore"):
-        wrapped = _arrays.wrap(shown.astype(first.result_dtype, copy=False), first.origin)
+    index = None if bad is None else bad[0]
+    if check_finite and library.place is not _arrays.CPU:
+        kept = None if mask_array is None else mask_array.library.to_host(mask_array.origin)
+        index = _first_bad_row(library.to_host(norms), kept)
+    if index is not None:
+        run, row = divmod(index, rows)
+        raise _bad_row(kernel, library.to_host(norms)[run, row], run if batched else None, row)
+    wrapped = library.give(library.cast(norms if batched else norms[0], first.result_dtype))
     if out is None:
-        result = [_arrays.wrap(s.values, first.origin) for s in sums]
+        result = [library.give(x) for x in made]
         return Clipped(sum=result if several else result[0], norms=wrapped)
     return Clipped(sum=out, norms=wrapped)
 
 
+def _first_bad_row(norms: np.ndarray, kept: np.ndarray | None) -> int | None:
+    """The first row that counts and has no finite norm, counted through all runs."""
+    bad = ~np.isfinite(norms) if kept is None else ~np.isfinite(norms) & kept
+    return int(np.argmax(bad)) if bad.any() else None
+
+
+def _bad_row(kernel: str, norm: float, run: int | None, row: int) -> ValueError:
+    where = f"row {row}" if run is None else f"run {run}, row {row}"
+    return ValueError(f"{kernel}: grads {where} has norm {norm}: {_FINITE}")
+
+
 def _lone_rows(array: _arrays.Array, batched: bool) -> _arrays.View:
-    """A sum or a noise: one row per run."""
+    """A sum, a noise or a lone observation: one row per run."""
     values = array.values
     run = values.strides[0] // values.itemsize if batched else 0
     lead = 1 if batched else 0
@@ -204,15 +220,17 @@ def _read_matching(
 
 
 def _read_mask(
-    kernel: str, mask: Any, runs: int, rows: int, batched: bool
-) -> tuple[tuple[int, int, int], np.ndarray | None]:
+    kernel: str, mask: Any, runs: int, rows: int, batched: bool, first: _arrays.Array
+) -> tuple[tuple[int, int, int], _arrays.Array | None]:
     if mask is None:
         return (0, 0, 0), None
-    values = _arrays.read_bool(kernel, "mask", mask)
+    array = _arrays.read_bool(kernel, "mask", mask)
+    _arrays.same_device(kernel, first, array)
+    values = array.values
     if values.shape == (rows,):
-        return (_arrays.address(values), 0, values.strides[0]), values
+        return (_arrays.address(values), 0, values.strides[0]), array
     if batched and values.shape == (runs, rows):
-        return (_arrays.address(values), values.strides[0], values.strides[1]), values
+        return (_arrays.address(values), values.strides[0], values.strides[1]), array
     allowed = f"({rows},) or ({runs}, {rows})" if batched else f"({rows},)"
     raise ValueError(f"{kernel}: mask has shape {values.shape}: must be {allowed}")
 
@@ -223,59 +241,76 @@ def clip_scores(grads: Any, observed: Any, max_grad_norm: float, *, check_finite
     The prior-aware attacks of Hayes, Mahloujifar and Balle (2023, Algorithms 2 and 3 and Appendix G) are functions of
     these two arrays.
 
-    grads: `(n, D)`, one candidate per row. observed: `(M, D)`, or `(D,)` for one observation. NumPy, torch or DLPack
-        from the same library; float16, bfloat16, float32 or float64; any strides, never copied.
+    grads: `(n, D)`, one candidate per row. observed: `(M, D)`, or `(D,)` for one observation. Or a batch of runs,
+        `(runs, n, D)` with `(runs, M, D)`, or `(runs, D)` for one observation each. NumPy, torch or DLPack from the
+        same library; float16, bfloat16, float32 or float64; any strides, never copied.
     max_grad_norm: C in (0, ∞).
     check_finite: True (the default on the CPU) raises for a row of either array that is not finite.
 
-    Returns `.dots`: `(M, n)`, or `(n,)` for one observation; `.norms`: `(n,)`, after clipping. float64 if either input
-    is float64, otherwise float32; accumulated in float64 and rounded once. The bits do not depend on threads.
+    Returns `.dots`: `(M, n)`, or `(n,)` for one observation; `.norms`: `(n,)`, after clipping; with runs, `(runs, …)`.
+    float64 if either input is float64, otherwise float32; accumulated in float64 and rounded once. The bits do not
+    depend on threads, nor on what other runs and rows are in the call.
 
     Raises ValueError or TypeError, naming the argument, for C ≤ 0, wrong shapes, different D, integer types, mixed
     libraries, tensors that require grad, arrays on a CUDA device in a CPU-only build, non-finite rows (with their
     index).
     """
     kernel = "clip_scores"
+    if _tracing.traced(grads):
+        return Scores(*_tracing.operators().clip_scores(grads, observed, max_grad_norm, check_finite))
     g = _arrays.read(kernel, "grads", grads)
     o = _arrays.read(kernel, "observed", observed)
     _arrays.same_library(kernel, g, o)
-    if g.values.ndim != 2:
-        raise ValueError(f"{kernel}: grads has shape {g.shape}: must be (n, D)")
-    if o.values.ndim not in (1, 2):
-        raise ValueError(f"{kernel}: observed has shape {o.shape}: must be (M, D) or (D,)")
-    if o.shape[-1] != g.shape[1]:
-        raise ValueError(f"{kernel}: observed has {o.shape[-1]} columns and grads {g.shape[1]}: must be the same D")
+    if g.values.ndim not in (2, 3):
+        raise ValueError(f"{kernel}: grads has shape {g.shape}: must be (n, D) or (runs, n, D)")
+    batched = g.values.ndim == 3
+    lead = int(batched)
+    if o.values.ndim not in (lead + 1, lead + 2):
+        allowed = "(runs, M, D) or (runs, D)" if batched else "(M, D) or (D,)"
+        raise ValueError(f"{kernel}: observed has shape {o.shape}: must be {allowed}")
+    if o.shape[-1] != g.shape[-1]:
+        raise ValueError(f"{kernel}: observed has {o.shape[-1]} columns and grads {g.shape[-1]}: must be the same D")
+    if batched and o.shape[0] != g.shape[0]:
+        raise ValueError(f"{kernel}: observed has {o.shape[0]} runs and grads {g.shape[0]}: must be the same")
     clip = _validate.positive(max_grad_norm=max_grad_norm)
     if check_finite is not None and not isinstance(check_finite, (bool, np.bool_)):
         raise TypeError(f"{kernel}: check_finite={check_finite!r}: must be True, False or None")
-    single = o.values.ndim == 1
-    n, m = g.shape[0], 1 if single else o.shape[0]
-    dots = np.empty((m, n), dtype=np.float64)
-    norms = np.empty(n, dtype=np.float64)
+    single = o.values.ndim == lead + 1
+    runs, n = (g.shape[0] if batched else 1), g.shape[-2]
+    m = 1 if single else o.shape[-2]
+    library = g.library
+    dots = library.empty((runs, m, n), np.dtype(np.float64))
+    norms = library.empty((runs, n), np.dtype(np.float64))
     bad = _C.clip_scores(
-        _arrays.rows_view(g, 1),
-        _arrays.rows_view(o, 0 if single else 1),
+        _arrays.rows_view(g, lead + 1),
+        _lone_rows(o, batched) if single else _arrays.rows_view(o, lead + 1),
+        runs,
         n,
         m,
-        _arrays.address(dots),
-        _arrays.address(norms),
+        library.address(dots),
+        library.address(norms),
         clip,
         check_finite is not False,
-        _arrays.CPU,
+        library.place,
         _threads.plan(),
     )
-    if bad is not None:
-        raise ValueError(
-            f"{kernel}: grads row {bad[0]} has norm {norms[bad[0]]}: must be finite (check_finite=False lets it pass)"
-        )
-    if check_finite is not False and n > 0 and not np.isfinite(dots).all():
-        row = int(np.argmin(np.isfinite(dots).all(axis=1)))
-        where = "observed" if single else f"observed row {row}"
-        raise ValueError(
-            f"{kernel}: {where} gives a score that is not finite: must be finite (check_finite=False lets it pass)"
-        )
+    on_device = library.place is not _arrays.CPU
+    index = None if bad is None else bad[0]
+    if check_finite and on_device:
+        index = _first_bad_row(library.to_host(norms), None)
+    if index is not None:
+        run, row = divmod(index, n)
+        raise _bad_row(kernel, library.to_host(norms)[run, row], run if batched else None, row)
+    check_dots = bool(check_finite) if on_device else check_finite is not False
+    if check_dots and n > 0 and not np.isfinite(library.to_host(dots)).all():
+        run, row = (int(k) for k in np.argwhere(~np.isfinite(library.to_host(dots)).all(axis=2))[0])
+        which = ([f"run {run}"] if batched else []) + ([] if single else [f"row {row}"])
+        where = " ".join(["observed", ", ".join(which)]).rstrip()
+        raise ValueError(f"{kernel}: {where} gives a score that is not finite: {_FINITE}")
+    if single:
+        dots = dots[:, 0]
+    if not batched:
+        dots, norms = dots[0], norms[0]
     dtype = np.result_type(g.result_dtype, o.result_dtype)
-    with np.errstate(over="ignore"):
-        shown = (dots[0] if single else dots).astype(dtype, copy=False)
-        clipped = np.minimum(norms, clip).astype(dtype, copy=False)
-    return Scores(dots=_arrays.wrap(shown, g.origin), norms=_arrays.wrap(clipped, g.origin))
+    clipped = library.cast(library.at_most(norms, clip), dtype)
+    return Scores(dots=library.give(library.cast(dots, dtype)), norms=library.give(clipped))

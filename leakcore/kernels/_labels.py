@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import _C, _validate
-from leakcore.kernels import _arrays, _threads
+from leakcore.kernels import _arrays, _threads, _tracing
 
 _Call = tuple[tuple[int, ...], int, _arrays.View, _arrays.View]
 
@@ -41,7 +41,8 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
 
     Returns arrays of the caller's kind, float64 from float64, otherwise float32:
     `.residual`: the minimum-norm least-squares solution, the 1/N undone.
-    `.leverage`: diag((CᵀC)⁺). Gradient noise of variance s² gives a residual the variance N²·s²·leverage.
+    `.leverage`: diag((CᵀC)⁺). Gradient noise of variance s² gives a residual the variance N²·s²·leverage. Its relative
+        error in float64 is below 2⁻¹⁹ where normal equations solve, and in practice below 1e-8.
     `.identifiable`: row r's label is determined by this system, (C⁺C)_rr = 1. False for a zero row, a repeated one, or
         any that takes part in a linear dependence, as happens when N > d. Judged by the row's weight in the null
         space, which must be at most rcond·‖C‖·‖C⁺‖ (Frobenius norms) and at most 1e-3. Where it is False the label is
@@ -53,13 +54,22 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
         identifiable. A residual smaller than its error has no sign.
     `.rank`: the number of singular values above the cut.
 
-    N = 0 and d = 0 are allowed (rank 0, nothing identifiable). The bits do not depend on threads.
+    Two routes, chosen per problem. Well-conditioned systems: normal equations, corrected from the residual in float64
+    (corrected semi-normal equations: Björck, 1987), as long as the inverse of the Cholesky factor proves that every
+    singular value is above the cut and that (d + 5N + 10)·2⁻⁵³·N·Σ_r ‖c_r‖²·leverage_r is at most 2⁻²⁰. All others:
+    QR with column pivoting, and a singular value decomposition where the cut falls among the singular values. Rank and
+    `.identifiable` mean the same on both, and `.error` is derived for each.
+
+    N = 0 and d = 0 are allowed (rank 0, nothing identifiable). The bits do not depend on threads, nor on the other
+    problems; they are the same on AVX2 and AVX-512 (LEAKCORE_ISA), and within `.error` of them on other processors.
 
     Raises ValueError or TypeError, naming the argument, for wrong or differing shapes, integer types, mixed libraries,
     tensors that require grad, arrays on a CUDA device in a CPU-only build, rcond outside [0, 1), non-finite input
     (with the problem's index).
     """
     kernel = "solve_labels"
+    if _tracing.traced(jacobian):
+        return LabelSolution(*_tracing.operators().solve_labels(jacobian, gradient, rcond))
     jac = _arrays.read(kernel, "jacobian", jacobian)
     grad = _arrays.read(kernel, "gradient", gradient)
     _arrays.same_library(kernel, jac, grad)
@@ -82,9 +92,13 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
         raise ValueError(f"rcond={rcond!r}: must be in [0, 1)")
 
     outer = batch or (1,)
-    residual, error = np.empty((*outer, n, outputs)), np.empty((*outer, n, outputs))
-    leverage, identifiable = np.empty((*outer, n)), np.empty((*outer, n), dtype=np.bool_)
-    rank = np.empty(outer, dtype=np.int64)
+    library = jac.library
+    real = np.dtype(np.float64)
+    residual, error = (library.empty((*outer, n, outputs), real) for _ in range(2))
+    leverage = library.empty((*outer, n), real)
+    identifiable = library.empty((*outer, n), np.dtype(np.bool_))
+    rank = library.empty(outer, np.dtype(np.int64))
+    targets = [library.header(x) for x in (residual, error, leverage, identifiable, rank)]
     for at, problems, jac_view, grad_view in _calls(jac, grad, batch, several):
         bad = _C.solve_labels(
             jac_view,
@@ -94,12 +108,12 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
             outputs,
             cut,
             0.5 * epsilon,
-            _arrays.address(residual[at]),
-            _arrays.address(error[at]),
-            _arrays.address(leverage[at]),
-            _arrays.address(identifiable[at]),
-            _arrays.address(rank[at]),
-            _arrays.CPU,
+            _arrays.address(targets[0][at]),
+            _arrays.address(targets[1][at]),
+            _arrays.address(targets[2][at]),
+            _arrays.address(targets[3][at]),
+            _arrays.address(targets[4][at]),
+            library.place,
             _threads.plan(),
         )
         if bad is not None:
@@ -108,17 +122,18 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
             raise ValueError(f"{kernel}: {what}{where} has a NaN or an infinity: must be finite")
     dtype = np.result_type(jac.result_dtype, grad.result_dtype)
 
-    def shown(values: np.ndarray, *inner: int) -> Any:
-        with np.errstate(over="ignore"):
-            kept = values if values.dtype != np.float64 else values.astype(dtype, copy=False)
-        return _arrays.wrap(kept.reshape((*batch, *inner)), jac.origin)
+    def shown(values: Any, *inner: int) -> Any:
+        return library.give(values.reshape((*batch, *inner)))
+
+    def real_shown(values: Any, *inner: int) -> Any:
+        return shown(library.cast(values, dtype), *inner)
 
     inner = (n, outputs) if several else (n,)
     return LabelSolution(
-        residual=shown(residual, *inner),
-        leverage=shown(leverage, n),
+        residual=real_shown(residual, *inner),
+        leverage=real_shown(leverage, n),
         identifiable=shown(identifiable, n),
-        error=shown(error, *inner),
+        error=real_shown(error, *inner),
         rank=shown(rank),
     )
 

@@ -68,13 +68,16 @@ class MixtureTail:
 class Brackets:
     """The native core's accumulators for `(configs, m)` ascending thresholds."""
 
-    def __init__(self, thresholds: np.ndarray, configs: int | None) -> None:
+    def __init__(self, thresholds: np.ndarray, configs: int | None, library: _arrays.Library) -> None:
+        self.library = library
         self.ascending = np.sort(_rows(thresholds, configs), axis=1)
-        self.counts = np.zeros((*self.ascending.shape, 2), dtype=np.int64)
-        self.sums = np.zeros((*self.ascending.shape, 3, _C.sum_digits), dtype=np.uint64)
+        self.counts = library.from_host(np.zeros((*self.ascending.shape, 2), dtype=np.int64))
+        # Digits are unsigned, which not every library has a type for.
+        self.sums = library.from_host(np.zeros((*self.ascending.shape, 3, _C.sum_digits), dtype=np.int64))
 
     def exact(self) -> Exact:
-        counts, digits = self.counts.reshape(-1, 2), self.sums.astype("<u4").reshape(-1, 3, _C.sum_digits)
+        counts = self.library.to_host(self.counts).reshape(-1, 2)
+        digits = self.library.to_host(self.sums).view(np.uint64).astype("<u4").reshape(-1, 3, _C.sum_digits)
         number, far = (tuple(int(n) for n in counts[:, k]) for k in range(2))
         sums = (tuple(int.from_bytes(d.tobytes(), "little") for d in digits[:, k]) for k in range(3))
         return number, far, *sums

@@ -91,12 +91,13 @@ def _fill(
     key = _validate.seed(seed=seed)
     stream = stream_word(purpose, step)
     first = _validate.integer(0, 2**63 - 1, first_row=first_row)
-    _arrays.read_like(kernel, like)
+    _arrays.host_like(kernel, like)
     if out is None:
         values = np.empty((rows, cols), dtype=float_dtype(kernel, dtype))
-        target = _arrays.Array("out", values, values.dtype.name, values)
+        target = _arrays.Array("out", values, values.dtype.name, values, _arrays.Host(None))
     else:
         target = read_out(kernel, "out", out, (rows, cols))
+        _arrays.host_like(kernel, out)
     native(_arrays.rows_view(target, 1), rows, key, stream, first, _threads.plan())
     return _arrays.wrap(target.values, like) if out is None else out
 

@@ -52,7 +52,7 @@ def test_build_info():
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"LEAKCORE_CUDA": "perhaps"}, "LEAKCORE_CUDA='perhaps': must be auto, 0 or 1"),
+        ({"LEAKCORE_CUDA": "perhaps"}, "LEAKCORE_CUDA='perhaps': must be auto, 0, 1 or emulate"),
         ({"LEAKCORE_CUDA": "1", "CUDA_HOME": "/nonexistent"}, "LEAKCORE_CUDA=1, but no bin/nvcc"),
     ],
 )

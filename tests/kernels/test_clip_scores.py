@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakcore import kernels
 from leakcore.reference import clip as reference
 from tests import tolerances
+from tests.kernels.devices import kernels
 from tests.kernels.layouts import checked, dtypes, laid_out, layouts, normals, seeds
+
+pytestmark = pytest.mark.usefixtures("device")
 
 
 def check(result, grads, observed, clip):

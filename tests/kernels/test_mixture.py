@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from leakcore import kernels
 from leakcore.reference import mixture as reference
 from tests import tolerances
+from tests.kernels.devices import kernels
 from tests.kernels.layouts import checked, seeds
+
+pytestmark = pytest.mark.usefixtures("device")
 
 UNDER = ("null", "alternative")
 sigmas = st.one_of(st.sampled_from([0.0, 1e-200, 0.02, 0.03, 0.05]), st.floats(0.05, 100))

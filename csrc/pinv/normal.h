@@ -1,0 +1,64 @@
+// Label solving by normal equations, where a proven condition estimate allows it: CᵀC = RᵀR, e = R⁻¹R⁻ᵀCᵀb corrected
+// once or more from the residual b − C·e (corrected semi-normal equations: Björck, Stability analysis of the method of
+// seminormal equations, 1987, §3), leverages as the squared row norms of R⁻¹. Shared by host and device: what is
+// accepted, and the bound on the error.
+//
+// With D = diag(‖c_r‖) and v = Σ_r ‖c_r‖²·leverage_r (the sum of the variance inflation factors), every quantity below
+// is measured by κ' = √(N·v) = ‖C·D⁻¹‖_F·‖(C·D⁻¹)⁺‖_F, since neither Gram matrix nor Cholesky factor knows the scale of
+// a column: |δG_rs| <= (d + N + 1)·u·‖c_r‖·‖c_s‖ for both together (Higham, Accuracy and Stability, §3.1 and Theorem
+// 10.3), so R⁻ᵀ·δG·R⁻¹ has norm at most (d + N + 1)·u·κ'². The two triangular products add 2N·u·κ'² and lower terms.
+#pragma once
+
+#include <cmath>
+
+#include "core/hd.h"
+#include "pinv/pinv.h"
+
+namespace leakcore {
+
+constexpr double kPinvUnit = 1.1102230246251565e-16;  // unit roundoff of double
+
+// Beyond this relative error of R⁻¹R⁻ᵀ, as bounded, another route solves. What is met is smaller by the square root of
+// the number of roundings and by Frobenius against spectral norms: some 1e-3 of it.
+constexpr double kInverseErrorLimit = 9.5367431640625e-07;  // 2^-20
+
+// A pivot below this share of its column's square has a variance inflation factor beyond any that is accepted.
+constexpr double kSmallPivot = 1e-12;
+
+// Squares of columns outside [1/this, this] are left to the route that scales.
+constexpr double kSquareRange = 3.1217485503159922e+144;  // 2^480
+
+LEAKCORE_HD double inverse_error(double n, double d, double inflation) {
+  return (d + 5.0 * n + 10.0) * kPinvUnit * n * inflation;
+}
+
+// Squared condition in Frobenius norms, below 1/rcond² by a margin for its own rounding: no singular value is at or
+// below the cut.
+LEAKCORE_HD bool normal_accepted(double n, double d, double inflation, double squared_condition, double rcond) {
+  return inverse_error(n, d, inflation) <= kInverseErrorLimit && squared_condition * rcond * rcond < 0.999;
+}
+
+// |e − truth|_r <= √leverage_r·(what this returns) + unit·|e_r|. `spread` = ‖|C|·|e|‖, `outside` = ‖b − C·e‖ as
+// computed before the last correction, `last` = ‖R⁻ᵀs‖ of that correction. The input's rounding moves the solution by
+// C⁺(δb − δC·e) + (CᵀC)⁻¹·δCᵀ·rest; forming the residual errs by (N + 2)·u·(‖b‖ + spread), projecting it by
+// (d + 2)·u·κ'·outside, and a correction is known to inverse_error of its length.
+LEAKCORE_HD double normal_error(double n, double d, double inflation, double input, double spread, double outside,
+                                double last) {
+  const double condition = sqrt(n * inflation);
+  return input * (spread + condition * outside) + (n + 5.0) * kPinvUnit * (2.0 * spread + outside) +
+         (d + 5.0) * kPinvUnit * condition * outside + inverse_error(n, d, inflation) * last;
+}
+
+// Another correction is worth its while as long as the last one's error shows beside that of forming the residual.
+LEAKCORE_HD bool correct_again(double n, double d, double inflation, double spread, double outside, double last) {
+  return inverse_error(n, d, inflation) * last > kPinvUnit * (spread + outside);
+}
+
+constexpr int kMostCorrections = 4;
+
+// The entries of a Jacobian and a gradient may each be off by this times the magnitudes that made them.
+LEAKCORE_HD double input_error(double n, double unit) {
+  return (20.0 + 2.0 * sqrt(n)) * unit;
+}
+
+}  // namespace leakcore

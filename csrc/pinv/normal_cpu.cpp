@@ -1,0 +1,162 @@
+#include "pinv/normal_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/isa.h"
+#include "core/tile.h"
+#include "pinv/normal.h"
+
+namespace leakcore {
+namespace {
+
+const PinvKernels& kernels() {
+#if LEAKCORE_X86_TIERS
+  const Tier t = tier();
+  if (t == Tier::avx512) return pinv_kernels_avx512();
+  if (t == Tier::avx2) return pinv_kernels_avx2();
+#else
+  tier();
+#endif
+  return pinv_kernels_baseline();
+}
+
+int64_t round_up(int64_t x) {
+  return (x + kStripe - 1) / kStripe * kStripe;
+}
+
+// Rows a multiple of 256 bytes apart would share a few sets of the cache.
+int64_t leading(int64_t n) {
+  const int64_t ld = round_up(n);
+  return ld % 32 == 0 ? ld + kStripe : ld;
+}
+
+bool contiguous(const Rows& rows) {
+  return rows.ndim == 0 || (rows.ndim == 1 && (rows.stride[0] == 1 || rows.numel == 1));
+}
+
+int64_t element_size(DType dtype) {
+  return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2;
+}
+
+}  // namespace
+
+NormalRoute::NormalRoute(const SolveLabelsArgs& args)
+    : args_(args),
+      loops_(kernels()),
+      n_(args.num_samples),
+      d_(args.jacobian.numel),
+      ld_(leading(n_)),
+      stripe_step_((d_ + 1) * kStripe),
+      possible_(n_ > 0 && n_ <= d_),
+      direct_(args.jacobian.dtype == DType::f64 && contiguous(args.jacobian)),
+      one_block_(contiguous(args.jacobian) && args.jacobian.row_stride == d_) {
+  if (!possible_) return;
+  const int64_t stripes = round_up(n_) / kStripe * stripe_step_, rows = direct_ ? 0 : n_ * round_up(d_);
+  scratch_.resize(static_cast<size_t>(stripes + rows + 2 * ld_ * ld_ + 7 * ld_ + 2 * round_up(d_) + kStripe));
+  // Vector loads that straddle a cache line cost double.
+  taken_ = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(scratch_.data()) / sizeof(double)) & (kStripe - 1);
+  stripes_ = take(stripes);
+  buffer_ = take(rows);
+  r_ = take(ld_ * ld_);
+  m_ = take(ld_ * ld_);
+  for (double** vector : {&reciprocal_, &leverage_, &s_, &work_, &step_, &e_}) *vector = take(ld_);
+  for (double** vector : {&b_, &rest_}) *vector = take(round_up(d_));
+  rows_.resize(static_cast<size_t>(n_));
+  residual_.resize(static_cast<size_t>(n_ * args.num_outputs));
+  error_.resize(static_cast<size_t>(n_ * args.num_outputs));
+}
+
+double* NormalRoute::take(int64_t count) {
+  double* const at = scratch_.data() + taken_;
+  taken_ += count;
+  return at;
+}
+
+bool NormalRoute::solve(int64_t index) {
+  if (!possible_ || !factorise(index)) return false;
+  for (int64_t o = 0; o < args_.num_outputs; ++o) {
+    if (!solve_output(index, o)) return false;
+  }
+  const int64_t outputs = args_.num_outputs;
+  std::copy(residual_.begin(), residual_.end(), args_.residual + index * n_ * outputs);
+  std::copy(error_.begin(), error_.end(), args_.error + index * n_ * outputs);
+  std::copy(leverage_, leverage_ + n_, args_.leverage + index * n_);
+  std::fill_n(args_.identifiable + index * n_, n_, uint8_t{1});
+  args_.rank[index] = n_;
+  return true;
+}
+
+bool NormalRoute::factorise(int64_t index) {
+  for (int64_t r = 0; r < n_; ++r) {
+    if (direct_) {
+      const double* const data = static_cast<const double*>(args_.jacobian.data);
+      rows_[static_cast<size_t>(r)] = data + index * args_.jacobian.run_stride + r * args_.jacobian.row_stride;
+      continue;
+    }
+    double* const row = buffer_ + r * round_up(d_);
+    load_tile(args_.jacobian, index, r, 0, d_, row);
+    rows_[static_cast<size_t>(r)] = row;
+  }
+  loops_.pack(rows_.data(), n_, d_, stripes_, stripe_step_);
+  const int64_t size = element_size(args_.jacobian.dtype);
+  const bool next = one_block_ && index + 1 < args_.num_problems;
+  loops_.gram(
+      stripes_, stripe_step_, n_, d_, r_, ld_,
+      next ? static_cast<const char*>(args_.jacobian.data) + size * (index + 1) * args_.jacobian.run_stride : nullptr,
+      size * n_ * d_);
+  double squares = 0.0;
+  for (int64_t r = 0; r < n_; ++r) {
+    const double square = r_[r * ld_ + r];
+    // Not finite counts as out of range: the other route says where.
+    if (!(square >= 1.0 / kSquareRange && square <= kSquareRange)) return false;
+    squares += square;
+    s_[r] = square;
+  }
+  if (!loops_.cholesky(r_, n_, ld_, kSmallPivot, reciprocal_)) return false;
+  loops_.invert(r_, reciprocal_, n_, ld_, m_, leverage_);
+  double inverse_squares = 0.0;
+  inflation_ = 0.0;
+  for (int64_t r = 0; r < n_; ++r) {
+    inverse_squares += leverage_[r];
+    inflation_ += s_[r] * leverage_[r];
+  }
+  return normal_accepted(static_cast<double>(n_), static_cast<double>(d_), inflation_, squares * inverse_squares,
+                         args_.rcond);
+}
+
+bool NormalRoute::solve_output(int64_t index, int64_t output) {
+  const double n = static_cast<double>(n_), d = static_cast<double>(d_);
+  load_tile(args_.gradient, index, output, 0, d_, b_);
+  double largest = 0.0;
+  bool finite = true;
+  for (int64_t i = 0; i < d_; ++i) {
+    b_[i] *= n;
+    largest = std::max(largest, std::abs(b_[i]));
+    finite &= std::isfinite(b_[i]);
+  }
+  // Squares of what is left must neither overflow nor vanish.
+  if (!finite || largest > kSquareRange || (largest > 0.0 && largest < 1.0 / kSquareRange)) return false;
+  double spread = 0.0, outside = 0.0, last = 0.0;
+  loops_.project(stripes_, stripe_step_, n_, d_, b_, s_);
+  loops_.apply(m_, n_, ld_, s_, work_, e_, &last);
+  for (int correction = 0; correction < kMostCorrections; ++correction) {
+    loops_.residual(rows_.data(), n_, d_, b_, e_, rest_, &outside, &spread);
+    loops_.project(stripes_, stripe_step_, n_, d_, rest_, s_);
+    loops_.apply(m_, n_, ld_, s_, work_, step_, &last);
+    for (int64_t r = 0; r < n_; ++r) e_[r] += step_[r];
+    spread = std::sqrt(spread);
+    outside = std::sqrt(outside);
+    last = std::sqrt(last);
+    if (!correct_again(n, d, inflation_, spread, outside, last)) break;
+  }
+  const double scale = normal_error(n, d, inflation_, input_error(n, args_.unit), spread, outside, last);
+  for (int64_t r = 0; r < n_; ++r) {
+    const size_t at = static_cast<size_t>(r * args_.num_outputs + output);
+    residual_[at] = e_[r];
+    error_[at] = std::sqrt(leverage_[r]) * scale + args_.unit * std::abs(e_[r]);
+  }
+  return true;
+}
+
+}  // namespace leakcore

@@ -1,0 +1,24 @@
+"""LEAKCORE_EMULATION=1 runs the tests on the emulated build, which `make test-emulated` makes."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+BUILT = Path(__file__).resolve().parents[1] / "build" / f"emulated-{sys.implementation.cache_tag}"
+
+if os.environ.get("LEAKCORE_EMULATION") == "1":
+    found = [p for suffix in importlib.machinery.EXTENSION_SUFFIXES if (p := BUILT / f"_C{suffix}").exists()]
+    if not found:
+        raise RuntimeError(f"LEAKCORE_EMULATION=1, but {BUILT} holds no module: `make test-emulated` builds it")
+    import leakcore
+
+    spec = importlib.util.spec_from_file_location("leakcore._C", found[0])
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["leakcore._C"] = leakcore._C = module
+    spec.loader.exec_module(module)

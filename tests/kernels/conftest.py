@@ -1,0 +1,1 @@
+from tests.kernels.devices import device as device

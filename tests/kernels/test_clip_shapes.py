@@ -1,0 +1,128 @@
+"""The clip kernels where blocks, segments and stretches begin and end; batches of runs; memory; sizes beyond 2³¹."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from leakcore import kernels
+from tests.kernels.layouts import laid_out, normals
+
+SIZES = [(40, 2067), (3, 40_001), (33, 16_385), (520, 130)]  # in blocks and not; across segments of 16,384 and stripes
+
+
+def as_bfloat16(values):
+    torch = pytest.importorskip("torch")
+    return torch.from_numpy(values).to(torch.bfloat16)
+
+
+@pytest.mark.parametrize(("rows", "columns"), SIZES)
+def test_16_bit_elements_give_the_bits_of_the_same_numbers_in_float32(rows, columns):
+    values = normals(rows, rows, columns, dtype="float32")
+    for narrow in (values.astype("float16"), as_bfloat16(values)):
+        wide = narrow.astype("float32") if isinstance(narrow, np.ndarray) else narrow.float().numpy()
+        clip = 0.7 * columns**0.5
+        got, wanted = (kernels.clip_and_noise(g, clip, 0.3, seed=1) for g in (narrow, wide))
+        np.testing.assert_array_equal(np.asarray(got.sum), wanted.sum)
+        np.testing.assert_array_equal(np.asarray(got.norms), wanted.norms)
+        got, wanted = (kernels.clip_scores(g, g[:5], clip) for g in (narrow, wide))
+        np.testing.assert_array_equal(np.asarray(got.dots), wanted.dots)
+
+
+@pytest.mark.parametrize("layout", ["fortran", "reversed", "sliced", "offset"])
+@pytest.mark.parametrize(("rows", "columns"), SIZES)
+def test_the_bits_do_not_depend_on_the_layout(rows, columns, layout):
+    grads = normals(rows, rows, columns, dtype="float32")
+    mask = np.arange(rows) % 3 != 0
+    got, wanted = (kernels.clip_and_noise(g, 30.0, mask=mask) for g in (laid_out(grads, layout), grads))
+    np.testing.assert_array_equal(got.sum, wanted.sum)
+    np.testing.assert_array_equal(got.norms, wanted.norms)
+    got, wanted = (kernels.clip_scores(g, grads[:3], 30.0) for g in (laid_out(grads, layout), grads))
+    np.testing.assert_array_equal(got.dots, wanted.dots)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "fortran", "reversed"])
+def test_a_batch_of_runs_scores_each_run_by_itself(layout):
+    grads, observed = normals(1, 3, 70, 5003, dtype="float32"), normals(2, 3, 2, 5003, dtype="float32")
+    several = kernels.clip_scores(laid_out(grads, layout), laid_out(observed, layout), 50.0)
+    lone = kernels.clip_scores(laid_out(grads, layout), laid_out(observed[:, 1], layout), 50.0)
+    assert several.dots.shape == (3, 2, 70)
+    assert lone.dots.shape == lone.norms.shape == (3, 70)
+    np.testing.assert_array_equal(lone.dots, several.dots[:, 1])
+    for run in range(3):
+        single = kernels.clip_scores(grads[run], observed[run], 50.0)
+        np.testing.assert_array_equal(several.dots[run], single.dots)
+        np.testing.assert_array_equal(several.norms[run], single.norms)
+
+
+def test_errors_of_batches_name_the_run():
+    grads, observed = normals(1, 2, 3, 4), normals(2, 2, 5, 4)
+    with pytest.raises(ValueError, match=r"observed has 3 runs and grads 2: must be the same"):
+        kernels.clip_scores(grads, normals(2, 3, 5, 4), 1.0)
+    with pytest.raises(ValueError, match=r"observed has shape \(4,\): must be \(runs, M, D\) or \(runs, D\)"):
+        kernels.clip_scores(grads, observed[0, 0], 1.0)
+    grads[1, 2, 0] = np.nan
+    with pytest.raises(ValueError, match="grads run 1, row 2 has norm nan"):
+        kernels.clip_scores(grads, observed, 1.0)
+    grads[1, 2, 0], observed[1, 3, 0] = 0, np.inf
+    with pytest.raises(ValueError, match="observed run 1, row 3 gives a score that is not finite"):
+        kernels.clip_scores(grads, observed, 1.0)
+
+
+GROWTH = """
+import resource
+import numpy as np
+from leakcore import kernels
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+kernels.clip_and_noise(np.ones((2, 3), dtype="f"), 1.0, 1.0, seed=1)
+grads = np.ones({shape}, dtype="f")
+if {transposed}:
+    grads = grads.swapaxes(-1, -2)
+before = peak()
+kernels.clip_and_noise(grads, 1.0, 1.0, seed=1)
+kernels.clip_scores(grads, grads[..., :4, :], 1.0)
+print((peak() - before) / grads.nbytes)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory as Linux states it")
+@pytest.mark.parametrize(
+    ("shape", "transposed"),
+    [((64, 1_000_000), False), ((8000, 8000), False), ((512, 120_000), False), ((300_000, 200), True)],
+)
+def test_no_temporary_of_the_size_of_the_gradients(shape, transposed):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    program = GROWTH.format(shape=shape, transposed=transposed)
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert float(run.stdout) < 0.2, run.stderr
+
+
+def free_bytes():
+    with open("/proc/meminfo") as file:
+        facts = dict(line.split(":") for line in file)
+    return 1024 * int(facts["MemAvailable"].split()[0])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the free memory as Linux states it")
+def test_more_elements_than_a_32_bit_index_holds():
+    """Row r is the constant r mod 7 + 1 in column 0 and in the last, zero between: every number follows by hand."""
+    rows, columns = 2200, 1_000_000
+    if free_bytes() < 11e9:
+        pytest.skip("needs 11 GB of free memory")
+    grads = np.zeros((rows, columns), dtype=np.float32)
+    value = np.arange(rows) % 7 + 1.0
+    grads[:, 0], grads[:, -1] = value, -value
+    norms = np.sqrt(2) * value
+    total = (value * np.minimum(1, 3.0 / norms)).sum()
+    clipped = kernels.clip_and_noise(grads, 3.0)
+    np.testing.assert_allclose(clipped.norms, norms, rtol=1e-6)
+    np.testing.assert_allclose(clipped.sum[[0, -1]], [total, -total], rtol=1e-6)
+    assert not clipped.sum[1:-1].any()
+    scores = kernels.clip_scores(grads, grads[-2:], 3.0)
+    wanted = 2 * value[-2:, None] * (value * np.minimum(1, 3.0 / norms))
+    np.testing.assert_allclose(scores.dots, wanted, rtol=1e-6)

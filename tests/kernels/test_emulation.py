@@ -1,0 +1,52 @@
+"""The CUDA emulation finds the mistakes that were planted in kernels of its own, and runs a right one rightly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from leakcore import _C
+
+pytestmark = pytest.mark.skipif(not _C.emulated, reason="runs with the emulated build: make test-emulated")
+
+
+def run(kernel, values):
+    data = np.array(values, dtype=np.float64)
+    _C.emulation_check(kernel, data.ctypes.data, len(data))
+    return data
+
+
+def test_block_sums():
+    values = np.arange(1000.0)
+    found = run("sum", values)[:4]
+    np.testing.assert_array_equal(found, [values[k : k + 256].sum() for k in range(0, 1000, 256)])
+
+
+def test_shuffles_follow_cuda():
+    lane = np.arange(32)
+    down, up = np.where(lane + 3 < 32, lane + 3, lane), np.where(lane >= 2, lane - 2, lane)
+    expected = down + 100.0 * up + 10000.0 * 5 + 1000000.0 * (lane ^ 1)
+    np.testing.assert_array_equal(run("shuffles", lane), expected)
+
+
+def test_a_missing_barrier_gives_a_wrong_sum():
+    values = np.arange(1.0, 2561.0)
+    sums = [values[k : k + 256].sum() for k in range(0, 2560, 256)]
+    assert not np.array_equal(run("race", values)[:10], sums)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        ("diverging", r"threads wait at different barriers: .*selfcheck.cu:\d+ and .*selfcheck.cu:\d+"),
+        ("early exit", r"thread \(3, 0, 0\) has left while thread .* waits at"),
+        ("half a warp", "has left while its warp waits at"),
+        ("past shared", "a write past the 256 bytes of dynamic shared memory"),
+        ("large block", r"a block of \(1025, 1, 1\) threads"),
+        ("no blocks", r"a grid of \(0, 1, 1\) blocks"),
+        ("large shared", "232449 bytes of dynamic shared memory"),
+    ],
+)
+def test_mistakes_are_errors_not_hangs(kernel, message):
+    with pytest.raises(RuntimeError, match=message):
+        run(kernel, np.ones(256))

@@ -1,0 +1,131 @@
+"""Several configurations over the same random numbers, and float32: against calls of their own, and float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from leakcore import kernels
+from leakcore.reference import mixture as reference
+from tests import tolerances
+
+UNDER = ("null", "alternative")
+STEPS = (1, 3, 4, 100, 1000)
+SIGMAS = [[0.5], [1.0], [30.0], [0.02], [2.0]]
+RATES = [[0.1], [0.01], [1.0], [0.3], [0.9]]
+THRESHOLDS = [0.5, -np.inf, -0.01, 0.0, 3.0]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("under", UNDER)
+@pytest.mark.parametrize("steps", STEPS)
+def test_each_configuration_equals_a_call_of_its_own(steps, under, dtype):
+    n = 20_000 // steps + 300
+    shared = {"steps": steps, "under": under, "seed": 8, "first_sample": 1000, "dtype": dtype}
+    ratios = kernels.mixture_log_ratio(n, noise_multiplier=SIGMAS, sample_rate=RATES, **shared)
+    tails = kernels.mixture_tail(n, THRESHOLDS, noise_multiplier=SIGMAS, sample_rate=RATES, **shared)
+    assert ratios.shape == (5, n)
+    assert ratios.dtype == dtype
+    assert tails.counts.shape == (5, 5)
+    assert tails.sums.shape == (2, 5, 5)
+    for c, (sigma, rate) in enumerate(zip(SIGMAS, RATES, strict=True)):
+        own = {"noise_multiplier": sigma[0], "sample_rate": rate[0], **shared}
+        np.testing.assert_array_equal(ratios[c], kernels.mixture_log_ratio(n, **own))
+        tail = kernels.mixture_tail(n, THRESHOLDS, **own)
+        np.testing.assert_array_equal(tails.counts[c], tail.counts)
+        np.testing.assert_array_equal(tails.sums[:, c], tail.sums)
+
+
+def test_shapes_of_configurations():
+    schedule = np.linspace(0.5, 2.0, 6)
+    shared = {"steps": 6, "seed": 2}
+    one = kernels.mixture_log_ratio(99, noise_multiplier=schedule, sample_rate=0.1, **shared)
+    two = kernels.mixture_log_ratio(99, noise_multiplier=schedule, sample_rate=[[0.1], [0.2]], **shared)
+    both = kernels.mixture_log_ratio(99, noise_multiplier=np.stack([schedule] * 2), sample_rate=[0.1] * 6, **shared)
+    np.testing.assert_array_equal(two[0], one)
+    np.testing.assert_array_equal(both, [one, one])
+    arguments = {"noise_multiplier": [[1.0], [2.0]], "sample_rate": 0.1, **shared}
+    own = kernels.mixture_tail(99, [[0.0, 0.1], [0.2, -0.1]], **arguments)
+    every = kernels.mixture_tail(99, [-0.1, 0.0, 0.1, 0.2], **arguments)
+    np.testing.assert_array_equal(own.counts, [every.counts[0, [1, 2]], every.counts[1, [3, 0]]])
+    np.testing.assert_array_equal(own.sums, [[s[0, [1, 2]], s[1, [3, 0]]] for s in every.sums])
+    assert kernels.mixture_tail(99, 0.0, **arguments).counts.shape == (2,)
+    assert kernels.mixture_tail(99, np.zeros((2, 3, 4)), **arguments).sums.shape == (2, 2, 3, 4)
+    with pytest.raises(ValueError, match=r"thresholds has shape \(3, 1\): must be .* or one of shape \(2, ...\)"):
+        kernels.mixture_tail(99, np.zeros((3, 1)), **arguments)
+    with pytest.raises(ValueError, match="noise_multiplier has 2 configurations and sample_rate 3"):
+        kernels.mixture_log_ratio(9, noise_multiplier=[[1.0], [2.0]], sample_rate=[[0.1]] * 3, steps=6)
+    with pytest.raises(
+        ValueError, match=r"sample_rate has shape \(2, 5\): must be .* \(configs, 6\) or \(configs, 1\)"
+    ):
+        kernels.mixture_log_ratio(9, noise_multiplier=1.0, sample_rate=np.full((2, 5), 0.1), steps=6)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_shards_of_configurations_merge_to_the_bits_of_the_whole(dtype):
+    arguments = {"noise_multiplier": SIGMAS, "sample_rate": RATES, "steps": 5, "under": "alternative", "dtype": dtype}
+    whole = kernels.mixture_tail(1000, THRESHOLDS, **arguments)
+    parts = [kernels.mixture_tail(b - a, THRESHOLDS, first_sample=a, **arguments) for a, b in ((600, 1000), (0, 600))]
+    merged = parts[0] + parts[1]
+    np.testing.assert_array_equal(merged.counts, whole.counts)
+    np.testing.assert_array_equal(merged.sums, whole.sums)
+    assert merged.exact_sums == whole.exact_sums
+    other = "float32" if dtype == "float64" else "float64"
+    with pytest.raises(ValueError, match="or in dtype"):
+        whole + kernels.mixture_tail(10, THRESHOLDS, first_sample=1000, **{**arguments, "dtype": other})
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("under", UNDER)
+def test_every_length_of_schedule_equals_the_reference(steps, under):
+    sigma, rate = np.full(steps, 0.9), np.full(steps, 0.02)
+    arguments = {"under": under, "seed": 6, "first_sample": 2**32 - 50}
+    got = kernels.mixture_log_ratio(150, noise_multiplier=0.9, sample_rate=0.02, steps=steps, **arguments)
+    x = reference.samples(150, noise_multiplier=sigma, sample_rate=rate, **arguments)
+    wanted = reference.log_ratio(x, noise_multiplier=sigma, sample_rate=rate)
+    assert (np.abs(got - wanted) <= tolerances.log_ratio(sigma, wanted)).all()
+
+
+@pytest.mark.parametrize(("sigma", "rate"), [(1.0, 0.01), (2.0, 0.5), (0.5, 0.1), (10.0, 0.01), (100.0, 0.1)])
+@pytest.mark.parametrize("steps", STEPS)
+def test_the_error_of_float32(sigma, rate, steps):
+    """The documented bound on every sample, and a mean error below 2e-6 standard deviations of L: a bias adds up over
+    steps, and no number of samples averages it away. (Its own standard error here is below 1e-7 of them.)"""
+    n = max(1_000_000 // steps, 20_000) if steps < 1000 else 5_000
+    for under in UNDER:
+        arguments = {"noise_multiplier": sigma, "sample_rate": rate, "steps": steps, "under": under, "seed": 20261121}
+        wide = kernels.mixture_log_ratio(n, **arguments)
+        error = kernels.mixture_log_ratio(n, dtype="float32", **arguments) - wide
+        assert 0 < np.abs(error).max() <= 2e-6 * (1 + 1 / sigma**2) * math.sqrt(steps)
+        assert abs(error.mean()) <= 2e-6 * wide.std()
+
+
+def test_float32_falls_back_where_it_is_unsafe():
+    """Small σ and q > 1/2: computed in float64 and rounded once, so that it is as near as float32 can be."""
+    for sigma, rate in ((0.3, 0.1), (0.01, 0.3), (0.0, 0.3), (1.0, 0.9), (1.0, 1.0), (1.0, 1e-300)):
+        arguments = {"noise_multiplier": sigma, "sample_rate": rate, "steps": 9, "under": "alternative"}
+        with np.errstate(over="ignore"):
+            wanted = kernels.mixture_log_ratio(500, **arguments).astype(np.float32)
+        np.testing.assert_array_equal(kernels.mixture_log_ratio(500, dtype="float32", **arguments), wanted)
+
+
+def test_a_float32_tail_counts_its_own_ratios():
+    arguments = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 20, "dtype": "float32"}
+    ratios = kernels.mixture_log_ratio(5000, **arguments)
+    for count, threshold in zip(kernels.mixture_tail(5000, [-0.5, 0.1], **arguments).counts, [-0.5, 0.1], strict=True):
+        assert abs(count - (ratios >= threshold).sum()) <= 1  # the tail's ratios are not rounded to float32
+
+
+@pytest.mark.parametrize("thresholds", [3, 12, 13, 60])
+def test_few_and_many_thresholds_sum_alike(thresholds):
+    """Around the number at which the tally changes its way; ratios far apart, so that one window does not hold all."""
+    for sigma, scale in ((0.7, 2.0), (0.11, 400.0)):
+        arguments = {"noise_multiplier": sigma, "sample_rate": 0.3, "steps": 9, "under": "alternative", "seed": 5}
+        ratios = kernels.mixture_log_ratio(3000, **arguments)
+        levels = np.linspace(-scale, scale, thresholds)
+        tail = kernels.mixture_tail(3000, levels, **arguments)
+        counts, sums = reference.tail(ratios, levels)
+        np.testing.assert_array_equal(tail.counts, counts)
+        assert (np.abs(tail.sums - sums) <= tolerances.tail_sum(counts, sums, 0.0)).all()
