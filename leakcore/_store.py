@@ -1,4 +1,5 @@
-"""Finished pieces of an interrupted audit or experiment, so that it loses nothing: a JSON file each, written atomically.
+"""Finished pieces of an interrupted audit or experiment, so that it loses nothing: a JSON file each, written
+atomically.
 
 The folder is bound to one configuration and version by a digest; pieces of any other are refused by being ignored. It
 is removed when the report has been written.

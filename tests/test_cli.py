@@ -144,3 +144,77 @@ def test_doctor_reports_facts_and_what_is_missing() -> None:
         assert word in out
     code, out, _ = run("doctor", "--json")
     assert "missing" in json.loads(out)
+
+
+def test_calibrate_prints_less_noise_than_epsilon_takes() -> None:
+    arguments = ("calibrate", "--target-success", "0.5", "--prior", "10", "--sample-rate", "1", "--steps", "100")
+    code, out, _ = run(*arguments)
+    assert code == 0
+    assert "less noise by" in out
+    code, out, _ = run(*arguments, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["value"] < found["epsilon_noise_multiplier"]
+    assert found["success"] <= 0.5
+
+
+def test_calibrate_refuses_what_no_noise_reaches() -> None:
+    code, _, err = run("calibrate", "--target-success", "0.05", "--prior", "10", "--sample-rate", "1", "--steps", "100")
+    assert code == 2
+    assert "blind guess" in err
+
+
+def test_attack_prints_success_beside_the_bound() -> None:
+    code, out, _ = run(
+        "attack",
+        "prior-aware",
+        "--epsilon",
+        "10",
+        "--num-rows",
+        "50",
+        "--steps",
+        "10",
+        "--runs",
+        "32",
+        "--quiet",
+        "--json",
+    )
+    found = json.loads(out)
+    assert code == 0
+    low, high = found["attack"]["interval"]
+    assert low <= found["attack"]["value"] <= high
+    assert low <= found["bound"]["value"]
+    assert found["attack"]["trials"] == 32
+
+
+def test_attack_says_what_is_wrong() -> None:
+    code, _, err = run("attack", "prior-aware", "--prior", "1", "--quiet")
+    assert code == 2
+    assert "prior_size=1" in err
+
+
+def test_reproduce_lists_its_names() -> None:
+    code, out, _ = run("reproduce", "list")
+    assert code == 0
+    assert len(out.splitlines()) == 16
+    assert "reconstruction-table2" in out
+
+
+def test_reproduce_refuses_a_name_and_a_missing_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = run("reproduce", "fig99", "--out", str(tmp_path), "--quiet")
+    assert code == 2
+    assert "no such experiment" in err
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    code, _, err = run("reproduce", "reconstruction-fig7", "--data", str(empty), "--out", str(tmp_path), "--quiet")
+    assert code == 2
+    assert "mnist" in err
+    assert "LEAKCORE_DATA" in err
+
+
+def test_reproduce_prints_the_papers_numbers_beside_ours(tmp_path: Path) -> None:
+    code, out, _ = run("reproduce", "reconstruction-fig11", "--out", str(tmp_path), "--quiet")
+    assert code == 0
+    assert "stated" in out
+    assert "conclusion" in out
+    assert (tmp_path / "reconstruction-fig11.png").exists()

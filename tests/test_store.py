@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from leakcore.audit._config import AuditConfig
 from leakcore._store import PartialResults, write_atomically
+from leakcore.audit._config import AuditConfig
 
 
 def test_a_piece_is_computed_once_and_found_again(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from leakcore._lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore._progress import progress_bars as progress_bars
     from leakcore.audit._config import AuditConfig as AuditConfig
     from leakcore.audit._doctor import diagnose as diagnose
-    from leakcore._progress import progress_bars as progress_bars
     from leakcore.audit._report import AuditReport as AuditReport
     from leakcore.audit._run import run as run
 

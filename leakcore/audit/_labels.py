@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from leakcore import accounting, bounds, datasets, dpsgd, kernels
+from leakcore._progress import Progress
 from leakcore._results import Assumptions, Result
 from leakcore.attacks import labels as label_attacks
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._format import power
-from leakcore._progress import Progress
 
 if TYPE_CHECKING:
     from leakcore.audit._reconstruction import ReconstructionPoint

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import numpy as np
 
 from leakcore import accounting, attacks, bounds, datasets, dpsgd, numerics
-from leakcore._results import Assumptions, Result
-from leakcore.audit._config import AuditConfig
 from leakcore._progress import Progress
+from leakcore._results import Assumptions, Result
 from leakcore._store import PartialResults
+from leakcore.audit._config import AuditConfig
 
 _PIECE = 256
 """Runs per stored piece: a few seconds of work, the most that an interruption can lose."""

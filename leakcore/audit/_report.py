@@ -9,11 +9,11 @@ from typing import Any
 
 from leakcore import __version__
 from leakcore._results import jsonable
+from leakcore._store import write_atomically
 from leakcore.audit import _findings, _tables
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._labels import LabelStudy
 from leakcore.audit._reconstruction import BoundCurve, ReconstructionPoint
-from leakcore._store import write_atomically
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from leakcore._progress import Progress
+from leakcore._store import PartialResults
 from leakcore.audit import _labels, _reconstruction
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._doctor import environment
-from leakcore._progress import Progress
 from leakcore.audit._report import AuditReport
-from leakcore._store import PartialResults
 
 
 def run(

@@ -37,7 +37,10 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
     jacobian: `(..., N, d)`, row r = dZ_r/dW, that is Cᵀ. gradient: `(..., d)`, or `(..., d, K)` for K right-hand sides;
         the same leading dimensions. NumPy, torch or DLPack; float16, bfloat16, float32 or float64; any strides,
         never copied.
-    rcond: singular values of C up to rcond·(largest) count as zero; default ε·max(N, d), ε of the coarser input type.
+    rcond: singular values of C up to rcond·(largest) count as zero. Default, with ε the spacing of the Jacobian's type
+        at 1: ε·max(N, d) for float64, whose entries and arithmetic both round; max(ε, 2⁻⁵²·max(N, d)) for narrower
+        types, where the arithmetic is float64 and rounded entries move C by about 0.3·ε·‖C‖ if they round
+        independently.
 
     Returns arrays of the caller's kind, float64 from float64, otherwise float32:
     `.residual`: the minimum-norm least-squares solution, the 1/N undone.
@@ -87,7 +90,7 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
             f"shape {jac.shape}"
         )
     epsilon = max(jac.epsilon, grad.epsilon)
-    cut = min(epsilon * max(n, d), 0.5) if rcond is None else _validate.non_negative(rcond=rcond)
+    cut = _default_cut(jac.epsilon, max(n, d)) if rcond is None else _validate.non_negative(rcond=rcond)
     if cut >= 1:
         raise ValueError(f"rcond={rcond!r}: must be in [0, 1)")
 
@@ -136,6 +139,11 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
         error=real_shown(error, *inner),
         rank=shown(rank),
     )
+
+
+def _default_cut(epsilon: float, size: int) -> float:
+    arithmetic = float(np.finfo(np.float64).eps) * size
+    return min(max(epsilon, arithmetic), 0.5)
 
 
 def _position(batch: tuple[int, ...], at: tuple[int, ...], index: int) -> tuple[int, ...]:

@@ -77,7 +77,7 @@ def test_any_system_equals_the_pseudo_inverse(seed, n, d, dtype, layout, other_l
         if defect == "scale":
             jacobian[r] *= 1e-3
     jacobian = jacobian.astype(dtype)
-    rcond = np.finfo(dtype).eps * max(n, d)
+    rcond = max(np.finfo(dtype).eps, np.finfo(np.float64).eps * max(n, d))
     assume(numerical_rank_is_clear(jacobian, rcond))
     gradient = normals(seed + 1, d, *([] if outputs is None else [outputs]), dtype=dtype)
     result = kernels.solve_labels(laid_out(jacobian, layout), laid_out(gradient, other_layout))

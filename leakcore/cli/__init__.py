@@ -8,38 +8,28 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from leakcore import __version__
-
-T = TypeVar("T")
-
-
-class _Failure(click.ClickException):
-    """Input that is bad, or beyond what can be computed reliably, as the library words it."""
-
-    exit_code = 2
-
-
-def _checked(call: Callable[[], T]) -> T:
-    """Run `call`; the library's own complaints become exit code 2 with its message.
-
-    ArithmeticError: a number that would not be reliable (AccuracyError), training that overflowed (FloatingPointError).
-    """
-    try:
-        return call()
-    except (ValueError, TypeError, ImportError, ArithmeticError) as error:
-        raise _Failure(str(error)) from error
+from leakcore.cli._attack import attack
+from leakcore.cli._calibrate import calibrate
+from leakcore.cli._checked import Failure as _Failure
+from leakcore.cli._checked import checked as _checked
+from leakcore.cli._reproduce import reproduce
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__)
 def main() -> None:
     """Measure and bound how much a gradient leaks."""
+
+
+main.add_command(attack)
+main.add_command(calibrate)
+main.add_command(reproduce)
 
 
 @main.command()
@@ -58,7 +48,10 @@ def main() -> None:
 @click.option("--kappa", type=float, help="Prior success probability κ of the attacker, in (0, 1].")
 @click.option("--log-kappa", type=float, help="Natural logarithm of κ, for priors too small for a float.")
 @click.option(
-    "--method", default="auto", show_default=True, help="auto, closed-form, exact, pld, certified or monte-carlo."
+    "--method",
+    default="auto",
+    show_default=True,
+    help="auto, closed-form, exact, pld, certified, importance or monte-carlo.",
 )
 @click.option(
     "--num-samples",
@@ -201,7 +194,7 @@ def audit(
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> None:
     """Time the kernels beside their peers: `python -m bench` of a source checkout, with the same options."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parent.parent.parent
     if not (root / "bench" / "__main__.py").exists():
         raise _Failure("the benchmark is not in the wheel: run `make bench` in a checkout of the repository")
     sys.exit(subprocess.run([sys.executable, "-m", "bench", *arguments], cwd=root, check=False).returncode)
@@ -221,7 +214,3 @@ def doctor(as_json: bool) -> None:
     for name, value in facts.items():
         shown = ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
         click.echo(f"{name:<{width}}  {shown}")
-
-
-if __name__ == "__main__":
-    main()
