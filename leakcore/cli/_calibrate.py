@@ -1,0 +1,61 @@
+"""`leakcore calibrate`: noise for a wanted limit on reconstruction."""
+
+from __future__ import annotations
+
+import click
+
+from leakcore.cli._checked import checked
+
+
+@click.command()
+@click.option("--target-success", type=float, required=True, metavar="γ", help="Success that no attack may exceed.")
+@click.option("--prior", type=int, help="Uniform prior over N candidates: κ = 1/N.", metavar="N")
+@click.option("--kappa", type=float, help="Prior success probability κ of the attacker, in (0, 1].")
+@click.option("--log-kappa", type=float, help="Natural logarithm of κ, for priors too small for a float.")
+@click.option("--sample-rate", type=float, required=True, metavar="q")
+@click.option("--steps", type=int, required=True, metavar="T")
+@click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of the comparison with ε-calibration.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+def calibrate(
+    target_success: float,
+    prior: int | None,
+    kappa: float | None,
+    log_kappa: float | None,
+    sample_rate: float,
+    steps: int,
+    delta: float,
+    as_json: bool,
+) -> None:
+    """Find the least noise that keeps reconstruction success at or below γ.
+
+    Example: leakcore calibrate --target-success 0.5 --prior 10 --sample-rate 1 --steps 100
+    """
+    from leakcore import bounds
+
+    given = [n for n, v in (("--prior", prior), ("--kappa", kappa), ("--log-kappa", log_kappa)) if v is not None]
+    if len(given) != 1:
+        raise click.UsageError(
+            f"give exactly one of --prior, --kappa, --log-kappa (given: {', '.join(given) or 'none'})"
+        )
+    if prior is not None:
+        if prior < 1:
+            raise click.UsageError(f"--prior {prior}: must be an integer of at least 1")
+        kappa = 1.0 / prior
+    result = checked(
+        lambda: bounds.calibrate_noise(
+            target_success, kappa=kappa, log_kappa=log_kappa, sample_rate=sample_rate, steps=steps, delta=delta
+        )
+    )
+    if as_json:
+        click.echo(result.to_json(indent=2))
+        return
+    click.echo(f"noise multiplier  {float(result.value):.6g}  (no attack succeeds with more than {target_success:g})")
+    click.echo(f"success bound     {result.success:.6g} at that noise")
+    click.echo(
+        f"by ε instead      {result.epsilon_noise_multiplier:.6g}  (ε = {result.epsilon:.4g} at δ = {delta:g} "
+        f"implies the "
+        "same limit)"
+    )
+    click.echo(f"less noise by     {result.savings:.3g} times")
+    click.echo(f"attacker          {result.assumptions.attacker}")
+    click.echo(f"source            {result.provenance}")

@@ -1,0 +1,50 @@
+"""`leakcore reproduce`: the papers' figures and tables."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from leakcore.cli._checked import checked
+
+
+@click.command()
+@click.argument("name")
+@click.option("--scale", type=click.Choice(["quick", "paper"]), default="quick", show_default=True)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("leakcore-figures"), show_default=True
+)
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets; else LEAKCORE_DATA.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress bars.")
+def reproduce(name: str, scale: str, out: Path, data: Path | None, seed: int, as_json: bool, quiet: bool) -> None:
+    """Reproduce figure or table NAME; `list` shows the names.
+
+    Writes OUT/NAME.json, .png and .svg. Interrupted, it goes on where it stopped when called again.
+    """
+    from leakcore import experiments
+    from leakcore._progress import progress_bars
+
+    if name == "list":
+        for key in experiments.names():
+            found = experiments.find(key)
+            needs = f"  [{', '.join(found.needs)}]" if found.needs else ""
+            click.echo(f"{key:<24} {found.title}{needs}")
+        return
+    try:
+        result = checked(
+            lambda: experiments.run(
+                name, scale=scale, seed=seed, data=data, out=out, progress=None if quiet else progress_bars()
+            )
+        )
+    except KeyboardInterrupt:
+        click.echo("Interrupted: nothing half-written; the same command goes on from here.", err=True)
+        sys.exit(130)
+    if as_json:
+        click.echo(result.to_json(indent=2))
+        return
+    click.echo(result.to_text())
+    click.echo(f"\n{out / name}.png\n{out / name}.json")

@@ -1,0 +1,115 @@
+"""How a result looks: one style for every figure, so that a colour means the same thing everywhere."""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore.experiments._result import ExperimentResult, Panel, Pictures, Series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_LINES: dict[str, dict[str, Any]] = {
+    "bound": {"color": "#b3261e", "lw": 2.2},
+    "rdp": {"color": "#d98a86", "ls": "--", "lw": 1.6},
+    "orthogonal": {"color": "#5f6b7a", "ls": "-.", "lw": 1.5},
+    "simplex": {"color": "#8d6bb0", "ls": ":", "lw": 1.7},
+    "baseline": {"color": "#8a8f98", "ls": "--", "lw": 1.3},
+    "chance": {"color": "#1f2430", "ls": ":", "lw": 1.0},
+    "attack": {"color": "#0b57a4", "marker": "o", "ms": 5, "lw": 1.0, "capsize": 3},
+    "attack-2": {"color": "#1b8a5a", "marker": "s", "ms": 5, "lw": 1.0, "capsize": 3},
+    "attack-3": {"color": "#c77700", "marker": "^", "ms": 5.5, "lw": 1.0, "capsize": 3},
+}
+ROLES = tuple(_LINES)
+_COLUMNS = 3
+
+
+def draw(result: ExperimentResult) -> tuple[bytes, str]:
+    """(PNG, SVG) of all panels and pictures, with the conclusion as caption."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    style: Any = {"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 9.5, "axes.titlesize": 10}
+    with matplotlib.rc_context(style):
+        rows = math.ceil(len(result.panels) / _COLUMNS)
+        columns = min(_COLUMNS, max(len(result.panels), 1))
+        heights = ([3.5] * rows) + [0.35 + 0.95 * len(p.row_names) for p in result.pictures]
+        width = max(4.6 * columns, 7.0)
+        caption = textwrap.fill(result.conclusion, int(width * 13))
+        title = textwrap.fill(f"{result.name}: {result.title}", int(width * 10))
+        text = 0.21 * (caption.count("\n") + 1) + 0.3
+        head = 0.22 * (title.count("\n") + 1) + 0.15
+        figure = Figure(figsize=(width, sum(heights) + text + head), layout="constrained")
+        FigureCanvasAgg(figure)
+        figure.suptitle(title, fontsize=12, fontweight="bold")
+        figure.supxlabel(caption, fontsize=9.5, x=0.02, ha="left")
+        grid: Any = figure.subfigures(len(heights) or 1, 1, height_ratios=heights or [1])
+        parts = np.atleast_1d(grid)
+        for row in range(rows):
+            axes = np.atleast_1d(parts[row].subplots(1, columns))
+            for place, ax in enumerate(axes):
+                index = row * _COLUMNS + place
+                if index < len(result.panels):
+                    _panel(figure, ax, result.panels[index])
+                else:
+                    ax.set_axis_off()
+        for part, pictures in zip(parts[rows:], result.pictures, strict=False):
+            _pictures(part, pictures)
+        png, svg = io.BytesIO(), io.StringIO()
+        figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
+        figure.savefig(svg, format="svg", metadata={"Date": None})
+    return png.getvalue(), svg.getvalue()
+
+
+def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
+    for series in panel.series:
+        _series(figure, axes, panel, series)
+    if panel.log_x:
+        axes.set_xscale("log")
+    if panel.log_y:
+        axes.set_yscale("log")
+    if panel.y_range is not None:
+        axes.set_ylim(*panel.y_range)
+    axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
+    axes.grid(alpha=0.25, lw=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if any(s.colour is None for s in panel.series):
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _series(figure: Figure, axes: Axes, panel: Panel, series: Series) -> None:
+    style = dict(_LINES[series.role])
+    if series.colour is not None:
+        points = axes.scatter(series.x, series.y, c=series.colour, cmap="viridis", s=34)
+        axes.plot(series.x, series.y, color="#b9bec6", lw=0.8, zorder=0)
+        figure.colorbar(points, ax=axes, label=panel.colour_label or "")
+        return
+    if "capsize" not in style:
+        axes.plot(series.x, series.y, label=series.name, **style)
+        return
+    error = None
+    if series.low is not None and series.high is not None:
+        error = np.maximum([series.y - series.low, series.high - series.y], 0.0)
+    axes.errorbar(series.x, series.y, yerr=error, label=series.name, **style)
+
+
+def _pictures(part: Any, pictures: Pictures) -> None:
+    rows, columns = pictures.images.shape[:2]
+    part.suptitle(pictures.title, fontsize=10)
+    axes = part.subplots(rows, columns, squeeze=False)
+    for i in range(rows):
+        for j in range(columns):
+            ax = axes[i][j]
+            ax.imshow(pictures.images[i, j], cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            ax.set(xticks=[], yticks=[])
+            if j == 0:
+                ax.set_ylabel(pictures.row_names[i], rotation=0, ha="right", va="center", fontsize=8)
+            if i == 0 and pictures.column_names:
+                ax.set_title(pictures.column_names[j], fontsize=8)

@@ -1,0 +1,70 @@
+"""Run an experiment by name, keep finished pieces, write its figure and numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from leakcore import __version__
+from leakcore import _validate as check
+from leakcore._progress import Progress
+from leakcore._store import PartialResults, write_atomically
+from leakcore.experiments._context import SCALES, Context
+from leakcore.experiments._registry import find
+from leakcore.experiments._result import ExperimentResult
+
+
+def run(
+    name: str,
+    *,
+    scale: str = "quick",
+    seed: int = 0,
+    data: str | Path | None = None,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> ExperimentResult:
+    """Reproduce a figure or table of Hayes, Mahloujifar and Balle (2023).
+
+    Args:
+        name: one of `names()`. scale: "quick" (minutes on two cores), "paper" (the paper's sizes) or "tiny"
+        (seconds, too
+            few runs to conclude from). seed: of everything random.
+        data: folder of data sets; None: `LEAKCORE_DATA`, then the user's cache. Nothing is downloaded.
+        out: folder for NAME.json, NAME.png and NAME.svg, each written atomically when all is done. Until then finished
+            pieces are kept in out/partial, bound to this experiment, scale, seed and release, and a later call goes on
+            from them. None: write nothing.
+        progress: called as progress(task, done, total).
+
+    Returns an `ExperimentResult`, equal whether or not the run was interrupted.
+    Raises ValueError that names argument, value and what is allowed; FileNotFoundError for a data set that is not
+    there.
+    """
+    experiment = find(name)
+    size = check.one_of(*SCALES, scale=scale)
+    start = check.seed(seed=seed)
+    folder = None if out is None else Path(out)
+    where = None if data is None else Path(data)
+    if where is not None and not where.is_dir():
+        raise ValueError(f"data={str(data)!r}: must be a folder that holds the data sets")
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"out={str(folder)!r}: cannot be written ({error.strerror})") from error
+    bound_to = json.dumps([name, size, start, str(where), __version__])
+    digest = hashlib.sha256(bound_to.encode()).hexdigest()
+    pieces = PartialResults(None if folder is None else folder / "partial", digest)
+    context = Context(
+        scale=size, seed=start, data=where, pieces=pieces, progress=progress or (lambda task, done, total: None)
+    )
+    result = experiment.load()(experiment, context)
+    if folder is not None:
+        from leakcore.experiments._draw import draw
+
+        png, svg = draw(result)
+        write_atomically(folder / f"{name}.png", png)
+        write_atomically(folder / f"{name}.svg", svg)
+        write_atomically(folder / f"{name}.json", result.to_json(indent=2) + "\n")
+        pieces.remove()
+    return result

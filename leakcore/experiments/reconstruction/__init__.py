@@ -1,0 +1,1 @@
+"""Bounding Training Data Reconstruction in DP-SGD (Hayes, Mahloujifar and Balle, 2023), figure by figure."""

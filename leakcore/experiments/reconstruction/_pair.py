@@ -1,0 +1,39 @@
+"""The gradient attack over ε on both image sets: what Figures 1, 6 and 12 share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from leakcore.experiments._context import Context
+from leakcore.experiments.reconstruction import _data, _games, _oblivious
+
+
+def settings(context: Context) -> Iterator[tuple[str, _data.Split, tuple[int, ...], float]]:
+    """(name, split, hidden layers, C) of MNIST and CIFAR-10 as in Table 1 of the text."""
+    yield "MNIST", _data.mnist(context, context.pick(tiny=49, quick=999, paper=999)), (10,), 0.1
+    yield "CIFAR-10", _data.cifar10(context, context.pick(tiny=49, quick=499, paper=499)), (), 1.0
+
+
+def attacked(
+    context: Context,
+    split: _data.Split,
+    hidden: tuple[int, ...],
+    clip: float,
+    epsilons: tuple[float, ...],
+    targets: int,
+) -> list[_oblivious.Found]:
+    """The reconstructions at each ε."""
+    return [
+        _oblivious.attack(
+            context,
+            split,
+            setting(epsilon, hidden, clip),
+            targets=targets,
+        )
+        for epsilon in epsilons
+    ]
+
+
+def setting(epsilon: float, hidden: tuple[int, ...], clip: float) -> _games.Setting:
+    """The initial parameters are fixed, as the model-based attack needs them."""
+    return _games.Setting(epsilon=epsilon, hidden=hidden, max_grad_norm=clip, initialisation="fixed")

@@ -1,0 +1,63 @@
+"""Figure 13: clipping norms of 0.1 and 1."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from leakcore.experiments._context import Context
+from leakcore.experiments._registry import Experiment
+from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.reconstruction import _data, _games, _report
+
+
+def run(experiment: Experiment, context: Context) -> ExperimentResult:
+    """Success and the mean norm of the candidates' clipped gradients at both clipping norms."""
+    epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
+    runs = context.pick(tiny=32, quick=512, paper=10_000)
+    split = _data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    stated, drawn, norms, rates = [], [], [], {}
+    printed = {(1.0, 1.0): "0.9", (1.0, 40.0): "0.5"}
+    for clip, role in ((0.1, "attack"), (1.0, "attack-2")):
+        games, mean = [], []
+        for epsilon in epsilons:
+            setting = _games.Setting(epsilon=epsilon, max_grad_norm=clip)
+            game = _games.play(
+                context, split, setting, prior_size=10, runs=runs, task=f"C = {clip:g}, ε = {epsilon:g}"
+            )["sum"]
+            games.append(game)
+            rates[clip, epsilon] = float(game.value)
+            mean.append(_mean_norm(context, split, setting))
+            stated.append(_games.gap(context, setting, game, "tight" if clip < 1 else "larger gap"))
+            stated.append(
+                Stated(what=f"ε = {epsilon:g}, C = {clip:g}: mean norm of clipped gradients",
+                       paper=printed.get((clip, epsilon), "0.1" if clip < 1 else "between 0.9 and 0.5"), ours=mean[-1],
+                       comment="of candidates, over all steps of 32 runs")
+            )  # fmt: skip
+        drawn.append(_games.series(f"prior-aware attack, C = {clip:g}", role, epsilons, games))
+        norms.append(Series(name=f"C = {clip:g}", role=role, x=np.array(epsilons), y=np.array(mean)))
+    panels = [
+        Panel(title="gradient norm after clipping", x_label=_games.EPSILON, y_label="mean norm", series=tuple(norms),
+              log_x=True, y_range=(0.0, 1.1)),
+        _games.panel(context, "success", epsilons, 10, tuple(drawn)),
+    ]  # fmt: skip
+    return _report.report(
+        experiment, context,
+        conclusion="Success at C = 0.1 minus success at C = 1: "
+        + ", ".join(f"{rates[0.1, e] - rates[1.0, e]:+.3f} (ε = {e:g})" for e in epsilons)
+        + ". Gradients shorter than C are weaker signals than the bound allows for.",
+        stated=stated, panels=panels, splits=[split], setting=setting, runs=runs,
+    )  # fmt: skip
+
+
+def _mean_norm(context: Context, split: _data.Split, setting: _games.Setting) -> float:
+    def measure() -> dict[str, float]:
+        trained = _games.ensemble(context, split, setting).run(
+            split.known_features, split.known_labels, runs=32, extra_features=split.pool_features[:1],
+            extra_labels=split.pool_labels[:1], candidate_features=split.pool_features[:100],
+            candidate_labels=split.pool_labels[:100],
+        )  # fmt: skip
+        assert trained.norms is not None
+        return {"norm": float(trained.norms.mean(dtype=np.float64))}
+
+    name = f"norm-{setting.max_grad_norm:g}-{setting.epsilon:g}"
+    return float(context.pieces.get_or_run(name, measure)["norm"])
