@@ -73,6 +73,7 @@ def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
         _series(figure, axes, panel, series)
     if panel.log_x:
         axes.set_xscale("log")
+        _label_points(axes, panel)
     if panel.log_y:
         axes.set_yscale("log")
     if panel.y_range is not None:
@@ -81,7 +82,15 @@ def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
     axes.grid(alpha=0.25, lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if any(s.colour is None for s in panel.series):
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(fontsize=7.5, framealpha=0.8, edgecolor="none", loc="best")
+
+
+def _label_points(axes: Axes, panel: Panel) -> None:
+    """Ticks where attacks were played: a power of ten says less than the ε itself."""
+    at = sorted({float(v) for s in panel.series if "capsize" in _LINES[s.role] for v in s.x})
+    if at:
+        axes.set_xticks(at, [f"{v:g}" for v in at])
+        axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
 
 
 def _series(figure: Figure, axes: Axes, panel: Panel, series: Series) -> None:

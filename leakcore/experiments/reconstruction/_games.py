@@ -15,7 +15,6 @@ from leakcore.experiments.reconstruction import _mechanism
 from leakcore.experiments.reconstruction._data import Split
 
 _PIECE = 256
-_SWEEP = (1.0, 10.0, 100.0)
 SUCCESS = "probability of naming the target"
 EPSILON = "ε at δ = 1e-5"
 

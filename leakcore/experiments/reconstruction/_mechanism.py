@@ -12,7 +12,7 @@ from leakcore.experiments._result import Series
 
 DELTA = 1e-5
 """δ of every experiment of the paper (Appendix A)."""
-CALIBRATED = "σ is calibrated to ε at δ = 1e-5, add/remove, by the exact accountant; PLD gives the same to 1e-4"
+CALIBRATED = "σ is calibrated to ε at δ = 1e-5, add/remove, by the exact accountant"
 
 
 def noise_for(context: Context, epsilon: float, sample_rate: float, steps: int) -> float:
