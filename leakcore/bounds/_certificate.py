@@ -43,13 +43,15 @@ class Pair(Protocol):
 class MixturePair:
     """Poisson-sampled Gaussian steps, drawn by the native kernel.
 
-    dominates: whether it is proved to dominate the mechanism that it stands for.
+    dominates: whether it is proved to dominate the mechanism that it stands for. device: where it is sampled; the
+    samples are the same, so it is no part of the fingerprint.
     """
 
     noise_multiplier: np.ndarray | float
     sample_rate: np.ndarray | float
     steps: int
     dominates: bool = True
+    device: str | None = None
 
     def fingerprint(self) -> str:
         """Equal for equal pairs only, but for a chance of 2⁻²⁵⁶."""
@@ -60,8 +62,9 @@ class MixturePair:
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
         """See `Pair`."""
         from leakcore import kernels
+        from leakcore.kernels import _place
 
-        return np.asarray(
+        return _place.to_numpy(
             kernels.mixture_log_ratio(
                 num_samples,
                 noise_multiplier=self.noise_multiplier,
@@ -70,6 +73,7 @@ class MixturePair:
                 under=under,
                 seed=seed,
                 first_sample=first_sample,
+                like=_place.anchor(self.device),
             )
         )
 

@@ -70,13 +70,13 @@ def reconstruction(
         limits then hold for all sample sizes at once (Ville's inequality), a few per cent wider.
     resume: of "certified": the `state` of an earlier result with the same mechanism, κ, seed and confidence; goes on
         up to num_samples in all. The answer is that of one run, to the bit (if the first had num_samples ≥ 200,000).
-    device: None or "cpu". executor: "certified", "importance"; maps shards of samples, the answer is
+    device: None or "cpu"; for "monte-carlo" and "certified" also "cuda" or "cuda:N", where the samples are drawn (in
+        torch's or CuPy's memory). executor: "certified", "importance"; maps shards of samples, the answer is
         bit-identical without it.
 
     Returns a `ReconstructionBound`. kind "upper" for all methods but "monte-carlo" ("estimate"); `interval` is the
     numerical error, rounded outward, or for "certified" and "importance" the confidence limits, whose upper end is
-    the value. Values are
-    monotone in κ and in [κ, 1]; κ = 1 gives 1. Deterministic given the seed.
+    the value. Values are monotone in κ and in [κ, 1]; κ = 1 gives 1. Deterministic given the seed.
 
     Raises ValueError or TypeError that names the argument; ImportError when "pld" lacks dp-accounting.
     """
@@ -86,8 +86,7 @@ def reconstruction(
     count = _validate.integer(1, num_samples=num_samples)
     level = _validate.open_probability(confidence=confidence)
     key = _validate.seed(seed=seed)
-    if device not in (None, "cpu"):
-        raise ValueError(f"device={device!r}: must be None or 'cpu'")
+    _check_device(device, name)
     if under is not None and name != "monte-carlo":
         raise ValueError(f"under={under!r}: only method='monte-carlo' takes it, not {name!r}")
     if executor is not None and name not in ("certified", "importance"):
@@ -96,9 +95,9 @@ def reconstruction(
         raise ValueError(f"width={width!r}, resume: only method='certified' takes them, not {name!r}")
     if name == "monte-carlo":
         side = _validate.one_of("alternative", "null", under="alternative" if under is None else under)
-        return _monte_carlo(mechanism, prior, count, key, side)
+        return _monte_carlo(mechanism, prior, count, key, side, device)
     if name == "certified":
-        return _certified(mechanism, prior, count, level, key, executor, width, resume)
+        return _certified(mechanism, prior, count, level, key, executor, width, resume, device)
     if name == "importance":
         return _importance(mechanism, prior, count, level, key, executor)
     try:
@@ -131,11 +130,10 @@ def reconstruction_of(
     adjacency: the neighbouring relation that the pair stands for, None when it stands for none.
     The rest as in `reconstruction` with method "certified".
 
-    dominates: whether it is proved that the pair dominates the mechanism it stands for, so that no attack does better.
-        True: kind "upper". False: kind "estimate", although the limits of the pair's own B_κ hold. None: the pair's
-        attribute `dominates`, False where it has none. Nothing
-        is proved for shuffled batches, nor for measured per-step norms, which are adaptive. Fixed-size batches need
-        adjacency="replace": a record is swapped, and two clipped gradients are up to 2C apart.
+    dominates: whether the pair may stand for a mechanism. True: kind "upper". False: kind "estimate", although the
+        limits of the pair's own B_κ hold; so for shuffled batches, whose dominating pair nobody has proved, and for
+        measured per-step norms, which are adaptive. None: the pair's attribute `dominates`, True where it has none.
+        Fixed-size batches need adjacency="replace": a record is swapped, and two clipped gradients are up to 2C apart.
 
     It certifies B_κ of the pair. That no attack on some mechanism does better is a theorem about that mechanism, which
     is the caller's to prove.
@@ -150,13 +148,13 @@ def reconstruction_of(
     level = _validate.open_probability(confidence=confidence)
     key = _validate.seed(seed=seed)
     relation = None if adjacency is None else parse_adjacency(adjacency)
-    proved = bool(getattr(pair, "dominates", False)) if dominates is None else dominates
+    proved = bool(getattr(pair, "dominates", True)) if dominates is None else dominates
     limits = _certify(pair, prior, count, level, key, executor, width, resume)
     proof = (
-        "bounds attacks on a mechanism because the pair dominates it: the caller's theorem"
+        "bounds attacks on a mechanism only if the pair dominates it: the caller's theorem"
         if proved
-        else "bounds attacks on a mechanism only if the pair dominates it, the caller's theorem, which is not claimed: "
-        "an estimate; the limits are those of the pair itself"
+        else "an estimate where attacks on a mechanism are concerned: that the pair dominates it is not claimed; the "
+        "limits are those of the pair itself"
     )
     return ReconstructionBound(
         kind="upper" if proved else "estimate",
@@ -261,10 +259,12 @@ def _deterministic(mechanism: Mechanism, prior: Kappa, name: str) -> Reconstruct
     )
 
 
-def _monte_carlo(mechanism: Mechanism, prior: Kappa, count: int, seed: int, under: str) -> ReconstructionBound:
+def _monte_carlo(
+    mechanism: Mechanism, prior: Kappa, count: int, seed: int, under: str, device: str | None
+) -> ReconstructionBound:
     from leakcore.bounds._monte_carlo import estimate
 
-    found = estimate(_pair(mechanism), prior.log, num_samples=count, under=under, seed=seed)
+    found = estimate(_pair(mechanism, device), prior.log, num_samples=count, under=under, seed=seed)
     which = "Algorithm 1, erratum E1" if under == "null" else "equation (3) in dual form, samples of mu"
     return ReconstructionBound(
         kind="estimate",
@@ -290,8 +290,9 @@ def _certified(
     executor: Executor | None,
     width: float | None,
     resume: dict[str, Any] | None,
+    device: str | None,
 ) -> ReconstructionBound:
-    limits = _certify(_pair(mechanism), prior, count, confidence, seed, executor, width, resume)
+    limits = _certify(_pair(mechanism, device), prior, count, confidence, seed, executor, width, resume)
     rest = limits.num_samples - limits.num_pilot
     notes: tuple[str, ...] = (f"chosen on a pilot of {limits.num_pilot} samples, certified on the other {rest}",)
     if limits.state is not None:
@@ -340,14 +341,24 @@ def _importance(
     )
 
 
-def _pair(mechanism: Mechanism) -> Any:
+def _check_device(device: Any, method: str) -> None:
+    if device is None or device == "cpu":
+        return
+    from leakcore.kernels import _place
+
+    _place.check(device)
+    if method not in ("monte-carlo", "certified"):
+        raise ValueError(f"device={device!r}: only methods 'monte-carlo' and 'certified' sample on it, not {method!r}")
+
+
+def _pair(mechanism: Mechanism, device: str | None = None) -> Any:
     from leakcore.bounds._certificate import MixturePair
 
     # A step with infinite noise says nothing; the sampler wants finite numbers.
     silent = np.isinf(mechanism.sigma)
     sigma = np.where(silent, 1.0, mechanism.sigma)
     rate = np.where(silent, 0.0, mechanism.rate) if silent.any() else mechanism.rate
-    return MixturePair(_plain(sigma), _plain(rate), mechanism.steps)
+    return MixturePair(_plain(sigma), _plain(rate), mechanism.steps, device=device)
 
 
 def _plain(array: np.ndarray) -> Any:
