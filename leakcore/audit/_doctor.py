@@ -21,6 +21,8 @@ _PEERS = {
     "dp-accounting": "methods 'pld' and 'rdp' need it (pip install leakcore[accounting])",
 }
 
+_ON_CUDA = ("clip_and_noise", "clip_scores", "solve_labels", "mixture_log_ratio", "mixture_tail")
+
 
 def _version(name: str) -> str | None:
     try:
@@ -38,7 +40,9 @@ def diagnose() -> dict[str, Any]:
         "python": f"{sys.version.split()[0]} ({sys.executable})",
         "machine": f"{platform.machine()}, {os.cpu_count()} logical processors, {platform.platform()}",
     }
-    facts.update({f"native {key}": value for key, value in kernels.build_info().items()})
+    info = kernels.build_info()
+    facts.update({f"native {key}": value for key, value in info.items()})
+    facts["CUDA kernels for"] = list(_ON_CUDA) if info["cuda"] else "nothing: this build has none"
     missing = []
     for name, consequence in _PEERS.items():
         version = _version(name)

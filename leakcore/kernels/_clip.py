@@ -64,7 +64,8 @@ def clip_and_noise(
         are computed all the same.
     out: where to put the sum (float64 for float64 gradients, else float32); a sequence for a sequence.
     check_finite: True (the default on the CPU) raises before anything is written if a row that counts has a NaN, an
-        infinity, or a norm beyond float64. With False such a row makes the sum NaN.
+        infinity, or a norm beyond float64. With False such a row makes the sum NaN. On a CUDA device the default is
+        False; True waits for the stream and raises when the sum has been written.
 
     Returns `.sum`: `(D,)`, `(runs, D)` or a list of arrays shaped like the parameters; `.norms`: `(B,)` or `(runs, B)`.
     float64 from float64, otherwise float32; accumulated in float64 and rounded once. An empty batch gives pure noise
@@ -245,7 +246,8 @@ def clip_scores(grads: Any, observed: Any, max_grad_norm: float, *, check_finite
         `(runs, n, D)` with `(runs, M, D)`, or `(runs, D)` for one observation each. NumPy, torch or DLPack from the
         same library; float16, bfloat16, float32 or float64; any strides, never copied.
     max_grad_norm: C in (0, ∞).
-    check_finite: True (the default on the CPU) raises for a row of either array that is not finite.
+    check_finite: True (the default on the CPU) raises for a row of either array that is not finite. On a CUDA device
+        the default is False, since True waits for the stream.
 
     Returns `.dots`: `(M, n)`, or `(n,)` for one observation; `.norms`: `(n,)`, after clipping; with runs, `(runs, …)`.
     float64 if either input is float64, otherwise float32; accumulated in float64 and rounded once. The bits do not
