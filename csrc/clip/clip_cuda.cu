@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "clip/clip.h"
-#include "clip/rows_cuda.cuh"
+#include "core/rows.cuh"
 #include "core/normal.h"
 #include "core/streams.h"
 

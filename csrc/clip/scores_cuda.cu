@@ -1,7 +1,7 @@
 // clip_scores on CUDA, the gradients read once: a warp takes four rows of a segment of columns, so that an observation
 // fetched from the cache serves all four; then a warp per row adds its segments.
 #include "clip/clip.h"
-#include "clip/rows_cuda.cuh"
+#include "core/rows.cuh"
 
 namespace leakcore {
 namespace {

@@ -61,4 +61,20 @@ LEAKCORE_HD double input_error(double n, double unit) {
   return (20.0 + 2.0 * sqrt(n)) * unit;
 }
 
+// The routes by orthogonal factors (pinv_cpu.cpp, jacobi_cuda.cuh), for which conditions and norms are Frobenius's.
+//
+// A label counts as determined only if its row of the null space is at most this: beyond 1e-3 the label moves visibly
+// while the gradient stays. What is below enters the error bound in full.
+LEAKCORE_HD double null_limit(double rcond, double condition) {
+  const double limit = rcond * condition;
+  return limit < 1e-3 ? limit : 1e-3;
+}
+
+// As normal_error, for a backward stable factorisation: `weight` = Σ ‖c_r‖·|e_r|.
+LEAKCORE_HD double residual_error(double n, double d, double unit, double condition, double spread, double weight,
+                                  double outside) {
+  const double input = input_error(n, unit), own = (20.0 + sqrt(n * d)) * kPinvUnit;
+  return input * spread + own * weight + (input + own) * condition * outside;
+}
+
 }  // namespace leakcore

@@ -21,12 +21,6 @@
 namespace leakcore {
 namespace {
 
-constexpr double kUnit = 1.1102230246251565e-16;  // unit roundoff of double
-
-// A label counts as determined only if its row of the null space is at most this: beyond it the label moves visibly
-// while the gradient stays. What is below enters the error bound in full.
-constexpr double kNullLimit = 1e-3;
-
 double largest_magnitude(const double* x, int64_t count, bool* finite) {
   double largest = 0.0;
   for (int64_t i = 0; i < count; ++i) {
@@ -89,7 +83,7 @@ class Problem {
     std::vector<double> left = column_norm_;
     // What is left may be dropped only once it is rounding, however large the caller's cut: dropping more would solve a
     // neighbouring system.
-    const double rounding = 8.0 * static_cast<double>(std::max(n_, d_)) * kUnit;
+    const double rounding = 8.0 * static_cast<double>(std::max(n_, d_)) * kPinvUnit;
     const double cut = std::min(args_.rcond, rounding) * (n_ ? *std::max_element(left.begin(), left.end()) : 0.0);
     const int64_t most = std::min(n_, d_);
     for (steps_ = 0; steps_ < most; ++steps_) {
@@ -215,21 +209,20 @@ class Problem {
     const std::vector<double> spread = spreads(e);
     const double condition = inverse_norm_ * norm_;
     // Residuals of a cross-entropy lie in [-1, 1], so what the null space can move is at most its row times sqrt(N).
-    const double null_limit = std::min(args_.rcond * condition, kNullLimit);
+    const double limit = null_limit(args_.rcond, condition);
     const double count = static_cast<double>(n_), length = static_cast<double>(d_);
-    const double input = (20.0 + 2.0 * std::sqrt(count)) * args_.unit;
-    const double own = (20.0 + std::sqrt(count * length)) * kUnit;
     std::vector<char> determined(static_cast<size_t>(n_));
     for (int64_t r = 0; r < n_; ++r) {
       const size_t i = static_cast<size_t>(r);
-      determined[i] = null[i] <= null_limit && column_norm_[i] > 0.0;
+      determined[i] = null[i] <= limit && column_norm_[i] > 0.0;
       args_.identifiable[index_ * n_ + r] = static_cast<uint8_t>(determined[i]);
     }
     for (int64_t o = 0; o < outputs_; ++o) {
       double weight = 0.0;
       for (int64_t r = 0; r < n_; ++r) weight += column_norm_[static_cast<size_t>(r)] * std::abs(e.at(r, o));
       const double outside = norm2(b_.col(o) + k, d_ - k);
-      const double scale = input * spread[static_cast<size_t>(o)] + own * weight + (input + own) * condition * outside;
+      const double scale =
+          residual_error(count, length, args_.unit, condition, spread[static_cast<size_t>(o)], weight, outside);
       for (int64_t r = 0; r < n_; ++r) {
         const size_t i = static_cast<size_t>(r);
         const int64_t at = (index_ * n_ + r) * outputs_ + o;

@@ -10,6 +10,9 @@ import numpy as np
 from leakcore import _C, _validate
 from leakcore.kernels import _arrays, _threads, _tracing
 
+_BAD_INPUT = {-1: "jacobian", -2: "gradient"}
+"""What a negative rank says of a problem on a CUDA device."""
+
 _Call = tuple[tuple[int, ...], int, _arrays.View, _arrays.View]
 
 
@@ -28,7 +31,9 @@ class LabelSolution:
     rank: Any
 
 
-def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) -> LabelSolution:
+def solve_labels(
+    jacobian: Any, gradient: Any, *, rcond: float | None = None, check_finite: bool | None = None
+) -> LabelSolution:
     """e = N·C⁺·(dL/dW): the residuals p − y behind an averaged gradient (Yuan et al., Algorithms 1, 3 and 4).
 
     dL/dW = (1/N)·C·e, where column r of C is dZ_r/dW. A label is 1 where its residual is negative (binary), or the
@@ -41,6 +46,9 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
         at 1: ε·max(N, d) for float64, whose entries and arithmetic both round; max(ε, 2⁻⁵²·max(N, d)) for narrower
         types, where the arithmetic is float64 and rounded entries move C by about 0.3·ε·‖C‖ if they round
         independently.
+    check_finite: input that is not finite raises on the CPU, always. On a CUDA device it raises only if this is True,
+        which waits for the stream; otherwise such a problem has NaN residuals, infinite errors, nothing identifiable
+        and a negative rank (−1: the Jacobian is to blame, −2: the gradient).
 
     Returns arrays of the caller's kind, float64 from float64, otherwise float32:
     `.residual`: the minimum-norm least-squares solution, the 1/N undone.
@@ -121,8 +129,12 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
         )
         if bad is not None:
             index, what = bad
-            where = "" if not batch else f"[{', '.join(map(str, _position(batch, at, index)))}]"
-            raise ValueError(f"{kernel}: {what}{where} has a NaN or an infinity: must be finite")
+            raise _not_finite(kernel, what, batch, _position(batch, at, index))
+    if check_finite and library.place is not _arrays.CPU:
+        found = library.to_host(rank)
+        if (found < 0).any():
+            first = np.unravel_index(int(np.argmax(found < 0)), found.shape)
+            raise _not_finite(kernel, _BAD_INPUT[int(found[first])], batch, tuple(map(int, first)))
     dtype = np.result_type(jac.result_dtype, grad.result_dtype)
 
     def shown(values: Any, *inner: int) -> Any:
@@ -139,6 +151,11 @@ def solve_labels(jacobian: Any, gradient: Any, *, rcond: float | None = None) ->
         error=real_shown(error, *inner),
         rank=shown(rank),
     )
+
+
+def _not_finite(kernel: str, what: str, batch: tuple[int, ...], position: tuple[int, ...]) -> ValueError:
+    where = "" if not batch else f"[{', '.join(map(str, position))}]"
+    return ValueError(f"{kernel}: {what}{where} has a NaN or an infinity: must be finite")
 
 
 def _default_cut(epsilon: float, size: int) -> float:

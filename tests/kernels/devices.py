@@ -141,7 +141,7 @@ def _through(name, function):
         lead = _FIRST.get(name, 0)
         args = [to_device(a) if k < lead else a for k, a in enumerate(args)]
         given = {k: to_device(v) if k in _ON_DEVICE[name] else v for k, v in kwargs.items()}
-        if name.startswith("clip"):
+        if name.startswith(("clip", "solve")):
             given.setdefault("check_finite", True)
         if name.startswith("mixture"):
             given.setdefault("like", to_device(np.zeros(1)))
