@@ -6,7 +6,8 @@ follows header dependencies and does nothing in a quarter of a second when nothi
 Environment:
   LEAKCORE_CUDA=auto|0|1    auto (default): CUDA kernels when nvcc and the static runtime are found; 1: an error if not
   LEAKCORE_CUDA=emulate     for tests: the CUDA kernels compiled for the CPU (csrc/emulation), into build/emulated-*
-  LEAKCORE_CUDA_ARCHS       e.g. "80 90": compute capabilities to compile for (default: all of 75…120 that nvcc knows)
+  LEAKCORE_CUDA_ARCHS       e.g. "80 90": compute capabilities to compile for (default: all of 75…120 known to nvcc for
+                            a wheel; for a build in the tree those of the GPUs at hand, else the oldest and its PTX)
   CUDA_HOME, CUDA_PATH      where to look for CUDA first
   CXX, CXXFLAGS, LDFLAGS    host compiler and extra flags, appended to ours
   LEAKCORE_SANITIZE=1       AddressSanitizer and UndefinedBehaviorSanitizer, for the sanitizer test run
@@ -60,12 +61,27 @@ class Cuda:
     def __init__(self, home: pathlib.Path, libdir: pathlib.Path) -> None:
         self.home, self.libdir, self.nvcc = home, libdir, home / "bin" / "nvcc"
 
-    def archs(self) -> list[str]:
+    def archs(self, in_tree: bool) -> list[str]:
         chosen = os.environ.get("LEAKCORE_CUDA_ARCHS", "").replace(",", " ").replace(";", " ").split()
         if chosen:
             return [arch.replace(".", "") for arch in chosen]
         known = subprocess.run([self.nvcc, "--list-gpu-arch"], check=True, capture_output=True, text=True).stdout
-        return [arch for arch in CUDA_ARCHS if f"compute_{arch}" in known.split()]
+        every = [arch for arch in CUDA_ARCHS if f"compute_{arch}" in known.split()]
+        if not in_tree:
+            return every
+        # Built for this machine: its own GPUs; without one, the oldest, whose PTX newer ones compile at first use.
+        here = [arch for arch in local_gpus() if f"compute_{arch}" in known.split()]
+        return here or every[:1]
+
+
+def local_gpus() -> list[str]:
+    """Compute capabilities of the GPUs at hand, ascending; none without a driver."""
+    query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(query, check=True, capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return sorted({line.strip().replace(".", "") for line in found.splitlines() if line.strip()}, key=int)
 
 
 def find_cuda() -> Cuda | None:
@@ -151,7 +167,7 @@ class NinjaBuild(build_ext):
         from ninja.ninja_syntax import Writer
 
         cxx = shlex.split(os.environ.get("CXX", "")) or ["c++"]
-        archs = cuda.archs() if cuda else ["emulated"] if emulated() else []
+        archs = cuda.archs(self.in_tree) if cuda else ["emulated"] if emulated() else []
         self.write_config(build / "leakcore_build.h", cxx, archs)
         includes = [f"-I{CSRC}", f"-I{build}"]
         python = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_path('include')}"]

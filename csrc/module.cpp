@@ -88,10 +88,6 @@ py::object outcome(const Status& status) {
           kernel +
           ": the arrays are on a CUDA device, but this build of leakcore has no CUDA kernels; rebuild it "
           "with LEAKCORE_CUDA=1 where nvcc is installed, or move the arrays to the CPU");
-    case Code::not_implemented:
-      PyErr_SetString(PyExc_NotImplementedError,
-                      (kernel + ": this version has no CUDA kernel for it yet; move the arrays to the CPU").c_str());
-      throw py::error_already_set();
     case Code::cuda_error:
       throw std::runtime_error(kernel + ": CUDA error: " + status.detail);
   }

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "clip/clip.h"
-#include "core/rows.cuh"
 #include "core/normal.h"
+#include "core/rows.cuh"
 #include "core/streams.h"
 
 namespace leakcore {
@@ -131,14 +131,20 @@ __device__ double one_of(const double* z, int k) {
 
 // The sums of up to N neighbouring columns of a parameter: noise added, rounded and stored.
 template <int N>
-__device__ void finish_columns(const Job& job, const Param& param, int64_t run, int64_t column, int64_t end,
-                               const double* acc) {
+struct Columns {
+  double x[N];
+};
+
+// Not inlined, and arguments by value: it is long, and runs once where the loops before it run for every row.
+template <int N>
+__device__ __noinline__ void finish_columns(Job job, Param param, int64_t run, int64_t column, int64_t end,
+                                            Columns<N> acc) {
   int64_t drawn = -1;
   double z[4] = {};
 #pragma unroll
   for (int k = 0; k < N; ++k) {
     if (column + k >= end) return;
-    double sum = acc[k];
+    double sum = acc.x[k];
     if (job.noise_scale > 0.0 && job.noise_given) {
       const int64_t offset = row_offset(param.noise, run, 0) + column_offset(param.noise, column + k);
       sum += job.noise_scale * load_element(param.noise, offset);
@@ -194,7 +200,10 @@ __global__ void sum_rows(Job job) {
       }
     }
     if (job.splits == 1) {
-      finish_columns<E::kPack>(job, *s.param, run, column, end, acc);
+      Columns<E::kPack> done;
+#pragma unroll
+      for (int k = 0; k < E::kPack; ++k) done.x[k] = acc[k];
+      finish_columns(job, *s.param, run, column, end, done);
       continue;
     }
     double* out = job.partial + (run * job.splits + split) * job.columns + s.param->joint;
@@ -223,7 +232,10 @@ __global__ void add_splits(Job job) {
         if (column + k < end) acc[k] += from[split * job.columns + k];
       }
     }
-    finish_columns<kPack>(job, *s.param, run, column, end, acc);
+    Columns<kPack> done;
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) done.x[k] = acc[k];
+    finish_columns(job, *s.param, run, column, end, done);
   }
 }
 

@@ -23,6 +23,21 @@ struct Job {
   double max_grad_norm;
 };
 
+template <int N>
+struct Columns {
+  double x[N];
+};
+
+// Any type and layout; not inlined, since it is long and rarely taken.
+template <int N>
+__device__ __noinline__ Columns<N> other_observed(Rows rows, int64_t offset, int64_t column, int64_t end) {
+  Columns<N> out;
+  for (int k = 0; k < N; ++k) {
+    out.x[k] = column + k < end ? load_element(rows, offset + column_offset(rows, column + k)) : 0.0;
+  }
+  return out;
+}
+
 // N neighbouring columns of an observation, in a type known only at run time.
 template <int N>
 __device__ void load_observed(const Job& job, int64_t offset, int64_t column, int64_t end, double* out) {
@@ -39,10 +54,9 @@ __device__ void load_observed(const Job& job, int64_t offset, int64_t column, in
     }
     return;
   }
+  const Columns<N> columns = other_observed<N>(rows, offset, column, end);
 #pragma unroll
-  for (int k = 0; k < N; ++k) {
-    out[k] = column + k < end ? load_element(rows, offset + column_offset(rows, column + k)) : 0.0;
-  }
+  for (int k = 0; k < N; ++k) out[k] = columns.x[k];
 }
 
 // Inner products of kRows rows from `row` with M observations from `first`, and, with first = 0, the squares.

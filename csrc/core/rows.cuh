@@ -82,9 +82,22 @@ struct alignas(16) Pack {
   LEAKCORE_HD double value(int k) const { return E::widen(raw[k]); }
 };
 
+// load_pack where columns do not lie in line. Not inlined: divisions of 64 bits are a hundred instructions each.
+template <class E>
+__device__ __noinline__ Pack<E> load_scattered(Rows rows, int64_t offset, int64_t column, int64_t end) {
+  const typename E::Raw* base = static_cast<const typename E::Raw*>(rows.data) + offset;
+  Pack<E> pack;
+  for (int k = 0; k < E::kPack; ++k) {
+    pack.raw[k] = typename E::Raw{};
+    if (column + k < end) pack.raw[k] = base[column_offset(rows, column + k)];
+  }
+  return pack;
+}
+
 // Columns [column, column + kPack) of the row at `offset`; those from `end` on are zero. column is a multiple of kPack.
 template <class E>
-LEAKCORE_HD Pack<E> load_pack(const Rows& rows, bool aligned, int64_t offset, int64_t column, int64_t end) {
+__device__ __forceinline__ Pack<E> load_pack(const Rows& rows, bool aligned, int64_t offset, int64_t column,
+                                             int64_t end) {
   const typename E::Raw* base = static_cast<const typename E::Raw*>(rows.data) + offset;
   Pack<E> pack;
   if (aligned && column + E::kPack <= end) {
@@ -95,9 +108,11 @@ LEAKCORE_HD Pack<E> load_pack(const Rows& rows, bool aligned, int64_t offset, in
     memcpy(&pack, words, sizeof pack);
     return pack;
   }
+  if (rows.ndim > 1) return load_scattered<E>(rows, offset, column, end);
+  const int64_t stride = rows.ndim == 0 ? 0 : rows.stride[0];
   for (int k = 0; k < E::kPack; ++k) {
     pack.raw[k] = typename E::Raw{};
-    if (column + k < end) pack.raw[k] = base[column_offset(rows, column + k)];
+    if (column + k < end) pack.raw[k] = base[(column + k) * stride];
   }
   return pack;
 }

@@ -13,6 +13,7 @@
 #define __device__
 #define __global__
 #define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 #define __shared__ static thread_local
