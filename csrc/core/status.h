@@ -8,9 +8,9 @@ namespace leakcore {
 
 enum class Code : int32_t {
   ok = 0,
-  non_finite,       // row `index` of the input has a non-finite norm
-  no_cuda_build,    // CUDA memory was given, but this build has no CUDA kernels
-  cuda_error,       // a launch failed; `detail` is the runtime's message
+  non_finite,     // row `index` of the input has a non-finite norm
+  no_cuda_build,  // CUDA memory was given, but this build has no CUDA kernels
+  cuda_error,     // a launch failed; `detail` is the runtime's message
 };
 
 struct Status {

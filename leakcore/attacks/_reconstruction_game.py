@@ -256,7 +256,7 @@ def _play(game: _Game, first: int, runs: int, report: Callable[[int, int], objec
     shared = {
         "clipped": int(trained.clipped.sum()),
         "gradients": candidates.size * ensemble.steps,
-        "cosine_units": 0 if trained.cosine is None else sum(round(float(c) * FIXED_POINT) for c in trained.cosine),
+        "cosine_units": 0 if trained.cosine is None else _cosine_units(trained.cosine),
     }
     counts = {}
     for name, which in game.methods.items():
@@ -291,3 +291,14 @@ def _digest(*arrays: np.ndarray) -> str:
         found.update(repr((array.shape, array.dtype.str)).encode())
         found.update(np.ascontiguousarray(array).tobytes())
     return found.hexdigest()
+
+
+def _cosine_units(cosines: np.ndarray) -> int:
+    """Σ round(2⁴⁰·cosine); FloatingPointError where gradients were too long for their cosines to be numbers."""
+    if not np.isfinite(cosines).all():
+        run = int(np.argmin(np.isfinite(cosines)))
+        raise FloatingPointError(
+            f"run {run} of this piece: a candidate's gradient overflowed: take a smaller learning_rate, or "
+            "nearest_cosines=False if the parameters themselves stayed finite"
+        )
+    return sum(round(float(c) * FIXED_POINT) for c in cosines)

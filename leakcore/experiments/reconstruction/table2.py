@@ -79,9 +79,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         statement=experiment.statement,
         scale=context.scale,
         seed=context.seed,
-        conclusion=f"{order}. {len(below)} of the 12 printed values of the paper's own bound lie below the "
-        f"exact value, so "
-        f"they are no upper bounds: {', '.join(below)}.",
+        conclusion=f"{order}. {len(below)} of the 12 printed values of the paper's own bound lie below the exact value "
+        f"by more than half a unit of their last digit: estimates, no upper bounds: {', '.join(below)}.",
         stated=tuple(stated),
         panels=panels,
         settings={"steps": 1, "sample_rate": 1.0, "monte_carlo_samples": samples},
