@@ -123,7 +123,11 @@ def test_audit_as_json_prints_the_report(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_leaves_no_half_written_report_and_the_next_call_finishes(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "leakcore.cli", "audit", "--sweep", "", "--runs", "4000", "--out", str(tmp_path)]
+    # A shell starts what it puts in the background with SIGINT ignored, and children inherit that: here it is a user's.
+    heard = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from leakcore.cli import main; main()"
+    )
+    command = [sys.executable, "-c", heard, "audit", "--sweep", "", "--runs", "4000", "--out", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ.copy())
     deadline = time.monotonic() + 100
     while not list(tmp_path.glob("partial/*/*.json")):
