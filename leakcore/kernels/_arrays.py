@@ -81,6 +81,11 @@ def _of_torch(kernel: str, name: str, x: Any) -> Array:
     return Array(name, values, values.dtype.name, x, Host(x))
 
 
+def _of_numpy(name: str, values: np.ndarray, origin: Any) -> Array:
+    bits = values.view(np.int16) if values.dtype.name == "bfloat16" else values  # ml_dtypes' type, as JAX has it
+    return Array(name, bits, values.dtype.name, origin, Host(origin))
+
+
 def _on_device(kernel: str, name: str, x: Any, device: str) -> Array:
     _refuse_cuda(kernel, name, device)
     try:
@@ -101,7 +106,7 @@ def _any(kernel: str, name: str, x: Any) -> Array:
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{kernel}: {name} is a masked array, whose mask would be lost: pass a plain array")
     if isinstance(x, np.ndarray):
-        return Array(name, np.asarray(x), x.dtype.name, x, Host(x))
+        return _of_numpy(name, np.asarray(x), x)
     if hasattr(x, "__dlpack_device__") and hasattr(x, "__dlpack__"):
         device_type, device_index = x.__dlpack_device__()
         if int(device_type) in _DLPACK_CUDA:
@@ -110,6 +115,8 @@ def _any(kernel: str, name: str, x: Any) -> Array:
             raise ValueError(
                 f"{kernel}: {name} is on DLPack device {int(device_type)}: must be on the CPU or a CUDA device"
             )
+        if str(getattr(x, "dtype", "")) == "bfloat16" and hasattr(x, "__array__"):  # NumPy's DLPack lacks the type
+            return _of_numpy(name, np.asarray(x), x)
         try:
             values = np.from_dlpack(x)
         except (BufferError, RuntimeError, TypeError) as error:

@@ -1,0 +1,87 @@
+"""JAX arrays in and out without a copy, in a process of their own: JAX's threads and fork, which other tests do, do not
+go together. Needs JAX (CI installs it); the kernels do not."""
+
+import importlib.util
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX")
+
+PRELUDE = """
+import jax, jax.numpy as jnp, numpy as np
+jax.config.update("jax_enable_x64", True)
+from leakcore import kernels
+rng = np.random.default_rng(7)
+x = rng.normal(size=(6, 40))
+def same(found, wanted):
+    assert isinstance(found, jax.Array), type(found)
+    np.testing.assert_array_equal(np.asarray(found), wanted, strict=True)
+"""
+
+CASES = {
+    "clip_and_noise": """
+        for dtype in (jnp.float16, jnp.float32, jnp.float64):
+            g = jnp.asarray(x, dtype)
+            ours = kernels.clip_and_noise(np.asarray(g), 1.0, 0.5, seed=3)
+            result = kernels.clip_and_noise(g, 1.0, 0.5, seed=3)
+            same(result.sum, ours.sum)
+            same(result.norms, ours.norms)
+        """,
+    "bfloat16": """
+        g = jnp.asarray(x, jnp.bfloat16)
+        wanted = kernels.clip_and_noise(np.asarray(g.astype(jnp.float32)), 1.0)
+        for given in (g, np.asarray(g)):
+            result = kernels.clip_and_noise(given, 1.0)
+            np.testing.assert_allclose(np.asarray(result.sum), wanted.sum, rtol=1e-5, atol=1e-6)
+        same(kernels.clip_and_noise(g, 1.0).norms, np.asarray(result.norms))
+        """,
+    "a list of parameters": """
+        parts = [jnp.asarray(x, jnp.float32), jnp.asarray(x[:, :12], jnp.float32).reshape(6, 3, 4)]
+        wanted = kernels.clip_and_noise([np.asarray(p) for p in parts], 1.0)
+        found = kernels.clip_and_noise(parts, 1.0)
+        for a, b in zip(found.sum, wanted.sum):
+            same(a, b)
+        """,
+    "clip_scores": """
+        wanted = kernels.clip_scores(x, x[:2], 1.0)
+        found = kernels.clip_scores(jnp.asarray(x), jnp.asarray(x[:2]), 1.0)
+        same(found.dots, wanted.dots)
+        same(found.norms, wanted.norms)
+        """,
+    "solve_labels": """
+        c, g = rng.normal(size=(2, 5, 20)), rng.normal(size=(2, 20))
+        wanted, found = kernels.solve_labels(c, g), kernels.solve_labels(jnp.asarray(c), jnp.asarray(g))
+        for name in ("residual", "leverage", "identifiable", "error", "rank"):
+            same(getattr(found, name), getattr(wanted, name))
+        """,
+    "mixture": """
+        mechanism = dict(noise_multiplier=1.0, sample_rate=0.1, steps=3)
+        same(kernels.mixture_log_ratio(9, like=jnp.zeros(1), **mechanism), kernels.mixture_log_ratio(9, **mechanism))
+        wanted = kernels.mixture_tail(9, [0.0, 0.1], **mechanism)
+        found = kernels.mixture_tail(9, [0.0, 0.1], like=jnp.zeros(1), **mechanism)
+        same(found.counts, wanted.counts)
+        """,
+    "no copy": """
+        g = jnp.asarray(x)
+        from leakcore.kernels import _arrays
+        assert _arrays.read("k", "g", g).values.__array_interface__["data"][0] == g.unsafe_buffer_pointer()
+        """,
+    "a traced array is refused by name": """
+        try:
+            jax.jit(lambda g: kernels.clip_and_noise(g, 1.0).sum)(jnp.asarray(x))
+        except TypeError as error:
+            assert "clip_and_noise: grads is a DynamicJaxprTracer" in str(error), error
+        else:
+            raise AssertionError("not refused")
+        """,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_jax(case: str) -> None:
+    script = PRELUDE + textwrap.dedent(CASES[case])
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
