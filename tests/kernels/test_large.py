@@ -1,5 +1,4 @@
-"""Arrays of more than 2³¹ elements. They are zero but for a few rows at the far end, and pages that nobody wrote take no
-memory."""
+"""Arrays of more than 2³¹ elements: zero but for a few rows at the far end, since pages that nobody wrote take no memory."""
 
 import numpy as np
 import pytest
