@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from bench import environment
+
 Rates = dict[str, float]
 """What one tier can do with a number of threads, per second: `read` bytes, `fma_f64`, `exp_f32`, … operations."""
 
@@ -33,6 +35,11 @@ class Contender:
     @property
     def ours(self) -> bool:
         return self.name.startswith("leakcore")
+
+    @property
+    def home(self) -> str:
+        """The worker process that it is timed in."""
+        return environment.SPINNING if self.threads > 1 and not self.ours else self.tier
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,13 +25,23 @@ def python_path_first() -> None:
     sys.path[:0] = named
 
 
-def of_process(tier: str) -> dict[str, str]:
-    """The environment of a worker process; `tier` forces the instruction tier, which is read once per process."""
+SPINNING = "peers with several threads"
+"""The worker process whose libraries wait as they do by default: passive waiting costs a peer that wakes its threads
+for every operation most of its speed. Until they sleep again nobody is timed."""
+SPIN_SECONDS = 0.05
+
+
+def of_process(home: str) -> dict[str, str]:
+    """The environment of a worker process: of `SPINNING`, or of ours and all that have one thread, where `home` forces
+    the instruction tier, which is read once per process."""
     env = {**os.environ, **VARIABLES}
     for name in ("LEAKCORE_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LEAKCORE_ISA"):
         env.pop(name, None)  # the worker gives every contender its threads, one by one
-    if tier:
-        env["LEAKCORE_ISA"] = tier
+    if home == SPINNING:
+        for name in VARIABLES:
+            env.pop(name)
+    elif home:
+        env["LEAKCORE_ISA"] = home
     return env
 
 

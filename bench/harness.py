@@ -20,10 +20,10 @@ from bench.case import Case, Contender, Rates
 class Process:
     """A worker, and the requests it answers."""
 
-    def __init__(self, device: str, quick: bool, tier: str = "") -> None:
+    def __init__(self, device: str, quick: bool, home: str = "") -> None:
         command = [sys.executable, "-m", "bench.worker", device, "quick" if quick else "full"]
         self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment.of_process(tier)
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment.of_process(home)
         )
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Process:
 
 
 class Bench:
-    """The workers of one run, one per instruction tier, started when a case first needs them."""
+    """The workers of one run, one per instruction tier and one for threaded peers, started when a case needs them."""
 
     def __init__(self, device: str = "cpu", quick: bool = False) -> None:
         self.device = device
@@ -56,10 +56,10 @@ class Bench:
         self.readers: dict[str, str] = {}
         self.facts = self.process("").ask("facts")
 
-    def process(self, tier: str) -> Process:
-        if tier not in self._processes:
-            self._processes[tier] = Process(self.device, self.quick, tier)
-        return self._processes[tier]
+    def process(self, home: str) -> Process:
+        if home not in self._processes:
+            self._processes[home] = Process(self.device, self.quick, home)
+        return self._processes[home]
 
     def close(self) -> None:
         for process in self._processes.values():
@@ -88,9 +88,9 @@ class Bench:
             c for c in case.contenders if c.threads <= environment.processors() and (not c.tier or c.tier in tiers)
         ]
         absent: dict[str, str] = {}
-        for tier in dict.fromkeys(c.tier for c in usable):
-            names = [c.name for c in usable if c.tier == tier]
-            absent |= self.process(tier).ask("build", case=case.key, contenders=names)["absent"]
+        for home in dict.fromkeys(c.home for c in usable):
+            names = [c.name for c in usable if c.home == home]
+            absent |= self.process(home).ask("build", case=case.key, contenders=names)["absent"]
         present = [c for c in usable if c.name not in absent]
         taken = self._rounds(case, present)
         rows = {}
@@ -107,8 +107,8 @@ class Bench:
             "contenders": rows,
             "extra": self.process("").ask("extra", case=case.key)["table"] if case.extra else [],
         }
-        for tier in dict.fromkeys(c.tier for c in usable):
-            self.process(tier).ask("forget")
+        for home in dict.fromkeys(c.home for c in usable):
+            self.process(home).ask("forget")
         if case.memory and not self.quick and self.device == "cpu":
             for contender in (c for c in present if c.threads == 1):
                 rows[contender.name]["peak_bytes"] = self._memory(case, contender)
@@ -126,8 +126,10 @@ class Bench:
             at = r % max(len(present), 1)
             for contender in present[at:] + present[:at]:
                 taken[contender.name].append(
-                    self.process(contender.tier).ask("time", contender=contender.name)["seconds"]
+                    self.process(contender.home).ask("time", contender=contender.name)["seconds"]
                 )
+                if contender.home == environment.SPINNING:
+                    time.sleep(environment.SPIN_SECONDS)
         return taken
 
     def _row(self, case: Case, contender: Contender, taken: dict[str, list[float]]) -> dict[str, Any]:
@@ -150,7 +152,7 @@ class Bench:
         }
 
     def _memory(self, case: Case, contender: Contender) -> int | None:
-        process = Process(self.device, self.quick, contender.tier)
+        process = Process(self.device, self.quick, contender.home)
         try:
             found = process.ask("memory", case=case.key, contender=contender.name)["bytes"]
         finally:
