@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from leakcore.bounds._epsilon import EpsilonLowerBound as EpsilonLowerBound
     from leakcore.bounds._epsilon import epsilon_lower_bound as epsilon_lower_bound
     from leakcore.bounds._epsilon import epsilon_opt as epsilon_opt
+    from leakcore.bounds._epsilon_one_run import OneRunEpsilon as OneRunEpsilon
+    from leakcore.bounds._epsilon_one_run import epsilon_lower_bound_one_run as epsilon_lower_bound_one_run
+    from leakcore.bounds._epsilon_scores import EpsilonFromScores as EpsilonFromScores
+    from leakcore.bounds._epsilon_scores import epsilon_lower_bound_from_scores as epsilon_lower_bound_from_scores
     from leakcore.bounds._kappa import KappaBound as KappaBound
     from leakcore.bounds._kappa import kappa_from_samples as kappa_from_samples
     from leakcore.bounds._kappa import kappa_pixels as kappa_pixels
@@ -41,6 +45,10 @@ _NAMES = {
     "epsilon_opt": "._epsilon",
     "EpsilonLowerBound": "._epsilon",
     "EpsilonCeiling": "._epsilon",
+    "OneRunEpsilon": "._epsilon_one_run",
+    "epsilon_lower_bound_one_run": "._epsilon_one_run",
+    "EpsilonFromScores": "._epsilon_scores",
+    "epsilon_lower_bound_from_scores": "._epsilon_scores",
     "label_epsilon": "._label",
     "extrapolate_label_epsilon": "._label",
     "LabelEpsilon": "._label",

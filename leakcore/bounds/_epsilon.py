@@ -6,13 +6,17 @@ import dataclasses
 import math
 from typing import Any
 
-from leakcore import _validate
-from leakcore._results import Assumptions, Result, parse_adjacency
-from leakcore.numerics import clopper_pearson
+from scipy import special
 
-_LOWER_PROVENANCE = (
-    "Jagielski, Ullman and Oprea (2020), Algorithm 2, Theorem 2 and Appendix A (δ > 0, complement); errata E5, E6"
-)
+from leakcore import _validate
+from leakcore._results import Adjacency, Assumptions, Result, parse_adjacency
+from leakcore.numerics import clopper_pearson, gaussian_pair_epsilon
+
+PROVENANCE = {
+    "dp": "Jagielski, Ullman and Oprea (2020), Algorithm 2, Theorem 2, Appendix A (δ > 0, complement); errata E5, E6",
+    "gdp": "Dong, Roth and Su (2022), Definition 2.6, Theorem 2.14 and Corollary 2.13, with the limits of Jagielski, "
+    "Ullman and Oprea (2020), Algorithm 2",
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -22,7 +26,8 @@ class EpsilonLowerBound(Result):
     value: ε for one row, 0 when the counts prove nothing.
     hits, trials: event counts and numbers of trials (with the k rows, without them).
     limits: ((low, high), (low, high)), the confidence limits used for the event's two probabilities.
-    delta, k: as asked. direction: as asked; proved_by: which event and direction attained `value`, None where it is 0.
+    delta, k, family: as asked. mu: with family="gdp", the separation of unit Gaussians that was proved for one row.
+    direction: as asked; proved_by: which event and direction attained `value`, None where it is 0.
     """
 
     hits: tuple[int, int]
@@ -32,6 +37,8 @@ class EpsilonLowerBound(Result):
     k: int
     direction: str
     proved_by: str | None
+    family: str = "dp"
+    mu: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,6 +55,43 @@ class EpsilonCeiling(Result):
     k: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """What the counts are held against: k applications of a one-row guarantee, and how they refute it."""
+
+    delta: float
+    k: int
+    family: str
+
+    def __post_init__(self) -> None:
+        if self.family == "gdp" and self.delta == 0:
+            raise ValueError("delta=0.0: family='gdp' needs delta in (0, 1), a Gaussian mechanism has no finite ε at 0")
+
+    def proved(self, p_hi: float, p_lo: float) -> float:
+        """The least parameter (ε, or μ of "gdp") of one row that allows an event of probabilities p_hi and p_lo > 0."""
+        if self.family == "dp":
+            return _group_epsilon(p_hi, p_lo, self.delta, self.k)
+        return max(0.0, float(special.ndtri(p_hi) - special.ndtri(p_lo)) / self.k) if p_lo < p_hi else 0.0
+
+    def epsilon(self, parameter: float) -> float:
+        """ε of one row at δ."""
+        return parameter if self.family == "dp" else float(gaussian_pair_epsilon(parameter, delta=self.delta))
+
+    def notes(self, relation: Adjacency) -> tuple[str, ...]:
+        """What must hold of the trials."""
+        return (
+            "trials are independent, and identically distributed within each dataset",
+            f"the two datasets differ in {self.k} "
+            + ("replaced" if relation == "replace" else "added")
+            + (" row" if self.k == 1 else " rows"),
+            *(
+                ("the mechanism is μ-GDP for some μ (full-batch DP-SGD is, subsampled is not)",)
+                if self.family == "gdp"
+                else ()
+            ),
+        )
+
+
 def epsilon_lower_bound(
     hits_in: int,
     hits_out: int,
@@ -58,6 +102,7 @@ def epsilon_lower_bound(
     k: int = 1,
     adjacency: str = "replace",
     direction: str = "in",
+    family: str = "dp",
 ) -> EpsilonLowerBound:
     """Lower bound on ε from event counts on two datasets that differ in k rows.
 
@@ -74,6 +119,13 @@ def epsilon_lower_bound(
     is always the less likely side. The complement of O needs no correction, because the same two limits serve both
     events.
 
+    family="gdp" tests a stronger claim, that the mechanism is μ-GDP (no test of one row beats that of N(0, 1) against
+    N(μ, 1)). Then μ ≥ (Φ⁻¹(p_hi) − Φ⁻¹(p_lo))/k, and `value` is the ε of that μ at δ (Dong, Roth and Su 2022).
+    Full-batch DP-SGD is exactly GDP, with μ = √T/σ under add/remove and 2√T/σ under replacement; subsampled DP-SGD is
+    not, and there the result is no proof about ε. It is far more sensitive: 400 against 100 of 500 trials prove μ =
+    1.35, which is ε = 6.2 at δ = 1e-5, instead of ε = 1.1. A bound above the claimed ε disproves either the claim or
+    the Gaussian assumption.
+
     hits_in, hits_out: counts in [0, trials].
     trials: number of trials on each dataset, or a pair (with the k rows, without them).
     confidence: probability, over the trials, that `value` does not exceed the true ε.
@@ -85,6 +137,7 @@ def epsilon_lower_bound(
         "out": without them. Each of these two uses one limit per side at (1 − confidence)/2. "both": not fixed, so the
         error is split over all four limits and the larger result is taken. Picking "in" or "out" by looking at the
         counts doubles the error.
+    family: "dp": (ε, δ)-privacy, no further assumption. "gdp": see above; needs δ > 0.
 
     Returns an `EpsilonLowerBound`: kind "lower". Deterministic given the counts. Raises ValueError or TypeError that
     names the argument when a count, a probability or a word is out of range.
@@ -97,6 +150,7 @@ def epsilon_lower_bound(
     n_in, n_out = _trials(trials)
     h_in = _validate.integer(0, n_in, hits_in=hits_in)
     h_out = _validate.integer(0, n_out, hits_out=hits_out)
+    claim = Claim(slack, rows, _validate.one_of("dp", "gdp", family=family))
 
     # A two-sided interval has (1 − level)/2 in each tail: a fixed direction uses one tail per dataset, an open one
     # both.
@@ -104,12 +158,12 @@ def epsilon_lower_bound(
     proofs = {"nothing": 0.0}
     for name, likely, unlikely in (("in", (h_in, n_in), (h_out, n_out)), ("out", (h_out, n_out), (h_in, n_in))):
         if side in (name, "both"):
-            event, complement = _event_and_complement(likely, unlikely, interval_level, slack, rows)
+            event, complement = _event_and_complement(likely, unlikely, interval_level, claim)
             proofs[f"event, likelier {name}"] = event
             proofs[f"complement of the event, which is likelier {name}"] = complement
     best = max(proofs, key=proofs.__getitem__)
     return EpsilonLowerBound(
-        value=proofs[best],
+        value=claim.epsilon(proofs[best]),
         kind="lower",
         confidence=level,
         interval=None,
@@ -119,13 +173,10 @@ def epsilon_lower_bound(
             attacker="chooses the k rows, sees each trained model's test statistic, and knows both datasets",
             notes=(
                 "event, k and direction were fixed before these trials were counted (chosen on separate trials)",
-                "trials are independent, and identically distributed within each dataset",
-                f"the two datasets differ in {rows} "
-                + ("replaced" if relation == "replace" else "added")
-                + (" row" if rows == 1 else " rows"),
+                *claim.notes(relation),
             ),
         ),
-        provenance=_LOWER_PROVENANCE,
+        provenance=PROVENANCE[claim.family],
         hits=(h_in, h_out),
         trials=(n_in, n_out),
         limits=tuple(
@@ -135,6 +186,8 @@ def epsilon_lower_bound(
         k=rows,
         direction=side,
         proved_by=None if best == "nothing" else best,
+        family=claim.family,
+        mu=proofs[best] if claim.family == "gdp" else None,
     )
 
 
@@ -145,20 +198,21 @@ def epsilon_opt(
     k: int = 1,
     delta: float = 0.0,
     adjacency: str = "replace",
+    family: str = "dp",
 ) -> EpsilonCeiling:
     """The ε that `epsilon_lower_bound` reports for perfect counts: no audit of this size can prove more.
 
     ε_OPT(T, α) of Jagielski, Ullman and Oprea (2020), Section 2: the event in all trials on one side and in none on the
     other. At δ = 0 it is log((α/2)^(1/T)/(1 − (α/2)^(1/T)))/k; T = 500, α = 0.01, k = 1 give 4.5419.
 
-    trials, confidence, k, delta, adjacency: as in `epsilon_lower_bound`, with the direction fixed.
+    trials, confidence, k, delta, adjacency, family: as in `epsilon_lower_bound`, with the direction fixed.
 
     Returns an `EpsilonCeiling`: kind "upper", deterministic (confidence None). 0 when even perfect counts prove
     nothing.
     """
     n_in, n_out = _trials(trials)
     perfect = epsilon_lower_bound(
-        n_in, 0, (n_in, n_out), confidence=confidence, delta=delta, k=k, adjacency=adjacency, direction="in"
+        n_in, 0, (n_in, n_out), confidence=confidence, delta=delta, k=k, adjacency=adjacency, family=family
     )
     return EpsilonCeiling(
         value=perfect.value,
@@ -189,15 +243,15 @@ def _trials(trials: Any) -> tuple[int, int]:
 
 
 def _event_and_complement(
-    likely: tuple[int, int], unlikely: tuple[int, int], level: float, delta: float, k: int
+    likely: tuple[int, int], unlikely: tuple[int, int], level: float, claim: Claim
 ) -> tuple[float, float]:
-    """ε proved by the event and by its complement, from the lower limit of one side and the upper limit of the other.
+    """What the event and its complement prove, from the lower limit of one side and the upper limit of the other.
 
     The complement's limits are those of the complementary counts: 1 − limit would cancel when the limit is close to 1.
     """
     (h_hi, n_hi), (h_lo, n_lo) = likely, unlikely
-    event = _group_epsilon(_low(h_hi, n_hi, level), _high(h_lo, n_lo, level), delta, k)
-    complement = _group_epsilon(_low(n_lo - h_lo, n_lo, level), _high(n_hi - h_hi, n_hi, level), delta, k)
+    event = claim.proved(_low(h_hi, n_hi, level), _high(h_lo, n_lo, level))
+    complement = claim.proved(_low(n_lo - h_lo, n_lo, level), _high(n_hi - h_hi, n_hi, level))
     return event, complement
 
 

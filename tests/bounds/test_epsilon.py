@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from leakcore import bounds
+from leakcore import bounds, numerics
 from leakcore.bounds._epsilon import _group_epsilon
 
 
@@ -200,6 +200,36 @@ def test_coverage_with_delta_on_the_gaussian_mechanism(k: int) -> None:
     b = rng.binomial(n, stats.norm.sf(threshold), audits)
     values = [_value(int(i), int(o), n, 0.9, delta, k, "in") for i, o in zip(a, b, strict=True)]
     assert sum(v > epsilon for v in values) <= stats.binom.ppf(1 - 1e-4, audits, 0.1)
+
+
+def test_gdp_counts_prove_the_separation_of_gaussians() -> None:
+    result = bounds.epsilon_lower_bound(400, 100, 500, family="gdp", delta=1e-5)
+    i, o = (stats.binomtest(h, 500).proportion_ci(0.99) for h in (400, 100))
+    mu = stats.norm.ppf(i.low) - stats.norm.ppf(o.high)
+    assert result.mu == pytest.approx(mu, rel=1e-10)
+    assert result.value == pytest.approx(numerics.gaussian_pair_epsilon(mu, delta=1e-5), rel=1e-9)
+    assert any("μ-GDP" in note for note in result.assumptions.notes)
+    pair = bounds.epsilon_lower_bound(400, 100, 500, family="gdp", delta=1e-5, k=2)
+    assert pair.mu == pytest.approx(mu / 2, rel=1e-10)
+    assert bounds.epsilon_lower_bound(250, 250, 500, family="gdp", delta=1e-5).value == 0
+    with pytest.raises(ValueError, match=r"family='gdp' needs delta in \(0, 1\)"):
+        bounds.epsilon_lower_bound(4, 1, 5, family="gdp")
+
+
+@pytest.mark.parametrize(("mu", "k"), [(0.0, 1), (0.5, 1), (2.0, 1), (0.5, 4)])
+def test_coverage_of_gdp_on_the_gaussian_mechanism(mu: float, k: int) -> None:
+    # N(kμ, 1) against N(0, 1) meets μ-GDP with equality at every threshold. At most 10% of 1,500 audits may exceed μ;
+    # p-value 1e-4 for each case.
+    rng = np.random.default_rng(17)
+    n, audits = 300, 1500
+    a = rng.binomial(n, stats.norm.sf(0.3 - k * mu), audits)
+    b = rng.binomial(n, stats.norm.sf(0.3), audits)
+    found = [
+        bounds.epsilon_lower_bound(int(i), int(o), n, confidence=0.9, delta=1e-5, k=k, family="gdp").mu
+        for i, o in zip(a, b, strict=True)
+    ]
+    assert sum(m > mu for m in found) <= stats.binom.ppf(1 - 1e-4, audits, 0.1)
+    assert np.median(found) >= 0.4 * mu
 
 
 def test_directions() -> None:

@@ -1,0 +1,151 @@
+"""Thresholds chosen for the user keep the promise: bands, splits, null audits, coverage, and the mistake they avoid."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from leakcore import bounds, numerics
+from leakcore.numerics._order_band import _coverage
+
+WAYS = ("split", "simultaneous")
+
+
+@pytest.mark.parametrize(("n", "confidence"), [(1, 0.9), (2, 0.5), (7, 0.9), (60, 0.8)])
+def test_the_band_covers_as_often_as_it_says(n: int, confidence: float) -> None:
+    limits = numerics.simultaneous_lower_limits(n, confidence=confidence)
+    assert limits.shape == (n + 1,)
+    assert limits[0] == 0
+    assert (np.diff(limits) > 0).all()
+    # 40,000 draws of n ordered uniforms against the exact coverage; p-value 1e-4, two-sided.
+    rng = np.random.default_rng(n)
+    held = int((np.sort(rng.random((40_000, n)), axis=1) >= limits[1:]).all(axis=1).sum())
+    low, high = stats.binom.ppf([5e-5, 1 - 5e-5], 40_000, _coverage(limits))
+    assert low <= held <= high
+    assert confidence <= _coverage(limits) < confidence + 2e-3
+
+
+def test_the_bands_coverage_for_two_draws_in_closed_form() -> None:
+    # P(U_(1) ≥ a, U_(2) ≥ b) for a ≤ b: all pairs above a, less those with both in [a, b).
+    a, b = 0.1, 0.35
+    assert _coverage(np.array([0.0, a, b])) == pytest.approx((1 - a) ** 2 - (b - a) ** 2, rel=1e-12)
+
+
+def _null(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    return rng.normal(size=n), rng.normal(size=n)
+
+
+@pytest.mark.parametrize("direction", ["in", "both"])
+@pytest.mark.parametrize("select", WAYS)
+def test_null_audits_are_rarely_positive(select: str, direction: str) -> None:
+    # 2,000 audits at 95% of a mechanism that leaks nothing: at most 5% positive, p-value 1e-4 for each case.
+    rng = np.random.default_rng(101)
+    audits = 2000
+    positive = 0
+    for i in range(audits):
+        inside, outside = _null(40, rng)
+        found = bounds.epsilon_lower_bound_from_scores(
+            inside, outside, select=select, direction=direction, confidence=0.95, seed=i
+        )
+        positive += found.value > 0
+    assert positive <= stats.binom.ppf(1 - 1e-4, audits, 0.05)
+
+
+def test_choosing_on_the_counted_trials_would_break_the_promise() -> None:
+    # At 50% confidence, where two limits that overlap hide less: the valid ways keep to half of the audits.
+    rng = np.random.default_rng(102)
+    audits, level, thresholds = 300, 0.5, np.linspace(-2, 2, 21)
+    greedy = honest = 0
+    for i in range(audits):
+        inside, outside = _null(60, rng)
+        counts = [((inside >= t).sum(), (outside >= t).sum()) for t in thresholds]
+        greedy += any(
+            bounds.epsilon_lower_bound(int(a), int(b), 60, confidence=level, direction=side).value > 0
+            for a, b in counts
+            for side in ("in", "out")
+        )
+        found = bounds.epsilon_lower_bound_from_scores(
+            inside, outside, select="simultaneous", direction="both", confidence=level, seed=i
+        )
+        honest += found.value > 0
+    limit = stats.binom.ppf(1 - 1e-4, audits, 1 - level)
+    assert honest <= limit < greedy
+
+
+@pytest.mark.parametrize("select", WAYS)
+@pytest.mark.parametrize("family", ["dp", "gdp"])
+def test_coverage_on_the_gaussian_mechanism(select: str, family: str) -> None:
+    # N(μ, 1) against N(0, 1) at μ = 1 and δ = 0.01: ε is exact, and for "gdp" the bound is tight at every threshold.
+    mu, delta, audits = 1.0, 0.01, 1000
+    truth = float(numerics.gaussian_pair_epsilon(mu, delta=delta))
+    rng = np.random.default_rng(103)
+    values = []
+    for i in range(audits):
+        found = bounds.epsilon_lower_bound_from_scores(
+            rng.normal(mu, size=100), rng.normal(size=100), select=select, family=family, delta=delta,
+            confidence=0.9, seed=i,
+        )  # fmt: skip
+        values.append(float(found.value))
+    assert sum(v > truth for v in values) <= stats.binom.ppf(1 - 1e-4, audits, 0.1)
+    assert np.median(values) > (0.15 if family == "gdp" else 0.02) * truth
+
+
+def test_which_way_is_tighter_for_perfect_scores() -> None:
+    inside, outside = np.ones(500), np.zeros(500)
+    split = bounds.epsilon_lower_bound_from_scores(inside, outside)
+    every = bounds.epsilon_lower_bound_from_scores(inside, outside, select="simultaneous")
+    assert split.value == pytest.approx(bounds.epsilon_opt(250, confidence=0.99).value)
+    assert split.value < every.value < bounds.epsilon_opt(500, confidence=0.99).value
+    assert (round(float(split.value), 2), round(float(every.value), 2)) == (3.84, 3.99)
+    assert split.threshold == every.threshold == 1.0
+    assert (split.hits, split.trials) == ((250, 0), (250, 250))
+    assert (every.hits, every.trials) == ((500, 0), (500, 500))
+
+
+@pytest.mark.parametrize("select", WAYS)
+def test_directions(select: str) -> None:
+    rng = np.random.default_rng(104)
+    low, high = rng.normal(size=300), rng.normal(4.0, size=300)
+
+    def prove(a: np.ndarray, b: np.ndarray, direction: str) -> float:
+        return float(bounds.epsilon_lower_bound_from_scores(a, b, select=select, direction=direction).value)
+
+    assert prove(high, low, "in") > 2
+    assert prove(low, high, "out") > 2
+    assert prove(low, high, "in") == 0
+    assert 2 < prove(low, high, "both") <= prove(low, high, "out")
+
+
+@pytest.mark.parametrize("select", WAYS)
+def test_ties_and_unequal_numbers_of_trials(select: str) -> None:
+    inside, outside = np.repeat([0.0, 1.0], [10, 90]), np.repeat([0.0, 1.0], [190, 10])
+    found = bounds.epsilon_lower_bound_from_scores(inside, outside, select=select, confidence=0.9)
+    assert 0 < found.value < math.log(0.95 / 0.05)
+    assert found.threshold in (0.0, 1.0)
+    same = bounds.epsilon_lower_bound_from_scores(np.zeros(50), np.zeros(70), select=select)
+    assert same.value == 0
+
+
+@pytest.mark.parametrize("select", WAYS)
+def test_the_result_says_what_it_is(select: str) -> None:
+    rng = np.random.default_rng(105)
+    scores = rng.normal(3, size=80), rng.normal(size=80)
+    first = bounds.epsilon_lower_bound_from_scores(*scores, select=select, k=2, adjacency="add/remove", seed=9)
+    again = bounds.epsilon_lower_bound_from_scores(*scores, select=select, k=2, adjacency="add/remove", seed=9)
+    assert first.to_dict() == again.to_dict()
+    assert (first.kind, first.adjacency, first.select, first.k) == ("lower", "add-remove", select, 2)
+    assert any("threshold was chosen" in n or "separate trials" in n for n in first.assumptions.notes)
+
+
+def test_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match=r"scores_in\[1\]=nan"):
+        bounds.epsilon_lower_bound_from_scores([0.0, math.nan], [0.0, 1.0])
+    with pytest.raises(ValueError, match=r"scores_out.shape=\(1, 2\)"):
+        bounds.epsilon_lower_bound_from_scores([0.0, 1.0], [[0.0, 1.0]])
+    with pytest.raises(ValueError, match=r"scores_in: 1 trials at share=0\.5"):
+        bounds.epsilon_lower_bound_from_scores([0.0], [0.0, 1.0])
+    with pytest.raises(ValueError, match="select='best'"):
+        bounds.epsilon_lower_bound_from_scores([0.0], [1.0], select="best")
+    with pytest.raises(ValueError, match="family='gdp' needs delta"):
+        bounds.epsilon_lower_bound_from_scores([0.0], [1.0], family="gdp")
