@@ -22,12 +22,15 @@ _LINES: dict[str, dict[str, Any]] = {
     "simplex": {"color": "#8d6bb0", "ls": ":", "lw": 1.7},
     "baseline": {"color": "#8a8f98", "ls": "--", "lw": 1.3},
     "chance": {"color": "#1f2430", "ls": ":", "lw": 1.0},
-    "attack": {"color": "#0b57a4", "marker": "o", "ms": 5, "lw": 1.0, "capsize": 3},
-    "attack-2": {"color": "#1b8a5a", "marker": "s", "ms": 5, "lw": 1.0, "capsize": 3},
-    "attack-3": {"color": "#c77700", "marker": "^", "ms": 5.5, "lw": 1.0, "capsize": 3},
+    # No line between the points: a straight one would cross a curved bound that no point lies above.
+    "attack": {"color": "#0b57a4", "marker": "o", "ms": 5, "lw": 0, "elinewidth": 1.2, "capsize": 3},
+    "attack-2": {"color": "#1b8a5a", "marker": "s", "ms": 5, "lw": 0, "elinewidth": 1.2, "capsize": 3},
+    "attack-3": {"color": "#c77700", "marker": "^", "ms": 5.5, "lw": 0, "elinewidth": 1.2, "capsize": 3},
 }
 ROLES = tuple(_LINES)
 _COLUMNS = 3
+_DODGE = 7.0
+"""Points of print between the markers of several attacks at one place."""
 
 
 def draw(result: ExperimentResult) -> tuple[bytes, str]:
@@ -40,9 +43,12 @@ def draw(result: ExperimentResult) -> tuple[bytes, str]:
     with matplotlib.rc_context(style):
         rows = math.ceil(len(result.panels) / _COLUMNS)
         columns = min(_COLUMNS, max(len(result.panels), 1))
-        heights = ([3.5] * rows) + [0.35 + 0.95 * len(p.row_names) for p in result.pictures]
-        width = max(4.6 * columns, 7.0)
-        caption = textwrap.fill(result.conclusion, int(width * 13))
+        width = max(4.6 * columns, 7.6)
+        names = _names(result)
+        legend_columns = max(1, min(len(names), int(width // 2.5)))
+        legend = [0.12 + 0.2 * math.ceil(len(names) / legend_columns)] if names else []
+        heights = [3.4] * rows + legend + [0.35 + 0.95 * len(p.row_names) for p in result.pictures]
+        caption = textwrap.fill(result.caption, int(width * 13))
         title = textwrap.fill(f"{result.name}: {result.title}", int(width * 10))
         text = 0.21 * (caption.count("\n") + 1) + 0.3
         head = 0.22 * (title.count("\n") + 1) + 0.15
@@ -60,7 +66,9 @@ def draw(result: ExperimentResult) -> tuple[bytes, str]:
                     _panel(figure, ax, result.panels[index])
                 else:
                     ax.set_axis_off()
-        for part, pictures in zip(parts[rows:], result.pictures, strict=False):
+        if names:
+            _legend(parts[rows], names, legend_columns)
+        for part, pictures in zip(parts[rows + len(legend) :], result.pictures, strict=True):
             _pictures(part, pictures)
         png, svg = io.BytesIO(), io.StringIO()
         figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
@@ -68,9 +76,24 @@ def draw(result: ExperimentResult) -> tuple[bytes, str]:
     return png.getvalue(), svg.getvalue()
 
 
+def _names(result: ExperimentResult) -> dict[str, str]:
+    """Names of all lines and points with their roles, in the order of appearance: one legend serves all panels."""
+    return {s.name: s.role for panel in result.panels for s in panel.series if s.colour is None}
+
+
+def _legend(part: Any, names: dict[str, str], columns: int) -> None:
+    from matplotlib.lines import Line2D
+
+    kept = ("color", "ls", "lw", "marker", "ms")
+    handles = [Line2D([], [], label=n, **{k: v for k, v in _LINES[r].items() if k in kept}) for n, r in names.items()]
+    part.legend(handles=handles, loc="center", ncols=columns, fontsize=8.5, frameon=False)
+
+
 def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
+    attacks = [s for s in panel.series if "capsize" in _LINES[s.role] and s.colour is None]
     for series in panel.series:
-        _series(figure, axes, panel, series)
+        place = attacks.index(series) - 0.5 * (len(attacks) - 1) if series in attacks else 0.0
+        _series(figure, axes, panel, series, place * _DODGE)
     if panel.log_x:
         axes.set_xscale("log")
         _label_points(axes, panel)
@@ -81,8 +104,6 @@ def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
     axes.grid(alpha=0.25, lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    if any(s.colour is None for s in panel.series):
-        axes.legend(fontsize=7.5, framealpha=0.8, edgecolor="none", loc="best")
 
 
 def _label_points(axes: Axes, panel: Panel) -> None:
@@ -93,7 +114,9 @@ def _label_points(axes: Axes, panel: Panel) -> None:
         axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
 
 
-def _series(figure: Figure, axes: Axes, panel: Panel, series: Series) -> None:
+def _series(figure: Figure, axes: Axes, panel: Panel, series: Series, shift: float) -> None:
+    from matplotlib.transforms import ScaledTranslation
+
     style = dict(_LINES[series.role])
     if series.colour is not None:
         points = axes.scatter(series.x, series.y, c=series.colour, cmap="viridis", s=34)
@@ -106,7 +129,8 @@ def _series(figure: Figure, axes: Axes, panel: Panel, series: Series) -> None:
     error = None
     if series.low is not None and series.high is not None:
         error = np.maximum([series.y - series.low, series.high - series.y], 0.0)
-    axes.errorbar(series.x, series.y, yerr=error, label=series.name, **style)
+    aside = ScaledTranslation(shift / 72.0, 0.0, figure.dpi_scale_trans)
+    axes.errorbar(series.x, series.y, yerr=error, label=series.name, transform=axes.transData + aside, **style)
 
 
 def _pictures(part: Any, pictures: Pictures) -> None:

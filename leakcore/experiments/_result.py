@@ -10,6 +10,13 @@ import numpy as np
 
 from leakcore._results import jsonable
 
+AGREEMENT = {
+    "": "",
+    "yes": "The paper's finding is reproduced.",
+    "partly": "The paper's finding is reproduced in part.",
+    "no": "The paper's finding is not reproduced.",
+}
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Series:
@@ -87,7 +94,8 @@ class ExperimentResult:
     """A reproduced figure or table.
 
     name, title: of the experiment; statement: what the paper says that it shows. conclusion: what our numbers say, the
-    figure's caption. data: what was really used. settings: everything that defines the run. notes: what a reader must
+    figure's caption. agreement: whether they show what the paper says: "yes", "partly", "no", or "" where that was not
+    judged. data: what was really used. settings: everything that defines the run. notes: what a reader must
     know before quoting a number. `seconds` is not kept: an interrupted run's JSON equals an uninterrupted one's.
     """
 
@@ -100,12 +108,22 @@ class ExperimentResult:
     seed: int
     conclusion: str
     stated: tuple[Stated, ...]
+    agreement: str = ""
     panels: tuple[Panel, ...] = ()
     pictures: tuple[Pictures, ...] = ()
     data: tuple[str, ...] = ()
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     provenance: str = "Hayes, Mahloujifar and Balle, Bounding Training Data Reconstruction in DP-SGD, 2023"
+
+    def __post_init__(self) -> None:
+        if self.agreement not in AGREEMENT:
+            raise ValueError(f"agreement={self.agreement!r}: must be one of {', '.join(map(repr, AGREEMENT))}")
+
+    @property
+    def caption(self) -> str:
+        """Whether the paper's finding is reproduced, and the conclusion."""
+        return f"{AGREEMENT[self.agreement]} {self.conclusion}".lstrip()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-ready types with the schema's version."""

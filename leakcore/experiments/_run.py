@@ -33,7 +33,7 @@ def run(
         data: folder of data sets; None: `LEAKCORE_DATA`, then the user's cache. Nothing is downloaded.
         out: folder for NAME.json, NAME.png and NAME.svg, each written atomically when all is done. Until then finished
             pieces are kept in out/partial, bound to this experiment, scale, seed and release, and a later call goes on
-            from them. None: write nothing.
+            from them; what was computed from data is also bound to the data's content. None: write nothing.
         progress: called as progress(task, done, total).
 
     Returns an `ExperimentResult`, equal whether or not the run was interrupted.
@@ -52,7 +52,8 @@ def run(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"out={str(folder)!r}: cannot be written ({error.strerror})") from error
-    bound_to = json.dumps([name, size, start, str(where), __version__])
+    # Not the folder of the data: pieces made from data carry a digest of its content.
+    bound_to = json.dumps([name, size, start, __version__])
     digest = hashlib.sha256(bound_to.encode()).hexdigest()
     pieces = PartialResults(None if folder is None else folder / "partial", digest)
     context = Context(

@@ -32,7 +32,7 @@ def render(result: ExperimentResult) -> str:
         lines += _folded("data", data)
     for note in result.notes:
         lines += _folded("note", note)
-    lines += _folded("conclusion", result.conclusion)
+    lines += _folded("conclusion", result.caption)
     return "\n".join(lines)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
+import hashlib
+import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,11 +33,27 @@ class Split:
     shape: tuple[int, ...]
     embed: torch.nn.Module | None = None
 
+    @functools.cached_property
+    def content(self) -> str:
+        """A digest of all rows, so that a kept piece serves the data that it was made from and no other."""
+        return digest(
+            self.known_features, self.known_labels, self.pool_features, self.pool_labels, self.images
+        )  # fmt: skip
+
     def cut(self, rows: int) -> Split:
         """With the first `rows` known rows only."""
         return dataclasses.replace(
             self, known_features=self.known_features[:rows], known_labels=self.known_labels[:rows]
         )
+
+
+def digest(*arrays: np.ndarray) -> str:
+    """Of shapes, types and bytes."""
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(repr((array.shape, array.dtype.str)).encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
 
 
 def mnist(context: Context, known: int) -> Split:
@@ -88,17 +107,17 @@ def cifar10(context: Context, known: int) -> Split:
 
 
 def _extractor(context: Context) -> tuple[torch.nn.Module, str]:
-    """The frozen network, trained once and kept as a piece."""
+    """The frozen network, trained once and kept as a piece; its outputs standardised by the public images'."""
     import torch
 
     public = datasets.cifar100("train", part="subset", path=context.data, download=False)
+    images = public.features.reshape(len(public), *(public.shape or (3, 32, 32)))
     epochs = context.pick(tiny=1, quick=8, paper=40)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.seed)
         extractor = models.conv_extractor(context.pick(tiny=4, quick=16, paper=32))
 
     def train() -> dict[str, Any]:
-        images = public.features.reshape(len(public), *(public.shape or (3, 32, 32)))
         accuracy = models.train_extractor(
             extractor,
             images,
@@ -107,14 +126,33 @@ def _extractor(context: Context) -> tuple[torch.nn.Module, str]:
             seed=context.seed,
             progress=lambda done, total: context.progress("feature extractor", done, total),
         )
-        flat = torch.nn.utils.parameters_to_vector(extractor.parameters()).detach().numpy()
-        return {"accuracy": accuracy, "weights": base64.b64encode(flat.astype("<f4").tobytes()).decode()}
+        return {"accuracy": accuracy, "state": state_text(extractor)}
 
-    piece = context.pieces.get_or_run("extractor", train)
-    flat = np.frombuffer(base64.b64decode(piece["weights"]), dtype="<f4").copy()
-    torch.nn.utils.vector_to_parameters(torch.from_numpy(flat), extractor.parameters())
-    extractor.eval()
-    return extractor, f"{len(public):,} images of CIFAR-100 for {epochs} epochs"
+    piece = context.pieces.get_or_run(f"extractor-{digest(images, public.labels)[:20]}", train)
+    load_state_text(extractor, piece["state"])
+    features = models.extract_features(extractor, images)
+    standard = torch.nn.BatchNorm1d(features.shape[1], affine=False)
+    for name, value in (("running_mean", features.mean(axis=0)), ("running_var", features.var(axis=0))):
+        standard.get_buffer(name).copy_(torch.from_numpy(value))
+    return torch.nn.Sequential(extractor, standard).eval(), (
+        f"{len(public):,} images of CIFAR-100 for {epochs} epochs, standardised by the same images' mean and variance"
+    )
+
+
+def state_text(module: torch.nn.Module) -> str:
+    """All parameters and buffers (a batch norm's running moments among them) as text; nothing is pickled."""
+    out = io.BytesIO()
+    arrays: dict[str, Any] = {name: value.detach().cpu().numpy() for name, value in module.state_dict().items()}
+    np.savez(out, **arrays)
+    return base64.b64encode(out.getvalue()).decode()
+
+
+def load_state_text(module: torch.nn.Module, text: str) -> None:
+    """Back from `state_text`, to the bit; RuntimeError where names or shapes differ."""
+    import torch
+
+    with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as arrays:
+        module.load_state_dict({name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files})
 
 
 def as_picture(split: Split, rows: np.ndarray) -> np.ndarray:

@@ -60,7 +60,7 @@ def play(
     task: str,
 ) -> dict[str, attacks.ReconstructionGame]:
     """All methods on the same runs, `_PIECE` at a time, each portion kept."""
-    described = [dataclasses.asdict(setting), prior_size, methods, subtract_known, task, len(split.known_labels)]
+    described = [dataclasses.asdict(setting), prior_size, methods, subtract_known, task, split.content]
     key = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:20]
     model = ensemble(context, split, setting)
     totals: dict[str, attacks.ReconstructionGame] = {}
@@ -107,6 +107,12 @@ def series(name: str, role: str, x: tuple[float, ...], games: list[attacks.Recon
 def interval(game: attacks.ReconstructionGame) -> tuple[float, float] | None:
     """Of the success rate, as floats."""
     return None if game.interval is None else (float(game.interval[0]), float(game.interval[1]))
+
+
+def bound(context: Context, setting: Setting, prior_size: int) -> float:
+    """The exact bound on success in this setting."""
+    noise = _mechanism.noise_for(context, setting.epsilon, setting.sample_rate, setting.steps)
+    return _mechanism.upper(noise, setting.sample_rate, setting.steps, prior_size)
 
 
 def gap(context: Context, setting: Setting, game: attacks.ReconstructionGame, paper: str) -> Stated:

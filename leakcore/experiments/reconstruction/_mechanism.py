@@ -71,6 +71,23 @@ def curves(context: Context, epsilons: tuple[float, ...], steps: int, prior_size
     return (*found, chance(np.array(at), prior_size))
 
 
+def sampled_curve(
+    context: Context, epsilons: tuple[float, ...], sample_rate: float, steps: int, prior_size: int
+) -> Series:
+    """The exact bound over a range of ε with mini-batches; kept as a piece, since each ε takes a moment."""
+
+    def find() -> dict[str, list[float]]:
+        noise = [noise_for(context, e, sample_rate, steps) for e in (max(epsilons), min(epsilons))]
+        grid = np.geomspace(noise[0], noise[1], context.pick(tiny=3, quick=12, paper=30))
+        at = [float(accounting.epsilon(s, sample_rate, steps, delta=DELTA).value) for s in grid]
+        return {"epsilon": at, "bound": [upper(float(s), sample_rate, steps, prior_size) for s in grid]}
+
+    piece = context.pieces.get_or_run(f"curve-{sample_rate!r}-{steps}-{prior_size}", find)
+    return Series(
+        name="upper bound, exact", role="bound", x=np.array(piece["epsilon"]), y=np.array(piece["bound"])
+    )  # fmt: skip
+
+
 def chance(x: np.ndarray, prior_size: int) -> Series:
     """A blind guess."""
     return Series(name="guessing", role="chance", x=x, y=np.full(len(x), 1 / prior_size))

@@ -23,16 +23,20 @@ class Sweep:
     likelihood: list[attacks.ReconstructionGame]
     setting: _games.Setting
 
+    @property
+    def attacked(self) -> list[tuple[attacks.ReconstructionGame, float]]:
+        """Every game with its bound."""
+        return [*zip(self.top, self.bound, strict=True), *zip(self.likelihood, self.bound, strict=True)]
+
 
 def sweep(
     context: Context, split: Split, epsilon: float, prior_size: int, rates: tuple[float, ...], runs: int
 ) -> Sweep:
     """C = 1, as in the paper."""
-    noise, bound, top, likelihood = [], [], [], []
+    noise, bound = limits(context, epsilon, prior_size, rates)
+    top, likelihood = [], []
     for q in rates:
         setting = _games.Setting(epsilon=epsilon, sample_rate=q, steps=STEPS, max_grad_norm=1.0, step=1.0)
-        noise.append(_mechanism.noise_for(context, epsilon, q, STEPS))
-        bound.append(_mechanism.upper(noise[-1], q, STEPS, prior_size))
         task = f"ε = {epsilon:g}, prior {prior_size}, q = {q:g}"
         games = _games.play(
             context, split, setting, prior_size=prior_size, runs=runs, methods=("top", "likelihood"), task=task
@@ -40,3 +44,11 @@ def sweep(
         top.append(games["top"])
         likelihood.append(games["likelihood"])
     return Sweep(rates, noise, bound, top, likelihood, setting)
+
+
+def limits(
+    context: Context, epsilon: float, prior_size: int, rates: tuple[float, ...]
+) -> tuple[list[float], list[float]]:
+    """(σ, bound) for each q at one ε."""
+    noise = [_mechanism.noise_for(context, epsilon, q, STEPS) for q in rates]
+    return noise, [_mechanism.upper(s, q, STEPS, prior_size) for s, q in zip(noise, rates, strict=True)]

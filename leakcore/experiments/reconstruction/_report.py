@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+from scipy import special
+
+from leakcore.attacks import ReconstructionGame
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
 from leakcore.experiments._result import ExperimentResult, Panel, Pictures, Stated
@@ -24,16 +28,33 @@ def report(
     context: Context,
     *,
     conclusion: str,
+    agreement: str,
     stated: list[Stated],
     panels: list[Panel],
     splits: list[Split],
     setting: Setting,
-    runs: int,
+    runs: int | dict[int, int],
+    attacked: Sequence[tuple[ReconstructionGame, float]] = (),
     pictures: list[Pictures] | None = None,
     notes: tuple[str, ...] = (),
     **settings: Any,
 ) -> ExperimentResult:
-    """The result with the shared notes and settings."""
+    """The result with the shared notes and settings.
+
+    attacked: every game and the bound on its success. That a bound is too low is tested, and said first: no attack's
+    success may exceed it.
+    """
+    if attacked:
+        least = min(float(special.bdtrc(g.hits - 1, g.trials, bound)) if g.hits else 1.0 for g, bound in attacked)
+        if least * len(attacked) < 0.001:
+            conclusion, agreement = f"An attack beats its bound (p = {least:.2g}): an error. {conclusion}", "no"
+        notes = (
+            *notes,
+            f"no attack is significantly above its bound: of {len(attacked)} binomial tests the least p-value is "
+            f"{least:.2g}"
+            if least * len(attacked) >= 0.001
+            else "a bound lies below an attack",
+        )
     return ExperimentResult(
         name=experiment.name,
         title=experiment.title,
@@ -41,6 +62,7 @@ def report(
         scale=context.scale,
         seed=context.seed,
         conclusion=conclusion,
+        agreement=agreement,
         stated=tuple(stated),
         panels=tuple(panels),
         pictures=tuple(pictures or ()),

@@ -30,6 +30,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"al.'s: theirs is "
         f"{ratio[0].min():.2f} to {ratio[0].max():.2f} times as large, its Monte-Carlo form {ratio[1].min():.2f} to "
         f"{ratio[1].max():.2f} times.",
+        agreement="yes" if all(tighter) else "no",
         stated=(
             Stated(
                 what="bound / Guo et al. (analytic), largest over σ",

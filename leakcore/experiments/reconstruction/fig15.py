@@ -69,6 +69,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"{last:g} by a "
         f"factor of up to {spread[widest].max():.2f} (ε = {widest:g}). ε alone does not tell how well "
         f"reconstruction can do.",
+        agreement="yes" if all((bound[e, first] < bound[e, last]).all() for e in epsilons) else "partly",
         stated=stated,
         panels=panels,
         settings={"steps": _STEPS, "delta": _mechanism.DELTA, "epsilons": epsilons, "sample_rates": rates},

@@ -49,8 +49,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         )
         for title, colour in shown
     ]
+    rising = found.bound[0] < found.bound[-1]
+    best_rising = found.top[0].value < found.top[-1].value
     return _report.report(
-        experiment, context,
+        experiment, context, attacked=found.attacked,
+        agreement="yes" if rising and best_rising else ("partly" if rising else "no"),
         conclusion=f"At the same ε = 4 the bound goes from {found.bound[0]:.3f} (q = {rates[0]:g}) to "
             f"{found.bound[-1]:.3f} "
         f"(q = {rates[-1]:g}), the attack from {found.top[0].value:.3f} to {found.top[-1].value:.3f}.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
 from leakcore.experiments._result import ExperimentResult
@@ -11,26 +13,37 @@ from leakcore.experiments.reconstruction import _data, _games, _report
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Hidden layers of 10, 100 and 1,000."""
     epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
-    widths = context.pick(tiny=(10, 20), quick=(10, 100), paper=(10, 100, 1000))
-    runs = context.pick(tiny=32, quick=256, paper=10_000)
+    # A run costs in proportion to the width.
+    widths = context.pick(
+        tiny={10: 32, 20: 32}, quick={10: 256, 100: 48}, paper={10: 10_000, 100: 10_000, 1000: 10_000}
+    )
     split = _data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
-    stated, panels, rates = [], [], {}
-    for width in widths:
+    stated, panels, attacked, played = [], [], [], {}
+    for width, runs in widths.items():
         games = []
         for epsilon in epsilons:
             setting = _games.Setting(epsilon=epsilon, hidden=(width,))
             game = _games.play(
                 context, split, setting, prior_size=10, runs=runs, task=f"width {width}, ε = {epsilon:g}"
-            )
-            games.append(game["sum"])
-            rates[width, epsilon] = float(game["sum"].value)
-            stated.append(_games.gap(context, setting, game["sum"], "no difference between widths"))
+            )["sum"]
+            games.append(game)
+            played[width, epsilon] = game
+            attacked.append((game, _games.bound(context, setting, 10)))
+            row = _games.gap(context, setting, game, "no difference between widths")
+            stated.append(dataclasses.replace(row, what=f"width {width}, {row.what}"))
         drawn = (_games.series("prior-aware attack", "attack", epsilons, games),)
-        panels.append(_games.panel(context, f"hidden layer of {width}", epsilons, 10, drawn))
-    worst = max(max(rates[w, e] for w in widths) - min(rates[w, e] for w in widths) for e in epsilons)
+        panels.append(_games.panel(context, f"hidden layer of {width}: {runs} runs a point", epsilons, 10, drawn))
+    rates = {e: [float(played[w, e].value) for w in widths] for e in epsilons}
+    overlap = all(_overlap([_games.interval(played[w, e]) for w in widths]) for e in epsilons)
     return _report.report(
-        experiment, context,
-        conclusion=f"Between hidden layers of {widths[0]} and {widths[-1]} success differs by at most "
-            f"{worst:.3f} at one ε.",
-        stated=stated, panels=panels, splits=[split], setting=setting, runs=runs, widths=widths,
+        experiment, context, agreement="yes" if overlap else "partly", attacked=attacked,
+        conclusion="Success at hidden layers of " + ", ".join(map(str, widths)) + ": "
+        + "; ".join(", ".join(f"{r:.3f}" for r in rates[e]) + f" (ε = {e:g})" for e in epsilons)
+        + f". The 95% intervals {'overlap at every ε' if overlap else 'do not overlap at every ε'}.",
+        stated=stated, panels=panels, splits=[split], setting=setting, runs=dict(widths),
     )  # fmt: skip
+
+
+def _overlap(ends: list[tuple[float, float] | None]) -> bool:
+    known = [pair for pair in ends if pair is not None]
+    return max(low for low, _ in known) <= min(high for _, high in known)

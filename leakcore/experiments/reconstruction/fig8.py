@@ -10,13 +10,13 @@ from leakcore.experiments.reconstruction import _data, _games, _oblivious, _pair
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Priors of 2, 8 and 128; the gradient attack runs once and is judged against every prior."""
-    epsilons = context.pick(tiny=(10.0,), quick=(10.0, 40.0), paper=(1.0, 10.0, 40.0, 100.0))
+    epsilons = context.pick(tiny=(10.0,), quick=(10.0, 100.0), paper=(1.0, 10.0, 40.0, 100.0))
     sizes = (2, 8, 128)
     runs = context.pick(tiny=32, quick=192, paper=10_000)
-    targets = context.pick(tiny=2, quick=12, paper=1000)
+    targets = context.pick(tiny=2, quick=32, paper=1000)
     split = _data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
     found = _pair.attacked(context, split, (10,), 0.1, epsilons, targets)
-    stated, panels, told = [], [], []
+    stated, panels, told, attacked, ratios = [], [], [], [], []
     for n in sizes:
         games, guesses = [], [f.named(split, n) for f in found]
         for epsilon, guess in zip(epsilons, guesses, strict=True):
@@ -25,17 +25,27 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 "sum"
             ]
             games.append(game)
+            attacked.append((game, _games.bound(context, setting, n)))
+            ratios.append(float(game.value) / max(float(guess.value), 1e-12))
             stated.append(Stated(what=f"prior {n}, ε = {epsilon:g}: gradient-based", paper="an order of magnitude less",
-                                 ours=float(guess.value), interval=(float(guess.interval[0]), float(guess.interval[1])),
-                                 comment=f"prior-aware {game.value:.4f}"))  # fmt: skip
-        told.append(f"{n}: {guesses[-1].value:.3f} against {games[-1].value:.3f}")
+                                 ours=float(guess.value), interval=_oblivious.ends(guess),
+                                 comment=f"prior-aware {game.value:.4f}, bound {attacked[-1][1]:.4f}, "
+                                         f"guessing {1 / n:.4f}"))  # fmt: skip
+        told.append(
+            f"{n}: " + ", ".join(f"{a.value:.3f} of {b.value:.3f}" for a, b in zip(guesses, games, strict=True))
+        )
         drawn = (_games.series("prior-aware attack", "attack", epsilons, games),
-                 _oblivious.series("gradient-based attack", epsilons, guesses))  # fmt: skip
+                 _oblivious.series("gradient-based attack, nearest prior point", epsilons, guesses))  # fmt: skip
         panels.append(_games.panel(context, f"prior of {n}", epsilons, n, drawn))
     return _report.report(
-        experiment, context,
-        conclusion=f"At ε = {epsilons[-1]:g}, gradient-based against prior-aware by prior size: "
-        + "; ".join(told) + ".",
+        experiment, context, attacked=attacked,
+        agreement="yes" if min(ratios) >= 8 else ("partly" if min(ratios) > 1 else "no"),
+        conclusion="Gradient-based of prior-aware success by prior size (ε = "
+        + ", ".join(f"{e:g}" for e in epsilons) + "): " + "; ".join(told)
+        + f". The prior-aware attack does {min(ratios):.1f} to {max(ratios):.1f} times as well. With a prior of 2 a "
+        "guess already succeeds half of the time, so that an order of magnitude there means worse than guessing.",
         stated=stated, panels=panels, splits=[split], setting=setting, runs=runs, targets=targets,
         optimiser=_oblivious.settings(context),
+        notes=(("the average over all priors that hold the target, in place of 1,000 drawn ones; the gradient-based "
+               "attack's intervals are empirical Bernstein limits over targets"),),
     )  # fmt: skip

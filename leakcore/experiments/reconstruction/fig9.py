@@ -16,7 +16,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     runs = context.pick(tiny=32, quick=512, paper=10_000)
     digits = _data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
     noise = _data.noise_pool(context, digits, context.pick(tiny=200, quick=2000, paper=9000))
-    stated, drawn, rates = [], [], {}
+    stated, drawn, attacked, rates = [], [], [], {}
     for name, role, split in (("prior of digits", "attack", digits), ("prior of noise", "attack-2", noise)):
         games = []
         for epsilon in epsilons:
@@ -25,13 +25,20 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 "sum"
             ]
             games.append(game)
+            attacked.append((game, _games.bound(context, setting, 10)))
             row = _games.gap(context, setting, game, "little difference")
             stated.append(dataclasses.replace(row, what=f"{name}: {row.what}"))
             rates[name, epsilon] = float(game.value)
         drawn.append(_games.series(name, role, epsilons, games))
-    differ = ", ".join(f"{rates['prior of digits', e] - rates['prior of noise', e]:+.3f} (ε = {e:g})" for e in epsilons)
+    differ = {e: rates["prior of digits", e] - rates["prior of noise", e] for e in epsilons}
+    widest = max(bound - float(game.value) for game, bound in attacked)
+    least = max(map(abs, differ.values()))
     return _report.report(
-        experiment, context, conclusion=f"Success with digits minus success with noise: {differ}.",
+        experiment, context, attacked=attacked,
+        agreement="yes" if least < 0.05 and widest < 0.15 else ("partly" if least < 0.1 else "no"),
+        conclusion="Success with digits minus success with noise: "
+        + ", ".join(f"{d:+.3f} (ε = {e:g})" for e, d in differ.items())
+        + f". The widest gap to the bound is {widest:.3f}.",
         stated=stated, panels=[_games.panel(context, "prior of 10", epsilons, 10, tuple(drawn))],
         splits=[digits], setting=setting, runs=runs,
         notes=("noise is uniform at the digits' mean squared distance, with uniform labels",),

@@ -81,6 +81,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         seed=context.seed,
         conclusion=f"{order}. {len(below)} of the 12 printed values of the paper's own bound lie below the exact value "
         f"by more than half a unit of their last digit: estimates, no upper bounds: {', '.join(below)}.",
+        agreement="yes" if least > 0 else "no",
         stated=tuple(stated),
         panels=panels,
         settings={"steps": 1, "sample_rate": 1.0, "monte_carlo_samples": samples},
