@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from leakcore.datasets._images import fashion_mnist as fashion_mnist
     from leakcore.datasets._images import mnist as mnist
     from leakcore.datasets._images import uniform_noise as uniform_noise
+    from leakcore.datasets._tabular import bank_marketing as bank_marketing
+    from leakcore.datasets._tabular import cervical_cancer as cervical_cancer
 
 _NAMES = {
     "Dataset": "._dataset",
@@ -23,5 +25,7 @@ _NAMES = {
     "fashion_mnist": "._images",
     "mnist": "._images",
     "uniform_noise": "._images",
+    "bank_marketing": "._tabular",
+    "cervical_cancer": "._tabular",
 }
 __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
