@@ -5,8 +5,12 @@
     μ(E)               = M e^{(1−θ)t}·E_θ[e^{−(θ−1)s}; s ≥ 0]
     E_μ(1 − e^{t−L})_+ = M e^{(1−θ)t}·E_θ[e^{−(θ−1)s}(1 − e^{−s}); s ≥ 0]
 and every variable on the right is in [0, 1], however small the left sides: betting limits of their means are limits of
-B_κ as in `_certificate`. Steps are drawn from tables (`numerics._step_tables`): "dots" for the upper limit, which
-dominate the step, "cells" for the lower one, which it dominates. Nothing is lost but the tables' resolution.
+B_κ. Upper: B_κ ≤ κe^t + E_μ(1 − e^{t−L})_+ for every t. Lower: with inner ⊂ outer events E₁ = {L ≥ t₁}, E₂ = {L ≥ t₂},
+ν(E₁) ≤ κ ≤ ν(E₂), the test that adds to E₁ so much of E₂ that ν holds κ has, since dμ ≥ e^{t₂}dν on E₂,
+    B_κ ≥ μ(E₁) + e^{t₂}(κ − ν(E₁)) = κe^{t₂} + E_μ[(1 − e^{t₂−L}); E₁].
+Both err by the second order of the thresholds' error, and by the sampling error of one bounded mean. Steps are drawn
+from tables (`numerics._step_tables`): "dots" for the upper limit, which dominate the step, "cells" for the lower one,
+which it dominates. Nothing is lost but the tables' resolution.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from scipy import special
 
 from leakcore.numerics._betting import betting_upper_limit, choose_bet
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss
-from leakcore.numerics._moment_limits import PairSums, mean_lower_limit, mean_upper_limit, ratio_lower_limit
+from leakcore.numerics._moment_limits import PairSums, lower_limit
 from leakcore.numerics._step_tables import StepTable, step_table
 
 _CHUNK = 1 << 14
@@ -36,7 +40,9 @@ _LOG_ROUNDING = 1e-11
 _SIDES = ("dots", "cells")
 _REPEATS = 8
 """A sample repeats its last eighth of steps as often: a fifth of the variance at twice the price."""
-_UPPER_SHARE = 0.6
+_UPPER_SHARE = 0.4
+_PILOT = 12 * _CHUNK
+_PAIR = len(dataclasses.fields(PairSums))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +65,7 @@ class TiltedSampler:
     @property
     def statistics(self) -> int:
         """Numbers that a threshold's limits need."""
-        return _EDGES + 1 if self.side == "dots" else len(dataclasses.fields(PairSums))
+        return _EDGES + 1 if self.side == "dots" else 2 * _PAIR
 
     @property
     def log_moment(self) -> float:
@@ -71,6 +77,12 @@ class TiltedSampler:
     def slack(self) -> float:
         """By how much a mean of [0, 1] variables may be off: mass left out, and the tables' resolution."""
         return math.fsum(count * (1.001 * table.left_out + _TABLE_ERROR) for table, count in self.tables) + 1e-13
+
+    @property
+    def log_beyond(self) -> float:
+        """log of the mass under μ, at most, that the tables' last ends cut off and no sample shows."""
+        parts = [math.log(count) + table.log_beyond for table, count in self.tables]
+        return float(np.logaddexp.reduce(parts)) if parts else -math.inf
 
     def draw(self, seed: int, chunk: int, size: int) -> np.ndarray:
         """The first `size` samples of a chunk: (repeats, size), a column shares all but the last eighth of its steps.
@@ -139,12 +151,13 @@ def importance_limits(
     pending = [int(i) for i in np.argsort(log_kappa, kind="stable") if log_kappa[i] < 0.0]
     laws = 0
     while pending:
+        limited = loss.limited(float(log_kappa[pending[0]]))
         theta, together = _shared_tilt(loss, log_kappa, pending)
         pending = pending[len(together) :]
         asked = log_kappa[together]
         for side in _SIDES:
             count = round(num_samples * (_UPPER_SHARE if side == "dots" else 1.0 - _UPPER_SHARE))
-            sampler = TiltedSampler.of(loss, theta, side, laws)
+            sampler = TiltedSampler.of(limited, theta, side, laws)
             found = _one_side(sampler, asked, count, 0.5 * (1.0 - confidence), seed, executor)
             (high if side == "dots" else low)[together] = found
         laws += 1
@@ -179,8 +192,8 @@ def _one_side(
     sampler: TiltedSampler, log_kappa: np.ndarray, count: int, alpha: float, seed: int, executor: Executor | None
 ) -> np.ndarray:
     """log upper limits ("dots") or log lower limits ("cells") at level alpha."""
-    # The upper limit is second order in the error of its threshold, the lower one is not.
-    num_pilot = max(1, min(count // (16 if sampler.side == "dots" else 3), 12 * _CHUNK))
+    # Both limits are second order in the error of a threshold, but the lower one has two to keep on their sides of κ.
+    num_pilot = max(1, min(count // 16 if sampler.side == "dots" else max(count // 8, min(count // 3, 2_000)), _PILOT))
     pilot_chunks = -(-num_pilot // _CHUNK)
     pilot = np.concatenate(
         [sampler.draw(seed, c, min(_CHUNK, num_pilot - c * _CHUNK)) for c in range(pilot_chunks)], axis=1
@@ -197,8 +210,8 @@ def _one_side(
     tried = _counted(sampler, pilot, thresholds)
     limit = _upper if sampler.side == "dots" else _lower
     found = [
-        limit(sampler, float(k), float(t), main, first, alpha)
-        for k, t, main, first in zip(log_kappa, thresholds, seen, tried, strict=True)
+        limit(sampler, float(k), ends, main, first, alpha)
+        for k, ends, main, first in zip(log_kappa, thresholds, seen, tried, strict=True)
     ]
     return np.array(found)
 
@@ -206,29 +219,21 @@ def _one_side(
 def _thresholds(
     sampler: TiltedSampler, pilot: np.ndarray, log_kappa: np.ndarray, count: int, alpha: float
 ) -> np.ndarray:
-    """For each κ the t with ν(L ≥ t) ≈ κ according to the pilot; for the lower limit so that it is surely on one side.
-
-    Above κ a lower limit loses the part 1 − κe^t/B of the excess, below κ the part κe^t/B of what is missing: the
-    smaller part decides.
-    """
+    """(κ, 1) for "dots": the t with ν(L ≥ t) ≈ κ according to the pilot. (κ, 2) for "cells": t₁ ≥ t₂ so far to either
+    side that the main sample will say so too."""
     descending = np.sort(pilot, axis=None)[::-1]
     log_weights = sampler.log_moment - sampler.theta * descending
     log_count, last = math.log(len(descending)), len(descending) - 1
     log_mass = np.logaddexp.accumulate(log_weights) - log_count
     at = np.minimum(np.searchsorted(log_mass, log_kappa), last)
-    if sampler.side == "cells":
-        log_square = np.logaddexp.accumulate(2.0 * log_weights) - log_count
-        log_event = np.logaddexp.accumulate(log_weights + descending) - log_count
-        relative = np.exp(0.5 * log_square[at] - log_mass[at])
-        margin = relative * (math.sqrt(-2.0 * math.log(0.5 * alpha) / count) + 1.5 / math.sqrt(pilot.shape[1]))
-        above = log_kappa + descending[at] - log_event[at] > math.log(0.5)
-        margin = np.where(above, np.minimum(margin, 1.0), -margin)
-        at = np.minimum(np.searchsorted(log_mass, log_kappa + margin), last)
-        # Where the loss has a gap around the threshold, the event's smaller side may be the better one.
-        before = np.maximum(at - 1, 0)
-        proved, proved_before = (log_event[i] + np.minimum(0.0, log_kappa - log_mass[i]) for i in (at, before))
-        at = np.where(proved_before > proved + 0.01, before, at)
-    return np.asarray(descending[at])
+    if sampler.side == "dots":
+        return np.asarray(descending[at][:, None])
+    log_square = np.logaddexp.accumulate(2.0 * log_weights) - log_count
+    relative = np.exp(0.5 * log_square[at] - log_mass[at])
+    margin = relative * (math.sqrt(-2.0 * math.log(0.25 * alpha) / count) * 1.1 + 2.0 / math.sqrt(pilot.shape[1]))
+    inner = np.searchsorted(log_mass, log_kappa - np.minimum(margin, 3.0), side="right") - 1
+    outer = np.searchsorted(log_mass, log_kappa + np.minimum(margin, 3.0))
+    return np.stack([descending[np.clip(i, 0, last)] for i in (inner, outer)], axis=1)
 
 
 def _tally(shard: tuple[TiltedSampler, np.ndarray, int, int, int]) -> np.ndarray:
@@ -241,23 +246,26 @@ def _tally(shard: tuple[TiltedSampler, np.ndarray, int, int, int]) -> np.ndarray
 
 
 def _counted(sampler: TiltedSampler, draws: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Per threshold what the limits need of column means, which are 0 off the event.
+    """Per κ what the limits need of column means, which are 0 off the event.
 
     "dots": fractional counts of e^{−(θ−1)s}(1 − e^{−s}), scaled to [0, 1], at the edges (j/EDGES)². Each outcome is
     split over the two edges around it so that its mean is kept; the logarithm of a bet's factor is concave in it, so
     the split outcomes win less than the outcome itself did, and limits from them are valid. "cells": the sums of
-    a = e^{−(θ−1)s} and b = e^{−θs}.
+    a = e^{−(θ−1)s} and b = e^{−θs} for either threshold.
     """
     out = np.zeros((len(thresholds), sampler.statistics))
     theta = sampler.theta
-    for row, t in enumerate(thresholds):
-        s = np.maximum(draws - t, 0.0)
-        event = np.exp((1.0 - theta) * s)
+    for row, ends in enumerate(thresholds):
         if sampler.side == "cells":
-            event *= draws >= t
-            out[row] = dataclasses.astuple(PairSums.of(event.mean(axis=0), (event * np.exp(-s)).mean(axis=0)))
+            sums: list[float] = []
+            for t in ends:
+                s = np.maximum(draws - t, 0.0)
+                event = np.exp((1.0 - theta) * s) * (draws >= t)
+                sums += dataclasses.astuple(PairSums.of(event.mean(axis=0), (event * np.exp(-s)).mean(axis=0)))
+            out[row] = sums
             continue
-        x = (event * -np.expm1(-s)).mean(axis=0) / _peak(theta)
+        s = np.maximum(draws - ends[0], 0.0)
+        x = (np.exp((1.0 - theta) * s) * -np.expm1(-s)).mean(axis=0) / _peak(theta)
         x = x[x > 0.0]
         out[row, 0] += draws.shape[1] - len(x)
         np.minimum(x, 1.0, out=x)
@@ -268,43 +276,51 @@ def _counted(sampler: TiltedSampler, draws: np.ndarray, thresholds: np.ndarray) 
     return out
 
 
-def _peak(theta: float) -> float:
-    """max over v in [0, 1] of v^{θ−1}(1 − v), rounded up."""
+def _peak(theta: float, share: float = 1.0) -> float:
+    """max over v in [0, 1] of v^{θ−1}(1 − share·v), rounded up; 0 < share ≤ 1."""
     if theta == 1.0:
         return 1.0
-    return math.exp((theta - 1.0) * math.log1p(-1.0 / theta)) / theta * (1.0 + 1e-12)
+    best = min(1.0, (1.0 - 1.0 / theta) / share)
+    return math.exp((theta - 1.0) * math.log(best)) * (1.0 - share * best) * (1.0 + 1e-12)
 
 
 _GRID = (np.arange(_EDGES + 1) / _EDGES) ** 2
 
 
 def _upper(
-    sampler: TiltedSampler, log_kappa: float, t: float, seen: np.ndarray, tried: np.ndarray, alpha: float
+    sampler: TiltedSampler, log_kappa: float, ends: np.ndarray, seen: np.ndarray, tried: np.ndarray, alpha: float
 ) -> float:
+    """B_κ ≤ κe^t + E_μ(1 − e^{t−L})_+, the part beyond the tables in full."""
+    t = float(ends[0])
     bet = choose_bet(_GRID, tried, round(float(seen.sum())), alpha)
     mean = betting_upper_limit(_GRID, seen, bet, alpha) + sampler.slack
     log_scale = sampler.log_moment + (1.0 - sampler.theta) * t
-    return float(np.logaddexp(t + log_kappa, log_scale + math.log(_peak(sampler.theta) * mean))) + _LOG_ROUNDING
+    log_mean = np.logaddexp(log_scale + math.log(_peak(sampler.theta) * mean), sampler.log_beyond)
+    return float(np.logaddexp(t + log_kappa, log_mean)) + _LOG_ROUNDING
 
 
 def _lower(
-    sampler: TiltedSampler, log_kappa: float, t: float, seen: np.ndarray, tried: np.ndarray, alpha: float
+    sampler: TiltedSampler, log_kappa: float, ends: np.ndarray, seen: np.ndarray, tried: np.ndarray, alpha: float
 ) -> float:
-    """B_κ ≥ μ(E)·min(1, κ/ν(E)), because B is concave and B_0 ≥ 0.
-
-    Where the pilot says that E holds more than κ, as min(μ(E), κ·μ(E)/ν(E)) with the ratio limited directly: its two
-    ends err together. Otherwise from the two ends.
+    """κ′e^{t₂} + E_μ[(1 − e^{t₂−L}); E₁] at the κ′ nearest to κ with ν(E₁) ≤ κ′ ≤ ν(E₂) for sure: a quarter of α for
+    either side, half for the mean. From κ′ > κ to κ by concavity, B_κ ≥ B_κ′·κ/κ′; from κ′ < κ because B rises.
     """
-    main, pilot = PairSums(*seen.tolist()), PairSums(*tried.tolist())
-    log_event_scale = sampler.log_moment + (1.0 - sampler.theta) * t
-    event = mean_lower_limit(main, pilot, 0.5 * alpha) - sampler.slack
-    if event <= 0.0:
+    t, outer_t = float(ends[0]), float(ends[1])
+    (inner, outer), (inner_pilot, outer_pilot) = (
+        (PairSums(*row[:_PAIR].tolist()), PairSums(*row[_PAIR:].tolist())) for row in (seen, tried)
+    )
+    inside = 1.0 - lower_limit(inner, inner_pilot, 0.25 * alpha, b=-1.0, constant=1.0) + sampler.slack
+    outside = lower_limit(outer, outer_pilot, 0.25 * alpha, b=1.0) - sampler.slack
+    if outside <= 0.0:
         return log_kappa
-    log_event = log_event_scale + math.log(event)
-    if pilot.b > 0.0 and log_event_scale - t + math.log(pilot.b / pilot.count) > log_kappa:
-        # The slack of both means, relative to the smaller one.
-        ratio = ratio_lower_limit(main, pilot, 0.5 * alpha) * (1.0 - 4.0 * sampler.slack * main.count / main.b)
-        return min(log_event, log_kappa + t + math.log(ratio)) - _LOG_ROUNDING if ratio > 0.0 else log_kappa
-    inverse = mean_upper_limit(main, pilot, 0.5 * alpha) + sampler.slack
-    log_nu = log_event_scale - t + math.log(inverse)
-    return log_event + min(0.0, log_kappa - log_nu) - _LOG_ROUNDING
+    log_scale = sampler.log_moment - sampler.theta * t
+    log_inside = log_scale + math.log(inside)
+    log_outside = sampler.log_moment - sampler.theta * outer_t + math.log(outside)
+    if log_inside > log_outside:
+        return log_kappa
+    near = min(max(log_kappa, log_inside), log_outside)
+    ratio = math.exp(outer_t - t)
+    most = _peak(sampler.theta, ratio)
+    mean = lower_limit(inner, inner_pilot, 0.5 * alpha, a=1.0, b=-ratio, most=most) - 2.0 * sampler.slack
+    log_mean = log_scale + t + math.log(mean) if mean > 0.0 else -math.inf
+    return float(np.logaddexp(near + outer_t, log_mean)) + min(0.0, log_kappa - near) - _LOG_ROUNDING

@@ -102,6 +102,7 @@ def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
     if panel.y_range is not None:
         axes.set_ylim(*panel.y_range)
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label, title=panel.title)
+    axes.margins(x=0.08)
     axes.grid(alpha=0.25, lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
 

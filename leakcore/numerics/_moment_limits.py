@@ -45,28 +45,23 @@ class PairSums:
         return x * self.a + y * self.b + z * n, max(square, 0.0)
 
 
-def mean_lower_limit(seen: PairSums, pilot: PairSums, alpha: float) -> float:
-    """P(limit > E a) ≤ α. The bet is chosen on the pilot, which is independent of what was seen."""
-    centre = pilot.a / pilot.count
-    bet = _bet(pilot.gap(1.0, 0.0, -centre), pilot.count, seen.count, 1.0, alpha)
-    return _last(lambda m: _log_wealth(seen.gap(1.0, 0.0, -m), bet, 1.0), 0.0, 1.0, alpha)
+def lower_limit(
+    seen: PairSums,
+    pilot: PairSums,
+    alpha: float,
+    *,
+    a: float = 0.0,
+    b: float = 0.0,
+    constant: float = 0.0,
+    most: float = 1.0,
+) -> float:
+    """P(limit > E Y) ≤ α for Y = a·A + b·B + constant, the coefficients such that Y is in [0, most] whatever the pair.
 
-
-def mean_upper_limit(seen: PairSums, pilot: PairSums, alpha: float) -> float:
-    """P(limit < E b) ≤ α."""
-    centre = pilot.b / pilot.count
-    bet = _bet(pilot.gap(0.0, -1.0, centre), pilot.count, seen.count, 1.0, alpha)
-    return 1.0 - _last(lambda m: _log_wealth(seen.gap(0.0, -1.0, 1.0 - m), bet, 1.0), 0.0, 1.0, alpha)
-
-
-def ratio_lower_limit(seen: PairSums, pilot: PairSums, alpha: float) -> float:
-    """P(limit > E a/E b) ≤ α, at least 1. D = a − ρb ≥ 1 − ρ, where a and b come from averages with a ≥ b inside."""
-    if pilot.b <= 0.0 or pilot.a <= pilot.b:
-        return 1.0
-    guess = pilot.a / pilot.b
-    least = guess - 1.0
-    bet = _bet(pilot.gap(1.0, -guess, 0.0), pilot.count, seen.count, least, alpha)
-    return _last(lambda ratio: _log_wealth(seen.gap(1.0, -ratio, 0.0), bet, least), 1.0, guess, alpha)
+    The bet is chosen on the pilot, which is independent of what was seen.
+    """
+    centre = (a * pilot.a + b * pilot.b) / pilot.count + constant
+    bet = _bet(pilot.gap(a, b, constant - centre), pilot.count, seen.count, most, alpha)
+    return _last(lambda m: _log_wealth(seen.gap(a, b, constant - m), bet, most), 0.0, most, alpha)
 
 
 def _bet(gap: tuple[float, float], pilot: float, count: float, least: float, alpha: float) -> float:

@@ -5,6 +5,8 @@ Cut z = x/σ into cells with masses ν_c, μ_c (differences of Φ). Both version
 - "dots": each cell's masses are split over its two ends, in the one way that keeps both, so that the ratio at an end is
   e^{ℓ(end)} (connect the dots: Doroshenko et al. 2022). e^{ℓ} within a cell is a mean of its ends, so this pair
   dominates the step, and so does a composition. What lies beyond the last end is left out and bounded apart.
+Neither looks beyond the group's `cut`: a strong tilt of a loss with small q could have most of its mass out there,
+where ν and μ have none to speak of.
 They differ by the square of a cell's width: 1e-4 of B_κ at κ = 4⁻⁷⁸⁴ with 2¹⁵ cells.
 """
 
@@ -31,13 +33,15 @@ _GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
 class StepTable:
     """Law of ℓ on atoms under ν tilted by e^{θℓ}, as an alias table.
 
-    log_moment: log Σ ν_c e^{θℓ_c} over the atoms. left_out: mass beyond them under the tilted law, at most.
+    log_moment: log Σ ν_c e^{θℓ_c} over the atoms. Of "dots", what lies beyond the last: left_out, its mass under the
+    tilted law at most; or, where the cut decided the last, log_beyond, the log of its mass under μ.
     threshold, values: column i = low bits of a 64-bit draw gives values[2i] if its high 48 bits are below
     threshold[i], else values[2i + 1].
     """
 
     log_moment: float
     left_out: float
+    log_beyond: float
     mask: np.uint64
     threshold: np.ndarray
     values: np.ndarray
@@ -60,7 +64,7 @@ def step_table(group: StepGroup, theta: float, side: str, num_cells: int) -> Ste
     log_nu = _log_masses(ends[:-1], ends[1:])
     log_hit = _log_masses(ends[:-1] - shift, ends[1:] - shift)
     ratio = np.logaddexp(math.log1p(-group.rate), math.log(group.rate) + log_hit - log_nu)
-    left_out = 0.0
+    left_out, log_beyond = 0.0, -math.inf
     if side == "dots":
         low = np.concatenate(([group.minimum], group.term(edges)))
         nu, cell_ratio, ratio = log_nu[:-1], ratio[:-1], low
@@ -76,18 +80,26 @@ def step_table(group: StepGroup, theta: float, side: str, num_cells: int) -> Ste
     peak = float(logs.max())
     weights = np.exp(logs - peak)
     log_moment = peak + math.log(float(weights.sum()))
-    if side == "dots":
+    last = float(edges[-1])
+    if side == "dots" and last < theta / group.sigma + _REACH:
+        log_beyond = float(
+            np.logaddexp(
+                math.log1p(-group.rate) + special.log_ndtr(-last),
+                math.log(group.rate) + special.log_ndtr(shift - last),
+            )
+        )
+    elif side == "dots":
         # Beyond the last end z the log density falls faster than −(z − θ/σ) per unit.
-        last = float(edges[-1])
         log_end = -0.5 * last * last - 0.5 * math.log(2.0 * math.pi) + theta * float(ratio[-1])
         left_out = math.exp(log_end - log_moment) / (last - theta / group.sigma)
     threshold, values = _alias(weights / weights.sum(), ratio)
-    return StepTable(log_moment, left_out, np.uint64(len(threshold) - 1), threshold, values)
+    return StepTable(log_moment, left_out, log_beyond, np.uint64(len(threshold) - 1), threshold, values)
 
 
 def _edges(group: StepGroup, theta: float, num_cells: int) -> np.ndarray:
-    """Cell ends: fine where the tilted density is not negligible, half a unit apart elsewhere, up to θ/σ + 10."""
-    high = theta / group.sigma + _REACH
+    """Cell ends: fine where the tilted density is not negligible, half a unit apart elsewhere, up to θ/σ + 10 or the
+    cut."""
+    high = min(theta / group.sigma + _REACH, group.cut)
     if high > _MAX_SPAN:
         raise AccuracyError(f"tilt {theta:.3g} puts the loss of one step out of reach")
     coarse = np.arange(math.floor(-2.0 * _REACH), math.ceil(2.0 * high) + 1) * 0.5

@@ -15,6 +15,7 @@ from leakcore.experiments._context import Context
 from leakcore.experiments._result import Series
 from leakcore.experiments.reconstruction import _games
 from leakcore.experiments.reconstruction._data import Split
+from leakcore.numerics import clopper_pearson
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble, EnsembleRun
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 NOTE = (
     "Equation 1 is minimised by some hundred steps of Adam from uniform starts (settings, optimiser), where the text "
     "takes 10⁶ steps of plain gradient descent with five restarts"
+)
+FEATURES = (
+    "CIFAR-10's last layer sees a few dozen features of an image of 3,072 numbers, which many images share: its "
+    "gradients cannot give the image back, whatever ε (the text's network has 640 features)"
 )
 _TRAINED = 32
 """Runs trained at once: an ensemble's block, which a part of one costs too."""
@@ -108,6 +113,12 @@ def _part(run: EnsembleRun, rows: slice) -> EnsembleRun:
         thetas=run.thetas[rows],
         observed=run.observed[rows],
     )
+
+
+def exact_ends(rate: Any) -> tuple[float, float]:
+    """95% Clopper–Pearson limits of a rate of which every outcome is 0 or 1."""
+    low, high = clopper_pearson(round(float(rate.each.sum())), len(rate.each), confidence=0.95)
+    return float(low), float(high)
 
 
 def ends(rate: Any) -> tuple[float, float]:

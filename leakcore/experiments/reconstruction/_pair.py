@@ -8,6 +8,12 @@ from leakcore.experiments._context import Context
 from leakcore.experiments.reconstruction import _data, _games, _oblivious
 
 
+def epsilons(context: Context) -> tuple[float, ...]:
+    """From hopeless to legible."""
+    legible = (10.0, 100.0, 1000.0, 10_000.0)
+    return context.pick(tiny=(100.0,), quick=legible, paper=(1.0, *legible))
+
+
 def settings(context: Context) -> Iterator[tuple[str, _data.Split, tuple[int, ...], float]]:
     """(name, split, hidden layers, C) of MNIST and CIFAR-10 as in Table 1 of the text."""
     yield "MNIST", _data.mnist(context, context.pick(tiny=49, quick=999, paper=999)), (10,), 0.1

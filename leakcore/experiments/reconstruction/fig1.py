@@ -13,9 +13,9 @@ from leakcore.experiments.reconstruction import _data, _games, _mechanism, _obli
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Mean squared error per pixel, beside the nearest neighbour's and a random guess's."""
-    epsilons = context.pick(tiny=(100.0,), quick=(10.0, 100.0, 1000.0), paper=(1.0, 10.0, 100.0, 1000.0, 10_000.0))
-    targets = context.pick(tiny=2, quick=8, paper=1000)
-    shadows = context.pick(tiny=32, quick=512, paper=40_000)
+    epsilons = _pair.epsilons(context)
+    targets = context.pick(tiny=2, quick=16, paper=1000)
+    shadows = context.pick(tiny=32, quick=384, paper=40_000)
     stated, panels, splits, told, verdicts = [], [], [], [], []
     for name, split, hidden, clip in _pair.settings(context):
         splits.append(split)
@@ -27,19 +27,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         ]
         near = float(attacks.nearest_neighbour_mse(split.images[:2000]).mean())
         x = np.array(epsilons)
-        least = [
-            float(
-                bounds.mse_lower_bound(
-                    _mechanism.noise_for(context, e, 1.0, 100), 1.0, 100,
-                    diameters=np.ones(split.images.shape[1]), adjacency="add-remove",
-                ).value
-            )
-            for e in epsilons
-        ]  # fmt: skip
+        grid = np.geomspace(min(epsilons), max(epsilons), context.pick(tiny=2, quick=30, paper=60))
+        least = [_unbiased(context, float(e), split.images.shape[1]) for e in grid]
         lines = (
             Series(name="nearest neighbour: near-perfect below", role="orthogonal", x=x, y=np.full(len(x), near)),
             Series(name="random guess: poor above", role="chance", x=x, y=np.full(len(x), attacks.UNIFORM_MSE)),
-            Series(name="lower bound, Guo et al. 2022a", role="bound", x=x, y=np.array(least)),
+            Series(name="lower bound, Guo et al. 2022a", role="bound", x=grid, y=np.array(least)),
             Series(name="model-based attack", role="attack-2", x=x, y=np.array(model)),
             Series(name="gradient-based attack", role="attack", x=x, y=np.array(error)),
         )
@@ -72,8 +65,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         stated=stated, panels=panels,
         splits=splits, setting=_pair.setting(epsilons[-1], hidden, clip), runs=targets, shadow_models=shadows,
         optimiser=_oblivious.settings(context),
-        notes=(_oblivious.NOTE, f"{shadows:,} shadow models, where the text trains 40,000"),
+        notes=(_oblivious.NOTE, f"{shadows:,} shadow models, where the text trains 40,000", _oblivious.FEATURES),
     )  # fmt: skip
+
+
+def _unbiased(context: Context, epsilon: float, pixels: int) -> float:
+    noise = _mechanism.noise_for(context, epsilon, 1.0, 100)
+    found = bounds.mse_lower_bound(noise, 1.0, 100, diameters=np.ones(pixels), adjacency="add-remove")
+    return float(found.value)
 
 
 def _model_based(

@@ -15,15 +15,15 @@ _LOG10 = np.log(10.0)
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Shares ρ of 0.6, 0.8 and 1 of pixels within 32/255."""
-    epsilons = context.pick(tiny=(100.0,), quick=(10.0, 100.0, 1000.0), paper=(1.0, 10.0, 100.0, 1000.0, 10_000.0))
-    targets = context.pick(tiny=2, quick=8, paper=1000)
+    epsilons = _pair.epsilons(context)
+    targets = context.pick(tiny=2, quick=32, paper=1000)
     shares = ((0.6, "simplex", "attack"), (0.8, "rdp", "attack-2"), (1.0, "bound", "attack-3"))
     stated, panels, pictures, splits, worst, best = [], [], [], [], -1.0, 0.0
     for name, split, hidden, clip in _pair.settings(context):
         splits.append(split)
         found = _pair.attacked(context, split, hidden, clip, epsilons, targets)
         pixels = int(np.prod(split.shape))
-        x = np.geomspace(min(epsilons), max(epsilons), context.pick(tiny=1, quick=12, paper=25))
+        x = np.geomspace(min(epsilons), max(epsilons), context.pick(tiny=1, quick=40, paper=25))
         noise = [_mechanism.noise_for(context, float(e), 1.0, 100) for e in x]
         lines, points = [], []
         for share, line, role in shares:
@@ -46,25 +46,25 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 )
                 for e in epsilons
             ]
-            worst = max(worst, *(_oblivious.ends(r)[0] - b for r, b in zip(rate, at, strict=True)))
+            worst = max(worst, *(_oblivious.exact_ends(r)[0] - b for r, b in zip(rate, at, strict=True)))
             best = max(best, *(float(r.value) for r in rate))
             for e, r, b in zip(epsilons, rate, at, strict=True):
                 stated.append(
                     Stated(what=f"{name}, ρ = {share:g}, ε = {e:g}: attack", paper="shown only", ours=float(r.value),
-                           interval=_oblivious.ends(r), comment=f"bound {b:.4g}")
+                           interval=_oblivious.exact_ends(r), comment=f"bound {b:.4g}")
                 )  # fmt: skip
             lines.append(Series(name=f"bound, ρ = {share:g}", role=line, x=x, y=curve))
+            low, high = np.array([_oblivious.exact_ends(r) for r in rate]).T
             points.append(
                 Series(name=f"attack, ρ = {share:g}", role=role, x=np.array(epsilons),
-                       y=np.array([float(r.value) for r in rate]), low=np.array([_oblivious.ends(r)[0] for r in rate]),
-                       high=np.array([_oblivious.ends(r)[1] for r in rate]))
+                       y=np.array([float(r.value) for r in rate]), low=low, high=high)
             )  # fmt: skip
         panels.append(
             Panel(title=name, x_label=_games.EPSILON, y_label="probability of success", series=(*lines, *points),
                   log_x=True)
         )  # fmt: skip
-        shown = [_data.as_picture(split, split.images[found[0].index])]
-        shown += [_data.as_picture(split, np.asarray(f.points)) for f in found]
+        shown = [_data.as_picture(split, split.images[found[0].index[:8]])]
+        shown += [_data.as_picture(split, np.asarray(f.points[:8])) for f in found]
         within = [attacks.pixels_within(f.points, split.images[f.index]) for f in found]
         pictures.append(
             Pictures(title=f"{name}: targets and reconstructions",
@@ -82,5 +82,5 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         stated=stated, panels=panels, pictures=pictures, splits=splits,
         setting=_pair.setting(epsilons[-1], hidden, clip), runs=targets, optimiser=_oblivious.settings(context),
         notes=(("real images are not uniform: a guess such as all black does better than κ, so κ is that of the stated "
-               "prior, not of images"), _oblivious.NOTE),
+               "prior, not of images"), _oblivious.NOTE, _oblivious.FEATURES),
     )  # fmt: skip

@@ -35,12 +35,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                        paper=printed.get((clip, epsilon), "0.1" if clip < 1 else "between 0.9 and 0.5"), ours=mean[-1],
                        comment="of candidates, over all steps of 32 runs")
             )  # fmt: skip
-        drawn.append(_games.series(f"prior-aware attack, C = {clip:g}", role, epsilons, games))
+        drawn.append(_games.series(f"C = {clip:g}", role, epsilons, games))
         norms.append(Series(name=f"C = {clip:g}", role=role, x=np.array(epsilons), y=np.array(mean)))
     panels = [
         Panel(title="gradient norm after clipping", x_label=_games.EPSILON, y_label="mean norm", series=tuple(norms),
               log_x=True, y_range=(0.0, 1.1)),
-        _games.panel(context, "success", epsilons, 10, tuple(drawn)),
+        _games.panel(context, "success of the prior-aware attack", epsilons, 10, tuple(drawn)),
     ]  # fmt: skip
     bound = {e: attacked[i][1] for i, e in enumerate(epsilons)}
     top = epsilons[-1]

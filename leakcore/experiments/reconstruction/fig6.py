@@ -12,7 +12,7 @@ from leakcore.experiments.reconstruction import _data, _oblivious, _pair, _repor
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Targets in the first row, reconstructions below, a row per ε."""
-    epsilons = context.pick(tiny=(100.0,), quick=(10.0, 100.0, 1000.0), paper=(1.0, 10.0, 100.0, 1000.0, 10_000.0))
+    epsilons = _pair.epsilons(context)
     targets = context.pick(tiny=2, quick=8, paper=10)
     pictures, splits, stated, names = [], [], [], []
     for name, split, hidden, clip in _pair.settings(context):
@@ -38,5 +38,5 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         + "; ".join(told) + ". A uniformly random image has 0.167 on average against another.",
         stated=stated, panels=[], pictures=pictures, splits=splits, setting=_pair.setting(epsilons[-1], hidden, clip),
         runs=targets, optimiser=_oblivious.settings(context),
-        notes=(_oblivious.NOTE,),
+        notes=(_oblivious.NOTE, _oblivious.FEATURES),
     )  # fmt: skip

@@ -42,7 +42,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         agreement="yes" if min(ratios) >= 8 else ("partly" if min(ratios) > 1 else "no"),
         conclusion="Gradient-based of prior-aware success by prior size (ε = "
         + ", ".join(f"{e:g}" for e in epsilons) + "): " + "; ".join(told)
-        + f". The prior-aware attack does {min(ratios):.1f} to {max(ratios):.1f} times as well. With a prior of 2 a "
+        + f". The prior-aware attack does at least {min(ratios):.1f} times as well. With a prior of 2 a "
         "guess already succeeds half of the time, so that an order of magnitude there means worse than guessing.",
         stated=stated, panels=panels, splits=[split], setting=setting, runs=runs, targets=targets,
         optimiser=_oblivious.settings(context),
