@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from bench.case import Case
-from bench.cases import clip, cuda, curve, labels, mixture
+from bench.cases import clip, cuda, curve, label_bound, labels, mixture
 
 
 def all_cases(device: str, quick: bool) -> list[Case]:
     """Every case of a device; `quick` takes small ones and few of them."""
     if device == "cuda":
         return cuda.cases(quick)
-    return [*mixture.cases(quick), *clip.cases(quick), *labels.cases(quick), *curve.cases(quick)]
+    return [
+        *mixture.cases(quick),
+        *clip.cases(quick),
+        *labels.cases(quick),
+        *label_bound.cases(quick),
+        *curve.cases(quick),
+    ]

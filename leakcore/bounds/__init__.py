@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from leakcore.bounds._kappa import kappa_from_samples as kappa_from_samples
     from leakcore.bounds._kappa import kappa_pixels as kappa_pixels
     from leakcore.bounds._label import LabelEpsilon as LabelEpsilon
-    from leakcore.bounds._label import LabelEpsilonExtrapolation as LabelEpsilonExtrapolation
-    from leakcore.bounds._label import extrapolate_label_epsilon as extrapolate_label_epsilon
     from leakcore.bounds._label import label_epsilon as label_epsilon
+    from leakcore.bounds._label_growth import LabelEpsilonExtrapolation as LabelEpsilonExtrapolation
+    from leakcore.bounds._label_growth import extrapolate_label_epsilon as extrapolate_label_epsilon
     from leakcore.bounds._other_bounds import FanoBound as FanoBound
     from leakcore.bounds._other_bounds import MseLowerBound as MseLowerBound
     from leakcore.bounds._other_bounds import fano_advantage as fano_advantage
@@ -50,9 +50,9 @@ _NAMES = {
     "EpsilonFromScores": "._epsilon_scores",
     "epsilon_lower_bound_from_scores": "._epsilon_scores",
     "label_epsilon": "._label",
-    "extrapolate_label_epsilon": "._label",
+    "extrapolate_label_epsilon": "._label_growth",
     "LabelEpsilon": "._label",
-    "LabelEpsilonExtrapolation": "._label",
+    "LabelEpsilonExtrapolation": "._label_growth",
     "reconstruction": "._reconstruction",
     "reconstruction_of": "._reconstruction",
     "measured_pair": "._reconstruction",

@@ -22,39 +22,59 @@ def gaussian_pair_epsilon(separation: Any, *, delta: float) -> Number:
 
     separation: m in [0, ∞], scalar or array. delta: in [0, 1).
     m = 0 gives 0; so does δ ≥ 2Φ(m/2) − 1, the total variation distance. δ = 0 or m = ∞ give ∞ where m > 0.
-    Returns a float for a scalar, else a float64 array. Deterministic, by bisection to the last bit.
+    Returns a float for a scalar, else a float64 array. Deterministic, to a few units in the last place
+    of what rounding leaves of the profile.
     """
     m = _validate.real_array("in [0, inf]", lambda v: v >= 0, separation=separation)
     slack = _validate.below_one(delta=delta)
     out = np.where((m > 0) & ((slack == 0) | np.isinf(m)), np.inf, 0.0)
     solve = np.isfinite(out) & (m > 0) & (special.erf(m / math.sqrt(8.0)) > slack)
     if solve.any():
-        out[solve] = _bisect(m[solve], slack)
+        out[solve] = _root(m[solve], slack)
     return float(out) if out.ndim == 0 else out
 
 
-def _bisect(m: np.ndarray, delta: float) -> np.ndarray:
+def _root(m: np.ndarray, delta: float) -> np.ndarray:
+    """The ε at which each pair's profile is δ, by Newton's iteration on the logarithm of the profile.
+
+    In x that logarithm is concave, since the profile is the convolution of a Gaussian with the log-concave function
+    (1 − e^{−m(t−x)})_+. It falls, so a start on the right of the root descends to it and never passes it but for
+    rounding, which ends the descent.
+    """
     log_delta = math.log(delta)
-    # Below x = −25 the profile is 1 to the last bit, so no δ < 1 has its root there; Φ(−x) bounds the profile from
-    # above.
-    low = np.maximum(-m / 2.0, -25.0)
-    high = np.maximum(np.full(m.shape, -special.ndtri(delta)), low)
+    # Φ(−x) bounds the profile from above, so its root lies on the right; ε ≥ 0 is x ≥ −m/2.
+    x = np.maximum(-special.ndtri(delta), -m / 2.0)
+    falling = np.arange(m.size)
     for _ in range(200):
-        middle = 0.5 * (low + high)
-        if ((middle <= low) | (middle >= high)).all():
+        at, width = x[falling], m[falling]
+        far = _mills(at + width)
+        difference = _difference(at, width, far)
+        log_density = -0.5 * at * at - 0.5 * math.log(2.0 * math.pi)
+        # Where the profile is close to 1, its complement Φ(x) + φ(x)R(x + m) keeps the digits.
+        left = np.minimum(at, -1.0)
+        complement = special.ndtr(left) + np.exp(log_density) * far
+        log_profile = np.where(
+            (at < -1.0) & (complement < 0.5), np.log1p(-np.minimum(complement, 0.5)), log_density + np.log(difference)
+        )
+        gap = log_profile - log_delta
+        # d log(φ(x)(R(x) − R(x + m)))/dx = −m R(x + m)/(R(x) − R(x + m)), since R′(x) = xR(x) − 1.
+        step = at + gap * difference / (width * far)
+        moved = step < at
+        falling = falling[moved]
+        if not falling.size:
             break
-        above = _log_profile(middle, m) > log_delta
-        low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return np.asarray(np.maximum(m * (low + m / 2.0), 0.0))
+        x[falling] = step[moved]
+    return np.asarray(np.maximum(m * (x + m / 2.0), 0.0))
 
 
-def _log_profile(x: np.ndarray, m: np.ndarray) -> np.ndarray:
-    # Close pairs would cancel in R(x) − R(x + m), which is the integral of −R′ = 1 − tR(t).
-    t = x[:, None] + 0.5 * m[:, None] * (_NODES + 1.0)
-    integral = 0.5 * m * ((1.0 - t * _mills(t)) @ _WEIGHTS)
-    difference = np.where(m < 0.1, integral, _mills(x) - _mills(x + m))
-    with np.errstate(divide="ignore"):
-        return np.asarray(-0.5 * x * x - 0.5 * math.log(2.0 * math.pi) + np.log(np.maximum(difference, 0.0)))
+def _difference(x: np.ndarray, m: np.ndarray, far: np.ndarray) -> np.ndarray:
+    """R(x) − R(x + m). Close pairs would cancel, so there it is the integral of −R′ = 1 − tR(t)."""
+    out = np.asarray(_mills(x) - far)
+    close = m < 0.1
+    if close.any():
+        t = x[close, None] + 0.5 * m[close, None] * (_NODES + 1.0)
+        out[close] = 0.5 * m[close] * ((1.0 - t * _mills(t)) @ _WEIGHTS)
+    return out
 
 
 def _mills(x: np.ndarray) -> np.ndarray:

@@ -15,13 +15,15 @@ def label_lower_bounds(
     max_grad_norm: float,
     delta: float,
     grad_norms: np.ndarray | None = None,
+    inverse_per_row: bool = True,
 ) -> np.ndarray:
     """LB_r of every row r, by Algorithm 2 of Yuan, Xue, Wang and Shen (2022), step by step.
 
     jacobian: (N, d), row r = dZ_r/dW, of rank N. probs: (N,). labels: (N,) of 0 and 1. noise_multiplier,
     max_grad_norm > 0.
     grad_norms: (2, N), joint gradient norms of each row under its own and under the flipped label, which replace the
-    norm of this weight vector's gradient in the clipping; None as printed. Float64 throughout; −∞ where P_0 ≤ δ.
+    norm of this weight vector's gradient in the clipping; None as printed. inverse_per_row: as printed; False computes
+    (CᵀC)⁻¹, which is the same for every row, once. Float64 throughout; −∞ where P_0 ≤ δ.
     """
     c = np.asarray(jacobian, dtype=np.float64).T
     p = np.asarray(probs, dtype=np.float64)
@@ -37,12 +39,14 @@ def label_lower_bounds(
     g0 = [clipped_gradient(r, y[r], 0) for r in range(n)]
     mean0 = np.sum(g0, axis=0) / n
     out = np.empty(n)
+    inverse = np.empty(0)
     for r in range(n):
         g1 = clipped_gradient(r, 1.0 - y[r], 1)
         mean1 = mean0 + (g1 - g0[r]) / n
         unit = np.zeros(n)
         unit[r] = 1.0
-        inverse = np.linalg.inv(c.T @ c)
+        if inverse_per_row or r == 0:
+            inverse = np.linalg.inv(c.T @ c)
         sign = (-1.0) ** y[r]
         spread = s * np.sqrt(unit @ inverse @ unit)
         log_p1 = special.log_ndtr(sign * (unit @ inverse @ c.T @ mean1) / spread)

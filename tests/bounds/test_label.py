@@ -58,6 +58,8 @@ def test_agrees_with_the_literal_algorithm(
     arguments = {"noise_multiplier": sigma, "max_grad_norm": clip, "delta": delta, "grad_norms": grad_norms}
     literal = label_lower_bounds(jacobian, probs, labels, **arguments)
     result = bounds.label_epsilon(jacobian, probs, labels, **arguments)
+    hoisted = label_lower_bounds(jacobian, probs, labels, inverse_per_row=False, **arguments)
+    np.testing.assert_array_equal(hoisted, literal)
     # Relative where the bound itself is large: it then is the logarithm of a tail probability, about z²/2.
     np.testing.assert_allclose(result.per_row, literal, rtol=1e-10, atol=1e-10)
     assert result.value == pytest.approx(max(0.0, literal.max()), rel=1e-10, abs=1e-10)
@@ -346,7 +348,101 @@ def test_joint_norms_that_no_logistic_model_has_are_refused() -> None:
         _bound(jacobian, probs, labels, grad_norms=pair[0])
 
 
+# Steps
+
+
+@pytest.mark.parametrize("test", ["optimal", "likelihood-ratio"])
+def test_steps_compose_like_one_wider_gradient(test: str) -> None:
+    # Independent steps seen side by side are one Gaussian vector. Steps of orthogonal rows and equal residuals are also
+    # one step with the rows side by side, when each step is clipped by a norm of its own.
+    jacobian, probs, labels = _batch(5, 30, seed=7)
+    result = _bound(np.stack([jacobian] * 3), probs, labels, test=test, compose=True)
+    one = _bound(jacobian, probs, labels, test=test)
+    np.testing.assert_allclose(result.separation, math.sqrt(3) * one.separation, rtol=1e-12)
+    # σ/√3 is what three observations average to.
+    np.testing.assert_allclose(
+        result.per_row,
+        _bound(jacobian, probs, labels, test=test, noise_multiplier=1 / math.sqrt(3)).per_row,
+        rtol=1e-9,
+    )
+    assert (result.steps, result.kind) == (3, "estimate")
+    assert any("3 steps" in note for note in result.assumptions.notes)
+    assert result.value <= result.replacement.value
+    assert result.replacement.value == pytest.approx(
+        _bound(jacobian, probs, labels, noise_multiplier=1 / math.sqrt(3)).replacement.value, rel=1e-12
+    )
+
+
+def test_composed_separation_is_the_sum_of_squares_by_simulation() -> None:
+    # Two steps with other weights: the log-likelihood ratio of both, on 100,000 draws, is Gaussian with mean m²/2 and
+    # standard deviation m. Mean and deviation within 4 standard errors (p = 1e-4 per assertion).
+    (a, p, labels), (b, q, _) = _batch(6, 20, seed=1), _batch(6, 20, seed=2)
+    sigma, draws, r = 0.8, 100_000, 2
+    result = _bound(np.stack([a, b]), np.stack([p, q]), labels, test="likelihood-ratio", compose=True,
+                    noise_multiplier=sigma)  # fmt: skip
+    rng = np.random.default_rng(0)
+    total = np.zeros(draws)
+    for jacobian, probs in ((a, p), (b, q)):
+        norm = np.linalg.norm(jacobian[r])
+        means = [jacobian[r] * e / max(1, abs(e) * norm) for e in (probs[r] - labels[r], probs[r] - 1 + labels[r])]
+        shift = means[0] - means[1]
+        total += shift @ (shift[:, None] / 2 + sigma * rng.normal(size=(20, draws))) / sigma**2
+    m = result.separation[r]
+    assert total.mean() == pytest.approx(m * m / 2, abs=4 * m / math.sqrt(draws))
+    assert total.std() == pytest.approx(m, rel=4 / math.sqrt(2 * draws))
+
+
+def test_a_sample_outside_a_steps_batch_adds_nothing() -> None:
+    jacobian, probs, labels = _batch(5, 30)
+    absent = jacobian.copy()
+    absent[2] = 0.0
+    for test in ("optimal", "likelihood-ratio"):
+        both = _bound(np.stack([jacobian, absent]), probs, labels, test=test, compose=True)
+        assert both.separation[2] == _bound(jacobian, probs, labels, test=test).separation[2]
+        assert both.identifiable.all()
+        once = _bound(jacobian[None], probs, labels, test=test, compose=True)
+        assert (once.kind, once.steps) == ("lower", 1)
+
+
+def test_steps_are_refused_where_they_mean_nothing() -> None:
+    jacobian, probs, labels = _batch(5, 30)
+    with pytest.raises(ValueError, match="compose=True: only with test='optimal' or 'likelihood-ratio'"):
+        _bound(jacobian[None], probs, labels, compose=True)
+    with pytest.raises(ValueError, match=r"jacobian of shape \(5, 30\): must be \(steps, ..., N, d\)"):
+        _bound(jacobian, probs, labels, test="optimal", compose=True)
+
+
 # Shapes, types, input
+
+
+def test_probabilities_serve_every_weight_vector() -> None:
+    rng = np.random.default_rng(3)
+    jacobian, probs, labels = rng.normal(size=(4, 2, 5, 12)), rng.random((2, 5)), rng.integers(0, 2, (2, 5))
+    e = np.abs(probs - labels)
+    norms = np.stack([e, 1 - e], axis=-2) * np.linalg.norm(jacobian, axis=-1).max(axis=0)[:, None, :]
+    for test in TESTS:
+        short = _bound(jacobian, probs, labels, test=test, grad_norms=norms)
+        full = _bound(
+            jacobian,
+            np.broadcast_to(probs, (4, 2, 5)),
+            np.broadcast_to(labels, (4, 2, 5)),
+            test=test,
+            grad_norms=np.broadcast_to(norms, (4, 2, 2, 5)),
+        )
+        np.testing.assert_array_equal(short.per_row, full.per_row)
+        assert short.value.shape == (4, 2)
+        assert short.largest == short.value.max()
+    with pytest.raises(ValueError, match=r"probs of shape \(4, 5\) and jacobian of shape \(4, 2, 5, 12\)"):
+        _bound(jacobian, rng.random((4, 5)), labels)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_rows_whose_squares_leave_the_range_of_floats(scale: float) -> None:
+    jacobian, probs, labels = _batch(4, 9)
+    clip = scale
+    result = _bound(jacobian * scale, probs, labels, test="likelihood-ratio", max_grad_norm=clip)
+    expected = _bound(jacobian, probs, labels, test="likelihood-ratio")
+    np.testing.assert_allclose(result.separation, expected.separation, rtol=1e-12)
 
 
 def test_leading_dimensions_are_batches() -> None:

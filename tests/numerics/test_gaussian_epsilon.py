@@ -51,6 +51,15 @@ def test_satisfies_its_definition_where_the_printed_form_cancels(m: float, delta
     assert log_delta == pytest.approx(math.log(delta), rel=1e-9)
 
 
+@pytest.mark.parametrize("m", [20.0, 45.0, 300.0])
+def test_delta_close_to_one(m: float) -> None:
+    # 1 − δ = Φ(ε/m − m/2) + e^ε Φ(−m/2 − ε/m), which has no digits left in the profile itself.
+    gap = 2.0**-40
+    epsilon = _epsilon(m, 1 - gap)
+    both = special.ndtr(epsilon / m - m / 2) + math.exp(epsilon + special.log_ndtr(-m / 2 - epsilon / m))
+    assert both == pytest.approx(gap, rel=1e-8)
+
+
 def test_limit_cases() -> None:
     np.testing.assert_array_equal(_epsilon([0.0, 1e-9, 3.0, math.inf], 0.0), [0.0, math.inf, math.inf, math.inf])
     np.testing.assert_array_equal(_epsilon([0.0, math.inf], 0.5), [0.0, math.inf])
