@@ -130,6 +130,10 @@ def _series(figure: Figure, axes: Axes, panel: Panel, series: Series, shift: flo
     error = None
     if series.low is not None and series.high is not None:
         error = np.maximum([series.y - series.low, series.high - series.y], 0.0)
+    # Artists with a transform of their own do not count when the axes choose their limits.
+    for y in (series.y, series.low, series.high):
+        if y is not None:
+            axes.update_datalim(np.stack([series.x, y], axis=1))
     aside = ScaledTranslation(shift / 72.0, 0.0, figure.dpi_scale_trans)
     axes.errorbar(series.x, series.y, yerr=error, label=series.name, transform=axes.transData + aside, **style)
 

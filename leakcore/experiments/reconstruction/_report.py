@@ -17,7 +17,8 @@ from leakcore.experiments.reconstruction._data import Split
 from leakcore.experiments.reconstruction._games import Setting
 
 _STEP = (
-    "learning rate × C is fixed (settings, step) where the paper sweeps the learning rate per ε; success is "
+    "learning rate × C is fixed (settings, step) where the paper sweeps the learning rate per ε: shorter steps "
+    "leave more gradients clipped and bring the attack nearer to the bound, longer ones teach more; success is "
     "averaged over random targets, "
     "priors and initial parameters, with 95% Clopper–Pearson intervals"
 )

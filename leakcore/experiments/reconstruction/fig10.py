@@ -45,7 +45,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     last = epsilons[-1]
     few, many = min(known), max(r for r in known if r <= 128)
     lost = {r: seen[r, last] - blind[r, last] for r in known}
-    fails, minor = blind[many, last] < 0.15, lost[few] < 0.5 * (seen[few, last] - 0.1)
+    fails = blind[many, last] - 0.1 < 0.1 * (seen[many, last] - 0.1)
+    minor = lost[few] < 0.25 * (seen[few, last] - 0.1)
     return _report.report(
         experiment, context, agreement="yes" if fails and minor else ("partly" if fails or minor else "no"),
         attacked=attacked,
