@@ -6,6 +6,7 @@ from leakcore._lazy import attach as _attach
 
 if TYPE_CHECKING:
     from leakcore.attacks import labels as labels
+    from leakcore.attacks import poisoning as poisoning
     from leakcore.attacks._game_result import ReconstructionGame as ReconstructionGame
     from leakcore.attacks._gradient import GradientReconstruction as GradientReconstruction
     from leakcore.attacks._gradient import gradient as gradient
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "labels": ".labels",
+    "poisoning": ".poisoning",
     "GradientReconstruction": "._gradient",
     "gradient": "._gradient",
     "gradient_loss": "._gradient",

@@ -1,0 +1,145 @@
+"""Poisoning for audits: which rows are made, that scores are those of trained models, and that worlds come apart."""
+
+import numpy as np
+import pytest
+import torch
+
+from leakcore import attacks, bounds, datasets, dpsgd
+from leakcore.attacks import poisoning
+
+DIGITS = datasets.digits()
+TWO = DIGITS.labels < 2
+X, Y = DIGITS.features[TWO][:200], DIGITS.labels[TWO][:200]
+TX, TY = DIGITS.features[TWO][200:260], DIGITS.labels[TWO][200:260]
+
+
+def _ensemble(**more):
+    settings = {
+        "noise_multiplier": 0.0, "max_grad_norm": 1.0, "learning_rate": 2.0, "steps": 20, "initialisation": "fixed",
+        "seed": 5,
+    }  # fmt: skip
+    return dpsgd.Ensemble((64, 8, 2), "relu", **{**settings, **more})
+
+
+def test_backdoor_sets_the_corner_of_every_channel():
+    attack = poisoning.Backdoor((3, 4, 5), target=0, patch=2, value=0.75)
+    rows = np.random.default_rng(0).random((2, 60))
+    before = rows.copy()
+    image = attack.perturb(rows).reshape(2, 3, 4, 5)
+    np.testing.assert_array_equal(rows, before)
+    assert (image[:, :, :2, :2] == 0.75).all()
+    image[:, :, :2, :2] = before.reshape(image.shape)[:, :, :2, :2]
+    np.testing.assert_array_equal(image.reshape(2, 60), before)
+
+
+def test_backdoor_replaces_k_rows_of_other_classes():
+    attack = poisoning.Backdoor((1, 8, 8), target=1, patch=3)
+    made = attack.poison(X, Y, TX, TY, k=4, seed=2)
+    assert (made.k, len(made.common_labels)) == (4, len(Y) - 4)
+    assert (made.clean_labels != 1).all()
+    assert (made.poison_labels == 1).all()
+    np.testing.assert_array_equal(made.poison_features, attack.perturb(made.clean_features))
+    np.testing.assert_array_equal(made.test_features, attack.perturb(TX[TY != 1]))
+    whole = np.concatenate([made.common_features, made.clean_features])
+    np.testing.assert_array_equal(np.sort(whole, axis=0), np.sort(X, axis=0))
+    again = attack.poison(X, Y, TX, TY, k=4, seed=2)
+    np.testing.assert_array_equal(again.clean_features, made.clean_features)
+    assert not np.array_equal(attack.poison(X, Y, TX, TY, k=4, seed=3).clean_features, made.clean_features)
+
+
+def test_clipbkd_takes_the_direction_of_least_variance():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(50, 6)) * np.array([3, 2, 1, 0.01, 1, 2])
+    point = poisoning.ClipBKD().direction(x)
+    _, _, vt = np.linalg.svd(x)
+    assert abs(point @ vt[-1]) == pytest.approx(np.linalg.norm(x, axis=1).mean(), rel=1e-9)
+    assert point[np.abs(point).argmax()] > 0
+
+
+def test_clipbkd_takes_the_least_likely_class_of_a_clean_model():
+    made = poisoning.ClipBKD(lambda rows: np.array([[0.2, 0.1, 0.7]])).poison(X, Y, k=3)
+    assert (made.poison_labels == 1).all()
+    assert made.poison_features.shape == (3, 64)
+    assert (made.poison_features == made.poison_features[0]).all()
+    np.testing.assert_array_equal(made.test_features, made.poison_features[:1])
+    fitted = poisoning.ClipBKD().poison(X, Y)
+    assert fitted.poison_labels[0] in (0, 1)
+
+
+@pytest.mark.parametrize("layers", [(64, 8, 2), (64, 1)])
+def test_losses_are_those_of_the_modules(layers):
+    ensemble = dpsgd.Ensemble(
+        layers, "relu", noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1.0, steps=3, seed=1, dtype="float64"
+    )
+    run = ensemble.run(X, Y, runs=3, first_run=4)
+    found = poisoning.losses(run, TX, TY)
+    with torch.no_grad():
+        logits = run.module(5)(torch.from_numpy(TX))
+    if layers[-1] == 1:
+        p = torch.sigmoid(logits[:, 0]).numpy()
+        wanted = -np.log(np.where(TY == 1, p, 1 - p))
+    else:
+        wanted = -torch.log_softmax(logits, 1).numpy()[np.arange(len(TY)), TY]
+    np.testing.assert_allclose(found[1], wanted, rtol=1e-9)
+
+
+def test_scores_are_those_of_training_with_and_without_the_poison():
+    made = poisoning.ClipBKD().poison(X, Y, k=2)
+    ensemble = _ensemble(noise_multiplier=1.0, initialisation="per-run", sample_rate=0.5)
+    found = poisoning.poisoning_scores(ensemble, made, trials=5, first_trial=30)
+    run = ensemble.run(
+        made.common_features, made.common_labels, extra_features=made.clean_features, extra_labels=made.clean_labels,
+        runs=5, first_run=30,
+    )  # fmt: skip
+    np.testing.assert_array_equal(found.scores_out, made.statistic(run))
+    assert (found.k, found.name, found.first_trial) == (2, "clipbkd", 30)
+    part = poisoning.poisoning_scores(ensemble, made, trials=2, first_trial=32)
+    np.testing.assert_array_equal(part.scores_in, found.scores_in[2:4])
+    assert not np.isin(found.scores_in, found.scores_out).any()
+
+
+def test_without_noise_and_with_one_start_the_poison_is_seen_every_time():
+    made = poisoning.ClipBKD().poison(X, Y)
+    found = poisoning.poisoning_scores(_ensemble(sample_rate=0.2, steps=60), made, trials=40)
+    proof = bounds.epsilon_lower_bound_from_scores(found.scores_in, found.scores_out, confidence=0.95)
+    assert proof.value == pytest.approx(bounds.epsilon_opt(20, confidence=0.95).value)
+
+
+def test_a_private_mechanism_is_not_contradicted():
+    # Full batches, T = 20, σ = 20: μ = 2√T/σ under replacement. The bound holds with 99.9%.
+    made = poisoning.ClipBKD().poison(X, Y)
+    found = poisoning.poisoning_scores(_ensemble(noise_multiplier=20.0), made, trials=100)
+    proof = bounds.epsilon_lower_bound_from_scores(
+        found.scores_in, found.scores_out, family="gdp", delta=1e-5, confidence=0.999
+    )
+    assert proof.mu <= 2 * 20**0.5 / 20
+
+
+def test_progress_counts_models():
+    seen = []
+    made = poisoning.ClipBKD().poison(X, Y)
+    poisoning.poisoning_scores(_ensemble(steps=1), made, trials=40, progress=lambda *a: seen.append(a))
+    assert seen[-1] == (80, 80)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match=r"shape=\(8, 8\): must be \(channels, height, width\)"):
+        poisoning.Backdoor((8, 8), target=1)
+    with pytest.raises(ValueError, match="patch=9"):
+        poisoning.Backdoor((1, 8, 8), target=1, patch=9)
+    with pytest.raises(ValueError, match=r"features.shape=\(2, 5\)"):
+        poisoning.Backdoor((1, 8, 8), target=1).perturb(np.zeros((2, 5)))
+    with pytest.raises(ValueError, match="test_labels: every row"):
+        poisoning.Backdoor((1, 8, 8), target=1).poison(X, Y, TX[TY == 1], TY[TY == 1])
+    with pytest.raises(ValueError, match="k=0"):
+        poisoning.ClipBKD().poison(X, Y, k=0)
+    with pytest.raises(ValueError, match=r"labels.shape=\(3,\)"):
+        poisoning.ClipBKD().poison(X, Y[:3])
+    with pytest.raises(TypeError, match="probabilities=3"):
+        poisoning.ClipBKD(3)
+    with pytest.raises(ValueError, match="probabilities: gave shape"):
+        poisoning.ClipBKD(lambda rows: [0.1]).poison(X, Y)
+    with pytest.raises(TypeError, match="poisoning=None"):
+        poisoning.poisoning_scores(_ensemble(), None, trials=2)
+    assert attacks.poisoning is poisoning
