@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from leakcore.bounds._epsilon_one_run import epsilon_lower_bound_one_run as epsilon_lower_bound_one_run
     from leakcore.bounds._epsilon_scores import EpsilonFromScores as EpsilonFromScores
     from leakcore.bounds._epsilon_scores import epsilon_lower_bound_from_scores as epsilon_lower_bound_from_scores
+    from leakcore.bounds._fixed_batch import FixedBatchPair as FixedBatchPair
+    from leakcore.bounds._fixed_batch import fixed_batch_pair as fixed_batch_pair
     from leakcore.bounds._kappa import KappaBound as KappaBound
     from leakcore.bounds._kappa import kappa_from_samples as kappa_from_samples
     from leakcore.bounds._kappa import kappa_pixels as kappa_pixels
@@ -56,6 +58,8 @@ _NAMES = {
     "reconstruction": "._reconstruction",
     "reconstruction_of": "._reconstruction",
     "measured_pair": "._reconstruction",
+    "fixed_batch_pair": "._fixed_batch",
+    "FixedBatchPair": "._fixed_batch",
     "reconstruction_rdp": "._reconstruction_beside",
     "membership": "._reconstruction_beside",
     "orthogonal_success": "._reconstruction_beside",

@@ -128,13 +128,14 @@ def reconstruction_of(
     pair: an object with `sample_log_ratio(num_samples, under, seed, first_sample)`, which returns log μ(x)/ν(x) of
         independent samples first_sample, first_sample + 1, … of μ (under="alternative"; "null" is not asked for here).
         Sample i may depend on (seed, under, i) only. Pickled where `executor` runs processes.
-    adjacency: the neighbouring relation that the pair stands for, None when it stands for none.
+    adjacency: the neighbouring relation that the pair stands for; None: the pair's attribute `adjacency`, or none.
     The rest as in `reconstruction` with method "certified".
 
     dominates: whether the pair may stand for a mechanism. True: kind "upper". False: kind "estimate", although the
         limits of the pair's own B_κ hold; so for shuffled batches, whose dominating pair nobody has proved, and for
         measured per-step norms, which are adaptive. None: the pair's attribute `dominates`, True where it has none.
-        Fixed-size batches need adjacency="replace": a record is swapped, and two clipped gradients are up to 2C apart.
+        Fixed-size batches have adjacency "replace" (a record is swapped, and two clipped gradients are up to 2C apart)
+        and a proved pair: `fixed_batch_pair`. ValueError where `adjacency` is another than the pair's.
 
     It certifies B_κ of the pair. That no attack on some mechanism does better is a theorem about that mechanism, which
     is the caller's to prove.
@@ -149,6 +150,10 @@ def reconstruction_of(
     level = _validate.open_probability(confidence=confidence)
     key = _validate.seed(seed=seed)
     relation = None if adjacency is None else parse_adjacency(adjacency)
+    own = getattr(pair, "adjacency", None)
+    if own is not None and relation not in (None, own):
+        raise ValueError(f"adjacency={adjacency!r}: this pair stands for {own!r}")
+    relation = relation or own
     proved = bool(getattr(pair, "dominates", True)) if dominates is None else dominates
     limits = _certify(pair, prior, count, level, key, executor, width, resume)
     proof = (
