@@ -98,5 +98,4 @@ def fixed_batch_pair(noise_multiplier: Any, sample_rate: Any, steps: int) -> Fix
         raise ValueError(f"noise_multiplier={noise_multiplier!r}: must be in (0, inf)")
     if (rate <= 0.0).any():
         raise ValueError(f"sample_rate={sample_rate!r}: must be in (0, 1]")
-    full = (np.ascontiguousarray(np.broadcast_to(part, (count,)), dtype=np.float64) for part in (sigma, rate))
-    return FixedBatchPair(*full)
+    return FixedBatchPair(np.full(count, sigma, dtype=np.float64), np.full(count, rate, dtype=np.float64))

@@ -58,10 +58,14 @@ main.add_command(reproduce)
     type=int,
     default=1_000_000,
     show_default=True,
-    help="Monte-Carlo samples (certified, monte-carlo).",
+    help="Samples of certified, importance and monte-carlo.",
 )
 @click.option(
-    "--confidence", type=float, default=0.999, show_default=True, help="Confidence of a Monte-Carlo interval."
+    "--confidence",
+    type=float,
+    default=0.999,
+    show_default=True,
+    help="Confidence of the interval of certified and importance.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")

@@ -12,7 +12,13 @@ from leakcore.cli._checked import checked
 
 @click.command()
 @click.argument("name")
-@click.option("--scale", type=click.Choice(["quick", "paper"]), default="quick", show_default=True)
+@click.option(
+    "--scale",
+    type=click.Choice(["quick", "paper"]),
+    default="quick",
+    show_default=True,
+    help="quick: up to three minutes on two cores, `list` says how long; paper: the paper's sizes, hours to days.",
+)
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("leakcore-figures"), show_default=True
 )
@@ -32,8 +38,11 @@ def reproduce(name: str, scale: str, out: Path, data: Path | None, seed: int, as
         for key in experiments.names():
             found = experiments.find(key)
             needs = f"  [{', '.join(found.needs)}]" if found.needs else ""
-            click.echo(f"{key:<24} {found.title}{needs}")
+            takes = f"  ({found.quick})" if found.quick else ""
+            click.echo(f"{key:<24} {found.title}{needs}{takes}")
         return
+    if scale == "quick" and not quiet and name in experiments.names() and (takes := experiments.find(name).quick):
+        click.echo(f"{name} at quick scale: {takes} on two cores", err=True)
     try:
         result = checked(
             lambda: experiments.run(

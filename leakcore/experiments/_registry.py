@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import cast
 
 from leakcore.experiments._context import Context
+from leakcore.experiments._durations import at_quick_scale
 from leakcore.experiments._result import ExperimentResult
 
 
@@ -20,6 +21,11 @@ class Experiment:
     statement: str
     needs: tuple[str, ...]
     module: str
+
+    @property
+    def quick(self) -> str:
+        """How long it takes at the quick scale on two cores, roughly."""
+        return at_quick_scale(self.name)
 
     def load(self) -> Callable[[Experiment, Context], ExperimentResult]:
         """The function that runs it."""

@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from leakcore import experiments
+from leakcore._store import PartialResults
+from leakcore.experiments._context import Context
+from leakcore.experiments._draw import _panel
+from leakcore.experiments._result import ExperimentResult, Panel, Series
+from leakcore.experiments.reconstruction import _data, _games, _report
 
 BOUNDS_ONLY = ("reconstruction-table2", "reconstruction-fig11", "reconstruction-fig15")
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
@@ -72,6 +80,97 @@ def test_table_2_has_the_exact_values_and_names_the_printed_bound_that_is_too_lo
     for stated in result.stated:
         if "analytic" in stated.what:
             assert stated.ours == pytest.approx(float(stated.paper), abs=5.1e-4)
+
+
+def _split(shift: float = 0.0) -> _data.Split:
+    rows = np.linspace(0.0, 1.0, 40 * 6, dtype=np.float32).reshape(40, 6) + np.float32(shift)
+    labels = np.arange(40) % 2
+    return _data.Split(rows[:10], labels[:10], rows[10:], labels[10:], 2, "made up", rows[10:], (2, 3))
+
+
+def _context(folder: Path) -> Context:
+    return Context(
+        scale="tiny", seed=0, data=None, pieces=PartialResults(folder, "bound to nothing"), progress=lambda *_: None
+    )
+
+
+def test_a_kept_piece_serves_the_data_it_was_made_from_and_no_other(tmp_path: Path) -> None:
+    def play(split: _data.Split) -> int:
+        setting = _games.Setting(epsilon=10.0, hidden=(), steps=2)
+        _games.play(_context(tmp_path), split, setting, prior_size=2, runs=4, task="the same")
+        return len(list(tmp_path.rglob("game-*.json")))
+
+    assert [play(_split()), play(_split()), play(_split(0.25)), play(_split())] == [1, 1, 2, 2]
+    assert _split().content == _split().content != _split(0.25).content
+    assert _split().cut(5).content != _split().content
+
+
+def test_a_kept_network_has_its_buffers() -> None:
+    def network(seed: int) -> torch.nn.Module:
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.Flatten())
+
+    images = torch.linspace(0.0, 3.0, 4 * 25).reshape(4, 1, 5, 5)
+    with torch.random.fork_rng(devices=[]):
+        trained, fresh = network(1), network(2)
+    trained(images)
+    assert not torch.equal(trained.state_dict()["1.running_mean"], torch.zeros(2))
+    _data.load_state_text(fresh, _data.state_text(trained))
+    for name, value in trained.state_dict().items():
+        assert torch.equal(value, fresh.state_dict()[name]), name
+    assert torch.equal(trained.eval()(images), fresh.eval()(images))
+
+
+def _result(**more: Any) -> ExperimentResult:
+    return ExperimentResult(
+        name="reconstruction-fig0", title="t", statement="s", scale="tiny", seed=0, conclusion="So it is.", stated=(),
+        **more,
+    )  # fmt: skip
+
+
+def test_the_verdict_leads_the_caption_and_is_one_of_four() -> None:
+    assert _result().caption == "So it is."
+    assert _result(agreement="partly").caption == "The paper's finding is reproduced in part. So it is."
+    assert "not reproduced. So it is." in " ".join(_result(agreement="no").to_text().split())
+    with pytest.raises(ValueError, match="agreement='maybe'"):
+        _result(agreement="maybe")
+
+
+def test_an_attack_that_beats_its_bound_is_called_an_error() -> None:
+    game = _games.play(
+        Context(scale="tiny", seed=0, data=None, pieces=PartialResults(None, ""), progress=lambda *_: None),
+        _split(), _games.Setting(epsilon=1000.0, hidden=(), steps=5), prior_size=2, runs=64, task="",
+    )["sum"]  # fmt: skip
+    assert game.hits > 40
+    given: dict[str, Any] = {
+        "conclusion": "Fine.", "agreement": "yes", "stated": [], "panels": [], "splits": [_split()],
+        "setting": _games.Setting(epsilon=1000.0), "runs": 64,
+    }  # fmt: skip
+    where = experiments.find("reconstruction-fig7"), _context(Path())
+    assert _report.report(*where, attacked=[(game, 1.0)], **given).agreement == "yes"
+    wrong = _report.report(*where, attacked=[(game, 1.0), (game, 0.3)], **given)
+    assert wrong.agreement == "no"
+    assert "beats its bound" in wrong.caption
+
+
+def test_intervals_are_inside_the_axes_and_points_have_no_line() -> None:
+    from matplotlib.figure import Figure
+
+    x = np.array([1.0, 10.0])
+    points = Series(name="a", role="attack", x=x, y=x / 20, low=x / 20 - 0.04, high=x / 20 + 0.3)
+    other = Series(name="b", role="attack-2", x=x, y=x / 30, low=x / 30 - 0.01, high=x / 30 + 0.1)
+    figure = Figure()
+    axes = figure.subplots()
+    _panel(figure, axes, Panel(title="", x_label="", y_label="", series=(points, other), log_x=True, y_range=None))
+    low, high = axes.get_ylim()
+    assert low < 0.01
+    assert high > 0.8
+    assert all(line.get_linestyle() in ("None", "") or line.get_linewidth() == 0 for line in axes.lines)
+
+
+@pytest.mark.parametrize("name", [n for n in experiments.names() if n[-1].isdigit()])
+def test_every_figure_says_how_long_it_takes(name: str) -> None:
+    assert experiments.find(name).quick.startswith("about ")
 
 
 @needs_data

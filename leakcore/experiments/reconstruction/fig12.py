@@ -18,7 +18,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     epsilons = _pair.epsilons(context)
     targets = context.pick(tiny=2, quick=32, paper=1000)
     shares = ((0.6, "simplex", "attack"), (0.8, "rdp", "attack-2"), (1.0, "bound", "attack-3"))
-    stated, panels, pictures, splits, worst, best = [], [], [], [], -1.0, 0.0
+    stated, panels, pictures, splits, worst = [], [], [], [], -1.0
+    best: dict[str, float] = {}
     for name, split, hidden, clip in _pair.settings(context):
         splits.append(split)
         found = _pair.attacked(context, split, hidden, clip, epsilons, targets)
@@ -47,7 +48,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 for e in epsilons
             ]
             worst = max(worst, *(_oblivious.exact_ends(r)[0] - b for r, b in zip(rate, at, strict=True)))
-            best = max(best, *(float(r.value) for r in rate))
+            best[name] = max(best.get(name, 0.0), *(float(r.value) for r in rate))
             for e, r, b in zip(epsilons, rate, at, strict=True):
                 stated.append(
                     Stated(what=f"{name}, ρ = {share:g}, ε = {e:g}: attack", paper="shown only", ours=float(r.value),
@@ -74,11 +75,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         )  # fmt: skip
     holds = worst <= 0
     return _report.report(
-        experiment, context, agreement="yes" if holds and best > 0.5 else ("partly" if holds else "no"),
+        experiment, context, agreement="yes" if holds and min(best.values()) > 0.5 else ("partly" if holds else "no"),
         conclusion=("No attack's interval lies above the bound" if holds else "An attack lies above the bound of "
         "uniform pixels, an assumption that real images break")
-        + f"; the largest success is {best:.2f}. κ is of an attacker to whom pixels are uniform and independent, with "
-        "the erratum E9 mended: for ρ < 1 it is a binomial tail, far larger than printed.",
+        + "; the largest success is " + ", ".join(f"{b:.2f} ({n})" for n, b in best.items())
+        + ". κ is of an attacker to whom pixels are uniform and independent, with the erratum E9 mended: for ρ < 1 it "
+        "is a binomial tail, far larger than printed.",
         stated=stated, panels=panels, pictures=pictures, splits=splits,
         setting=_pair.setting(epsilons[-1], hidden, clip), runs=targets, optimiser=_oblivious.settings(context),
         notes=(("real images are not uniform: a guess such as all black does better than κ, so κ is that of the stated "

@@ -53,10 +53,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     return _report.report(
         experiment, context, attacked=attacked,
         agreement="yes" if everywhere and attack_falls == len(sizes) else ("partly" if everywhere else "no"),
-        conclusion=f"In {bound_falls} of {len(panels)} settings of equal ε the bound is smaller at q = {rates[0]:g} than "
-        f"at q = {rates[-1]:g}; it moves most, by up to {spread[most]:.3f}, at ε = {most:g}. There the improved attack "
-        f"is smaller too for {attack_falls} of {len(sizes)} priors; at the smallest ε the differences drown in the "
-        "attack's intervals.",
+        conclusion=f"In {bound_falls} of {len(panels)} settings of equal ε the bound is smaller at q = {rates[0]:g} "
+        f"than at q = {rates[-1]:g}; it moves most, by up to {spread[most]:.3f}, at ε = {most:g}. There the improved "
+        f"attack is smaller too for {attack_falls} of {len(sizes)} priors; at the smallest ε the differences drown in "
+        "the attack's intervals.",
         stated=stated, panels=panels, splits=[split], setting=found.setting, runs=runs,
         notes=(f"{runs} runs a point: differences between attacks below about {2 / runs**0.5:.2f} are noise",),
     )  # fmt: skip

@@ -35,11 +35,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         panels.append(_games.panel(context, f"hidden layer of {width}: {runs} runs a point", epsilons, 10, drawn))
     rates = {e: [float(played[w, e].value) for w in widths] for e in epsilons}
     overlap = all(_overlap([_games.interval(played[w, e]) for w in widths]) for e in epsilons)
+    fewest = min(widths.values())
     return _report.report(
         experiment, context, agreement="yes" if overlap else "partly", attacked=attacked,
         conclusion="Success at hidden layers of " + ", ".join(map(str, widths)) + ": "
         + "; ".join(", ".join(f"{r:.3f}" for r in rates[e]) + f" (ε = {e:g})" for e in epsilons)
-        + f". The 95% intervals {'overlap at every ε' if overlap else 'do not overlap at every ε'}.",
+        + f". The 95% intervals {'overlap at every ε' if overlap else 'do not overlap at every ε'}; "
+        f"differences below about {1.4 / fewest**0.5:.2f} would not show with {fewest} runs.",
         stated=stated, panels=panels, splits=[split], setting=setting, runs=dict(widths),
     )  # fmt: skip
 

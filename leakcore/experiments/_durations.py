@@ -1,0 +1,28 @@
+"""How long the quick scale takes, so that one knows before starting. Rough: on two cores of 2024, with some company."""
+
+_SECONDS = {
+    "fig1": 170,
+    "fig2": 75,
+    "fig3": 150,
+    "fig4": 75,
+    "fig5": 60,
+    "fig6": 45,
+    "table2": 10,
+    "fig7": 130,
+    "fig8": 110,
+    "fig9": 140,
+    "fig10": 90,
+    "fig11": 10,
+    "fig12": 120,
+    "fig13": 130,
+    "fig14": 75,
+    "fig15": 45,
+}
+
+
+def at_quick_scale(name: str) -> str:
+    """ "about 75 s" or "about 2.5 min"; empty where nobody took the time."""
+    seconds = _SECONDS.get(name.removeprefix("reconstruction-"))
+    if seconds is None:
+        return ""
+    return f"about {seconds} s" if seconds < 100 else f"about {seconds / 60:.1f} min"
