@@ -61,11 +61,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     return _report.report(
         experiment, context, agreement=agreement,
         conclusion="Mean squared error at ε = " + ", ".join(f"{e:g}" for e in epsilons) + ". " + ". ".join(told)
-        + ". The lower bound holds for unbiased attacks only; here its ε is the mechanism's own of order two.",
+        + ". The lower bound holds for unbiased attacks only; here its ε is the mechanism's own of order two."
+        + ("" if all(b for _, b, _ in verdicts) else " " + _oblivious.FEATURES + "."),
         stated=stated, panels=panels,
         splits=splits, setting=_pair.setting(epsilons[-1], hidden, clip), runs=targets, shadow_models=shadows,
         optimiser=_oblivious.settings(context),
-        notes=(_oblivious.NOTE, f"{shadows:,} shadow models, where the text trains 40,000", _oblivious.FEATURES),
+        notes=(_oblivious.NOTE, f"{shadows:,} shadow models, where the text trains 40,000"),
     )  # fmt: skip
 
 
