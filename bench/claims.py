@@ -185,6 +185,11 @@ ON_CPU = (
         30,
         _faster("label bound", "", "Algorithm 2, inverse hoisted", "leakcore", BOTH),
     ),
+    Claim(
+        "reconstructions beside one model at a time",
+        60,
+        _faster("reconstructions", "", "one model at a time, vmap(grad)", "leakcore", BOTH),
+    ),
 )
 
 ON_CUDA = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.case import Case
-from bench.cases import clip, cuda, curve, label_bound, labels, mixture
+from bench.cases import clip, cuda, curve, label_bound, labels, mixture, monte_carlo, reconstructions
 
 
 def all_cases(device: str, quick: bool) -> list[Case]:
@@ -16,4 +16,6 @@ def all_cases(device: str, quick: bool) -> list[Case]:
         *labels.cases(quick),
         *label_bound.cases(quick),
         *curve.cases(quick),
+        *monte_carlo.cases(quick),
+        *reconstructions.cases(quick),
     ]
