@@ -36,7 +36,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         experiment, context, agreement="yes" if all(falls) else ("partly" if any(falls) else "no"),
         conclusion="Reconstructions by Equation 1 from uniform starts, labels known. Mean squared error: "
         + "; ".join(told) + ". A uniformly random image has 0.167 on average against another."
-        + ("" if all(falls) else " " + _oblivious.FEATURES + "."),
+        + ("" if falls[-1] else " " + _oblivious.FEATURES + "."),
         stated=stated, panels=[], pictures=pictures, splits=splits, setting=_pair.setting(epsilons[-1], hidden, clip),
         runs=targets, optimiser=_oblivious.settings(context),
         notes=(_oblivious.NOTE,),
