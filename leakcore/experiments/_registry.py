@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable
 from typing import cast
 
+from leakcore.experiments import _label_figures
 from leakcore.experiments._context import Context
 from leakcore.experiments._durations import at_quick_scale
 from leakcore.experiments._result import ExperimentResult
@@ -78,11 +79,14 @@ _ALL = (
 EXPERIMENTS = {
     f"reconstruction-{short}": Experiment(f"reconstruction-{short}", title, statement, needs, f"reconstruction.{short}")
     for short, title, needs, statement in _ALL
+} | {
+    f"labels-{short}": Experiment(f"labels-{short}", title, statement, _label_figures.NEEDS, f"labels.{short}")
+    for short, title, statement in _label_figures.FIGURES
 }
 
 
 def names() -> list[str]:
-    """Every experiment's name, in the paper's order."""
+    """Every experiment's name, paper by paper, in their order."""
     return list(EXPERIMENTS)
 
 

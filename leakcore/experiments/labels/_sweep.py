@@ -1,0 +1,101 @@
+"""Bounds along one parameter, on networks trained with each value of it and on the initial networks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from leakcore.experiments._context import Context
+from leakcore.experiments._result import Panel, Series
+from leakcore.experiments.labels import _report, _study
+from leakcore.experiments.labels._study import Leak, Study
+
+_CLIPPED_BY = {"layer": "this layer", "joint": "the joint norm"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sweep:
+    """Bounds by setting (noise multiplier, clipping norm) and scope, on networks trained with it and initial ones."""
+
+    study: Study
+    settings: tuple[tuple[float, float], ...]
+    trained: dict[tuple[float, float], dict[str, Leak]]
+    initial: dict[tuple[float, float], dict[str, Leak]]
+
+    def ratio(self, scope: str, trained: bool) -> list[float]:
+        """Last layer over second last, for each setting."""
+        of = self.trained if trained else self.initial
+        return [of[s][scope].ratio for s in self.settings]
+
+
+def sweep(context: Context, study: Study, settings: Sequence[tuple[float, float]]) -> Sweep:
+    """Train and bound at every setting."""
+    start = _study.trained(context, study, None)
+    trained: dict[tuple[float, float], dict[str, Leak]] = {}
+    initial: dict[tuple[float, float], dict[str, Leak]] = {}
+    for i, (sigma, clip) in enumerate(settings):
+        networks = _study.trained(context, study, sigma, clip)
+        trained[sigma, clip] = {s: _study.leak(context, study, networks, sigma, clip, s) for s in _study.SCOPES}
+        initial[sigma, clip] = {s: _study.leak(context, study, start, sigma, clip, s) for s in _study.SCOPES}
+        context.progress(f"{study.name}: bounds", i + 1, len(settings))
+    return Sweep(study, tuple(settings), trained, initial)
+
+
+def panel(
+    found: Sweep, x: Callable[[tuple[float, float]], float], x_label: str, upper: Callable[[float], float]
+) -> Panel:
+    """One data set: both layers, trained (points) and initial (lines), under the upper bound of one step."""
+    at = [x(s) for s in found.settings]
+    layers, start = ([of[s]["layer"] for s in found.settings] for of in (found.trained, found.initial))
+    lines = [
+        Series(name=f"{name}, initial network", role=role, x=np.array(at), y=np.array([v.mean() for v in values]))
+        for name, role, values in (
+            ("last layer", "orthogonal", [leak.last for leak in start]),
+            ("second last layer", "simplex", [leak.second_median for leak in start]),
+        )
+    ]
+    return Panel(
+        title=_report.TITLES[found.study.name],
+        x_label=x_label,
+        y_label="label-ε",
+        series=(
+            Series(
+                name="upper bound of one step",
+                role="bound",
+                x=np.array(at),
+                y=np.array([upper(s[0]) for s in found.settings]),
+            ),
+            _report.points("last layer, trained", "attack", at, [leak.last for leak in layers]),
+            _report.points("second last layer, trained", "attack-2", at, [leak.second_median for leak in layers]),
+            *lines,
+        ),
+        log_x=True,
+        log_y=True,
+        y_range=None,
+    )
+
+
+def ratios(found: list[Sweep], x: Callable[[tuple[float, float]], float], x_label: str) -> Panel:
+    """Last over second last layer on trained networks, by data set and clipping scope."""
+    looks = {("cancer", "layer"): "attack", ("cancer", "joint"): "attack-2", ("bank", "layer"): "attack-3",
+             ("bank", "joint"): "baseline"}  # fmt: skip
+    return Panel(
+        title="last ÷ second last layer, trained",
+        x_label=x_label,
+        y_label="ratio of mean bounds",
+        series=tuple(
+            Series(
+                name=f"{_report.TITLES[f.study.name]}, clipped by {_CLIPPED_BY[scope]}",
+                role=looks[f.study.name, scope],
+                x=np.array([x(s) for s in f.settings]),
+                y=np.array(f.ratio(scope, True)),
+            )
+            for f in found
+            for scope in _study.SCOPES
+        ),
+        log_x=True,
+        log_y=True,
+        y_range=None,
+    )  # fmt: skip

@@ -1,0 +1,108 @@
+"""Figure 1: lower and upper bound against the noise multiplier."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from leakcore.experiments._context import Context
+from leakcore.experiments._registry import Experiment
+from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.labels import _report, _study, _sweep
+from leakcore.experiments.labels._network import observe
+from leakcore.numerics import gaussian_pair_epsilon
+
+_TESTS = ("paper", "optimal", "likelihood-ratio")
+_TEST_ROLES = {"paper": "attack-3", "optimal": "rdp", "likelihood-ratio": "chance"}
+
+
+def run(experiment: Experiment, context: Context) -> ExperimentResult:
+    """A panel per data set, and one of the three tests on the last layer; the table holds all of them at every σ."""
+    sigmas = context.pick(
+        tiny=(0.5, 2.0), quick=(0.3, 0.5, 1.0, 2.0, 4.0), paper=(0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+    )
+    studies = _study.studies(context)
+    found = [_sweep.sweep(context, s, [(sigma, 1.0) for sigma in sigmas]) for s in studies]
+    panels = [_sweep.panel(f, lambda s: s[0], "noise multiplier σ", _upper) for f in found]
+    tables = {s.name: _tests(context, s, sigmas) for s in studies}
+    panels.append(_three_tests(tables["cancer"], sigmas))
+    stated = []
+    for study, sweep in zip(studies, found, strict=True):
+        title, table = _report.TITLES[study.name], tables[study.name]
+        for sigma in sigmas:
+            for test in _TESTS:
+                stated.append(
+                    Stated(what=f"{title}, σ = {sigma:g}: {test}, last layer, initial", paper="–",
+                           ours=table[test, sigma])
+                )  # fmt: skip
+            trained = sweep.trained[sigma, 1.0]["layer"]
+            stated += [
+                Stated(what=f"{title}, σ = {sigma:g}: replacement ε of one step", paper="–", ours=_upper(sigma)),
+                Stated(what=f"{title}, σ = {sigma:g}: mean over batches, last layer, trained", paper="drawn",
+                       ours=float(trained.last.mean())),
+                Stated(what=f"{title}, σ = {sigma:g}: mean over batches, second last, trained", paper="drawn",
+                       ours=float(trained.second_median.mean())),
+                Stated(what=f"{title}, σ = {sigma:g}: accountant's ε, add/remove, {study.steps} steps", paper="drawn",
+                       ours=study.epsilon(sigma), comment="printed, not compared: another adjacency, and all steps"),
+            ]  # fmt: skip
+    falls = all(
+        (np.diff([f.trained[s]["layer"].last.mean() for s in f.settings]) < 0).all()
+        and (np.diff([f.trained[s]["layer"].second_median.mean() for s in f.settings]) < 0).all()
+        for f in found
+    )
+    ordered = all(
+        np.all(np.diff([*(table[t, sigma] for t in _TESTS), _upper(sigma) * (1 + 1e-12)]) >= 0)
+        for table in tables.values()
+        for sigma in sigmas
+    )
+    gaps = {f.study.name: [_upper(s[0]) / f.trained[s]["layer"].last.mean() for s in f.settings] for f in found}
+    told = "; ".join(
+        f"{_report.TITLES[n]} from {g[0]:.1f} at σ = {sigmas[0]:g} to {g[-1]:.1f} at σ = {sigmas[-1]:g}"
+        for n, g in gaps.items()
+    )
+    return _report.report(
+        experiment, context, studies=studies, panels=panels, stated=stated,
+        agreement="yes" if falls and ordered else ("partly" if falls else "no"),
+        conclusion=("The paper's bound falls with σ on both layers" if falls else "The bound does not fall with σ "
+                    "everywhere")
+        + (", and paper ≤ optimal ≤ likelihood-ratio ≤ replacement ε of one step holds throughout" if ordered else
+           ", and the order of the tests is broken: an error")
+        + f". The upper bound over the last layer's mean bound: {told}. Points: mean over batches and networks with "
+        "the 5th to 95th percentile of single batches, each network trained at its σ; third panel: largest row of all "
+        "batches, initial network, with the likelihood-ratio test on top of the upper bound where every gradient is "
+        "clipped.",
+        sigmas=list(sigmas), max_grad_norm=1.0,
+    )  # fmt: skip
+
+
+def _upper(sigma: float) -> float:
+    return float(gaussian_pair_epsilon(2.0 / sigma, delta=_study.DELTA))
+
+
+def _tests(context: Context, study: _study.Study, sigmas: tuple[float, ...]) -> dict[tuple[str, float], float]:
+    """Each test's largest bound of all batches on the first initial network, clipped by the last layer alone, C = 1."""
+    seen = observe(_study.trained(context, study, None)[0], study.features)
+    return {
+        (test, sigma): _study.label_bound(study, seen, seen.last, sigma, 1.0, "layer", test).largest
+        for test in _TESTS
+        for sigma in sigmas
+    }
+
+
+def _three_tests(table: dict[tuple[str, float], float], sigmas: tuple[float, ...]) -> Panel:
+    x = np.array(sigmas)
+    tests = [
+        Series(
+            name=f"{t} test, initial, all batches", role=_TEST_ROLES[t], x=x, y=np.array([table[t, s] for s in sigmas])
+        )
+        for t in _TESTS
+    ]
+    upper = Series(name="upper bound of one step", role="bound", x=x, y=np.array([_upper(s) for s in sigmas]))
+    return Panel(
+        title="Cervical Cancer, last layer: three tests",
+        x_label="noise multiplier σ",
+        y_label="label-ε",
+        series=(upper, *tests),
+        log_x=True,
+        log_y=True,
+        y_range=None,
+    )

@@ -1,0 +1,70 @@
+"""Figure 4: magnitudes of the gradients of the last and the second last layer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from leakcore.experiments._context import Context
+from leakcore.experiments._registry import Experiment
+from leakcore.experiments._result import ExperimentResult, Panel, Stated
+from leakcore.experiments.labels import _report, _study
+from leakcore.experiments.labels._network import observe
+
+_SIGMA = 0.5
+_EDGES = np.arange(-8.0, 1.01, 0.25)
+"""Of the logarithm to base 10."""
+
+
+def run(experiment: Experiment, context: Context) -> ExperimentResult:
+    """|entries| of every sample's gradient, on the initial and on the trained network."""
+    studies = _study.studies(context)
+    panels, stated, ratios = [], [], {}
+    for study in studies:
+        title = _report.TITLES[study.name]
+        for state, sigma in (("initial", None), ("trained", _SIGMA)):
+            last, second, zeros = _magnitudes(context, study, _study.trained(context, study, sigma)[0])
+            shares = [np.histogram(np.log10(v), _EDGES)[0] / len(v) for v in (last, second)]
+            panels.append(
+                Panel(
+                    title=f"{title}, {state}",
+                    x_label="log₁₀ |entry of a sample's gradient|",
+                    y_label="share of the entries that are not 0",
+                    series=tuple(
+                        _report.steps(name, role, _EDGES, share)
+                        for name, role, share in zip(
+                            ("last layer", "second last layer"), ("bound", "simplex"), shares, strict=True
+                        )
+                    ),
+                    y_range=None,
+                )
+            )
+            ratios[study.name, state] = float(np.median(last) / np.median(second))
+            stated += [
+                *(Stated(what=f"{title}, {state}: median of the {name}", paper="drawn", ours=float(np.median(entries)))
+                  for name, entries in (("last layer", last), ("second last", second))),
+                Stated(what=f"{title}, {state}: last ÷ second last, medians", paper="much larger than 1",
+                       ours=ratios[study.name, state]),
+                Stated(what=f"{title}, {state}: entries of the second last that are 0", paper="not said", ours=zeros,
+                       comment="a ReLU that is off makes a whole column 0"),
+            ]  # fmt: skip
+    least, most = min(ratios.values()), max(ratios.values())
+    return _report.report(
+        experiment, context, studies=studies, panels=panels, stated=stated,
+        agreement="yes" if least > 3 else ("partly" if least > 1 else "no"),
+        conclusion=f"Where it is not 0, an entry of the last layer's gradient is {least:.0f} to {most:.0f} times as "
+        "large as one of the second last's (medians), since the latter carry the factor W_J, at first uniform within "
+        "±1/√200.",
+        noise_multiplier=_SIGMA, max_grad_norm=1.0,
+    )  # fmt: skip
+
+
+def _magnitudes(
+    context: Context, study: _study.Study, parameters: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:  # fmt: skip
+    """|entries| that are not 0 of both layers' gradients, sample by sample, and the second's share of zeros."""
+    seen = observe(parameters, study.features[:15])
+    e = np.abs(seen.probs - study.labels[:15])[..., None]
+    last = np.abs(seen.last * e).reshape(-1)
+    some = _study.neurons(context)[:: max(1, len(_study.neurons(context)) // 20)]
+    second = np.abs(seen.second_last(some) * e).reshape(-1)
+    return last[last > 0], second[second > 0], float((second == 0).mean())
