@@ -318,20 +318,18 @@ def test_weight_difference_of_one_sgd_step(dtype: torch.dtype, bias: bool) -> No
         inputs=inputs,
         weight_difference=difference,
         bias_difference=bias_difference if bias else None,
-        learning_rate=0.5,
+        lr=0.5,
         noise_std=0,
     )
     _check(result, y[:32])
     assert result.value == 1.0
     assert result.kind == "lower"
     activations = before[:2](inputs).detach()
-    blind = labels.last_layer(activations, weight_difference=difference, learning_rate=0.5, noise_std=0)
+    blind = labels.last_layer(activations, weight_difference=difference, lr=0.5, noise_std=0)
     assert blind.kind == "estimate"
     assert any("weights were not given" in note for note in blind.assumptions.notes)
     weights = before[-1].weight.detach()
-    informed = labels.last_layer(
-        activations, weight_difference=difference, learning_rate=0.5, weights=weights, noise_std=0
-    )
+    informed = labels.last_layer(activations, weight_difference=difference, lr=0.5, weights=weights, noise_std=0)
     assert informed.kind == "lower"
     assert (informed.tolerance > blind.tolerance).all()
 
@@ -342,9 +340,7 @@ def test_a_small_step_is_lost_in_the_rounding_of_the_weights() -> None:
     activations, truth, gradient = _system(40, 60, np.float32)
     before = rng.normal(size=60).astype(np.float32)
     difference = (before - np.float32(3e-7) * gradient) - before
-    result = labels.last_layer(
-        activations, weight_difference=difference, learning_rate=3e-7, weights=before, noise_std=0
-    )
+    result = labels.last_layer(activations, weight_difference=difference, lr=3e-7, weights=before, noise_std=0)
     _check(result, truth)
     assert ((result.residuals < 0) != truth).any()
     assert not result.determined.any()
@@ -373,13 +369,13 @@ def test_models_whose_last_layer_cannot_be_read_are_refused() -> None:
     gradient = np.zeros(6)
     with pytest.raises(ValueError, match=r"no torch\.nn\.Linear"):
         labels.last_layer(model=torch.nn.Identity(), inputs=x, gradient=gradient)
-    with pytest.raises(ValueError, match="has 2 outputs, must be 1"):
+    with pytest.raises(ValueError, match="of 1 weight vectors, but the model has 2 logits"):
         labels.last_layer(model=torch.nn.Linear(6, 2), inputs=x, gradient=gradient)
     with pytest.raises(ValueError, match="random in training mode"):
         labels.last_layer(
             model=torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(6, 1)), inputs=x, gradient=gradient
         )
-    with pytest.raises(ValueError, match="neither the output of its last linear layer nor the sigmoid"):
+    with pytest.raises(ValueError, match="neither the output of its last linear layer nor the sigmoid or softmax"):
         labels.last_layer(
             model=torch.nn.Sequential(torch.nn.Linear(6, 1), torch.nn.Tanh()), inputs=x, gradient=gradient
         )
@@ -396,8 +392,8 @@ def test_bad_input_is_named() -> None:
         ({"gradient": g}, "activations, model: give exactly one"),
         ({"activations": a}, "gradient, weight_difference: give exactly one"),
         ({"activations": a, "gradient": g, "weight_difference": g}, "give exactly one"),
-        ({"activations": a, "gradient": np.ones(5)}, r"gradient of shape \(5,\): must be \(4,\) or \(1, 4\)"),
-        ({"activations": a, "gradient": np.ones((2, 4))}, r"gradient of shape \(2, 4\)"),
+        ({"activations": a, "gradient": np.ones(5)}, r"gradient of shape \(5,\): must be \(4,\) or \(K, 4\)"),
+        ({"activations": a, "gradient": np.ones((4, 2))}, r"gradient of shape \(4, 2\)"),
         ({"activations": a[0], "gradient": g}, r"activations of shape \(4,\): must be \(N, d\)"),
         ({"activations": a[:0], "gradient": g}, r"activations of shape \(0, 4\)"),
         ({"activations": a * np.nan, "gradient": g}, r"activations\[0, 0\]=nan: must be finite"),
@@ -405,13 +401,13 @@ def test_bad_input_is_named() -> None:
         ({"activations": torch.ones(3, 4, requires_grad=True), "gradient": g}, r"activations.*detach"),
         ({"activations": a, "gradient": g, "inputs": a}, "inputs: only with model="),
         ({"model": torch.nn.Linear(4, 1), "gradient": g}, "inputs: must be given with model="),
-        ({"activations": a, "gradient": g, "learning_rate": 0.1}, "learning_rate: only with weight_difference="),
+        ({"activations": a, "gradient": g, "lr": 0.1}, "lr: only with weight_difference="),
         ({"activations": a, "gradient": g, "bias_difference": 0.1}, "bias_difference: only with weight_difference="),
         ({"activations": a, "gradient": g, "weights": g}, "weights: only with weight_difference="),
-        ({"activations": a, "weight_difference": g}, "learning_rate: must be given"),
-        ({"activations": a, "weight_difference": g, "learning_rate": 0}, "learning_rate=0"),
-        ({"activations": a, "weight_difference": g, "learning_rate": 1, "bias_gradient": 1.0}, "bias_gradient: only"),
-        ({"activations": a, "weight_difference": g, "learning_rate": 1, "weights": g[:2]}, "weights of size 2"),
+        ({"activations": a, "weight_difference": g}, "lr, optimizer: exactly one"),
+        ({"activations": a, "weight_difference": g, "lr": 0}, "lr=0"),
+        ({"activations": a, "weight_difference": g, "lr": 1, "bias_gradient": 1.0}, "bias_gradient: only"),
+        ({"activations": a, "weight_difference": g, "lr": 1, "weights": g[:2]}, r"weights of shape \(2,\)"),
         ({"activations": a, "gradient": g, "reduction": "none"}, "reduction='none'"),
         ({"activations": a, "gradient": g, "reduction": "sum", "batch_size": 3}, "batch_size=3: only with"),
         ({"activations": a, "gradient": g, "batch_size": 0}, "batch_size=0"),
@@ -427,7 +423,7 @@ def test_bad_input_is_named() -> None:
         with pytest.raises(ValueError, match=message):
             labels.last_layer(**arguments)
     with pytest.raises(TypeError, match="momentum"):
-        labels.last_layer(a, weight_difference=g, learning_rate=1, momentum=0.9)  # type: ignore[call-arg]
+        labels.last_layer(a, weight_difference=g, lr=1, momentum=0.9)  # type: ignore[call-arg]
 
 
 def test_the_result_says_what_it_is() -> None:

@@ -1,0 +1,123 @@
+"""dZ_r/dW of a torch module for every row of a batch and the parameters that an attacker sees."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore.attacks import _logit
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LogitJacobian:
+    """jacobian: (N, d); error: (N,) how far each row may be from the victim's; weights: (d,); logits: (N, 1).
+
+    names, shapes: the parameters whose entries are joined along d. All arrays float64.
+    """
+
+    jacobian: np.ndarray
+    error: np.ndarray
+    weights: np.ndarray
+    logits: np.ndarray
+    logit_error: np.ndarray
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    roundoff: float
+
+    def join(self, name: str, value: Any) -> Any:
+        """(d,) vector of one array, a sequence of them in the parameters' order, or a mapping from names."""
+        if isinstance(value, Mapping):
+            missing = [n for n in self.names if n not in value]
+            if missing:
+                raise ValueError(f"{name}: parameter {missing[0]!r} is missing")
+            value = [value[n] for n in self.names]
+        if not isinstance(value, (list, tuple)) or not all(np.ndim(v) or hasattr(v, "shape") for v in value):
+            value = [value]
+        sizes = [int(np.prod(shape)) for shape in self.shapes]
+        if len(value) == 1 and getattr(value[0], "shape", None) == (sum(sizes),):
+            return value[0]
+        if len(value) != len(self.names):
+            raise ValueError(
+                f"{name}: {len(value)} arrays for the {len(self.names)} parameters {', '.join(self.names)}"
+            )
+        parts = []
+        for part, parameter, shape in zip(value, self.names, self.shapes, strict=True):
+            if tuple(part.shape) != shape and tuple(part.shape) != (int(np.prod(shape)),):
+                raise ValueError(f"{name}: {tuple(part.shape)} for parameter {parameter!r} of shape {shape}")
+            parts.append(part.reshape(-1))
+        if len(parts) == 1:
+            return parts[0]
+        if all(hasattr(p, "requires_grad") for p in parts):
+            import torch
+
+            return torch.cat(parts)
+        return np.concatenate([np.asarray(p) for p in parts])
+
+
+def logit_jacobian(model: torch.nn.Module, inputs: Any, parameters: str | Sequence[str] | None) -> LogitJacobian:
+    """By reverse mode, a row per sample, batch normalisation's coupling of the rows included.
+
+    Raises ValueError for unknown parameter names, a model with more than one logit per row, and as `last_linear`.
+    """
+    _logit.check_model(model)
+    held = dict(model.named_parameters())
+    names = tuple(held) if parameters is None else (parameters,) if isinstance(parameters, str) else tuple(parameters)
+    if not names:
+        raise ValueError("parameters: must name at least one parameter")
+    for name in names:
+        if name not in held:
+            raise ValueError(f"parameters: {name!r} is not a parameter of the model; it has {', '.join(held)}")
+    dtype, other, ratio = _logit.precisions(model)
+    jacobian, logits = _evaluate(model, inputs, names, dtype)
+    try:
+        again, other_logits = _evaluate(model, inputs, names, other)
+    except RuntimeError as error:
+        raise ValueError(
+            f"model: does not run in {other}, which is needed to measure its rounding ({error}); pass jacobian= instead"
+        ) from None
+    scale = _logit.SAFETY * ratio
+    return LogitJacobian(
+        jacobian=jacobian,
+        error=scale * np.linalg.norm(jacobian - again, axis=1),
+        weights=np.concatenate([held[n].detach().double().cpu().numpy().reshape(-1) for n in names]),
+        logits=logits,
+        logit_error=scale * np.abs(logits - other_logits),
+        names=names,
+        shapes=tuple(tuple(held[n].shape) for n in names),
+        roundoff=_logit.roundoff_of(dtype),
+    )
+
+
+def _evaluate(
+    model: torch.nn.Module, inputs: Any, names: tuple[str, ...], dtype: torch.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    import torch
+
+    state = _logit.cast_state(model, dtype)
+    batch = _logit.cast_inputs(inputs, dtype)
+    leaves = [state[n].requires_grad_() for n in names]
+    with torch.enable_grad():
+        prediction, calls = _logit.forward(model, state, batch)
+        if calls and _logit.same_as_logits(prediction, calls[-1].output):
+            prediction = calls[-1].output
+        if not isinstance(prediction, torch.Tensor) or prediction.numel() != len(batch):
+            shape = tuple(prediction.shape) if isinstance(prediction, torch.Tensor) else type(prediction).__name__
+            raise ValueError(f"model: its output is {shape} for {len(batch)} rows, must be one logit per row")
+        logits = prediction.reshape(-1)
+        rows = torch.autograd.grad(
+            logits, leaves, torch.eye(len(logits), dtype=logits.dtype), is_grads_batched=True, allow_unused=True
+        )
+    joined = [
+        np.zeros((len(logits), leaf.numel())) if row is None else row.double().numpy().reshape(len(logits), -1)
+        for row, leaf in zip(rows, leaves, strict=True)
+    ]
+    jacobian = np.concatenate(joined, axis=1)
+    if not np.isfinite(jacobian).all():
+        raise ValueError("model: the derivatives of its logit are not finite on these inputs")
+    return jacobian, logits.detach().double().numpy().reshape(-1, 1)

@@ -1,0 +1,166 @@
+"""One linear system rowsᵀe = gradient, solved for e with a bound on what rounding and noise do to each residual."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from scipy import special
+
+from leakcore import _validate
+from leakcore.kernels import solve_labels
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Conditions:
+    """How the gradient came about, beyond the system itself.
+
+    roundoff: unit roundoff of the victim's arithmetic. cut: singular values below cut·(largest) count as zero.
+    noise: standard deviation per coordinate of the *sum* over samples, None if not known. level: the probability with
+    which no determined label may be wrong, where noise > 0.
+    """
+
+    roundoff: float
+    cut: float
+    noise: float | None
+    level: float
+
+    def shared(self, parts: int) -> Conditions:
+        """The same, with the failures divided over `parts` systems that must all hold (union bound)."""
+        return dataclasses.replace(self, level=1.0 - (1.0 - self.level) / parts) if self.noise else self
+
+
+def conditions(
+    size: int,
+    *,
+    roundoff: float,
+    divisor: float = 1.0,
+    noise_std: float | None,
+    confidence: float | None,
+    unit_roundoff: float | None,
+    rcond: float | None,
+) -> Conditions:
+    """Read them from the arguments of an attack; size = max(N, d), roundoff that of the coarsest array given."""
+    noise = None if noise_std is None else _validate.non_negative(noise_std=noise_std)
+    level = 0.0
+    if noise:
+        if confidence is None:
+            raise ValueError("confidence: must be given with noise_std > 0, for example 0.99")
+        level = _validate.open_probability(confidence=confidence)
+    elif confidence is not None:
+        raise ValueError("confidence: only with noise_std > 0")
+    if unit_roundoff is not None:
+        roundoff = max(_validate.open_probability(unit_roundoff=unit_roundoff), 2.0**-53)
+    cut = 2.0 * size * roundoff if rcond is None else _validate.below_one(rcond=rcond)
+    # A narrow type's default on a large system may reach 1, where every singular value would count as zero.
+    return Conditions(roundoff, min(cut, 0.5), None if noise is None else noise * divisor, level)
+
+
+def noise_notes(how: Conditions) -> list[str]:
+    """What the result must say about noise."""
+    if how.noise is None:
+        return ["the noise level is not known: labels are named by sign, and only rounding makes one undetermined"]
+    if how.noise == 0:
+        return ["the gradient is exact up to rounding"]
+    return [
+        f"independent Gaussian noise of standard deviation {how.noise:g} per coordinate of the summed gradient",
+        "no determined label is wrong with probability at least the confidence, over the noise",
+    ]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Solution:
+    """residuals and tolerance: (N, K); identifiable: (N,); leverage: (N,) diag((CᵀC)⁺)."""
+
+    residuals: np.ndarray
+    tolerance: np.ndarray
+    identifiable: np.ndarray
+    rank: int
+    condition: float
+
+
+def solve(
+    rows: np.ndarray,
+    total: np.ndarray,
+    how: Conditions,
+    *,
+    stored: np.ndarray | None,
+    forward: np.ndarray,
+    unit_scale: bool = True,
+) -> Solution:
+    """Minimum-norm e of rowsᵀe = total, rows (N, d), total (d, K) the gradient *summed* over samples.
+
+    stored: (d, K) error of each entry of `total` from stored weights, or None. forward: (N,) how far ‖row‖ may be from
+    the row behind the gradient. unit_scale: |e| ≤ 1, as for p − y. Otherwise e is a multiple of p − y by an unknown
+    factor; rows that the system does not determine are then taken to have |e| ≤ 10·max|solved e|: their rounding enters
+    everyone's tolerance, and nothing else is known about them.
+
+    Tolerance, first order in nothing: the gradient's rounding is at most γΣ_r|row_r||e_r| entrywise, γ = (N + 8)u/(1 −
+    (N + 8)u), that of the rows at most Σ_r forward_r|e_r| in norm; a perturbation of norm t moves residual r by at most
+    √v_r·t, v the leverages.
+    """
+    n = rows.shape[0]
+    solved = solve_labels(rows, total / n, rcond=how.cut)
+    residuals = np.asarray(solved.residual, dtype=np.float64)
+    scale = 1.0
+    if not unit_scale:
+        scale = 10.0 * float(np.abs(residuals).max())
+        scale = scale if scale > 0 else 1.0
+        solved = solve_labels(rows, total / (n * scale), rcond=how.cut)
+    spread = np.sqrt(np.asarray(solved.leverage, dtype=np.float64))
+    identifiable = np.asarray(solved.identifiable, dtype=bool)
+    tolerance = np.asarray(solved.error, dtype=np.float64) * scale
+    moved = 0.0 if stored is None else stored
+    tolerance = tolerance + _rounding(rows, residuals, spread, identifiable, how, moved, forward, scale)
+    if residuals.shape[1] > 1 and unit_scale:
+        tolerance = tolerance + 8.0 * how.roundoff  # a softmax's own rounding may flip the sign of a residual near 0
+    if how.noise:
+        claims = max(1, int(identifiable.sum()) * residuals.shape[1])
+        quantile = max(0.0, -float(special.ndtri((1.0 - how.level) / claims)))
+        tolerance = tolerance + (how.noise * quantile * spread)[:, None]
+    tolerance = np.where(identifiable[:, None], tolerance, np.inf)
+    rank = int(solved.rank)
+    return Solution(residuals, tolerance, identifiable, rank, condition(rows, rank))
+
+
+def growth(n: int, roundoff: float) -> float:
+    """γ = (N + 8)u/(1 − (N + 8)u), Higham's constant for a sum of N products with room for their factors; ∞ beyond."""
+    terms = (n + 8) * roundoff
+    return terms / (1.0 - terms) if terms < 1 else math.inf
+
+
+def _rounding(
+    rows: np.ndarray,
+    residuals: np.ndarray,
+    spread: np.ndarray,
+    identifiable: np.ndarray,
+    how: Conditions,
+    stored: np.ndarray | float,
+    forward: np.ndarray,
+    scale: float,
+) -> np.ndarray:
+    """How far rounding in the computation of the gradient can move each residual, (N, K).
+
+    The true |e| appears in its own error bound. It is at most `scale`, which gives a first bound. Without noise |e| is
+    at most |residual| + bound, which gives a better one; the third pass changes nothing that matters.
+    """
+    rate = growth(rows.shape[0], how.roundoff)
+    if rate == math.inf:
+        return np.full(residuals.shape, np.inf)
+    magnitudes = np.abs(rows)
+    e = np.full(residuals.shape, scale)
+    bound = e
+    for _ in range(1 if how.noise else 3):
+        error = np.linalg.norm(rate * (magnitudes.T @ e) + stored, axis=0) + forward @ e
+        bound = spread[:, None] * error
+        e = np.where(identifiable[:, None], np.minimum(scale, np.abs(residuals) + bound), scale)
+    return bound
+
+
+def condition(rows: np.ndarray, rank: int) -> float:
+    """Largest over `rank`-th singular value, ∞ for rank 0."""
+    if rank == 0:
+        return math.inf
+    singular = np.linalg.svd(rows, compute_uv=False)
+    return float(singular[0] / singular[rank - 1])
