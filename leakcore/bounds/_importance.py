@@ -128,8 +128,8 @@ class Limits:
 
 def samples_needed(confidence: float) -> int:
     """The fewest samples with which any limit can be better than none at this confidence."""
-    # All outcomes alike: n·(λ − k(λ)λ²/2) ≥ log(4/(1 − confidence)) at λ = 1/2, on two thirds of the lower share.
-    return math.ceil(math.log(4.0 / (1.0 - confidence)) / 0.3 / (1.0 - _UPPER_SHARE) * 1.5) + 10
+    # All outcomes alike: n·(λ − k(λ)λ²/2) ≥ log(8/(1 − confidence)) at λ = 1/2, on two thirds of the lower share.
+    return math.ceil(math.log(8.0 / (1.0 - confidence)) / 0.3 / (1.0 - _UPPER_SHARE) * 1.5) + 10
 
 
 def importance_limits(
