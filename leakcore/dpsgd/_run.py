@@ -62,11 +62,13 @@ class EnsembleRun:
         import torch
 
         labels = np.asarray(labels)
+        # A copy: data sets are read-only, and torch warns of memory that it must not write.
+        rows = torch.from_numpy(np.array(features, dtype=self.parameters.dtype))
         out = np.empty(len(self))
         for i in range(len(self)):
             module = self.module(self.first_run + i)
             with torch.no_grad():
-                logits = module(torch.from_numpy(np.ascontiguousarray(features, dtype=self.parameters.dtype))).numpy()
+                logits = module(rows).numpy()
             guess = logits[:, 0] > 0 if logits.shape[1] == 1 else logits.argmax(1)
             out[i] = (guess == labels).mean()
         return out

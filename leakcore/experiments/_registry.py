@@ -74,6 +74,12 @@ _ALL = (
      "smaller success at smaller q in all settings, most at larger ε"),
     ("fig15", "Upper bound over σ and q at fixed ε", (),
      "ε = 32, prior 100: 0.4 at q = 0.01, 1 at q = 0.99"),
+    ("gap", "The gap between attack and bound on MNIST, split in two", ("mnist",),
+     "prior-aware attack and bound are nearly identical"),
+    ("sweep", "The learning rate at (4, 10⁻⁵)-DP: accuracy and attack", ("mnist",),
+     "C = 1, T = 100, prior of 10: attack ≈ 0.15 at q = 0.01 and ≈ 0.32 at q = 0.99, bounds ≈ 0.20 and ≈ 0.35"),
+    ("spread", "Standard deviation of the Monte-Carlo estimate over 1,000 calls", (),
+     "at ε = 10 it is below 0.019 with 10,000 samples and below 0.0017 with 1,000,000"),
 )  # fmt: skip
 
 EXPERIMENTS = {

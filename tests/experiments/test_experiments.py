@@ -18,7 +18,7 @@ from leakcore.experiments._draw import _panel
 from leakcore.experiments._result import ExperimentResult, Panel, Series
 from leakcore.experiments.reconstruction import _data, _games, _report
 
-BOUNDS_ONLY = ("reconstruction-table2", "reconstruction-fig11", "reconstruction-fig15")
+BOUNDS_ONLY = ("reconstruction-table2", "reconstruction-fig11", "reconstruction-fig15", "reconstruction-spread")
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="no MNIST folder in LEAKCORE_DATA")
 

@@ -38,6 +38,7 @@ def report(
     attacked: Sequence[tuple[ReconstructionGame, float]] = (),
     pictures: list[Pictures] | None = None,
     notes: tuple[str, ...] = (),
+    learning_rate_note: str = _STEP,
     **settings: Any,
 ) -> ExperimentResult:
     """The result with the shared notes and settings.
@@ -69,5 +70,5 @@ def report(
         pictures=tuple(pictures or ()),
         data=tuple(dict.fromkeys(s.described for s in splits)),
         settings={**dataclasses.asdict(setting), "runs": runs, "delta": _mechanism.DELTA, **settings},
-        notes=(*notes, _mechanism.CALIBRATED, _STEP),
+        notes=(*notes, _mechanism.CALIBRATED, learning_rate_note),
     )
