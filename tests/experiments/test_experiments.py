@@ -24,7 +24,7 @@ needs_data = pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="no MNIST 
 
 
 def test_the_registry_names_every_figure_and_each_can_be_loaded() -> None:
-    short = [*(f"fig{i}" for i in range(1, 7)), "table2", *(f"fig{i}" for i in range(7, 16))]
+    short = [*(f"fig{i}" for i in range(1, 7)), "table2", *(f"fig{i}" for i in range(7, 16)), "gap", "sweep", "spread"]
     labels = [f"labels-fig{i}" for i in range(1, 6)]
     assert experiments.names() == [*(f"reconstruction-{s}" for s in short), *labels]
     for name in experiments.names():
