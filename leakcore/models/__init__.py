@@ -7,6 +7,10 @@ from leakcore._lazy import attach as _attach
 if TYPE_CHECKING:
     from leakcore.models._features import extract_features as extract_features
     from leakcore.models._features import train_extractor as train_extractor
+    from leakcore.models._leakage_nets import alexnet as alexnet
+    from leakcore.models._leakage_nets import lenet as lenet
+    from leakcore.models._leakage_nets import textclf as textclf
+    from leakcore.models._leakage_nets import vgg9 as vgg9
     from leakcore.models._mlp import ACTIVATIONS as ACTIVATIONS
     from leakcore.models._mlp import activation_module as activation_module
     from leakcore.models._mlp import breast_cancer_mlp as breast_cancer_mlp
@@ -25,6 +29,10 @@ if TYPE_CHECKING:
 _NAMES = {
     "extract_features": "._features",
     "train_extractor": "._features",
+    "alexnet": "._leakage_nets",
+    "lenet": "._leakage_nets",
+    "textclf": "._leakage_nets",
+    "vgg9": "._leakage_nets",
     "ACTIVATIONS": "._mlp",
     "activation_module": "._mlp",
     "breast_cancer_mlp": "._mlp",

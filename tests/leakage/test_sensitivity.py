@@ -1,0 +1,163 @@
+"""Sensitivity: a full autograd Jacobian, a closed form, Hutchinson within its error, and what cannot be done."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from leakcore import leakage, models
+
+
+def _jacobians(model, loss, x, y):
+    """layer -> (numbers of parameters, numbers of inputs) by plain autograd, one output at a time."""
+    out = {}
+    for name, module in model.named_modules():
+        own = list(module.parameters(recurse=False))
+        if own:
+
+            def gradient(z, own=own):
+                value = loss(model(z), y)
+                parts = torch.autograd.grad(value, own, create_graph=True)
+                return torch.cat([p.reshape(-1) for p in parts])
+
+            out[name] = torch.autograd.functional.jacobian(gradient, x).reshape(-1, x.numel())
+    return out
+
+
+def _small():
+    torch.manual_seed(4)
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 3)
+    ).double()
+
+
+@pytest.mark.parametrize("memory", [1, 2**28])
+def test_the_norms_are_those_of_the_full_jacobian(memory):
+    model, x, y = _small(), torch.rand(3, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 2, 1])
+    found = leakage.sensitivity(model, None, x, y, memory=memory)
+    assert found.layers == ("0", "4", "6")
+    for i in range(3):
+        full = _jacobians(model, nn.functional.cross_entropy, x[i : i + 1], y[i : i + 1])
+        for at, jacobian in enumerate(full.values()):
+            size = jacobian.abs()
+            wanted = {"F": jacobian.square().sum().sqrt(), "1": size.sum(0).max(), "inf": size.sum(1).max()}
+            for norm, value in wanted.items():
+                assert found.per_sample[norm][i, at] == pytest.approx(float(value), rel=1e-8, abs=1e-12)
+    np.testing.assert_allclose(found.value, found.per_sample["F"].mean(0))
+    np.testing.assert_allclose(
+        found.standard_errors["1"], found.per_sample["1"].std(0, ddof=1) / math.sqrt(3), rtol=1e-12
+    )
+    assert (found.parameters == [57, 65, 18]).all()
+
+
+def test_a_linear_network_in_closed_form():
+    # ℓ = ½(w·x + b − y)²: g = (r·x, r), r = w·x + b − y, so ∂g/∂x = (r·I + x wᵀ, wᵀ).
+    model = nn.Linear(4, 1).double()
+    x, y = torch.tensor([[1.0, -2.0, 0.5, 3.0]], dtype=torch.float64), torch.tensor([[0.7]], dtype=torch.float64)
+    found = leakage.sensitivity(model, lambda out, target: 0.5 * (out - target).square().sum(), x, y)
+    w = model.weight.detach()
+    r = model(x) - y
+    jacobian = torch.cat([r.detach() * torch.eye(4) + x.T @ w, w])
+    assert found.layers == ("Linear",)
+    assert found.means["F"][0] == pytest.approx(float(jacobian.norm()), rel=1e-12)
+    assert found.means["1"][0] == pytest.approx(float(jacobian.abs().sum(0).max()), rel=1e-12)
+    assert found.means["inf"][0] == pytest.approx(float(jacobian.abs().sum(1).max()), rel=1e-12)
+    assert np.isnan(found.standard_errors["F"]).all()
+    np.testing.assert_allclose(found.per_parameter(), found.means["F"] / math.sqrt(5))
+
+
+def test_hutchinson_is_within_its_error():
+    # 40 estimates of one sample's F-norm, each of 30 directions. Their mean errs by their spread over √40: within four
+    # of those for each of three layers (p ≈ 2e-4); and the stated error is that spread within a factor of 1.6.
+    model, x, y = _small(), torch.rand(1, 2, 6, 6, dtype=torch.float64), torch.tensor([1])
+    exact = leakage.sensitivity(model, None, x, y).value
+    runs = [leakage.sensitivity(model, None, x, y, probes=30, seed=s) for s in range(40)]
+    values = np.stack([r.value for r in runs])
+    spread = values.std(axis=0, ddof=1)
+    assert (np.abs(values.mean(axis=0) - exact) < 4 * spread / math.sqrt(40) + 0.01 * exact).all()
+    stated = np.mean([r.standard_errors["F"] for r in runs], axis=0)
+    assert ((spread / 1.6 < stated) & (stated < 1.6 * spread)).all()
+    assert runs[0].probes == 30
+    assert runs[0].value.tolist() == leakage.sensitivity(model, None, x, y, probes=30, seed=0).value.tolist()
+
+
+def test_frozen_and_shared_parameters():
+    model = _small()
+    model[0].requires_grad_(False)
+    x, y = torch.rand(1, 2, 6, 6, dtype=torch.float64), torch.tensor([1])
+    assert leakage.sensitivity(model, None, x, y).layers == ("4", "6")
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    leakage.sensitivity(model, None, x, y, norms=("F",))
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["lenet", "alexnet", "vgg9"])
+def test_the_papers_networks(name):
+    torch.manual_seed(0)
+    model = getattr(models, name)(7)
+    shape = {"lenet": 5, "alexnet": 8, "vgg9": 9}[name]
+    found = leakage.sensitivity(model, None, torch.rand(1, 3, 32, 32), torch.tensor([3]), probes=2, seed=0)
+    assert len(found.layers) == shape
+    assert (found.value > 0).all()
+
+
+def test_text_network():
+    model = models.textclf(2, shape=(5, 40))
+    found = leakage.sensitivity(model, None, torch.rand(2, 5, 40), torch.tensor([0, 1]), norms="F")
+    assert len(found.layers) == 4
+
+
+def test_progress():
+    seen = []
+    model, x, y = _small(), torch.rand(2, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 1])
+    leakage.sensitivity(model, None, x, y, progress=lambda *a: seen.append(a))
+    assert seen == [(1, 2), (2, 2)]
+
+
+class _Opaque(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class _Wrapper(nn.Module):
+    def forward(self, x):
+        return _Opaque.apply(x)
+
+
+def test_what_cannot_be_differentiated_is_named():
+    x, y = torch.rand(1, 4), torch.tensor([1])
+    with pytest.raises(ValueError, match=r"layer 1 \(BatchNorm1d\) mixes samples: call model.eval\(\)"):
+        leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), None, x, y)
+    with pytest.raises(ValueError, match=r"layer 1 \(Dropout\) is random"):
+        leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), None, x, y)
+    with pytest.raises(ValueError, match=r"layer 1 \(Linear\)"):
+        leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), nn.Linear(5, 2)), None, x, y)
+    with pytest.raises(ValueError, match=r"torch.func cannot differentiate layer 1 \(_Wrapper\)"):
+        leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), _Wrapper()), None, x, y)
+
+
+def test_bad_input_is_named():
+    model, x, y = _small(), torch.rand(2, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match="norms='2'"):
+        leakage.sensitivity(model, None, x, y, norms=("2",))
+    with pytest.raises(ValueError, match="probes estimate only 'F'"):
+        leakage.sensitivity(model, None, x, y, norms=("1",), probes=4, seed=0)
+    with pytest.raises(ValueError, match="seed: required"):
+        leakage.sensitivity(model, None, x, y, probes=4)
+    with pytest.raises(ValueError, match=r"inputs: torch.float32 on cpu, the model has torch.float64"):
+        leakage.sensitivity(model, None, x.float(), y)
+    with pytest.raises(ValueError, match=r"targets.shape=\(1,\)"):
+        leakage.sensitivity(model, None, x, y[:1])
+    with pytest.raises(ValueError, match=r"inputs.shape=\(0, 2, 6, 6\)"):
+        leakage.sensitivity(model, None, x[:0], y[:0])
+    with pytest.raises(ValueError, match="has no parameters"):
+        leakage.sensitivity(nn.ReLU(), None, x, y)
+    with pytest.raises(TypeError, match="model=int"):
+        leakage.sensitivity(3, None, x, y)

@@ -1,0 +1,95 @@
+"""Subspace distance: scipy's angles, invariances, ranks, orientation, and sets of unequal size."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.linalg import subspace_angles
+from scipy.stats import ortho_group
+
+from leakcore import leakage
+
+RNG = np.random.default_rng(3)
+
+
+def _low_rank(out, rest, rank, n=4):
+    return RNG.normal(size=(n, 1, 1)) * 0 + (RNG.normal(size=(out, rank)) @ RNG.normal(size=(rank, rest)))[None]
+
+
+def test_the_angles_are_scipys():
+    a, b = RNG.normal(size=(5, 40, 6)), RNG.normal(size=(5, 40, 6))
+    found = leakage.subspace_distance(a, b)
+    angles = subspace_angles(a.mean(0), b.mean(0))
+    np.testing.assert_allclose(found.angles, angles, atol=1e-12)
+    assert found.value == found.columns == pytest.approx(math.sqrt((angles**2).sum()), rel=1e-12)
+    assert (found.space, found.ranks, found.kind) == ("columns", (6, 6), "estimate")
+
+
+def test_a_wide_gradient_is_compared_by_its_rows():
+    # 6×75, a first convolution: its columns span everything, so their distance says nothing.
+    a, b = RNG.normal(size=(3, 6, 3, 5, 5)), RNG.normal(size=(3, 6, 3, 5, 5))
+    found = leakage.subspace_distance(a, b)
+    assert found.space == "rows"
+    assert found.columns == pytest.approx(0, abs=1e-6)
+    angles = subspace_angles(a.mean(0).reshape(6, -1).T, b.mean(0).reshape(6, -1).T)
+    assert found.value == pytest.approx(math.sqrt((angles**2).sum()), rel=1e-10)
+
+
+def test_invariances_and_equal_spans():
+    a, b = _low_rank(30, 8, 3), _low_rank(30, 8, 3)
+    plain = leakage.subspace_distance(a, b)
+    q = ortho_group.rvs(30, random_state=1)
+    turned = leakage.subspace_distance(q @ a, q @ b)
+    scaled = leakage.subspace_distance(a * np.array([1, 9, 0.1, 2, 3, 4, 5, 6]), b)
+    assert turned.value == pytest.approx(plain.value, rel=1e-9)
+    assert scaled.value == pytest.approx(plain.value, rel=1e-9)
+    assert leakage.subspace_distance(a, -3 * a).value == pytest.approx(0, abs=1e-7)
+    assert plain.value <= plain.largest
+
+
+def test_unequal_ranks_add_right_angles():
+    a = _low_rank(20, 6, 2)
+    b = np.concatenate([a[:, :, :3], a[:, :, 3:] + _low_rank(20, 3, 1)], axis=2)  # a's span and one direction more
+    found = leakage.subspace_distance(a, b)
+    assert found.ranks == (2, 3)
+    assert found.value == pytest.approx(math.pi / 2, rel=1e-6)
+    orthogonal = np.zeros((1, 8, 2)), np.zeros((1, 8, 2))
+    orthogonal[0][0, 0, 0] = orthogonal[0][0, 1, 1] = orthogonal[1][0, 2, 0] = orthogonal[1][0, 3, 1] = 1
+    far = leakage.subspace_distance(*orthogonal)
+    assert far.value == far.largest == pytest.approx(math.sqrt(2) * math.pi / 2)
+    zero = leakage.subspace_distance(np.zeros((1, 8, 2)), orthogonal[1])
+    assert zero.ranks == (0, 2)
+    assert zero.value == pytest.approx(math.sqrt(2) * math.pi / 2)
+
+
+def test_tolerance_and_a_fixed_rank():
+    a = _low_rank(20, 6, 2, n=1) + 1e-9 * RNG.normal(size=(1, 20, 6))
+    assert leakage.subspace_distance(a, a).ranks == (6, 6)
+    assert leakage.subspace_distance(a, a, rtol=1e-6).ranks == (2, 2)
+    assert leakage.subspace_distance(a, a, rank=1).ranks == (1, 1)
+    single = torch.from_numpy(a).float()
+    assert leakage.subspace_distance(single, single).ranks == (2, 2)
+
+
+def test_unequal_sets_are_refused_or_drawn_from():
+    # The inflation: the same distribution on both sides, a mean of 400 against a mean of 4.
+    signal = _low_rank(30, 8, 1)[0]
+    many, few = (signal + RNG.normal(size=(n, 30, 8)) for n in (400, 4))
+    with pytest.raises(ValueError, match="400 and 4 gradients; unequal sets inflate"):
+        leakage.subspace_distance(many, few)
+    drawn = leakage.subspace_distance(many, few, seed=1)
+    assert drawn.set_sizes == (4, 4)
+    assert drawn.value == leakage.subspace_distance(many, few, seed=1).value
+
+
+def test_bad_input_is_named():
+    good = np.ones((2, 3, 4))
+    with pytest.raises(ValueError, match=r"grads_without.shape=\(3, 4\)"):
+        leakage.subspace_distance(good[0], good)
+    with pytest.raises(ValueError, match=r"grads_with.shape=\(2, 3, 5\)"):
+        leakage.subspace_distance(good, np.ones((2, 3, 5)))
+    with pytest.raises(ValueError, match=r"grads_with.*must be finite"):
+        leakage.subspace_distance(good, good * np.nan)
+    with pytest.raises(ValueError, match="rank=4"):
+        leakage.subspace_distance(good, good, rank=4)
