@@ -21,6 +21,7 @@ _NAMES = {
     "datasets": ".datasets",
     "dpsgd": ".dpsgd",
     "kernels": ".kernels",
+    "leakage": ".leakage",
     "models": ".models",
     "clip_and_noise": ".kernels",
     "clip_scores": ".kernels",
