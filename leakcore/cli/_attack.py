@@ -1,4 +1,4 @@
-"""`leakcore attack prior-aware`: play the game on real data and print success beside the bound."""
+"""`leakcore attack`: prior-aware plays the game on real data; labels is next door."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Any
 
 import click
 
+from leakcore.cli._attack_labels import labels
 from leakcore.cli._checked import checked
 
 
 @click.group()
 def attack() -> None:
-    """Attack a DP-SGD configuration on real data."""
+    """Attack a DP-SGD configuration on real data, or a gradient of your own."""
+
+
+attack.add_command(labels)
 
 
 @attack.command("prior-aware")

@@ -68,12 +68,12 @@ def studies(context: Context) -> list[Study]:
     bank = datasets.bank_marketing(path=context.data, download=False)
     tiny = context.scale == "tiny"
     return [
-        _cut(context, "cancer", cancer, batches=2 if tiny else 15, epochs=1 if tiny else 10),
-        _cut(context, "bank", bank, batches=3 if tiny else 80, epochs=1 if tiny else 5),
+        _cut(context, "cancer", cancer, 2 if tiny else 15, context.pick(tiny=1, quick=10, paper=20)),
+        _cut(context, "bank", bank, 3 if tiny else 80, context.pick(tiny=1, quick=2, paper=10)),
     ]
 
 
-def _cut(context: Context, name: str, data: datasets.Dataset, *, batches: int, epochs: int) -> Study:
+def _cut(context: Context, name: str, data: datasets.Dataset, batches: int, epochs: int) -> Study:
     rows, _ = data.split(batches * BATCH, seed=context.seed)
     return Study(
         name=name,

@@ -1,0 +1,194 @@
+"""`leakcore attack labels`: a saved module and its aggregated gradient, or the label paper's data."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from leakcore.cli._checked import checked
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("labels")
+@click.option(
+    "--model", metavar="MODULE:FACTORY", help="What returns the torch module when called: package.module:factory."
+)
+@click.option("--weights", type=_FILE, help="Its weights, safetensors.")
+@click.option("--batch", type=_FILE, help="`inputs` and, to score the attack, `labels`: safetensors or npz.")
+@click.option("--gradient", type=_FILE, help="Aggregated gradients by parameter name: safetensors or npz.")
+@click.option("--parameter", "parameters", multiple=True, metavar="NAME", help="Use only these of them (repeatable).")
+@click.option("--known-probs", is_flag=True, help="Use the model's probabilities: recovers more rows than the rank.")
+@click.option("--reduction", type=click.Choice(["mean", "sum"]), default="mean", show_default=True)
+@click.option("--batch-size", type=float, help="What the mean was divided by, if not the number of rows.")
+@click.option("--noise-std", type=float, help="Noise in each coordinate of the gradient; 0 for none.")
+@click.option("--dataset", type=click.Choice(["cancer", "bank"]), help="Instead of files: the label paper's data.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets; else LEAKCORE_DATA.")
+@click.option("--noise-multiplier", type=float, help="With --dataset: σ of the released gradient.  [default: 0]")
+@click.option("--max-grad-norm", type=float, help="With --dataset: clipping norm C.  [default: 1]")
+@click.option("--batches", type=int, help="With --dataset: how many batches of 50.  [default: 15]")
+@click.option("--confidence", type=float, default=0.99, show_default=True, help="That no determined label is wrong.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def labels(**given: Any) -> None:
+    """Recover the labels of a batch from one aggregated gradient.
+
+    \b
+    leakcore attack labels --model mine.nets:build --weights net.safetensors --batch batch.npz --gradient grad.npz
+    leakcore attack labels --dataset cancer
+
+    A label that the gradient does not determine is reported as -1, never guessed. Without --noise-std the noise is
+    unknown and the labels are estimates.
+    """
+    as_json = given.pop("as_json")
+    files = [n for n in ("model", "weights", "batch", "gradient") if given[n] is not None]
+    alone = [n for n in ("noise_multiplier", "max_grad_norm", "batches", "data") if given[n] is not None]
+    if given["dataset"] is not None:
+        if files:
+            raise click.UsageError(f"--dataset and --{files[0]}: give one or the other")
+        report = checked(lambda: _on_data(**given))
+    else:
+        missing = [n for n in ("model", "batch", "gradient") if given[n] is None]
+        if missing:
+            raise click.UsageError(f"--{missing[0]} is missing (or give --dataset)")
+        if alone:
+            raise click.UsageError(f"--{alone[0].replace('_', '-')}: only with --dataset")
+        report = checked(lambda: _on_files(**given))
+    if as_json:
+        click.echo(json.dumps(report, indent=2, ensure_ascii=False))
+        return
+    for name, value in report["shown"].items():
+        click.echo(f"{name:<12}{value}")
+
+
+def _on_files(
+    *, model: str, weights: Path | None, batch: Path, gradient: Path, parameters: tuple[str, ...], known_probs: bool,
+    reduction: str, batch_size: float | None, noise_std: float | None, confidence: float, **_: Any,
+) -> dict[str, Any]:  # fmt: skip
+    from leakcore.attacks import labels as attack
+    from leakcore.models import load_safetensors
+
+    seen, rows = _read(gradient), _read(batch)
+    if "inputs" not in rows:
+        raise ValueError(f"{batch}: holds no array named inputs; there are {', '.join(sorted(rows)) or 'none'}")
+    module = _built(model)
+    if weights is not None:
+        load_safetensors(module, weights)
+    module.eval()
+    own = [name for name, _ in module.named_parameters()]
+    names = list(parameters) or [n for n in own if n in seen]
+    for name in names or [""]:
+        if name not in seen or name not in own:
+            where = gradient if name in own or not name else f"the parameters of {model}"
+            raise ValueError(
+                f"{where}: holds no {name or 'gradient of any parameter'}; {gradient} has {', '.join(sorted(seen))}, "
+                f"the model {', '.join(own)}"
+            )
+    found = attack.general(
+        model=module,
+        inputs=rows["inputs"],
+        parameters=names,
+        gradient=[seen[n] for n in names],
+        known_probs=known_probs or None,
+        reduction="sum" if reduction == "sum" else "mean",
+        batch_size=batch_size,
+        noise_std=noise_std,
+        confidence=confidence if noise_std else None,
+    )
+    shown = {
+        "labels": " ".join(str(int(v)) for v in found.labels),
+        "determined": f"{int(found.determined.sum())} of {len(found.labels)}  ({float(found.value):.1%}); the others "
+        "are -1",
+        "system": f"{', '.join(names)}: rank {found.rank}, condition {found.condition:.3g}",
+        "kind": _kind(found),
+    }
+    out: dict[str, Any] = {"attack": found.to_dict(), "parameters": names}
+    if "labels" in rows:
+        truth = np.asarray(rows["labels"]).reshape(-1)
+        if truth.shape != found.labels.shape:
+            raise ValueError(f"{batch}: labels of shape {truth.shape}, must be {found.labels.shape}, one per input")
+        right = int((found.labels == truth)[found.determined].sum())
+        out["right"] = right
+        shown["right"] = f"{right} of {int(found.determined.sum())} determined"
+    return {**out, "shown": shown}
+
+
+def _on_data(
+    *, dataset: str, data: Path | None, noise_multiplier: float | None, max_grad_norm: float | None,
+    batches: int | None, confidence: float, seed: int, **_: Any,
+) -> dict[str, Any]:  # fmt: skip
+    from leakcore.experiments.labels import released
+
+    found = released.play(
+        dataset,
+        data=data,
+        noise_multiplier=0.0 if noise_multiplier is None else noise_multiplier,
+        max_grad_norm=1.0 if max_grad_norm is None else max_grad_norm,
+        batches=15 if batches is None else batches,
+        confidence=confidence,
+        seed=seed,
+    )
+    bound = found.bound
+    shown = {
+        "data": found.described,
+        "determined": f"{found.determined} of {found.labels}  ({found.determined / found.labels:.1%})",
+        "right": f"{found.right} of {found.determined} determined",
+        "by sign": f"{found.right_by_sign} of {found.identifiable} identifiable, were every one named",
+        "label-ε ≥": f"{bound.largest:.4g}  (largest of {found.batches} batches; mean "
+        f"{float(np.mean(bound.value)):.4g}; test {bound.test}, delta {bound.delta:g}, {bound.adjacency})",
+        "label-ε ≤": f"{float(bound.replacement.value):.4g}  (one step, {bound.replacement.adjacency})",
+        "attacker": found.attacker,
+    }
+    return {**found.to_dict(), "shown": shown}
+
+
+def _kind(found: Any) -> str:
+    if found.kind != "lower":
+        return "estimate: no guarantee that a determined label is right (give --noise-std)"
+    if found.confidence is None:
+        return "every determined label is right, up to rounding that was accounted for"
+    return f"no determined label is wrong with probability {found.confidence:g} over the noise"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Arrays by name; nothing is unpickled."""
+    if path.suffix == ".npz":
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}
+        except (zipfile.BadZipFile, ValueError, AttributeError):
+            # A lone npy array has no names, and anything else is taken for a pickle, which is refused.
+            raise ValueError(f"{path}: is no npz file of plain arrays by name") from None
+    if path.suffix == ".safetensors":
+        from leakcore.models import read_safetensors
+
+        return dict(read_safetensors(path))
+    raise ValueError(f"{path}: must end in .safetensors or .npz")
+
+
+def _built(spec: str) -> Any:
+    """The torch module that `package.module:factory` returns; the current folder is searched as well."""
+    import torch
+
+    where, _, name = spec.partition(":")
+    if not where or not name:
+        raise ValueError(f"model={spec!r}: must be package.module:factory")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(where)
+    finally:
+        sys.path.remove(str(Path.cwd()))
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        raise ValueError(f"model={spec!r}: {where} has no callable {name!r}")
+    built = factory()
+    if not isinstance(built, torch.nn.Module):
+        raise TypeError(f"model={spec!r}: returned {type(built).__name__}, must be a torch.nn.Module")
+    return built
