@@ -24,7 +24,7 @@ def run(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> ExperimentResult:
-    """Reproduce a figure or table of Hayes, Mahloujifar and Balle (2023).
+    """Reproduce a figure or table of Hayes, Mahloujifar and Balle (2023) or of Yuan, Xue, Wang and Shen (2022).
 
     Args:
         name: one of `names()`. scale: "quick" (minutes on two cores), "paper" (the paper's sizes) or "tiny"

@@ -106,7 +106,7 @@ def test_the_last_layer_leaks_more_than_the_second_last(initial, scope, least) -
     study, _ = initial
     leak = _study.leak(_context(), study, _study.trained(_context(), study, None)[:1], 0.5, 1.0, scope)
     assert leak.last.shape == (1, 15)
-    assert leak.second.shape == (1, 40, 15)
+    assert leak.second.shape == (1, 20, 15)
     assert least < leak.ratio < 50
 
 

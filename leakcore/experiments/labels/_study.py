@@ -92,7 +92,7 @@ def runs(context: Context) -> int:
 
 def neurons(context: Context) -> np.ndarray:
     """The neurons J of the last hidden layer whose incoming weights are attacked."""
-    return np.arange(0, HIDDEN, context.pick(tiny=50, quick=5, paper=1))
+    return np.arange(0, HIDDEN, context.pick(tiny=50, quick=10, paper=1))
 
 
 def trained(context: Context, study: Study, noise_multiplier: float | None, max_grad_norm: float = 1.0) -> np.ndarray:

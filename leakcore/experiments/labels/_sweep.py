@@ -17,28 +17,28 @@ _CLIPPED_BY = {"layer": "this layer", "joint": "the joint norm"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sweep:
-    """Bounds by setting (noise multiplier, clipping norm) and scope, on networks trained with it and initial ones."""
+    """Bounds by setting (noise multiplier, clipping norm): on networks trained with it by scope; on initial ones,
+    clipped by the layer."""
 
     study: Study
     settings: tuple[tuple[float, float], ...]
     trained: dict[tuple[float, float], dict[str, Leak]]
-    initial: dict[tuple[float, float], dict[str, Leak]]
+    initial: dict[tuple[float, float], Leak]
 
-    def ratio(self, scope: str, trained: bool) -> list[float]:
-        """Last layer over second last, for each setting."""
-        of = self.trained if trained else self.initial
-        return [of[s][scope].ratio for s in self.settings]
+    def ratio(self, scope: str) -> list[float]:
+        """Last layer over second last, trained, for each setting."""
+        return [self.trained[s][scope].ratio for s in self.settings]
 
 
 def sweep(context: Context, study: Study, settings: Sequence[tuple[float, float]]) -> Sweep:
     """Train and bound at every setting."""
     start = _study.trained(context, study, None)
     trained: dict[tuple[float, float], dict[str, Leak]] = {}
-    initial: dict[tuple[float, float], dict[str, Leak]] = {}
+    initial: dict[tuple[float, float], Leak] = {}
     for i, (sigma, clip) in enumerate(settings):
         networks = _study.trained(context, study, sigma, clip)
         trained[sigma, clip] = {s: _study.leak(context, study, networks, sigma, clip, s) for s in _study.SCOPES}
-        initial[sigma, clip] = {s: _study.leak(context, study, start, sigma, clip, s) for s in _study.SCOPES}
+        initial[sigma, clip] = _study.leak(context, study, start, sigma, clip, "layer")
         context.progress(f"{study.name}: bounds", i + 1, len(settings))
     return Sweep(study, tuple(settings), trained, initial)
 
@@ -48,7 +48,7 @@ def panel(
 ) -> Panel:
     """One data set: both layers, trained (points) and initial (lines), under the upper bound of one step."""
     at = [x(s) for s in found.settings]
-    layers, start = ([of[s]["layer"] for s in found.settings] for of in (found.trained, found.initial))
+    layers, start = [found.trained[s]["layer"] for s in found.settings], [found.initial[s] for s in found.settings]
     lines = [
         Series(name=f"{name}, initial network", role=role, x=np.array(at), y=np.array([v.mean() for v in values]))
         for name, role, values in (
@@ -90,7 +90,7 @@ def ratios(found: list[Sweep], x: Callable[[tuple[float, float]], float], x_labe
                 name=f"{_report.TITLES[f.study.name]}, clipped by {_CLIPPED_BY[scope]}",
                 role=looks[f.study.name, scope],
                 x=np.array([x(s) for s in f.settings]),
-                y=np.array(f.ratio(scope, True)),
+                y=np.array(f.ratio(scope)),
             )
             for f in found
             for scope in _study.SCOPES

@@ -44,9 +44,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         )
     fixed = all(_falls(f, False) for f in found)
     retrained = [_report.TITLES[f.study.name] for f in found if not _falls(f, True)]
-    above = all(r > 1 for f in found for scope in _study.SCOPES for r in f.ratio(scope, True))
-    least, most = (g(r for f in found for r in f.ratio("layer", True)) for g in (min, max))
-    joint = [r for f in found for r in f.ratio("joint", True)]
+    above = all(r > 1 for f in found for scope in _study.SCOPES for r in f.ratio(scope))
+    least, most = (g(r for f in found for r in f.ratio("layer")) for g in (min, max))
+    joint = [r for f in found for r in f.ratio("joint")]
     return _report.report(
         experiment, context, studies=studies, panels=panels, stated=stated,
         agreement="yes" if fixed and not retrained and above else ("partly" if fixed else "no"),
@@ -66,6 +66,6 @@ def _upper(sigma: float) -> float:
 
 
 def _falls(found: _sweep.Sweep, trained: bool) -> bool:
-    of = found.trained if trained else found.initial
-    last = np.array([of[s]["layer"].last.mean() for s in found.settings])
+    leaks = [found.trained[s]["layer"] if trained else found.initial[s] for s in found.settings]
+    last = np.array([leak.last.mean() for leak in leaks])
     return bool((np.diff(last) <= 1e-9 * last[:-1]).all())

@@ -11,6 +11,7 @@ from leakcore.experiments.labels import _report, _study
 from leakcore.experiments.labels._network import observe
 
 _SIGMA = 0.5
+_LOOKS = {"trained": ("bound", "simplex"), "initial": ("rdp", "baseline")}
 _EDGES = np.arange(-8.0, 1.01, 0.25)
 """Of the logarithm to base 10."""
 
@@ -21,23 +22,15 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     panels, stated, ratios = [], [], {}
     for study in studies:
         title = _report.TITLES[study.name]
-        for state, sigma in (("initial", None), ("trained", _SIGMA)):
+        outlines = []
+        for state, sigma in (("trained", _SIGMA), ("initial", None)):
             last, second, zeros = _magnitudes(context, study, _study.trained(context, study, sigma)[0])
-            shares = [np.histogram(np.log10(v), _EDGES)[0] / len(v) for v in (last, second)]
-            panels.append(
-                Panel(
-                    title=f"{title}, {state}",
-                    x_label="log₁₀ |entry of a sample's gradient|",
-                    y_label="share of the entries that are not 0",
-                    series=tuple(
-                        _report.steps(name, role, _EDGES, share)
-                        for name, role, share in zip(
-                            ("last layer", "second last layer"), ("bound", "simplex"), shares, strict=True
-                        )
-                    ),
-                    y_range=None,
+            outlines += [
+                _report.steps(f"{name}, {state}", role, _EDGES, np.histogram(np.log10(v), _EDGES)[0] / len(v))
+                for name, role, v in zip(
+                    ("last layer", "second last layer"), _LOOKS[state], (last, second), strict=True
                 )
-            )
+            ]
             ratios[study.name, state] = float(np.median(last) / np.median(second))
             stated += [
                 *(Stated(what=f"{title}, {state}: median of the {name}", paper="drawn", ours=float(np.median(entries)))
@@ -47,6 +40,15 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 Stated(what=f"{title}, {state}: entries of the second last that are 0", paper="not said", ours=zeros,
                        comment="a ReLU that is off makes a whole column 0"),
             ]  # fmt: skip
+        panels.append(
+            Panel(
+                title=title,
+                x_label="log₁₀ |entry of a sample's gradient|",
+                y_label="share of the entries that are not 0",
+                series=tuple(outlines),
+                y_range=None,
+            )
+        )
     least, most = min(ratios.values()), max(ratios.values())
     return _report.report(
         experiment, context, studies=studies, panels=panels, stated=stated,
