@@ -65,7 +65,8 @@ def second_last_layer(
     noise_std, confidence, unit_roundoff, rcond: as in `last_layer`; noise_std is in the units of what is seen, and a
     confidence holds for all neurons together. Whether the gradient was averaged or summed does not matter.
 
-    Residuals are those of the neuron that determines the row most clearly, in its unknown scale. The result is "lower"
+    Residuals are those of the neuron that determines the row most clearly: |W_J^L|·(p − y) if the gradient was averaged
+    over the batch. The result is "lower"
     only if, besides, the prior proves the sign: the opposite one would make the rarer class at least half of the batch.
 
     Raises ValueError or TypeError that names the argument, also for positive_ratio=0.5, neuron indices out of range and
@@ -117,11 +118,13 @@ def second_last_layer(
     count = slope.shape[1]
     if seen.values.shape[1] != count:
         raise ValueError(f"gradient: of {seen.values.shape[1]} neurons, but the layer has {count}")
+    n = len(rows)
     if seen.with_bias:
         rows = np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
     how = conditions(
         max(rows.shape),
         roundoff=max(roundoff, seen.roundoff),
+        divisor=n,
         noise_std=noise_std,
         confidence=confidence,
         unit_roundoff=unit_roundoff,
@@ -133,8 +136,8 @@ def second_last_layer(
         [
             Neuron(
                 rows=rows * slope[:, [j]],
-                total=seen.values[0, j],
-                stored=None if seen.stored is None else seen.stored[0, j],
+                total=n * seen.values[0, j],
+                stored=None if seen.stored is None else n * seen.stored[0, j],
                 forward=np.abs(slope[:, j]) * row_error + slope_error[:, j] * lengths,
             )
             for j in used

@@ -91,8 +91,10 @@ class MaliciousInput:
         else:
             used = chosen(neurons, count)
         rows, _ = _validate.host_array(features=self.features)
+        n = len(rows)
         how = conditions(
             max(rows.shape),
+            divisor=n,
             roundoff=max(self.roundoff, seen.roundoff),
             noise_std=noise_std,
             confidence=confidence,
@@ -101,7 +103,7 @@ class MaliciousInput:
         )
         return recover_up_to_sign(
             [
-                Neuron(rows, seen.values[0, j], None if seen.stored is None else seen.stored[0, j], np.zeros(len(rows)))
+                Neuron(rows, n * seen.values[0, j], None if seen.stored is None else n * seen.stored[0, j], np.zeros(n))
                 for j in used
             ],
             how,

@@ -1,0 +1,254 @@
+"""The attacks whose sign the gradient does not tell: the layer before the last, and features made by the attacker."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from leakcore.attacks import labels
+from leakcore.attacks._labels_sign import align
+
+ACTIVATIONS = [torch.nn.Tanh, torch.nn.Sigmoid, torch.nn.ELU]
+
+
+def _net(d: int, h: int, activation: type[torch.nn.Module], dtype: torch.dtype, seed: int = 0) -> torch.nn.Sequential:
+    torch.manual_seed(seed)
+    linear = torch.nn.Linear
+    layers = [linear(d, h), activation(), linear(h, h), activation(), linear(h, 1)]
+    return torch.nn.Sequential(*layers).to(dtype)
+
+
+def _batch(n: int, d: int, dtype: torch.dtype, share: float, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    truth = np.zeros(n, int)
+    truth[: round(share * n)] = 1
+    return torch.tensor(rng.normal(size=(n, d)), dtype=dtype), rng.permutation(truth)
+
+
+def _backward(model: torch.nn.Module, x: torch.Tensor, y: np.ndarray) -> None:
+    model.zero_grad()
+    torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], torch.tensor(y, dtype=x.dtype)).backward()
+
+
+# Second last layer
+
+
+@pytest.mark.parametrize("share", [0.2, 0.8])
+@pytest.mark.parametrize("activation", [torch.nn.ReLU, torch.nn.GELU, *ACTIVATIONS])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_activation_and_either_prior(dtype: torch.dtype, activation: type[torch.nn.Module], share: float) -> None:
+    model = _net(30, 60, activation, dtype)
+    x, y = _batch(20, 30, dtype, share)
+    _backward(model, x, y)
+    found = labels.second_last_layer(
+        model=model, inputs=x, gradient=model[2].weight.grad, positive_ratio=share, noise_std=0
+    )
+    np.testing.assert_array_equal(found.labels, y)
+    assert found.kind == "lower"
+    # The wrong prior gives the other sign: the gradient alone does not tell.
+    other = labels.second_last_layer(
+        model=model, inputs=x, gradient=model[2].weight.grad, positive_ratio=1 - share, noise_std=0
+    )
+    np.testing.assert_array_equal(other.labels, 1 - y)
+
+
+def test_arrays_instead_of_a_model_and_one_neuron() -> None:
+    rng = np.random.default_rng(1)
+    rows, slope, e = rng.normal(size=(12, 20)), rng.random((12, 3)), rng.random(12)
+    truth = (np.arange(12) < 4).astype(int)
+    e = np.where(truth, -e, e)
+    seen = np.stack([w * (rows * slope[:, [j]]).T @ e / 12 for j, w in enumerate((0.3, -0.1, 2.0))])
+    several = labels.second_last_layer(rows, slope, gradient=seen, positive_ratio=0.3, noise_std=0)
+    np.testing.assert_array_equal(several.labels, truth)
+    one = labels.second_last_layer(rows, slope[:, 1], gradient=seen[1], positive_ratio=0.3, noise_std=0)
+    np.testing.assert_array_equal(one.labels, truth)
+    np.testing.assert_allclose(one.residuals, 0.1 * e, atol=1e-12)
+    picked = labels.second_last_layer(rows, slope, gradient=seen, neurons=1, positive_ratio=0.3, noise_std=0)
+    np.testing.assert_array_equal(picked.labels, truth)
+
+
+def test_as_many_of_either_class_is_a_tie() -> None:
+    model = _net(30, 60, torch.nn.Tanh, torch.float64)
+    x, y = _batch(20, 30, torch.float64, 0.5)
+    _backward(model, x, y)
+    found = labels.second_last_layer(
+        model=model, inputs=x, gradient=model[2].weight.grad, positive_ratio=0.2, noise_std=0
+    )
+    np.testing.assert_array_equal(found.labels, np.full(20, -1))
+    assert (found.value, found.kind) == (0.0, "estimate")
+
+
+def test_neurons_are_aligned_by_shared_rows_and_the_largest_set_is_kept() -> None:
+    signs = np.array([[1, -1, 0, 0, 0, 0], [0, 1, -1, 0, 0, 0], [0, 0, -1, 1, 0, 0], [0, 0, 0, 0, 1, 1]])
+    turn = align(signs)
+    assert turn[3] == 0  # shares no row with the others
+    votes = turn @ signs
+    np.testing.assert_array_equal(votes * votes[0] > 0, [True, False, True, False, False, False])
+    np.testing.assert_array_equal(votes != 0, [True, True, True, True, False, False])
+    assert (align(np.zeros((2, 3), dtype=np.int64)) @ np.zeros((2, 3)) == 0).all()
+
+
+def test_the_sign_is_proved_only_if_the_other_is_impossible() -> None:
+    # 6 of 20 rows determined: either sign leaves both classes possible below half of the batch.
+    rng = np.random.default_rng(2)
+    rows, slope = rng.normal(size=(20, 30)), np.zeros((20, 1))
+    slope[:6] = 1
+    truth = np.zeros(20, int)
+    truth[0] = 1
+    e = 0.5 - truth
+    found = labels.second_last_layer(
+        rows, slope, gradient=((rows * slope).T @ e)[None], positive_ratio=0.1, noise_std=0
+    )
+    np.testing.assert_array_equal(found.labels[:6], truth[:6])
+    assert found.kind == "estimate"
+    assert any("does not prove" in note for note in found.assumptions.notes)
+
+
+def test_rank_deficient_batches() -> None:
+    model = _net(12, 30, torch.nn.ReLU, torch.float32)
+    x, y = _batch(20, 12, torch.float32, 0.2)
+    x[5] = x[4]
+    _backward(model, x, y)
+    found = labels.second_last_layer(
+        model=model, inputs=x, gradient=model[2].weight.grad, positive_ratio=0.2, noise_std=0
+    )
+    assert (found.labels == y)[found.determined].all()
+    np.testing.assert_array_equal(found.labels[4:6], [-1, -1])
+    assert np.isfinite(found.residuals).all()
+    for n in (1, 2, 60):
+        x, y = _batch(n, 12, torch.float32, 0.2, seed=n)
+        _backward(model, x, y)
+        found = labels.second_last_layer(
+            model=model, inputs=x, gradient=model[2].weight.grad, positive_ratio=0.2, noise_std=0
+        )
+        assert (found.labels == y)[found.determined].all()
+        assert not np.isnan(found.tolerance).any()
+
+
+def test_known_noise_on_a_hidden_layer() -> None:
+    model = _net(30, 60, torch.nn.Tanh, torch.float64)
+    x, y = _batch(20, 30, torch.float64, 0.2)
+    _backward(model, x, y)
+    gradient = model[2].weight.grad.numpy()
+    level = float(np.abs(gradient).max()) * 0.05
+    rng = np.random.default_rng(3)
+    wrong = determined = 0
+    for _ in range(200):
+        found = labels.second_last_layer(
+            model=model,
+            inputs=x,
+            neurons=range(5),
+            gradient=gradient + level * rng.normal(size=gradient.shape),
+            positive_ratio=0.2,
+            noise_std=level,
+            confidence=0.9,
+        )
+        if found.kind == "lower":
+            assert found.confidence == 0.9
+            wrong += bool((found.labels != y)[found.determined].any())
+        determined += int(found.determined.sum())
+    assert wrong <= 36  # Binomial(200, 0.1) is above 36 with probability below 1e-3
+    assert determined > 0
+
+
+def test_layers_that_are_not_elementwise_are_refused() -> None:
+    linear = torch.nn.Linear
+    x = torch.randn(4, 6)
+    normed = torch.nn.Sequential(linear(6, 8), torch.nn.LayerNorm(8), linear(8, 1))
+    with pytest.raises(ValueError, match="not elementwise"):
+        labels.second_last_layer(model=normed, inputs=x, gradient=np.ones((8, 6)), positive_ratio=0.2)
+    with pytest.raises(ValueError, match=r"only one torch\.nn\.Linear"):
+        labels.second_last_layer(model=linear(6, 1), inputs=x, gradient=np.ones((1, 6)), positive_ratio=0.2)
+
+
+def test_bad_input_of_the_hidden_layer_is_named() -> None:
+    a, u, g = np.ones((3, 4)), np.ones((3, 2)), np.ones((2, 4))
+    ok = {"activations": a, "derivatives": u, "gradient": g, "positive_ratio": 0.2}
+    for change, message in [
+        ({"positive_ratio": 0.5}, "positive_ratio=0.5: must differ"),
+        ({"positive_ratio": 1.5}, "positive_ratio=1.5"),
+        ({"derivatives": None}, "derivatives: must be given"),
+        ({"derivatives": np.ones((4, 2))}, r"derivatives of shape \(4, 2\)"),
+        ({"gradient": np.ones((3, 4))}, "gradient: of 3 neurons, but the layer has 2"),
+        ({"neurons": 2}, "neurons=2"),
+        ({"neurons": []}, "neurons: must name"),
+        ({"gradient": None}, "gradient, weight_difference: give exactly one"),
+        ({"activations": None}, "activations, model: give exactly one"),
+        ({"inputs": a}, "inputs: only with model="),
+        ({"weights": g}, "weights: only with weight_difference="),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            labels.second_last_layer(**{**ok, **change})
+
+
+# Malicious input
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_malicious_features_give_every_label(dtype: torch.dtype, activation: type[torch.nn.Module]) -> None:
+    torch.manual_seed(1)
+    linear = torch.nn.Linear
+    model = torch.nn.Sequential(linear(120, 20), activation(), linear(20, 10), activation(), linear(10, 1)).to(dtype)
+    made = labels.malicious_input(model, batch_size=100, seed=3)
+    assert made.features.dtype == dtype
+    assert made.condition == pytest.approx(2**0.5, rel=1e-4)
+    assert made.deviation < (1e-5 if dtype == torch.float32 else 1e-11)
+    assert made.verified
+    assert np.linalg.norm(made.target) > 0
+    rows = made.features.double().numpy()
+    assert min(np.abs(rows[i] - rows[j]).max() for i in range(100) for j in range(i)) > 1e-3
+    for share in (0.1, 0.4, 0.7):
+        _, y = _batch(100, 1, dtype, share)
+        _backward(model, made.features, y)
+        found = made.recover(gradient=model[0].weight.grad, positive_ratio=share, noise_std=0)
+        np.testing.assert_array_equal(found.labels, y)
+        assert found.kind == "lower"
+        for neuron in range(3):
+            alone = made.recover(gradient=model[0].weight.grad, positive_ratio=share, neurons=neuron, noise_std=0)
+            assert (alone.labels == y)[alone.determined].all()
+
+
+def test_malicious_by_a_weight_difference_and_by_arrays() -> None:
+    model = _net(60, 8, torch.nn.Tanh, torch.float64)
+    made = labels.malicious_input(
+        weights=model[0].weight.detach(), bias=model[0].bias.detach(), activation=torch.tanh, batch_size=52, seed=0
+    )
+    assert not made.verified
+    assert isinstance(made.features, np.ndarray)
+    _, y = _batch(52, 1, torch.float64, 0.3)
+    before = model[0].weight.detach().clone()
+    update = torch.optim.SGD(model.parameters(), lr=0.1)
+    _backward(model, torch.tensor(made.features), y)
+    update.step()
+    found = made.recover(weight_difference=(model[0].weight - before).detach(), lr=0.1, positive_ratio=0.3, noise_std=0)
+    np.testing.assert_array_equal(found.labels, y)
+    assert found.kind == "estimate"
+    again = labels.malicious_input(
+        weights=before, bias=model[0].bias.detach(), activation=torch.tanh, batch_size=52, seed=0
+    )
+    np.testing.assert_array_equal(again.features, made.features)
+
+
+def test_what_malicious_input_refuses() -> None:
+    linear = torch.nn.Linear
+    tanh = _net(30, 8, torch.nn.Tanh, torch.float64)
+    for arguments, message in [
+        ({"model": tanh, "batch_size": 23}, r"batch_size=23: must be at most p1 - p2 = 30 - 8 = 22"),
+        ({"model": _net(30, 8, torch.nn.ReLU, torch.float32), "batch_size": 5}, "derivative .* is 0 on an interval"),
+        ({"weights": np.ones((2, 9)), "activation": torch.relu, "batch_size": 5}, "derivative is 0 on an interval"),
+        ({"weights": np.ones((2, 9)), "batch_size": 5}, "activation: must be given"),
+        ({"batch_size": 5}, "model, weights: give exactly one"),
+        ({"model": tanh, "batch_size": 0}, "batch_size=0"),
+        ({"model": tanh, "batch_size": 5, "bias": np.ones(8)}, "bias, activation: only with weights="),
+        ({"model": torch.nn.Identity(), "batch_size": 5}, r"no torch\.nn\.Linear"),
+        ({"model": torch.nn.Sequential(torch.nn.Tanh(), linear(9, 2)), "batch_size": 5}, "as they are"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            labels.malicious_input(**{"seed": 0, **arguments})
+    made = labels.malicious_input(tanh, batch_size=22, seed=0)
+    with pytest.raises(ValueError, match="gradient: of 7 neurons, but the first layer has 8"):
+        made.recover(gradient=np.ones((7, 30)), positive_ratio=0.2)
+    with pytest.raises(ValueError, match=r"positive_ratio=0\.5"):
+        made.recover(gradient=np.ones((8, 30)), positive_ratio=0.5)

@@ -1,0 +1,166 @@
+"""Known probabilities: labels beyond the rank where the box proves them, −1 where it does not."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+from leakcore.attacks import labels
+
+
+def _gaussian(n: int, d: int, seed: int, low: float = 0.35) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    rows, probs = rng.normal(size=(n, d)), rng.uniform(low, 1 - low, n)
+    truth = (rng.random(n) < probs).astype(int)
+    return rows, probs, truth, rows.T @ (probs - truth) / n
+
+
+MEASURED = {
+    0.5: (1.0, 1.0, 1.0, 1.0),
+    1.0: (1.0, 1.0, 1.0, 1.0),
+    1.25: (0.955, 0.965, 1.0, 1.0),
+    1.5: (0.911, 0.924, 1.0, 1.0),
+    2.0: (0.838, 0.857, 0.958, 0.667),
+    # Above 2 random rows leave no pattern of labels unique (Cover, 1965), and the box says so.
+    3.0: (0.761, 0.771, 0.689, 0.0),
+}
+"""Shares right by N/d for d = 100, p in [.35, .65]: the pseudo-inverse's sign, its residual rounded to the nearer of p
+and p − 1, the box's nearest label, and the share that the box calls determined (all right)."""
+
+
+def test_accuracy_against_batch_size_over_rank() -> None:
+    for ratio in MEASURED:
+        shares = []
+        for seed in range(3):
+            rows, probs, truth, gradient = _gaussian(int(100 * ratio), 100, seed)
+            found = labels.last_layer(rows, gradient=gradient, known_probs=probs, noise_std=0)
+            plain = labels.last_layer(rows, gradient=gradient, noise_std=0).residuals
+            assert (found.labels == truth)[found.determined].all()
+            nearest = (probs - found.residuals > 0.5) == truth
+            shares.append(
+                [((plain < 0) == truth).mean(), ((probs - plain > 0.5) == truth).mean(), nearest.mean(), found.value]
+            )
+        sign, rounded, nearest, determined = np.mean(shares, axis=0)
+        np.testing.assert_allclose([sign, rounded, nearest, determined], MEASURED[ratio], atol=0.02)
+        if ratio <= 1.5:
+            assert determined == 1.0
+
+
+@given(n=st.integers(1, 9), d=st.integers(1, 6), levels=st.sampled_from([1, 2, 1000]), seed=st.integers(0, 2**32))
+@settings(derandomize=True, deadline=None, max_examples=150)
+def test_no_certified_label_has_another_explanation(n: int, d: int, levels: int, seed: int) -> None:
+    # Few levels make many dependencies; every label vector that gives the same gradient agrees on certified labels.
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(-levels, levels + 1, (n, d)).astype(float)
+    probs = rng.random(n)
+    truth = rng.integers(0, 2, n)
+    found = labels.last_layer(rows, gradient=rows.T @ (probs - truth), reduction="sum", known_probs=probs, noise_std=0)
+    others = np.array(list(itertools.product([0, 1], repeat=n)))
+    same = others[np.abs((others - truth) @ rows).max(axis=1) < 1e-9]
+    for r in np.flatnonzero(found.determined):
+        assert found.labels[r] == truth[r]
+        assert (same[:, r] == truth[r]).all()
+    assert np.isfinite(found.residuals).all()
+    assert not np.isnan(found.tolerance).any()
+
+
+def test_duplicates_are_told_apart_only_if_their_labels_agree() -> None:
+    rows, probs, truth, _ = _gaussian(6, 20, 1)
+    rows[3] = rows[2]
+    truth[:4] = [0, 1, 1, 1]
+    agree = labels.last_layer(rows, gradient=rows.T @ (probs - truth) / 6, known_probs=probs, noise_std=0)
+    np.testing.assert_array_equal(agree.labels, truth)
+    truth[3] = 0
+    differ = labels.last_layer(rows, gradient=rows.T @ (probs - truth) / 6, known_probs=probs, noise_std=0)
+    np.testing.assert_array_equal(np.flatnonzero(~differ.determined), [2, 3])
+    np.testing.assert_array_equal(differ.labels[[0, 1, 4, 5]], truth[[0, 1, 4, 5]])
+
+
+def test_zero_rows_and_one_sample() -> None:
+    rows, probs, truth, _ = _gaussian(5, 10, 2)
+    rows[1] = 0
+    found = labels.last_layer(rows, gradient=rows.T @ (probs - truth) / 5, known_probs=probs, noise_std=0)
+    np.testing.assert_array_equal(np.flatnonzero(~found.determined), [1])
+    nothing = labels.last_layer(np.zeros((3, 2)), gradient=np.zeros(2), known_probs=[0.1, 0.2, 0.3], noise_std=0)
+    np.testing.assert_array_equal(nothing.labels, [-1, -1, -1])
+    one = labels.last_layer([[2.0]], gradient=[2 * (0.4 - 1)], known_probs=[0.4], noise_std=0)
+    np.testing.assert_array_equal(one.labels, [1])
+
+
+def test_saturated_float32_rows_are_read_where_signs_cannot() -> None:
+    # p rounds to y: the sign of p − y is lost, but the two values p and p − 1 are far apart.
+    rng = np.random.default_rng(4)
+    rows = rng.normal(size=(30, 60)).astype(np.float32)
+    logits = (rng.normal(size=30) * 40).astype(np.float32)
+    probs = special.expit(logits)
+    truth = (rng.random(30) < 0.5).astype(int)
+    gradient = rows.T @ (probs - truth.astype(np.float32)) / np.float32(30)
+    signs = labels.last_layer(rows, gradient=gradient, noise_std=0)
+    box = labels.last_layer(rows, gradient=gradient, known_probs=probs, noise_std=0)
+    assert signs.value < 0.9
+    np.testing.assert_array_equal(box.labels, truth)
+
+
+def test_several_steps_are_stacked_and_multiply_the_rank() -> None:
+    # 3 steps of 20 weights see the same 60 labels.
+    rng = np.random.default_rng(5)
+    rows, probs = rng.normal(size=(3, 60, 20)), rng.uniform(0.35, 0.65, (3, 60))
+    truth = rng.integers(0, 2, 60)
+    gradient = np.einsum("snd,sn->sd", rows, probs - truth) / 60
+    together = labels.last_layer(rows, gradient=gradient, known_probs=probs, noise_std=0)
+    np.testing.assert_array_equal(together.labels, truth)
+    assert together.rank == 60
+    alone = labels.last_layer(rows[0], gradient=gradient[0], known_probs=probs[0], noise_std=0)
+    assert alone.value == 0
+    same = labels.general(rows, gradient=gradient, known_probs=probs, noise_std=0)
+    np.testing.assert_array_equal(same.labels, truth)
+
+
+def test_classes() -> None:
+    rng = np.random.default_rng(6)
+    rows = rng.normal(size=(40, 30))
+    probs = special.softmax(rng.normal(size=(40, 5)) / 3, axis=1)
+    truth = rng.integers(0, 5, 40)
+    gradient = (probs - np.eye(5)[truth]).T @ rows / 40
+    found = labels.last_layer(rows, gradient=gradient, known_probs=probs, noise_std=0)
+    np.testing.assert_array_equal(found.labels, truth)
+    assert found.residuals.shape == (40, 5)
+
+
+def test_noise_leaves_no_wrong_label_at_its_confidence() -> None:
+    rows, probs, truth, gradient = _gaussian(15, 12, 7)
+    rng = np.random.default_rng(8)
+    wrong = determined = 0
+    for _ in range(300):
+        noisy = gradient + 0.01 * rng.normal(size=12)
+        found = labels.last_layer(rows, gradient=noisy, known_probs=probs, noise_std=0.01, confidence=0.9)
+        assert (found.kind, found.confidence) == ("lower", 0.9)
+        wrong += bool((found.labels != truth)[found.determined].any())
+        determined += int(found.determined.sum())
+    assert wrong <= 49  # Binomial(300, 0.1) is above 49 with probability below 1e-4
+    assert determined > 300
+    # Unknown noise: the nearer of the two values, an estimate.
+    blind = labels.last_layer(rows[:8], gradient=rows[:8].T @ (probs - truth)[:8] / 8 + 1e-3, known_probs=probs[:8])
+    assert (blind.kind, blind.value) == ("estimate", 1.0)
+    np.testing.assert_array_equal(blind.labels, truth[:8])
+    # A gradient that no labels explain is not explained: said to be exact, it determines nothing.
+    false = labels.last_layer(rows, gradient=gradient + 0.5, known_probs=probs, noise_std=0)
+    assert false.value == 0
+
+
+def test_bad_probabilities_are_named() -> None:
+    rows, probs, _, gradient = _gaussian(4, 6, 9)
+    for value, message in [
+        (probs + 1, r"known_probs\[0\]=.*must be in \[0, 1\]"),
+        (probs[:3], r"known_probs of shape \(3,\): must be \(4,\)"),
+        (np.full((4, 2), 0.5), "known_probs: of 2 classes, the gradient of 1"),
+        (True, "known_probs=True: only with model="),
+        (probs * np.nan, r"known_probs\[0\]=nan"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            labels.last_layer(rows, gradient=gradient, known_probs=value)
