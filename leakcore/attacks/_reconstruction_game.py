@@ -15,7 +15,7 @@ from leakcore import _validate as check
 from leakcore import kernels
 from leakcore.attacks import _prior_aware, _scores
 from leakcore.attacks._game_result import COUNTS, FIXED_POINT, ReconstructionGame, result
-from leakcore.dpsgd import _inputs
+from leakcore.dpsgd import _inputs, _request
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble
@@ -43,6 +43,7 @@ def reconstruction_game(
     subtract_known: bool = True,
     nearest_cosines: bool | None = None,
     confidence: float = 0.95,
+    device: str = "cpu",
     num_threads: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
@@ -64,7 +65,7 @@ def reconstruction_game(
         runs ≥ 1, first_run ≥ 0: the range of runs to play. Multiples of 32 waste nothing.
         method: see `prior_aware`. subtract_known: see `dpsgd.Ensemble.run`; False is the weaker attacker of Appendix E.
         nearest_cosines: measure how close candidates' gradients are; None: if there are at most 256 candidates.
-        confidence: of the interval, in (0, 1). num_threads, progress: as in `dpsgd.Ensemble.run`.
+        confidence: of the interval, in (0, 1). device, num_threads, progress: as in `dpsgd.Ensemble.run`.
         executor: ranges of 128 runs go to its workers, each using `num_threads` threads (None: one).
 
     Resume and shards: results over disjoint ranges `merge` to exactly what one call over all of them returns, since
@@ -87,6 +88,7 @@ def reconstruction_game(
         subtract_known=subtract_known,
         nearest_cosines=nearest_cosines,
         confidence=confidence,
+        device=device,
         num_threads=num_threads,
         executor=executor,
         progress=progress,
@@ -109,6 +111,7 @@ def reconstruction_games(
     subtract_known: bool = True,
     nearest_cosines: bool | None = None,
     confidence: float = 0.95,
+    device: str = "cpu",
     num_threads: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
@@ -121,7 +124,7 @@ def reconstruction_games(
     """
     game, settings = _checked(
         ensemble, (known_features, known_labels), (pool_features, pool_labels), methods, prior_size, prior,
-        subtract_known, nearest_cosines, confidence, num_threads,
+        subtract_known, nearest_cosines, confidence, device, num_threads,
     )  # fmt: skip
     count = check.integer(1, None, runs=runs)
     first = check.integer(0, 2**62, first_run=first_run)
@@ -148,6 +151,7 @@ class _Game:
     prior: tuple[float, ...] | None
     subtract_known: bool
     nearest_cosines: bool
+    device: str
     num_threads: int | None
 
 
@@ -157,7 +161,7 @@ _Counts = dict[str, dict[str, int]]
 def _checked(
     ensemble: Ensemble, known_given: tuple[Any, Any], pool_given: tuple[Any, Any], methods: Sequence[str],
     prior_size: int, prior: Any, subtract_known: bool, nearest_cosines: bool | None, confidence: float,
-    num_threads: int | None,
+    device: str, num_threads: int | None,
 ) -> tuple[_Game, dict[str, Any]]:  # fmt: skip
     """The game, and the settings that results must share to merge (all but the method)."""
     n = check.integer(2, None, prior_size=prior_size)
@@ -180,7 +184,8 @@ def _checked(
         if prior is not None and which != "likelihood":
             raise ValueError(f"prior: given, but method={which!r} takes all candidates as equally likely")
     cosines = n <= _COSINES if nearest_cosines is None else bool(nearest_cosines)
-    game = _Game(ensemble, known, pool, resolved, n, weights, subtract_known, cosines, num_threads)
+    where = _request.device(device)
+    game = _Game(ensemble, known, pool, resolved, n, weights, subtract_known, cosines, where, num_threads)
     settings = {
         **ensemble.settings(),
         "prior_size": n,
@@ -249,6 +254,7 @@ def _play(game: _Game, first: int, runs: int, report: Callable[[int, int], objec
         keep_steps=False,
         subtract_known=game.subtract_known,
         candidate_cosines=game.nearest_cosines,
+        device=game.device,
         num_threads=game.num_threads if report is not None else game.num_threads or 1,
         progress=report,
     )

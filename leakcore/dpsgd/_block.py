@@ -68,6 +68,7 @@ class Watch:
     cosines: bool
     record: bool
     scorers: Mapping[str, Scorer]
+    device: torch.device
 
 
 @dataclasses.dataclass
@@ -93,6 +94,7 @@ class Trainer:
         self._watch = watch
         self._layout = Layout(plan.layers)
         self._dtype: torch.dtype = getattr(torch, plan.dtype)
+        self._device = watch.device
         self._extra = self._new_pass(extra) if extra else None
         self._scored = candidates
         self._candidates = self._new_pass(candidates) if candidates else None
@@ -105,14 +107,15 @@ class Trainer:
     def _new_pass(self, rows: int) -> Pass:
         plan = self._plan
         activation = ACTIVATIONS[plan.activation]
-        return Pass(SLOTS, rows, plan.layers, activation, plan.max_grad_norm, plan.clip_slack, self._dtype)
+        return Pass(
+            SLOTS, rows, plan.layers, activation, plan.max_grad_norm, plan.clip_slack, self._dtype, self._device
+        )  # fmt: skip
 
     def train(self, given: BlockInput, stop: threading.Event) -> BlockOutput:
         """All steps of the block's runs; raises `Cancelled` between steps once `stop` is set."""
         plan, layout = self._plan, self._layout
-        weights = layout.empty(SLOTS, self._dtype)
-        layout.write(torch.from_numpy(self._initial(given)), weights)
-        known, private = layout.empty(SLOTS, self._dtype), layout.empty(SLOTS, self._dtype)
+        weights, known, private = (layout.empty(SLOTS, self._dtype, self._device) for _ in range(3))
+        layout.write(self._there(self._initial(given)), weights)
         out = self._outputs()
         running = {name: scorer.start((SLOTS, self._scored)) for name, scorer in self._watch.scorers.items()}
         for step in range(plan.steps):
@@ -123,13 +126,13 @@ class Trainer:
             observed = private if self._watch.subtract_known else released
             if out.thetas is not None:
                 assert out.observed is not None
-                out.thetas[:, step] = layout.read(weights).numpy()
-                out.observed[:, step] = layout.read(observed).numpy()
+                out.thetas[:, step] = _here(layout.read(weights))
+                out.observed[:, step] = _here(layout.read(observed))
             if given.candidates is not None:
                 self._score(given.candidates, weights, observed, step, out, running)
             for w, g in zip(weights, released, strict=True):
                 w.add_(g, alpha=-plan.learning_rate / plan.expected_batch_size)
-        out.parameters = layout.read(weights).numpy()
+        out.parameters = _here(layout.read(weights))
         out.scores = {name: scores.scores() for name, scores in running.items()}
         if out.cosine is not None:
             out.cosine /= max(plan.steps, 1)
@@ -171,7 +174,7 @@ class Trainer:
                 draws = np.ascontiguousarray(given.noise[:, step])
             else:
                 draws = plan.streams.noise(SLOTS, self._layout.size, step, first_run=given.first_run)
-            self._layout.add(torch.from_numpy(draws), plan.noise_multiplier * plan.max_grad_norm, private)
+            self._layout.add(self._there(draws), plan.noise_multiplier * plan.max_grad_norm, private)
 
     def _batch_rows(self, taken: np.ndarray | None) -> Iterator[tuple[Rows, torch.Tensor | None]]:
         """The common rows, or what `taken` (slots, rows) says of them, with their weights in the sum."""
@@ -187,7 +190,10 @@ class Trainer:
             start = end
 
     def _mask(self, taken: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(taken.astype(self._plan.dtype))
+        return self._there(taken.astype(self._plan.dtype))
+
+    def _there(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)
 
     def _batch(self, given: BlockInput, step: int) -> np.ndarray | None:
         plan = self._plan
@@ -219,8 +225,8 @@ class Trainer:
         assert self._candidates is not None
         assert out.clipped is not None
         self._candidates.run(rows, weights)
-        dots = self._candidates.scores(rows, observed).numpy()
-        norms = self._candidates.clipped_norms().numpy()
+        dots = _here(self._candidates.scores(rows, observed))
+        norms = _here(self._candidates.clipped_norms())
         out.clipped += (norms >= norms.dtype.type(self._plan.max_grad_norm)).sum(axis=1)
         if out.dots is not None and out.norms is not None:
             out.dots[:, step] = dots
@@ -228,7 +234,12 @@ class Trainer:
         for scores in running.values():
             scores.add(dots.astype(np.float64), norms.astype(np.float64))
         if out.cosine is not None:
-            out.cosine += self._candidates.nearest_cosine(rows).numpy()
+            out.cosine += _here(self._candidates.nearest_cosine(rows))
+
+
+def _here(tensor: torch.Tensor) -> np.ndarray:
+    out: np.ndarray = tensor.cpu().numpy()
+    return out
 
 
 def _gather(chunk: Rows, sample_rate: float) -> Gather | None:

@@ -127,6 +127,7 @@ class Ensemble:
         initial: Any = None,
         noise: Any = None,
         batches: Any = None,
+        device: str = "cpu",
         num_threads: int | None = None,
         executor: Executor | None = None,
         progress: Callable[[int, int], object] | None = None,
@@ -158,6 +159,9 @@ class Ensemble:
                 `models.mlp(...).parameters()`.
             noise: ready-made standard normal variates (runs, steps, parameters), in the same order.
             batches: ready-made batches, bool (runs, steps, rows + m).
+            device: "cpu", "cuda" or "cuda:0", …: where products and activations are computed. Everything random is
+                drawn on the CPU, so that the integers are the same; results agree with the CPU's to rounding, which
+                training amplifies. Arrays go in and come back as NumPy's.
             num_threads: threads over blocks of 32 runs; None: all cores this process may use. A range that is not
                 aligned to 32 costs as much as the aligned range around it.
             executor: any `concurrent.futures.Executor`; ranges of runs go to its workers, each using `num_threads`
@@ -196,6 +200,7 @@ class Ensemble:
             record=record,
             subtract_known=subtract_known,
             cosines=candidate_cosines,
+            device=_request.device(device),
             **self._ready(initial, noise, batches, count, num_rows),
         )
         plan = self._plan(num_rows)

@@ -61,10 +61,11 @@ class Gather:
         for start in range(0, index.shape[1], self.rows):
             part = slice(start, start + self.rows)
             which = torch.from_numpy(np.ascontiguousarray(index[:, part])).view(-1)
+            which = which.to(self._inputs.device)
             for source, target in (
                 (self._common.inputs, self._inputs.flatten(0, 1)),
                 (self._common.squares, self._squares.view(-1)),
                 (self._classes, self._targets.flatten(0, 1)),
             ):
                 torch.index_select(source, 0, which, out=target)
-            yield self._filled, torch.from_numpy(np.ascontiguousarray(weight[:, part])).to(self._inputs.dtype)
+            yield self._filled, torch.from_numpy(np.ascontiguousarray(weight[:, part])).to(self._inputs)

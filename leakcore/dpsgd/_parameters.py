@@ -14,8 +14,10 @@ class Layout:
         self._shapes = list(zip(layers[1:], layers[:-1], strict=True))
         self.size = sum((fan_in + 1) * fan_out for fan_out, fan_in in self._shapes)
 
-    def empty(self, slots: int, dtype: torch.dtype) -> list[torch.Tensor]:
-        return [torch.zeros((slots, fan_out, fan_in + 1), dtype=dtype) for fan_out, fan_in in self._shapes]
+    def empty(self, slots: int, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
+        return [
+            torch.zeros((slots, fan_out, fan_in + 1), dtype=dtype, device=device) for fan_out, fan_in in self._shapes
+        ]
 
     def bounds(self) -> np.ndarray:
         """(parameters,): 1/√fan_in of each parameter's layer, the half-width of torch.nn.Linear's initial values."""

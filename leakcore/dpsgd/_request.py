@@ -35,14 +35,14 @@ class Source:
             return Source(self.samples, self.index[low:high])
         return Source(Samples(self.samples.features[low:high], self.samples.labels[low:high]))
 
-    def take(self, low: int, high: int, at: int, outputs: int, dtype: torch.dtype) -> Rows:
+    def take(self, low: int, high: int, at: int, outputs: int, dtype: torch.dtype, device: torch.device) -> Rows:
         """Runs [low, high) at slots at, at + 1, …; zeros in the other slots."""
         x, y = self.samples.features, self.samples.labels
         if self.index is not None:
             x, y = x[self.index[low:high]], y[self.index[low:high]]
         else:
             x, y = x[low:high], y[low:high]
-        return Rows.of(_placed(x, at), _placed(y, at), outputs, dtype)
+        return Rows.of(_placed(x, at), _placed(y, at), outputs, dtype, device)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Request:
     record: bool
     subtract_known: bool
     cosines: bool
+    device: str
     initial: np.ndarray | None
     noise: np.ndarray | None
     batches: np.ndarray | None
@@ -95,9 +96,10 @@ class Request:
         """What the block of runs begin, …, begin + SLOTS − 1 reads."""
         low, high = max(begin, self.first) - self.first, min(begin + SLOTS, self.stop) - self.first
         at = low + self.first - begin
+        device = torch.device(self.device)
 
         def rows(source: Source | None) -> Rows | None:
-            return None if source is None else source.take(low, high, at, outputs, dtype)
+            return None if source is None else source.take(low, high, at, outputs, dtype, device)
 
         def spread(array: np.ndarray | None) -> np.ndarray | None:
             return None if array is None else _placed(array[low:high], at)
@@ -167,6 +169,19 @@ def scorers(given: Mapping[str, Scorer] | None) -> Mapping[str, Scorer]:
         if not callable(getattr(scorer, "start", None)):
             raise TypeError(f"scorers[{name!r}]={scorer!r}: must have a start(shape) method, see dpsgd.Scorer")
     return dict(given)
+
+
+def device(given: str) -> str:
+    """The checked device; ValueError where it is neither the CPU nor a CUDA device that torch sees here."""
+    kind, _, number = given.partition(":") if isinstance(given, str) else ("", "", "")
+    if given == "cpu":
+        return given
+    if kind != "cuda" or not (number.isdigit() or given == "cuda"):
+        raise ValueError(f"device={given!r}: must be 'cpu', 'cuda' or 'cuda:0', 'cuda:1', …")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(number or 0) >= count:
+        raise ValueError(f"device={given!r}: torch sees {count} CUDA devices here")
+    return given
 
 
 def ranges(first: int, stop: int, size: int) -> list[tuple[int, int]]:

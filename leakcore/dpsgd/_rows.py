@@ -30,12 +30,15 @@ class Rows:
     targets: torch.Tensor
 
     @classmethod
-    def of(cls, features: np.ndarray, labels: np.ndarray, num_outputs: int, dtype: torch.dtype) -> Rows:
+    def of(
+        cls, features: np.ndarray, labels: np.ndarray, num_outputs: int, dtype: torch.dtype, device: torch.device
+    ) -> Rows:  # fmt: skip
         """From features (..., rows, d) and labels (..., rows): one-hot, or 0/1 where there is one output, the logit."""
         inputs = torch.ones((*features.shape[:-1], features.shape[-1] + 1), dtype=dtype)
         inputs[..., :-1] = torch.from_numpy(np.ascontiguousarray(features))
-        classes = torch.from_numpy(np.ascontiguousarray(labels)).unsqueeze(-2)
-        levels = torch.ones(1) if num_outputs == 1 else torch.arange(num_outputs)
+        inputs = inputs.to(device)
+        classes = torch.from_numpy(np.ascontiguousarray(labels)).unsqueeze(-2).to(device)
+        levels = torch.ones(1, device=device) if num_outputs == 1 else torch.arange(num_outputs, device=device)
         return cls(
             inputs=inputs,
             transposed=inputs.transpose(-1, -2).contiguous(),
@@ -53,17 +56,17 @@ class Pass:
 
     def __init__(
         self, slots: int, rows: int, layers: tuple[int, ...], activation: Activation, max_grad_norm: float,
-        slack: float, dtype: torch.dtype,
+        slack: float, dtype: torch.dtype, device: torch.device,
     ) -> None:  # fmt: skip
         def empty(*shape: int) -> torch.Tensor:
-            return torch.empty((slots, *shape, rows), dtype=dtype)
+            return torch.empty((slots, *shape, rows), dtype=dtype, device=device)
 
         self._layers = layers
         self._activation = activation
         self._max_grad_norm = max_grad_norm
         self._slack = slack
         self._pre = [empty(size) for size in layers[1:]]
-        self._post = [torch.ones((slots, size + 1, rows), dtype=dtype) for size in layers[1:-1]]
+        self._post = [torch.ones((slots, size + 1, rows), dtype=dtype, device=device) for size in layers[1:-1]]
         self.deltas = [empty(size) for size in layers[1:]]
         self._square = empty(max(layers[1:]) + 1)
         self._part = empty()

@@ -63,7 +63,8 @@ class Collector:
 def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, None]:
     """Each block as it finishes, trained by threads of this process; at most two blocks per thread are in memory."""
     outputs, dtype = plan.layers[-1], getattr(torch, plan.dtype)
-    chunks = _chunks(request.common, outputs, dtype)
+    device = torch.device(request.device)
+    chunks = _chunks(request.common, outputs, dtype, device)
     local = threading.local()
     halt = threading.Event()
 
@@ -71,7 +72,8 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
         if not hasattr(local, "trainer"):
             torch.set_num_threads(1)
             watch = Watch(
-                request.subtract_known, request.keep_steps, request.cosines, request.record, request.scorers
+                request.subtract_known, request.keep_steps, request.cosines, request.record, request.scorers,
+                device,
             )  # fmt: skip
             extra = 0 if request.extra is None else request.extra.rows
             local.trainer = Trainer(plan, chunks, watch, extra=extra, candidates=request.scored)
@@ -132,7 +134,7 @@ def _rows(block: BlockOutput, which: slice) -> BlockOutput:
     return BlockOutput(**kept, scores={name: scores[which] for name, scores in block.scores.items()})
 
 
-def _chunks(common: Samples, outputs: int, dtype: torch.dtype) -> list[Rows]:
+def _chunks(common: Samples, outputs: int, dtype: torch.dtype, device: torch.device) -> list[Rows]:
     parts = -(-common.rows // CHUNK)
     pieces: Sequence[np.ndarray] = np.array_split(np.arange(common.rows), parts) if parts else []
-    return [Rows.of(common.features[p], common.labels[p], outputs, dtype) for p in pieces]
+    return [Rows.of(common.features[p], common.labels[p], outputs, dtype, device) for p in pieces]

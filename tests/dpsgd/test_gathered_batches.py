@@ -62,7 +62,7 @@ def test_bits_do_not_depend_on_company_even_where_a_batch_overflows_its_block(mo
 
 
 def test_blocks_hold_each_sampled_row_once() -> None:
-    common = Rows.of(X[:100], Y[:100], 4, torch.float64)
+    common = Rows.of(X[:100], Y[:100], 4, torch.float64, torch.device("cpu"))
     gather = _gather.Gather(common, 3, 8)
     taken = np.random.default_rng(0).random((3, 100)) < 0.15
     taken[1] = False
