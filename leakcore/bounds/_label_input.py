@@ -95,11 +95,33 @@ def over(numerator: np.ndarray, denominator: np.ndarray | float) -> np.ndarray:
 
 def projection(rows: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Which rows the system determines, and 1/√v_r of those: the distance of C_r from the span of the other rows."""
-    solved = solve_labels(rows, np.zeros((*rows.shape[:-2], rows.shape[-1])))
-    # With a zero gradient the error is what the null space can move: it would shift both means of the test.
-    identifiable = np.asarray(solved.identifiable, dtype=bool) & (np.asarray(solved.error) <= 1e-8)
-    leverage = np.asarray(solved.leverage, dtype=np.float64)
+    identifiable, leverage = _without_zero_rows(rows, norms)
     with np.errstate(divide="ignore"):  # the leverage of huge rows underflows
         distance = 1.0 / np.sqrt(np.where(identifiable, leverage, np.inf))
     # A distance from a subspace is at most the distance from 0; rounding must not say otherwise.
     return identifiable, np.minimum(distance, norms)
+
+
+def _without_zero_rows(rows: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """identifiable and leverage, (..., N) each. A ReLU that is off gives a zero row, which no other row feels but which
+    would send the whole system to the singular value decomposition: such rows are left out."""
+    kept = norms > 0
+    if kept.all():
+        return _solved(rows)
+    n = rows.shape[-2]
+    flat, there = rows.reshape(-1, *rows.shape[-2:]), kept.reshape(-1, n)
+    identifiable, leverage = np.zeros(there.shape, dtype=bool), np.zeros(there.shape)
+    counts = there.sum(axis=1)
+    for count in np.unique(counts[counts > 0]):
+        some = np.flatnonzero(counts == count)
+        places = np.nonzero(there[some])[1].reshape(len(some), count)
+        at = some[:, None], places
+        identifiable[at], leverage[at] = _solved(flat[at])
+    return identifiable.reshape(kept.shape), leverage.reshape(kept.shape)
+
+
+def _solved(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    solved = solve_labels(rows, np.zeros((*rows.shape[:-2], rows.shape[-1])))
+    # With a zero gradient the error is what the null space can move: it would shift both means of the test.
+    identifiable = np.asarray(solved.identifiable, dtype=bool) & (np.asarray(solved.error) <= 1e-8)
+    return identifiable, np.asarray(solved.leverage, dtype=np.float64)

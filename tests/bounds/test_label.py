@@ -228,6 +228,26 @@ def test_undetermined_rows_get_no_bound_from_the_projection() -> None:
     np.testing.assert_allclose(_bound(jacobian, probs, labels).per_row[[0, 2, 4]], alone.per_row[[0, 2, 3]], rtol=1e-9)
 
 
+def test_zero_rows_change_nothing_for_the_others() -> None:
+    # As a ReLU that is off makes them; each batch has another number of them, one has none, one nothing else.
+    rng = np.random.default_rng(9)
+    jacobian, probs, labels = rng.normal(size=(6, 8, 20)), rng.random((6, 8)), rng.integers(0, 2, (6, 8))
+    off = rng.random((6, 8)) < 0.5
+    off[0], off[1] = False, True
+    jacobian[off] = 0.0
+    for test in TESTS:
+        result = _bound(jacobian, probs, labels, test=test)
+        assert (np.isneginf(result.per_row) == off).all()
+        assert (result.identifiable == ~off).all()
+        for b in range(6):
+            keep = ~off[b]
+            if keep.any():
+                alone = _bound(jacobian[b, keep], probs[b, keep], labels[b, keep], test=test)
+                np.testing.assert_allclose(result.per_row[b, keep], alone.per_row, rtol=1e-9)
+            else:
+                assert result.value[b] == 0.0
+
+
 def test_no_determined_row_gives_zero_not_minus_infinity() -> None:
     jacobian, probs, labels = _batch(30, 10)
     for test in ("paper", "optimal"):
