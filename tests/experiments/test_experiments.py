@@ -169,7 +169,9 @@ def test_intervals_are_inside_the_axes_and_points_have_no_line() -> None:
     assert all(line.get_linestyle() in ("None", "") or line.get_linewidth() == 0 for line in axes.lines)
 
 
-@pytest.mark.parametrize("name", [n for n in experiments.names() if n.startswith(("reconstruction-fig", "reconstruction-table"))])
+@pytest.mark.parametrize(
+    "name", [n for n in experiments.names() if n.startswith(("reconstruction-fig", "reconstruction-table"))]
+)
 def test_every_figure_says_how_long_it_takes(name: str) -> None:
     assert experiments.find(name).quick.startswith("about ")
 
