@@ -79,7 +79,7 @@ def panel(
 
 def ratios(found: list[Sweep], x: Callable[[tuple[float, float]], float], x_label: str) -> Panel:
     """Last over second last layer on trained networks, by data set and clipping scope."""
-    looks = {("cancer", "layer"): "attack", ("cancer", "joint"): "attack-2", ("bank", "layer"): "attack-3",
+    looks = {("cancer", "layer"): "attack-3", ("cancer", "joint"): "chance", ("bank", "layer"): "rdp",
              ("bank", "joint"): "baseline"}  # fmt: skip
     return Panel(
         title="last ÷ second last layer, trained",
