@@ -78,6 +78,10 @@ def mixture_log_ratio(
         σ below about 1/2 or a q above 1/2 among them are computed in float64.
     like: an array whose library the result follows.
 
+    At T ≥ 2 sample i is row i of `standard_normal(…, T, purpose="mixture")`, step 0 under the null and 1 under the
+    alternative. At T = 1 four samples share a row of four draws: sample i is draw i % 4 of row i // 4 of purpose
+    "mixture_one", so that no random number is wasted. So is the draw that picks the component.
+
     Returns `(num_samples,)`, or `(configs, num_samples)`, each row equal to a call of its own bit for bit. Stable for
     every σ and q; the normals' law is a fine grid (see `standard_normal`). The bits do not depend on threads; tiers and
     devices with fused multiply-add agree on them, and baseline x86-64 to 1e-14 per step, relative to 1/σ.
@@ -192,7 +196,9 @@ def _mixture(
         raise ValueError(
             f"noise_multiplier has {len(sigma)} configurations and sample_rate {len(rate)}: must be as many, or one"
         )
-    sigma, rate = np.broadcast_arrays(np.atleast_2d(sigma), np.atleast_2d(rate))
+    sigma, rate = (v if v.ndim > 1 else v[None] for v in (sigma, rate))
+    if sigma.shape != rate.shape:
+        sigma, rate = np.broadcast_arrays(sigma, rate)
     side = _validate.one_of("null", "alternative", under=under)
     key = _validate.seed(seed=seed)
     first = _validate.integer(0, 2**64 - 1 - count, first_sample=first_sample)
