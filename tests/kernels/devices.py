@@ -127,7 +127,7 @@ _ON_DEVICE = {
     "clip_and_noise": ("grads", "noise", "mask", "out"),
     "clip_scores": ("grads", "observed"),
     "solve_labels": ("jacobian", "gradient"),
-    "mixture_log_ratio": (),
+    "mixture_log_ratio": ("out",),
     "mixture_tail": (),
     "standard_normal": ("out",),
     "uniform": ("out",),

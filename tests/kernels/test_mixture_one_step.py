@@ -1,6 +1,8 @@
-"""T = 1, where four consecutive samples share a Philox block: samples, shards and configurations, from any first one."""
+"""T = 1, where four consecutive samples share a Philox block: samples, shards, configurations, from any first one."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
@@ -81,7 +83,7 @@ def test_parts_are_slices_of_the_whole_and_merge(under, dtype):
         ratios = kernels.mixture_log_ratio(1900, first_sample=first, **arguments)
         whole = kernels.mixture_tail(1900, thresholds, first_sample=first, **arguments)
         merged = kernels.mixture_tail(0, thresholds, **arguments)
-        for a, b in zip(cuts, cuts[1:], strict=False):
+        for a, b in itertools.pairwise(cuts):
             part = kernels.mixture_log_ratio(b - a, first_sample=first + a, **arguments)
             np.testing.assert_array_equal(part, ratios[a:b])
             merged = merged + kernels.mixture_tail(b - a, thresholds, first_sample=first + a, **arguments)
