@@ -209,12 +209,21 @@ py::object mixture_tail(const Mixture& mixture, int64_t num_thresholds, uint64_t
   return dispatch(args, place, mixture_tail_cpu, mixture_tail_cuda, mixture_tail_cuda_scratch);
 }
 
-void fill_rows(Fill fill, const View& out, int64_t num_rows, uint64_t seed, uint32_t stream, uint64_t first_row,
-               const Plan& plan) {
+py::object fill_rows(bool normal, const View& out, int64_t num_rows, uint64_t seed, uint32_t stream, uint64_t first_row,
+                     const Place& place, const Plan& plan) {
   const Rows rows = rows_of(out);
+  const Device device = device_of(place);
   const Schedule schedule = schedule_of(plan);
-  py::gil_scoped_release release;
-  fill_random_rows(fill, rows, num_rows, seed, stream, first_row, schedule);
+  Status status;
+  {
+    py::gil_scoped_release release;
+    if (device.type == DeviceType::cpu) {
+      fill_random_rows(normal ? fill_normals : fill_uniforms, rows, num_rows, seed, stream, first_row, schedule);
+    } else {
+      status = fill_random_rows_cuda(normal, rows, num_rows, seed, stream, first_row, device);
+    }
+  }
+  return outcome(status);
 }
 
 py::tuple philox(std::array<uint32_t, 4> c, std::array<uint32_t, 2> k) {
@@ -291,17 +300,15 @@ PYBIND11_MODULE(_C, m) {
                                py::arg("batch") = static_cast<uint32_t>(Purpose::batch),
                                py::arg("order") = static_cast<uint32_t>(Purpose::order),
                                py::arg("mixture_pick") = static_cast<uint32_t>(Purpose::mixture_pick),
-                               py::arg("audit") = static_cast<uint32_t>(Purpose::audit));
+                               py::arg("audit") = static_cast<uint32_t>(Purpose::audit),
+                               py::arg("mixture_one") = static_cast<uint32_t>(Purpose::mixture_one),
+                               py::arg("mixture_one_pick") = static_cast<uint32_t>(Purpose::mixture_one_pick));
   m.def("clip_and_noise", &clip_and_noise);
   m.def("clip_scores", &clip_scores);
   m.def("solve_labels", &solve_labels);
   m.def("mixture_log_ratio", &mixture_log_ratio);
   m.def("mixture_tail", &mixture_tail);
-  m.def("standard_normal", [](const View& out, int64_t rows, uint64_t seed, uint32_t stream, uint64_t first,
-                              const Plan& plan) { fill_rows(fill_normals, out, rows, seed, stream, first, plan); });
-  m.def("uniform", [](const View& out, int64_t rows, uint64_t seed, uint32_t stream, uint64_t first, const Plan& plan) {
-    fill_rows(fill_uniforms, out, rows, seed, stream, first, plan);
-  });
+  m.def("fill_rows", &fill_rows);
   m.def("philox4x32", &philox);
   m.def("elementary", &elementary);
   m.def("probe", &probe);

@@ -39,11 +39,16 @@ def _floor(samples: float, steps: int, name: str) -> Callable[[Rates], float | N
 def _log_ratio(samples: int, steps: int) -> Case:
     work = samples * steps
 
-    def ours(dtype: str, share: float = 1.0) -> Callable[[Any], Callable[[], Any]]:
+    def ours(dtype: str, share: float = 1.0, reuse: bool = True) -> Callable[[Any], Callable[[], Any]]:
+        """Into an array of the caller's, as the peers: fresh memory costs all of them the same."""
         count = int(samples * share)
-        return lambda _: (
-            lambda: kernels.mixture_log_ratio(count, noise_multiplier=SIGMA, sample_rate=RATE, steps=steps, dtype=dtype)
-        )
+        arguments = {"noise_multiplier": SIGMA, "sample_rate": RATE, "steps": steps, "dtype": dtype}
+
+        def build(_: Any) -> Callable[[], Any]:
+            out = np.empty(count, dtype=dtype) if reuse else None
+            return lambda: kernels.mixture_log_ratio(count, out=out, **arguments)
+
+        return build
 
     def in_numpy(dtype: Any, share: float) -> Callable[[Any], Callable[[], Any]]:
         count = int(samples * share)
@@ -110,6 +115,9 @@ def _log_ratio(samples: int, steps: int) -> Case:
                     floor=_floor(samples, steps, short),
                 )
             )
+        contenders.append(
+            Contender(f"leakcore {short}, fresh memory", ours(name, reuse=False), beside=f"leakcore {short}")
+        )
         for tier in ("avx2", "baseline"):
             contenders.append(
                 Contender(

@@ -111,9 +111,9 @@ LEAKCORE_HD void split_log(D x, double plus, D* k, D* m) {
   *m = real_of((moved & static_cast<uint64_t>(0x000fffffffffffffull)) + static_cast<uint64_t>(0x3fe6a09e00000000ull));
 }
 
-// k·log 2 + log(1 + f), f in [sqrt(1/2) − 1, sqrt(2) − 1]; 1.3e-18.
+// log(1 + f), f in [sqrt(1/2) − 1, sqrt(2) − 1]; 1.3e-18.
 template <class D>
-LEAKCORE_HD D join_log(D k, D f) {
+LEAKCORE_HD D log1p_near(D f) {
   const D half_square = 0.5 * f * f;
   const D s = f / (2.0 + f);
   const D z = s * s;
@@ -123,7 +123,13 @@ LEAKCORE_HD D join_log(D k, D f) {
   p = madd(p, z, 0.2857142874425844);
   p = madd(p, z, 0.39999999999407004);
   p = madd(p, z, 0.6666666666666735);
-  return madd(k, kLn2, f - (half_square - s * madd(p, z, half_square)));
+  return f - (half_square - s * madd(p, z, half_square));
+}
+
+// k·log 2 + log(1 + f) for f as above.
+template <class D>
+LEAKCORE_HD D join_log(D k, D f) {
+  return madd(k, kLn2, log1p_near(f));
 }
 
 // Natural logarithm of a positive normal number.
@@ -134,7 +140,8 @@ LEAKCORE_HD D log_positive(D x) {
   return join_log(k, m - 1.0);
 }
 
-// log(1 + x) for x > -1 with 1 + x normal.
+// log(1 + x) for x > -1 with 1 + x normal. Where log1p_near takes x, the two are equal: nothing is split off, and what
+// rounding u dropped comes back whole.
 template <class D>
 LEAKCORE_HD D log1p_safe(D x) {
   const D u = 1.0 + x;
@@ -145,9 +152,9 @@ LEAKCORE_HD D log1p_safe(D x) {
   return join_log(k, madd(lost, shrink, m - 1.0));
 }
 
-// k·2^-23·log 2 + log(1 + f) for f as above, in float32; 3.2e-8.
+// Likewise in float32; 3.2e-8.
 template <class F>
-LEAKCORE_HD F join_log_float(F k, F f) {
+LEAKCORE_HD F log1p_near_float(F f) {
   F p = madd(f, 0.08700449019670486f, -0.1426750272512436f);
   p = madd(p, f, 0.14914770424365997f);
   p = madd(p, f, -0.1657758355140686f);
@@ -155,7 +162,13 @@ LEAKCORE_HD F join_log_float(F k, F f) {
   p = madd(p, f, -0.2500133812427521f);
   p = madd(p, f, 0.3333390951156616f);
   const F square = f * f;
-  return madd(k, 8.262958294867817e-08f, madd(square, madd(p, f, -0.5f), f));
+  return madd(square, madd(p, f, -0.5f), f);
+}
+
+// k·2^-23·log 2 + log(1 + f) for f as above, in float32.
+template <class F>
+LEAKCORE_HD F join_log_float(F k, F f) {
+  return madd(k, 8.262958294867817e-08f, log1p_near_float(f));
 }
 
 // log(1 + x) for x > -1 with 1 + x normal, in float32; 1.5e-7 relative.

@@ -11,6 +11,7 @@
 #include "core/array.h"
 #include "core/elementary.h"
 #include "core/philox.h"
+#include "core/status.h"
 
 namespace leakcore {
 
@@ -50,5 +51,15 @@ void fill_uniforms(uint64_t seed, uint32_t stream, uint64_t sample, int64_t firs
 using Fill = void (*)(uint64_t seed, uint32_t stream, uint64_t sample, int64_t first, int64_t count, double* out);
 void fill_random_rows(Fill fill, const Rows& out, int64_t num_rows, uint64_t seed, uint32_t stream, uint64_t first_row,
                       const Schedule& schedule);
+
+// Likewise on a device, normals or uniforms: those of the CPU's tiers with fused multiply-add, bit for bit.
+#if LEAKCORE_WITH_CUDA
+Status fill_random_rows_cuda(bool normal, const Rows& out, int64_t num_rows, uint64_t seed, uint32_t stream,
+                             uint64_t first_row, const Device& device);
+#else
+inline Status fill_random_rows_cuda(bool normal, const Rows&, int64_t, uint64_t, uint32_t, uint64_t, const Device&) {
+  return {Code::no_cuda_build, normal ? "standard_normal" : "uniform"};
+}
+#endif
 
 }  // namespace leakcore

@@ -7,13 +7,15 @@
 namespace leakcore {
 
 enum class Purpose : uint32_t {
-  mixture = 1,       // normals of the Gaussian mixture; step 0 under the null, 1 under the alternative
+  mixture = 1,       // normals of the Gaussian mixture, T >= 2; step 0 under the null, 1 under the alternative
   clip_noise = 2,    // noise of clip_and_noise; sample index = run, column = draw
   init = 3,          // initial parameters of models
   batch = 4,         // Poisson sampling of batches
   order = 5,         // orders and shuffles
   mixture_pick = 6,  // which component a mixture step takes; step 0: the leading 32 bits, step 1: the next 32
   audit = 7,         // repeated releases of one gradient; sample index = release, step = batch
+  mixture_one = 8,   // as mixture, where T = 1: sample i takes draw i % 4 of sample index i / 4, so that none is wasted
+  mixture_one_pick = 9,  // as mixture_pick, likewise
 };
 
 constexpr uint32_t kStepBits = 24;

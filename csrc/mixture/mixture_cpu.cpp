@@ -16,7 +16,9 @@ const MixtureLoops& mixture_loops() {
   return LEAKCORE_TIERED(mixture_loops);
 }
 
-// The ratios of one block after the other, for every configuration.
+// The ratios of one block after the other, for every configuration. Blocks lie at multiples of kBlock of the sample
+// index, wherever the call's samples begin: none straddles a carry of the index, or cuts a group of samples that share
+// a draw.
 class Blocks {
  public:
   Blocks(const MixtureArgs& args, const MixturePlan& plan)
@@ -25,13 +27,22 @@ class Blocks {
     ratios_ = memory_.data() + (kLine - past) % kLine;
   }
 
-  // Block b's samples in use; the ratios are at(config).
-  int compute(int64_t b) {
-    const int64_t offset = b * kBlock;
-    mixture_loops().log_ratios(plan_, args_.seed, args_.alternative, args_.first_sample + static_cast<uint64_t>(offset),
-                               ratios_, ratios_ + plan_.configs * kBlock);
-    return static_cast<int>(std::min<int64_t>(kBlock, args_.num_samples - offset));
+  static int64_t skipped(const MixtureArgs& args) { return static_cast<int64_t>(args.first_sample % kBlock); }
+  static int64_t number(const MixtureArgs& args) {
+    return args.num_samples == 0 ? 0 : (skipped(args) + args.num_samples - 1) / kBlock + 1;
   }
+
+  void move_to(int64_t b) { offset_ = b * kBlock - skipped(args_); }
+  void compute() {
+    mixture_loops().log_ratios(plan_, args_.seed, args_.alternative, first_sample(), ratios_,
+                               ratios_ + plan_.configs * kBlock);
+  }
+  uint64_t first_sample() const { return args_.first_sample + static_cast<uint64_t>(offset_); }
+  // The block's samples in use are [begin, end); number i of the block is number offset + i of the call.
+  int64_t offset() const { return offset_; }
+  int begin() const { return static_cast<int>(std::max<int64_t>(-offset_, 0)); }
+  int end() const { return static_cast<int>(std::min<int64_t>(kBlock, args_.num_samples - offset_)); }
+  bool whole() const { return begin() == 0 && end() == kBlock; }
   double* at(int64_t config) { return ratios_ + config * kBlock; }
 
  private:
@@ -40,11 +51,12 @@ class Blocks {
   static constexpr size_t kLine = 8;  // doubles in a cache line: vectors that straddle two cost twice
   std::vector<double> memory_;
   double* ratios_;
+  int64_t offset_ = 0;
 };
 
 template <class Body>
 void over_blocks(const MixtureArgs& args, Body&& body) {
-  const int64_t blocks = (args.num_samples + kBlock - 1) / kBlock;
+  const int64_t blocks = Blocks::number(args);
   const double per_step = 1.0 + 0.5 * static_cast<double>(args.configs);
   const double nanoseconds = per_step * kBlock * static_cast<double>(blocks) * static_cast<double>(args.steps + 1);
   const int threads = useful_threads(nanoseconds, args.schedule.num_threads);
@@ -61,16 +73,31 @@ void carry_all(uint64_t* sums, size_t count) {
 
 Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args) {
   const MixturePlan plan(args);
+  const bool quick = plan.one_step && args.single && plan.all_quick();
+  const bool straight = quick || (plan.one_step && !args.single);
   over_blocks(args, [&](int64_t begin, int64_t end) {
     Blocks blocks(args, plan);
     for (int64_t b = begin; b < end; ++b) {
-      const int count = blocks.compute(b);
-      for (int64_t c = 0; c < args.configs; ++c) {
-        const int64_t to = c * args.config_stride + b * kBlock;
-        if (args.single) {
-          std::copy_n(blocks.at(c), count, static_cast<float*>(args.out) + to);
+      blocks.move_to(b);
+      if (straight && blocks.whole()) {
+        const uint64_t first = blocks.first_sample();
+        if (quick) {
+          mixture_loops().one_step_quick(plan, args.seed, args.alternative, first,
+                                         static_cast<float*>(args.out) + blocks.offset(), args.config_stride);
         } else {
-          std::copy_n(blocks.at(c), count, static_cast<double*>(args.out) + to);
+          mixture_loops().one_step(plan, args.seed, args.alternative, first,
+                                   static_cast<double*>(args.out) + blocks.offset(), args.config_stride);
+        }
+        continue;
+      }
+      blocks.compute();
+      const int from = blocks.begin(), count = blocks.end() - from;
+      for (int64_t c = 0; c < args.configs; ++c) {
+        const int64_t to = c * args.config_stride + blocks.offset() + from;
+        if (args.single) {
+          std::copy_n(blocks.at(c) + from, count, static_cast<float*>(args.out) + to);
+        } else {
+          std::copy_n(blocks.at(c) + from, count, static_cast<double*>(args.out) + to);
         }
       }
     }
@@ -88,10 +115,11 @@ Status mixture_tail_cpu(const MixtureTailArgs& args) {
     std::vector<int64_t> counts(2 * cells);
     std::vector<uint64_t> sums(cells * kTailSums * kSumDigits);
     for (int64_t b = begin; b < end; ++b) {
-      const int count = blocks.compute(b);
+      blocks.move_to(b);
+      blocks.compute();
       for (int64_t c = 0; c < args.configs; ++c) {
         const int64_t at = c * args.num_thresholds;
-        mixture_loops().tally(blocks.at(c), count,
+        mixture_loops().tally(blocks.at(c), blocks.begin(), blocks.end(),
                               {args.thresholds + at, args.num_thresholds, counts.data() + 2 * at,
                                sums.data() + at * kTailSums * kSumDigits});
       }

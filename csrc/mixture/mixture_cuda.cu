@@ -1,14 +1,11 @@
-// The mixture on CUDA: a thread takes one sample through all steps, for a few configurations at a time. Arithmetic is
-// core/elementary.h's and steps.h's in the order of mixture_simd.cpp, so ratios equal those of the CPU's tiers with
-// fused multiply-add bit for bit, and with them counts and exact sums.
+// The mixture on CUDA: a thread takes one sample through all steps (four samples, where there is one step), for a few
+// configurations at a time. Arithmetic is core/elementary.h's and steps.h's in the order of mixture_simd.cpp, so ratios
+// equal those of the CPU's tiers with fused multiply-add bit for bit, and with them counts and exact sums.
 //
 // Per sample and step, in float32: about 15 integer operations for Philox, 27 for the normal, 17 for the factor.
 #include "core/launch.cuh"
-#include "core/normal.h"
-#include "core/streams.h"
 #include "mixture/mixture.h"
-#include "mixture/plan.h"
-#include "mixture/steps.h"
+#include "mixture/samples.cuh"
 
 namespace leakcore {
 namespace {
@@ -19,105 +16,10 @@ constexpr int kTailBlocks = 1056;      // each of which adds its sums to the tot
 // Per configuration and threshold, in shared memory: a count and the digits of one sum.
 constexpr int kCell = 1 + kSumDigits;
 
-struct Samples {
-  uint64_t seed;
-  uint64_t first;
-  int64_t count;
-  bool alternative;
-  int64_t configs, groups;
-  const Group* table;  // [configs][groups]
-};
-
-// L of one sample under configurations [config, config + kConfigs), as many as there are.
-template <int kConfigs>
-__device__ void log_ratios(const Samples& x, uint64_t sample, int64_t config, double* total) {
-  double product[kConfigs];
-  for (int c = 0; c < kConfigs; ++c) total[c] = product[c] = 0.0;
-  for (int64_t k = 0; k < x.groups; ++k) {
-    bool wide = false, narrow = false;
-    for (int c = 0; c < kConfigs; ++c) {
-      if (config + c >= x.configs) continue;
-      const Form form = x.table[(config + c) * x.groups + k].form;
-      narrow = narrow || form == Form::quick;
-      wide = wide || (form != Form::quick && form != Form::idle);
-    }
-    if (!wide && !narrow) continue;
-    const int steps = x.table[config * x.groups + k].steps;
-    const uint32_t block = static_cast<uint32_t>(k);
-    const Words word = draw_words(x.seed, stream_word(Purpose::mixture, x.alternative), sample, block);
-    Words picks = {}, low = {};
-    bool have_low = false;
-    if (x.alternative) picks = draw_words(x.seed, stream_word(Purpose::mixture_pick, 0), sample, block);
-    float z32[kGroup];
-    double z[kGroup];
-    if (narrow) {
-      box_muller_float(word.w[0], word.w[1], &z32[0], &z32[1]);
-      if (steps > 2) box_muller_float(word.w[2], word.w[3], &z32[2], &z32[3]);
-    }
-    if (wide) {
-      box_muller(static_cast<uint64_t>(word.w[0]), static_cast<uint64_t>(word.w[1]), &z[0], &z[1]);
-      if (steps > 2) box_muller(static_cast<uint64_t>(word.w[2]), static_cast<uint64_t>(word.w[3]), &z[2], &z[3]);
-    }
-#pragma unroll
-    for (int c = 0; c < kConfigs; ++c) {
-      if (config + c >= x.configs) continue;
-      const Group& g = x.table[(config + c) * x.groups + k];
-      if (g.form == Form::idle) continue;
-      bool picked[kGroup] = {};
-      if (x.alternative) {
-#pragma unroll
-        for (int s = 0; s < kGroup; ++s) {
-          picked[s] = picks.w[s] < g.pick_high[s];
-          if (picks.w[s] == g.pick_high[s]) {  // once in 2^32 draws
-            if (!have_low) low = draw_words(x.seed, stream_word(Purpose::mixture_pick, 1), sample, block);
-            have_low = true;
-            picked[s] = low.w[s] < g.pick_low[s];
-          }
-        }
-      }
-      if (g.form == Form::quick) {
-        float p = 0.0f;
-#pragma unroll
-        for (int s = 0; s < kGroup; ++s) {
-          if (s >= steps) break;
-          const float u =
-              mixture_excess_float(madd(z32[s], g.slope32[s], picked[s] ? g.lifted32[s] : g.offset32[s]), g.q32[s]);
-          p = s == 0 ? u : mixture_times(p, u);
-        }
-        if (g.first && g.last) {
-          total[c] += static_cast<double>(log1p_float(p));
-          continue;
-        }
-        const double wide_p = static_cast<double>(p);
-        product[c] = g.first ? wide_p : mixture_times(product[c], wide_p);
-        if (g.last) total[c] += log1p_safe(product[c]);
-        continue;
-      }
-      if (g.form == Form::careful) {
-        for (int s = 0; s < steps; ++s) {
-          if (g.q[s] != 0.0) total[c] += careful_term(g, s, z[s], picked[s]);
-        }
-        continue;
-      }
-#pragma unroll
-      for (int s = 0; s < kGroup; ++s) {
-        if (s >= steps) break;
-        const double y = madd(z[s], g.slope[s], picked[s] ? g.lifted[s] : g.offset[s]);
-        const bool start = s == 0 && g.first;
-        if (g.form == Form::linear) {
-          total[c] += y;
-        } else if (g.form == Form::sparse) {
-          const double u = mixture_excess(y, g.q[s]);
-          product[c] = start ? u : mixture_times(product[c], u);
-        } else {
-          const double f = mixture_factor(y, g.q[s]);
-          product[c] = start ? f : product[c] * f;
-        }
-      }
-      if (g.last && g.form == Form::sparse) total[c] += log1p_safe(product[c]);
-      if (g.last && g.form == Form::dense) total[c] += log_positive(product[c]);
-    }
-  }
+template <class T>
+__global__ void __launch_bounds__(kThreads) one_step_kernel(Samples x, T* out, int64_t stride) {
+  for_each_one_step(x, 0, x.configs,
+                    [&](int64_t i, int64_t c, double ratio) { out[c * stride + i] = static_cast<T>(ratio); });
 }
 
 template <int kConfigs, class T>
@@ -192,7 +94,7 @@ __device__ inline void tally(const TailSums& t, double ratio, int64_t config, ui
   }
 }
 
-template <int kConfigs>
+template <int kConfigs, bool kOneStep>
 __global__ void __launch_bounds__(kThreads) tail_kernel(Samples x, TailSums t) {
   LEAKCORE_DYNAMIC_SHARED(uint64_t, cells);  // [kConfigs][thresholds][kCell]
   const int64_t config = static_cast<int64_t>(blockIdx.y) * kConfigs;
@@ -201,12 +103,18 @@ __global__ void __launch_bounds__(kThreads) tail_kernel(Samples x, TailSums t) {
     for (int64_t i = threadIdx.x; i < kConfigs * per_config; i += blockDim.x) cells[i] = 0;
   }
   __syncthreads();
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < x.count; i += step) {
-    double total[kConfigs];
-    log_ratios<kConfigs>(x, x.first + static_cast<uint64_t>(i), config, total);
-    for (int c = 0; c < kConfigs; ++c) {
-      if (config + c < x.configs) tally(t, total[c], config + c, cells + c * per_config);
+  if (kOneStep) {
+    const int64_t end = config + kConfigs < x.configs ? config + kConfigs : x.configs;
+    for_each_one_step(x, config, end,
+                      [&](int64_t, int64_t c, double ratio) { tally(t, ratio, c, cells + (c - config) * per_config); });
+  } else {
+    const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < x.count; i += step) {
+      double total[kConfigs];
+      log_ratios<kConfigs>(x, x.first + static_cast<uint64_t>(i), config, total);
+      for (int c = 0; c < kConfigs; ++c) {
+        if (config + c < x.configs) tally(t, total[c], config + c, cells + c * per_config);
+      }
     }
   }
   __syncthreads();
@@ -255,6 +163,17 @@ unsigned blocks_for(int64_t items, int64_t at_most) {
   return static_cast<unsigned>(wanted < at_most ? wanted : at_most);
 }
 
+// Quads that the call's samples lie in, at most.
+int64_t quads(const Samples& x) {
+  return x.count / kGroup + 2;
+}
+
+template <class T>
+cudaError_t launch_one_step(const MixtureLogRatioArgs& args, const Samples& x) {
+  return LEAKCORE_LAUNCH(one_step_kernel<T>, blocks_for(quads(x), kMaxBlocks), kThreads, 0, args.device.stream, x,
+                         static_cast<T*>(args.out), args.config_stride);
+}
+
 template <int kConfigs, class T>
 cudaError_t launch_log_ratio(const MixtureLogRatioArgs& args, const Samples& x) {
   const dim3 grid(blocks_for(x.count, kMaxBlocks), static_cast<unsigned>((x.configs + kConfigs - 1) / kConfigs));
@@ -262,12 +181,14 @@ cudaError_t launch_log_ratio(const MixtureLogRatioArgs& args, const Samples& x) 
                          static_cast<T*>(args.out), args.config_stride);
 }
 
-template <int kConfigs>
+template <int kConfigs, bool kOneStep>
 cudaError_t launch_tail(const MixtureTailArgs& args, const Samples& x, TailSums t) {
   const int64_t bytes = kConfigs * t.count * kCell * static_cast<int64_t>(sizeof(uint64_t));
   t.shared = bytes <= static_cast<int64_t>(kPlainSharedBytes);
-  const dim3 grid(blocks_for(x.count, kTailBlocks), static_cast<unsigned>((x.configs + kConfigs - 1) / kConfigs));
-  return LEAKCORE_LAUNCH(tail_kernel<kConfigs>, grid, kThreads, t.shared ? bytes : 0, args.device.stream, x, t);
+  const int64_t items = kOneStep ? quads(x) : x.count;
+  const dim3 grid(blocks_for(items, kTailBlocks), static_cast<unsigned>((x.configs + kConfigs - 1) / kConfigs));
+  return LEAKCORE_LAUNCH((tail_kernel<kConfigs, kOneStep>), grid, kThreads, t.shared ? bytes : 0, args.device.stream, x,
+                         t);
 }
 
 }  // namespace
@@ -287,6 +208,9 @@ Status mixture_log_ratio_cuda(const MixtureLogRatioArgs& args) {
   if (guard.error() != cudaSuccess) return cuda_status(guard.error(), kKernel);
   Samples x;
   if (const cudaError_t error = send_plan(args, &x); error != cudaSuccess) return cuda_status(error, kKernel);
+  if (args.steps == 1) {
+    return cuda_status(args.single ? launch_one_step<float>(args, x) : launch_one_step<double>(args, x), kKernel);
+  }
   const bool one = args.configs == 1;
   const cudaError_t error = args.single
                                 ? (one ? launch_log_ratio<1, float>(args, x) : launch_log_ratio<4, float>(args, x))
@@ -307,7 +231,11 @@ Status mixture_tail_cuda(const MixtureTailArgs& args) {
                                       cudaMemcpyHostToDevice, static_cast<cudaStream_t>(args.device.stream));
   if (error != cudaSuccess) return cuda_status(error, kKernel);
   const TailSums t = {thresholds, args.num_thresholds, args.counts, args.sums, false};
-  error = args.configs == 1 ? launch_tail<1>(args, x, t) : launch_tail<4>(args, x, t);
+  if (args.steps == 1) {
+    error = args.configs == 1 ? launch_tail<1, true>(args, x, t) : launch_tail<4, true>(args, x, t);
+  } else {
+    error = args.configs == 1 ? launch_tail<1, false>(args, x, t) : launch_tail<4, false>(args, x, t);
+  }
   if (error != cudaSuccess) return cuda_status(error, kKernel);
   error = LEAKCORE_LAUNCH(carry_kernel, static_cast<unsigned>((cells * kTailSums + kThreads - 1) / kThreads), kThreads,
                           0, args.device.stream, args.sums, cells * kTailSums);

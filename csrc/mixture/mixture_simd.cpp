@@ -3,15 +3,19 @@
 //
 // What limits it, on Zen 4 (two 512-bit instructions a cycle, one of them a multiplication): per 8 samples and step in
 // float64 about 13 instructions for random words, 28 and a division and a root per two steps for normals, 21 for the
-// factor, of which 14 need a multiplier; per 16 samples in float32 13, 29 and 16. At one step per sample three quarters
-// of a Philox block go unused, and the block is most of the time.
+// factor, of which 14 need a multiplier; per 16 samples in float32 13, 29 and 16.
+//
+// At one step per sample every sample has a logarithm, too, with a division of its own. Nanoseconds per sample at 3.67
+// GHz, measured loop by loop: words 0.30, normals 0.75, e^y 0.50, logarithm 0.48; in float32 0.30, 0.31, 0.16, 0.15.
+// The multiplications alone, one vector a cycle, would take 0.15, 0.49, 0.44 and 0.41, divisions and roots aside. A
+// fresh array costs as much again as any of these in page faults: hence `out`.
 //
 // Random words, normals and factors are each made in a loop of their own over a block that stays in the first-level
 // cache, four steps (one Philox block) at a time: a loop with few constants keeps them all in registers.
 #include "mixture/mixture_simd.h"
 
-#include "core/normal.h"
 #include "core/streams.h"
+#include "mixture/draws.h"
 #include "mixture/steps.h"
 #include "mixture/tally.h"
 
@@ -19,128 +23,26 @@ namespace leakcore {
 namespace {
 
 // Vectors side by side, by measurement: the float32 chains are short enough already.
-constexpr int kNormalPack = 2, kFactorPack = 4, kFloatFactorPack = 1;
+constexpr int kFactorPack = 4, kFloatFactorPack = 1;
+// A little within log1p_near's reach.
+constexpr double kNearLow = -0.29, kNearHigh = 0.41;
 typedef Pack<Doubles, kFactorPack> WideDoubles;
 typedef Pack<Floats, kFloatFactorPack> WideFloats;
 
-// Rounds 1 and 2 of Philox as far as they depend on the sample alone. Sample 2i and 2i + 1 of a block stand in lane i
-// of neighbouring vectors, so that their words interleave to natural order in 32-bit lanes.
-struct Hoisted {
-  uint64_t seed;
-  uint32_t stream;
-  uint64_t first;
-  LEAKCORE_ALIGNED uint64_t low1[kBlock];
-  LEAKCORE_ALIGNED uint64_t a2[kBlock];
-};
-
-void hoist(uint64_t seed, uint32_t stream, uint64_t first, Hoisted* h) {
-  h->seed = seed;
-  h->stream = stream;
-  h->first = first;
-  uint64_t lanes[kDoubles] = {};
-  for (int i = 0; i < kDoubles; ++i) lanes[i] = first + 2 * static_cast<uint64_t>(i);
-  Longs even = load<Longs>(lanes);
-  for (int i = 0; i < kBlock; i += 2 * kDoubles) {
-    for (int odd = 0; odd < 2; ++odd) {
-      const Longs b1 = multiply32(even + static_cast<uint64_t>(odd), kPhiloxM1);
-      store(h->low1 + i + odd * kDoubles, b1);
-      store(h->a2 + i + odd * kDoubles,
-            multiply32(b1 >> 32 ^ static_cast<uint64_t>(stream ^ round_key0(seed, 0)), kPhiloxM0));
-    }
-    even += static_cast<uint64_t>(2 * kDoubles);
-  }
-}
-
-// word[j][i]: word j of sample i; words 2 and 3 only if wanted.
-template <bool kAll>
-void words_of(const Hoisted& h, uint32_t block, uint32_t (*word)[kBlock]) {
-  const uint64_t seed = h.seed;
-  const uint32_t high = static_cast<uint32_t>(h.first >> 32);
-  const uint64_t a1 = multiply32(block, kPhiloxM0);
-  const uint32_t c2 = static_cast<uint32_t>(a1 >> 32) ^ high ^ round_key1(seed, 0);
-  const uint64_t b2 = multiply32(c2, kPhiloxM1);
-  const uint64_t flip0 = static_cast<uint32_t>(b2 >> 32) ^ round_key0(seed, 1);
-  const uint64_t flip2 = static_cast<uint32_t>(a1) ^ round_key1(seed, 1);
-  const uint64_t keys = static_cast<uint64_t>(round_key0(seed, kRounds - 1)) * 0x100000001ull;
-  const uint64_t keys2 = static_cast<uint64_t>(round_key1(seed, kRounds - 1)) * 0x100000001ull;
-  for (int i = 0; i < kBlock; i += 2 * kDoubles) {
-    Counter<Longs> c[2];
-    for (int k = 0; k < 2; ++k) {
-      const Longs low1 = load<Longs>(h.low1 + i + k * kDoubles), a2 = load<Longs>(h.a2 + i + k * kDoubles);
-      // Round 3, whose second word is the same for all samples: folded into its key.
-      const Longs a = multiply32(low1 ^ flip0, kPhiloxM0), b = multiply32(a2 >> 32 ^ flip2, kPhiloxM1);
-      c[k] = {b >> 32 ^ static_cast<uint64_t>(static_cast<uint32_t>(b2) ^ round_key0(seed, 2)), b,
-              a >> 32 ^ a2 ^ static_cast<uint64_t>(round_key1(seed, 2)), a};
-    }
-#pragma GCC unroll 6
-    for (int round = 3; round < kRounds - 1; ++round) {
-      philox_round(c[0], round_key0(seed, round), round_key1(seed, round));
-      philox_round(c[1], round_key0(seed, round), round_key1(seed, round));
-    }
-    const Longs b[2] = {multiply32(c[0].c2, kPhiloxM1), multiply32(c[1].c2, kPhiloxM1)};
-    store(word[0] + i, merge_upper(b[0], b[1]) ^ merge_lower(c[0].c1, c[1].c1) ^ keys);
-    store(word[1] + i, merge_lower(b[0], b[1]));
-    if (!kAll) continue;
-    const Longs a[2] = {multiply32(c[0].c0, kPhiloxM0), multiply32(c[1].c0, kPhiloxM0)};
-    store(word[2] + i, merge_upper(a[0], a[1]) ^ merge_lower(c[0].c3, c[1].c3) ^ keys2);
-    store(word[3] + i, merge_lower(a[0], a[1]));
-  }
-}
-
-void words(const Hoisted& h, uint32_t block, int steps, uint32_t (*word)[kBlock]) {
-  if ((h.first + kBlock - 1) >> 32 != h.first >> 32) {  // once in 2^32 samples: the upper half changes in the block
-    for (int i = 0; i < kBlock; ++i) {
-      const Words w = draw_words(h.seed, h.stream, h.first + static_cast<uint64_t>(i), block);
-      for (int j = 0; j < 4; ++j) word[j][i] = w.w[j];
-    }
-  } else if (steps > 2) {
-    words_of<true>(h, block, word);
-  } else {
-    words_of<false>(h, block, word);
-  }
-}
-
-void normals(const uint32_t (*word)[kBlock], int steps, double (*z)[kBlock]) {
-  for (int s = 0; s < steps; s += 2) {
-    for (int i = 0; i < kBlock; i += kNormalPack * kDoubles) {
-      store_pack(z[s] + i, minus_two_log_unit(widen_pack<kNormalPack>(word[s] + i)));
-    }
-    for (int i = 0; i < kBlock; i += kNormalPack * kDoubles) {
-      Pack<Doubles, kNormalPack> cosine, sine;
-      cos_sin_turn(widen_pack<kNormalPack>(word[s + 1] + i), &cosine, &sine);
-      const auto radius = root(load_pack<Doubles, kNormalPack>(z[s] + i));
-      store_pack(z[s] + i, radius * cosine);
-      if (s + 1 < steps) store_pack(z[s + 1] + i, radius * sine);
-    }
-  }
-}
-
-void normals_float(const uint32_t (*word)[kBlock], int steps, float (*z)[kBlock]) {
-  for (int s = 0; s < steps; s += 2) {
-    for (int i = 0; i < kBlock; i += kNormalPack * kFloats) {
-      store_pack(z[s] + i, minus_log_unit_float(load_pack<Ints, kNormalPack>(word[s] + i)));
-    }
-    for (int i = 0; i < kBlock; i += kNormalPack * kFloats) {
-      Pack<Floats, kNormalPack> cosine, sine;
-      cos_sin_turn_float(load_pack<Ints, kNormalPack>(word[s + 1] + i), &cosine, &sine);
-      const auto radius = root(load_pack<Floats, kNormalPack>(z[s] + i));
-      store_pack(z[s] + i, radius * cosine);
-      if (s + 1 < steps) store_pack(z[s + 1] + i, radius * sine);
-    }
-  }
-}
-
 // What a group of steps draws, for all configurations.
 struct Work {
+  uint64_t seed, first;
   Hoisted mixture, pick;
   LEAKCORE_ALIGNED uint32_t word[4][kBlock];
   LEAKCORE_ALIGNED uint32_t pick_word[4][kBlock];
   LEAKCORE_ALIGNED double z[kGroup][kBlock];
   LEAKCORE_ALIGNED float z32[kGroup][kBlock];
   LEAKCORE_ALIGNED uint32_t picked[kGroup][kBlock];  // not 0 where the second component was taken
+  LEAKCORE_ALIGNED double excess[kBlock];
+  LEAKCORE_ALIGNED float excess32[kBlock];
 };
 
-void pick(Work& w, const Group& g, uint32_t block) {
+void pick(Work& w, const Group& g, bool one_step, uint32_t block) {
   for (int s = 0; s < g.steps; ++s) {
     const uint64_t high = g.pick_high[s];
     const uint32_t* word = w.pick_word[s];
@@ -158,9 +60,11 @@ void pick(Work& w, const Group& g, uint32_t block) {
     if (!any(reinterpret_cast<LongMask>(undecided))) continue;
     for (int i = 0; i < kBlock; ++i) {  // once in 2^32 draws
       if (word[i] != high) continue;
-      const Words low = draw_words(w.pick.seed, stream_word(Purpose::mixture_pick, 1),
-                                   w.pick.first + static_cast<uint64_t>(i), block);
-      w.picked[s][i] = low.w[s] < g.pick_low[s];
+      const uint64_t sample = w.first + static_cast<uint64_t>(i);
+      const uint32_t low =
+          one_step ? draw_words(w.seed, stream_word(Purpose::mixture_one_pick, 1), sample / 4, 0).w[sample % 4]
+                   : draw_words(w.seed, stream_word(Purpose::mixture_pick, 1), sample, block).w[s];
+      w.picked[s][i] = low < g.pick_low[s];
     }
   }
 }
@@ -177,13 +81,13 @@ LEAKCORE_HD WideDoubles exponent(const Work& w, const Group& g, int s, int i) {
   return madd(z, g.slope[s], shift);
 }
 
-template <bool kPicks>
-LEAKCORE_HD WideFloats exponent_float(const Work& w, const Group& g, int s, int i) {
-  const WideFloats z = load_pack<Floats, kFloatFactorPack>(w.z32[s] + i);
+template <bool kPicks, int K = kFloatFactorPack>
+LEAKCORE_HD Pack<Floats, K> exponent_float(const Work& w, const Group& g, int s, int i) {
+  const Pack<Floats, K> z = load_pack<Floats, K>(w.z32[s] + i);
   if (!kPicks) return madd(z, g.slope32[s], g.offset32[s]);
   const Floats offset = floats(g.offset32[s]), lifted = floats(g.lifted32[s]);
-  WideFloats shift;
-  for (int k = 0; k < kFloatFactorPack; ++k) {
+  Pack<Floats, K> shift;
+  for (int k = 0; k < K; ++k) {
     shift.v[k] = select(load<Ints>(w.picked[s] + i + k * kFloats) != 0u, lifted, offset);
   }
   return madd(z, g.slope32[s], shift);
@@ -272,8 +176,90 @@ using Combine = void (*)(const Work& w, const Group& g, double* product, double*
 constexpr Combine kCombine[2][kGroup] = {{combine<1, false>, combine<2, false>, combine<3, false>, combine<4, false>},
                                          {combine<1, true>, combine<2, true>, combine<3, true>, combine<4, true>}};
 
-void log_ratios(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, double* out, double* work) {
+template <class T, class V>
+LEAKCORE_HD void put(T* out, Pack<V, kFactorPack> x) {
+  store_pack(out, x);
+}
+LEAKCORE_HD void put(double* out, Pack<Floats, kFactorPack> x) {
+  Pack<Doubles, 2 * kFactorPack> wide;
+  for (int k = 0; k < kFactorPack; ++k) widen(x.v[k], &wide.v[2 * k], &wide.v[2 * k + 1]);
+  store_pack(out, wide);
+}
+
+// T = 1: the ratio is one logarithm. Most often none of a pack needs its exponent split off.
+template <bool kPicks>
+void one_sparse(Work& w, const Group& g, double* out) {
+  for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
+    store_pack(w.excess + i, mixture_excess(exponent<kPicks>(w, g, 0, i), g.q[0]));
+  }
+  for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
+    const WideDoubles u = load_pack<Doubles, kFactorPack>(w.excess + i);
+    LongMask beyond = {};
+    for (int k = 0; k < kFactorPack; ++k) beyond |= (u.v[k] < kNearLow) | (u.v[k] > kNearHigh);
+    put(out + i, any(beyond) ? log1p_safe(u) : log1p_near(u));
+  }
+}
+
+template <bool kPicks, class T>
+void one_quick(Work& w, const Group& g, T* out) {
+  for (int i = 0; i < kBlock; i += kFactorPack * kFloats) {
+    store_pack(w.excess32 + i, mixture_excess_float(exponent_float<kPicks, kFactorPack>(w, g, 0, i), g.q32[0]));
+  }
+  for (int i = 0; i < kBlock; i += kFactorPack * kFloats) {
+    const Pack<Floats, kFactorPack> u = load_pack<Floats, kFactorPack>(w.excess32 + i);
+    IntMask beyond = {};
+    for (int k = 0; k < kFactorPack; ++k) {
+      beyond |= (u.v[k] < static_cast<float>(kNearLow)) | (u.v[k] > static_cast<float>(kNearHigh));
+    }
+    put(out + i, any(reinterpret_cast<LongMask>(beyond)) ? log1p_float(u) : log1p_near_float(u));
+  }
+}
+
+template <bool kPicks>
+void one(Work& w, const Group& g, double* out) {
+  if (g.form == Form::sparse) return one_sparse<kPicks>(w, g, out);
+  if (g.form == Form::quick) return one_quick<kPicks>(w, g, out);
+  for (int i = 0; i < kBlock; ++i) out[i] = 0.0;
+  combine<1, kPicks>(w, g, nullptr, out);
+}
+
+// T = 1, as log_ratios below; T is float where every configuration is `quick`.
+template <class T>
+void one_step(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, T* out, int64_t stride) {
   Work w;
+  w.seed = seed;
+  w.first = first;
+  bool wide = false, narrow = false;
+  for (int64_t c = 0; c < plan.configs; ++c) {
+    const Form form = plan.at(c, 0).form;
+    narrow = narrow || form == Form::quick;
+    wide = wide || (form != Form::quick && form != Form::idle);
+  }
+  if (wide || narrow) quad_words(seed, stream_word(Purpose::mixture_one, alternative), first, w.word[0], w.word[1]);
+  if (wide) normals_of_pairs<kBlock / 2>(w.word[0], w.word[1], w.z[0]);
+  if (narrow) normals_of_pairs<kBlock / 2>(w.word[0], w.word[1], w.z32[0]);
+  if (alternative && (wide || narrow)) {
+    quad_words(seed, stream_word(Purpose::mixture_one_pick, 0), first, w.word[0], w.word[1]);
+    for (int i = 0; i < kBlock / 2; i += kFloats) {
+      store_interleaved(w.pick_word[0] + 2 * i, load<Ints>(w.word[0] + i), load<Ints>(w.word[1] + i));
+    }
+  }
+  for (int64_t c = 0; c < plan.configs; ++c) {
+    const Group& g = plan.at(c, 0);
+    if (alternative && g.form != Form::idle) pick(w, g, true, 0);
+    if constexpr (sizeof(T) == sizeof(float)) {
+      (alternative ? one_quick<true, float> : one_quick<false, float>)(w, g, out + c * stride);
+    } else {
+      (alternative ? one<true> : one<false>)(w, g, out + c * stride);
+    }
+  }
+}
+
+void log_ratios(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, double* out, double* work) {
+  if (plan.one_step) return one_step(plan, seed, alternative, first, out, kBlock);
+  Work w;
+  w.seed = seed;
+  w.first = first;
   // The alternative draws from a stream of its own, so that samples of ν and of μ under one seed are independent.
   hoist(seed, stream_word(Purpose::mixture, alternative), first, &w.mixture);
   if (alternative) hoist(seed, stream_word(Purpose::mixture_pick, 0), first, &w.pick);
@@ -295,13 +281,13 @@ void log_ratios(const MixturePlan& plan, uint64_t seed, bool alternative, uint64
     for (int64_t c = 0; c < plan.configs; ++c) {
       const Group& g = plan.at(c, k);
       if (g.form == Form::idle) continue;
-      if (alternative) pick(w, g, block);
+      if (alternative) pick(w, g, false, block);
       kCombine[alternative][steps - 1](w, g, work + c * kBlock, out + c * kBlock);
     }
   }
 }
 
-constexpr MixtureLoops kLoops = {log_ratios, tally};
+constexpr MixtureLoops kLoops = {log_ratios, one_step<double>, one_step<float>, tally};
 
 }  // namespace
 

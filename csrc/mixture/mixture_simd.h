@@ -19,12 +19,17 @@ struct Tally {
 };
 
 struct MixtureLoops {
-  // out[c·kBlock + i] = L of sample first + i under configuration c, for a whole block. `work` has room for
-  // configs·kBlock numbers.
+  // out[c·kBlock + i] = L of sample first + i under configuration c, for a whole block; first is a multiple of kBlock.
+  // `work` has room for configs·kBlock numbers.
   void (*log_ratios)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, double* out,
                      double* work);
-  // Adds the first `count` of kBlock ratios to the tally; the others are overwritten.
-  void (*tally)(double* ratios, int count, const Tally& tally);
+  // Where T = 1: out[c·stride + i] likewise, straight to its place; as floats where all configurations are `quick`.
+  void (*one_step)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, double* out,
+                   int64_t stride);
+  void (*one_step_quick)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, float* out,
+                         int64_t stride);
+  // Adds ratios [begin, end) of kBlock to the tally; the others are overwritten.
+  void (*tally)(double* ratios, int begin, int end, const Tally& tally);
 };
 
 const MixtureLoops& mixture_loops_baseline();

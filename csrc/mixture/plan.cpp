@@ -82,6 +82,7 @@ Group make_group(const double* sigmas, const double* rates, int64_t steps, bool 
 MixturePlan::MixturePlan(const MixtureArgs& args)
     : configs(args.configs),
       groups((args.steps + kGroup - 1) / kGroup),
+      one_step(args.steps == 1),
       table(static_cast<size_t>(args.configs * groups)) {
   for (int64_t c = 0; c < configs; ++c) {
     Group* open = nullptr;  // the last group of the product under way
@@ -106,6 +107,10 @@ MixturePlan::MixturePlan(const MixtureArgs& args)
     }
     if (open != nullptr) open->last = 1;
   }
+}
+
+bool MixturePlan::all_quick() const {
+  return std::all_of(table.begin(), table.end(), [](const Group& g) { return g.form == Form::quick; });
 }
 
 }  // namespace leakcore

@@ -44,9 +44,11 @@ struct Group {
 struct MixturePlan {
   int64_t configs = 0;
   int64_t groups = 0;
+  bool one_step = false;     // T = 1: four consecutive samples share a Philox block, as four steps do elsewhere
   std::vector<Group> table;  // [configs][groups]
 
   explicit MixturePlan(const MixtureArgs& args);
+  bool all_quick() const;
   const Group& at(int64_t config, int64_t group) const { return table[static_cast<size_t>(config * groups + group)]; }
 };
 

@@ -55,10 +55,11 @@ inline uint64_t fold(Longs x) {
   return sum;
 }
 
-void tally(double* ratios, int count, const Tally& t) {
+void tally(double* ratios, int begin, int end, const Tally& t) {
   if (t.num_thresholds == 0) return;
   const double nothing = real_of(static_cast<uint64_t>(0x7ff8000000000000ull));  // in no bracket
-  for (int i = count; i < kBlock; ++i) ratios[i] = nothing;
+  for (int i = 0; i < begin; ++i) ratios[i] = nothing;
+  for (int i = end; i < kBlock; ++i) ratios[i] = nothing;
   const Doubles lowest = doubles(t.thresholds[0]);
   LongMask some = {}, far = {};
   Doubles least = doubles(kExpSafe), most = doubles(-kExpSafe);

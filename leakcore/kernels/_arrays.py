@@ -195,15 +195,6 @@ def read_like(kernel: str, like: Any) -> Library:
     return Host(None) if like is None else _any(kernel, "like", like).library
 
 
-def host_like(kernel: str, like: Any) -> None:
-    """Check a `like` that must be on the CPU."""
-    device = read_like(kernel, like).device
-    if device != Host.device:
-        raise NotImplementedError(
-            f"{kernel}: like is on {device}, and this version has no CUDA kernel for it: draw on the CPU and move it"
-        )
-
-
 def _merge(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[list[int], list[int]]:
     """Neighbouring dimensions that lie in line as one; none left for a single element."""
     if 0 in sizes:

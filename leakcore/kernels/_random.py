@@ -47,12 +47,11 @@ def standard_normal(
 
     purpose: a `Purpose` or its name in lower case ("init", "clip_noise", …); step in [0, 2²⁴); num_cols ≤ 2³⁴.
     dtype: "float64" or "float32" (rounded once). out: an array to fill, of either type.
-    like: an array whose library the result follows.
+    like: an array whose library and device the result follows. On CUDA the values are those of the CPU's tiers with
+        fused multiply-add, bit for bit.
     `clip_and_noise` with the same seed and step adds exactly `standard_normal(runs, D, purpose="clip_noise")`.
     """
-    return _fill(
-        "standard_normal", _C.standard_normal, num_rows, num_cols, seed, purpose, step, first_row, dtype, out, like
-    )
+    return _fill("standard_normal", num_rows, num_cols, seed, purpose, step, first_row, dtype, out, like)
 
 
 def uniform(
@@ -70,12 +69,11 @@ def uniform(
 
     Arguments as in `standard_normal`. `u < q` has probability q to within 2⁻³³.
     """
-    return _fill("uniform", _C.uniform, num_rows, num_cols, seed, purpose, step, first_row, "float64", out, like)
+    return _fill("uniform", num_rows, num_cols, seed, purpose, step, first_row, "float64", out, like)
 
 
 def _fill(
     kernel: str,
-    native: Any,
     num_rows: int,
     num_cols: int,
     seed: int,
@@ -91,15 +89,16 @@ def _fill(
     key = _validate.seed(seed=seed)
     stream = stream_word(purpose, step)
     first = _validate.integer(0, 2**63 - 1, first_row=first_row)
-    _arrays.host_like(kernel, like)
+    library = _arrays.read_like(kernel, like)
     if out is None:
-        values = np.empty((rows, cols), dtype=float_dtype(kernel, dtype))
-        target = _arrays.Array("out", values, values.dtype.name, values, _arrays.Host(None))
+        element = float_dtype(kernel, dtype)
+        values = library.empty((rows, cols), element)
+        target = _arrays.Array("out", library.header(values), element.name, values, library)
     else:
         target = read_out(kernel, "out", out, (rows, cols))
-        _arrays.host_like(kernel, out)
-    native(_arrays.rows_view(target, 1), rows, key, stream, first, _threads.plan())
-    return _arrays.wrap(target.values, like) if out is None else out
+    view = _arrays.rows_view(target, 1)
+    _C.fill_rows(kernel == "standard_normal", view, rows, key, stream, first, target.library.place, _threads.plan())
+    return library.give(values) if out is None else out
 
 
 def float_dtype(kernel: str, dtype: Any) -> np.dtype[Any]:

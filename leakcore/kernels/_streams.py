@@ -13,7 +13,7 @@ class Purpose(enum.IntEnum):
     """The leading byte of Philox's stream word; the other 24 bits are the step. Two purposes never share a draw."""
 
     MIXTURE = 1
-    """Normals of the Gaussian mixture; step 0 under the null, 1 under the alternative."""
+    """Normals of the Gaussian mixture, T ≥ 2; step 0 under the null, 1 under the alternative."""
     CLIP_NOISE = 2
     """Noise of `clip_and_noise`; the sample index is the run, the draw is the column."""
     INIT = 3
@@ -26,6 +26,10 @@ class Purpose(enum.IntEnum):
     """Which component a mixture step takes; step 0 is the leading 32 bits, step 1 the next 32."""
     AUDIT = 7
     """Repeated releases of one gradient; the sample index is the release, the step the batch."""
+    MIXTURE_ONE = 8
+    """As `MIXTURE`, where T = 1: sample i takes draw i % 4 of sample index i // 4, so that none is wasted."""
+    MIXTURE_ONE_PICK = 9
+    """As `MIXTURE_PICK`, likewise."""
 
 
 def stream_word(purpose: Purpose | str, step: int) -> int:

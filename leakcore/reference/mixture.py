@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,25 +21,34 @@ def samples(
 ) -> np.ndarray:
     """x, `(num_samples, T)`: σ_t·z, plus 1 with probability q_t under the alternative; σ and q of shape `(T,)`."""
     steps = len(noise_multiplier)
+    purpose = philox.MIXTURE_ONE if steps == 1 else philox.MIXTURE
     alternative = int(under == "alternative")
-    z = philox.standard_normal(
-        num_samples, steps, seed=seed, purpose=philox.MIXTURE, step=alternative, first_row=first_sample
-    )
+    z = _draws(philox.standard_normal, num_samples, steps, first_sample, seed=seed, purpose=purpose, step=alternative)
     x: np.ndarray = noise_multiplier * z
     return x + picks(num_samples, sample_rate, seed=seed, first_sample=first_sample) if alternative else x
 
 
 def picks(num_samples: int, sample_rate: np.ndarray, *, seed: int, first_sample: int) -> np.ndarray:
     """1 with probability q_t: 64 random bits, as two 32-bit words, below q_t·2⁶⁴."""
+    steps = len(sample_rate)
+    purpose = philox.MIXTURE_ONE_PICK if steps == 1 else philox.MIXTURE_PICK
     high, low = (
-        philox.words(
-            num_samples, len(sample_rate), seed=seed, purpose=philox.MIXTURE_PICK, step=half, first_row=first_sample
-        )
-        for half in (0, 1)
+        _draws(philox.words, num_samples, steps, first_sample, seed=seed, purpose=purpose, step=half) for half in (0, 1)
     )
     limits = [math.floor(q * 2**32) for q in sample_rate]
     rests = [math.floor((q * 2**32 - limit) * 2**32) for q, limit in zip(sample_rate, limits, strict=True)]
     return np.where(high == np.array(limits), low < np.array(rests), high < np.array(limits)).astype(np.float64)
+
+
+def _draws(
+    draw: Callable[..., np.ndarray], num_samples: int, steps: int, first_sample: int, **stream: int
+) -> np.ndarray:
+    """`(num_samples, steps)`: sample i is row i. At T = 1 it is draw i % 4 of row i // 4, so that none is wasted."""
+    if steps != 1:
+        return draw(num_samples, steps, first_row=first_sample, **stream)
+    first_row, skip = divmod(first_sample, 4)
+    rows = draw((skip + num_samples + 3) // 4, 4, first_row=first_row, **stream)
+    return rows.reshape(-1, 1)[skip : skip + num_samples]
 
 
 def log_ratio(x: np.ndarray, *, noise_multiplier: np.ndarray, sample_rate: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-MIXTURE, CLIP_NOISE, INIT, BATCH, ORDER, MIXTURE_PICK, AUDIT = range(1, 8)
+MIXTURE, CLIP_NOISE, INIT, BATCH, ORDER, MIXTURE_PICK, AUDIT, MIXTURE_ONE, MIXTURE_ONE_PICK = range(1, 10)
 _MASK = np.uint64(0xFFFFFFFF)
 
 

@@ -127,8 +127,10 @@ _ON_DEVICE = {
     "clip_and_noise": ("grads", "noise", "mask", "out"),
     "clip_scores": ("grads", "observed"),
     "solve_labels": ("jacobian", "gradient"),
-    "mixture_log_ratio": (),
+    "mixture_log_ratio": ("out",),
     "mixture_tail": (),
+    "standard_normal": ("out",),
+    "uniform": ("out",),
 }
 _FIRST = {"clip_and_noise": 1, "clip_scores": 2, "solve_labels": 2}
 
@@ -143,7 +145,7 @@ def _through(name, function):
         given = {k: to_device(v) if k in _ON_DEVICE[name] else v for k, v in kwargs.items()}
         if name.startswith(("clip", "solve")):
             given.setdefault("check_finite", True)
-        if name.startswith("mixture"):
+        if name.startswith(("mixture", "standard", "uniform")) and "out" not in kwargs:
             given.setdefault("like", to_device(np.zeros(1)))
         result = function(*args, **given)
         if dataclasses.is_dataclass(result):

@@ -63,6 +63,24 @@ def test_shapes_of_configurations():
         kernels.mixture_log_ratio(9, noise_multiplier=1.0, sample_rate=np.full((2, 5), 0.1), steps=6)
 
 
+@pytest.mark.parametrize("steps", [1, 6])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_an_array_of_the_callers_is_filled(steps, dtype):
+    for sigma, shape in ((1.0, (1001,)), ([[1.0], [2.0]], (2, 1001))):
+        arguments = {"noise_multiplier": sigma, "sample_rate": 0.1, "steps": steps, "dtype": dtype, "first_sample": 3}
+        out = np.full(np.prod(shape) + 2, np.nan, dtype=dtype)
+        inner = out[1:-1].reshape(shape)
+        assert kernels.mixture_log_ratio(1001, out=inner, **arguments) is inner
+        np.testing.assert_array_equal(inner, kernels.mixture_log_ratio(1001, **arguments))
+        assert np.isnan(out[[0, -1]]).all()
+        with pytest.raises(ValueError, match=r"mixture_log_ratio: out has strides of .* bytes: must be contiguous"):
+            kernels.mixture_log_ratio(1001, out=np.zeros((*shape, 2), dtype=dtype)[..., 0], **arguments)
+        with pytest.raises(ValueError, match=r"out has shape \(1000,\): must be "):
+            kernels.mixture_log_ratio(1001, out=np.zeros(1000, dtype=dtype), **arguments)
+    with pytest.raises(TypeError, match="out has dtype float16: must be float"):
+        kernels.mixture_log_ratio(1001, out=np.zeros((2, 1001), dtype=np.float16), **arguments)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_shards_of_configurations_merge_to_the_bits_of_the_whole(dtype):
     arguments = {"noise_multiplier": SIGMAS, "sample_rate": RATES, "steps": 5, "under": "alternative", "dtype": dtype}

@@ -15,6 +15,7 @@ from leakcore.kernels import Purpose
 from leakcore.kernels._streams import stream_word
 from leakcore.reference import philox
 from tests import tolerances
+from tests.kernels import devices
 from tests.kernels.layouts import checked, laid_out, layouts, seeds
 
 KAT = Path(__file__).resolve().parent.parent / "golden" / "philox4x32_kat.txt"
@@ -75,6 +76,23 @@ def test_rows_equal_the_reference(seed, rows, cols, step, first_row, layout):
     assert kernels.standard_normal(rows, cols, out=out, **arguments) is out
     np.testing.assert_allclose(out, expected, rtol=0, atol=tolerances.NORMAL_ABS)
     np.testing.assert_array_equal(kernels.standard_normal(rows, cols, **arguments), out)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize(("rows", "cols"), [(0, 3), (3, 0), (1, 1), (2, 4), (3, 1030), (700, 7)])
+def test_every_device_draws_the_same(rows, cols):
+    arguments = {"seed": 9, "purpose": "init", "step": 3, "first_row": 2**32 - 2}
+    uniform = devices.kernels.uniform(rows, cols, **arguments)
+    np.testing.assert_array_equal(uniform, kernels.uniform(rows, cols, **arguments))
+    normal = devices.kernels.standard_normal(rows, cols, **arguments)
+    here = kernels.standard_normal(rows, cols, **arguments)
+    np.testing.assert_allclose(normal, here, rtol=0, atol=tolerances.NORMAL_ABS)
+    assert normal.shape == here.shape
+    single = devices.kernels.standard_normal(rows, cols, dtype="float32", **arguments)
+    assert single.dtype == np.float32
+    np.testing.assert_array_equal(single, normal.astype(np.float32))
+    apart = devices.kernels.standard_normal(rows, cols, out=np.zeros((2 * rows, cols + 3))[::-2, 1:-2], **arguments)
+    np.testing.assert_array_equal(apart, normal)
 
 
 def test_a_row_does_not_depend_on_its_neighbours_or_its_length():

@@ -15,6 +15,8 @@ from tests import tolerances
 TIERS = kernels.build_info()["simd_available"]
 SCHEDULES = {
     "one step": ([1.0], [0.01]),
+    "one step, often large": ([0.5], [0.4]),
+    "one step, dense": ([2.0], [0.9]),
     "three": ([0.6, 1.0, 30.0], [0.1, 0.0, 0.5]),
     "four": ([2.0] * 4, [0.3] * 4),
     "hundred": ([1.0] * 100, [0.01] * 100),
