@@ -53,14 +53,14 @@ NormalRoute::NormalRoute(const SolveLabelsArgs& args)
       one_block_(contiguous(args.jacobian) && args.jacobian.row_stride == d_) {
   if (!possible_) return;
   const int64_t stripes = round_up(n_) / kStripe * stripe_step_, rows = direct_ ? 0 : n_ * round_up(d_);
-  scratch_.resize(static_cast<size_t>(stripes + rows + 2 * ld_ * ld_ + 7 * ld_ + 2 * round_up(d_) + kStripe));
+  scratch_.resize(static_cast<size_t>(stripes + rows + 2 * ld_ * ld_ + 6 * ld_ + 2 * round_up(d_) + kStripe));
   // Vector loads that straddle a cache line cost double.
   taken_ = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(scratch_.data()) / sizeof(double)) & (kStripe - 1);
   stripes_ = take(stripes);
   buffer_ = take(rows);
   r_ = take(ld_ * ld_);
   m_ = take(ld_ * ld_);
-  for (double** vector : {&reciprocal_, &leverage_, &s_, &work_, &step_, &e_}) *vector = take(ld_);
+  for (double** vector : {&leverage_, &s_, &work_, &step_, &e_}) *vector = take(ld_);
   for (double** vector : {&b_, &rest_}) *vector = take(round_up(d_));
   rows_.resize(static_cast<size_t>(n_));
   residual_.resize(static_cast<size_t>(n_ * args.num_outputs));
@@ -113,8 +113,7 @@ bool NormalRoute::factorise(int64_t index) {
     squares += square;
     s_[r] = square;
   }
-  if (!loops_.cholesky(r_, n_, ld_, kSmallPivot, reciprocal_)) return false;
-  loops_.invert(r_, reciprocal_, n_, ld_, m_, leverage_);
+  if (!loops_.factor(r_, n_, ld_, kSmallPivot, m_, leverage_)) return false;
   double inverse_squares = 0.0;
   inflation_ = 0.0;
   for (int64_t r = 0; r < n_; ++r) {

@@ -29,9 +29,8 @@ class NormalRoute {
   int64_t taken_ = 0;
   std::vector<const double*> rows_;
   std::vector<double> residual_, error_;
-  double *buffer_ = nullptr, *stripes_ = nullptr, *r_ = nullptr, *m_ = nullptr, *reciprocal_ = nullptr,
-         *leverage_ = nullptr, *s_ = nullptr, *work_ = nullptr, *step_ = nullptr, *e_ = nullptr, *b_ = nullptr,
-         *rest_ = nullptr;
+  double *buffer_ = nullptr, *stripes_ = nullptr, *r_ = nullptr, *m_ = nullptr, *leverage_ = nullptr, *s_ = nullptr,
+         *work_ = nullptr, *step_ = nullptr, *e_ = nullptr, *b_ = nullptr, *rest_ = nullptr;
   double inflation_ = 0.0;
 };
 

@@ -19,11 +19,9 @@ struct PinvKernels {
   // `next_bytes` at `next` (null: none) are fetched into the cache.
   void (*gram)(const double* stripes, int64_t stripe_step, int64_t num_rows, int64_t count, double* gram, int64_t ld,
                const void* next, int64_t next_bytes);
-  // In place gram = RᵀR, upper triangle; reciprocal[k] = 1/R[k][k]. False, with gram spoilt, once a pivot is at most
-  // `small` times the diagonal entry it came from.
-  bool (*cholesky)(double* gram, int64_t num_rows, int64_t ld, double small, double* reciprocal);
-  // m = R⁻ᵀ, lower triangle, and leverage[r] = Σ_k m[k][r]².
-  void (*invert)(const double* r, const double* reciprocal, int64_t num_rows, int64_t ld, double* m, double* leverage);
+  // gram = RᵀR and m = R⁻ᵀ, lower triangle, whose tiles above it must be zero and stay so; leverage[r] = Σ_k m[k][r]².
+  // False, with gram spoilt, once a pivot is at most `small` times the diagonal entry it came from.
+  bool (*factor)(double* gram, int64_t num_rows, int64_t ld, double small, double* m, double* leverage);
   // out = mᵀ·(m·s), *middle = ‖m·s‖².
   void (*apply)(const double* m, int64_t num_rows, int64_t ld, const double* s, double* work, double* out,
                 double* middle);

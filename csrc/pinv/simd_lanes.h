@@ -1,0 +1,176 @@
+// Vectors of doubles of one instruction tier, for pinv_simd.cpp alone: in an anonymous namespace, and no library
+// template is used, so that no inline function built for one tier can be linked into another.
+#pragma once
+
+#include <cstring>
+
+#include "pinv/pinv_simd.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace leakcore {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int W = 8;
+#elif defined(__AVX2__)
+constexpr int W = 4;
+#else
+constexpr int W = 2;
+#endif
+// Left to the compiler's judgement, tiles of sums would go through memory from one function to the next.
+#define LEAKCORE_INLINE [[gnu::always_inline]] inline
+
+constexpr int V = kStripe / W;  // registers per stripe
+// A tile of kLanes stripes times kColumns samples keeps its sums in registers and enough of them to hide the latency.
+constexpr int kLanes = W == 8 ? 3 : 1;
+constexpr int kColumns = W == 8 ? 8 : W == 4 ? 4 : 2;
+
+typedef double Doubles __attribute__((vector_size(W * 8)));
+
+inline Doubles load(const double* p) {
+  Doubles x;
+  memcpy(&x, p, sizeof x);
+  return x;
+}
+inline void store(double* p, Doubles x) {
+  memcpy(p, &x, sizeof x);
+}
+inline Doubles all(double x) {
+  return x - Doubles{};
+}
+
+inline Doubles fused(Doubles a, Doubles b, Doubles c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_pd(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_pd(a, b, c);
+#elif defined(__ARM_FEATURE_FMA)
+  for (int k = 0; k < W; ++k) c[k] = __builtin_fma(a[k], b[k], c[k]);
+  return c;
+#else
+  return a * b + c;
+#endif
+}
+// c − a·b.
+inline Doubles less(Doubles a, Doubles b, Doubles c) {
+#if defined(__AVX512F__)
+  return _mm512_fnmadd_pd(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fnmadd_pd(a, b, c);
+#else
+  return fused(-a, b, c);
+#endif
+}
+inline double fused(double a, double b, double c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+inline Doubles magnitude(Doubles x) {
+  typedef int64_t Words __attribute__((vector_size(W * 8)));
+  Words bits;
+  memcpy(&bits, &x, sizeof bits);
+  bits &= 0x7fffffffffffffffll;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+template <int L>
+inline Doubles spread(Doubles x) {
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(x, x, L, L, L, L, L, L, L, L);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(x, x, L, L, L, L);
+#else
+  return __builtin_shufflevector(x, x, L, L);
+#endif
+}
+
+// Transposes go by tiles of T × T: of 4 in the widest tier too, whose shuffles across 512 bits cost double.
+constexpr int T = W == 2 ? 2 : 4;
+typedef double Tile __attribute__((vector_size(T * 8)));
+
+inline void exchange(Tile* x) {
+#if defined(__AVX2__)
+  for (int i = 0; i < 4; i += 2) {
+    const Tile a = x[i], b = x[i + 1];
+    x[i] = __builtin_shufflevector(a, b, 0, 4, 2, 6);
+    x[i + 1] = __builtin_shufflevector(a, b, 1, 5, 3, 7);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const Tile a = x[i], b = x[i + 2];
+    x[i] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+    x[i + 2] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  }
+#else
+  const Tile a = x[0], b = x[1];
+  x[0] = __builtin_shufflevector(a, b, 0, 2);
+  x[1] = __builtin_shufflevector(a, b, 1, 3);
+#endif
+}
+
+// The 8 × 8 tile whose row k is in[k], written with row k at out + k·step.
+inline void transpose(const double* const* in, double* out, int64_t step) {
+  for (int i = 0; i < kStripe; i += T) {
+    for (int j = 0; j < kStripe; j += T) {
+      Tile x[T];
+      for (int k = 0; k < T; ++k) memcpy(&x[k], in[i + k] + j, sizeof x[k]);
+      exchange(x);
+      for (int k = 0; k < T; ++k) memcpy(out + (j + k) * step + i, &x[k], sizeof x[k]);
+    }
+  }
+}
+
+inline double fold(const Doubles* x) {
+  double lane[kStripe];
+  memcpy(lane, x, sizeof lane);
+  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+// With four lanes the extra instruction cost more than it brought: 4 µs per problem of 200 × 50.
+constexpr bool kFetches = W == 8;
+
+// What will be read later, fetched evenly while the registers are busy: in steps of less than a line, since a burst of
+// lines would hold up the loads of the present.
+struct Ahead {
+  const char* at;
+  int64_t step;
+
+  void fetch() {
+    __builtin_prefetch(at, 0, 2);
+    at += step;
+  }
+};
+
+// sums[c][s] ± = Σ_k a_s[k·a_step + lanes]·b[k·b_step + c], in order of k; stripe s of a begins at a + s·a_next.
+template <int S, int C, bool Minus = false>
+LEAKCORE_INLINE void multiply(const double* a, int64_t a_step, int64_t a_next, const double* b, int64_t b_step,
+                              int64_t depth, Doubles (*sums)[S * V], Ahead* ahead = nullptr) {
+  Doubles acc[C][S * V];
+  for (int c = 0; c < C; ++c) {
+    for (int v = 0; v < S * V; ++v) acc[c][v] = sums[c][v];
+  }
+  for (int64_t k = 0; k < depth; ++k, a += a_step, b += b_step) {
+    Doubles x[S * V];
+    if (ahead != nullptr) ahead->fetch();
+    for (int s = 0; s < S; ++s) {
+      for (int v = 0; v < V; ++v) x[s * V + v] = load(a + s * a_next + v * W);
+    }
+    for (int c = 0; c < C; ++c) {
+      const Doubles y = all(b[c]);
+      for (int v = 0; v < S * V; ++v) acc[c][v] = Minus ? less(x[v], y, acc[c][v]) : fused(x[v], y, acc[c][v]);
+    }
+  }
+  for (int c = 0; c < C; ++c) {
+    for (int v = 0; v < S * V; ++v) sums[c][v] = acc[c][v];
+  }
+}
+
+}  // namespace
+}  // namespace leakcore
