@@ -1,4 +1,5 @@
-// The Gram matrix of stripes, for pinv_simd.cpp alone.
+// Sums over the columns of a Jacobian, for pinv_simd.cpp alone: its Gram matrix and its products with a vector. Columns
+// go into kStripe partial sums, so that a pair of samples costs its products and nothing is laid out anew.
 #pragma once
 
 #include "pinv/simd_lanes.h"
@@ -6,139 +7,178 @@
 namespace leakcore {
 namespace {
 
-#ifndef KPANEL
-#define KPANEL 256
+constexpr int kTile = W == 8 ? 5 : 3;  // kTile² pairs of samples have their sums in registers
+constexpr int64_t kPanel = 512;        // columns at a time: the rows of a tile stay in the nearest cache
+
+// With four lanes the extra instruction cost more than it brought: 4 µs per problem of 200 × 50.
+constexpr bool kFetches = W == 8;
+
+// What will be read later, fetched evenly while the registers are busy: in steps of less than a line, since a burst of
+// lines would hold up the loads of the present.
+struct Ahead {
+  const char* at;
+  int64_t step;
+
+  void fetch() {
+    if (kFetches) __builtin_prefetch(at, 0, 2);
+    at += step;
+  }
+};
+
+template <int P>
+LEAKCORE_INLINE void fold_all(const double (*lanes)[kStripe], double* out) {
+#if defined(__AVX2__)
+  for (int p = 0; p < P; p += 4) {
+    Tile x[4];
+    for (int k = 0; k < 4; ++k) {
+      Tile high;
+      memcpy(&x[k], lanes[p + k], sizeof x[k]);
+      memcpy(&high, lanes[p + k] + 4, sizeof high);
+      x[k] += high;
+    }
+    exchange(x);
+    const Tile sums = (x[0] + x[2]) + (x[1] + x[3]);
+    memcpy(out + p, &sums, sizeof sums);
+  }
+#else
+  for (int p = 0; p < P; ++p) out[p] = fold(lanes[p]);
 #endif
-constexpr int64_t kPanel = KPANEL;  // columns of the Jacobian per pass: their stripes stay in cache
-
-void pack(const double* const* rows, int64_t num_rows, int64_t count, double* stripes, int64_t stripe_step) {
-  static const double zeros[kStripe] = {};
-  for (int64_t first = 0; first < num_rows; first += kStripe, stripes += stripe_step) {
-    const int64_t here = num_rows - first < kStripe ? num_rows - first : kStripe;
-    const double* in[kStripe];
-    int64_t i = 0;
-    for (; i + kStripe <= count; i += kStripe) {
-      for (int64_t k = 0; k < kStripe; ++k) in[k] = k < here ? rows[first + k] + i : zeros;
-      transpose(in, stripes + i * kStripe, kStripe);
-    }
-    for (; i < count; ++i) {
-      for (int64_t k = 0; k < kStripe; ++k) stripes[i * kStripe + k] = k < here ? rows[first + k][i] : 0.0;
-    }
-  }
 }
 
-// Samples `b` (C of them, broadcast) against S stripes of lanes: rows of the result are the samples of b.
-template <int S, int C>
-inline void gram_rows(const double* a, int64_t a_next, const double* b, int64_t depth, bool add, double* out,
-                      int64_t ld, Ahead* ahead) {
-  Doubles sums[C][S * V] = {};
-  if (add) {
-    for (int c = 0; c < C; ++c) {
-      for (int v = 0; v < S * V; ++v) sums[c][v] = load(out + c * ld + v * W);
-    }
-  }
+// out[r·ld + t] (+)= Σ_i a[r][i]·b[t][i] over `count` columns; on the diagonal, where b is a, for r <= t alone.
+template <int A, int B, bool Diagonal, class X, class Y>
+LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t first, int64_t count, bool add, double* out,
+                              int64_t ld, Ahead* ahead) {
+  constexpr int kPairs = (A * B + 3) / 4 * 4;
+  double lanes[kPairs][kStripe], sums[kPairs];
+  const X* x_at[A];
+  const Y* y_at[B];
+  for (int r = 0; r < A; ++r) x_at[r] = a[r] + first;
+  for (int t = 0; t < B; ++t) y_at[t] = b[t] + first;
   Ahead here = *ahead;
-  multiply<S, C>(a, kStripe, a_next, b, kStripe, depth, sums, kFetches ? &here : nullptr);
+  for (int h = 0; h < V; ++h) {
+    Doubles acc[A][B] = {};
+    int64_t i = h * W;
+    for (; i + W <= count; i += kStripe) {
+      here.fetch();
+      Doubles y[B];
+      for (int t = 0; t < B; ++t) y[t] = load(y_at[t] + i);
+      for (int r = 0; r < A; ++r) {
+        const Doubles x = Diagonal ? y[r] : load(x_at[r] + i);
+        for (int t = Diagonal ? r : 0; t < B; ++t) acc[r][t] = fused(x, y[t], acc[r][t]);
+      }
+    }
+    for (int r = 0; r < A; ++r) {
+      for (int t = 0; t < B; ++t) store(lanes[r * B + t] + h * W, acc[r][t]);
+    }
+    for (int p = A * B; p < kPairs; ++p) store(lanes[p] + h * W, Doubles{});
+  }
   *ahead = here;
-  for (int c = 0; c < C; ++c) {
-    for (int v = 0; v < S * V; ++v) store(out + c * ld + v * W, sums[c][v]);
-  }
-}
-
-// All of the stripe's samples against S stripes at or after it.
-template <int S>
-inline void gram_tile(const double* a, int64_t a_next, const double* b, int64_t depth, bool add, double* out,
-                      int64_t ld, Ahead* ahead) {
-  for (int c = 0; c < kStripe; c += kColumns) {
-    gram_rows<S, kColumns>(a, a_next, b + c, depth, add, out + c * ld, ld, ahead);
-  }
-}
-
-// The last stripe's few samples against S stripes at or before it: only as many sums as there are samples, whose tiles
-// are then turned.
-template <int S>
-inline void gram_narrow(const double* a, int64_t a_next, const double* b, int64_t columns, int64_t depth, bool add,
-                        double* out, int64_t ld, Ahead* ahead) {
-  double tiles[kStripe][S * kStripe] = {};
-  double* const to = tiles[0];
-  constexpr int64_t step = S * kStripe;
-  int64_t c = 0;
-  for (; c + 4 <= columns; c += 4) gram_rows<S, 4>(a, a_next, b + c, depth, false, to + c * step, step, ahead);
-  for (; c + 2 <= columns; c += 2) gram_rows<S, 2>(a, a_next, b + c, depth, false, to + c * step, step, ahead);
-  for (; c < columns; ++c) gram_rows<S, 1>(a, a_next, b + c, depth, false, to + c * step, step, ahead);
-  for (int s = 0; s < S; ++s, out += kStripe * ld) {
-    const double* in[kStripe];
-    for (int k = 0; k < kStripe; ++k) in[k] = tiles[k] + s * kStripe;
-    if (!add) {
-      transpose(in, out, ld);
-      continue;
+  for (int64_t i = count / kStripe * kStripe + (count % kStripe) / W * W; i < count; ++i) {
+    for (int r = 0; r < A; ++r) {
+      for (int t = Diagonal ? r : 0; t < B; ++t) {
+        double* const sum = lanes[r * B + t] + i % kStripe;
+        *sum = fused(static_cast<double>(x_at[r][i]), static_cast<double>(y_at[t][i]), *sum);
+      }
     }
-    double turned[kStripe * kStripe];
-    transpose(in, turned, kStripe);
-    for (int k = 0; k < kStripe; ++k) {
-      for (int j = 0; j < kStripe; ++j) out[k * ld + j] += turned[k * kStripe + j];
+  }
+  fold_all<kPairs>(lanes, sums);
+  for (int r = 0; r < A; ++r) {
+    for (int t = Diagonal ? r : 0; t < B; ++t) {
+      double* const to = out + r * ld + t;
+      *to = add ? *to + sums[r * B + t] : sums[r * B + t];
     }
   }
 }
 
-void gram(const double* stripes, int64_t stripe_step, int64_t num_rows, int64_t count, double* out, int64_t ld,
-          const void* next, int64_t next_bytes) {
-  const int64_t full = num_rows / kStripe, columns = num_rows % kStripe;
-  const int64_t tiles = full * (full + kLanes) / (2 * kLanes) + 1;
-  Ahead ahead = {reinterpret_cast<const char*>(stripes), 0};
-  if (kFetches && next != nullptr) ahead = {static_cast<const char*>(next), (next_bytes - 1) / (tiles * count) + 1};
+// The last `B` samples or fewer against all before them and themselves.
+template <int B, class X>
+void gram_columns(const X* const* rows, int64_t t, int64_t first, int64_t count, double* out, int64_t ld,
+                  Ahead* ahead) {
+  const bool add = first > 0;
+  int64_t r = 0;
+  for (; r + kTile <= t; r += kTile) {
+    dot_tile<kTile, B, false>(rows + r, rows + t, first, count, add, out + r * ld + t, ld, ahead);
+  }
+  dot_tile<B, B, true>(rows + t, rows + t, first, count, add, out + t * ld + t, ld, ahead);
+}
+
+template <int B, class X>
+void gram_rest(const X* const* rows, int64_t num_rows, int64_t t, int64_t first, int64_t count, double* out, int64_t ld,
+               Ahead* ahead) {
+  if (num_rows - t == B) return gram_columns<B>(rows, t, first, count, out, ld, ahead);
+  if constexpr (B > 1) gram_rest<B - 1>(rows, num_rows, t, first, count, out, ld, ahead);
+}
+
+template <class X>
+void gram(const X* const* rows, int64_t num_rows, int64_t count, double* out, int64_t ld, const void* next,
+          int64_t next_bytes) {
+  const int64_t blocks = num_rows / kTile, steps = blocks * (blocks + 1) / 2 * (count / kStripe) + 1;
+  Ahead ahead = {reinterpret_cast<const char*>(rows), 0};
+  if (next != nullptr) ahead = {static_cast<const char*>(next), (next_bytes - 1) / steps + 1};
   for (int64_t first = 0; first < count; first += kPanel) {
-    const int64_t depth = count - first < kPanel ? count - first : kPanel;
-    const double* const panel = stripes + first * kStripe;
-    const bool add = first > 0;
-    for (int64_t t = 0; t < full; ++t) {
-      const double* const b = panel + t * stripe_step;
-      double* const row = out + t * kStripe * ld;
-      int64_t s = t;
-      for (; s + kLanes <= full; s += kLanes) {
-        gram_tile<kLanes>(panel + s * stripe_step, stripe_step, b, depth, add, row + s * kStripe, ld, &ahead);
-      }
-      for (; kLanes > 2 && s + 2 <= full; s += 2) {
-        gram_tile<2>(panel + s * stripe_step, stripe_step, b, depth, add, row + s * kStripe, ld, &ahead);
-      }
-      for (; s < full; ++s) {
-        gram_tile<1>(panel + s * stripe_step, stripe_step, b, depth, add, row + s * kStripe, ld, &ahead);
-      }
-    }
-    if (columns == 0) continue;
-    const double* const b = panel + full * stripe_step;
-    constexpr int kWide = W == 8 ? 4 : 1;
-    double* const corner = out + full * kStripe;
-    int64_t s = 0;
-    for (; s + kWide <= full + 1; s += kWide) {
-      gram_narrow<kWide>(panel + s * stripe_step, stripe_step, b, columns, depth, add, corner + s * kStripe * ld, ld,
-                         &ahead);
-    }
-    for (; kWide > 3 && s + 3 <= full + 1; s += 3) {
-      gram_narrow<3>(panel + s * stripe_step, stripe_step, b, columns, depth, add, corner + s * kStripe * ld, ld,
-                     &ahead);
-    }
-    for (; s <= full; ++s) {
-      gram_narrow<1>(panel + s * stripe_step, stripe_step, b, columns, depth, add, corner + s * kStripe * ld, ld,
-                     &ahead);
-    }
+    const int64_t here = count - first < kPanel ? count - first : kPanel;
+    int64_t t = 0;
+    for (; t + kTile <= num_rows; t += kTile) gram_columns<kTile>(rows, t, first, here, out, ld, &ahead);
+    gram_rest<kTile - 1>(rows, num_rows, t, first, here, out, ld, &ahead);
   }
 }
 
-// Several stripes at a time, so that their chains of additions overlap.
-template <int S>
-inline void project_some(const double* stripes, int64_t stripe_step, int64_t num_stripes, int64_t count,
-                         const double* x, double* s) {
-  for (; num_stripes >= S; num_stripes -= S, stripes += S * stripe_step, s += S * kStripe) {
-    Doubles sums[1][S * V] = {};
-    multiply<S, 1>(stripes, kStripe, stripe_step, x, 1, count, sums);
-    memcpy(s, sums, sizeof sums);
+template <class X>
+void project(const X* const* rows, int64_t num_rows, int64_t count, const double* x, double* s) {
+  constexpr int kMany = 8;
+  Ahead ahead = {reinterpret_cast<const char*>(rows), 0};
+  int64_t r = 0;
+  for (; r + kMany <= num_rows; r += kMany) {
+    dot_tile<kMany, 1, false>(rows + r, &x, 0, count, false, s + r, 1, &ahead);
   }
-  if constexpr (S > 1) project_some<S - 1>(stripes, stripe_step, num_stripes, count, x, s);
+  for (; r + 2 <= num_rows; r += 2) dot_tile<2, 1, false>(rows + r, &x, 0, count, false, s + r, 1, &ahead);
+  for (; r < num_rows; ++r) dot_tile<1, 1, false>(rows + r, &x, 0, count, false, s + r, 1, &ahead);
 }
 
-void project(const double* stripes, int64_t stripe_step, int64_t num_rows, int64_t count, const double* x, double* s) {
-  project_some<W == 8 ? 8 : 4>(stripes, stripe_step, (num_rows + kStripe - 1) / kStripe, count, x, s);
+// U registers of columns from number i of the residual, whose squares go to their lanes of the sums.
+template <int U, class X>
+LEAKCORE_INLINE void residual_columns(const X* const* rows, int64_t num_rows, int64_t i, const double* b,
+                                      const double* e, double* rest, double (*squares)[kStripe]) {
+  Doubles x[U], t[U] = {};
+  for (int u = 0; u < U; ++u) x[u] = load(b + i + u * W);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const Doubles factor = all(e[r]), weight = magnitude(factor);
+    for (int u = 0; u < U; ++u) {
+      const Doubles c = load(rows[r] + i + u * W);
+      x[u] = less(factor, c, x[u]);
+      t[u] = fused(weight, magnitude(c), t[u]);
+    }
+  }
+  for (int u = 0; u < U; ++u) {
+    store(rest + i + u * W, x[u]);
+    const int64_t lane = (i + u * W) % kStripe;
+    store(squares[0] + lane, fused(x[u], x[u], load(squares[0] + lane)));
+    store(squares[1] + lane, fused(t[u], t[u], load(squares[1] + lane)));
+  }
+}
+
+template <class X>
+void residual(const X* const* rows, int64_t num_rows, int64_t count, const double* b, const double* e, double* rest,
+              double* rest_squares, double* terms_squares) {
+  constexpr int U = W == 8 ? 8 : 4;  // registers of columns at a time
+  double squares[2][kStripe] = {};
+  int64_t i = 0;
+  for (; i + U * W <= count; i += U * W) residual_columns<U>(rows, num_rows, i, b, e, rest, squares);
+  for (; i + W <= count; i += W) residual_columns<1>(rows, num_rows, i, b, e, rest, squares);
+  for (; i < count; ++i) {
+    double x = b[i], t = 0.0;
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const double c = static_cast<double>(rows[r][i]);
+      x = fused(-e[r], c, x);
+      t = fused(__builtin_fabs(e[r]), __builtin_fabs(c), t);
+    }
+    rest[i] = x;
+    squares[0][i % kStripe] = fused(x, x, squares[0][i % kStripe]);
+    squares[1][i % kStripe] = fused(t, t, squares[1][i % kStripe]);
+  }
+  *rest_squares = fold(squares[0]);
+  *terms_squares = fold(squares[1]);
 }
 
 }  // namespace

@@ -35,6 +35,17 @@ inline Doubles load(const double* p) {
   memcpy(&x, p, sizeof x);
   return x;
 }
+inline Doubles load(const float* p) {
+#if defined(__AVX512F__)
+  return _mm512_cvtps_pd(_mm256_loadu_ps(p));
+#elif defined(__AVX2__)
+  return _mm256_cvtps_pd(_mm_loadu_ps(p));
+#else
+  Doubles x;
+  for (int k = 0; k < W; ++k) x[k] = static_cast<double>(p[k]);
+  return x;
+#endif
+}
 inline void store(double* p, Doubles x) {
   memcpy(p, &x, sizeof x);
 }
@@ -92,12 +103,11 @@ inline Doubles spread(Doubles x) {
 #endif
 }
 
-// Transposes go by tiles of T × T: of 4 in the widest tier too, whose shuffles across 512 bits cost double.
-constexpr int T = W == 2 ? 2 : 4;
-typedef double Tile __attribute__((vector_size(T * 8)));
-
-inline void exchange(Tile* x) {
 #if defined(__AVX2__)
+typedef double Tile __attribute__((vector_size(32)));
+
+// The 4 × 4 tile transposed.
+inline void exchange(Tile* x) {
   for (int i = 0; i < 4; i += 2) {
     const Tile a = x[i], b = x[i + 1];
     x[i] = __builtin_shufflevector(a, b, 0, 4, 2, 6);
@@ -108,57 +118,24 @@ inline void exchange(Tile* x) {
     x[i] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
     x[i + 2] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
   }
-#else
-  const Tile a = x[0], b = x[1];
-  x[0] = __builtin_shufflevector(a, b, 0, 2);
-  x[1] = __builtin_shufflevector(a, b, 1, 3);
+}
 #endif
-}
 
-// The 8 × 8 tile whose row k is in[k], written with row k at out + k·step.
-inline void transpose(const double* const* in, double* out, int64_t step) {
-  for (int i = 0; i < kStripe; i += T) {
-    for (int j = 0; j < kStripe; j += T) {
-      Tile x[T];
-      for (int k = 0; k < T; ++k) memcpy(&x[k], in[i + k] + j, sizeof x[k]);
-      exchange(x);
-      for (int k = 0; k < T; ++k) memcpy(out + (j + k) * step + i, &x[k], sizeof x[k]);
-    }
-  }
-}
-
-inline double fold(const Doubles* x) {
-  double lane[kStripe];
-  memcpy(lane, x, sizeof lane);
+// Of partial sums of columns, lane i % kStripe for column i.
+inline double fold(const double* lane) {
   return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
-
-// With four lanes the extra instruction cost more than it brought: 4 µs per problem of 200 × 50.
-constexpr bool kFetches = W == 8;
-
-// What will be read later, fetched evenly while the registers are busy: in steps of less than a line, since a burst of
-// lines would hold up the loads of the present.
-struct Ahead {
-  const char* at;
-  int64_t step;
-
-  void fetch() {
-    __builtin_prefetch(at, 0, 2);
-    at += step;
-  }
-};
 
 // sums[c][s] ± = Σ_k a_s[k·a_step + lanes]·b[k·b_step + c], in order of k; stripe s of a begins at a + s·a_next.
 template <int S, int C, bool Minus = false>
 LEAKCORE_INLINE void multiply(const double* a, int64_t a_step, int64_t a_next, const double* b, int64_t b_step,
-                              int64_t depth, Doubles (*sums)[S * V], Ahead* ahead = nullptr) {
+                              int64_t depth, Doubles (*sums)[S * V]) {
   Doubles acc[C][S * V];
   for (int c = 0; c < C; ++c) {
     for (int v = 0; v < S * V; ++v) acc[c][v] = sums[c][v];
   }
   for (int64_t k = 0; k < depth; ++k, a += a_step, b += b_step) {
     Doubles x[S * V];
-    if (ahead != nullptr) ahead->fetch();
     for (int s = 0; s < S; ++s) {
       for (int v = 0; v < V; ++v) x[s * V + v] = load(a + s * a_next + v * W);
     }
