@@ -36,15 +36,10 @@ inline Doubles load(const double* p) {
   return x;
 }
 inline Doubles load(const float* p) {
-#if defined(__AVX512F__)
-  return _mm512_cvtps_pd(_mm256_loadu_ps(p));
-#elif defined(__AVX2__)
-  return _mm256_cvtps_pd(_mm_loadu_ps(p));
-#else
-  Doubles x;
-  for (int k = 0; k < W; ++k) x[k] = static_cast<double>(p[k]);
-  return x;
-#endif
+  typedef float Floats __attribute__((vector_size(W * 4)));
+  Floats x;
+  memcpy(&x, p, sizeof x);
+  return __builtin_convertvector(x, Doubles);
 }
 inline void store(double* p, Doubles x) {
   memcpy(p, &x, sizeof x);
