@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "core/isa.h"
 #include "core/tile.h"
@@ -47,22 +48,19 @@ NormalRoute::NormalRoute(const SolveLabelsArgs& args)
       n_(args.num_samples),
       d_(args.jacobian.numel),
       ld_(leading(n_)),
-      stripe_step_((d_ + 1) * kStripe),
       possible_(n_ > 0 && n_ <= d_),
-      direct_(args.jacobian.dtype == DType::f64 && contiguous(args.jacobian)),
+      in_place_(contiguous(args.jacobian) && (args.jacobian.dtype == DType::f64 || args.jacobian.dtype == DType::f32)),
       one_block_(contiguous(args.jacobian) && args.jacobian.row_stride == d_) {
   if (!possible_) return;
-  const int64_t stripes = round_up(n_) / kStripe * stripe_step_, rows = direct_ ? 0 : n_ * round_up(d_);
-  scratch_.resize(static_cast<size_t>(stripes + rows + 2 * ld_ * ld_ + 7 * ld_ + 2 * round_up(d_) + kStripe));
+  const int64_t buffer = in_place_ ? 0 : n_ * round_up(d_);
+  scratch_.resize(static_cast<size_t>(buffer + 2 * ld_ * ld_ + 5 * ld_ + 2 * round_up(d_) + kStripe));
   // Vector loads that straddle a cache line cost double.
   taken_ = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(scratch_.data()) / sizeof(double)) & (kStripe - 1);
-  stripes_ = take(stripes);
-  buffer_ = take(rows);
+  buffer_ = take(buffer);
   r_ = take(ld_ * ld_);
   m_ = take(ld_ * ld_);
-  for (double** vector : {&reciprocal_, &leverage_, &s_, &work_, &step_, &e_}) *vector = take(ld_);
+  for (double** vector : {&leverage_, &s_, &work_, &step_, &e_}) *vector = take(ld_);
   for (double** vector : {&b_, &rest_}) *vector = take(round_up(d_));
-  rows_.resize(static_cast<size_t>(n_));
   residual_.resize(static_cast<size_t>(n_ * args.num_outputs));
   error_.resize(static_cast<size_t>(n_ * args.num_outputs));
 }
@@ -74,9 +72,30 @@ double* NormalRoute::take(int64_t count) {
 }
 
 bool NormalRoute::solve(int64_t index) {
-  if (!possible_ || !factorise(index)) return false;
+  if (!possible_) return false;
+  if (in_place_ && args_.jacobian.dtype == DType::f32) return solve_with(loops_.f32, index, &rows32_);
+  return solve_with(loops_.f64, index, &rows64_);
+}
+
+template <class Entry>
+bool NormalRoute::solve_with(const SampleKernels<Entry>& loops, int64_t index, std::vector<const Entry*>* rows) {
+  rows->resize(static_cast<size_t>(n_));
+  for (int64_t r = 0; r < n_; ++r) {
+    const Entry*& row = (*rows)[static_cast<size_t>(r)];
+    if constexpr (std::is_same_v<Entry, double>) {
+      if (!in_place_) {
+        double* const copy = buffer_ + r * round_up(d_);
+        load_tile(args_.jacobian, index, r, 0, d_, copy);
+        row = copy;
+        continue;
+      }
+    }
+    row = static_cast<const Entry*>(args_.jacobian.data) + index * args_.jacobian.run_stride +
+          r * args_.jacobian.row_stride;
+  }
+  if (!factorise(loops, index, rows->data())) return false;
   for (int64_t o = 0; o < args_.num_outputs; ++o) {
-    if (!solve_output(index, o)) return false;
+    if (!solve_output(loops, index, o, rows->data())) return false;
   }
   const int64_t outputs = args_.num_outputs;
   std::copy(residual_.begin(), residual_.end(), args_.residual + index * n_ * outputs);
@@ -87,22 +106,12 @@ bool NormalRoute::solve(int64_t index) {
   return true;
 }
 
-bool NormalRoute::factorise(int64_t index) {
-  for (int64_t r = 0; r < n_; ++r) {
-    if (direct_) {
-      const double* const data = static_cast<const double*>(args_.jacobian.data);
-      rows_[static_cast<size_t>(r)] = data + index * args_.jacobian.run_stride + r * args_.jacobian.row_stride;
-      continue;
-    }
-    double* const row = buffer_ + r * round_up(d_);
-    load_tile(args_.jacobian, index, r, 0, d_, row);
-    rows_[static_cast<size_t>(r)] = row;
-  }
-  loops_.pack(rows_.data(), n_, d_, stripes_, stripe_step_);
+template <class Entry>
+bool NormalRoute::factorise(const SampleKernels<Entry>& loops, int64_t index, const Entry* const* rows) {
   const int64_t size = element_size(args_.jacobian.dtype);
   const bool next = one_block_ && index + 1 < args_.num_problems;
-  loops_.gram(
-      stripes_, stripe_step_, n_, d_, r_, ld_,
+  loops.gram(
+      rows, n_, d_, r_, ld_,
       next ? static_cast<const char*>(args_.jacobian.data) + size * (index + 1) * args_.jacobian.run_stride : nullptr,
       size * n_ * d_);
   double squares = 0.0;
@@ -113,8 +122,7 @@ bool NormalRoute::factorise(int64_t index) {
     squares += square;
     s_[r] = square;
   }
-  if (!loops_.cholesky(r_, n_, ld_, kSmallPivot, reciprocal_)) return false;
-  loops_.invert(r_, reciprocal_, n_, ld_, m_, leverage_);
+  if (!loops_.factor(r_, n_, ld_, kSmallPivot, m_, leverage_)) return false;
   double inverse_squares = 0.0;
   inflation_ = 0.0;
   for (int64_t r = 0; r < n_; ++r) {
@@ -125,7 +133,9 @@ bool NormalRoute::factorise(int64_t index) {
                          args_.rcond);
 }
 
-bool NormalRoute::solve_output(int64_t index, int64_t output) {
+template <class Entry>
+bool NormalRoute::solve_output(const SampleKernels<Entry>& loops, int64_t index, int64_t output,
+                               const Entry* const* rows) {
   const double n = static_cast<double>(n_), d = static_cast<double>(d_);
   load_tile(args_.gradient, index, output, 0, d_, b_);
   double largest = 0.0;
@@ -138,11 +148,11 @@ bool NormalRoute::solve_output(int64_t index, int64_t output) {
   // Squares of what is left must neither overflow nor vanish.
   if (!finite || largest > kSquareRange || (largest > 0.0 && largest < 1.0 / kSquareRange)) return false;
   double spread = 0.0, outside = 0.0, last = 0.0;
-  loops_.project(stripes_, stripe_step_, n_, d_, b_, s_);
+  loops.project(rows, n_, d_, b_, s_);
   loops_.apply(m_, n_, ld_, s_, work_, e_, &last);
   for (int correction = 0; correction < kMostCorrections; ++correction) {
-    loops_.residual(rows_.data(), n_, d_, b_, e_, rest_, &outside, &spread);
-    loops_.project(stripes_, stripe_step_, n_, d_, rest_, s_);
+    loops.residual(rows, n_, d_, b_, e_, rest_, &outside, &spread);
+    loops.project(rows, n_, d_, rest_, s_);
     loops_.apply(m_, n_, ld_, s_, work_, step_, &last);
     for (int64_t r = 0; r < n_; ++r) e_[r] += step_[r];
     spread = std::sqrt(spread);

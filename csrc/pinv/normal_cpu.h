@@ -18,20 +18,24 @@ class NormalRoute {
 
  private:
   double* take(int64_t count);
-  bool factorise(int64_t index);
-  bool solve_output(int64_t index, int64_t output);
+  template <class Entry>
+  bool solve_with(const SampleKernels<Entry>& loops, int64_t index, std::vector<const Entry*>* rows);
+  template <class Entry>
+  bool factorise(const SampleKernels<Entry>& loops, int64_t index, const Entry* const* rows);
+  template <class Entry>
+  bool solve_output(const SampleKernels<Entry>& loops, int64_t index, int64_t output, const Entry* const* rows);
 
   const SolveLabelsArgs& args_;
   const PinvKernels& loops_;
-  const int64_t n_, d_, ld_, stripe_step_;
-  const bool possible_, direct_, one_block_;
+  const int64_t n_, d_, ld_;
+  const bool possible_, in_place_, one_block_;
   std::vector<double> scratch_;
   int64_t taken_ = 0;
-  std::vector<const double*> rows_;
+  std::vector<const double*> rows64_;
+  std::vector<const float*> rows32_;
   std::vector<double> residual_, error_;
-  double *buffer_ = nullptr, *stripes_ = nullptr, *r_ = nullptr, *m_ = nullptr, *reciprocal_ = nullptr,
-         *leverage_ = nullptr, *s_ = nullptr, *work_ = nullptr, *step_ = nullptr, *e_ = nullptr, *b_ = nullptr,
-         *rest_ = nullptr;
+  double *buffer_ = nullptr, *r_ = nullptr, *m_ = nullptr, *leverage_ = nullptr, *s_ = nullptr, *work_ = nullptr,
+         *step_ = nullptr, *e_ = nullptr, *b_ = nullptr, *rest_ = nullptr;
   double inflation_ = 0.0;
 };
 

@@ -1,0 +1,185 @@
+// Sums over the columns of a Jacobian, for pinv_simd.cpp alone: its Gram matrix and its products with a vector. Columns
+// go into kStripe partial sums, so that a pair of samples costs its products and nothing is laid out anew.
+#pragma once
+
+#include "pinv/simd_lanes.h"
+
+namespace leakcore {
+namespace {
+
+constexpr int kTile = W == 8 ? 5 : 3;  // kTile² pairs of samples have their sums in registers
+constexpr int64_t kPanel = 512;        // columns at a time: the rows of a tile stay in the nearest cache
+
+// With four lanes the extra instruction cost more than it brought: 4 µs per problem of 200 × 50.
+constexpr bool kFetches = W == 8;
+
+// What will be read later, fetched evenly while the registers are busy: in steps of less than a line, since a burst of
+// lines would hold up the loads of the present.
+struct Ahead {
+  const char* at;
+  int64_t step;
+
+  void fetch() {
+    if (kFetches) __builtin_prefetch(at, 0, 2);
+    at += step;
+  }
+};
+
+template <int P>
+LEAKCORE_INLINE void fold_all(const double (*lanes)[kStripe], double* out) {
+#if defined(__AVX2__)
+  for (int p = 0; p < P; p += 4) {
+    Tile x[4];
+    for (int k = 0; k < 4; ++k) {
+      Tile high;
+      memcpy(&x[k], lanes[p + k], sizeof x[k]);
+      memcpy(&high, lanes[p + k] + 4, sizeof high);
+      x[k] += high;
+    }
+    exchange(x);
+    const Tile sums = (x[0] + x[2]) + (x[1] + x[3]);
+    memcpy(out + p, &sums, sizeof sums);
+  }
+#else
+  for (int p = 0; p < P; ++p) out[p] = fold(lanes[p]);
+#endif
+}
+
+// out[r·ld + t] (+)= Σ_i a[r][i]·b[t][i] over `count` columns; on the diagonal, where b is a, for r <= t alone.
+template <int A, int B, bool Diagonal, class X, class Y>
+LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t first, int64_t count, bool add, double* out,
+                              int64_t ld, Ahead* ahead) {
+  constexpr int kPairs = (A * B + 3) / 4 * 4;
+  double lanes[kPairs][kStripe], sums[kPairs];
+  const X* x_at[A];
+  const Y* y_at[B];
+  for (int r = 0; r < A; ++r) x_at[r] = a[r] + first;
+  for (int t = 0; t < B; ++t) y_at[t] = b[t] + first;
+  Ahead here = *ahead;
+  for (int h = 0; h < V; ++h) {
+    Doubles acc[A][B] = {};
+    int64_t i = h * W;
+    for (; i + W <= count; i += kStripe) {
+      here.fetch();
+      Doubles y[B];
+      for (int t = 0; t < B; ++t) y[t] = load(y_at[t] + i);
+      for (int r = 0; r < A; ++r) {
+        const Doubles x = Diagonal ? y[r] : load(x_at[r] + i);
+        for (int t = Diagonal ? r : 0; t < B; ++t) acc[r][t] = fused(x, y[t], acc[r][t]);
+      }
+    }
+    for (int r = 0; r < A; ++r) {
+      for (int t = 0; t < B; ++t) store(lanes[r * B + t] + h * W, acc[r][t]);
+    }
+    for (int p = A * B; p < kPairs; ++p) store(lanes[p] + h * W, Doubles{});
+  }
+  *ahead = here;
+  for (int64_t i = count / kStripe * kStripe + (count % kStripe) / W * W; i < count; ++i) {
+    for (int r = 0; r < A; ++r) {
+      for (int t = Diagonal ? r : 0; t < B; ++t) {
+        double* const sum = lanes[r * B + t] + i % kStripe;
+        *sum = fused(static_cast<double>(x_at[r][i]), static_cast<double>(y_at[t][i]), *sum);
+      }
+    }
+  }
+  fold_all<kPairs>(lanes, sums);
+  for (int r = 0; r < A; ++r) {
+    for (int t = Diagonal ? r : 0; t < B; ++t) {
+      double* const to = out + r * ld + t;
+      *to = add ? *to + sums[r * B + t] : sums[r * B + t];
+    }
+  }
+}
+
+// The last `B` samples or fewer against all before them and themselves.
+template <int B, class X>
+void gram_columns(const X* const* rows, int64_t t, int64_t first, int64_t count, double* out, int64_t ld,
+                  Ahead* ahead) {
+  const bool add = first > 0;
+  int64_t r = 0;
+  for (; r + kTile <= t; r += kTile) {
+    dot_tile<kTile, B, false>(rows + r, rows + t, first, count, add, out + r * ld + t, ld, ahead);
+  }
+  dot_tile<B, B, true>(rows + t, rows + t, first, count, add, out + t * ld + t, ld, ahead);
+}
+
+template <int B, class X>
+void gram_rest(const X* const* rows, int64_t num_rows, int64_t t, int64_t first, int64_t count, double* out, int64_t ld,
+               Ahead* ahead) {
+  if (num_rows - t == B) return gram_columns<B>(rows, t, first, count, out, ld, ahead);
+  if constexpr (B > 1) gram_rest<B - 1>(rows, num_rows, t, first, count, out, ld, ahead);
+}
+
+template <class X>
+void gram(const X* const* rows, int64_t num_rows, int64_t count, double* out, int64_t ld, const void* next,
+          int64_t next_bytes) {
+  const int64_t blocks = num_rows / kTile, steps = blocks * (blocks + 1) / 2 * (count / kStripe) + 1;
+  Ahead ahead = {reinterpret_cast<const char*>(rows), 0};
+  if (next != nullptr) ahead = {static_cast<const char*>(next), (next_bytes - 1) / steps + 1};
+  for (int64_t first = 0; first < count; first += kPanel) {
+    const int64_t here = count - first < kPanel ? count - first : kPanel;
+    int64_t t = 0;
+    for (; t + kTile <= num_rows; t += kTile) gram_columns<kTile>(rows, t, first, here, out, ld, &ahead);
+    gram_rest<kTile - 1>(rows, num_rows, t, first, here, out, ld, &ahead);
+  }
+}
+
+template <class X>
+void project(const X* const* rows, int64_t num_rows, int64_t count, const double* x, double* s) {
+  constexpr int kMany = 8;
+  Ahead ahead = {reinterpret_cast<const char*>(rows), 0};
+  int64_t r = 0;
+  for (; r + kMany <= num_rows; r += kMany) {
+    dot_tile<kMany, 1, false>(rows + r, &x, 0, count, false, s + r, 1, &ahead);
+  }
+  for (; r + 2 <= num_rows; r += 2) dot_tile<2, 1, false>(rows + r, &x, 0, count, false, s + r, 1, &ahead);
+  for (; r < num_rows; ++r) dot_tile<1, 1, false>(rows + r, &x, 0, count, false, s + r, 1, &ahead);
+}
+
+// U registers of columns from number i of the residual, whose squares go to their lanes of the sums.
+template <int U, class X>
+LEAKCORE_INLINE void residual_columns(const X* const* rows, int64_t num_rows, int64_t i, const double* b,
+                                      const double* e, double* rest, double (*squares)[kStripe]) {
+  Doubles x[U], t[U] = {};
+  for (int u = 0; u < U; ++u) x[u] = load(b + i + u * W);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const Doubles factor = all(e[r]), weight = magnitude(factor);
+    for (int u = 0; u < U; ++u) {
+      const Doubles c = load(rows[r] + i + u * W);
+      x[u] = less(factor, c, x[u]);
+      t[u] = fused(weight, magnitude(c), t[u]);
+    }
+  }
+  for (int u = 0; u < U; ++u) {
+    store(rest + i + u * W, x[u]);
+    const int64_t lane = (i + u * W) % kStripe;
+    store(squares[0] + lane, fused(x[u], x[u], load(squares[0] + lane)));
+    store(squares[1] + lane, fused(t[u], t[u], load(squares[1] + lane)));
+  }
+}
+
+template <class X>
+void residual(const X* const* rows, int64_t num_rows, int64_t count, const double* b, const double* e, double* rest,
+              double* rest_squares, double* terms_squares) {
+  constexpr int U = W == 8 ? 8 : 4;  // registers of columns at a time
+  double squares[2][kStripe] = {};
+  int64_t i = 0;
+  for (; i + U * W <= count; i += U * W) residual_columns<U>(rows, num_rows, i, b, e, rest, squares);
+  for (; i + W <= count; i += W) residual_columns<1>(rows, num_rows, i, b, e, rest, squares);
+  for (; i < count; ++i) {
+    double x = b[i], t = 0.0;
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const double c = static_cast<double>(rows[r][i]);
+      x = fused(-e[r], c, x);
+      t = fused(__builtin_fabs(e[r]), __builtin_fabs(c), t);
+    }
+    rest[i] = x;
+    squares[0][i % kStripe] = fused(x, x, squares[0][i % kStripe]);
+    squares[1][i % kStripe] = fused(t, t, squares[1][i % kStripe]);
+  }
+  *rest_squares = fold(squares[0]);
+  *terms_squares = fold(squares[1]);
+}
+
+}  // namespace
+}  // namespace leakcore

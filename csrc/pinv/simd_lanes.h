@@ -1,0 +1,148 @@
+// Vectors of doubles of one instruction tier, for pinv_simd.cpp alone: in an anonymous namespace, and no library
+// template is used, so that no inline function built for one tier can be linked into another.
+#pragma once
+
+#include <cstring>
+
+#include "pinv/pinv_simd.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace leakcore {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int W = 8;
+#elif defined(__AVX2__)
+constexpr int W = 4;
+#else
+constexpr int W = 2;
+#endif
+// Left to the compiler's judgement, tiles of sums would go through memory from one function to the next.
+#define LEAKCORE_INLINE [[gnu::always_inline]] inline
+
+constexpr int V = kStripe / W;  // registers per stripe
+// A tile of kLanes stripes times kColumns samples keeps its sums in registers and enough of them to hide the latency.
+constexpr int kLanes = W == 8 ? 3 : 1;
+constexpr int kColumns = W == 8 ? 8 : W == 4 ? 4 : 2;
+
+typedef double Doubles __attribute__((vector_size(W * 8)));
+
+inline Doubles load(const double* p) {
+  Doubles x;
+  memcpy(&x, p, sizeof x);
+  return x;
+}
+inline Doubles load(const float* p) {
+  typedef float Floats __attribute__((vector_size(W * 4)));
+  Floats x;
+  memcpy(&x, p, sizeof x);
+  return __builtin_convertvector(x, Doubles);
+}
+inline void store(double* p, Doubles x) {
+  memcpy(p, &x, sizeof x);
+}
+inline Doubles all(double x) {
+  return x - Doubles{};
+}
+
+inline Doubles fused(Doubles a, Doubles b, Doubles c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_pd(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_pd(a, b, c);
+#elif defined(__ARM_FEATURE_FMA)
+  for (int k = 0; k < W; ++k) c[k] = __builtin_fma(a[k], b[k], c[k]);
+  return c;
+#else
+  return a * b + c;
+#endif
+}
+// c − a·b.
+inline Doubles less(Doubles a, Doubles b, Doubles c) {
+#if defined(__AVX512F__)
+  return _mm512_fnmadd_pd(a, b, c);
+#elif defined(__AVX2__)
+  return _mm256_fnmadd_pd(a, b, c);
+#else
+  return fused(-a, b, c);
+#endif
+}
+inline double fused(double a, double b, double c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+inline Doubles magnitude(Doubles x) {
+  typedef int64_t Words __attribute__((vector_size(W * 8)));
+  Words bits;
+  memcpy(&bits, &x, sizeof bits);
+  bits &= 0x7fffffffffffffffll;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+template <int L>
+inline Doubles spread(Doubles x) {
+#if defined(__AVX512F__)
+  return __builtin_shufflevector(x, x, L, L, L, L, L, L, L, L);
+#elif defined(__AVX2__)
+  return __builtin_shufflevector(x, x, L, L, L, L);
+#else
+  return __builtin_shufflevector(x, x, L, L);
+#endif
+}
+
+#if defined(__AVX2__)
+typedef double Tile __attribute__((vector_size(32)));
+
+// The 4 × 4 tile transposed.
+inline void exchange(Tile* x) {
+  for (int i = 0; i < 4; i += 2) {
+    const Tile a = x[i], b = x[i + 1];
+    x[i] = __builtin_shufflevector(a, b, 0, 4, 2, 6);
+    x[i + 1] = __builtin_shufflevector(a, b, 1, 5, 3, 7);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const Tile a = x[i], b = x[i + 2];
+    x[i] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+    x[i + 2] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  }
+}
+#endif
+
+// Of partial sums of columns, lane i % kStripe for column i.
+inline double fold(const double* lane) {
+  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+// sums[c][s] ± = Σ_k a_s[k·a_step + lanes]·b[k·b_step + c], in order of k; stripe s of a begins at a + s·a_next.
+template <int S, int C, bool Minus = false>
+LEAKCORE_INLINE void multiply(const double* a, int64_t a_step, int64_t a_next, const double* b, int64_t b_step,
+                              int64_t depth, Doubles (*sums)[S * V]) {
+  Doubles acc[C][S * V];
+  for (int c = 0; c < C; ++c) {
+    for (int v = 0; v < S * V; ++v) acc[c][v] = sums[c][v];
+  }
+  for (int64_t k = 0; k < depth; ++k, a += a_step, b += b_step) {
+    Doubles x[S * V];
+    for (int s = 0; s < S; ++s) {
+      for (int v = 0; v < V; ++v) x[s * V + v] = load(a + s * a_next + v * W);
+    }
+    for (int c = 0; c < C; ++c) {
+      const Doubles y = all(b[c]);
+      for (int v = 0; v < S * V; ++v) acc[c][v] = Minus ? less(x[v], y, acc[c][v]) : fused(x[v], y, acc[c][v]);
+    }
+  }
+  for (int c = 0; c < C; ++c) {
+    for (int v = 0; v < S * V; ++v) sums[c][v] = acc[c][v];
+  }
+}
+
+}  // namespace
+}  // namespace leakcore
