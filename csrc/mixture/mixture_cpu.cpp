@@ -54,14 +54,19 @@ class Blocks {
   int64_t offset_ = 0;
 };
 
+// `pieces` per thread: the last one may leave the other threads idle, so many, unless each costs something by itself;
+// some 5 µs of work each at least.
 template <class Body>
-void over_blocks(const MixtureArgs& args, Body&& body) {
+void over_blocks(const MixtureArgs& args, int64_t pieces, Body&& body) {
   const int64_t blocks = Blocks::number(args);
-  const double per_step = 1.0 + 0.5 * static_cast<double>(args.configs);
-  const double nanoseconds = per_step * kBlock * static_cast<double>(blocks) * static_cast<double>(args.steps + 1);
+  // A step's draws and factors, and the logarithm as a part of a step.
+  const double factor = args.single ? 0.25 : 0.5, log = args.single ? 0.1 : 0.5;
+  const double per_step = (args.single ? 0.6 : 1.0) + factor * static_cast<double>(args.configs);
+  const double nanoseconds = per_step * kBlock * static_cast<double>(blocks) * (static_cast<double>(args.steps) + log);
   const int threads = useful_threads(nanoseconds, args.schedule.num_threads);
+  const int64_t least = args.steps < 16 ? 16 / (args.steps + 1) : 1;
   const int64_t chunk =
-      args.schedule.chunk > 0 ? args.schedule.chunk : std::clamp<int64_t>(blocks / (8 * threads), 1, 256);
+      args.schedule.chunk > 0 ? args.schedule.chunk : std::clamp<int64_t>(blocks / (pieces * threads), least, 256);
   parallel_for(blocks, chunk, threads, body);
 }
 
@@ -75,7 +80,7 @@ Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args) {
   const MixturePlan plan(args);
   const bool quick = plan.one_step && args.single && plan.all_quick();
   const bool straight = quick || (plan.one_step && !args.single);
-  over_blocks(args, [&](int64_t begin, int64_t end) {
+  over_blocks(args, 32, [&](int64_t begin, int64_t end) {
     Blocks blocks(args, plan);
     for (int64_t b = begin; b < end; ++b) {
       blocks.move_to(b);
@@ -109,7 +114,7 @@ Status mixture_tail_cpu(const MixtureTailArgs& args) {
   const MixturePlan plan(args);
   const size_t cells = static_cast<size_t>(args.configs * args.num_thresholds);
   std::mutex lock;
-  over_blocks(args, [&](int64_t begin, int64_t end) {
+  over_blocks(args, 8, [&](int64_t begin, int64_t end) {
     Blocks blocks(args, plan);
     // Private to a chunk and added under a lock: integers, so the order does not matter.
     std::vector<int64_t> counts(2 * cells);
