@@ -66,7 +66,7 @@ def test_the_gap_opens_where_gradients_are_not_clipped() -> None:
     short = _play(40.0, rate=3.0, runs=256)["sum"]
     assert short.clipped_share > 0.98
     assert clopper_pearson(short.hits, 256, confidence=0.998)[0] > 0.95
-    taught = _play(40.0, rate=3.0, clip=1.0, runs=256, methods=("sum", "likelihood"))
+    taught = _play(40.0, rate=30.0, runs=256, methods=("sum", "likelihood"))
     assert taught["sum"].clipped_share < 0.9
     assert _above(short, taught["sum"]) < 0.001
     assert _above(taught["likelihood"], taught["sum"]) < 0.001
