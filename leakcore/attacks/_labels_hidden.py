@@ -54,7 +54,8 @@ def second_last_layer(
         taken as active: a residual that is 0 instead of e is not determined, but never wrong.
 
     positive_ratio: the prior, the share of label 1 in the batch, in (0, 1). Only whether it is below or above 0.5
-        matters.
+        matters. Nothing is determined where it does not decide: as many determined rows of either label, or so many
+        residuals lost in rounding (a trained model, one neuron) that either sign may fit it.
     neurons: indices of the neurons to use; None: all.
 
     What the attacker sees, one of:

@@ -6,11 +6,14 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from leakcore import _validate
 from leakcore._results import Assumptions
 from leakcore.attacks._labels_result import UNDETERMINED, LabelRecovery, worst_condition
 from leakcore.attacks._labels_system import Conditions, Solution, noise_notes, solve
+
+_SIGN_TEST = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,9 +49,14 @@ def recover_up_to_sign(
     The sign of a system is that of an unknown weight. Two systems that determine a common row agree on it or
     disagree on it, which tells their relative sign; the set of systems so connected that determines the most rows is
     kept. A row's label is the majority of its votes (exact gradients never contradict each other), −1 in a tie. Then
-    one global sign is left: the one under which positives are rarer (or more frequent) among the determined rows; in
-    a tie nothing is determined. The prior *proves* that sign when the opposite one would put at least half of the whole
-    batch into the rarer class.
+    one global sign is left: the one under which positives are rarer (or more frequent) among the rows with a vote.
+
+    The prior *proves* the sign if the opposite one would put at least half of the whole batch into the rarer class. If
+    it does not, because votes are missing, the sign counts only under two conditions. Rows whose residual is lost in
+    rounding are those the model is sure of, mostly of the frequent class: the opposite sign must put at least half of
+    all rows that are seen into the rarer class whatever the lost ones are. Rows that no neuron sees (U = 0) are taken
+    to be missing at random, and the votes must be so lopsided that the opposite sign would show them with probability
+    at most 1/1000 (sign test). Else, and in a tie, nothing is determined.
     """
     below = prior_below_half(positive_ratio)
     each = how.shared(len(neurons))
@@ -64,15 +72,25 @@ def recover_up_to_sign(
     votes = turn @ signs
     ones, zeros = int((votes < 0).sum()), int((votes > 0).sum())
     flip = 1 if ones == zeros or (ones < zeros) == below else -1
-    determined = (votes != 0) & (ones != zeros)
+    in_sight = np.any([s.identifiable for s, t in zip(solutions, turn, strict=True) if t], axis=0)
+    many = max(ones, zeros)
+    certain = 2 * many >= len(votes) and ones != zeros
+    lopsided = many > 0 and float(special.bdtrc(many - 1, ones + zeros, 0.5)) <= _SIGN_TEST
+    resolved = certain or (2 * many >= int(in_sight.sum()) and lopsided)
+    determined = (votes != 0) & resolved
     labels = np.where(determined, flip * votes < 0, UNDETERMINED).astype(np.int8)
-    certain = 2 * max(ones, zeros) >= len(votes) and ones != zeros
     blind = any(n.stored is None for n in neurons)
     exact = how.noise is not None and not blind and certain and proofs
     notes = ["binary labels, logistic loss, one logit", *noise_notes(how)]
     notes.append(
         f"positives are taken to be {'fewer' if below else 'more'} than half of the batch, which "
-        f"{'proves' if certain else 'chose, but does not prove,'} the sign"
+        + (
+            "proves the sign"
+            if certain
+            else "chose, but does not prove, the sign"
+            if resolved
+            else "leaves the sign open"
+        )
     )
     if blind:
         notes.append("the rounding of the stored weights is not in the tolerance, because the weights were not given")

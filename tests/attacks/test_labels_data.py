@@ -137,9 +137,29 @@ def test_second_last_layer(dtype: torch.dtype) -> None:
                 assert (found.labels == y)[found.determined].all()
                 assert (found.labels[~found.determined] == -1).all()
     means = {count: float(np.mean(values)) for count, values in shares.items()}
-    assert 0.5 < means[1] < 0.75
+    assert 0.45 < means[1] < 0.75  # 0.53 see the neuron; a tenth of those in batches whose sign stays open
     assert means[5] >= 0.94
     assert means[20] >= 0.999
+
+
+@pytest.mark.parametrize("training", ["SGD", "Adam", "DP-SGD"])
+@pytest.mark.parametrize("name", ["bank", "cervical"])
+def test_second_last_layer_of_trained_models(name: str, training: str) -> None:
+    # One neuron of a trained float32 model sees mostly rows of the rare class: the prior's majority alone would choose
+    # the wrong sign in some batches. 12 batches each; least shares a little below what was measured.
+    data, model = _data(name), _module(name, training, torch.float32)
+    shares: dict[int, list[float]] = {1: [], 20: []}
+    for b, rows in enumerate(_batches(name, 12)):
+        x, y = torch.tensor(data.features[rows], dtype=torch.float32), data.labels[rows]
+        seen = _gradients(model, x, y)["2.weight"]
+        for count, values in shares.items():
+            neurons = np.random.default_rng(b).choice(WIDTH, count, replace=False).tolist()
+            found = labels.second_last_layer(
+                model=model, inputs=x, gradient=seen, neurons=neurons, positive_ratio=0.1, noise_std=0
+            )
+            values.append(found.value)
+            assert (found.labels == y)[found.determined].all()
+    assert np.mean(shares[20]) >= 0.93
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -90,19 +90,18 @@ def test_neurons_are_aligned_by_shared_rows_and_the_largest_set_is_kept() -> Non
 
 
 def test_the_sign_is_proved_only_if_the_other_is_impossible() -> None:
-    # 6 of 20 rows determined: either sign leaves both classes possible below half of the batch.
+    # 16 of 40 rows are seen: either sign leaves both classes possible below half of the batch.
     rng = np.random.default_rng(2)
-    rows, slope = rng.normal(size=(20, 30)), np.zeros((20, 1))
-    slope[:6] = 1
-    truth = np.zeros(20, int)
-    truth[0] = 1
-    e = 0.5 - truth
-    found = labels.second_last_layer(
-        rows, slope, gradient=((rows * slope).T @ e)[None], positive_ratio=0.1, noise_std=0
-    )
-    np.testing.assert_array_equal(found.labels[:6], truth[:6])
-    assert found.kind == "estimate"
-    assert any("does not prove" in note for note in found.assumptions.notes)
+    rows, slope = rng.normal(size=(40, 50)), np.zeros((40, 1))
+    slope[:16] = 1
+    for positives, resolved in ((1, True), (5, False), (8, False)):
+        truth = (np.arange(40) < positives).astype(int)
+        seen = ((rows * slope).T @ (0.5 - truth))[None]
+        found = labels.second_last_layer(rows, slope, gradient=seen, positive_ratio=0.1, noise_std=0)
+        assert found.kind == "estimate"
+        np.testing.assert_array_equal(found.labels[:16], truth[:16] if resolved else np.full(16, -1))
+        assert (found.labels[16:] == -1).all()
+        assert any(("does not prove" if resolved else "leaves the sign open") in n for n in found.assumptions.notes)
 
 
 def test_rank_deficient_batches() -> None:

@@ -56,7 +56,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
            f"; on networks trained with each C it does not fall everywhere ({', '.join(retrained)})")
         + f". The last layer's mean bound is {least:.1f} to {most:.1f} times the second last's when clipped by the "
         f"layer, {min(joint):.1f} to {max(joint):.1f} times by the joint norm (median over its neurons)"
-        + (", not the orders of magnitude that the paper draws." if max(most, *joint) < 100 else "."),
+        + (", not the orders of magnitude that the paper draws." if max(most, *joint) < 100 else ".")
+        + (" Below 1 is where nearly every gradient is clipped by its own layer: all have norm C then, and the second "
+           "last layer leaks no less." if least < 1 else ""),
         clipping_norms=list(clips), noise_multiplier=_SIGMA,
     )  # fmt: skip
 

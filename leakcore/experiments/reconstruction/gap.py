@@ -44,13 +44,17 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 dataclasses.replace(row, what=f"{name}, {row.what}"),
                 Stated(what=f"{name}, ε = {epsilon:g}: likelihood attack on the same runs", paper="not shown",
                        ours=float(games["likelihood"].value), interval=_games.interval(games["likelihood"])),
-                Stated(what=f"{name}, ε = {epsilon:g}: accuracy", paper="over 0.90" if epsilon >= 10 else "not stated",
-                       ours=chosen.accuracy, comment=f"learning rate {chosen.learning_rate:g}"),
+                Stated(what=f"{name}, ε = {epsilon:g}: accuracy",
+                       paper="over 0.90" if epsilon >= 10 else "not stated", ours=chosen.accuracy,
+                       comment=f"learning rate {chosen.learning_rate:g}"),
             ]  # fmt: skip
     clipped, accurate = found["clipped"], found["accurate"]
     drawn = (
         _games.series("prior-aware attack, all gradients clipped", "attack", epsilons, [p.plain for p in clipped]),
         _games.series("prior-aware attack, most accurate models", "attack-3", epsilons, [p.plain for p in accurate]),
+        _games.series(
+            "likelihood attack, most accurate models", "attack-2", epsilons, [p.likelihood for p in accurate]
+        ),
     )
     panels = [_games.panel(context, "C = 0.1, T = 100, prior of 10", epsilons, _PRIOR, drawn), _split(context, found)]
     near = [p for p in clipped if p.gap[1] <= _NEAR]
@@ -62,7 +66,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         + (", ".join(f"ε = {p.epsilon:g}" for p in near) if near else "none of them")
         + ". At the learning rates of the most accurate models gradients shrink below C "
         f"({shares} clipped) and the gap is "
-        + ", ".join(f"{p.beside.bound - float(p.plain.value):+.3f}" for p in accurate) + "."
+        + ", ".join(f"{p.beside.bound - float(p.plain.value):+.3f}" for p in accurate)
+        + "; the likelihood attack, which knows how long each gradient is, leaves "
+        + ", ".join(f"{p.beside.bound - float(p.likelihood.value):+.3f}" for p in accurate) + "."
     )  # fmt: skip
     return _report.report(
         experiment, context, conclusion=conclusion, stated=stated, panels=panels, splits=[split],

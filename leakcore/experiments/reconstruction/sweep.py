@@ -17,7 +17,7 @@ _PRINTED = {0.01: (0.20, 0.15), 0.99: (0.35, 0.32)}
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """784–10–10, |D| = 1,000, T = 100, C = 1, prior of 10; a panel per sampling rate."""
-    rates = context.pick(tiny=(0.1, 10.0), quick=(0.01, 0.1, 1.0, 10.0), paper=_learning_rate.PAPER)
+    rates = context.pick(tiny=(0.1, 10.0), quick=(0.01, 0.1, 1.0, 3.0), paper=_learning_rate.PAPER)
     runs = context.pick(tiny=32, quick=512, paper=10_000)
     split = _data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
     stated, panels, told, attacked, agree = [], [], [], [], []
@@ -28,12 +28,17 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         tried = _learning_rate.sweep(context, split, setting, rates)
         kept = {t.learning_rate: t.accuracy for t in tried if t.accuracy >= 0}
         chosen = _learning_rate.best(tried)
-        games = []
-        for rate in kept:
-            game = _games.play(
-                context, split, _learning_rate.at(setting, rate), prior_size=10, runs=runs,
-                methods=("top", "likelihood"), task=f"q = {q:g}, learning rate {rate:g}",
-            )  # fmt: skip
+        games, overflowed = [], []
+        for rate in list(kept):
+            try:
+                game = _games.play(
+                    context, split, _learning_rate.at(setting, rate), prior_size=10, runs=runs,
+                    methods=("top", "likelihood"), task=f"q = {q:g}, learning rate {rate:g}",
+                )  # fmt: skip
+            except FloatingPointError:
+                overflowed.append(rate)
+                del kept[rate]
+                continue
             games.append(game["top"])
             attacked += [(game["top"], bound), (game["likelihood"], bound)]
             stated.append(
@@ -44,6 +49,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                                f"{game['top'].nearest_cosine:.2f}; likelihood attack "
                                f"{float(game['likelihood'].value):.3f}")
             )  # fmt: skip
+        lost = sorted({*overflowed, *(t.learning_rate for t in tried if t.accuracy < 0)})
+        if lost:
+            said = ", ".join(f"{rate:g}" for rate in lost)
+            stated.append(Stated(what=f"q = {q:g}, learning rates {said}", paper="not stated", comment="runs overflow"))
         noise = _mechanism.noise_for(context, 4.0, q, setting.steps)
         stated.append(Stated(what=f"q = {q:g}: upper bound", paper=f"about {printed_bound:g}", ours=bound))
         x = np.array(list(kept))
