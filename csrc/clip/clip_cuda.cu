@@ -72,10 +72,10 @@ __device__ double segment_squares(const Segment& s, int64_t run, int64_t row, do
   constexpr int kStep = kWarp * E::kPack;
   double acc[4] = {};
   for (int64_t column = s.first + lane * E::kPack; column < end; column += kUnrolled * kStep) {
-    Pack<E> packs[kUnrolled];
+    Packet<E> packs[kUnrolled];
 #pragma unroll
     for (int u = 0; u < kUnrolled; ++u) {
-      packs[u] = load_pack<E>(rows, s.param->aligned != 0, offset, column + u * kStep, end);
+      packs[u] = load_packet<E>(rows, s.param->aligned != 0, offset, column + u * kStep, end);
     }
 #pragma unroll
     for (int u = 0; u < kUnrolled; ++u) {
@@ -182,13 +182,13 @@ __global__ void sum_rows(Job job) {
     double acc[E::kPack] = {};
     for (int64_t row = split * job.split_rows; row < last; row += kUnrolled) {
       double factor[kUnrolled];
-      Pack<E> packs[kUnrolled];
+      Packet<E> packs[kUnrolled];
 #pragma unroll
       for (int u = 0; u < kUnrolled; ++u) factor[u] = row + u < last ? factors[row + u] : kMasked;
 #pragma unroll
       for (int u = 0; u < kUnrolled; ++u) {
         if (factor[u] != kMasked) {
-          packs[u] = load_pack<E>(rows, s.param->aligned != 0, row_offset(rows, run, row + u), column, end);
+          packs[u] = load_packet<E>(rows, s.param->aligned != 0, row_offset(rows, run, row + u), column, end);
         }
       }
 #pragma unroll

@@ -72,7 +72,8 @@ __device__ void segment_dots(const Job& job, int64_t run, int64_t row, int64_t s
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int64_t here = row + r < job.rows ? row + r : job.rows - 1;
-      const Pack<E> pack = load_pack<E>(job.grads, job.grads_aligned, row_offset(job.grads, run, here), column, end);
+      const Packet<E> pack =
+          load_packet<E>(job.grads, job.grads_aligned, row_offset(job.grads, run, here), column, end);
 #pragma unroll
       for (int k = 0; k < E::kPack; ++k) {
         x[r][k] = pack.value(k);
@@ -125,8 +126,8 @@ __device__ double row_squares(const Job& job, int64_t run, int64_t row, double s
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   double sum = 0.0;
   for (int64_t c = lane * E::kPack; c < job.grads.numel; c += kWarp * E::kPack) {
-    const Pack<E> pack =
-        load_pack<E>(job.grads, job.grads_aligned, row_offset(job.grads, run, row), c, job.grads.numel);
+    const Packet<E> pack =
+        load_packet<E>(job.grads, job.grads_aligned, row_offset(job.grads, run, row), c, job.grads.numel);
     for (int k = 0; k < E::kPack; ++k) {
       const double x = scale * pack.value(k);
       sum = madd(x, x, sum);

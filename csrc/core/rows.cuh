@@ -76,7 +76,7 @@ LEAKCORE_HD int64_t column_offset(const Rows& rows, int64_t column) {
 }
 
 template <class E>
-struct alignas(16) Pack {
+struct alignas(16) Packet {
   typename E::Raw raw[E::kPack];
 
   LEAKCORE_HD double value(int k) const { return E::widen(raw[k]); }
@@ -84,9 +84,9 @@ struct alignas(16) Pack {
 
 // load_pack where columns do not lie in line. Not inlined: divisions of 64 bits are a hundred instructions each.
 template <class E>
-__device__ __noinline__ Pack<E> load_scattered(Rows rows, int64_t offset, int64_t column, int64_t end) {
+__device__ __noinline__ Packet<E> load_scattered(Rows rows, int64_t offset, int64_t column, int64_t end) {
   const typename E::Raw* base = static_cast<const typename E::Raw*>(rows.data) + offset;
-  Pack<E> pack;
+  Packet<E> pack;
   for (int k = 0; k < E::kPack; ++k) {
     pack.raw[k] = typename E::Raw{};
     if (column + k < end) pack.raw[k] = base[column_offset(rows, column + k)];
@@ -96,12 +96,12 @@ __device__ __noinline__ Pack<E> load_scattered(Rows rows, int64_t offset, int64_
 
 // Columns [column, column + kPack) of the row at `offset`; those from `end` on are zero. column is a multiple of kPack.
 template <class E>
-__device__ __forceinline__ Pack<E> load_pack(const Rows& rows, bool aligned, int64_t offset, int64_t column,
-                                             int64_t end) {
+__device__ __forceinline__ Packet<E> load_packet(const Rows& rows, bool aligned, int64_t offset, int64_t column,
+                                                 int64_t end) {
   const typename E::Raw* base = static_cast<const typename E::Raw*>(rows.data) + offset;
-  Pack<E> pack;
+  Packet<E> pack;
   if (aligned && column + E::kPack <= end) {
-    constexpr int kLoads = static_cast<int>(sizeof(Pack<E>) / 16);
+    constexpr int kLoads = static_cast<int>(sizeof(Packet<E>) / 16);
     uint4 words[kLoads];
     const uint4* from = reinterpret_cast<const uint4*>(base + column);
     for (int k = 0; k < kLoads; ++k) words[k] = from[k];
