@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -87,42 +86,42 @@ class AuditReport:
 
     def to_html(self, path: str | Path | None = None) -> str:
         """One self-contained HTML page, also written to `path` (atomically) when one is given."""
-        import json
-
-        import jinja2
-
+        from leakcore.audit import _page
         from leakcore.audit._plot import sandwich_svg
 
-        environment = jinja2.Environment(
-            loader=jinja2.PackageLoader("leakcore.audit", "."), autoescape=True, undefined=jinja2.StrictUndefined
+        tables = self.tables()
+        figure = _page.Figure(
+            svg=sandwich_svg(self.curve, self.points),
+            alt=_findings.figure_alt(self.points),
+            caption=_findings.figure_caption(self.config, self.points),
         )
-        html = environment.get_template("report.html").render(
+        return _page.render(
+            path,
             title=_findings.title(self.config, self.claimed),
             passed=self.passed,
             verdict=_findings.verdict(self.points),
             findings=self.findings(),
-            figure_svg=sandwich_svg(self.curve, self.points),
-            figure_alt=_findings.figure_alt(self.points),
-            figure_caption=_findings.figure_caption(self.config, self.points),
-            tables=self.tables(),
+            sections=(
+                _page.Section("Reconstruction: attack below bound", (tables["reconstruction"],), figure),
+                _page.Section("The accountant", (tables["accounting"],)),
+                _page.Section("Labels from one aggregated gradient", (tables["labels"], tables["label_epsilon"])),
+            ),
             assumptions=_findings.assumptions(self.config),
-            version=__version__,
-            elapsed=f"{self.seconds:.0f} s",
-            config=json.dumps(self.config.to_dict(), indent=2, ensure_ascii=False),
-            environment=json.dumps(self.environment, indent=2, ensure_ascii=False),
+            seconds=self.seconds,
+            config=self.config.to_dict(),
+            environment=self.environment,
         )
-        if path is not None:
-            write_atomically(Path(path), html)
-        return html
 
     def to_text(self, width: int = 110) -> str:
         """Tables and findings for a terminal, readable without colour."""
 
-        def wrap(text: str, lead: str) -> str:
-            return textwrap.fill(text, width, initial_indent=lead, subsequent_indent=" " * len(lead))
+        from leakcore.audit import _page
 
-        head = f"leakcore {__version__}: {_findings.title(self.config, self.claimed)}"
-        tables = "\n\n".join(table.to_text(width) for table in self.tables().values())
-        found = "\n".join(wrap(text, f"{i:>2}. ") for i, text in enumerate(self.findings(), 1))
-        word = "Consistent with its claim." if self.passed else "CLAIM CONTRADICTED."
-        return "\n\n".join([wrap(head, ""), tables, found, wrap(f"{word} {_findings.verdict(self.points)}", "")])
+        return _page.text(
+            title=_findings.title(self.config, self.claimed),
+            passed=self.passed,
+            verdict=_findings.verdict(self.points),
+            findings=self.findings(),
+            tables=self.tables().values(),
+            width=width,
+        )
