@@ -16,6 +16,8 @@ enum class Purpose : uint32_t {
   audit = 7,         // repeated releases of one gradient; sample index = release, step = batch
   mixture_one = 8,   // as mixture, where T = 1: sample i takes draw i % 4 of sample index i / 4, so that none is wasted
   mixture_one_pick = 9,  // as mixture_pick, likewise
+  laplace = 10,          // noise of the Laplace mechanism: entry i takes draws 2i and 2i + 1 of sample index 0
+  features = 11,         // features that an attacker makes
 };
 
 constexpr uint32_t kStepBits = 24;

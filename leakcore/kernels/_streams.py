@@ -30,6 +30,10 @@ class Purpose(enum.IntEnum):
     """As `MIXTURE`, where T = 1: sample i takes draw i % 4 of sample index i // 4, so that none is wasted."""
     MIXTURE_ONE_PICK = 9
     """As `MIXTURE_PICK`, likewise."""
+    LAPLACE = 10
+    """Noise of the Laplace mechanism: entry i takes draws 2i and 2i + 1 of sample index 0."""
+    FEATURES = 11
+    """Features that an attacker makes (`attacks.labels.malicious_input`)."""
 
 
 def stream_word(purpose: Purpose | str, step: int) -> int:
