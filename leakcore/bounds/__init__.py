@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from leakcore._lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore.bounds import laplace as laplace
     from leakcore.bounds._calibrate import CalibratedNoise as CalibratedNoise
     from leakcore.bounds._calibrate import calibrate_noise as calibrate_noise
     from leakcore.bounds._discrete_prior import DiscretePriorBound as DiscretePriorBound
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from leakcore.bounds._epsilon import EpsilonLowerBound as EpsilonLowerBound
     from leakcore.bounds._epsilon import epsilon_lower_bound as epsilon_lower_bound
     from leakcore.bounds._epsilon import epsilon_opt as epsilon_opt
+    from leakcore.bounds._epsilon_membership import MembershipEpsilon as MembershipEpsilon
+    from leakcore.bounds._epsilon_membership import epsilon_from_membership as epsilon_from_membership
     from leakcore.bounds._epsilon_one_run import OneRunEpsilon as OneRunEpsilon
     from leakcore.bounds._epsilon_one_run import epsilon_lower_bound_one_run as epsilon_lower_bound_one_run
     from leakcore.bounds._epsilon_scores import EpsilonFromScores as EpsilonFromScores
@@ -41,12 +44,17 @@ if TYPE_CHECKING:
     from leakcore.bounds._reconstruction_beside import orthogonal_success as orthogonal_success
     from leakcore.bounds._reconstruction_beside import reconstruction_rdp as reconstruction_rdp
     from leakcore.bounds._reconstruction_input import ReconstructionBound as ReconstructionBound
+    from leakcore.bounds._ridge import RidgeEpsilon as RidgeEpsilon
+    from leakcore.bounds._ridge import ridge_output_perturbation as ridge_output_perturbation
 
 _NAMES = {
+    "laplace": ".laplace",
     "epsilon_lower_bound": "._epsilon",
     "epsilon_opt": "._epsilon",
     "EpsilonLowerBound": "._epsilon",
     "EpsilonCeiling": "._epsilon",
+    "MembershipEpsilon": "._epsilon_membership",
+    "epsilon_from_membership": "._epsilon_membership",
     "OneRunEpsilon": "._epsilon_one_run",
     "epsilon_lower_bound_one_run": "._epsilon_one_run",
     "EpsilonFromScores": "._epsilon_scores",
@@ -77,6 +85,8 @@ _NAMES = {
     "mse_lower_bound": "._other_bounds",
     "reconstruction_dkw": "._dkw",
     "ReconstructionBound": "._reconstruction_input",
+    "RidgeEpsilon": "._ridge",
+    "ridge_output_perturbation": "._ridge",
     "MembershipBound": "._reconstruction_beside",
     "OrthogonalSuccess": "._reconstruction_beside",
 }
