@@ -5,15 +5,29 @@ from typing import TYPE_CHECKING
 from leakcore._lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore.leakage._families import FAMILIES as FAMILIES
+    from leakcore.leakage._families import MLP as MLP
+    from leakcore.leakage._families import Family as Family
+    from leakcore.leakage._families import Logistic as Logistic
+    from leakcore.leakage._families import RandomForest as RandomForest
     from leakcore.leakage._sensitivity import Sensitivity as Sensitivity
     from leakcore.leakage._sensitivity import sensitivity as sensitivity
     from leakcore.leakage._subspace import SubspaceDistance as SubspaceDistance
     from leakcore.leakage._subspace import subspace_distance as subspace_distance
+    from leakcore.leakage._v_information import VInformation as VInformation
+    from leakcore.leakage._v_information import v_information as v_information
 
 _NAMES = {
+    "FAMILIES": "._families",
+    "Family": "._families",
+    "Logistic": "._families",
+    "MLP": "._families",
+    "RandomForest": "._families",
     "Sensitivity": "._sensitivity",
     "sensitivity": "._sensitivity",
     "SubspaceDistance": "._subspace",
     "subspace_distance": "._subspace",
+    "VInformation": "._v_information",
+    "v_information": "._v_information",
 }
 __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

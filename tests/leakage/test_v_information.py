@@ -1,0 +1,185 @@
+"""Latent V-information: nothing where there is nothing, log 2 where the label shows, its null, one's own families."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from leakcore import leakage
+
+FAST = {"logistic": "logistic", "random-forest": leakage.RandomForest(20), "mlp": leakage.MLP(16, steps=60)}
+
+
+def _independent(seed, n=120, d=60):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, d)), rng.permutation(np.arange(n) % 2)
+
+
+@pytest.mark.parametrize("family", sorted(FAST))
+def test_of_an_independent_label_is_zero_within_its_interval(family):
+    # 6 data sets at 99.9%: a miss has p ≤ 0.006 by the union bound, were the gains independent.
+    for seed in range(6):
+        x, y = _independent(seed)
+        found = leakage.v_information(x, y, family=FAST[family], permutations=0, confidence=0.999, seed=seed)
+        low, high = found.interval
+        assert low <= 0 <= high
+        assert found.raw < 0.05  # the family's own probabilities overfit: negative, or nothing
+
+
+@pytest.mark.parametrize("family", sorted(FAST))
+def test_of_a_deterministic_label_approaches_log_two(family):
+    x, y = _independent(0, n=200)
+    x[:, :20] += 8 * y[:, None]
+    found = leakage.v_information(x, y, family=FAST[family], permutations=2)
+    assert 0.95 * math.log(2) < found.value < math.log(2)
+    assert found.largest == pytest.approx(math.log(2))
+    assert found.above_null > 0.9 * math.log(2)
+    assert (found.null < 0.1).all()
+
+
+def test_the_value_is_that_of_a_gaussian_pair():
+    # g = ±m + N(0, 1): the best predictor is logistic, its information is known by quadrature.
+    m, n = 1.0, 4000
+    rng = np.random.default_rng(5)
+    y = rng.permutation(np.arange(n) % 2)
+    x = (2 * y - 1)[:, None] * m + rng.normal(size=(n, 1))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    truth = math.log(2) - float((weights * np.log1p(np.exp(-2 * m * (nodes + m)))).sum()) / math.sqrt(2 * math.pi)
+    found = leakage.v_information(x, y, permutations=0, confidence=0.999)
+    assert found.interval[0] < truth < found.interval[1]
+    assert found.value == pytest.approx(found.raw, abs=0.01)
+
+
+def test_a_strictly_larger_family_reads_what_the_smaller_cannot():
+    class Squares(leakage.Logistic):
+        rotation_invariant = False
+
+        def _wide(self, g):
+            return np.concatenate([g, g**2], axis=1)
+
+        def fit(self, g, y):
+            return super().fit(self._wide(g), y)
+
+        def log_prob(self, g):
+            return super().log_prob(self._wide(g))
+
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(400, 1))
+    y = (np.abs(x[:, 0]) > np.median(np.abs(x))).astype(int)
+    line = leakage.v_information(x, y, permutations=0)
+    curve = leakage.v_information(x, y, family=Squares(100.0), permutations=0)
+    assert curve.interval[0] > line.interval[1]
+    assert curve.family == "Squares"
+
+
+def test_a_family_of_ones_own_and_the_priors():
+    class Prior:
+        def fit(self, gradients, labels):
+            self.p = np.bincount(labels) / len(labels)
+
+        def log_prob(self, gradients):
+            return np.tile(np.log(self.p), (len(gradients), 1))
+
+    x, y = np.zeros((90, 3)), np.r_[np.zeros(60, int), np.ones(30, int)]
+    unequal = leakage.v_information(x, y, family=Prior(), prior="uniform", balance=False, permutations=3)
+    gain = math.log(2) - (-(2 / 3) * math.log(2 / 3) - (1 / 3) * math.log(1 / 3))
+    assert unequal.value == pytest.approx(gain, abs=0.01)  # not the gradient's: the null shows it
+    assert unequal.above_null == pytest.approx(0, abs=1e-3)
+    stated = leakage.v_information(x, y, family=Prior(), prior="empirical", balance=False, permutations=0)
+    assert stated.value == pytest.approx(0, abs=1e-9)
+    assert stated.prior == pytest.approx((2 / 3, 1 / 3))
+    balanced = leakage.v_information(x, y, family=Prior(), permutations=1)
+    assert balanced.set_sizes == (30, 30)
+    assert np.isnan(leakage.v_information(x, y, family=Prior(), permutations=0).null_mean)
+
+
+def test_the_null_keeps_set_sizes_and_strata():
+    # The label is the stratum's parity noise: within strata nothing is left, across strata everything.
+    rng = np.random.default_rng(0)
+    strata = np.repeat([0, 1], 100)
+    y = np.where(rng.random(200) < 0.9, strata, 1 - strata)
+    x = strata[:, None] + 0.1 * rng.normal(size=(200, 4))
+    loose = leakage.v_information(x, y, permutations=3)
+    matched = leakage.v_information(x, y, strata=strata, folds=2, permutations=3)
+    assert loose.value > 0.2 > abs(loose.null).max()
+    assert matched.value == pytest.approx(0, abs=0.1)
+    assert len(set(matched.set_sizes)) == 1
+
+
+def test_groups_stay_together():
+    # Each unit gives five almost equal rows with a random label: rows of one unit in two folds would tell the label.
+    rng = np.random.default_rng(1)
+    y = rng.permutation(np.arange(60) % 2)
+    x = np.repeat(rng.normal(size=(60, 40)), 5, axis=0) + 1e-3 * rng.normal(size=(300, 40))
+    forest = leakage.RandomForest(30)
+    groups = np.repeat(np.arange(60), 5)
+    together = leakage.v_information(x, np.repeat(y, 5), family=forest, groups=groups, permutations=0)
+    apart = leakage.v_information(x, np.repeat(y, 5), family=forest, permutations=0)
+    assert together.value < 0.05 < 0.3 < apart.value
+    assert together.units == 60
+    with pytest.raises(ValueError, match=r"groups\[\d+\]: its rows have different labels"):
+        leakage.v_information(x, np.arange(300) % 2, groups=groups)
+
+
+def test_layers_by_name_are_measured_on_the_same_rows_and_permutations():
+    x, y = _independent(3)
+    seen = []
+    found = leakage.v_information(
+        {"a": x, "b": x.reshape(120, 6, 10), "c": x + 5.0 * y[:, None]},
+        y,
+        permutations=2,
+        progress=lambda *at: seen.append(at),
+    )
+    assert found.layers == ("a", "b", "c")
+    assert found.value[0] == found.value[1] < found.value[2]
+    assert found.null.shape == (2, 3)
+    assert found.null[:, 0].tolist() == found.null[:, 1].tolist()
+    assert found.gains.shape == (120, 3)
+    assert seen[-1] == (9, 9)
+    again = leakage.v_information(x, y, permutations=2)
+    assert again.value == found.value[0]
+    assert json.loads(found.to_json())["layers"] == ["a", "b", "c"]
+
+
+def test_rotation_changes_nothing_for_a_family_that_says_so():
+    # More columns than rows, so that coordinates in the span are used; constant columns carry nothing.
+    rng = np.random.default_rng(8)
+    x, y = _independent(8, n=80, d=200)
+    x[:, 0] = 2 * y + 0.3 * rng.normal(size=80)
+    plain = leakage.v_information(x, y, permutations=0)
+    wide = leakage.v_information(np.concatenate([x, np.ones((80, 5))], axis=1), y, permutations=0)
+    assert wide.value == pytest.approx(plain.value, abs=1e-6)
+    assert leakage.v_information(np.ones((80, 5)), y, permutations=0).value == 0
+
+
+def test_bad_input_is_named():
+    x, y = _independent(0, n=40)
+    with pytest.raises(ValueError, match="family='svm'"):
+        leakage.v_information(x, y, family="svm")
+    with pytest.raises(TypeError, match="family=int: must be one of"):
+        leakage.v_information(x, y, family=3)
+    with pytest.raises(ValueError, match=r"labels.shape=\(39,\)"):
+        leakage.v_information(x, y[:39])
+    with pytest.raises(ValueError, match=r"labels: hold \[1\]"):
+        leakage.v_information(x, np.ones(40, int))
+    with pytest.raises(TypeError, match=r"labels.dtype=float64"):
+        leakage.v_information(x, y * 1.0)
+    with pytest.raises(ValueError, match="folds=30: needs at least 60"):
+        leakage.v_information(x, y, folds=30)
+    with pytest.raises(ValueError, match=r"gradients\['b'\]: has shape"):
+        leakage.v_information({"a": x, "b": x[:3]}, y)
+    with pytest.raises(ValueError, match="no stratum holds every class"):
+        leakage.v_information(x, y, strata=y)
+    with pytest.raises(ValueError, match=r"log_prob returned shape \(\d+, 1\)"):
+        leakage.v_information(x, y, family=_Bad())
+    with pytest.raises(ValueError, match="must be finite"):
+        leakage.v_information(x * np.nan, y)
+
+
+class _Bad:
+    def fit(self, gradients, labels):
+        pass
+
+    def log_prob(self, gradients):
+        return np.zeros((len(gradients), 1))
