@@ -23,6 +23,7 @@ _NAMES = {
     "kernels": ".kernels",
     "leakage": ".leakage",
     "models": ".models",
+    "record": ".dpsgd",
     "clip_and_noise": ".kernels",
     "clip_scores": ".kernels",
     "mixture_log_ratio": ".kernels",

@@ -1,0 +1,251 @@
+"""Record an Opacus training run as the adversary sees it, reduced to scores of candidates on the fly."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+from torch.nn.modules.loss import _Loss
+
+from leakcore import _validate as check
+from leakcore.dpsgd._candidate_gradients import CandidateGradients, Criterion
+from leakcore.dpsgd._trace import Trace
+
+_MEMORY = 1 << 28
+_AUTOSAVE = 100
+
+
+def record(
+    optimizer: Any,
+    *,
+    candidates: Any,
+    members: Any = None,
+    model: nn.Module | None = None,
+    criterion: Criterion | None = None,
+    sample_rate: float | None = None,
+    out: str | Path | None = None,
+    memory: int = _MEMORY,
+) -> Recorder:
+    """Watch an Opacus run: `with leakcore.record(optimizer, candidates=(x, y)) as trace:` around the training loop.
+
+    At every step, after Opacus has clipped, summed and noised and before it moves the parameters, the gradients of the
+    candidates at the present parameters are computed, clipped, and multiplied with what the step releases; only these
+    products are kept (see `Trace`). The run itself is not changed: no random number is drawn, no gradient touched.
+
+    Args:
+        optimizer: what `PrivacyEngine.make_private` returned (flat or ghost clipping), or `FusedDPOptimizer`.
+        candidates: (inputs, targets), n rows in the form the model takes them: training rows and others that were not
+            trained on. Equal inputs are refused.
+        members: (n,) bool, which of them are training rows. None: those that turn up in a batch (so a row that sampling
+            never picks counts as no member). Where inputs are transformed on the way into the model rows cannot be
+            recognised, and `members` is needed; the scores of pairs are then those of noise alone.
+        model: None: the module called in the loop that holds the optimizer's parameters.
+        criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss called in the loop;
+            a loop that calls a function (`functional.cross_entropy`) must name it here.
+        sample_rate: q of the Poisson sampling. None: as in Opacus's accounting hook, where one is attached.
+        out: npz file for the trace, written at the end, also after an exception, and every 100 steps.
+        memory: bytes for candidates' gradients at a time; more candidates than fit are computed in parts, each step
+            anew.
+
+    Returns a context manager; `as trace` gives the `Recorder`, whose `.trace()` is the `Trace`, and which
+    `leakcore.audit.from_trace` takes as it is. Dropout is off in the candidates' gradients (the adversary does not know
+    the mask). Cost: one forward and backward pass over the candidates per step.
+
+    Raises TypeError or ValueError that names the argument, at the latest in the first step.
+    """
+    return Recorder(optimizer, candidates, members, model, criterion, sample_rate, out, memory)
+
+
+class Recorder:
+    """The context manager of `record`."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        candidates: Any,
+        members: Any,
+        model: nn.Module | None,
+        criterion: Criterion | None,
+        sample_rate: float | None,
+        out: str | Path | None,
+        memory: int,
+    ) -> None:
+        for name in ("step_hook", "noise_multiplier", "max_grad_norm", "params"):
+            if not hasattr(optimizer, name):
+                raise TypeError(
+                    f"optimizer is a {type(optimizer).__name__} without {name}: must be Opacus's DPOptimizer"
+                )
+        if isinstance(optimizer.max_grad_norm, (list, tuple)):
+            raise TypeError("optimizer clips each parameter by itself: record knows flat clipping only")
+        self._optimizer = optimizer
+        self._x, self._y = _read_candidates(candidates)
+        n = len(self._x)
+        self._given = None if members is None else _read_members(members, n)
+        self._model, self._criterion = model, criterion
+        self._rate = None if sample_rate is None else check.probability(sample_rate=sample_rate)
+        if self._rate is None:
+            self._rate = _rate_of_hook(optimizer.step_hook)
+        self._out = None if out is None else Path(out)
+        self._memory = check.integer(1, memory=memory)
+        self._batch: list[torch.Tensor] = []
+        self._schedule: list[tuple[float, float, int]] = []
+        self._seen = np.zeros(n, dtype=np.int64)
+        self._clipped = np.zeros(n)
+        self._sums = [np.zeros(n), np.zeros(n), np.zeros((n, n)), np.zeros((n, n))]
+        self._rows: dict[bytes, int] | None = None
+        self._handles: list[Any] = []
+        self._outer_hook: Any = None
+        self._busy = False
+
+    def __enter__(self) -> Recorder:
+        if self._handles:
+            raise ValueError("record: this recorder is in use already")
+        self._outer_hook = self._optimizer.step_hook
+        self._optimizer.attach_step_hook(self._step)
+        self._handles = [
+            torch_module.register_module_forward_pre_hook(self._before_forward),
+            torch_module.register_module_forward_hook(self._after_forward),
+        ]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._optimizer.attach_step_hook(self._outer_hook)
+        if self._out is not None and self._schedule:
+            self.trace().save(self._out)
+
+    @property
+    def steps(self) -> int:
+        """Steps recorded so far."""
+        return len(self._schedule)
+
+    def trace(self) -> Trace:
+        """What was recorded so far. Raises ValueError before the first step."""
+        if not self._schedule:
+            raise ValueError("record: no step was recorded: did optimizer.step() run inside the with block?")
+        sigma, norm, rows = (np.array(column) for column in zip(*self._schedule, strict=True))
+        known = self._rate is not None and self._rate > 0 and (sigma > 0).all()
+        membership_sum, membership_likelihood, pair_sum, pair_likelihood = (a.copy() for a in self._sums)
+        if not known:
+            membership_likelihood[:], pair_likelihood[:] = np.nan, np.nan
+        size = self._optimizer.expected_batch_size
+        return Trace(
+            noise_multiplier=sigma.astype(np.float64), max_grad_norm=norm.astype(np.float64),
+            batch_rows=rows.astype(np.int64), sample_rate=self._rate,
+            expected_batch_size=None if size is None else float(size),
+            members=self._seen > 0 if self._given is None else self._given.copy(),
+            members_given=self._given is not None, times_seen=self._seen.copy(),
+            clipped_share=self._clipped / len(sigma), membership_sum=membership_sum,
+            membership_likelihood=membership_likelihood, pair_sum=pair_sum, pair_likelihood=pair_likelihood,
+        )  # fmt: skip
+
+    def _before_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if self._busy or not torch.is_grad_enabled() or not inputs or not isinstance(inputs[0], torch.Tensor):
+            return
+        if self._model is None:
+            wanted = {id(p) for p in self._optimizer.params}
+            if wanted <= {id(p) for p in module.parameters()}:
+                self._model = module
+        if module is self._model and module.training:
+            self._batch.append(inputs[0].detach())
+
+    def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if self._criterion is None and isinstance(module, _Loss) and not self._busy:
+            self._criterion = module
+
+    def _step(self, optimizer: Any) -> None:
+        if self._outer_hook is not None:
+            self._outer_hook(optimizer)
+        self._busy = True
+        try:
+            with torch.no_grad():
+                self._score(optimizer)
+        finally:
+            self._busy = False
+        self._batch = []
+        if self._out is not None and len(self._schedule) % _AUTOSAVE == 0:
+            self.trace().save(self._out)
+
+    def _score(self, optimizer: Any) -> None:
+        gradients = CandidateGradients(optimizer, self._model, self._criterion, self._x, self._y, self._memory)
+        sigma, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
+        inside = self._recognise()
+        unit = 1.0
+        if optimizer.loss_reduction == "mean":
+            unit = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
+        release = torch.cat([p.grad.flatten() for p in optimizer.params]) * unit
+        noise = release - torch.cat([p.summed_grad.flatten() for p in optimizer.params])
+        noise_dots, norms, crossed = gradients.products(noise, inside, norm)
+        together = noise_dots + crossed.sum(axis=0)
+        alone = noise_dots + crossed
+        self._sums[0] += together / norm**2
+        self._sums[2] += noise_dots / norm**2
+        self._sums[2][inside] += crossed / norm**2
+        if sigma > 0 and self._rate:
+            width = 2 * (sigma * norm) ** 2
+            base = _log_ratio(noise_dots, norms, width, self._rate)
+            self._sums[1] += _log_ratio(together, norms, width, self._rate)
+            self._sums[3] += base
+            self._sums[3][inside] += _log_ratio(alone, norms, width, self._rate) - base
+        self._clipped += norms >= norm * (1 - 1e-6)
+        self._seen[inside] += 1
+        self._schedule.append((sigma, norm, sum(len(b) for b in self._batch)))
+
+    def _recognise(self) -> np.ndarray:
+        """Indices of the candidates that the step's batch holds."""
+        if self._rows is None and self._batch:
+            rows = _row_bytes(self._x.to(self._batch[0].dtype))
+            self._rows = {row: i for i, row in enumerate(rows)}
+            if len(self._rows) < len(rows):
+                twin = next(i for i, row in enumerate(rows) if self._rows[row] != i)
+                raise ValueError(f"candidates: rows {twin} and {self._rows[rows[twin]]} have equal inputs")
+        found = [self._rows.get(row) for batch in self._batch for row in _row_bytes(batch)] if self._rows else []
+        return np.array(sorted({i for i in found if i is not None}), dtype=np.int64)
+
+
+def _log_ratio(dots: np.ndarray, norms: np.ndarray, width: float, rate: float) -> np.ndarray:
+    """log(1 − q + q·exp((2s − n²)/(2σ²C²))), Hayes et al. (2023), Appendix G."""
+    with np.errstate(divide="ignore"):
+        out: np.ndarray = np.logaddexp(np.log1p(-rate), np.log(rate) + (2 * dots - norms**2) / width)
+    return out
+
+
+def _rate_of_hook(hook: Any) -> float | None:
+    """The sampling rate that Opacus's accounting hook closes over."""
+    if not inspect.isfunction(hook):
+        return None
+    rate = inspect.getclosurevars(hook).nonlocals.get("sample_rate")
+    return float(rate) if isinstance(rate, (int, float)) and 0 <= rate <= 1 else None
+
+
+def _row_bytes(rows: torch.Tensor) -> list[bytes]:
+    flat = rows.detach().cpu().contiguous().reshape(len(rows), -1)
+    return [row.tobytes() for row in flat.view(torch.uint8).numpy()] if flat.numel() else [b""] * len(rows)
+
+
+def _read_candidates(candidates: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    if not isinstance(candidates, (tuple, list)) or len(candidates) != 2:
+        raise TypeError(f"candidates is a {type(candidates).__name__}: must be a pair (inputs, targets)")
+    x, y = (torch.as_tensor(c).detach() for c in candidates)
+    if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or len(x) == 0:
+        raise ValueError(
+            f"candidates: {tuple(x.shape)} inputs and {tuple(y.shape)} targets: must be one or more rows, equally many"
+        )
+    return x, y
+
+
+def _read_members(members: Any, count: int) -> np.ndarray:
+    flags = np.asarray(members.cpu() if isinstance(members, torch.Tensor) else members)
+    if flags.shape != (count,) or flags.dtype != np.bool_:
+        raise ValueError(f"members has shape {flags.shape} and type {flags.dtype}: must be ({count},) bool")
+    return flags

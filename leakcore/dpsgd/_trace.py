@@ -1,0 +1,132 @@
+"""What a recorded training run left for the adversary: its schedule, and the scores of the candidates."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leakcore import __version__
+from leakcore._store import write_atomically
+
+SCHEMA = "leakcore.trace/1"
+_ARRAYS = {
+    "noise_multiplier": 1,
+    "max_grad_norm": 1,
+    "batch_rows": 1,
+    "members": 1,
+    "times_seen": 1,
+    "clipped_share": 1,
+    "membership_sum": 1,
+    "membership_likelihood": 1,
+    "pair_sum": 2,
+    "pair_likelihood": 2,
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Trace:
+    """One DP-SGD run of `steps` steps as the white-box adversary of Hayes, Mahloujifar and Balle (2023), section 3,
+    sees it, reduced to scores of n candidates while it ran: no gradient and no model state is kept.
+
+    noise_multiplier, max_grad_norm, batch_rows: (steps,) σ_t, C_t and rows of the batch, as the optimizer had them.
+    sample_rate: q, None where neither the caller nor the accountant's hook said. expected_batch_size: as given.
+    members: (n,) bool, candidates in the training data; members_given: as the caller said, else those seen in a batch.
+    times_seen: (n,) int, batches that the candidate was in; all zero where inputs could not be recognised.
+    clipped_share: (n,) share of steps in which the candidate's gradient was longer than C.
+    membership_sum: (n,) Σ_t ⟨c_tj, ḡ_t⟩/C_t²; membership_likelihood: Σ_t log(1 − q + q·exp((2⟨c_tj, ḡ_t⟩ − ‖c_tj‖²)/
+        (2σ_t²C_t²))), NaN without q or noise; c_tj is candidate j's clipped gradient at θ_t, ḡ_t the release (a sum)
+        less the clipped gradients of every row that is no candidate.
+    pair_sum, pair_likelihood: (n, n) the same with ḡ_t less every row but i, for the attacker who knows all rows but
+        candidate i: entry (i, j) is the score of candidate j when i is the one to be found.
+    """
+
+    noise_multiplier: np.ndarray
+    max_grad_norm: np.ndarray
+    batch_rows: np.ndarray
+    sample_rate: float | None
+    expected_batch_size: float | None
+    members: np.ndarray
+    members_given: bool
+    times_seen: np.ndarray
+    clipped_share: np.ndarray
+    membership_sum: np.ndarray
+    membership_likelihood: np.ndarray
+    pair_sum: np.ndarray
+    pair_likelihood: np.ndarray
+    version: str = __version__
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps recorded."""
+        return len(self.noise_multiplier)
+
+    @property
+    def candidates(self) -> int:
+        """n."""
+        return len(self.members)
+
+    def save(self, path: str | Path) -> None:
+        """Write an npz file (plain arrays and one JSON text; nothing is pickled), atomically."""
+        facts = {
+            "schema": SCHEMA,
+            "version": self.version,
+            "sample_rate": self.sample_rate,
+            "expected_batch_size": self.expected_batch_size,
+            "members_given": self.members_given,
+        }
+        buffer = io.BytesIO()
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        np.savez_compressed(buffer, allow_pickle=False, facts=np.array(json.dumps(facts)), **arrays)
+        write_atomically(Path(path), buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Read what `save` wrote. ValueError says what is wrong with any other file; nothing is unpickled."""
+        where = str(path)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                missing = sorted({"facts", *_ARRAYS} - set(file.files))
+                if missing:
+                    raise ValueError(f"{where}: is no trace of leakcore: {', '.join(missing)} missing")
+                facts = json.loads(str(file["facts"]))
+                arrays: dict[str, Any] = {name: file[name] for name in _ARRAYS}
+        except FileNotFoundError:
+            raise
+        except ValueError as error:
+            if "missing" in str(error):
+                raise
+            raise ValueError(f"{where}: cannot be read as a trace of leakcore ({error})") from error
+        except Exception as error:  # zipfile, zlib and NumPy each have their own for a damaged file
+            raise ValueError(f"{where}: cannot be read as a trace of leakcore ({error})") from error
+        if not isinstance(facts, dict) or facts.get("schema") != SCHEMA:
+            found = facts.get("schema") if isinstance(facts, dict) else facts
+            raise ValueError(f"{where}: schema {found!r}: must be {SCHEMA!r}")
+        _check_shapes(where, arrays)
+        return cls(
+            **arrays,
+            sample_rate=_number(where, "sample_rate", facts.get("sample_rate")),
+            expected_batch_size=_number(where, "expected_batch_size", facts.get("expected_batch_size")),
+            members_given=bool(facts.get("members_given")),
+            version=str(facts.get("version")),
+        )
+
+
+def _number(where: str, name: str, value: Any) -> float | None:
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return None if value is None else float(value)
+    raise ValueError(f"{where}: {name}={value!r}: must be a number or null")
+
+
+def _check_shapes(where: str, arrays: dict[str, Any]) -> None:
+    steps, n = arrays["noise_multiplier"].shape[:1], arrays["members"].shape[:1]
+    for name, dimensions in _ARRAYS.items():
+        values = arrays[name]
+        per_step = name in ("noise_multiplier", "max_grad_norm", "batch_rows")
+        wanted = steps if per_step else n * dimensions
+        if values.ndim != dimensions or values.shape != wanted or values.dtype.kind not in "biuf":
+            raise ValueError(f"{where}: {name} has shape {values.shape} and type {values.dtype}: damaged")
