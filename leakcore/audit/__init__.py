@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from leakcore.audit._doctor import diagnose as diagnose
     from leakcore.audit._report import AuditReport as AuditReport
     from leakcore.audit._run import run as run
+    from leakcore.audit._run_report import RunReport as RunReport
 
 __getattr__, __dir__, __all__ = _attach(
     __name__,
     {
         "AuditConfig": "._config",
         "AuditReport": "._report",
+        "RunReport": "._run_report",
         "diagnose": "._doctor",
         "progress_bars": "leakcore._progress",
         "run": "._run",

@@ -6,11 +6,9 @@ import dataclasses
 import json
 import textwrap
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakcore import __version__
-from leakcore._store import write_atomically
 
 if TYPE_CHECKING:
     from leakcore.audit._tables import Table
@@ -37,7 +35,6 @@ class Section:
 
 
 def render(
-    path: str | Path | None,
     *,
     title: str,
     passed: bool,
@@ -46,15 +43,15 @@ def render(
     sections: Sequence[Section],
     assumptions: Sequence[str],
     seconds: float,
-    config: dict[str, Any],
+    settings: dict[str, Any],
     environment: dict[str, Any],
 ) -> str:
-    """One self-contained HTML page, also written to `path` (atomically) when one is given."""
+    """One self-contained HTML page."""
     import jinja2
 
     loader = jinja2.PackageLoader("leakcore.audit", ".")
-    template = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    html = template.get_template("report.html").render(
+    pages = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    html: str = pages.get_template("report.html").render(
         title=title,
         passed=passed,
         word=_WORD[passed],
@@ -64,11 +61,9 @@ def render(
         assumptions=assumptions,
         version=__version__,
         elapsed=f"{seconds:.0f} s",
-        config=json.dumps(config, indent=2, ensure_ascii=False),
+        config=json.dumps(settings, indent=2, ensure_ascii=False),
         environment=json.dumps(environment, indent=2, ensure_ascii=False),
     )
-    if path is not None:
-        write_atomically(Path(path), html)
     return html
 
 

@@ -13,7 +13,7 @@ from leakcore._store import PartialResults
 from leakcore.audit import _labels, _reconstruction
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._doctor import environment
-from leakcore.audit._report import AuditReport
+from leakcore.audit._run_report import RunReport
 
 
 def run(
@@ -21,7 +21,7 @@ def run(
     *,
     folder: str | Path | None = None,
     progress: Progress | None = None,
-) -> AuditReport:
+) -> RunReport:
     """Audit one DP-SGD configuration: accountants, bounds, attacks, label study.
 
     Args:
@@ -31,7 +31,8 @@ def run(
             them. None: write nothing.
         progress: called as progress(task, done, total); `progress_bars()` makes one for a terminal.
 
-    Returns an `AuditReport`; `.passed` is False when an attack proved more leakage than the configuration claims.
+    Returns a `RunReport` (an `AuditReport`); `.passed` is False when an attack proved more leakage than the
+    configuration claims.
 
     Deterministic: the same configuration gives the same numbers on one machine, interrupted or not, on any number of
     threads. Raises ValueError or TypeError that names the field before any work is done.
@@ -48,7 +49,7 @@ def run(
     pieces = PartialResults(None if target is None else target / "partial", config.digest())
     points, curve = _reconstruction.study(config, pieces, report_progress)
     labels = _labels.study(config, points, report_progress)
-    report = AuditReport(
+    report = RunReport(
         config=config,
         points=points,
         curve=curve,

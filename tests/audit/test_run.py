@@ -17,11 +17,11 @@ SMALL: dict[str, Any] = {"runs": 64, "sweep": (4.0,), "num_rows": 200, "steps": 
 
 
 @pytest.fixture(scope="module")
-def report() -> audit.AuditReport:
+def report() -> audit.RunReport:
     return audit.run(audit.AuditConfig(**SMALL))
 
 
-def test_every_number_carries_kind_confidence_and_adjacency(report: audit.AuditReport) -> None:
+def test_every_number_carries_kind_confidence_and_adjacency(report: audit.RunReport) -> None:
     def results(value: Any) -> Any:
         if isinstance(value, dict):
             if "kind" in value:
@@ -44,7 +44,7 @@ def test_every_number_carries_kind_confidence_and_adjacency(report: audit.AuditR
         assert result["confidence"] is None or 0 < result["confidence"] < 1
 
 
-def test_attack_reference_and_bounds_are_in_order(report: audit.AuditReport) -> None:
+def test_attack_reference_and_bounds_are_in_order(report: audit.RunReport) -> None:
     for p in report.points:
         assert p.attack.interval is not None
         assert p.reference is not None
@@ -60,7 +60,7 @@ def test_attack_reference_and_bounds_are_in_order(report: audit.AuditReport) -> 
     assert report.claimed.epsilon.value == pytest.approx(10.0, abs=1e-6)
 
 
-def test_labels_without_noise_are_all_right_and_bounds_in_order(report: audit.AuditReport) -> None:
+def test_labels_without_noise_are_all_right_and_bounds_in_order(report: audit.RunReport) -> None:
     clean, *noisy = report.labels.outcomes
     assert clean.noise_multiplier == 0
     assert clean.recovered.value == 1.0
@@ -72,7 +72,7 @@ def test_labels_without_noise_are_all_right_and_bounds_in_order(report: audit.Au
         assert 0 < lower[0] <= lower[1] <= lower[2] <= float(o.replacement.value)
 
 
-def test_the_same_configuration_gives_the_same_report(report: audit.AuditReport, tmp_path: Path) -> None:
+def test_the_same_configuration_gives_the_same_report(report: audit.RunReport, tmp_path: Path) -> None:
     again = audit.run(audit.AuditConfig(**SMALL), folder=tmp_path)
     one, two = report.to_dict(), again.to_dict()
     for d in (one, two):
@@ -84,7 +84,7 @@ def test_the_same_configuration_gives_the_same_report(report: audit.AuditReport,
 
 
 def test_an_interrupted_audit_goes_on_and_gives_the_same_report(
-    report: audit.AuditReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    report: audit.RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_reconstruction, "_PIECE", 32)
 
@@ -129,7 +129,7 @@ class _Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_self_contained_and_well_formed(report: audit.AuditReport, tmp_path: Path) -> None:
+def test_the_page_is_self_contained_and_well_formed(report: audit.RunReport, tmp_path: Path) -> None:
     report.to_html(tmp_path / "report.html")
     page = _Page()
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -141,7 +141,7 @@ def test_the_page_is_self_contained_and_well_formed(report: audit.AuditReport, t
         assert words in html
 
 
-def test_the_caption_says_what_the_intervals_say(report: audit.AuditReport) -> None:
+def test_the_caption_says_what_the_intervals_say(report: audit.RunReport) -> None:
     import dataclasses
 
     p = report.claimed
@@ -156,20 +156,20 @@ def test_the_caption_says_what_the_intervals_say(report: audit.AuditReport) -> N
     assert "contradicted" in caption((bound + 0.1, bound + 0.2), bound + 0.05)
 
 
-def test_every_finding_opens_with_what_it_is_about(report: audit.AuditReport) -> None:
+def test_every_finding_opens_with_what_it_is_about(report: audit.RunReport) -> None:
     for text in report.findings():
         lead, colon, body = text.partition(": ")
         assert colon
         assert len(lead) < 70 < len(body)
 
 
-def test_the_terminal_text_fits_its_width(report: audit.AuditReport) -> None:
+def test_the_terminal_text_fits_its_width(report: audit.RunReport) -> None:
     lines = report.to_text(width=110).splitlines()
     assert max(map(len, lines)) <= 110
     assert any("Consistent with its claim." in line for line in lines)
 
 
-def test_the_gate_fails_when_an_attack_beats_its_bound(report: audit.AuditReport) -> None:
+def test_the_gate_fails_when_an_attack_beats_its_bound(report: audit.RunReport) -> None:
     import dataclasses
 
     point = report.claimed
@@ -192,7 +192,7 @@ def test_a_mechanism_without_enough_noise_is_caught() -> None:
     assert _findings.contradictions([point])
 
 
-def test_audited_epsilon_is_zero_at_chance_and_never_above_its_ceiling(report: audit.AuditReport) -> None:
+def test_audited_epsilon_is_zero_at_chance_and_never_above_its_ceiling(report: audit.RunReport) -> None:
     for p in report.points:
         assert 0 <= float(p.epsilon_audited.value) <= math.log(p.prior_size)
     game = report.points[0].attack

@@ -1,0 +1,83 @@
+"""The report on a configuration: bounds, attacks and labels over noise levels."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from leakcore._results import jsonable
+from leakcore.audit import _findings, _page, _tables
+from leakcore.audit._config import AuditConfig
+from leakcore.audit._labels import LabelStudy
+from leakcore.audit._reconstruction import BoundCurve, ReconstructionPoint
+from leakcore.audit._report import AuditReport
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class RunReport(AuditReport):
+    """What `audit.run` found.
+
+    points: one entry per noise level, the claimed one marked. curve: the bounds between them. labels: the label study.
+    """
+
+    schema: ClassVar[str] = "leakcore.audit/1"
+
+    config: AuditConfig
+    points: list[ReconstructionPoint]
+    curve: BoundCurve
+    labels: LabelStudy
+
+    @property
+    def claimed(self) -> ReconstructionPoint:
+        """The configuration that the audit is about."""
+        return next(p for p in self.points if p.claimed)
+
+    @property
+    def title(self) -> str:
+        return _findings.title(self.config, self.claimed)
+
+    @property
+    def contradictions(self) -> list[str]:
+        return _findings.contradictions(self.points)
+
+    def verdict(self) -> str:
+        return _findings.verdict(self.points)
+
+    def findings(self) -> list[str]:
+        return _findings.sentences(self.config, self.points, self.labels)
+
+    def assumptions(self) -> list[str]:
+        return _findings.assumptions(self.config)
+
+    def tables(self) -> dict[str, _tables.Table]:
+        return {
+            "reconstruction": _tables.reconstruction_table(self.points, self.config.prior_size),
+            "accounting": _tables.accounting_table(self.points, self.config.delta),
+            "labels": _tables.labels_table(self.labels),
+            "label_epsilon": _tables.label_epsilon_table(self.labels),
+        }
+
+    def sections(self) -> tuple[_page.Section, ...]:
+        from leakcore.audit._plot import sandwich_svg
+
+        tables = self.tables()
+        figure = _page.Figure(
+            svg=sandwich_svg(self.curve, self.points),
+            alt=_findings.figure_alt(self.points),
+            caption=_findings.figure_caption(self.config, self.points),
+        )
+        return (
+            _page.Section("Reconstruction: attack below bound", (tables["reconstruction"],), figure),
+            _page.Section("The accountant", (tables["accounting"],)),
+            _page.Section("Labels from one aggregated gradient", (tables["labels"], tables["label_epsilon"])),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        return self.config.to_dict()
+
+    def content(self) -> dict[str, Any]:
+        return {
+            "reconstruction": jsonable(self.points),
+            "curve": jsonable(self.curve),
+            "labels": jsonable(self.labels),
+        }
