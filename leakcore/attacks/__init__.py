@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from leakcore._lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore.attacks import attributes as attributes
     from leakcore.attacks import labels as labels
     from leakcore.attacks import poisoning as poisoning
     from leakcore.attacks._game_result import ReconstructionGame as ReconstructionGame
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from leakcore.attacks._similarity import pixels_within as pixels_within
 
 _NAMES = {
+    "attributes": ".attributes",
     "labels": ".labels",
     "poisoning": ".poisoning",
     "GradientReconstruction": "._gradient",

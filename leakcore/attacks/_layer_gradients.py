@@ -1,0 +1,147 @@
+"""Gradients of any torch model, layer by layer: of single samples, or averaged over groups of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore import _validate as check
+
+if TYPE_CHECKING:
+    import torch
+
+_BYTES = 2**28
+"""Gradients held in the model's precision at once, beside the result."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Batch:
+    """A model with what it is evaluated on, checked."""
+
+    model: torch.nn.Module
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+
+def batch_of(model: Any, inputs: Any, targets: Any) -> Batch:
+    """inputs (n, ...) floating, in the model's dtype and on its device, targets (n, ...); else an error."""
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
+    anchor = next((p for p in model.parameters() if p.requires_grad), None)
+    if anchor is None:
+        raise ValueError("model: has no parameters that require grad, hence no gradient")
+    x, y = torch.as_tensor(inputs).detach(), torch.as_tensor(targets).detach()
+    if x.ndim < 2 or len(x) == 0 or not x.is_floating_point():
+        raise ValueError(
+            f"inputs.shape={tuple(x.shape)}, dtype={x.dtype}: must be (samples, ...), floating, at least one"
+        )
+    if y.ndim == 0 or len(y) != len(x):
+        raise ValueError(f"targets.shape={tuple(y.shape)}: must hold one target for each of {len(x)} inputs")
+    if x.dtype != anchor.dtype or x.device != anchor.device:
+        raise ValueError(f"inputs: {x.dtype} on {x.device}, the model has {anchor.dtype} on {anchor.device}")
+    for name, module in model.named_modules():
+        mixes = isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+        if module.training and (mixes or isinstance(module, torch.nn.modules.dropout._DropoutNd)):
+            what = "mixes samples" if mixes else "is random"
+            raise ValueError(f"model: layer {name} ({type(module).__name__}) {what}: call model.eval()")
+    return Batch(model, x, y.to(anchor.device))
+
+
+def parameters_by_layer(model: torch.nn.Module) -> dict[str, dict[str, torch.Tensor]]:
+    """{layer: {parameter's full name: tensor}}: submodules with parameters of their own that require grad, in order."""
+    seen: set[int] = set()
+    layers: dict[str, dict[str, torch.Tensor]] = {}
+    for name, module in model.named_modules():
+        own = {
+            f"{name}.{key}" if name else key: p.detach()
+            for key, p in module.named_parameters(recurse=False)
+            if p.requires_grad and id(p) not in seen
+        }
+        seen.update(id(p) for p in module.parameters(recurse=False))
+        if own:
+            layers[name or type(module).__name__] = own
+    return layers
+
+
+def layer_gradients(
+    model: torch.nn.Module,
+    loss: Callable[[Any, Any], Any] | None,
+    inputs: Any,
+    targets: Any,
+    *,
+    batches: Any = None,
+    layers: Sequence[str] | None = None,
+    weights_only: bool = False,
+) -> dict[str, np.ndarray]:
+    """{layer: (rows, parameters of the layer) float32}: what each sample, or each batch, releases of each layer.
+
+    model: any module that `torch.func` can differentiate, in eval mode where it has batch norm or dropout. A layer is a
+        submodule with parameters of its own; its weight and bias are flattened and put side by side.
+    loss: loss(outputs, targets) of a batch of one, a scalar; None: cross-entropy.
+    inputs: (n, ...) in the model's dtype and on its device. targets: (n, ...).
+    batches: (batches, size) integers, rows of `inputs`: the gradients are means over each; None: one row per sample.
+    layers: only these of them. weights_only: the layer's first parameter alone, in its own shape (rows, out, ...).
+
+    Deterministic on a machine and torch build. Raises ValueError or TypeError that names the argument.
+    """
+    import torch
+
+    data = batch_of(model, inputs, targets)
+    groups = parameters_by_layer(model)
+    for name in layers or ():
+        check.one_of(*groups, layers=name)
+    wanted = {name: group for name, group in groups.items() if layers is None or name in layers}
+    index = np.arange(len(data.inputs))[:, None] if batches is None else _batches(batches, len(data.inputs))
+    gradient = per_sample(model, loss, [key for group in wanted.values() for key in group])
+    size = sum(p.numel() for group in wanted.values() for p in group.values()) * data.inputs.element_size()
+    step = max(1, _BYTES // (size * index.shape[1]))
+    out: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
+    for start in range(0, len(index), step):
+        rows = torch.from_numpy(index[start : start + step])
+        found = gradient(data.inputs[rows.reshape(-1)], data.targets[rows.reshape(-1)])
+        for name, group in wanted.items():
+            keys = list(group)[:1] if weights_only else list(group)
+            parts = [found[k].unflatten(0, tuple(rows.shape)).mean(1) for k in keys]
+            joined = parts[0] if weights_only else torch.cat([p.flatten(1) for p in parts], 1)
+            out[name].append(joined.float().cpu().numpy())
+    return {name: np.concatenate(parts) for name, parts in out.items()}
+
+
+def per_sample(
+    model: torch.nn.Module, loss: Callable[[Any, Any], Any] | None, names: Sequence[str]
+) -> Callable[[torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor]]:
+    """(inputs, targets) → {parameter: (samples, ...)} gradients of single samples with respect to these parameters."""
+    import torch
+
+    criterion = loss or torch.nn.functional.cross_entropy
+    everything = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    own = {name: everything[name].detach() for name in names}
+    fixed = {key: p.detach() for key, p in everything.items() if key not in own}
+
+    def value(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return criterion(torch.func.functional_call(model, {**fixed, **parameters}, (x[None],)), y[None])
+
+    mapped = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))
+
+    def gradient(x: torch.Tensor, y: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        with warnings.catch_warnings():  # torch's own batching rules use a deprecated part of torch
+            warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
+            found: Mapping[str, torch.Tensor] = mapped(own, x, y)
+        return found
+
+    return gradient
+
+
+def _batches(batches: Any, rows: int) -> np.ndarray:
+    index = np.asarray(batches)
+    if index.dtype.kind not in "iu" or index.ndim != 2 or 0 in index.shape:
+        raise ValueError(f"batches.shape={index.shape}, dtype={index.dtype}: must be (batches, size) integers")
+    if index.min() < 0 or index.max() >= rows:
+        raise ValueError(f"batches span [{index.min()}, {index.max()}]: must lie in [0, {rows - 1}]")
+    return index.astype(np.int64)

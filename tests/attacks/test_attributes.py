@@ -1,0 +1,105 @@
+"""Attribute inference: gradients by layer, matched and disjoint batches, an attribute that shows and one hidden."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from leakcore.attacks import attributes
+
+
+def _net(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def test_layer_gradients_are_those_of_autograd():
+    model = _net()
+    x, y = torch.rand(5, 1, 6, 6), torch.tensor([0, 1, 2, 1, 0])
+    found = attributes.layer_gradients(model, None, x, y)
+    batches = np.array([[0, 3], [4, 1]])
+    meant = attributes.layer_gradients(model, None, x, y, batches=batches, layers=["3"])
+    shaped = attributes.layer_gradients(model, None, x, y, weights_only=True)
+    assert list(found) == ["0", "3", "5"]
+    assert list(meant) == ["3"]
+    assert shaped["0"].shape == (5, 2, 1, 3, 3)
+    for i in range(5):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]).backward()
+        for name in found:
+            own = torch.cat([p.grad.flatten() for p in model[int(name)].parameters()])
+            np.testing.assert_allclose(found[name][i], own.numpy(), rtol=1e-5, atol=1e-7)
+            np.testing.assert_allclose(shaped[name][i], model[int(name)].weight.grad.numpy(), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(meant["3"], found["3"][batches].mean(axis=1), rtol=1e-5, atol=1e-7)
+
+
+def test_matched_batches_are_disjoint_and_alike_in_number_size_and_targets():
+    rng = np.random.default_rng(0)
+    task = rng.integers(0, 4, 500)
+    has = rng.random(500) < 0.2 + 0.15 * task  # the attribute goes with the task, which must not help
+    found = attributes.matched_batches(has, task, size=3, seed=1)
+    assert len(np.unique(found.rows)) == found.rows.size
+    assert found.attribute.mean() == 0.5
+    assert (has[found.rows] == found.attribute[:, None]).all()
+    assert (task[found.rows] == found.targets[:, None]).all()
+    for target in range(4):
+        sides = found.attribute[found.targets == target]
+        assert sides.mean() == 0.5
+    few = attributes.matched_batches(has, task, size=3, limit=7, seed=1)
+    assert few.rows.shape == (14, 3)
+    assert few.rows.tolist() == attributes.matched_batches(has, task, size=3, limit=7, seed=1).rows.tolist()
+
+
+def _sets(shift, seed=3, snapshots=2, limit=60):
+    """An attribute that brightens the picture by `shift`, half of the rows for the attacker."""
+    rng = np.random.default_rng(seed)
+    has = rng.random(800) < 0.5
+    x = torch.from_numpy(rng.random((800, 1, 6, 6)) + shift * has[:, None, None, None]).float()
+    y = torch.from_numpy(rng.integers(0, 3, 800))
+    models = [_net(i) for i in range(snapshots)]
+    halves = []
+    for part in (slice(0, 400), slice(400, 800)):
+        batches = attributes.matched_batches(has[part], y[part].numpy(), size=2, limit=limit, seed=seed)
+        halves.append(attributes.gradient_sets(models, None, x[part], y[part], batches))
+    return halves
+
+
+def test_an_attribute_that_shows_is_inferred_and_another_is_not():
+    known, observed = _sets(1.0)
+    assert known.gradients["0"].shape == (240, 20)
+    assert known.joined().shape[1] == 20 + 165 + 18
+    found = attributes.infer(known, observed, trees=40)
+    assert found.chance == 0.5
+    assert found.interval[0] > 0.8
+    assert found.auc > 0.9
+    assert found.batches == 120
+    assert found.value == pytest.approx((found.named == found.attribute).mean())
+    # 120 fair coins: outside the 99.9% interval with p ≤ 0.001.
+    blind = attributes.infer(*_sets(0.0), trees=40, confidence=0.999)
+    assert blind.interval[0] < 0.5 < blind.interval[1]
+
+
+def test_one_layer_alone():
+    known, observed = _sets(1.0, snapshots=1)
+    last = attributes.infer(known, observed, layers=["5"], trees=20)
+    assert "5" in last.method
+    assert 0 <= last.value <= 1
+
+
+def test_bad_input_is_named():
+    model, x, y = _net(), torch.rand(4, 1, 6, 6), torch.tensor([0, 1, 2, 1])
+    with pytest.raises(ValueError, match=r"batches span \[0, 9\]"):
+        attributes.layer_gradients(model, None, x, y, batches=np.array([[0, 9]]))
+    with pytest.raises(ValueError, match="layers='7'"):
+        attributes.layer_gradients(model, None, x, y, layers=["7"])
+    with pytest.raises(ValueError, match=r"layer 1 \(BatchNorm1d\) mixes samples"):
+        attributes.layer_gradients(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), None, torch.rand(2, 4), y[:2])
+    with pytest.raises(ValueError, match="attribute: no target has 3 rows on both sides"):
+        attributes.matched_batches([0, 1, 0, 1], None, size=3, seed=0)
+    with pytest.raises(ValueError, match="must be"):
+        attributes.matched_batches([0, 2, 0, 1], None, seed=0)
+    with pytest.raises(ValueError, match="snapshots: must hold"):
+        attributes.gradient_sets([], None, x, y, attributes.matched_batches([0, 1, 0, 1], None, seed=0))
+    known, observed = _sets(1.0, snapshots=1, limit=5)
+    with pytest.raises(ValueError, match="'9' is not in both sets"):
+        attributes.infer(known, observed, layers=["9"])
