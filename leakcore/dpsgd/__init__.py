@@ -6,6 +6,7 @@ from leakcore._lazy import attach as _attach
 
 if TYPE_CHECKING:
     from leakcore.dpsgd._ensemble import Ensemble as Ensemble
+    from leakcore.dpsgd._fault import Fault as Fault
     from leakcore.dpsgd._fused_optimizer import FusedDPOptimizer as FusedDPOptimizer
     from leakcore.dpsgd._recorder import Recorder as Recorder
     from leakcore.dpsgd._recorder import record as record
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "Ensemble": "._ensemble",
     "EnsembleRun": "._run",
+    "Fault": "._fault",
     "FusedDPOptimizer": "._fused_optimizer",
     "Recorder": "._recorder",
     "Running": "._scoring",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Iterator, Mapping
 
@@ -10,7 +11,9 @@ import numpy as np
 import torch
 
 from leakcore.dpsgd._activations import ACTIVATIONS
-from leakcore.dpsgd._gather import Gather, block_rows
+from leakcore.dpsgd._fault import Fault
+from leakcore.dpsgd._gather import Gather, block_rows, fixed_rows
+from leakcore.dpsgd._initial import Initialisation
 from leakcore.dpsgd._parameters import Layout
 from leakcore.dpsgd._rows import Pass, Rows
 from leakcore.dpsgd._scoring import Running, Scorer
@@ -40,11 +43,17 @@ class Plan:
     learning_rate: float
     steps: int
     sample_rate: float
+    batch_size: int | None
     expected_batch_size: float
     clip_slack: float
-    fixed_initialisation: bool
+    initialisation: Initialisation
+    fault: Fault
     dtype: str
     streams: Streams
+
+    @property
+    def full_batch(self) -> bool:
+        return self.sample_rate == 1 and self.batch_size is None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +63,7 @@ class BlockInput:
     first_run: int
     extra: Rows | None = None
     candidates: Rows | None = None
+    probes: Rows | None = None
     initial: np.ndarray | None = None
     noise: np.ndarray | None = None
     batches: np.ndarray | None = None
@@ -83,16 +93,24 @@ class BlockOutput:
     scores: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     thetas: np.ndarray | None = None
     observed: np.ndarray | None = None
+    probe_logits: np.ndarray | None = None
+
+
+ARRAYS = ("parameters", "dots", "norms", "cosine", "clipped", "thetas", "observed", "probe_logits")
+"""Fields of `BlockOutput` that hold an array."""
 
 
 class Trainer:
-    """Buffers of one thread. `common` are row chunks that all runs and threads share."""
+    """Buffers of one thread. `common` are row chunks that all runs and threads share, `probes` likewise."""
 
-    def __init__(self, plan: Plan, common: list[Rows], watch: Watch, *, extra: int, candidates: int) -> None:
+    def __init__(
+        self, plan: Plan, common: list[Rows], watch: Watch, *, extra: int, candidates: int, probes: list[Rows]
+    ) -> None:  # fmt: skip
         self._plan = plan
         self._common = common
         self._watch = watch
         self._layout = Layout(plan.layers)
+        self._clip_to = math.inf if plan.fault.clip == "batch" else plan.max_grad_norm
         self._dtype: torch.dtype = getattr(torch, plan.dtype)
         self._device = watch.device
         self._extra = self._new_pass(extra) if extra else None
@@ -100,7 +118,9 @@ class Trainer:
         self._candidates = self._new_pass(candidates) if candidates else None
         self._num_common = sum(chunk.count for chunk in common)
         self._num_rows = self._num_common + extra
-        self._gathers = [_gather(chunk, plan.sample_rate) for chunk in common]
+        self._probes = probes
+        self._gathers = [_gather(chunk, plan, self._num_rows) for chunk in common]
+        self._shuffled = Shuffled(plan.streams, self._num_rows, plan.batch_size) if plan.batch_size else None
         shapes = {c.count if g is None else g.rows for c, g in zip(common, self._gathers, strict=True)}
         self._passes = {rows: self._new_pass(rows) for rows in shapes}
 
@@ -108,7 +128,7 @@ class Trainer:
         plan = self._plan
         activation = ACTIVATIONS[plan.activation]
         return Pass(
-            SLOTS, rows, plan.layers, activation, plan.max_grad_norm, plan.clip_slack, self._dtype, self._device
+            SLOTS, rows, plan.layers, activation, self._clip_to, plan.clip_slack, self._dtype, self._device
         )  # fmt: skip
 
     def train(self, given: BlockInput, stop: threading.Event) -> BlockOutput:
@@ -133,21 +153,19 @@ class Trainer:
             for w, g in zip(weights, released, strict=True):
                 w.add_(g, alpha=-plan.learning_rate / plan.expected_batch_size)
         out.parameters = _here(layout.read(weights))
+        out.probe_logits = self._probed(given, weights)
         out.scores = {name: scores.scores() for name, scores in running.items()}
         if out.cosine is not None:
             out.cosine /= max(plan.steps, 1)
         return out
 
     def _initial(self, given: BlockInput) -> np.ndarray:
-        plan, layout = self._plan, self._layout
-        if given.initial is not None:
-            return given.initial
-        if plan.fixed_initialisation:
-            draws = np.repeat(plan.streams.initial(1, layout.size, first_run=0), SLOTS, axis=0)
-        else:
-            draws = plan.streams.initial(SLOTS, layout.size, first_run=given.first_run)
-        scaled: np.ndarray = (2 * draws - 1) * layout.bounds()
-        return scaled.astype(plan.dtype)
+        plan, layout, first = self._plan, self._layout, given.first_run
+        how = plan.initialisation
+        base = given.initial
+        if base is None:
+            base = how.base(plan.streams, layout, SLOTS, first_run=first)
+        return how.around(plan.streams, layout, base, first_run=first).astype(plan.dtype)
 
     def _gradients(
         self, given: BlockInput, weights: Matrices, step: int, known: Matrices, private: Matrices
@@ -169,12 +187,35 @@ class Trainer:
         else:
             for p in private:
                 p.zero_()
-        if plan.noise_multiplier > 0:
+        if plan.fault.clip == "batch":
+            self._clip_whole(known, private)
+        scale = plan.noise_multiplier * plan.max_grad_norm * plan.fault.noise
+        if scale > 0:
             if given.noise is not None:
                 draws = np.ascontiguousarray(given.noise[:, step])
             else:
                 draws = plan.streams.noise(SLOTS, self._layout.size, step, first_run=given.first_run)
-            self._layout.add(self._there(draws), plan.noise_multiplier * plan.max_grad_norm, private)
+            self._layout.add(self._there(draws), scale, private, bias_scale=scale * plan.fault.bias_noise)
+
+    def _clip_whole(self, known: Matrices, private: Matrices) -> None:
+        """The fault `clip="batch"`: the mean over the expected batch is clipped to C, no sample by itself."""
+        squares = torch.stack([(k + p).square().sum((1, 2)) for k, p in zip(known, private, strict=True)]).sum(0)
+        limit = self._plan.max_grad_norm * self._plan.expected_batch_size
+        factors = (limit / squares.sqrt()).clamp_(max=1.0)[:, None, None]
+        for part in (*known, *private):
+            part.mul_(factors)
+
+    def _probed(self, given: BlockInput, weights: Matrices) -> np.ndarray | None:
+        """(slots, probes, outputs): logits of the final models, chunk by chunk."""
+        chunks = self._probes if given.probes is None else [given.probes]
+        if not chunks:
+            return None
+        found = []
+        for rows in chunks:
+            if rows.count not in self._passes:
+                self._passes[rows.count] = self._new_pass(rows.count)
+            found.append(_here(self._passes[rows.count].logits(rows, weights).transpose(1, 2)).copy())
+        return np.concatenate(found, axis=1)
 
     def _batch_rows(self, taken: np.ndarray | None) -> Iterator[tuple[Rows, torch.Tensor | None]]:
         """The common rows, or what `taken` (slots, rows) says of them, with their weights in the sum."""
@@ -199,7 +240,9 @@ class Trainer:
         plan = self._plan
         if given.batches is not None:
             return given.batches[:, step]
-        if plan.sample_rate == 1:
+        if self._shuffled is not None:
+            return self._shuffled.batch(step, given.first_run)
+        if plan.full_batch:
             return None
         return plan.streams.batch(SLOTS, self._num_rows, plan.sample_rate, step, first_run=given.first_run)
 
@@ -242,6 +285,29 @@ def _here(tensor: torch.Tensor) -> np.ndarray:
     return out
 
 
-def _gather(chunk: Rows, sample_rate: float) -> Gather | None:
-    rows = block_rows(chunk.count, sample_rate)
+class Shuffled:
+    """Batches of `size` rows: an order of all rows per run and epoch, cut; what is left over sits the epoch out."""
+
+    def __init__(self, streams: Streams, rows: int, size: int) -> None:
+        self._streams, self._rows, self._size = streams, rows, size
+        self._per_epoch = rows // size
+        self._order: np.ndarray | None = None
+        self._of = (-1, -1)
+
+    def batch(self, step: int, first_run: int) -> np.ndarray:
+        """(slots, rows) bool: which rows each run takes in this step."""
+        epoch, number = divmod(step, self._per_epoch)
+        if self._order is None or self._of != (epoch, first_run):
+            self._order = self._streams.order(SLOTS, self._rows, epoch, first_run=first_run)
+            self._of = (epoch, first_run)
+        taken = np.zeros((SLOTS, self._rows), bool)
+        np.put_along_axis(taken, self._order[:, number * self._size : (number + 1) * self._size], True, axis=1)
+        return taken
+
+
+def _gather(chunk: Rows, plan: Plan, num_rows: int) -> Gather | None:
+    if plan.batch_size is None:
+        rows = block_rows(chunk.count, plan.sample_rate)
+    else:
+        rows = fixed_rows(chunk.count, min(plan.batch_size, chunk.count), plan.batch_size / num_rows)
     return None if rows is None else Gather(chunk, SLOTS, rows)

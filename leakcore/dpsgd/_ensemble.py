@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from leakcore import _validate as check
 from leakcore import models
-from leakcore.dpsgd import _inputs, _request
+from leakcore.dpsgd import _initial, _inputs, _request
 from leakcore.dpsgd._block import Plan
+from leakcore.dpsgd._checkpoint import Checkpoint
+from leakcore.dpsgd._fault import Fault
+from leakcore.dpsgd._initial import Initialisation
 from leakcore.dpsgd._inputs import Samples
-from leakcore.dpsgd._request import Request
+from leakcore.dpsgd._request import Request, Source
 from leakcore.dpsgd._run import EnsembleRun
 from leakcore.dpsgd._scoring import Scorer
 from leakcore.dpsgd._streams import Streams
-from leakcore.dpsgd._workers import Collector, train, train_elsewhere
+from leakcore.dpsgd._workers import Collector, Piece, train, train_elsewhere
 
 
 class Ensemble:
@@ -40,11 +45,19 @@ class Ensemble:
         layers: (inputs, hidden..., outputs) as in `models.mlp`; two sizes give logistic regression.
         activation: one of `models.ACTIVATIONS`.
         noise_multiplier: σ ≥ 0. max_grad_norm: C > 0. learning_rate: η > 0. steps: T ≥ 0. sample_rate: q in (0, 1].
-        expected_batch_size: B; None: q·(common rows + extra rows). Give it where B must not depend on whether the
-            target is there: an attacker who knows B would otherwise learn that from the update's scale.
+        batch_size: shuffled minibatches of exactly that many rows instead: each epoch has a fresh order of all rows, a
+            function of (seed, run, epoch), cut into batches; rows mod batch_size rows sit an epoch out. None: Poisson
+            batches, or all rows when q = 1.
+        expected_batch_size: B; None: batch_size, or q·(common rows + extra rows). Give it where B must not depend on
+            whether the target is there: an attacker who knows B would otherwise learn that from the update's scale.
         initialisation: "per-run" (each run its own) or "fixed" (all runs those of run 0): uniform in ±1/√fan_in for
-            weights and biases, torch.nn.Linear's default.
+            weights and biases, torch.nn.Linear's default; "glorot" or "fixed-glorot": likewise, weights
+            N(0, 2/(fan_in + fan_out)), biases 0 (Glorot and Bengio 2010).
+        initialisation_scale: factor ≥ 0 on those values. initialisation_noise: s ≥ 0, adds s times a Glorot normal of
+            each run's own, to weights only, also to parameters given as `initial`. Jagielski, Ullman and Oprea 2020,
+            Table 2: "fixed-glorot", and "glorot" with scale 0.5, 1 and 2.
         clip_slack: added to the norm before dividing. 0 is the definition above; 1e-6 is what Opacus does.
+        fault: a `Fault` makes it a faulty implementation, for tests of audits; None is the mechanism.
         dtype: "float32" or "float64".
         seed: 64-bit; everything random is a pure function of (seed, run, step), see below.
 
@@ -67,9 +80,13 @@ class Ensemble:
         learning_rate: float,
         steps: int,
         sample_rate: float = 1.0,
+        batch_size: int | None = None,
         expected_batch_size: float | None = None,
         initialisation: str = "per-run",
+        initialisation_scale: float = 1.0,
+        initialisation_noise: float = 0.0,
         clip_slack: float = 0.0,
+        fault: Fault | None = None,
         dtype: str = "float32",
         seed: int,
     ) -> None:
@@ -91,7 +108,15 @@ class Ensemble:
         self.expected_batch_size = (
             None if expected_batch_size is None else check.positive(expected_batch_size=expected_batch_size)
         )
-        self.initialisation = check.one_of("per-run", "fixed", initialisation=initialisation)
+        self.batch_size = None if batch_size is None else check.integer(1, None, batch_size=batch_size)
+        if self.batch_size is not None and self.sample_rate != 1:
+            raise ValueError(f"batch_size={batch_size}, sample_rate={sample_rate}: give one of them")
+        self.initialisation = check.one_of(*_initial.NAMES, initialisation=initialisation)
+        self.initialisation_scale = check.non_negative(initialisation_scale=initialisation_scale)
+        self.initialisation_noise = check.non_negative(initialisation_noise=initialisation_noise)
+        if fault is not None and not isinstance(fault, Fault):
+            raise TypeError(f"fault={fault!r}: must be a dpsgd.Fault")
+        self.fault = fault
         self.clip_slack = check.non_negative(clip_slack=clip_slack)
         self.seed = check.seed(seed=seed)
 
@@ -102,7 +127,10 @@ class Ensemble:
 
     def settings(self) -> dict[str, Any]:
         """Every argument of the constructor, as plain values."""
-        return dict(vars(self))
+        out = dict(vars(self))
+        if self.fault is not None:
+            out["fault"] = dataclasses.asdict(self.fault)
+        return out
 
     def run(
         self,
@@ -122,6 +150,9 @@ class Ensemble:
         extra_index: Any = None,
         candidate_index: Any = None,
         scorers: Mapping[str, Scorer] | None = None,
+        probe_features: Any = None,
+        probe_labels: Any = None,
+        keep_parameters: bool = True,
         keep_steps: bool = True,
         record: bool = False,
         initial: Any = None,
@@ -130,6 +161,7 @@ class Ensemble:
         device: str = "cpu",
         num_threads: int | None = None,
         executor: Executor | None = None,
+        checkpoint: str | Path | None = None,
         progress: Callable[[int, int], object] | None = None,
     ) -> EnsembleRun:
         """Train runs first_run … first_run + runs − 1.
@@ -154,6 +186,9 @@ class Ensemble:
                 block's, whatever the number of runs.
             scorers: attacks carried along, by name: each step's scores go to them, and `scores` of the result holds
                 what they end with. keep_steps=False drops `dots` and `norms`, so that memory does not grow with steps.
+            probe_features, probe_labels: rows whose logits and losses under the *final* model are wanted, not trained
+                on: (n, inputs) and (n,) for all runs, or (runs, n, inputs) and (runs, n). Labels may be left out: then
+                `probe_losses` is None. keep_parameters=False drops the parameters themselves.
             record: keep θ_t and ḡ_t of every step (`thetas`, `observed`): 2·steps·parameters numbers per run.
             initial: ready-made initial parameters, (parameters,) or (runs, parameters), flat in the order of
                 `models.mlp(...).parameters()`.
@@ -166,6 +201,10 @@ class Ensemble:
                 aligned to 32 costs as much as the aligned range around it.
             executor: any `concurrent.futures.Executor`; ranges of runs go to its workers, each using `num_threads`
                 threads (None: one). The bits are the same for any number of workers on machines of one kind.
+            checkpoint: a folder where finished runs are kept, in files that are each written atomically and never
+                changed. The same call again, whether the last one was killed or wants more runs, reads them and trains
+                what is missing, with the same result to the bit; pieces of another mechanism, data set or version are
+                not touched. Nobody but the caller deletes it. Scorers must pickle to the same bytes every time.
             progress: called as progress(done, total) with numbers of runs, from the calling thread.
 
         While it works, torch's intra-op thread count is 1; it is restored afterwards. On KeyboardInterrupt the blocks
@@ -180,7 +219,10 @@ class Ensemble:
         candidates = _request.source(
             candidate_features, candidate_labels, candidate_index, name="candidate", **where
         )  # fmt: skip
+        probes = _request.probes(probe_features, probe_labels, runs=count, layers=self.layers, dtype=self.dtype)
         num_rows = common.rows + (0 if extra is None else extra.rows)
+        if self.batch_size is not None and self.batch_size > num_rows:
+            raise ValueError(f"batch_size={self.batch_size}: must be at most the {num_rows} rows of a training set")
         if num_rows == 0:
             raise ValueError("features: must hold at least one row, or extra_features must")
         if candidates is None and (candidate_cosines or scorers or not (subtract_known or record)):
@@ -196,6 +238,9 @@ class Ensemble:
             extra=extra,
             candidates=candidates,
             scorers=_request.scorers(scorers),
+            keep_parameters=bool(keep_parameters),
+            probes=probes if isinstance(probes, Samples) else None,
+            own_probes=probes if isinstance(probes, Source) else None,
             keep_steps=keep_steps,
             record=record,
             subtract_known=subtract_known,
@@ -204,23 +249,36 @@ class Ensemble:
             **self._ready(initial, noise, batches, count, num_rows),
         )
         plan = self._plan(num_rows)
-        if executor is None:
-            pieces = train(plan, request, num_threads or _usable_cores())
-        else:
-            pieces = train_elsewhere(plan, request, num_threads or 1, executor)
+        kept = None if checkpoint is None else Checkpoint(Path(checkpoint), plan, request)
         collected = Collector(request, plan)
-        with contextlib.closing(pieces) as arriving:
-            for low, high, piece in arriving:
-                collected.put(low, high, piece)
-                if progress is not None:
-                    progress(collected.done, count)
+        for low, high, piece in () if kept is None else kept.restore():
+            collected.put(low, high, piece)
+        if collected.done and progress is not None:
+            progress(collected.done, count)
+        for low, high in collected.missing():
+            with contextlib.closing(self._pieces(plan, request.part(low, high), num_threads, executor)) as arriving:
+                for begin, end, piece in arriving:
+                    kept_piece = collected.put(begin, end, piece)
+                    if kept is not None:
+                        kept.save(begin, end, kept_piece)
+                    if progress is not None:
+                        progress(collected.done, count)
+        arrays = collected.arrays()
         return EnsembleRun(
             layers=self.layers,
             activation=self.activation,
             max_grad_norm=self.max_grad_norm,
             first_run=first,
-            **collected.arrays(),
+            probe_losses=_request.losses(arrays.get("probe_logits"), probes if probe_labels is not None else None),
+            **arrays,
         )
+
+    def _pieces(
+        self, plan: Plan, request: Request, num_threads: int | None, executor: Executor | None
+    ) -> Generator[Piece, None, None]:  # fmt: skip
+        if executor is None:
+            return train(plan, request, num_threads or _usable_cores())
+        return train_elsewhere(plan, request, num_threads or 1, executor)
 
     def _samples(self, features: Any, labels: Any, name: str) -> Samples:
         return _inputs.samples(features, labels, name=name, layers=self.layers, dtype=self.dtype)
@@ -255,9 +313,11 @@ class Ensemble:
             learning_rate=self.learning_rate,
             steps=self.steps,
             sample_rate=self.sample_rate,
-            expected_batch_size=self.expected_batch_size or self.sample_rate * num_rows,
+            batch_size=self.batch_size,
+            expected_batch_size=self.expected_batch_size or self.batch_size or self.sample_rate * num_rows,
             clip_slack=self.clip_slack,
-            fixed_initialisation=self.initialisation == "fixed",
+            initialisation=Initialisation(self.initialisation, self.initialisation_scale, self.initialisation_noise),
+            fault=self.fault or Fault(),
             dtype=self.dtype,
             streams=Streams(self.seed, self.dtype),
         )

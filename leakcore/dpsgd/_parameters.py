@@ -24,17 +24,24 @@ class Layout:
         parts = [np.full((fan_in + 1) * fan_out, fan_in**-0.5) for fan_out, fan_in in self._shapes]
         return np.concatenate(parts)
 
+    def glorot(self) -> np.ndarray:
+        """(parameters,): √(2/(fan_in + fan_out)) for weights, 0 for biases (Glorot and Bengio 2010)."""
+        parts = []
+        for fan_out, fan_in in self._shapes:
+            parts += [np.full(fan_in * fan_out, (2 / (fan_in + fan_out)) ** 0.5), np.zeros(fan_out)]
+        return np.concatenate(parts)
+
     def write(self, flat: torch.Tensor, into: list[torch.Tensor]) -> None:
         """into = flat."""
         for (weight, bias), matrix in zip(self._views(flat), into, strict=True):
             matrix[:, :, :-1] = weight
             matrix[:, :, -1] = bias
 
-    def add(self, flat: torch.Tensor, scale: float, into: list[torch.Tensor]) -> None:
-        """into += scale·flat."""
+    def add(self, flat: torch.Tensor, scale: float, into: list[torch.Tensor], *, bias_scale: float) -> None:
+        """into += scale·flat, biases: bias_scale·flat."""
         for (weight, bias), matrix in zip(self._views(flat), into, strict=True):
             matrix[:, :, :-1].add_(weight, alpha=scale)
-            matrix[:, :, -1].add_(bias, alpha=scale)
+            matrix[:, :, -1].add_(bias, alpha=bias_scale)
 
     def read(self, matrices: list[torch.Tensor]) -> torch.Tensor:
         """(slots, parameters) in the flat order."""

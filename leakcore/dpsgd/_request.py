@@ -54,8 +54,11 @@ class Request:
     common: Samples
     extra: Source | None
     candidates: Source | None
+    probes: Samples | None
+    own_probes: Source | None
     scorers: Mapping[str, Scorer]
     keep_steps: bool
+    keep_parameters: bool
     record: bool
     subtract_known: bool
     cosines: bool
@@ -87,6 +90,7 @@ class Request:
             stop=high,
             extra=None if self.extra is None else self.extra.part(a, b),
             candidates=None if self.candidates is None else self.candidates.part(a, b),
+            own_probes=None if self.own_probes is None else self.own_probes.part(a, b),
             initial=cut(self.initial),
             noise=cut(self.noise),
             batches=cut(self.batches),
@@ -108,6 +112,7 @@ class Request:
             first_run=begin,
             extra=rows(self.extra),
             candidates=rows(self.candidates),
+            probes=rows(self.own_probes),
             initial=spread(self.initial),
             noise=spread(self.noise),
             batches=spread(self.batches),
@@ -147,6 +152,36 @@ def source(
     if given.rows == 0:
         raise ValueError(f"{name}_features.shape={given.features.shape}: must hold at least one row per run")
     return Source(given)
+
+
+def probes(features: Any, labels: Any, *, runs: int, layers: tuple[int, ...], dtype: str) -> Samples | Source | None:
+    """Rows to read the final models at: for all runs (n, inputs), or (runs, n, inputs). Without labels, zeros."""
+    if features is None:
+        if labels is not None:
+            raise ValueError("probe_labels: given without probe_features")
+        return None
+    shape = np.shape(features)
+    leading = (runs,) if len(shape) == 3 else ()
+    if labels is None:
+        labels = np.zeros(shape[:-1], np.int64)
+    given = _inputs.samples(features, labels, name="probe_", layers=layers, dtype=dtype, leading=leading)
+    if given.rows == 0:
+        raise ValueError(f"probe_features.shape={shape}: must hold at least one row")
+    return Source(given) if leading else given
+
+
+def losses(logits: np.ndarray | None, at: Samples | Source | None) -> np.ndarray | None:
+    """(runs, n) float64, log Σ_k e^{z_k} − z_y, or log(1 + e^z) − y·z for one logit; None without labels."""
+    if logits is None or at is None:
+        return None
+    labels = at.labels if isinstance(at, Samples) else at.samples.labels
+    z = logits.astype(np.float64)
+    if z.shape[-1] == 1:
+        return np.asarray(np.logaddexp(0, z[..., 0]) - labels * z[..., 0])
+    top = z.max(axis=-1, keepdims=True)
+    z -= top
+    of_label = np.take_along_axis(z, np.broadcast_to(labels, z.shape[:-1])[..., None], -1)[..., 0]
+    return np.asarray(np.log(np.exp(z).sum(axis=-1)) - of_label)
 
 
 def _row_numbers(index: Any, name: str, rows: int, runs: int) -> np.ndarray:

@@ -74,6 +74,11 @@ class Pass:
         self.norms = empty()
         self.factors = empty()
 
+    def logits(self, rows: Rows, weights: list[torch.Tensor]) -> torch.Tensor:
+        """(slots, outputs, rows), a buffer that the next call overwrites."""
+        self._forward(rows, weights)
+        return self._pre[-1]
+
     def run(self, rows: Rows, weights: list[torch.Tensor]) -> None:
         """Fill `deltas` (dℓ/dz of each layer, unclipped), `norms` (joint, of gradients), `factors` (min{1, C/norm})."""
         self._forward(rows, weights)

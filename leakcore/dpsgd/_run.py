@@ -20,7 +20,8 @@ class EnsembleRun:
     """Finished runs first_run, first_run + 1, ...; row i of every array is run first_run + i.
 
     layers, activation: the architecture. max_grad_norm: C.
-    parameters: (runs, parameters), flat in the order of `models.mlp(...).parameters()`.
+    parameters: (runs, parameters), flat in the order of `models.mlp(...).parameters()`; (runs, 0) where they were not
+        kept.
     dots: (runs, steps, candidates), ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩; None without candidates or with keep_steps=False.
     norms: (runs, steps, candidates), ‖clip_C(∇ℓ(θ_t, z_i))‖; exactly C where clipped.
     cosine: (runs,) float64, cosine between a candidate's gradient and the most similar other candidate's, mean over
@@ -28,6 +29,8 @@ class EnsembleRun:
     clipped: (runs,) int64, how many of the steps × candidates gradients clipping shortened to C; None without
         candidates.
     scores: each scorer's (runs, candidates) float64, by name.
+    probe_logits: (runs, probes, outputs), what the final models say of the probes; None without probes.
+    probe_losses: (runs, probes) float64, their loss; None without probe labels.
     thetas: (runs, steps, parameters), θ_t before step t. observed: likewise, ḡ_t. None unless recorded.
     """
 
@@ -43,6 +46,8 @@ class EnsembleRun:
     scores: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     thetas: np.ndarray | None = None
     observed: np.ndarray | None = None
+    probe_logits: np.ndarray | None = None
+    probe_losses: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.parameters)
@@ -52,6 +57,8 @@ class EnsembleRun:
         import torch
 
         run = check.integer(self.first_run, self.first_run + len(self) - 1, run=run)
+        if self.parameters.shape[1] == 0:
+            raise ValueError("keep_parameters=False: these runs' parameters were not kept")
         flat = torch.from_numpy(self.parameters[run - self.first_run].copy())
         module = models.mlp(self.layers, self.activation).to(flat.dtype)
         torch.nn.utils.vector_to_parameters(flat, module.parameters())

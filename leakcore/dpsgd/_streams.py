@@ -23,6 +23,24 @@ class Streams:
         )
         return out
 
+    def initial_normal(self, num_runs: int, size: int, *, first_run: int, step: int) -> np.ndarray:
+        """(runs, size) float64, standard normal; `step` tells its uses apart from each other and from `initial`."""
+        out: np.ndarray = kernels.standard_normal(
+            num_runs, size, seed=self.seed, purpose=kernels.Purpose.INIT, step=step, first_row=first_run
+        )
+        return out
+
+    def order(self, num_runs: int, rows: int, epoch: int, *, first_run: int) -> np.ndarray:
+        """(runs, rows) int64: each run's order of the rows in this epoch; no order is likelier than another by more
+        than a factor 1 + rows²/2³³."""
+        draws: np.ndarray = kernels.uniform(
+            num_runs, rows, seed=self.seed, purpose=kernels.Purpose.BATCH, step=epoch, first_row=first_run
+        )
+        # The draw's 32 bits above the row's number: all keys differ, so that any sorting algorithm gives one order.
+        keys = (draws * 2.0**32).astype(np.uint64) << np.uint64(32) | np.arange(rows, dtype=np.uint64)
+        keys.sort(axis=1)
+        return np.asarray(keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
     def batch(self, num_runs: int, rows: int, sample_rate: float, step: int, *, first_run: int) -> np.ndarray:
         """(runs, rows) bool: which rows each run samples in this step; q is met to 2⁻³³."""
         draws: np.ndarray = kernels.uniform(

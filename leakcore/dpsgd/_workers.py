@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
@@ -10,16 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from leakcore.dpsgd._block import SLOTS, BlockOutput, Plan, Trainer, Watch
+from leakcore.dpsgd._block import ARRAYS, SLOTS, BlockOutput, Plan, Trainer, Watch
+from leakcore.dpsgd._gather import CHUNK, block_rows, fixed_rows
 from leakcore.dpsgd._inputs import Samples
 from leakcore.dpsgd._request import Request, ranges
 from leakcore.dpsgd._rows import Rows
 
-CHUNK = 1024
-"""Most rows in one product. Longer data are summed chunk by chunk, in order, so that buffers stay near the cache."""
 TASK = 4 * SLOTS
 """Runs per task of an executor: seconds of work for the papers' settings, against milliseconds to send the data."""
-_ARRAYS = ("parameters", "dots", "norms", "cosine", "clipped", "thetas", "observed")
 
 Piece = tuple[int, int, BlockOutput]
 """Runs [low, high) and their arrays, one row per run."""
@@ -30,24 +29,38 @@ class Collector:
 
     def __init__(self, request: Request, plan: Plan) -> None:
         self._first, self._count = request.first, request.stop - request.first
+        self._keep_parameters = request.keep_parameters
         self._plan = plan
         self._found: dict[str, np.ndarray] = {}
         self._scores: dict[str, np.ndarray] = {}
-        self.done = 0
+        self._taken = np.zeros(self._count, bool)
 
-    def put(self, low: int, high: int, piece: BlockOutput) -> None:
-        """Take the arrays of runs [low, high)."""
+    def put(self, low: int, high: int, piece: BlockOutput) -> BlockOutput:
+        """Take the arrays of runs [low, high); returns what is kept of them."""
         bad = ~np.isfinite(piece.parameters).all(axis=1)
         if bad.any():
             raise FloatingPointError(
                 f"run {low + int(bad.argmax())}: gradients or parameters overflowed {self._plan.dtype}: "
                 f"learning_rate={self._plan.learning_rate} or the features are too large"
             )
-        for name in _ARRAYS:
+        if not self._keep_parameters:
+            piece = dataclasses.replace(piece, parameters=piece.parameters[:, :0])
+        for name in ARRAYS:
             self._place(self._found, name, getattr(piece, name), low, high)
         for name, scores in piece.scores.items():
             self._place(self._scores, name, scores, low, high)
-        self.done += high - low
+        self._taken[low - self._first : high - self._first] = True
+        return piece
+
+    @property
+    def done(self) -> int:
+        """Runs taken so far."""
+        return int(self._taken.sum())
+
+    def missing(self) -> list[tuple[int, int]]:
+        """Ranges of runs not taken yet, ascending."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], self._taken, [True]]))) + self._first
+        return [(int(low), int(high)) for low, high in edges.reshape(-1, 2)]
 
     def _place(self, into: dict[str, np.ndarray], name: str, array: np.ndarray | None, low: int, high: int) -> None:
         if array is not None:
@@ -64,7 +77,8 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
     """Each block as it finishes, trained by threads of this process; at most two blocks per thread are in memory."""
     outputs, dtype = plan.layers[-1], getattr(torch, plan.dtype)
     device = torch.device(request.device)
-    chunks = _chunks(request.common, outputs, dtype, device)
+    chunks = _chunks(request.common, outputs, dtype, device, whole=_gathered(plan, request))
+    probes = [] if request.probes is None else _chunks(request.probes, outputs, dtype, device)
     local = threading.local()
     halt = threading.Event()
 
@@ -76,7 +90,9 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
                 device,
             )  # fmt: skip
             extra = 0 if request.extra is None else request.extra.rows
-            local.trainer = Trainer(plan, chunks, watch, extra=extra, candidates=request.scored)
+            local.trainer = Trainer(
+                plan, chunks, watch, extra=extra, candidates=request.scored, probes=probes
+            )  # fmt: skip
         trainer: Trainer = local.trainer
         return trainer.train(request.block(begin, outputs, dtype), halt)
 
@@ -129,12 +145,22 @@ def _task(plan: Plan, request: Request, threads: int) -> BlockOutput:
 
 
 def _rows(block: BlockOutput, which: slice) -> BlockOutput:
-    arrays = {name: getattr(block, name) for name in _ARRAYS}
+    arrays = {name: getattr(block, name) for name in ARRAYS}
     kept: dict[str, Any] = {name: None if array is None else array[which] for name, array in arrays.items()}
     return BlockOutput(**kept, scores={name: scores[which] for name, scores in block.scores.items()})
 
 
-def _chunks(common: Samples, outputs: int, dtype: torch.dtype, device: torch.device) -> list[Rows]:
-    parts = -(-common.rows // CHUNK)
+def _gathered(plan: Plan, request: Request) -> bool:
+    """Whether batches are copied out of the common rows: they then need not be cut."""
+    rows = request.common.rows
+    if plan.batch_size is not None:
+        return fixed_rows(rows, min(plan.batch_size, rows), plan.batch_size / request.num_rows) is not None
+    return block_rows(rows, plan.sample_rate) is not None
+
+
+def _chunks(
+    common: Samples, outputs: int, dtype: torch.dtype, device: torch.device, *, whole: bool = False
+) -> list[Rows]:
+    parts = 1 if whole and common.rows else -(-common.rows // CHUNK)
     pieces: Sequence[np.ndarray] = np.array_split(np.arange(common.rows), parts) if parts else []
     return [Rows.of(common.features[p], common.labels[p], outputs, dtype, device) for p in pieces]

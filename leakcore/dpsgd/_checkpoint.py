@@ -1,0 +1,110 @@
+"""Finished runs on disk: one file per range of runs, each written atomically, none ever changed.
+
+A killed run loses the ranges under way and nothing else. Files lie in a folder of their own per identity (mechanism,
+data, versions), so that those of another mechanism are never read. NumPy's npz without pickling.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import pickle
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from leakcore import __version__
+from leakcore._store import write_atomically
+from leakcore.dpsgd._block import ARRAYS, SLOTS, BlockOutput, Plan
+from leakcore.dpsgd._inputs import Samples
+from leakcore.dpsgd._request import Request, Source
+
+_NAME = re.compile(r"runs-(\d+)-(\d+)\.npz")
+_SCORES = "scores/"
+
+
+class Checkpoint:
+    """The finished ranges of one request."""
+
+    def __init__(self, folder: Path, plan: Plan, request: Request) -> None:
+        self._folder = folder / _digest(plan, request)[:16]
+        self._first, self._stop = request.first, request.stop
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as why:
+            raise ValueError(f"checkpoint={str(folder)!r}: cannot be written ({why.strerror})") from None
+
+    def restore(self) -> Iterator[tuple[int, int, BlockOutput]]:
+        """Runs [low, high) of the request that are finished, in ascending order, none twice."""
+        at = self._first
+        for low, high, path in sorted((*self._range(path), path) for path in self._folder.glob("runs-*.npz")):
+            low, stop = max(low, at), min(high, self._stop)
+            if low < stop:
+                yield low, stop, _read(path, slice(low - self._range(path)[0], stop - self._range(path)[0]))
+                at = stop
+
+    def save(self, low: int, high: int, piece: BlockOutput) -> None:
+        """Keep runs [low, high)."""
+        arrays = {name: array for name in ARRAYS if (array := getattr(piece, name)) is not None}
+        arrays |= {_SCORES + name: scores for name, scores in piece.scores.items()}
+        file = io.BytesIO()
+        np.savez(file, allow_pickle=False, **arrays)
+        write_atomically(self._folder / f"runs-{low}-{high}.npz", file.getvalue())
+
+    @staticmethod
+    def _range(path: Path) -> tuple[int, int]:
+        found = _NAME.fullmatch(path.name)
+        if found is None:
+            raise ValueError(f"checkpoint: {str(path)!r} is no file of a checkpoint, remove it")
+        return int(found[1]), int(found[2])
+
+
+def _read(path: Path, which: slice) -> BlockOutput:
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name][which] for name in file.files}
+    scores = {name.removeprefix(_SCORES): arrays.pop(name) for name in list(arrays) if name.startswith(_SCORES)}
+    return BlockOutput(**arrays, scores=scores)
+
+
+def _digest(plan: Plan, request: Request) -> str:
+    """Of everything that a run's bits depend on. Where rows or numbers are given run by run, the range of runs too."""
+    found = hashlib.sha256()
+
+    def add(*values: object) -> None:
+        found.update(repr(values).encode())
+
+    def add_array(name: str, array: np.ndarray | None) -> None:
+        if array is None:
+            return
+        if array.ndim and array.strides[0] == 0 and len(array):
+            array = array[0]  # the same for all runs
+        elif name not in _SHARED:
+            add(request.first, request.stop)
+        add(name, array.shape, array.dtype.str)
+        found.update(np.ascontiguousarray(array).data)
+
+    def add_rows(name: str, rows: Samples | Source | None) -> None:
+        if isinstance(rows, Source):
+            add_array(f"{name} index", rows.index)
+            name, rows = ("pool" if rows.index is not None else name), rows.samples
+        if rows is not None:
+            add_array(f"{name} features", rows.features)
+            add_array(f"{name} labels", rows.labels)
+
+    add(__version__, np.__version__, torch.__version__, SLOTS, plan)
+    simple = {f.name: getattr(request, f.name) for f in dataclasses.fields(request)}
+    add(sorted((k, v) for k, v in simple.items() if isinstance(v, bool | str)))
+    for name in sorted(request.scorers):
+        add(name, pickle.dumps(request.scorers[name]))
+    for name in ("common", "probes", "extra", "candidates", "own_probes"):
+        add_rows(name, getattr(request, name))
+    for name in ("initial", "noise", "batches"):
+        add_array(name, getattr(request, name))
+    return found.hexdigest()
+
+
+_SHARED = {f"{name} {what}" for name in ("common", "probes", "pool") for what in ("features", "labels")}
