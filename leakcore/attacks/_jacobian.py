@@ -1,4 +1,4 @@
-"""dZ_r/dW of a torch module for every row of a batch and the parameters that an attacker sees."""
+"""dZ_rk/dW of a torch module for every row and logit of a batch and the parameters that an attacker sees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LogitJacobian:
-    """jacobian: (N, d); error: (N,) how far each row may be from the victim's; weights: (d,); logits: (N, 1).
+    """jacobian: (N, K, d); error: (N, K) how far each row may be from the victim's; weights: (d,); logits: (N, K).
 
     names, shapes: the parameters whose entries are joined along d. All arrays float64.
     """
@@ -61,9 +61,9 @@ class LogitJacobian:
 
 
 def logit_jacobian(model: torch.nn.Module, inputs: Any, parameters: str | Sequence[str] | None) -> LogitJacobian:
-    """By reverse mode, a row per sample, batch normalisation's coupling of the rows included.
+    """By reverse mode, a row per sample and logit, batch normalisation's coupling of the rows included.
 
-    Raises ValueError for unknown parameter names, a model with more than one logit per row, and as `last_linear`.
+    Raises ValueError for unknown parameter names, an output that is not (N, K), and as `last_linear`.
     """
     _logit.check_model(model)
     held = dict(model.named_parameters())
@@ -84,7 +84,7 @@ def logit_jacobian(model: torch.nn.Module, inputs: Any, parameters: str | Sequen
     scale = _logit.SAFETY * ratio
     return LogitJacobian(
         jacobian=jacobian,
-        error=scale * np.linalg.norm(jacobian - again, axis=1),
+        error=scale * np.linalg.norm(jacobian - again, axis=2),
         weights=np.concatenate([held[n].detach().double().cpu().numpy().reshape(-1) for n in names]),
         logits=logits,
         logit_error=scale * np.abs(logits - other_logits),
@@ -106,9 +106,11 @@ def _evaluate(
         prediction, calls = _logit.forward(model, state, batch)
         if calls and _logit.same_as_logits(prediction, calls[-1].output):
             prediction = calls[-1].output
-        if not isinstance(prediction, torch.Tensor) or prediction.numel() != len(batch):
-            shape = tuple(prediction.shape) if isinstance(prediction, torch.Tensor) else type(prediction).__name__
-            raise ValueError(f"model: its output is {shape} for {len(batch)} rows, must be one logit per row")
+        shape = tuple(prediction.shape) if isinstance(prediction, torch.Tensor) else type(prediction).__name__
+        if not isinstance(prediction, torch.Tensor) or (
+            prediction.numel() != len(batch) and (prediction.ndim != 2 or len(prediction) != len(batch) or 0 in shape)
+        ):
+            raise ValueError(f"model: its output is {shape} for {len(batch)} rows, must be one or K logits per row")
         logits = prediction.reshape(-1)
         rows = torch.autograd.grad(
             logits, leaves, torch.eye(len(logits), dtype=logits.dtype), is_grads_batched=True, allow_unused=True
@@ -119,5 +121,6 @@ def _evaluate(
     ]
     jacobian = np.concatenate(joined, axis=1)
     if not np.isfinite(jacobian).all():
-        raise ValueError("model: the derivatives of its logit are not finite on these inputs")
-    return jacobian, logits.detach().double().numpy().reshape(-1, 1)
+        raise ValueError("model: the derivatives of its logits are not finite on these inputs")
+    values = logits.detach().double().numpy().reshape(len(batch), -1)
+    return jacobian.reshape(*values.shape, -1), values

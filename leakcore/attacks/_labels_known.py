@@ -10,6 +10,7 @@ from scipy import special
 
 from leakcore import _validate
 from leakcore.attacks._jacobian import LogitJacobian
+from leakcore.attacks._labels_classes import differences
 from leakcore.attacks._logit import SAFETY, last_linear
 
 
@@ -18,6 +19,8 @@ class Known:
     """What the attacker knows of S steps: rows (S, N, d); forward: (S, N) their error; weights: (S, K, d + 1) or None.
 
     probs: (S, N, K) and doubt, their error, or None. steps: None where one step came without a leading axis.
+    wide: None, or the number K of logits behind one weight vector: rows and forward are then the N·(K − 1) of
+    `differences`, and summed (d,) the magnitudes behind the gradient's rounding.
     """
 
     rows: np.ndarray
@@ -28,6 +31,13 @@ class Known:
     roundoff: float
     steps: int | None
     who: str
+    wide: int | None = None
+    summed: np.ndarray | None = None
+
+    @property
+    def samples(self) -> int:
+        """N."""
+        return int(self.rows.shape[1]) // (1 if self.wide is None else self.wide - 1)
 
 
 def known_of_last_layer(activations: Any, model: Any, inputs: Any, known_probs: Any) -> Known:
@@ -104,17 +114,23 @@ def known_of_arrays(known_probs: Any, **kwargs: Any) -> Known:
 
 
 def known_of_jacobian(found: LogitJacobian, known_probs: Any) -> Known:
-    """One step of a model whose logit's derivatives were computed."""
+    """One step of a model whose logits' derivatives were computed."""
     probs, doubt = _probs_of(known_probs, found.logits, found.logit_error, found.roundoff)
+    classes = found.logits.shape[1]
+    rows, forward, summed = found.jacobian[:, 0], found.error[:, 0], None
+    if classes > 1:
+        rows, forward, summed = differences(found.jacobian, found.error)
     return Known(
-        rows=found.jacobian[None],
-        forward=found.error[None],
+        rows=rows[None],
+        forward=forward[None],
         weights=found.weights[None, None, :],
         probs=None if probs is None else probs[None],
         doubt=None if doubt is None else doubt[None],
         roundoff=found.roundoff,
         steps=None,
         who="knows the model and the batch's inputs",
+        wide=classes if classes > 1 else None,
+        summed=summed,
     )
 
 

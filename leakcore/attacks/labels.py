@@ -20,8 +20,9 @@ What is seen may be the gradient or the weight difference of an `SGD` step. `com
 about one batch.
 """
 
+from leakcore.attacks._labels_general import general
 from leakcore.attacks._labels_hidden import second_last_layer
-from leakcore.attacks._labels_last import general, last_layer
+from leakcore.attacks._labels_last import last_layer
 from leakcore.attacks._labels_malicious import MaliciousInput, malicious_input
 from leakcore.attacks._labels_result import UNDETERMINED, LabelRecovery, combine
 from leakcore.attacks._labels_seen import SGD

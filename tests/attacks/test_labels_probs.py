@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
@@ -164,3 +165,94 @@ def test_bad_probabilities_are_named() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             labels.last_layer(rows, gradient=gradient, known_probs=value)
+
+
+def _clipped(rows: np.ndarray, e: np.ndarray, clip: float, reach: np.ndarray, slack: float = 0.0) -> np.ndarray:
+    """Mean of the clipped gradients, as DP-SGD makes it, one sample at a time."""
+    total = np.zeros(rows.shape[1])
+    for row, r, j in zip(rows, e, reach, strict=True):
+        total += row * r * min(1.0, clip / (abs(r) * j + slack))
+    return total / len(rows)
+
+
+@pytest.mark.parametrize("slack", [0.0, 1e-2])
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("clip", [0.5, 4.0, 1e3])
+def test_clipped_gradients_beyond_the_rank(clip: float, joint: bool, slack: float) -> None:
+    rows, probs, truth, _ = _gaussian(60, 50, 10)
+    reach = np.linalg.norm(rows, axis=1) * (1.5 if joint else 1.0)
+    e = probs - truth
+    gradient = _clipped(rows, e, clip, reach, slack)
+    norms = np.stack([np.abs(e) * reach, (1 - np.abs(e)) * reach]) if joint else None
+    known = {"known_probs": probs, "max_grad_norm": clip, "grad_norms": norms, "clip_slack": slack, "noise_std": 0.0}
+    found = labels.last_layer(rows, gradient=gradient, **known)
+    np.testing.assert_array_equal(found.labels, truth)
+    assert found.kind == "lower"
+    same = labels.general(rows, gradient=gradient, **known)
+    np.testing.assert_array_equal(same.labels, truth)
+    if clip < 1:
+        # Read as unclipped residuals the same gradient fits no labels, and nothing is named.
+        assert labels.last_layer(rows, gradient=gradient, known_probs=probs, noise_std=0).value == 0
+        factor = np.minimum(1, clip / (np.abs(e) * reach + slack))
+        np.testing.assert_allclose(found.residuals, e * factor, atol=1e-9)
+    assert any("clipped to" in note for note in found.assumptions.notes)
+
+
+def test_one_clipped_dp_sgd_step_in_float32() -> None:
+    # A model's last layer with its bias, clipped by the joint norm of all parameters with Opacus's 1e-6; N/d = 1.4.
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(12, 40), torch.nn.Tanh(), torch.nn.Linear(40, 1))
+    x, rng = torch.randn(56, 12), np.random.default_rng(3)
+    truth = rng.integers(0, 2, 56)
+    total, norms = torch.zeros(41), []
+    for i in range(56):
+        pair = []
+        for y in (truth[i], 1 - truth[i]):
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(
+                model(x[i : i + 1])[0], torch.tensor([float(y)])
+            )
+            grads = torch.autograd.grad(loss, list(model.parameters()))
+            pair.append((torch.sqrt(sum((g**2).sum() for g in grads)), torch.cat([grads[2].flatten(), grads[3]])))
+        total += pair[0][1] * min(1.0, 0.5 / (float(pair[0][0]) + 1e-6))
+        norms.append([float(pair[0][0]), float(pair[1][0])])
+    found = labels.last_layer(
+        model=model, inputs=x, gradient=total[:40] / 56, bias_gradient=total[40] / 56, known_probs=True, noise_std=0,
+        max_grad_norm=0.5, grad_norms=np.array(norms, dtype=np.float32).T, clip_slack=1e-6,
+    )  # fmt: skip
+    assert (found.labels == truth)[found.determined].all()
+    assert found.value > 0.9
+
+
+def test_clipped_gradients_with_noise_leave_no_wrong_label_at_their_confidence() -> None:
+    rows, probs, truth, _ = _gaussian(15, 12, 7)
+    gradient = _clipped(rows, probs - truth, 1.0, np.linalg.norm(rows, axis=1))
+    rng = np.random.default_rng(8)
+    wrong = determined = 0
+    for _ in range(100):
+        found = labels.last_layer(
+            rows, gradient=gradient + 0.003 * rng.normal(size=12), known_probs=probs, max_grad_norm=1.0,
+            noise_std=0.003, confidence=0.9,
+        )  # fmt: skip
+        wrong += bool((found.labels != truth)[found.determined].any())
+        determined += int(found.determined.sum())
+    assert wrong <= 22  # Binomial(100, 0.1) is above 22 with probability below 1e-4
+    assert determined > 100
+
+
+def test_bad_clipping_is_named() -> None:
+    rows, probs, _, gradient = _gaussian(4, 6, 9)
+    for arguments, message in [
+        ({"max_grad_norm": 1.0}, "max_grad_norm: only with known_probs="),
+        ({"grad_norms": np.ones((2, 4))}, "grad_norms: only with max_grad_norm="),
+        ({"clip_slack": 1e-6}, "clip_slack: only with max_grad_norm="),
+        ({"known_probs": probs, "max_grad_norm": 0.0}, "max_grad_norm=0"),
+        ({"known_probs": probs, "max_grad_norm": 1.0, "clip_slack": -1.0}, "clip_slack=-1"),
+        ({"known_probs": probs, "max_grad_norm": 1.0, "grad_norms": np.ones(4)}, r"grad_norms of shape \(4,\)"),
+        ({"known_probs": probs, "max_grad_norm": 1.0, "grad_norms": -np.ones((2, 4))}, "grad_norms"),
+        ({"known_probs": probs, "max_grad_norm": 1.0, "grad_norms": np.zeros((2, 4))}, "joint norm 0.0 of sample 0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            labels.last_layer(rows, gradient=gradient, **arguments)
+    classes = np.full((4, 3), 1 / 3)
+    with pytest.raises(ValueError, match="max_grad_norm: only with one logit"):
+        labels.last_layer(rows, gradient=np.ones((3, 6)), known_probs=classes, max_grad_norm=1.0)

@@ -186,16 +186,17 @@ def test_general_with_the_jacobian_and_with_batch_norm() -> None:
 
 def test_general_names_bad_input() -> None:
     model, x, _ = _binary()
+    deep = torch.nn.Sequential(model[0], torch.nn.Unflatten(1, (8, 5)), torch.nn.Tanh())
     for arguments, message in [
         ({"gradient": np.ones(4)}, "jacobian, model: give exactly one"),
         ({"jacobian": np.ones((3, 4)), "gradient": np.ones(5)}, r"gradient of shape \(5,\)"),
-        ({"jacobian": np.ones((3, 4)), "gradient": np.ones((2, 4))}, "gradient: of 2 weight vectors; must be one"),
+        ({"jacobian": np.ones((3, 4)), "gradient": np.ones((2, 4)), "known_probs": np.ones(3)}, "of 1 classes, the gr"),
         ({"jacobian": np.ones((3, 4)), "gradient": np.ones(4), "parameters": "w"}, "only with model="),
         ({"model": model, "gradient": np.ones(4)}, "inputs: must be given"),
         ({"model": model, "inputs": x, "gradient": np.ones(4), "parameters": "w"}, "'w' is not a parameter"),
         ({"model": model, "inputs": x, "gradient": np.ones(4), "parameters": "0.weight"}, "of shape .40, 10."),
         ({"model": model, "inputs": x, "gradient": {"0.weight": np.ones(4)}}, "parameter '0.bias' is missing"),
-        ({"model": model[:2], "inputs": x, "gradient": np.ones(4)}, "must be one logit per row"),
+        ({"model": deep, "inputs": x, "gradient": np.ones(4)}, r"is \(20, 8, 5\) for 20 rows, must be one or K logits"),
     ]:
         with pytest.raises(ValueError, match=message):
             labels.general(**arguments)
