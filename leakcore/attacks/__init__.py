@@ -7,6 +7,7 @@ from leakcore._lazy import attach as _attach
 if TYPE_CHECKING:
     from leakcore.attacks import attributes as attributes
     from leakcore.attacks import labels as labels
+    from leakcore.attacks import membership as membership
     from leakcore.attacks import poisoning as poisoning
     from leakcore.attacks._game_result import ReconstructionGame as ReconstructionGame
     from leakcore.attacks._gradient import GradientReconstruction as GradientReconstruction
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "attributes": ".attributes",
     "labels": ".labels",
+    "membership": ".membership",
     "poisoning": ".poisoning",
     "GradientReconstruction": "._gradient",
     "gradient": "._gradient",

@@ -1,271 +1,30 @@
 """Poisoning attacks for audits: rows placed in a training set so that the trained model shows whether they were there.
 
-Jagielski, Ullman and Oprea (2020). `Backdoor` and `ClipBKD` choose the rows, `poisoning_scores` trains with and without
-them and returns one score per model. What the scores prove is `bounds.epsilon_lower_bound_from_scores`'s business.
-Adjacency: k rows are *replaced*.
+Jagielski, Ullman and Oprea (2020). `Backdoor`, `ClipBKD`, `FrozenClipBKD` and `ZeroInput` choose the rows,
+`poisoning_scores` trains with and without them and returns one score per model. What the scores prove is
+`bounds.epsilon_lower_bound_from_scores`'s business. Under adjacency "replace" k rows are replaced by the poison, under
+"add-remove" k rows are added: the two must not be held against the same ε.
 """
 
-from __future__ import annotations
+from leakcore.attacks._frozen_clipbkd import FrozenClipBKD, FrozenPoisoning
+from leakcore.attacks._poisoning import (
+    Backdoor,
+    ClipBKD,
+    Poisoning,
+    PoisoningScores,
+    ZeroInput,
+    losses,
+    poisoning_scores,
+)
 
-import dataclasses
-import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-
-from leakcore import _validate as check
-from leakcore import kernels
-
-if TYPE_CHECKING:
-    from leakcore.dpsgd import Ensemble, EnsembleRun
-
-_WORLD = 2**61
-"""Runs on the poisoned data set are numbered from here on: no trial shares its randomness with one on the clean set."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Poisoning:
-    """Two data sets that differ in k rows, and the points whose loss tells them apart.
-
-    common_features, common_labels: the n − k rows that both hold. clean_features, clean_labels: the k rows of D₀.
-    poison_features, poison_labels: what replaces them in D₁. test_features, test_labels: where the loss is measured;
-    the statistic is minus its mean, larger where the poison was learned. name: of the attack.
-    """
-
-    name: str
-    common_features: np.ndarray
-    common_labels: np.ndarray
-    clean_features: np.ndarray
-    clean_labels: np.ndarray
-    poison_features: np.ndarray
-    poison_labels: np.ndarray
-    test_features: np.ndarray
-    test_labels: np.ndarray
-
-    @property
-    def k(self) -> int:
-        """Rows in which the data sets differ."""
-        return len(self.clean_labels)
-
-    def statistic(self, run: EnsembleRun) -> np.ndarray:
-        """(runs,) float64: minus the mean loss on the test points, for each trained model."""
-        return np.asarray(-losses(run, self.test_features, self.test_labels).mean(axis=1))
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class PoisoningScores:
-    """One score per trained model: scores_in with the poison (D₁), scores_out without it (D₀); larger means "in".
-
-    first_trial: number of the first trial, on both. k, name: of the poisoning.
-    """
-
-    scores_in: np.ndarray
-    scores_out: np.ndarray
-    first_trial: int
-    k: int
-    name: str
-
-
-class Backdoor:
-    """Rows with a white square in the corner and a label of the attacker's choice.
-
-    Pert(x) sets the top left `patch`×`patch` pixels of every channel to `value` (Jagielski, Ullman and Oprea 2020,
-    Algorithm 3; Gu et al. 2017). k rows of the training set become (Pert(x), y_p); the model is tested on Pert of
-    held-out rows of other classes, with label y_p.
-
-    shape: of an image, (channels, height, width); rows are flattened in that order. target: y_p. patch: side, at least
-    1 and at most the image's. value: of the pixels, 1 for images in [0, 1].
-    """
-
-    def __init__(self, shape: Sequence[int], *, target: int, patch: int = 5, value: float = 1.0) -> None:
-        self.shape = tuple(check.integer(1, None, shape=size) for size in shape)
-        if len(self.shape) != 3:
-            raise ValueError(f"shape={self.shape}: must be (channels, height, width)")
-        self.target = check.integer(0, None, target=target)
-        self.patch = check.integer(1, min(self.shape[1:]), patch=patch)
-        self.value = check.real(value=value)
-
-    def perturb(self, features: Any) -> np.ndarray:
-        """Pert of each row; a copy."""
-        rows = np.array(features)
-        if rows.ndim != 2 or rows.shape[1] != math.prod(self.shape):
-            raise ValueError(
-                f"features.shape={rows.shape}: must be (rows, {math.prod(self.shape)}), images of {self.shape}"
-            )
-        rows.reshape(len(rows), *self.shape)[:, :, : self.patch, : self.patch] = self.value
-        return rows
-
-    def poison(
-        self, features: Any, labels: Any, test_features: Any, test_labels: Any, *, k: int = 1, seed: int = 0
-    ) -> Poisoning:
-        """Replace k random rows of (features, labels) that do not bear the target label by their perturbed selves.
-
-        test_features, test_labels: held-out rows; those of other classes than the target are perturbed and tested.
-        seed: of the choice. Raises ValueError where fewer than k rows, or no test row, have another label.
-        """
-        x, y = _rows(features, labels, "")
-        tx, ty = _rows(test_features, test_labels, "test_")
-        others = np.flatnonzero(y != self.target)
-        count = check.integer(1, len(others), k=k)
-        held_out = tx[ty != self.target]
-        if len(held_out) == 0:
-            raise ValueError(f"test_labels: every row has the target label {self.target}, none is left to be tested")
-        chosen = others[_order(len(others), seed)[:count]]
-        return _replace(
-            "backdoor", x, y, chosen, self.perturb(x[chosen]), self.target, self.perturb(held_out), self.target
-        )
-
-
-class ClipBKD:
-    """k copies of one row along the direction in which the data vary least: it survives clipping and noise.
-
-    x_p is the right singular vector of the smallest singular value of the (n, d) training features, scaled to the mean
-    norm of the rows; y_p is the class that a clean model finds least likely for x_p (Jagielski, Ullman and Oprea 2020,
-    Algorithm 4). The sign of a singular vector is arbitrary: its largest entry is made positive. The model is tested on
-    (x_p, y_p) itself.
-
-    probabilities: a function from features (rows, d) to class probabilities (rows, classes) of a clean model; None: a
-        logistic regression fitted to the features. A model never trained on the audited release is what the attacker of
-        the paper has.
-    """
-
-    def __init__(self, probabilities: Callable[[np.ndarray], Any] | None = None) -> None:
-        if probabilities is not None and not callable(probabilities):
-            raise TypeError(f"probabilities={probabilities!r}: must be a function from features to class probabilities")
-        self.probabilities = probabilities
-
-    def direction(self, features: Any) -> np.ndarray:
-        """x_p, (d,)."""
-        x = check.real_array("finite", np.isfinite, features=features)
-        if x.ndim != 2 or 0 in x.shape:
-            raise ValueError(f"features.shape={x.shape}: must be (rows, dimensions), neither of them 0")
-        # The smallest right singular vector by the d×d Gram matrix: n may be large, d is a model's input.
-        _, vectors = np.linalg.eigh(x.T @ x)
-        least: np.ndarray = vectors[:, 0] * np.sign(vectors[np.abs(vectors[:, 0]).argmax(), 0])
-        return np.asarray(least * np.linalg.norm(x, axis=1).mean())
-
-    def poison(self, features: Any, labels: Any, *, k: int = 1, seed: int = 0) -> Poisoning:
-        """Replace k random rows of (features, labels) by k copies of (x_p, y_p). seed: of the choice."""
-        x, y = _rows(features, labels, "")
-        count = check.integer(1, len(x), k=k)
-        point = self.direction(x)[None].astype(x.dtype)
-        label = self._least_likely(x, y, point)
-        chosen = _order(len(x), seed)[:count]
-        return _replace("clipbkd", x, y, chosen, np.repeat(point, count, axis=0), label, point, label)
-
-    def _least_likely(self, x: np.ndarray, y: np.ndarray, point: np.ndarray) -> int:
-        if self.probabilities is None:
-            from sklearn.linear_model import LogisticRegression
-
-            clean = LogisticRegression(max_iter=1000).fit(x, y)
-            return int(clean.classes_[clean.predict_proba(point)[0].argmin()])
-        found = np.asarray(self.probabilities(point), dtype=np.float64)
-        if found.ndim != 2 or found.shape[0] != 1 or found.shape[1] < 2 or not np.isfinite(found).all():
-            raise ValueError(f"probabilities: gave shape {found.shape} for one row: must be (1, classes), finite")
-        return int(found[0].argmin())
-
-
-def poisoning_scores(
-    ensemble: Ensemble,
-    poisoning: Poisoning,
-    *,
-    trials: int,
-    first_trial: int = 0,
-    num_threads: int | None = None,
-    executor: Executor | None = None,
-    progress: Callable[[int, int], object] | None = None,
-) -> PoisoningScores:
-    """Train `trials` models on D₀ and as many on D₁, and score each.
-
-    The common rows are held once. Trial i has its own initial parameters (unless the ensemble fixes them), batches and
-    noise on either data set, a pure function of (ensemble.seed, i, data set): ranges of trials may be computed
-    anywhere, in any order, and concatenated.
-
-    ensemble: the mechanism under audit. trials ≥ 1, first_trial ≥ 0. num_threads, executor, progress: as in
-    `dpsgd.Ensemble.run`; progress counts models. Deterministic on one machine. Raises ValueError or TypeError that
-    names the argument.
-    """
-    if not isinstance(poisoning, Poisoning):
-        raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
-    count = check.integer(1, None, trials=trials)
-    first = check.integer(0, _WORLD // 2, first_trial=first_trial)
-
-    def train(before: int, first_run: int, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        run = ensemble.run(
-            poisoning.common_features,
-            poisoning.common_labels,
-            extra_features=features,
-            extra_labels=labels,
-            runs=count,
-            first_run=first_run,
-            num_threads=num_threads,
-            executor=executor,
-            progress=None if progress is None else lambda done, _: progress(before + done, 2 * count),
-        )
-        return poisoning.statistic(run)
-
-    scores_in = train(0, _WORLD + first, poisoning.poison_features, poisoning.poison_labels)
-    scores_out = train(count, first, poisoning.clean_features, poisoning.clean_labels)
-    return PoisoningScores(
-        scores_in=scores_in, scores_out=scores_out, first_trial=first, k=poisoning.k, name=poisoning.name
-    )
-
-
-def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
-    """(runs, rows) float64: each model's loss at each row, cross-entropy of softmax, or of the sigmoid of one logit."""
-    import torch
-    from torch.nn import functional
-
-    x, y = _rows(features, labels, "")
-    parameters = torch.from_numpy(run.parameters)
-    rows = torch.from_numpy(x).to(parameters.dtype)
-    targets = torch.from_numpy(y)
-    out = np.empty((len(run), len(y)))
-    for i in range(len(run)):
-        module = run.module(run.first_run + i)
-        with torch.no_grad():
-            logits = module(rows)
-            if logits.shape[1] == 1:
-                values = functional.binary_cross_entropy_with_logits(
-                    logits[:, 0].double(), targets.double(), reduction="none"
-                )
-            else:
-                values = functional.cross_entropy(logits.double(), targets, reduction="none")
-        out[i] = values.numpy()
-    return out
-
-
-def _rows(features: Any, labels: Any, prefix: str) -> tuple[np.ndarray, np.ndarray]:
-    x, y = np.asarray(features), np.asarray(labels)
-    if x.ndim != 2 or x.dtype.kind != "f":
-        raise ValueError(f"{prefix}features.shape={x.shape}, dtype={x.dtype}: must be (rows, dimensions), floating")
-    if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
-        raise ValueError(
-            f"{prefix}labels.shape={y.shape}, dtype={y.dtype}: must be one integer for each of {len(x)} rows"
-        )
-    return x, y.astype(np.int64)
-
-
-def _order(rows: int, seed: int) -> np.ndarray:
-    keys = kernels.uniform(1, rows, seed=check.seed(seed=seed), purpose=kernels.Purpose.ORDER, step=3)
-    return np.argsort(keys[0], kind="stable")
-
-
-def _replace(
-    name: str, x: np.ndarray, y: np.ndarray, chosen: np.ndarray, poison: np.ndarray, label: int,
-    test: np.ndarray, test_label: int,
-) -> Poisoning:  # fmt: skip
-    rest = np.setdiff1d(np.arange(len(y)), chosen)
-    return Poisoning(
-        name=name,
-        common_features=x[rest],
-        common_labels=y[rest],
-        clean_features=x[chosen],
-        clean_labels=y[chosen],
-        poison_features=poison,
-        poison_labels=np.full(len(poison), label),
-        test_features=test,
-        test_labels=np.full(len(test), test_label),
-    )
+__all__ = [
+    "Backdoor",
+    "ClipBKD",
+    "FrozenClipBKD",
+    "FrozenPoisoning",
+    "Poisoning",
+    "PoisoningScores",
+    "ZeroInput",
+    "losses",
+    "poisoning_scores",
+]

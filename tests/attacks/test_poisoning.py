@@ -143,3 +143,58 @@ def test_bad_input_is_named():
     with pytest.raises(TypeError, match="poisoning=None"):
         poisoning.poisoning_scores(_ensemble(), None, trials=2)
     assert attacks.poisoning is poisoning
+
+
+def test_under_add_remove_the_rows_stay_and_the_poison_comes_on_top():
+    for made in (
+        poisoning.ClipBKD().poison(X, Y, k=3, adjacency="add-remove"),
+        poisoning.ZeroInput().poison(X, Y, k=3, adjacency="add-remove"),
+        poisoning.Backdoor((1, 8, 8), target=1).poison(X, Y, TX, TY, k=3, adjacency="add/remove"),
+    ):
+        assert (made.adjacency, made.k, len(made.clean_labels)) == ("add-remove", 3, 0)
+        np.testing.assert_array_equal(made.common_features, X)
+    with pytest.raises(ValueError, match="expected_batch_size must be given"):
+        poisoning.poisoning_scores(_ensemble(), made, trials=2)
+    found = poisoning.poisoning_scores(_ensemble(expected_batch_size=200, steps=2), made, trials=3)
+    assert found.adjacency == "add-remove"
+    assert len(found.scores_in) == len(found.scores_out) == 3
+
+
+def test_a_row_of_zeros_moves_only_biases_of_the_first_layer():
+    made = poisoning.ZeroInput(1).poison(X, Y)
+    assert not made.poison_features.any()
+    assert made.poison_labels.tolist() == made.test_labels.tolist() == [1]
+    assert poisoning.ZeroInput().poison(X, Y).poison_labels[0] in (0, 1)
+    ensemble = dpsgd.Ensemble(
+        (64, 2), noise_multiplier=0.0, max_grad_norm=1.0, learning_rate=1.0, steps=1, dtype="float64", seed=2,
+        expected_batch_size=1.0,
+    )  # fmt: skip
+    none, one = (
+        ensemble.run(np.zeros((0, 64)), np.zeros(0, int), extra_features=f, extra_labels=y, runs=1).parameters[0]
+        for f, y in ((np.zeros((1, 64)), np.array([0])), (np.zeros((1, 64)), np.array([1])))
+    )
+    assert (none[:128] == one[:128]).all()
+    assert (none[128:] != one[128:]).all()
+
+
+def test_an_image_is_moved_to_the_direction_in_which_frozen_features_vary_least():
+    torch.manual_seed(0)
+    frozen = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 12), torch.nn.Tanh())
+    images = X.astype(np.float32)
+    attack = poisoning.FrozenClipBKD(frozen, (1, 8, 8), steps=200)
+    made = attack.poison(images, Y, k=2)
+    assert made.gain[1] > 2 * made.gain[0]
+    assert made.image.shape == (1, 8, 8)
+    assert 0 <= made.image.min() <= made.image.max() <= 1
+    with torch.no_grad():
+        wanted = frozen(torch.from_numpy(made.image)[None]).numpy()
+    np.testing.assert_allclose(made.poison_features, np.repeat(wanted, 2, axis=0), rtol=1e-6)
+    with torch.no_grad():
+        clean = frozen(torch.from_numpy(images).reshape(-1, 1, 8, 8)).numpy()
+    np.testing.assert_allclose(
+        np.sort(np.concatenate([made.common_features, made.clean_features]), 0), np.sort(clean, 0)
+    )
+    with pytest.raises(ValueError, match=r"images.shape=\(200, 63\)"):
+        attack.poison(images[:, :63], Y)
+    with pytest.raises(ValueError, match="least=12"):
+        poisoning.FrozenClipBKD(frozen, (1, 8, 8), least=12).poison(images, Y)

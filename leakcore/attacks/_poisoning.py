@@ -1,0 +1,340 @@
+"""Rows that poison a training set, and one score per model trained with and without them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore import _validate as check
+from leakcore import kernels
+from leakcore._results import Adjacency, parse_adjacency
+
+if TYPE_CHECKING:
+    from leakcore.dpsgd import Ensemble, EnsembleRun
+
+WORLD = 2**61
+"""Runs on the poisoned data set are numbered from here on: no trial shares its randomness with one on the clean set."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Poisoning:
+    """Two data sets that differ in k rows, and the points whose loss tells them apart.
+
+    common_features, common_labels: the rows that both hold. clean_features, clean_labels: the k rows of D₀, none under
+    add/remove. poison_features, poison_labels: k rows, what replaces them in D₁ or is added there. test_features,
+    test_labels: where the loss is measured; the statistic is minus its mean, larger where the poison was learned.
+    name: of the attack.
+    """
+
+    name: str
+    common_features: np.ndarray
+    common_labels: np.ndarray
+    clean_features: np.ndarray
+    clean_labels: np.ndarray
+    poison_features: np.ndarray
+    poison_labels: np.ndarray
+    test_features: np.ndarray
+    test_labels: np.ndarray
+
+    @property
+    def k(self) -> int:
+        """Rows in which the data sets differ."""
+        return len(self.poison_labels)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Whether the poison replaces rows or is added."""
+        return "replace" if len(self.clean_labels) else "add-remove"
+
+    def statistic(self, run: EnsembleRun) -> np.ndarray:
+        """(runs,) float64: minus the mean loss on the test points, for each trained model."""
+        return np.asarray(-losses(run, self.test_features, self.test_labels).mean(axis=1))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class PoisoningScores:
+    """One score per trained model: scores_in with the poison (D₁), scores_out without it (D₀); larger means "in".
+
+    first_trial: number of the first trial, on both. k, name, adjacency: of the poisoning.
+    """
+
+    scores_in: np.ndarray
+    scores_out: np.ndarray
+    first_trial: int
+    k: int
+    name: str
+    adjacency: Adjacency
+
+
+class Backdoor:
+    """Rows with a white square in the corner and a label of the attacker's choice.
+
+    Pert(x) sets the top left `patch`×`patch` pixels of every channel to `value` (Jagielski, Ullman and Oprea 2020,
+    Algorithm 3; Gu et al. 2017). k rows of the training set become (Pert(x), y_p); the model is tested on Pert of
+    held-out rows of other classes, with label y_p.
+
+    shape: of an image, (channels, height, width); rows are flattened in that order. target: y_p. patch: side, at least
+    1 and at most the image's. value: of the pixels, 1 for images in [0, 1].
+    """
+
+    def __init__(self, shape: Sequence[int], *, target: int, patch: int = 5, value: float = 1.0) -> None:
+        self.shape = tuple(check.integer(1, None, shape=size) for size in shape)
+        if len(self.shape) != 3:
+            raise ValueError(f"shape={self.shape}: must be (channels, height, width)")
+        self.target = check.integer(0, None, target=target)
+        self.patch = check.integer(1, min(self.shape[1:]), patch=patch)
+        self.value = check.real(value=value)
+
+    def perturb(self, features: Any) -> np.ndarray:
+        """Pert of each row; a copy."""
+        rows = np.array(features)
+        if rows.ndim != 2 or rows.shape[1] != math.prod(self.shape):
+            raise ValueError(
+                f"features.shape={rows.shape}: must be (rows, {math.prod(self.shape)}), images of {self.shape}"
+            )
+        rows.reshape(len(rows), *self.shape)[:, :, : self.patch, : self.patch] = self.value
+        return rows
+
+    def poison(
+        self,
+        features: Any,
+        labels: Any,
+        test_features: Any,
+        test_labels: Any,
+        *,
+        k: int = 1,
+        adjacency: str = "replace",
+        seed: int = 0,
+    ) -> Poisoning:
+        """Replace k random rows of (features, labels) that do not bear the target label by their perturbed selves.
+
+        test_features, test_labels: held-out rows; those of other classes than the target are perturbed and tested.
+        adjacency: "replace", or "add-remove": the perturbed rows are added, the rows stay. seed: of the choice. Raises
+        ValueError where fewer than k rows, or no test row, have another label.
+        """
+        x, y = _rows(features, labels, "")
+        tx, ty = _rows(test_features, test_labels, "test_")
+        others = np.flatnonzero(y != self.target)
+        count = check.integer(1, len(others), k=k)
+        held_out = tx[ty != self.target]
+        if len(held_out) == 0:
+            raise ValueError(f"test_labels: every row has the target label {self.target}, none is left to be tested")
+        chosen = others[order(len(others), seed)[:count]]
+        return place(
+            "backdoor", x, y, chosen, adjacency, self.perturb(x[chosen]), self.target, self.perturb(held_out)
+        )  # fmt: skip
+
+
+class ClipBKD:
+    """k copies of one row along the direction in which the data vary least: it survives clipping and noise.
+
+    x_p is the right singular vector of the smallest singular value of the (n, d) training features, scaled to the mean
+    norm of the rows; y_p is the class that a clean model finds least likely for x_p (Jagielski, Ullman and Oprea 2020,
+    Algorithm 4). The sign of a singular vector is arbitrary: its largest entry is made positive. The model is tested on
+    (x_p, y_p) itself.
+
+    probabilities: a function from features (rows, d) to class probabilities (rows, classes) of a clean model; None: a
+        logistic regression fitted to the features. A model never trained on the audited release is what the attacker of
+        the paper has.
+    """
+
+    def __init__(self, probabilities: Callable[[np.ndarray], Any] | None = None) -> None:
+        if probabilities is not None and not callable(probabilities):
+            raise TypeError(f"probabilities={probabilities!r}: must be a function from features to class probabilities")
+        self.probabilities = probabilities
+
+    def direction(self, features: Any) -> np.ndarray:
+        """x_p, (d,)."""
+        x = check.real_array("finite", np.isfinite, features=features)
+        if x.ndim != 2 or 0 in x.shape:
+            raise ValueError(f"features.shape={x.shape}: must be (rows, dimensions), neither of them 0")
+        # The smallest right singular vector by the d×d Gram matrix: n may be large, d is a model's input.
+        _, vectors = np.linalg.eigh(x.T @ x)
+        least: np.ndarray = vectors[:, 0] * np.sign(vectors[np.abs(vectors[:, 0]).argmax(), 0])
+        return np.asarray(least * np.linalg.norm(x, axis=1).mean())
+
+    def poison(
+        self, features: Any, labels: Any, *, k: int = 1, adjacency: str = "replace", seed: int = 0
+    ) -> Poisoning:  # fmt: skip
+        """Replace k random rows of (features, labels) by k copies of (x_p, y_p), or add these. seed: of the choice."""
+        x, y = _rows(features, labels, "")
+        return copies("clipbkd", x, y, self.direction(x), self.probabilities, k, adjacency, seed)
+
+
+class ZeroInput:
+    """k copies of the row of zeros: of the first layer only the biases learn from it.
+
+    A canary for implementations that treat biases apart, such as one that forgets their noise: the gradient of the
+    first layer's weights at x = 0 is 0, so in logistic regression all that a clipped gradient may move goes into the
+    biases, and the model is tested at x = 0, where it shows nothing else.
+
+    label: y of the row; None: the class that a clean model finds least likely for it, as in `ClipBKD`. probabilities:
+        of that model, likewise.
+    """
+
+    def __init__(
+        self, label: int | None = None, *, probabilities: Callable[[np.ndarray], Any] | None = None
+    ) -> None:  # fmt: skip
+        self.label = None if label is None else check.integer(0, None, label=label)
+        if probabilities is not None and not callable(probabilities):
+            raise TypeError(f"probabilities={probabilities!r}: must be a function from features to class probabilities")
+        self.probabilities = probabilities
+
+    def poison(
+        self, features: Any, labels: Any, *, k: int = 1, adjacency: str = "replace", seed: int = 0
+    ) -> Poisoning:  # fmt: skip
+        """Replace k random rows of (features, labels) by k rows of zeros, or add these. seed: of the choice."""
+        x, y = _rows(features, labels, "")
+        zero = np.zeros(x.shape[1])
+        if self.label is None:
+            return copies("zero-input", x, y, zero, self.probabilities, k, adjacency, seed)
+        known = (np.arange(max(2, self.label + 1)) != self.label)[None].astype(float)
+        return copies("zero-input", x, y, zero, lambda _: known, k, adjacency, seed)
+
+
+def poisoning_scores(
+    ensemble: Ensemble,
+    poisoning: Poisoning,
+    *,
+    trials: int,
+    first_trial: int = 0,
+    num_threads: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> PoisoningScores:
+    """Train `trials` models on D₀ and as many on D₁, and score each.
+
+    The common rows are held once. Trial i has its own initial parameters (unless the ensemble fixes them), batches and
+    noise on either data set, a pure function of (ensemble.seed, i, data set): ranges of trials may be computed
+    anywhere, in any order, and concatenated.
+
+    ensemble: the mechanism under audit; with rows added, its expected_batch_size must be given. trials ≥ 1,
+    first_trial ≥ 0. num_threads, executor, progress: as in
+    `dpsgd.Ensemble.run`; progress counts models. Deterministic on one machine. Raises ValueError or TypeError that
+    names the argument.
+    """
+    if not isinstance(poisoning, Poisoning):
+        raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
+    count = check.integer(1, None, trials=trials)
+    first = check.integer(0, WORLD // 2, first_trial=first_trial)
+
+    # Under add/remove the expected batch size would give away how many rows there are.
+    if poisoning.adjacency == "add-remove" and ensemble.expected_batch_size is None:
+        raise ValueError("ensemble: expected_batch_size must be given where rows are added, or the step's size tells")
+
+    def train(before: int, first_run: int, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        run = ensemble.run(
+            poisoning.common_features,
+            poisoning.common_labels,
+            extra_features=features if len(labels) else None,
+            extra_labels=labels if len(labels) else None,
+            runs=count,
+            first_run=first_run,
+            num_threads=num_threads,
+            executor=executor,
+            progress=None if progress is None else lambda done, _: progress(before + done, 2 * count),
+        )
+        return poisoning.statistic(run)
+
+    scores_in = train(0, WORLD + first, poisoning.poison_features, poisoning.poison_labels)
+    scores_out = train(count, first, poisoning.clean_features, poisoning.clean_labels)
+    return PoisoningScores(
+        scores_in=scores_in,
+        scores_out=scores_out,
+        first_trial=first,
+        k=poisoning.k,
+        name=poisoning.name,
+        adjacency=poisoning.adjacency,
+    )
+
+
+def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
+    """(runs, rows) float64: each model's loss at each row, cross-entropy of softmax, or of the sigmoid of one logit."""
+    import torch
+    from torch.nn import functional
+
+    x, y = _rows(features, labels, "")
+    parameters = torch.from_numpy(run.parameters)
+    # A copy: data sets are read-only, and torch warns of memory that it must not write.
+    rows = torch.from_numpy(np.array(x)).to(parameters.dtype)
+    targets = torch.from_numpy(y)
+    out = np.empty((len(run), len(y)))
+    for i in range(len(run)):
+        module = run.module(run.first_run + i)
+        with torch.no_grad():
+            logits = module(rows)
+            if logits.shape[1] == 1:
+                values = functional.binary_cross_entropy_with_logits(
+                    logits[:, 0].double(), targets.double(), reduction="none"
+                )
+            else:
+                values = functional.cross_entropy(logits.double(), targets, reduction="none")
+        out[i] = values.numpy()
+    return out
+
+
+def _rows(features: Any, labels: Any, prefix: str) -> tuple[np.ndarray, np.ndarray]:
+    x, y = np.asarray(features), np.asarray(labels)
+    if x.ndim != 2 or x.dtype.kind != "f":
+        raise ValueError(f"{prefix}features.shape={x.shape}, dtype={x.dtype}: must be (rows, dimensions), floating")
+    if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
+        raise ValueError(
+            f"{prefix}labels.shape={y.shape}, dtype={y.dtype}: must be one integer for each of {len(x)} rows"
+        )
+    return x, y.astype(np.int64)
+
+
+def order(rows: int, seed: int) -> np.ndarray:
+    """A seeded order of `rows` rows, the same on every machine."""
+    keys = kernels.uniform(1, rows, seed=check.seed(seed=seed), purpose=kernels.Purpose.ORDER, step=3)
+    return np.argsort(keys[0], kind="stable")
+
+
+def copies(
+    name: str, x: np.ndarray, y: np.ndarray, point: np.ndarray,
+    probabilities: Callable[[np.ndarray], Any] | None, k: int, adjacency: str, seed: int,
+) -> Poisoning:  # fmt: skip
+    """k copies of (point, its least likely class) in place of k random rows, or beside all rows."""
+    count = check.integer(1, len(x), k=k)
+    row = point[None].astype(x.dtype)
+    label = _least_likely(x, y, row, probabilities)
+    return place(name, x, y, order(len(x), seed)[:count], adjacency, np.repeat(row, count, axis=0), label, row)
+
+
+def place(
+    name: str, x: np.ndarray, y: np.ndarray, chosen: np.ndarray, adjacency: str, poison: np.ndarray, label: int,
+    test: np.ndarray,
+) -> Poisoning:  # fmt: skip
+    """`poison` in place of the `chosen` rows, or beside all rows."""
+    replaced = chosen if parse_adjacency(adjacency) == "replace" else chosen[:0]
+    rest = np.setdiff1d(np.arange(len(y)), replaced)
+    return Poisoning(
+        name=name,
+        common_features=x[rest],
+        common_labels=y[rest],
+        clean_features=x[replaced],
+        clean_labels=y[replaced],
+        poison_features=poison,
+        poison_labels=np.full(len(poison), label),
+        test_features=test,
+        test_labels=np.full(len(test), label),
+    )
+
+
+def _least_likely(
+    x: np.ndarray, y: np.ndarray, point: np.ndarray, probabilities: Callable[[np.ndarray], Any] | None
+) -> int:  # fmt: skip
+    if probabilities is None:
+        from sklearn.linear_model import LogisticRegression
+
+        clean = LogisticRegression(max_iter=1000).fit(x, y)
+        return int(clean.classes_[clean.predict_proba(point)[0].argmin()])
+    found = np.asarray(probabilities(point), dtype=np.float64)
+    if found.ndim != 2 or found.shape[0] != 1 or found.shape[1] < 2 or not np.isfinite(found).all():
+        raise ValueError(f"probabilities: gave shape {found.shape} for one row: must be (1, classes), finite")
+    return int(found[0].argmin())

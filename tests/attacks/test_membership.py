@@ -1,0 +1,107 @@
+"""Membership: coins, models trained by them, two attacks, and what their guesses prove."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from leakcore import attacks, bounds, datasets, dpsgd
+from leakcore.attacks import membership
+
+DATA = datasets.breast_cancer()
+X, Y = DATA.features[:40], DATA.labels[:40]
+
+
+def _ensemble(noise=0.0, **more):
+    settings = {"max_grad_norm": 100.0, "learning_rate": 0.5, "steps": 60, "initialisation": "fixed", "seed": 3, **more}
+    return dpsgd.Ensemble((30, 2), noise_multiplier=noise, **settings)
+
+
+def test_coins_are_fair_and_those_of_a_run():
+    tossed = membership.coins(400, 100, seed=1)
+    assert stats.binomtest(int(tossed.sum()), tossed.size, 0.5).pvalue > 0.001
+    np.testing.assert_array_equal(membership.coins(5, 100, seed=1, first_run=30), tossed[30:35])
+    assert not np.array_equal(membership.coins(5, 100, seed=2, first_run=30), tossed[30:35])
+
+
+def test_a_model_is_trained_on_the_rows_that_its_coins_include():
+    seen = membership.play(_ensemble(dtype="float64", expected_batch_size=20), X, Y, runs=3, first_run=7)
+    there = seen.included[1]
+    alone = _ensemble(dtype="float64", expected_batch_size=20).run(X[there], Y[there], runs=1, first_run=8)
+    with torch.no_grad():
+        logits = alone.module(8)(torch.from_numpy(X))
+    wanted = -torch.log_softmax(logits, 1).numpy()[np.arange(40), Y]
+    np.testing.assert_allclose(seen.losses[1], wanted, rtol=1e-9)
+    assert seen.mean_training_loss[1] == pytest.approx(wanted[there].mean(), rel=1e-9)
+
+
+def test_with_poisson_batches_rows_that_are_out_never_count():
+    ensemble = _ensemble(sample_rate=0.5, steps=5, dtype="float64", expected_batch_size=10)
+    seen = membership.play(ensemble, X, Y, runs=2)
+    changed = X.copy()
+    changed[~seen.included[0]] += 1.0
+    again = membership.play(ensemble, changed, Y, runs=1)
+    there = seen.included[0]
+    np.testing.assert_array_equal(again.losses[0, there], seen.losses[0, there])
+
+
+def test_overfitted_models_give_their_rows_away_and_the_likelihood_ratio_knows_better():
+    reference = membership.play(_ensemble(), X, Y, runs=64)
+    seen = membership.play(_ensemble(), X, Y, runs=64, first_run=64)
+    yeom = membership.guess(membership.loss_threshold(seen.losses, threshold=reference.mean_training_loss.mean()))
+    ratio = membership.likelihood_ratio(seen.losses, reference.losses, reference.included)
+    right, number = membership.guess(ratio).tally(seen.included)
+    plain, _ = yeom.tally(seen.included)
+    assert number == 64 * 40
+    assert right > plain > 0.5 * number
+    own = membership.likelihood_ratio(seen.losses, reference.losses, reference.included, spread="row")
+    assert membership.guess(own).tally(seen.included)[0] > plain
+    clearest = membership.guess(ratio, share=0.2)
+    hits, guesses = clearest.tally(seen.included)
+    assert guesses == 64 * 8
+    assert hits / guesses > right / number
+    proof = bounds.epsilon_from_membership(hits, guesses, coins="rows", rows=number, confidence=0.95)
+    assert proof.value > 0
+
+
+def test_the_scores_are_those_of_two_gaussians():
+    rng = np.random.default_rng(0)
+    reference, there = rng.exponential(size=(50, 4)), rng.random((50, 4)) < 0.5
+    losses = rng.exponential(size=(3, 4))
+    found = membership.likelihood_ratio(losses, reference, there, spread="row")
+    phi = lambda v: np.log(np.exp(-v) / (1 - np.exp(-v)))  # noqa: E731
+    for i in range(4):
+        inside, outside = phi(reference[there[:, i], i]), phi(reference[~there[:, i], i])
+        wanted = stats.norm.logpdf(phi(losses[:, i]), inside.mean(), inside.std(ddof=1)) - stats.norm.logpdf(
+            phi(losses[:, i]), outside.mean(), outside.std(ddof=1)
+        )
+        np.testing.assert_allclose(found[:, i], wanted, rtol=1e-9)
+
+
+def test_no_model_no_proof():
+    """Coins that had no effect: 400 audits at 95%, P(Bin(400, .05) > 35) < 1e-3."""
+    rng = np.random.default_rng(4)
+    positive = 0
+    for _ in range(400):
+        there = rng.random((4, 25)) < 0.5
+        hits, number = membership.guess(rng.normal(size=(4, 25)), share=0.4).tally(there)
+        positive += bounds.epsilon_from_membership(hits, number, coins="rows", rows=100, confidence=0.95).value > 0
+    assert positive <= 35
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match=r"losses.shape=\(3,\)"):
+        membership.loss_threshold(np.ones(3), threshold=1.0)
+    with pytest.raises(ValueError, match=r"threshold.shape=\(2,\)"):
+        membership.loss_threshold(np.ones((3, 2)), threshold=np.ones(2))
+    with pytest.raises(ValueError, match="row 0 is in 0 reference models"):
+        membership.likelihood_ratio(np.ones((1, 2)), np.ones((3, 2)), np.zeros((3, 2), bool))
+    with pytest.raises(ValueError, match=r"reference_included.shape=\(2,\)"):
+        membership.likelihood_ratio(np.ones((1, 2)), np.ones((3, 2)), np.zeros(2, bool))
+    with pytest.raises(ValueError, match="share=0"):
+        membership.guess(np.ones((1, 2)), share=0)
+    with pytest.raises(ValueError, match=r"included.shape=\(3,\)"):
+        membership.guess(np.ones((1, 2))).tally(np.ones(3, bool))
+    with pytest.raises(ValueError, match="runs=0"):
+        membership.play(_ensemble(), X, Y, runs=0)
+    assert attacks.membership is membership
