@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
@@ -203,6 +204,7 @@ def poisoning_scores(
     *,
     trials: int,
     first_trial: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
     num_threads: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
@@ -214,7 +216,7 @@ def poisoning_scores(
     anywhere, in any order, and concatenated.
 
     ensemble: the mechanism under audit; with rows added, its expected_batch_size must be given. trials ≥ 1,
-    first_trial ≥ 0. num_threads, executor, progress: as in
+    first_trial ≥ 0. checkpoint, num_threads, executor, progress: as in
     `dpsgd.Ensemble.run`; progress counts models. Deterministic on one machine. Raises ValueError or TypeError that
     names the argument.
     """
@@ -238,8 +240,13 @@ def poisoning_scores(
             num_threads=num_threads,
             executor=executor,
             progress=None if progress is None else lambda done, _: progress(before + done, 2 * count),
+            probe_features=poisoning.test_features,
+            probe_labels=poisoning.test_labels,
+            keep_parameters=False,
+            checkpoint=checkpoint,
         )
-        return poisoning.statistic(run)
+        assert run.probe_losses is not None
+        return np.asarray(-run.probe_losses.mean(axis=1))
 
     scores_in = train(0, WORLD + first, poisoning.poison_features, poisoning.poison_labels)
     scores_out = train(count, first, poisoning.clean_features, poisoning.clean_labels)

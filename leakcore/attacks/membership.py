@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,6 @@ import numpy as np
 
 from leakcore import _validate as check
 from leakcore import kernels
-from leakcore.attacks._poisoning import losses as _losses
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble
@@ -80,6 +80,7 @@ def play(
     *,
     runs: int,
     first_run: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
     num_threads: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
@@ -95,7 +96,7 @@ def play(
     """
     count = check.integer(1, None, runs=runs)
     x, y = np.asarray(features), np.asarray(labels)
-    if getattr(ensemble, "batch_size", None) is not None:
+    if ensemble.batch_size is not None:
         raise ValueError(
             f"ensemble: batch_size={ensemble.batch_size}: rows are in or out by coins, use Poisson batches"
         )
@@ -111,10 +112,11 @@ def play(
             )
             batches[:, step] = (draws < ensemble.sample_rate) & included
     run = ensemble.run(
-        x, y, runs=count, first_run=first_run, batches=batches, num_threads=num_threads, executor=executor,
-        progress=progress,
+        x, y, runs=count, first_run=first_run, batches=batches, probe_features=x, probe_labels=y, keep_parameters=False,
+        checkpoint=checkpoint, num_threads=num_threads, executor=executor, progress=progress,
     )  # fmt: skip
-    return MembershipTrials(losses=_losses(run, x, y), included=included, first_run=run.first_run)
+    assert run.probe_losses is not None
+    return MembershipTrials(losses=run.probe_losses, included=included, first_run=run.first_run)
 
 
 def loss_threshold(losses: Any, *, threshold: Any) -> np.ndarray:

@@ -9,7 +9,7 @@ from leakcore import attacks, bounds, datasets, dpsgd
 from leakcore.attacks import membership
 
 DATA = datasets.breast_cancer()
-X, Y = DATA.features[:40], DATA.labels[:40]
+X, Y = DATA.features[:40].copy(), DATA.labels[:40].copy()
 
 
 def _ensemble(noise=0.0, **more):

@@ -91,7 +91,8 @@ def test_scores_are_those_of_training_with_and_without_the_poison():
         made.common_features, made.common_labels, extra_features=made.clean_features, extra_labels=made.clean_labels,
         runs=5, first_run=30,
     )  # fmt: skip
-    np.testing.assert_array_equal(found.scores_out, made.statistic(run))
+    # float32: the same models, their losses from a product of another shape.
+    np.testing.assert_allclose(found.scores_out, made.statistic(run), rtol=1e-5)
     assert (found.k, found.name, found.first_trial) == (2, "clipbkd", 30)
     part = poisoning.poisoning_scores(ensemble, made, trials=2, first_trial=32)
     np.testing.assert_array_equal(part.scores_in, found.scores_in[2:4])
