@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from leakcore.leakage._families import Family as Family
     from leakcore.leakage._families import Logistic as Logistic
     from leakcore.leakage._families import RandomForest as RandomForest
+    from leakcore.leakage._original import OriginalInformation as OriginalInformation
+    from leakcore.leakage._original import v_information_original as v_information_original
     from leakcore.leakage._sensitivity import Sensitivity as Sensitivity
     from leakcore.leakage._sensitivity import sensitivity as sensitivity
     from leakcore.leakage._subspace import SubspaceDistance as SubspaceDistance
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from leakcore.leakage._v_information import v_information as v_information
 
 _NAMES = {
+    "OriginalInformation": "._original",
+    "v_information_original": "._original",
     "FAMILIES": "._families",
     "Family": "._families",
     "Logistic": "._families",

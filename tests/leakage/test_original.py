@@ -1,0 +1,113 @@
+"""Original V-information: inversion pair by pair, SSIM as its oracle says, the null of other inputs, LeNet."""
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from leakcore import datasets, leakage, models
+from leakcore.leakage._similarity import ssim
+
+DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+
+
+def _direct(a, b, size=11):
+    """SSIM of one channel by loops."""
+    steps = np.arange(size) - size // 2
+    w = np.exp(-(steps**2) / 4.5)
+    w = np.outer(w, w) / w.sum() ** 2
+    out = []
+    for i in range(a.shape[0] - size + 1):
+        for j in range(a.shape[1] - size + 1):
+            p, q = a[i : i + size, j : j + size], b[i : i + size, j : j + size]
+            mp, mq = (w * p).sum(), (w * q).sum()
+            vp, vq, c = (w * (p - mp) ** 2).sum(), (w * (q - mq) ** 2).sum(), (w * (p - mp) * (q - mq)).sum()
+            out.append((2 * mp * mq + 1e-4) * (2 * c + 9e-4) / ((mp**2 + mq**2 + 1e-4) * (vp + vq + 9e-4)))
+    return float(np.mean(out))
+
+
+def test_ssim():
+    rng = np.random.default_rng(0)
+    a, b = rng.random((2, 1, 1, 14, 13))
+    found = ssim(torch.from_numpy(a), torch.from_numpy(b), 1.0)
+    assert float(found) == pytest.approx(_direct(a[0, 0], b[0, 0]), rel=1e-9)
+    assert float(ssim(torch.from_numpy(a), torch.from_numpy(a), 1.0)) == pytest.approx(1)
+    small = rng.random((2, 1, 1, 6, 8))
+    assert float(ssim(*map(torch.from_numpy, small), 1.0)) == pytest.approx(_direct(*small[:, 0, 0], size=5), rel=1e-9)
+    x, y = rng.random((2, 3, 20))
+    flat = ssim(torch.from_numpy(x), torch.from_numpy(y), 1.0)
+    cov = ((x - x.mean(1, keepdims=True)) * (y - y.mean(1, keepdims=True))).mean(1)
+    wanted = (2 * x.mean(1) * y.mean(1) + 1e-4) * (2 * cov + 9e-4)
+    wanted /= (x.mean(1) ** 2 + y.mean(1) ** 2 + 1e-4) * (x.var(1) + y.var(1) + 9e-4)
+    np.testing.assert_allclose(flat.numpy(), wanted, rtol=1e-9)
+
+
+def test_a_linear_first_layer_gives_its_input_away_and_the_last_does_not():
+    # dW = r·xᵀ: the first layer's gradient is the input up to scale, so inversion finds it; the last sees 3 numbers.
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(36, 12), nn.Sigmoid(), nn.Linear(12, 4), nn.Sigmoid(), nn.Linear(4, 2)
+    )
+    x, y = torch.rand(4, 1, 6, 6), torch.tensor([0, 1, 1, 0])
+    seen = []
+    found = leakage.v_information_original(model, None, x, y, iterations=250, progress=lambda *a: seen.append(a))
+    assert found.pairs == (("1", "3"), ("3", "5"))
+    assert (found.similarity[:, 0] > 0.9).all()
+    assert found.falls == 1.0
+    assert found.value[0] > 0.97 * 2 * math.pi**2 > found.value[1]
+    np.testing.assert_allclose(found.each, 2 * math.pi**2 * (1 - (1 - found.similarity) ** 2), rtol=1e-9)
+    np.testing.assert_allclose(found.raw, found.each.mean(0))
+    assert found.null[0] < 0.5 * found.raw[0]
+    assert found.above_null[0] > found.above_null[1]
+    assert found.interval[0][0] <= found.raw[0] <= found.interval[1][0]
+    assert found.reconstructions.shape == (2, 4, 1, 6, 6)
+    assert seen == [(1, 2), (2, 2)]
+
+
+def test_noise_on_what_is_released_hides_the_input():
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.Sigmoid(), nn.Linear(6, 2))
+    x, y = torch.rand(3, 1, 4, 4), torch.tensor([0, 1, 1])
+    noise = torch.Generator().manual_seed(0)
+
+    def noisy(gradient, pair):
+        assert pair == 0
+        return gradient + 10 * torch.randn(gradient.shape, generator=noise)
+
+    clear = leakage.v_information_original(model, None, x, y, iterations=100)
+    hidden = leakage.v_information_original(model, None, x, y, iterations=100, released=noisy)
+    assert hidden.raw[0] < 0.5 * clear.raw[0]
+    assert hidden.value[0] >= 0
+    alone = leakage.v_information_original(model, None, x[:1], y[:1], pairs=["1"], iterations=2, high=2.0)
+    assert np.isnan(alone.null).all()
+    assert math.isnan(alone.falls)
+
+
+@pytest.mark.skipif(not (DATA / "cifar100").is_dir(), reason="no folder of data sets")
+def test_on_lenet_it_falls_from_the_first_pair_to_the_last():
+    # The paper's finding, on at least 80% of images, without any prior on images.
+    data = datasets.cifar100("train", part="subset", labels="coarse", path=DATA)
+    x, y = torch.from_numpy(data.images()[::200].copy()), torch.from_numpy(data.labels[::200].copy())
+    torch.manual_seed(0)
+    found = leakage.v_information_original(
+        models.lenet(20), None, x, y, pairs=[("0", "3"), ("9", "11")], iterations=60, low=0.0, high=1.0
+    )
+    assert found.falls >= 0.8
+
+
+def test_bad_input_is_named():
+    model, x, y = nn.Linear(4, 2), torch.rand(2, 4), torch.tensor([0, 1])
+    for keywords, message in (
+        ({"pairs": [("a",)]}, "pairs='a'"),
+        ({"pairs": []}, "must name at least one layer"),
+        ({"iterations": 0}, "iterations=0"),
+        ({"total_variation": 1.0}, "are no images"),
+        ({"low": 1.0, "high": 0.0}, "low must be below high"),
+        ({"released": lambda g, k: g[:1]}, "released: must return a tensor"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            leakage.v_information_original(model, None, x, y, **keywords)
