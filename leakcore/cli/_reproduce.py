@@ -24,9 +24,18 @@ from leakcore.cli._checked import checked
 )
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets; else LEAKCORE_DATA.")
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--trainer",
+    type=click.Choice(["ensemble", "opacus"]),
+    default="ensemble",
+    show_default=True,
+    help="What trains the networks of the label figures: leakcore, or Opacus where it is installed.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress bars.")
-def reproduce(name: str, scale: str, out: Path, data: Path | None, seed: int, as_json: bool, quiet: bool) -> None:
+def reproduce(
+    name: str, scale: str, out: Path, data: Path | None, seed: int, trainer: str, as_json: bool, quiet: bool
+) -> None:
     """Reproduce figure or table NAME; `list` shows the names.
 
     Writes OUT/NAME.json, .png and .svg. Interrupted, it goes on where it stopped when called again.
@@ -46,7 +55,13 @@ def reproduce(name: str, scale: str, out: Path, data: Path | None, seed: int, as
     try:
         result = checked(
             lambda: experiments.run(
-                name, scale=scale, seed=seed, data=data, out=out, progress=None if quiet else progress_bars()
+                name,
+                scale=scale,
+                seed=seed,
+                data=data,
+                out=out,
+                trainer=trainer,
+                progress=None if quiet else progress_bars(),
             )
         )
     except KeyboardInterrupt:

@@ -13,18 +13,22 @@ T = TypeVar("T")
 
 SCALES = ("tiny", "quick", "paper")
 """tiny: seconds, too few runs to conclude from. quick: minutes on two cores. paper: its sizes."""
+TRAINERS = ("ensemble", "opacus")
+"""What trains the label paper's networks: dpsgd.Ensemble, or Opacus where it is installed."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Context:
     """scale: one of `SCALES`. seed: of everything random. data: folder of data sets, None for `LEAKCORE_DATA` and the
-    cache. pieces: finished parts, kept until the result is written. progress: called as progress(task, done, total)."""
+    cache. pieces: finished parts, kept until the result is written. progress: called as progress(task, done, total).
+    trainer: one of `TRAINERS`."""
 
     scale: str
     seed: int
     data: Path | None
     pieces: PartialResults
     progress: Progress
+    trainer: str = "ensemble"
 
     def pick(self, *, quick: T, paper: T, tiny: T | None = None) -> T:
         """The value for this scale; `tiny` is `quick` where it is not given."""

@@ -10,7 +10,7 @@ from leakcore import __version__
 from leakcore import _validate as check
 from leakcore._progress import Progress
 from leakcore._store import PartialResults, write_atomically
-from leakcore.experiments._context import SCALES, Context
+from leakcore.experiments._context import SCALES, TRAINERS, Context
 from leakcore.experiments._registry import find
 from leakcore.experiments._result import ExperimentResult
 
@@ -22,14 +22,14 @@ def run(
     seed: int = 0,
     data: str | Path | None = None,
     out: str | Path | None = None,
+    trainer: str = "ensemble",
     progress: Progress | None = None,
 ) -> ExperimentResult:
     """Reproduce a figure or table of Hayes, Mahloujifar and Balle (2023) or of Yuan, Xue, Wang and Shen (2022).
 
     Args:
-        name: one of `names()`. scale: "quick" (minutes on two cores), "paper" (the paper's sizes) or "tiny"
-        (seconds, too
-            few runs to conclude from). seed: of everything random.
+        name: one of `names()`. scale: "quick" (minutes on two cores), "paper" (the paper's sizes) or "tiny" (seconds,
+            too few runs to conclude from). seed: of everything random.
         data: folder of data sets; None: `LEAKCORE_DATA`, then the user's cache. Nothing is downloaded.
         out: folder for NAME.json, NAME.png and NAME.svg, each written atomically when all is done. Until then finished
             pieces are kept in out/partial, bound to this experiment, scale, seed and release, and a later call goes on
@@ -38,11 +38,14 @@ def run(
 
     Returns an `ExperimentResult`, equal whether or not the run was interrupted.
     Raises ValueError that names argument, value and what is allowed; FileNotFoundError for a data set that is not
-    there.
+    there, ImportError for trainer="opacus" without Opacus.
     """
     experiment = find(name)
     size = check.one_of(*SCALES, scale=scale)
     start = check.seed(seed=seed)
+    how = check.one_of(*TRAINERS, trainer=trainer)
+    if how != "ensemble" and not name.startswith("labels-"):
+        raise ValueError(f"trainer={how!r}: only for the label figures; {name} has one trainer, dpsgd.Ensemble")
     folder = None if out is None else Path(out)
     where = None if data is None else Path(data)
     if where is not None and not where.is_dir():
@@ -53,11 +56,16 @@ def run(
         except OSError as error:
             raise ValueError(f"out={str(folder)!r}: cannot be written ({error.strerror})") from error
     # Not the folder of the data: pieces made from data carry a digest of its content.
-    bound_to = json.dumps([name, size, start, __version__])
+    bound_to = json.dumps([name, size, start, how, __version__])
     digest = hashlib.sha256(bound_to.encode()).hexdigest()
     pieces = PartialResults(None if folder is None else folder / "partial", digest)
     context = Context(
-        scale=size, seed=start, data=where, pieces=pieces, progress=progress or (lambda task, done, total: None)
+        scale=size,
+        seed=start,
+        data=where,
+        pieces=pieces,
+        progress=progress or (lambda task, done, total: None),
+        trainer=how,
     )
     result = experiment.load()(experiment, context)
     if folder is not None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from leakcore import accounting, bounds, datasets, dpsgd
 from leakcore.experiments._context import Context
+from leakcore.experiments.labels import _opacus
 from leakcore.experiments.labels._network import HIDDEN, Observed, observe
 
 SOURCE = "Yuan, Xue, Wang and Shen, Deep Gradient Attacks with Strong DP-SGD Lower Bounds for Label Privacy, 2022"
@@ -19,10 +20,11 @@ BATCH = 50
 DELTA = 1e-5
 STEP = 0.1
 """Learning rate × clipping norm: with it fixed the noise of a step in the weights is the same for every C."""
-TRAINED = (
-    "models are trained by dpsgd.Ensemble: Opacus's DP-SGD (Poisson batches of 50 expected, divided by 50, flat "
-    f"clipping with its 1e-6), without Opacus; learning rate × C = {STEP:g}"
-)
+TRAINED = {
+    "ensemble": "models are trained by dpsgd.Ensemble: Opacus's DP-SGD (Poisson batches of 50 expected, divided by "
+    f"50, flat clipping with its 1e-6), without Opacus; learning rate × C = {STEP:g}",
+    "opacus": f"{_opacus.TRAINED}; Poisson batches of 50 expected, divided by 50; learning rate × C = {STEP:g}",
+}
 SCOPES = ("layer", "joint")
 """Clipped by the released weight vector's own gradient, as the paper's algorithm does, or by the joint norm of all."""
 
@@ -115,8 +117,16 @@ def trained(context: Context, study: Study, noise_multiplier: float | None, max_
         return ensemble.run(*rows, runs=count).parameters
 
     def run() -> dict[str, Any]:
-        found = ensemble.run(*rows, runs=count).parameters.astype("<f4")
-        return {"parameters": base64.b64encode(found.tobytes()).decode()}
+        if context.trainer == "opacus":
+            found = _opacus.train(
+                ensemble.layers, *rows, initial=trained(context, study, None), noise_multiplier=noise_multiplier,
+                max_grad_norm=max_grad_norm, learning_rate=STEP / max_grad_norm, steps=study.steps,
+                sample_rate=1 / study.batches, expected_batch_size=BATCH, seed=context.seed,
+                progress=lambda done, total: context.progress(task, done, total),
+            )  # fmt: skip
+        else:
+            found = ensemble.run(*rows, runs=count).parameters
+        return {"parameters": base64.b64encode(found.astype("<f4").tobytes()).decode()}
 
     task = f"{study.name}: train at σ = {noise_multiplier:g}, C = {max_grad_norm:g}"
     context.progress(task, 0, 1)

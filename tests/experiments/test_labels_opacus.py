@@ -1,0 +1,83 @@
+"""The label figures' networks trained by Opacus: the ensemble's, when noise and batches are the same."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leakcore import dpsgd, experiments, kernels
+from leakcore.experiments.labels import _opacus
+
+LAYERS, ROWS, RUNS, STEPS, RATE = (7, 12, 12, 1), 60, 2, 15, 0.3
+
+
+def _data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(ROWS, LAYERS[0])), rng.integers(0, 2, ROWS)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("max_grad_norm", [0.05, 1.0, 100.0])
+def test_opacus_and_the_ensemble_train_the_same_networks(monkeypatch: pytest.MonkeyPatch, max_grad_norm: float) -> None:
+    pytest.importorskip("opacus")
+    from opacus.optimizers import optimizer as opacus_optimizer
+
+    x, y = _data()
+    settings: dict[str, Any] = {"noise_multiplier": 0.8, "max_grad_norm": max_grad_norm, "steps": STEPS}
+    settings |= {"learning_rate": 0.5 / max_grad_norm, "sample_rate": RATE, "expected_batch_size": 18, "seed": 3}
+    ensemble = dpsgd.Ensemble(LAYERS, "relu", clip_slack=1e-6, **settings)
+    start = dpsgd.Ensemble(LAYERS, "relu", **{**settings, "steps": 0}).run(x, y, runs=RUNS).parameters
+    noise = np.stack(
+        [
+            kernels.standard_normal(RUNS, start.shape[1], seed=9, purpose=kernels.Purpose.CLIP_NOISE, step=t)
+            for t in range(STEPS)
+        ],
+        axis=1,
+    ).astype(np.float32)
+    ours = ensemble.run(x, y, runs=RUNS, noise=noise).parameters
+    left = [noise.reshape(-1)]
+
+    def given(std: float, reference: Any, **_: Any) -> Any:
+        import torch
+
+        flat = left[0][: reference.numel()]
+        left[0] = left[0][reference.numel() :]
+        return std * torch.as_tensor(flat.copy()).reshape(reference.shape)
+
+    monkeypatch.setattr(opacus_optimizer, "_generate_noise", given)
+    theirs = _opacus.train(LAYERS, x, y, initial=start, **settings)
+    assert len(left[0]) == 0
+    moved = np.abs(ours - start).max()
+    assert moved > 0.1
+    np.testing.assert_allclose(theirs, ours, rtol=0, atol=2e-5 * moved)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_without_injection_runs_differ_and_repeat() -> None:
+    pytest.importorskip("opacus")
+    x, y = _data()
+    start = np.repeat(dpsgd.Ensemble(LAYERS, "relu", noise_multiplier=0, max_grad_norm=1, learning_rate=1, steps=0,
+                                     seed=0).run(x, y, runs=1).parameters, 2, axis=0)  # fmt: skip
+    settings: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 0.1, "steps": 3}
+    settings |= {"sample_rate": RATE, "expected_batch_size": 18, "seed": 3}
+    first, again = (_opacus.train(LAYERS, x, y, initial=start, **settings) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    assert (first[0] != first[1]).mean() > 0.9
+
+
+def test_without_opacus_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opacus", None)
+    x, y = _data()
+    with pytest.raises(ImportError, match=r"trainer='opacus': needs Opacus: pip install 'leakcore\[opacus\]'"):
+        _opacus.train(LAYERS, x, y, initial=np.zeros((1, 10)), noise_multiplier=1, max_grad_norm=1, learning_rate=1,
+                      steps=1, sample_rate=0.5, expected_batch_size=3, seed=0)  # fmt: skip
+
+
+def test_the_trainer_is_checked_before_any_work() -> None:
+    with pytest.raises(ValueError, match=r"trainer='opacus': only for the label figures"):
+        experiments.run("reconstruction-fig15", trainer="opacus")
+    with pytest.raises(ValueError, match=r"trainer='jax': must be one of"):
+        experiments.run("labels-fig1", trainer="jax")
