@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from leakcore.bounds._epsilon import EpsilonLowerBound as EpsilonLowerBound
     from leakcore.bounds._epsilon import epsilon_lower_bound as epsilon_lower_bound
     from leakcore.bounds._epsilon import epsilon_opt as epsilon_opt
+    from leakcore.bounds._epsilon_choice import EpsilonBest as EpsilonBest
+    from leakcore.bounds._epsilon_choice import epsilon_lower_bound_best as epsilon_lower_bound_best
     from leakcore.bounds._epsilon_membership import MembershipEpsilon as MembershipEpsilon
     from leakcore.bounds._epsilon_membership import epsilon_from_membership as epsilon_from_membership
     from leakcore.bounds._epsilon_one_run import OneRunEpsilon as OneRunEpsilon
@@ -53,6 +55,8 @@ _NAMES = {
     "epsilon_opt": "._epsilon",
     "EpsilonLowerBound": "._epsilon",
     "EpsilonCeiling": "._epsilon",
+    "EpsilonBest": "._epsilon_choice",
+    "epsilon_lower_bound_best": "._epsilon_choice",
     "MembershipEpsilon": "._epsilon_membership",
     "epsilon_from_membership": "._epsilon_membership",
     "OneRunEpsilon": "._epsilon_one_run",

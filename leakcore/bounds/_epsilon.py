@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 from scipy import special
 
 from leakcore import _validate
@@ -72,6 +73,19 @@ class Claim:
         if self.family == "dp":
             return _group_epsilon(p_hi, p_lo, self.delta, self.k)
         return max(0.0, float(special.ndtri(p_hi) - special.ndtri(p_lo)) / self.k) if p_lo < p_hi else 0.0
+
+    def proved_each(self, p_hi: np.ndarray, p_lo: np.ndarray) -> np.ndarray:
+        """`proved` of many pairs; 0 where p_lo is."""
+        if self.family == "dp" and self.delta > 0 and self.k > 1:
+            pairs = zip(p_hi.tolist(), p_lo.tolist(), strict=True)
+            return np.array([self.proved(a, b) if b > 0 else 0.0 for a, b in pairs])
+        apart = (p_lo > 0) & (p_hi > p_lo + (self.k * self.delta if self.family == "dp" else 0.0))
+        hi, lo = np.where(apart, p_hi, 0.5), np.where(apart, p_lo, 0.5)
+        if self.family == "gdp":
+            found = (special.ndtri(hi) - special.ndtri(lo)) / self.k
+        else:
+            found = np.log((hi - self.delta * apart) / lo) / self.k
+        return np.where(apart, np.maximum(found, 0.0), 0.0)
 
     def epsilon(self, parameter: float) -> float:
         """ε of one row at δ."""

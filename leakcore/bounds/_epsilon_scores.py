@@ -65,7 +65,10 @@ def epsilon_lower_bound_from_scores(
     Returns an `EpsilonFromScores`: kind "lower". Deterministic given the scores and the seed. Raises ValueError or
     TypeError that names the argument; "split" needs at least two trials per dataset.
     """
-    sides = {name: _scores(**{name: values}) for name, values in (("scores_in", scores_in), ("scores_out", scores_out))}
+    sides = {
+        name: checked_scores(**{name: values})
+        for name, values in (("scores_in", scores_in), ("scores_out", scores_out))
+    }
     inside, outside = sides["scores_in"], sides["scores_out"]
     level = _validate.open_probability(confidence=confidence)
     how = _validate.one_of("split", "simultaneous", select=select)
@@ -79,9 +82,9 @@ def epsilon_lower_bound_from_scores(
     if how == "simultaneous":
         return _simultaneous(inside, outside, level, claim, adjacency, side)
     rng = np.random.default_rng(number)
-    (in_choose, in_count), (out_choose, out_count) = (_split(rng, name, values, part) for name, values in sides.items())
+    (in_choose, in_count), (out_choose, out_count) = (split(rng, name, values, part) for name, values in sides.items())
     counting = (len(in_count), len(out_count))
-    chosen_side, threshold = _choose(in_choose, out_choose, counting, level, claim, side)
+    chosen_side, threshold, _ = choose(in_choose, out_choose, counting, level, claim, side)
     proof = epsilon_lower_bound(
         int((in_count >= threshold).sum()),
         int((out_count >= threshold).sum()),
@@ -97,14 +100,16 @@ def epsilon_lower_bound_from_scores(
     return EpsilonFromScores(**{**fields, "seed": number}, threshold=threshold, select=how)
 
 
-def _scores(**given: Any) -> np.ndarray:
+def checked_scores(**given: Any) -> np.ndarray:
+    """One score per trial; the error names the argument."""
     out = _validate.real_array("a number", lambda v: ~np.isnan(v), **given)
     if out.ndim != 1 or out.size == 0:
         raise ValueError(f"{next(iter(given))}.shape={out.shape}: must be one score per trial, at least one")
     return out
 
 
-def _split(rng: np.random.Generator, name: str, scores: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+def split(rng: np.random.Generator, name: str, scores: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """(choosing, counting) parts."""
     number = round(share * len(scores))
     if not 0 < number < len(scores):
         raise ValueError(
@@ -120,10 +125,10 @@ def _exceed(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
     return np.asarray(len(scores) - np.searchsorted(np.sort(scores), thresholds, side="left"))
 
 
-def _choose(
+def choose(
     inside: np.ndarray, outside: np.ndarray, counting: tuple[int, int], level: float, claim: Claim, side: str
-) -> tuple[str, float]:
-    """The direction and threshold that would prove most if the counting trials fell like these."""
+) -> tuple[str, float, float]:
+    """The direction and threshold that would prove most if the counting trials fell like these, and how much."""
     thresholds = np.unique(np.concatenate([inside, outside]))
     shares = [
         np.rint(_exceed(scores, thresholds) / len(scores) * n).astype(int)
@@ -137,14 +142,12 @@ def _choose(
             at = int(proved.argmax())
             if proved[at] > best[2]:
                 best = (name, float(thresholds[at]), float(proved[at]))
-    return best[:2]
+    return best
 
 
 def _proved(low: np.ndarray, high: np.ndarray, claim: Claim) -> np.ndarray:
     """By the event or by its complement, for limits of the likelier and the less likely side."""
-    return np.array(
-        [max(claim.proved(a, b), claim.proved(1 - b, 1 - a) if a < 1 else 0.0) for a, b in zip(low, high, strict=True)]
-    )
+    return np.asarray(np.maximum(claim.proved_each(low, high), claim.proved_each(1 - high, 1 - low)))
 
 
 def _simultaneous(
@@ -167,10 +170,10 @@ def _simultaneous(
             ("event", low[hi], low_complement[lo]),
             ("complement of the event, which is", low_complement[lo], low[hi]),
         ):
-            for at, (p_hi, rest) in enumerate(zip(a, b, strict=True)):
-                proved = claim.proved(float(p_hi), 1 - float(rest)) if rest < 1 else 0.0
-                if proved > best:
-                    best, where, at_best = proved, f"{event}, likelier {name}".replace("is, ", "is "), at
+            proved = claim.proved_each(a, 1 - b)
+            at = int(proved.argmax())
+            if proved[at] > best:
+                best, where, at_best = float(proved[at]), f"{event}, likelier {name}".replace("is, ", "is "), at
     hits = (0, 0) if where is None else (int(counts[0][at_best]), int(counts[1][at_best]))
     limits = (
         ((0.0, 1.0), (0.0, 1.0))
