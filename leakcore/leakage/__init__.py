@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from leakcore.leakage._families import Family as Family
     from leakcore.leakage._families import Logistic as Logistic
     from leakcore.leakage._families import RandomForest as RandomForest
+    from leakcore.leakage._mutual_information import MutualInformation as MutualInformation
+    from leakcore.leakage._mutual_information import mutual_information as mutual_information
     from leakcore.leakage._original import OriginalInformation as OriginalInformation
     from leakcore.leakage._original import v_information_original as v_information_original
     from leakcore.leakage._sensitivity import Sensitivity as Sensitivity
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from leakcore.leakage._v_information import v_information as v_information
 
 _NAMES = {
+    "MutualInformation": "._mutual_information",
+    "mutual_information": "._mutual_information",
     "OriginalInformation": "._original",
     "v_information_original": "._original",
     "FAMILIES": "._families",

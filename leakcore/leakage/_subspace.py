@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ class SubspaceDistance(Result):
     value: the distance in radians, between column or row spaces, whichever lie in the larger space (`space`).
     columns, rows: the distance of the column and of the row spaces. angles: principal angles behind `value`, largest
     first. ranks: numerical ranks (without, with). rtol: singular values below rtol·largest count as zero. set_sizes:
-    gradients averaged (without, with). largest: the largest distance there can be at these ranks.
+    gradients averaged (without, with). largest: the largest distance there can be at these ranks. null: (permutations,)
+    distances after permuting which gradients have the attribute, the set sizes kept; null_mean, p_value: the mean, and
+    (1 + permutations with at least this distance)/(1 + permutations); NaN without permutations.
     """
 
     columns: float
@@ -30,11 +33,25 @@ class SubspaceDistance(Result):
     rtol: float
     set_sizes: tuple[int, int]
     largest: float
+    null: np.ndarray
+    null_mean: float
+    p_value: float
+
+    @property
+    def above_null(self) -> float:
+        """`value` less the mean of its null: what is left to compare between layers."""
+        return float(self.value) - self.null_mean
 
 
 def subspace_distance(
-    grads_without: Any, grads_with: Any, *, rtol: float | None = None, rank: int | None = None, seed: int | None = None
-) -> SubspaceDistance:
+    grads_without: Any,
+    grads_with: Any,
+    *,
+    rtol: float | None = None,
+    rank: int | None = None,
+    permutations: int = 0,
+    seed: int | None = None,
+) -> Any:
     """Distance between the subspaces that a layer's mean gradients without and with an attribute span.
 
     With θ_i the principal angles between the spaces of G⁽⁰⁾ and G⁽¹⁾, of ranks r₀ and r₁,
@@ -50,13 +67,30 @@ def subspace_distance(
 
     grads_without, grads_with: (n, out, ...) gradients of one layer's weight, one per sample or batch; all dimensions
         after the second are flattened. NumPy or torch. (out, rest), without the first axis, is not taken: pass x[None].
+        Or mappings with the same keys, {layer: gradients}, {attribute: {layer: gradients}}: a mapping of results.
     rtol: relative tolerance of the numerical rank; None: max(out, rest)·ε of the gradients' precision.
     rank: take this many leading singular directions of each instead, at most the numerical rank.
-    seed: draw as many of the larger set, at random by this seed, as the smaller one has; None: refuse unequal sets.
+    permutations: how often the distance is computed again with the gradients dealt to two sets of the same sizes at
+        random: noise alone sets means apart, the more the larger the layer, so compare layers above this null.
+    seed: draw as many of the larger set, at random by this seed, as the smaller one has; None: refuse unequal sets. It
+        is required with permutations.
 
     Invariant under orthogonal maps of the ambient space and any invertible map of the other. A zero gradient has rank
-    0. Deterministic. Raises ValueError or TypeError that names the argument.
+    0. Returns a `SubspaceDistance` (or a dict of them). Deterministic. Raises ValueError or TypeError that names the
+    argument.
     """
+    if isinstance(grads_without, Mapping) or isinstance(grads_with, Mapping):
+        keys = [list(g) if isinstance(g, Mapping) else None for g in (grads_without, grads_with)]
+        if keys[0] is None or keys[1] is None or set(keys[0]) != set(keys[1]) or not keys[0]:
+            raise ValueError(
+                f"grads_without, grads_with: have keys {keys[0]} and {keys[1]}; must be the same, at least one"
+            )
+        return {
+            key: subspace_distance(
+                grads_without[key], grads_with[key], rtol=rtol, rank=rank, permutations=permutations, seed=seed
+            )
+            for key in keys[0]
+        }
     (without, eps0), (with_, eps1) = (
         check.host_array(grads_without=grads_without), check.host_array(grads_with=grads_with)
     )  # fmt: skip
@@ -75,17 +109,24 @@ def subspace_distance(
             )
         rng, size = np.random.default_rng(check.seed(seed=seed)), min(len(without), len(with_))
         without, with_ = (s if len(s) == size else s[rng.choice(len(s), size, replace=False)] for s in (without, with_))
-    means = [sets.mean(axis=0).reshape(sets.shape[1], -1) for sets in (without, with_)]
-    out, rest = means[0].shape
+    shuffles = check.integer(0, None, permutations=permutations)
+    if shuffles and seed is None:
+        raise ValueError("seed: required with permutations")
+    out, rest = without.shape[1], math.prod(without.shape[2:])
     tolerance = (
         2 * max(eps0, eps1) * max(out, rest) if rtol is None else check.below_one(rtol=check.non_negative(rtol=rtol))
     )
     limit = None if rank is None else check.integer(1, min(out, rest), rank=rank)
-    bases = [_bases(mean, tolerance, limit) for mean in means]
-    ranks = (bases[0][0].shape[1], bases[1][0].shape[1])
-    angles = {name: _angles(bases[0][i], bases[1][i]) for i, name in enumerate(("columns", "rows"))}
-    distances = {name: _distance(found, ranks) for name, found in angles.items()}
     space, ambient = ("columns", out) if out >= rest else ("rows", rest)
+    ranks, angles = _compared(without, with_, tolerance, limit)
+    distances = {name: _distance(found, ranks) for name, found in angles.items()}
+    null = np.empty(shuffles)
+    pool = np.concatenate([without, with_]).reshape(2 * len(without), -1) if shuffles else np.empty((0, 0))
+    for k in range(shuffles):
+        dealt = np.random.default_rng([check.seed(seed=seed), 1, k]).permutation(len(pool))
+        sides = (pool[dealt[: len(without)]], pool[dealt[len(without) :]])
+        found_ranks, found = _compared(*(s.reshape(len(s), out, rest) for s in sides), tolerance, limit)
+        null[k] = _distance(found[space], found_ranks)
     return SubspaceDistance(
         value=distances[space],
         kind="estimate",
@@ -110,7 +151,19 @@ def subspace_distance(
         rtol=tolerance,
         set_sizes=(len(without), len(with_)),
         largest=_distance(_widest(ranks, ambient), ranks),
+        null=null,
+        null_mean=float(null.mean()) if shuffles else math.nan,
+        p_value=(1 + int((null >= distances[space]).sum())) / (1 + shuffles) if shuffles else math.nan,
     )
+
+
+def _compared(
+    without: np.ndarray, with_: np.ndarray, rtol: float, limit: int | None
+) -> tuple[tuple[int, int], dict[str, np.ndarray]]:
+    """Ranks of the two mean gradients, and the principal angles of their column and row spaces."""
+    bases = [_bases(s.mean(axis=0).reshape(s.shape[1], -1), rtol, limit) for s in (without, with_)]
+    ranks = (bases[0][0].shape[1], bases[1][0].shape[1])
+    return ranks, {name: _angles(bases[0][i], bases[1][i]) for i, name in enumerate(("columns", "rows"))}
 
 
 def _bases(mean: np.ndarray, rtol: float, limit: int | None) -> tuple[np.ndarray, np.ndarray]:

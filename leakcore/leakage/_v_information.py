@@ -115,7 +115,7 @@ def v_information(
     total, done = len(arrays) * (1 + shuffles), 0
     found, null = [], np.full((shuffles, len(arrays)), math.nan)
     for j, array in enumerate(arrays):
-        features = _prepared(array[rows], bool(getattr(model, "rotation_invariant", False)))
+        features = prepared(array[rows], bool(getattr(model, "rotation_invariant", False)))
         problem = _Problem(features, model, kind, parts)
         for k in range(1 + shuffles):
             # The same folds and permutations for every layer, so that layers are compared on the same rows.
@@ -262,7 +262,7 @@ def _mean(gains: np.ndarray, units: Units, confidence: float) -> tuple[float, fl
     return mean, mean - reach, mean + reach
 
 
-def _prepared(array: np.ndarray, invariant: bool) -> np.ndarray:
+def prepared(array: np.ndarray, invariant: bool) -> np.ndarray:
     """The gradients flat; for a rotation-invariant family standardised and in coordinates of their own span.
 
     Standardising and turning look at all gradients and at no label, as an attacker may.

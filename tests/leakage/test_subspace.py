@@ -83,6 +83,31 @@ def test_unequal_sets_are_refused_or_drawn_from():
     assert drawn.value == leakage.subspace_distance(many, few, seed=1).value
 
 
+def test_many_layers_and_attributes_at_once():
+    a, b, c = (RNG.normal(size=(4, 10, 3)) for _ in range(3))
+    found = leakage.subspace_distance({"x": {"1": a, "2": b}, "y": {"1": a}}, {"x": {"1": b, "2": c}, "y": {"1": c}})
+    assert found["x"]["2"].value == leakage.subspace_distance(b, c).value
+    assert found["y"]["1"].value == leakage.subspace_distance(a, c).value
+    with pytest.raises(ValueError, match=r"have keys \['1'\] and \['2'\]"):
+        leakage.subspace_distance({"1": a}, {"2": b})
+
+
+def test_the_null_deals_the_same_gradients_to_sets_of_the_same_size():
+    # Two far means stand out of their null; one and the same distribution does not, however far its means lie.
+    signal, other = _low_rank(30, 6, 2)[0], _low_rank(30, 6, 2)[0]
+    noise = RNG.normal(size=(2, 40, 30, 6)) * 0.3
+    apart = leakage.subspace_distance(signal + noise[0], other + noise[1], rank=2, permutations=19, seed=0)
+    alike = leakage.subspace_distance(signal + noise[0], signal + noise[1], rank=2, permutations=19, seed=0)
+    assert apart.p_value == 0.05
+    assert apart.above_null > 0.5
+    assert alike.value > 0
+    assert alike.p_value > 0.05
+    assert alike.null.shape == (19,)
+    assert math.isnan(leakage.subspace_distance(noise[0], noise[1]).null_mean)
+    with pytest.raises(ValueError, match="seed: required with permutations"):
+        leakage.subspace_distance(noise[0], noise[1], permutations=2)
+
+
 def test_bad_input_is_named():
     good = np.ones((2, 3, 4))
     with pytest.raises(ValueError, match=r"grads_without.shape=\(3, 4\)"):

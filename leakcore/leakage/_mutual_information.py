@@ -1,0 +1,198 @@
+"""Mutual information of a layer's gradient with inputs or labels, by a neural lower bound evaluated held out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore import _validate as check
+from leakcore._results import Assumptions, Result
+from leakcore.leakage._v_information import prepared
+
+if TYPE_CHECKING:
+    import torch
+
+_EVERY = 10
+"""Steps between looks at the validation rows."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class MutualInformation(Result):
+    """Mutual information in nats by MINE; kind "estimate", in expectation below the truth.
+
+    value: the held-out estimate; interval: of its sampling error on the held-out rows alone. null: (permutations,)
+    values after permuting which rows belong together; null_mean. trained: what the network reaches on the rows it was
+    trained on (overfits: not to be quoted). rows: held out.
+    """
+
+    null: np.ndarray
+    null_mean: float
+    trained: float
+    rows: int
+
+    @property
+    def above_null(self) -> float:
+        """`value` less the mean of its null."""
+        return float(self.value) - self.null_mean
+
+
+def mutual_information(
+    first: Any,
+    second: Any,
+    *,
+    hidden: int = 64,
+    components: int = 16,
+    steps: int = 400,
+    learning_rate: float = 0.005,
+    permutations: int = 1,
+    confidence: float = 0.95,
+    seed: int = 0,
+    progress: Callable[[int, int], object] | None = None,
+) -> MutualInformation:
+    """I(U; V) by the Donsker–Varadhan bound with a network T (MINE, Belghazi et al. 2018; Mo et al. 2021, Fig. 3):
+
+        I(U; V) ≥ sup_T E T(u, v) − log E e^{T(u, v′)},   v′ independent of u
+
+    T has two hidden layers of `hidden` units and is trained by Adam on half of the rows, the gradient of the logarithm
+    corrected by a running mean as in the paper; the training step is chosen on a fifth, and the bound is evaluated on
+    the remaining rows, the second term over all pairs of them. Estimates on training rows, as MINE is often quoted,
+    grow with the network.
+
+    Its bias on Gaussians of known mutual information (1,500 rows, defaults; `tests/leakage/test_mutual_information.py`
+    checks it): within 0.08 nats for 0, 0.14 and 0.83 nats in one dimension each; of 2.55 nats in five dimensions each
+    it finds between 80% and 100%. No such bound can find much more than log of the number of rows.
+
+    Args:
+        first, second: (n, ...) rows that belong together, n ≥ 50; integers (n,) are classes. More than `components`
+            columns are standardised and turned to their leading `components` coordinates.
+        permutations: how many times the null is computed, 0 for none (NaN). seed: of everything random.
+        progress: called as progress(trainings done, trainings).
+
+    Deterministic by seed, on a machine and torch build. Raises ValueError or TypeError that names the argument.
+    """
+    u, v = _rows("first", first, components), _rows("second", second, components)
+    if len(u) != len(v) or len(u) < 50:
+        raise ValueError(f"first, second: {len(u)} and {len(v)} rows; must be as many, at least 50")
+    size = check.integer(1, None, hidden=hidden)
+    number = check.integer(1, None, steps=steps)
+    rate = check.positive(learning_rate=learning_rate)
+    shuffles = check.integer(0, None, permutations=permutations)
+    level = check.open_probability(confidence=confidence)
+    start = check.seed(seed=seed)
+    order = np.random.default_rng([start, 0]).permutation(len(u))
+    found = []
+    for k in range(1 + shuffles):
+        rng = np.random.default_rng([start, 1, k])
+        paired = v if k == 0 else v[rng.permutation(len(v))]
+        found.append(_estimate(u[order], paired[order], size, number, rate, rng))
+        if progress is not None:
+            progress(k + 1, 1 + shuffles)
+    value, error, trained, rows = found[0]
+    null = np.array([f[0] for f in found[1:]])
+    from scipy.special import ndtri
+
+    reach = float(ndtri((1 + level) / 2)) * error
+    return MutualInformation(
+        value=value,
+        kind="estimate",
+        confidence=level,
+        interval=(value - reach, value + reach),
+        method=f"MINE, two hidden layers of {size}, evaluated held out",
+        assumptions=Assumptions(
+            adjacency=None,
+            attacker="computationally unbounded, up to what the network finds",
+            notes=(
+                "a lower bound in expectation: more information may be there",
+                "interval: sampling of the held-out rows, not the training",
+            ),
+        ),
+        seed=start,
+        provenance="Belghazi et al. (2018), eqs. 10 and 12; Mo et al. (2021), Section 4.1",
+        null=null,
+        null_mean=float(null.mean()) if shuffles else math.nan,
+        trained=trained,
+        rows=rows,
+    )
+
+
+def _estimate(
+    u: np.ndarray, v: np.ndarray, hidden: int, steps: int, rate: float, rng: np.random.Generator
+) -> tuple[float, float, float, int]:
+    """(held-out bound, its standard error, bound on training rows, held-out rows)."""
+    import torch
+
+    cut, end = len(u) // 2, len(u) * 7 // 10
+    parts = [(torch.from_numpy(u[s]).float(), torch.from_numpy(v[s]).float()) for s in (
+        slice(cut), slice(cut, end), slice(end, None)
+    )]  # fmt: skip
+    sizes = (hidden, hidden, 1)
+    widths = (u.shape[1] + v.shape[1], hidden, hidden)
+    weights = [
+        torch.from_numpy(rng.normal(size=(m, k)) * (2 / m) ** 0.5).float().requires_grad_()
+        for m, k in zip(widths, sizes, strict=True)
+    ]
+    biases = [torch.zeros(k, requires_grad=True) for k in sizes]
+    own = [*weights, *biases]
+
+    def network(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = torch.cat([x, y], -1)
+        for w, b in zip(weights[:-1], biases[:-1], strict=True):
+            z = torch.nn.functional.elu(z @ w + b)
+        return (z @ weights[-1] + biases[-1])[..., 0]
+
+    @torch.no_grad()
+    def bound(x: torch.Tensor, y: torch.Tensor, pairings: int) -> tuple[float, float]:
+        joint = network(x, y).double()
+        n = len(x)
+        # Every pair but the true ones, or an even choice of them; pairing by pairing keeps the memory small.
+        shifts = np.unique(np.linspace(1, n - 1, min(n - 1, pairings)).astype(int))
+        crossed = torch.stack([network(x, y.roll(-int(k), 0)) for k in shifts]).double()
+        top = crossed.max()
+        each = (crossed - top).exp().mean(0)
+        value = joint.mean() - (top + each.mean().log())
+        spread = (joint - each / each.mean()).std() / math.sqrt(n)
+        return float(value), float(spread)
+
+    optimiser = torch.optim.Adam(own, lr=rate, weight_decay=1e-4)
+    running = 1.0
+    best, kept = -math.inf, [p.detach().clone() for p in own]
+    x, y = parts[0]
+    for step in range(1, steps + 1):
+        joint = network(x, y).mean()
+        crossed = network(x, y[torch.from_numpy(rng.permutation(len(y)))])
+        average = float(crossed.detach().exp().mean())
+        running = average if step == 1 else 0.9 * running + 0.1 * average
+        optimiser.zero_grad()
+        # The derivative of log E e^T with the denominator's running mean: the paper's correction of its bias.
+        (crossed.exp().mean() / running - joint).backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(own, 1.0)
+        optimiser.step()
+        if step % _EVERY == 0 or step == steps:
+            now, _ = bound(*parts[1], 40)
+            if now > best:
+                best, kept = now, [p.detach().clone() for p in own]
+    with torch.no_grad():
+        for p, value in zip(own, kept, strict=True):
+            p.copy_(value)
+    found, error = bound(*parts[2], len(u))
+    return found, error, bound(*parts[0], 100)[0], len(parts[2][0])
+
+
+def _rows(name: str, values: Any, components: int) -> np.ndarray:
+    array = values.numpy() if hasattr(values, "numpy") else np.asarray(values)
+    if array.ndim == 1 and array.dtype.kind in "iub":
+        _, codes = np.unique(array, return_inverse=True)
+        array = np.eye(int(codes.max()) + 1)[codes]
+    found, _ = check.host_array(**{name: array})
+    if found.ndim < 1 or 0 in found.shape:
+        raise ValueError(f"{name}.shape={found.shape}: must be (n, ...), none of them 0")
+    flat = found.reshape(len(found), -1)
+    most = check.integer(1, None, components=components)
+    if flat.shape[1] > most:
+        flat = prepared(flat, invariant=True)[:, :most]
+    spread = flat.std(axis=0)
+    return np.asarray((flat - flat.mean(axis=0)) / np.where(spread > 0, spread, 1.0))

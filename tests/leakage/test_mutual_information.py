@@ -1,0 +1,55 @@
+"""MINE: its bias on Gaussians of known mutual information, its null, classes, many columns, bad input."""
+
+import math
+
+import numpy as np
+import pytest
+
+from leakcore import leakage
+
+
+def _pair(rho, d=1, n=1500, seed=0):
+    rng = np.random.default_rng(seed)
+    a = rng.normal(size=(n, d))
+    return a, rho * a + math.sqrt(1 - rho**2) * rng.normal(size=(n, d))
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
+def test_bias_on_one_dimensional_gaussians(rho):
+    truth = -0.5 * math.log(1 - rho**2)
+    found = leakage.mutual_information(*_pair(rho), permutations=1 if rho == 0.9 else 0)
+    assert found.value == pytest.approx(truth, abs=0.08)
+    assert found.interval[0] - 0.08 < truth < found.interval[1] + 0.08
+    if rho == 0.9:
+        assert abs(found.null_mean) < 0.05
+        assert found.above_null > 0.7
+    else:
+        assert math.isnan(found.null_mean)
+
+
+def test_in_five_dimensions_it_finds_most_and_not_more():
+    truth = -2.5 * math.log(1 - 0.8**2)
+    found = leakage.mutual_information(*_pair(0.8, d=5), permutations=0)
+    assert 0.8 * truth < found.value < 1.05 * truth
+    assert found.rows == 450
+
+
+def test_classes_and_many_columns():
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 2, 400)
+    x = rng.normal(size=(400, 6, 10)) + 3.0 * y[:, None, None]
+    found = leakage.mutual_information(x, y, seed=3)
+    assert 0.5 * math.log(2) < found.value < 1.1 * math.log(2)
+    assert found.null_mean < 0.1
+    again = leakage.mutual_information(x, y, seed=3)
+    assert again.value == found.value
+    assert leakage.mutual_information(np.zeros((60, 3)), y[:60], steps=5, permutations=0).value < 0.1
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="49 and 49 rows; must be as many, at least 50"):
+        leakage.mutual_information(np.zeros((49, 2)), np.zeros((49, 2)))
+    with pytest.raises(ValueError, match=r"first.*must be finite"):
+        leakage.mutual_information(np.full((60, 2), np.nan), np.zeros((60, 2)))
+    with pytest.raises(ValueError, match="steps=0"):
+        leakage.mutual_information(np.zeros((60, 2)), np.zeros((60, 2)), steps=0)
