@@ -8,9 +8,13 @@ if TYPE_CHECKING:
     from leakcore._progress import progress_bars as progress_bars
     from leakcore.audit._config import AuditConfig as AuditConfig
     from leakcore.audit._doctor import diagnose as diagnose
+    from leakcore.audit._from_trace import from_trace as from_trace
     from leakcore.audit._report import AuditReport as AuditReport
     from leakcore.audit._run import run as run
+    from leakcore.audit._selftest import SelfTest as SelfTest
+    from leakcore.audit._selftest import selftest as selftest
     from leakcore.audit._run_report import RunReport as RunReport
+    from leakcore.audit._trace_report import TraceReport as TraceReport
 
 __getattr__, __dir__, __all__ = _attach(
     __name__,
@@ -18,8 +22,12 @@ __getattr__, __dir__, __all__ = _attach(
         "AuditConfig": "._config",
         "AuditReport": "._report",
         "RunReport": "._run_report",
+        "TraceReport": "._trace_report",
         "diagnose": "._doctor",
+        "from_trace": "._from_trace",
         "progress_bars": "leakcore._progress",
         "run": "._run",
+        "SelfTest": "._selftest",
+        "selftest": "._selftest",
     },
 )

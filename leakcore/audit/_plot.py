@@ -1,10 +1,12 @@
-"""The sandwich: attack ≤ bound over ε, with the optimum for orthogonal candidates between them."""
+"""Figures of the reports: attack ≤ bound over ε with the optimum between them; a test's ROC below its bound."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from leakcore.audit._format import power
 
@@ -58,7 +60,34 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
         axes.grid(alpha=0.25, lw=0.6)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, loc="upper left", fontsize=9.5)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        return _svg(figure)
+
+
+def roc_svg(fpr: np.ndarray, bound: np.ndarray, found: tuple[np.ndarray, np.ndarray]) -> str:
+    """A membership test's ROC below the curve that no attacker beats, both axes logarithmic, as an SVG element."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
+        figure = Figure(figsize=(6.4, 5.0), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(fpr, bound, color=BOUND, lw=2.4, label="bound: no attacker beats it")
+        axes.plot(*found, "o", color=ATTACK, ms=3.5, label="membership test on this run")
+        axes.plot(fpr, fpr, color=INK, lw=0.9, ls=":", label="guessing")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlim(fpr[0], 1.05)
+        axes.set_ylim(fpr[0], 1.15)
+        axes.set_xlabel("false-positive rate")
+        axes.set_ylabel("true-positive rate")
+        axes.grid(alpha=0.25, lw=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, loc="lower right", fontsize=9.5)
+        return _svg(figure)
+
+
+def _svg(figure: Any) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
     svg = buffer.getvalue()
     return svg[svg.index("<svg") :]

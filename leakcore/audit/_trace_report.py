@@ -1,0 +1,289 @@
+"""The report on a recorded training run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+
+from leakcore._results import Result, jsonable, require_same_adjacency
+from leakcore.audit import _page
+from leakcore.audit._format import guarantee, number, percent, power
+from leakcore.audit._report import AuditReport
+from leakcore.audit._tables import Cell, Column, Row, Table
+
+_SETTINGS = (
+    "delta", "claimed_epsilon", "coins", "steps", "noise_multiplier", "max_grad_norm", "sample_rate", "batch_rows",
+    "members", "non_members", "members_given", "recognised", "statistic",
+)  # fmt: skip
+_RESULTS = (
+    "epsilon", "epsilon_replace", "prior_sizes", "reconstruction", "named", "membership", "at_fpr", "found_at_fpr",
+    "roc", "area", "audited", "gate", "exposed",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Exposure:
+    """A member among the candidates. beaten: share of non-members that it outscores. lead: own score less the best
+    rival's, in the statistic's units.
+    """
+
+    candidate: int
+    times_seen: int
+    clipped_share: float
+    beaten: float
+    lead: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class TraceReport(AuditReport):
+    """What `audit.from_trace` found; fields are its results, in the order of the report.
+
+    named, found_at_fpr, area: estimates on this run's candidates, None where there were too few to measure.
+    audited: the proved lower bound on ε, gate: the same at 99.9%; None unless coins decided the members.
+    """
+
+    schema: ClassVar[str] = "leakcore.trace-audit/1"
+
+    delta: float
+    claimed_epsilon: float | None
+    coins: bool
+    steps: int
+    noise_multiplier: tuple[float, float]
+    max_grad_norm: tuple[float, float]
+    sample_rate: float
+    batch_rows: float
+    members: int
+    non_members: int
+    members_given: bool
+    recognised: bool
+    statistic: str
+    epsilon: Result
+    epsilon_replace: Result
+    prior_sizes: tuple[int, ...]
+    reconstruction: tuple[Result, ...]
+    named: tuple[Result | None, ...]
+    membership: Result
+    at_fpr: Result
+    found_at_fpr: tuple[Result | None, ...]
+    roc: tuple[np.ndarray, np.ndarray] | None
+    area: Result | None
+    audited: Result | None
+    gate: Result | None
+    exposed: tuple[Exposure, ...]
+
+    @property
+    def claim(self) -> float:
+        """The ε that the run is held to, add/remove adjacency."""
+        return float(self.epsilon.value) if self.claimed_epsilon is None else self.claimed_epsilon
+
+    @property
+    def title(self) -> str:
+        batches = "full batches" if self.sample_rate == 1 else f"Poisson sampling q = {self.sample_rate:.4g}"
+        return (
+            f"recorded DP-SGD run: {self.steps:,} steps, {batches}, C = {_span(self.max_grad_norm)}, σ = "
+            f"{_span(self.noise_multiplier)}; {self.members} members and {self.non_members} non-members watched"
+        )
+
+    @property
+    def contradictions(self) -> list[str]:
+        found = []
+        if self.claimed_epsilon is not None and float(self.epsilon.value) > self.claimed_epsilon * (1 + 1e-9):
+            found.append(
+                f"The schedule that was recorded gives ε = {number(self.epsilon.value)} ({guarantee(self.epsilon)}), "
+                f"above the claimed {number(self.claimed_epsilon)}."
+            )
+        if self.gate is not None:
+            require_same_adjacency(self.gate, self.epsilon)
+            if float(self.gate.value) > self.claim:
+                found.append(
+                    f"Guesses at the coins prove ε ≥ {number(self.gate.value)} ({guarantee(self.gate)}), above the "
+                    f"claimed {number(self.claim)}: the mechanism does not do what its schedule says."
+                )
+        return found
+
+    def verdict(self) -> str:
+        if self.contradictions:
+            return " ".join(self.contradictions)
+        bound, size = self.reconstruction[-1], self.prior_sizes[-1]
+        said = (
+            f"The run is ε = {number(self.epsilon.value)} at δ = {power(self.delta)} ({guarantee(self.epsilon)}): no "
+            f"attacker who holds a prior of {size} candidates names a training row with probability above "
+            f"{percent(bound.value)}"
+        )
+        best = self.named[-1]
+        return said + (
+            "." if best is None else f"; the attack on this run's candidates reached {percent(best.value)} (estimate)."
+        )
+
+    def findings(self) -> list[str]:
+        out = [self._accountant(), self._reconstruction(), self._membership(), self._proof()]
+        if self.exposed:
+            first = self.exposed[0]
+            out.append(
+                f"Most exposed: candidate {first.candidate} was in {first.times_seen} batches, its gradient was "
+                f"clipped in {percent(first.clipped_share)} of the steps, and it outscores {percent(first.beaten)} of "
+                "the non-members."
+            )
+        return out
+
+    def _accountant(self) -> str:
+        claimed = "" if self.claimed_epsilon is None else f" The run claims ε = {number(self.claimed_epsilon)}."
+        return (
+            f"The accountant: the recorded noise over {self.steps:,} steps is ε = {number(self.epsilon.value)} at δ = "
+            f"{power(self.delta)} ({guarantee(self.epsilon)}); against replacing a row "
+            f"{number(self.epsilon_replace.value)} ({guarantee(self.epsilon_replace)}).{claimed}"
+        )
+
+    def _reconstruction(self) -> str:
+        parts = [f"{percent(b.value)} of {p}" for p, b in zip(self.prior_sizes, self.reconstruction, strict=True)]
+        said = (
+            "Reconstruction: knowing all rows but one, and that the missing one is among equally likely candidates, no "
+            f"attacker names it more often than {', '.join(parts)} ({guarantee(self.reconstruction[0])})."
+        )
+        measured = [
+            f"{percent(m.value)} of {p}" for p, m in zip(self.prior_sizes, self.named, strict=True) if m is not None
+        ]
+        if measured:
+            return (
+                f"{said} On this run the prior-aware attack named {', '.join(measured)} (estimate, {self.statistic})."
+            )
+        if not self.recognised:
+            return said + (
+                " No member was recognised in a batch (inputs are transformed on the way, or none was sampled), so the "
+                "attack could not be measured."
+            )
+        return said + " There were no non-members to compare with, so the attack could not be measured."
+
+    def _membership(self) -> str:
+        if self.area is None:
+            return "Membership: not measured; candidates must hold members and non-members."
+        rates = [
+            f"{percent(m.value)} at {percent(f)} false positives (no attacker beats {percent(b)})"
+            for f, m, b in zip(_levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
+            if m is not None
+        ]
+        return (
+            f"Membership: the test by {self.statistic} separates members from non-members with an area under the ROC "
+            f"curve of {number(self.area.value, 3)} (estimate; 0.5 is guessing)"
+            + (f", and finds {'; '.join(rates)}." if rates else ".")
+        )
+
+    def _proof(self) -> str:
+        if self.audited is None:
+            return (
+                "What is proved: nothing from below. One run proves a lower bound on ε only if a fair coin of its own "
+                "decided for each candidate whether it was trained on; then pass coins=True."
+            )
+        return (
+            f"What is proved: ε ≥ {number(self.audited.value, 3)} at δ = {power(self.delta)} "
+            f"({guarantee(self.audited)}), from guesses at {self.members + self.non_members} coins in one run. It is "
+            "valid, and rarely tight."
+        )
+
+    def tables(self) -> dict[str, Table]:
+        rows = []
+        for size, bound, found in zip(self.prior_sizes, self.reconstruction, self.named, strict=True):
+            cells = (f"name a row among {size}", percent(1 / size), _shown(found), percent(bound.value))
+            rows.append(Row(tuple(Cell(c) for c in cells)))
+        for level, bound, found in zip(
+            _levels(self.at_fpr), np.atleast_1d(self.at_fpr.value), self.found_at_fpr, strict=True
+        ):
+            cells = (f"tell members, {percent(level)} false", percent(level), _shown(found), percent(bound))
+            rows.append(Row(tuple(Cell(c) for c in cells)))
+        columns = (
+            Column("attack", "parameter"), Column("guessing", "parameter"),
+            Column("reached on\nthis run", "estimate"), Column("exact\nbound", "upper"),
+        )  # fmt: skip
+        caption = (
+            "Add/remove adjacency; bounds are deterministic. What was reached is one run's, without an interval: the "
+            "candidates share its noise."
+        )
+        made = {"attacks": Table("Attacks beside their bounds", columns, tuple(rows), caption)}
+        if self.exposed:
+            made["exposed"] = self._exposed_table()
+        return made
+
+    def _exposed_table(self) -> Table:
+        columns = (
+            Column("candidate", "parameter"), Column("batches it\nwas in", "parameter"),
+            Column("steps in which\nit was clipped", "estimate"), Column("non-members\nit outscores", "estimate"),
+            Column("lead over the\nbest rival", "estimate"),
+        )  # fmt: skip
+        rows = [
+            Row(tuple(Cell(c) for c in (
+                str(e.candidate), str(e.times_seen), percent(e.clipped_share), percent(e.beaten), f"{e.lead:+.3g}",
+            )))
+            for e in self.exposed
+        ]  # fmt: skip
+        caption = f"The members that stand out most; scores by {self.statistic}. Chosen for it, so no guarantee."
+        return Table("Most exposed members", columns, tuple(rows), caption)
+
+    def sections(self) -> tuple[_page.Section, ...]:
+        from leakcore.audit._plot import roc_svg
+
+        tables, figure = self.tables(), None
+        if self.roc is not None:
+            figure = _page.Figure(
+                svg=roc_svg(_levels(self.membership), np.atleast_1d(self.membership.value), self.roc),
+                alt="True-positive against false-positive rate of the membership test, below the curve of the bound; "
+                + self._membership(),
+                caption="Solid: what no membership attacker can beat (upper, deterministic). Points: the test on this "
+                "run's candidates (estimate, no interval: one run). Points near the curve mean the bound is nearly "
+                "reached; points above it, beyond what few candidates explain, that the mechanism is not what the "
+                "schedule says.",
+            )
+        shown = [_page.Section("Attacks beside their bounds", (tables["attacks"],), figure)]
+        if "exposed" in tables:
+            shown.append(_page.Section("Most exposed members", (tables["exposed"],)))
+        return tuple(shown)
+
+    def assumptions(self) -> list[str]:
+        chosen = (
+            "Each candidate was trained on, or not, by its own fair coin, independent of everything else."
+            if self.coins
+            else "Members and non-members among the candidates come from the same distribution; nothing is proved of "
+            "this from below."
+        )
+        told = (
+            "Which candidates are members is as the caller said."
+            if self.members_given
+            else "A candidate counts as a member if it turned up in a batch; one that sampling never picked counts as "
+            "none."
+        )
+        mechanism = (
+            "The optimizer clipped each sample and added the noise that its settings say; batches were drawn by "
+            f"Poisson sampling at q = {self.sample_rate:.6g}. The bounds are statements about that mechanism."
+        )
+        attacker = (
+            "The attacker knows all rows but the candidate in question and which of them were in each batch, and sees "
+            "every noisy gradient and every model. Adjacency: add/remove."
+        )
+        return [
+            mechanism,
+            attacker,
+            told,
+            chosen,
+            "Candidates' gradients were taken without dropout.",
+            f"The gate fails a correct run with probability at most {1 - 0.999:.1g}, and only where coins decided.",
+        ]
+
+    def settings(self) -> dict[str, Any]:
+        return {name: jsonable(getattr(self, name)) for name in _SETTINGS}
+
+    def content(self) -> dict[str, Any]:
+        return {name: jsonable(getattr(self, name)) for name in _RESULTS}
+
+
+def _span(ends: tuple[float, float]) -> str:
+    low, high = ends
+    return f"{low:.4g}" if low == high else f"{low:.4g}–{high:.4g}"
+
+
+def _shown(found: Result | None) -> str:
+    return "—" if found is None else percent(found.value)
+
+
+def _levels(bound: Any) -> np.ndarray:
+    return np.atleast_1d(np.asarray(bound.fpr))

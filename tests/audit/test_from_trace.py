@@ -1,0 +1,158 @@
+"""The report on a recorded run: what it measures, what it proves, and when its gate fails."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from leakcore import audit
+from leakcore.audit import _from_trace
+from leakcore.dpsgd import Trace
+
+
+def _simulated(
+    members: np.ndarray, *, sigma: float, steps: int = 20, rate: float = 0.3, actual: float | None = None, seed: int = 0
+) -> Trace:
+    """A run whose candidates' clipped gradients are orthogonal, of norm C = 1, in every step."""
+    rng = np.random.default_rng(seed)
+    n = len(members)
+    noise_scale = sigma if actual is None else actual
+    membership, pairs, base = np.zeros(n), np.zeros((n, n)), np.zeros(n)
+    seen = np.zeros(n, dtype=np.int64)
+
+    def ratio(dots: np.ndarray) -> np.ndarray:
+        return np.log1p(rate * np.expm1((2 * dots - 1) / (2 * sigma**2)))
+
+    for _ in range(steps):
+        inside = members & (rng.random(n) < rate)
+        noise = noise_scale * rng.standard_normal(n)
+        seen += inside
+        membership += ratio(noise + inside)
+        base += ratio(noise)
+        pairs[np.arange(n), np.arange(n)] += np.where(inside, ratio(noise + 1) - ratio(noise), 0.0)
+    return Trace(
+        noise_multiplier=np.full(steps, sigma), max_grad_norm=np.ones(steps),
+        batch_rows=np.full(steps, 10, dtype=np.int64), sample_rate=rate, expected_batch_size=10.0, members=members,
+        members_given=True, times_seen=seen, clipped_share=np.ones(n), membership_sum=membership,
+        membership_likelihood=membership, pair_sum=pairs + base, pair_likelihood=pairs + base,
+    )  # fmt: skip
+
+
+def test_the_attack_on_orthogonal_candidates_is_below_its_bound_and_above_guessing() -> None:
+    """400 members, fixed seed: expectation within four standard errors of the bound or below; p < 1e-6 above 1/10."""
+    report = audit.from_trace(_simulated(np.arange(800) < 400, sigma=2.0), prior_size=10)
+    for size, bound, named in zip(report.prior_sizes, report.reconstruction, report.named, strict=True):
+        assert named is not None
+        assert named.kind == "estimate"
+        assert float(named.value) < float(bound.value) + 4 * np.sqrt(0.25 / 400)
+        assert float(named.value) > 1 / size + 5 * np.sqrt(0.25 / 400)
+    assert report.passed
+    assert report.audited is None
+    for found, bound in zip(report.found_at_fpr, report.at_fpr.value, strict=True):
+        assert found is not None
+        assert float(found.value) < bound + 0.1
+
+
+def test_the_expectation_over_random_rivals_is_what_enumeration_gives() -> None:
+    trace = _simulated(np.arange(9) < 3, sigma=1.0, seed=5)
+    report = audit.from_trace(trace, prior_size=4)
+    inside, outside = range(3), range(3, 9)
+    for size, named in zip(report.prior_sizes, report.named, strict=True):
+        wins = [
+            trace.pair_likelihood[i, i] > max(trace.pair_likelihood[i, j] for j in rivals)
+            for i in inside
+            for rivals in itertools.combinations(outside, size - 1)
+        ]
+        assert named is not None
+        assert float(named.value) == pytest.approx(np.mean(wins), abs=1e-12)
+
+
+def test_scores_that_say_nothing_prove_nothing() -> None:
+    """1,000 traces whose scores know nothing of the coins: ε > 0 in at most 5%, up to a 99.9% binomial limit."""
+    rng = np.random.default_rng(1)
+    false = 0
+    for _ in range(1000):
+        members = rng.random(60) < 0.5
+        found = _from_trace._audited(rng.standard_normal(60), members, 0.0, 0.95)
+        false += float(found.value) > 0
+    assert false <= stats.binom.ppf(0.999, 1000, 0.05)
+
+
+def test_a_run_with_an_eighth_of_its_noise_is_caught_and_the_honest_one_passes() -> None:
+    """600 coins; the schedule says σ = 8 in 20 full batches: ε = 2.3."""
+    rng = np.random.default_rng(2)
+    members = rng.random(600) < 0.5
+    honest = audit.from_trace(_simulated(members, sigma=8.0, rate=1.0, seed=3), coins=True)
+    assert honest.passed
+    assert honest.audited is not None
+    assert 0 < float(honest.audited.value) < float(honest.epsilon.value)
+    caught = audit.from_trace(_simulated(members, sigma=8.0, actual=1.0, rate=1.0, seed=3), coins=True)
+    assert not caught.passed
+    assert "Guesses at the coins prove" in caught.contradictions[0]
+    assert "CLAIM CONTRADICTED" in caught.to_text()
+
+
+def test_a_claim_below_the_recorded_schedule_fails_the_gate() -> None:
+    trace = _simulated(np.arange(20) < 10, sigma=2.0)
+    report = audit.from_trace(trace, claimed_epsilon=1.0)
+    assert not report.passed
+    assert "above the claimed 1" in report.verdict()
+    assert audit.from_trace(trace, claimed_epsilon=float(report.epsilon.value)).passed
+
+
+def test_the_report_is_json_and_one_page_and_fits_a_terminal(tmp_path: Path) -> None:
+    trace = _simulated(np.arange(60) < 30, sigma=2.0)
+    trace.save(tmp_path / "trace.npz")
+    report = audit.from_trace(tmp_path / "trace.npz", coins=True)
+    assert isinstance(report, audit.AuditReport)
+    read = json.loads(report.to_json(tmp_path / "report.json"))
+    assert read["schema"] == "leakcore.trace-audit/1"
+    assert read["audited"]["kind"] == "lower"
+    html = report.to_html(tmp_path / "report.html")
+    assert "<svg" in html
+    assert not re.findall(r'(?:src|href)="(?!#)', html)
+    assert all(len(line) <= 110 for line in report.to_text().splitlines())
+    for finding in report.findings():
+        assert ": " in finding[:40]
+
+
+def test_one_sided_candidates_are_reported_not_guessed() -> None:
+    report = audit.from_trace(_simulated(np.ones(10, dtype=bool), sigma=2.0))
+    assert report.named == (None,)
+    assert report.area is None
+    assert "could not be measured" in report.findings()[1]
+    report.to_html()
+
+
+def test_a_trace_without_rate_or_noise_uses_sums() -> None:
+    trace = _simulated(np.arange(20) < 10, sigma=2.0)
+    fields: dict[str, Any] = {**vars(trace), "sample_rate": None, "membership_likelihood": np.full(20, np.nan)}
+    blind = Trace(**fields)
+    with pytest.raises(ValueError, match="sample_rate=None: the trace does not say"):
+        audit.from_trace(blind)
+    assert audit.from_trace(blind, sample_rate=0.3).statistic == "summed products"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"delta": 0.0}, ValueError, "delta=0.0"),
+        ({"prior_size": 1}, ValueError, "prior_size=1"),
+        ({"claimed_epsilon": -1.0}, ValueError, "claimed_epsilon=-1"),
+        ({"confidence": 1.0}, ValueError, "confidence=1.0"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        audit.from_trace(_simulated(np.arange(6) < 3, sigma=2.0), **arguments)
+    with pytest.raises(TypeError, match="trace is a int"):
+        audit.from_trace(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="same side"):
+        audit.from_trace(_simulated(np.ones(6, dtype=bool), sigma=2.0), coins=True)
