@@ -16,7 +16,10 @@ LAYERS, ROWS, RUNS, STEPS, RATE = (7, 12, 12, 1), 60, 2, 15, 0.3
 
 def _data() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    return rng.normal(size=(ROWS, LAYERS[0])), rng.integers(0, 2, ROWS)
+    x, y = rng.normal(size=(ROWS, LAYERS[0])), rng.integers(0, 2, ROWS)
+    for array in (x, y):
+        array.setflags(write=False)  # as a data set's
+    return x, y
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -65,6 +68,7 @@ def test_without_injection_runs_differ_and_repeat() -> None:
     settings |= {"sample_rate": RATE, "expected_batch_size": 18, "seed": 3}
     first, again = (_opacus.train(LAYERS, x, y, initial=start, **settings) for _ in range(2))
     np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(start[0], start[1])
     assert (first[0] != first[1]).mean() > 0.9
 
 

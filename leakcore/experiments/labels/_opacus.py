@@ -44,12 +44,13 @@ def train(
             from opacus.optimizers import DPOptimizer
         except ImportError as error:
             raise ImportError("trainer='opacus': needs Opacus: pip install 'leakcore[opacus]'") from error
-        x, y = torch.as_tensor(features, dtype=torch.float32), torch.as_tensor(labels, dtype=torch.float32)
+        # Copies: torch warns of arrays that may not be written, and the parameters become views of theirs.
+        x, y = (torch.from_numpy(np.array(a, dtype=np.float32)) for a in (features, labels))
         out = np.empty((len(initial), models.num_parameters(layers)), dtype=np.float32)
         for run, start in enumerate(initial):
             plain = models.mlp(layers, "relu")
-            # A copy, since the parameters become views of it.
-            torch.nn.utils.vector_to_parameters(torch.tensor(start, dtype=torch.float32), plain.parameters())
+            flat = torch.from_numpy(np.array(start, dtype=np.float32))
+            torch.nn.utils.vector_to_parameters(flat, plain.parameters())
             module = GradSampleModule(plain, loss_reduction="sum")
             key = int(np.random.SeedSequence([seed, run]).generate_state(1, np.uint64)[0])
             optimizer = DPOptimizer(

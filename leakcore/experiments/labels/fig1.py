@@ -8,7 +8,7 @@ from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
 from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
 from leakcore.experiments.labels import _report, _study, _sweep
-from leakcore.experiments.labels._network import observe
+from leakcore.experiments.labels._network import HIDDEN, observe
 from leakcore.numerics import gaussian_pair_epsilon
 
 _TESTS = ("paper", "optimal", "likelihood-ratio")
@@ -69,12 +69,30 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         + (", and paper ≤ optimal ≤ likelihood-ratio ≤ replacement ε of one step holds throughout" if ordered else
            ", and the order of the tests is broken: an error")
         + f". Trained, the last layer's mean bound is {min(ratios):.1f} to {max(ratios):.1f} times the second last's"
+        + _grown(context, studies, sigmas[-1])
         + f". The upper bound over the last layer's mean bound: {told}. Points: mean over batches and networks with "
         "the 5th to 95th percentile of single batches, each network trained at its σ; third panel: largest row of all "
         "batches, initial network, with the likelihood-ratio test on top of the upper bound where every gradient is "
         "clipped.",
         sigmas=list(sigmas), max_grad_norm=1.0,
     )  # fmt: skip
+
+
+def _grown(context: Context, studies: list[_study.Study], sigma: float) -> str:
+    """How far training with the most noise has enlarged W_J, the factor of the second last layer's gradients."""
+    growth = []
+    for study in studies:
+        start, end = (
+            np.sqrt(np.square(_study.trained(context, study, s)[:, -HIDDEN - 1 : -1]).mean()) for s in (None, sigma)
+        )
+        growth.append(float(end / start))
+    if min(growth) < 1.5:
+        return ""
+    told = " and ".join(f"{g:.1f}" for g in growth)
+    return (
+        f", least where σ is largest: noise has enlarged the last layer's weights there (by factors of {told} at σ = "
+        f"{sigma:g}), which the second last layer's gradients carry as a factor"
+    )
 
 
 def _upper(sigma: float) -> float:

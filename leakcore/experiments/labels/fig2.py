@@ -34,6 +34,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                          ours=both[scope].ratio)
                   for scope, how in (("layer", "clipped by the layer"), ("joint", "clipped by the joint norm"))),
             ]  # fmt: skip
+        start = _study.trained(context, f.study, None)
+        for scope, how in (("layer", "clipped by the layer"), ("joint", "clipped by the joint norm")):
+            ratio = _study.leak(context, f.study, start, _SIGMA, 1.0, scope).ratio
+            stated.append(Stated(what=f"{title}, C = 1: last ÷ second last, initial, {how}", paper="–", ours=ratio))
         stated.append(
             Stated(
                 what=f"{title}: accountant's ε, add/remove, {f.study.steps} steps",
