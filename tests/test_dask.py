@@ -1,0 +1,92 @@
+"""Dask's executor on a local cluster of real processes: the same integers for any number of workers, one killed too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leakcore import bounds, dpsgd
+
+distributed = pytest.importorskip("distributed")
+pytestmark = [
+    pytest.mark.slow,
+    # Sockets and event loops of the cluster, closed a moment after the test.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:distributed"),
+]
+
+
+@pytest.fixture(params=[1, 2, 4])
+def workers(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with _cluster(request.param) as client:
+        yield client.get_executor()
+
+
+def _cluster(count: int) -> Any:
+    cluster = distributed.LocalCluster(
+        n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+    )
+    return distributed.Client(cluster, set_as_default=False)
+
+
+def _certified(executor: Any, num_samples: int = 400_000) -> tuple[float, ...]:
+    found = bounds.reconstruction(
+        1.1, 0.05, 40, kappa=[0.01, 0.1], method="certified", num_samples=num_samples, seed=3, executor=executor
+    )
+    assert found.interval is not None
+    return (*np.ravel(found.interval), *np.ravel(found.value))
+
+
+def _runs(executor: Any) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((60, 5)).astype(np.float32), rng.integers(0, 3, 60)
+    made = dpsgd.Ensemble(
+        (5, 4, 3), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=20, sample_rate=0.3, seed=1
+    )
+    return np.asarray(made.run(x, y, runs=300, executor=executor).parameters)
+
+
+def test_the_same_numbers_for_any_number_of_workers(workers: Any) -> None:
+    assert _certified(workers) == _certified(None)
+    np.testing.assert_array_equal(_runs(workers), _runs(None))
+
+
+def test_a_process_pool_gives_the_same() -> None:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        assert _certified(pool) == _certified(None)
+        np.testing.assert_array_equal(_runs(pool), _runs(None))
+
+
+def test_a_worker_killed_in_the_middle_costs_nothing_but_time() -> None:
+    """One of two processes gets SIGKILL while shards are being counted; its work is done again, once."""
+    expected = _certified(None, 20_000_000)
+    with _cluster(2) as client:
+        pids = list(client.run(os.getpid).values())
+        killed: list[int] = []
+
+        def kill() -> None:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and not any(client.processing().values()):
+                time.sleep(0.01)
+            time.sleep(0.2)
+            if any(client.processing().values()):
+                os.kill(pids[0], signal.SIGKILL)
+                killed.append(pids[0])
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        found = _certified(client.get_executor(), 20_000_000)
+        thread.join()
+    assert killed, "the work was over before the worker could be killed: make it larger"
+    assert found == expected
