@@ -18,7 +18,9 @@ from leakcore.cli._attack import attack
 from leakcore.cli._calibrate import calibrate
 from leakcore.cli._checked import Failure as _Failure
 from leakcore.cli._checked import checked as _checked
+from leakcore.cli._leakage import leakage
 from leakcore.cli._reproduce import reproduce
+from leakcore.cli._selftest import selftest
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -29,7 +31,9 @@ def main() -> None:
 
 main.add_command(attack)
 main.add_command(calibrate)
+main.add_command(leakage)
 main.add_command(reproduce)
+main.add_command(selftest)
 
 
 @main.command()

@@ -1,0 +1,81 @@
+"""The self-test tells methods that keep their promise from those that do not."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from leakcore import audit, bounds
+from leakcore.audit import _selftest
+from leakcore.cli import main
+
+
+@pytest.fixture(scope="module")
+def found() -> audit.SelfTest:
+    return audit.selftest(audits=40)
+
+
+def test_every_method_keeps_its_promise(found: audit.SelfTest) -> None:
+    assert found.passed
+    methods = {p.method.split(",")[0] for p in found.promises}
+    assert methods == {"counts", "scores", "best of four", "one run", "membership over models"}
+    assert {p.mechanism for p in found.promises} == {"null", "randomised response", "Laplace", "Gaussian"}
+    assert {p.epsilon for p in found.promises if p.mechanism == "randomised response"} == {0.5, 1.0, 2.0, 4.0}
+    for p in found.promises:
+        assert p.audits == (200 if p.mechanism == "null" else 40)
+        assert p.interval[0] <= p.rate <= p.interval[1]
+        assert p.allowed == pytest.approx(0.05)
+
+
+def test_at_a_thousand_trials_the_bound_beats_the_best_published_tool(found: audit.SelfTest) -> None:
+    """Mean valid bound at n = 1,000 and true ε = 1: above 0.75."""
+    (counts,) = (p for p in found.promises if p.epsilon == 1 and p.method == "counts, direction fixed")
+    assert counts.trials == 1000
+    assert counts.mean > 0.85
+
+
+def test_it_is_printed_and_is_json(found: audit.SelfTest) -> None:
+    text = found.to_text()
+    assert f"All {len(found.promises)} promises are kept." in text
+    assert "False positives" in text
+    assert "Coverage" in text
+    assert json.loads(found.to_json())["schema"] == "leakcore.selftest/1"
+    assert audit.selftest(audits=10, seed=1).to_dict() == audit.selftest(audits=10, seed=1).to_dict()
+
+
+def test_a_broken_promise_is_found_and_ends_with_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mistake of published tools: both directions at the price of one, and no limits at all."""
+    honest = bounds.epsilon_lower_bound
+
+    def greedy(a: int, b: int, n: int, *, direction: str, **more: Any) -> Any:
+        if direction == "in":
+            return honest(a, b, n, direction="in", **more)
+        value = math.log(max(a, b, 1) / max(min(a, b), 1))
+        return type("Greedy", (), {"value": value})()
+
+    monkeypatch.setattr(_selftest.bounds, "epsilon_lower_bound", greedy)
+    done = CliRunner().invoke(main, ["selftest", "--audits", "10", "--quiet"])
+    assert done.exit_code == 1, done.output
+    assert "BROKEN" in done.output
+    assert "counts, direction open, P = 0.5 on null" in done.output
+
+
+def test_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match="audits=9"):
+        audit.selftest(audits=9)
+    assert CliRunner().invoke(main, ["selftest", "--confidence", "1.5"]).exit_code == 2
+
+
+@pytest.mark.slow
+def test_five_thousand_null_audits_by_every_method() -> None:
+    found = audit.selftest(audits=1000)
+    assert found.passed
+    null = [p for p in found.promises if p.epsilon == 0]
+    assert len(null) >= 18
+    assert all(p.audits == 5000 and p.interval[0] <= 0.05 for p in null)
+    assert np.mean([p.rate for p in null]) < 0.05
