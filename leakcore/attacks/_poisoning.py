@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 WORLD = 2**61
 """Runs on the poisoned data set are numbered from here on: no trial shares its randomness with one on the clean set."""
+_TRIALS_PER_K = 2**40
+"""Each k has run numbers of its own, too."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -216,18 +218,45 @@ def poisoning_scores(
     anywhere, in any order, and concatenated.
 
     ensemble: the mechanism under audit; with rows added, its expected_batch_size must be given. trials ≥ 1,
-    first_trial ≥ 0. checkpoint, num_threads, executor, progress: as in
-    `dpsgd.Ensemble.run`; progress counts models. Deterministic on one machine. Raises ValueError or TypeError that
-    names the argument.
+    first_trial ≥ 0. checkpoint, num_threads, executor, progress: as in `dpsgd.Ensemble.run`; progress counts models.
+    Deterministic on one machine. Raises ValueError or TypeError that names the argument.
+    """
+    if not isinstance(poisoning, Poisoning):
+        raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
+    return poisoning_sweep(
+        ensemble, poisoning, (poisoning.k,), trials=trials, first_trial=first_trial, checkpoint=checkpoint,
+        num_threads=num_threads, executor=executor, progress=progress,
+    )[poisoning.k]  # fmt: skip
+
+
+def poisoning_sweep(
+    ensemble: Ensemble,
+    poisoning: Poisoning,
+    ks: Sequence[int],
+    *,
+    trials: int,
+    first_trial: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    num_threads: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> dict[int, PoisoningScores]:
+    """`poisoning_scores` for several numbers of poisoned rows, the first k of `poisoning`'s; D₀ is trained once.
+
+    ks: distinct, each in [1, poisoning.k]. Returns the scores by k; scores_out is the same array for all, so the bounds
+    for different k are not independent (each is valid by itself, and so is a choice made on other trials).
     """
     if not isinstance(poisoning, Poisoning):
         raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
     count = check.integer(1, None, trials=trials)
-    first = check.integer(0, WORLD // 2, first_trial=first_trial)
-
-    # Under add/remove the expected batch size would give away how many rows there are.
+    first = check.integer(0, _TRIALS_PER_K - 1, first_trial=first_trial)
+    numbers = tuple(check.integer(1, poisoning.k, ks=k) for k in ks)
+    if not numbers or len(set(numbers)) != len(numbers):
+        raise ValueError(f"ks={tuple(ks)}: must be distinct, at least one")
+    # Under add/remove the default batch size would give away how many rows there are.
     if poisoning.adjacency == "add-remove" and ensemble.expected_batch_size is None:
         raise ValueError("ensemble: expected_batch_size must be given where rows are added, or the step's size tells")
+    total = (1 + len(numbers)) * count
 
     def train(before: int, first_run: int, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
         run = ensemble.run(
@@ -239,7 +268,7 @@ def poisoning_scores(
             first_run=first_run,
             num_threads=num_threads,
             executor=executor,
-            progress=None if progress is None else lambda done, _: progress(before + done, 2 * count),
+            progress=None if progress is None else lambda done, _: progress(before + done, total),
             probe_features=poisoning.test_features,
             probe_labels=poisoning.test_labels,
             keep_parameters=False,
@@ -248,16 +277,21 @@ def poisoning_scores(
         assert run.probe_losses is not None
         return np.asarray(-run.probe_losses.mean(axis=1))
 
-    scores_in = train(0, WORLD + first, poisoning.poison_features, poisoning.poison_labels)
-    scores_out = train(count, first, poisoning.clean_features, poisoning.clean_labels)
-    return PoisoningScores(
-        scores_in=scores_in,
-        scores_out=scores_out,
-        first_trial=first,
-        k=poisoning.k,
-        name=poisoning.name,
-        adjacency=poisoning.adjacency,
-    )
+    scores_out = train(0, first, poisoning.clean_features, poisoning.clean_labels)
+    found = {}
+    for i, k in enumerate(numbers, 1):
+        # The rows that are not poisoned at this k stay what they are in D₀, at the same place.
+        features = np.concatenate([poisoning.poison_features[:k], poisoning.clean_features[k:]])
+        labels = np.concatenate([poisoning.poison_labels[:k], poisoning.clean_labels[k:]])
+        found[k] = PoisoningScores(
+            scores_in=train(i * count, WORLD + k * _TRIALS_PER_K + first, features, labels),
+            scores_out=scores_out,
+            first_trial=first,
+            k=k,
+            name=poisoning.name,
+            adjacency=poisoning.adjacency,
+        )
+    return found
 
 
 def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from leakcore.datasets._images import fashion_mnist as fashion_mnist
     from leakcore.datasets._images import mnist as mnist
     from leakcore.datasets._images import uniform_noise as uniform_noise
+    from leakcore.datasets._membership import location30 as location30
+    from leakcore.datasets._membership import purchase100 as purchase100
     from leakcore.datasets._tabular import bank_marketing as bank_marketing
     from leakcore.datasets._tabular import cervical_cancer as cervical_cancer
 
@@ -25,6 +27,8 @@ _NAMES = {
     "fashion_mnist": "._images",
     "mnist": "._images",
     "uniform_noise": "._images",
+    "location30": "._membership",
+    "purchase100": "._membership",
     "bank_marketing": "._tabular",
     "cervical_cancer": "._tabular",
 }
