@@ -42,7 +42,7 @@ class Logistic:
         """See `Family`."""
         from sklearn.linear_model import LogisticRegression
 
-        self._model = LogisticRegression(C=self._strength, max_iter=500, tol=1e-5)
+        self._model = LogisticRegression(C=self._strength, max_iter=500, tol=1e-4)
         self._model.fit(gradients, labels)
         return self
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result
+from leakcore.attacks._image_quality import ssim
 from leakcore.attacks._layer_gradients import Batch, batch_of, parameters_by_layer
-from leakcore.leakage._similarity import ssim
 
 if TYPE_CHECKING:
     import torch
