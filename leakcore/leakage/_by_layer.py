@@ -114,7 +114,7 @@ def by_layer(
     permutations: int = 9,
     iterations: int = 100,
     probes: int | None = None,
-    memory: int = 256 * 2**20,
+    memory: int = 128 * 2**20,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> LeakageByLayer:

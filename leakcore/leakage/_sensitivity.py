@@ -17,6 +17,8 @@ from leakcore._results import Assumptions, Result
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _NORMS = ("F", "1", "inf")
 _FAILURES = (RuntimeError, NotImplementedError)
+_BLOCK = 2**17
+"""Doubles that are reduced at once."""
 _COPIES = 6
 """Tangents of one column that are alive at once, in multiples of parameters plus activations: measured 3 to 5."""
 
@@ -52,7 +54,7 @@ def sensitivity(
     norms: Sequence[str] = _NORMS,
     probes: int | None = None,
     seed: int | None = None,
-    memory: int = 256 * 2**20,
+    memory: int = 128 * 2**20,
     progress: Callable[[int, int], object] | None = None,
 ) -> Sensitivity:
     """Norms of J_l = ∂g_l(X)/∂X, g_l = ∂ℓ/∂θ_l, for each layer l, averaged over samples (Mo et al. 2021, eqs. 10–11).
@@ -276,11 +278,20 @@ class _Measure:
             directions[torch.arange(stop - start), torch.arange(start, stop)] = 1
             moved = self._columns(x, y, directions.view(-1, *x.shape))
             for layer, parts in enumerate(self._by_layer(moved)):
-                absolute = [part.abs().double().contiguous() for part in parts]  # sums of doubles side by side are fast
-                columns = torch.stack([part.sum(1) for part in absolute]).sum(0)
+                columns = torch.zeros(stop - start, dtype=torch.float64, device=x.device)
+                at = 0
+                for part in parts:
+                    width = part.shape[1]
+                    # Doubles side by side sum fast, and few at a time stay in the cache and off fresh pages.
+                    few = max(1, _BLOCK // width)
+                    for k in range(0, len(part), few):
+                        absolute = part[k : k + few].abs().double()
+                        columns[k : k + few] += absolute.sum(1)
+                        rows[layer][at : at + width] += absolute.sum(0)
+                        flat = absolute.view(-1)
+                        squares[layer] += float(torch.dot(flat, flat))
+                    at += width
                 largest[layer] = max(largest[layer], float(columns.max()))
-                rows[layer] += torch.cat([part.sum(0) for part in absolute])
-                squares[layer] += sum(float(torch.dot(part.view(-1), part.view(-1))) for part in absolute)
         return {"F": np.sqrt(squares), "1": largest, "inf": np.array([float(r.max()) for r in rows])}
 
     def probed(
