@@ -79,8 +79,8 @@ def _pencils(moments: Moments, last: int, rng: np.random.Generator) -> list[np.n
         return [np.ones((1, 1))]
     out = []
     for _ in range(_PENCILS):
-        left = _contract(tensor, rng.standard_normal(k))
-        right = moments.tensors[2] if 2 in moments.tensors else _contract(tensor, rng.standard_normal(k))
+        left = _contract(tensor, rng.standard_normal((k,)))
+        right = moments.tensors[2] if 2 in moments.tensors else _contract(tensor, rng.standard_normal((k,)))
         try:
             values, vectors = np.linalg.eig(left @ np.linalg.inv(right))
         except np.linalg.LinAlgError:
@@ -206,7 +206,7 @@ class _System:
                 slope = np.zeros((len(unit), k, k))
                 for place in range(len(index)):
                     others = np.prod(np.delete(entries, place, axis=0), axis=0)
-                    np.add.at(slope, (np.arange(len(unit)), slice(None), index[place]), c * unit[:, None] * others * r)
+                    slope[np.arange(len(unit)), :, index[place]] += c * unit[:, None] * others * r
                 parts.append(slope)
             slope = np.concatenate(parts)
             # Along the sphere only.

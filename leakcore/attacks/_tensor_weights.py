@@ -56,7 +56,7 @@ class Weights:
         array, _ = check.host_array(weights=weights)
         if array.ndim != 2 or 0 in array.shape:
             raise ValueError(f"weights.shape={array.shape}: must be (m, d), both at least 1, or GaussianWeights")
-        return cls(*array.shape, lambda start, stop: array[start:stop])
+        return cls(array.shape[0], array.shape[1], lambda start, stop: array[start:stop])
 
     def blocks(self, width: int, limit: int | None = None) -> Iterator[tuple[slice, np.ndarray]]:
         """(rows, their weights), so many rows at a time that `width` numbers for each fit a block; at most `limit`."""

@@ -71,7 +71,6 @@ def l1_sensitivity(
     x, y = _candidates(model, inputs, targets, 2 if relation == "replace" else 1)
     measure = _Gradients(model, loss or torch.nn.functional.cross_entropy)
     block = max(1, min(len(x), budget // (4 * measure.bytes_each)))
-    norms = np.empty(len(x))
     total: dict[str, torch.Tensor] = {}
     alone = {name: np.empty(len(x)) for name in measure.names}
     for start in range(0, len(x), block):
@@ -83,6 +82,7 @@ def l1_sensitivity(
     norms = np.sum(list(alone.values()), axis=0)
     if not np.isfinite(norms).all():
         raise ValueError(f"inputs[{int(np.argmin(np.isfinite(norms)))}]: its gradient is not finite")
+    worst: tuple[int, ...]
     if relation == "replace":
         value, worst, layers = _worst_pairs(measure, x, y, norms, alone, block)
     else:
@@ -184,12 +184,11 @@ def _worst_pairs(
             if j != i:
                 at = torch.from_numpy(columns).to(x.device)
                 other = measure(x[at], y[at])
-            distance = 0.0
+            distance = torch.zeros((len(rows), len(columns)), dtype=torch.float64, device=x.device)
             for name in measure.names:
                 part = torch.cdist(held[name].double(), other[name].double(), p=1)
                 layers[name] = max(layers[name], float(part.max()))
-                distance = distance + part
-            assert isinstance(distance, torch.Tensor)
+                distance += part
             if float(distance.max()) > best:
                 best = float(distance.max())
                 at_row, at_column = divmod(int(distance.argmax()), len(columns))
