@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -144,12 +144,18 @@ class ClipBKD:
     probabilities: a function from features (rows, d) to class probabilities (rows, classes) of a clean model; None: a
         logistic regression fitted to the features. A model never trained on the audited release is what the attacker of
         the paper has.
+    contrast: under "replace" let D₀ hold the same points with the class that the clean model finds likeliest, in place
+        of the rows. An auditor chooses both data sets; two gradients that point apart use the whole distance 2C that
+        replacement allows, a row that is learned anyway only about C of it.
     """
 
-    def __init__(self, probabilities: Callable[[np.ndarray], Any] | None = None) -> None:
+    def __init__(
+        self, probabilities: Callable[[np.ndarray], Any] | None = None, *, contrast: bool = False
+    ) -> None:  # fmt: skip
         if probabilities is not None and not callable(probabilities):
             raise TypeError(f"probabilities={probabilities!r}: must be a function from features to class probabilities")
         self.probabilities = probabilities
+        self.contrast = contrast
 
     def direction(self, features: Any) -> np.ndarray:
         """x_p, (d,)."""
@@ -166,7 +172,8 @@ class ClipBKD:
     ) -> Poisoning:  # fmt: skip
         """Replace k random rows of (features, labels) by k copies of (x_p, y_p), or add these. seed: of the choice."""
         x, y = _rows(features, labels, "")
-        return copies("clipbkd", x, y, self.direction(x), self.probabilities, k, adjacency, seed)
+        point = self.direction(x)
+        return copies("clipbkd", x, y, point, self.probabilities, k, adjacency, seed, contrast=self.contrast)
 
 
 class ZeroInput:
@@ -177,27 +184,33 @@ class ZeroInput:
     biases, and the model is tested at x = 0, where it shows nothing else.
 
     label: y of the row; None: the class that a clean model finds least likely for it, as in `ClipBKD`. probabilities:
-        of that model, likewise.
+        of that model, likewise. contrast: as in `ClipBKD`; with a label given, D₀ holds class 0, or 1 where that is it.
     """
 
     def __init__(
-        self, label: int | None = None, *, probabilities: Callable[[np.ndarray], Any] | None = None
-    ) -> None:  # fmt: skip
+        self,
+        label: int | None = None,
+        *,
+        probabilities: Callable[[np.ndarray], Any] | None = None,
+        contrast: bool = False,
+    ) -> None:
         self.label = None if label is None else check.integer(0, None, label=label)
         if probabilities is not None and not callable(probabilities):
             raise TypeError(f"probabilities={probabilities!r}: must be a function from features to class probabilities")
         self.probabilities = probabilities
+        self.contrast = contrast
 
     def poison(
         self, features: Any, labels: Any, *, k: int = 1, adjacency: str = "replace", seed: int = 0
     ) -> Poisoning:  # fmt: skip
         """Replace k random rows of (features, labels) by k rows of zeros, or add these. seed: of the choice."""
         x, y = _rows(features, labels, "")
+        probabilities = self.probabilities
+        if self.label is not None:
+            known = (np.arange(max(2, self.label + 1)) != self.label)[None].astype(float)
+            probabilities = lambda _: known  # noqa: E731
         zero = np.zeros(x.shape[1])
-        if self.label is None:
-            return copies("zero-input", x, y, zero, self.probabilities, k, adjacency, seed)
-        known = (np.arange(max(2, self.label + 1)) != self.label)[None].astype(float)
-        return copies("zero-input", x, y, zero, lambda _: known, k, adjacency, seed)
+        return copies("zero-input", x, y, zero, probabilities, k, adjacency, seed, contrast=self.contrast)
 
 
 def poisoning_scores(
@@ -206,7 +219,7 @@ def poisoning_scores(
     *,
     trials: int,
     first_trial: int = 0,
-    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint: str | Path | None = None,
     num_threads: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
@@ -236,7 +249,7 @@ def poisoning_sweep(
     *,
     trials: int,
     first_trial: int = 0,
-    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint: str | Path | None = None,
     num_threads: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
@@ -338,13 +351,18 @@ def order(rows: int, seed: int) -> np.ndarray:
 
 def copies(
     name: str, x: np.ndarray, y: np.ndarray, point: np.ndarray,
-    probabilities: Callable[[np.ndarray], Any] | None, k: int, adjacency: str, seed: int,
+    probabilities: Callable[[np.ndarray], Any] | None, k: int, adjacency: str, seed: int, contrast: bool = False,
 ) -> Poisoning:  # fmt: skip
     """k copies of (point, its least likely class) in place of k random rows, or beside all rows."""
     count = check.integer(1, len(x), k=k)
     row = point[None].astype(x.dtype)
-    label = _least_likely(x, y, row, probabilities)
-    return place(name, x, y, order(len(x), seed)[:count], adjacency, np.repeat(row, count, axis=0), label, row)
+    found = _probabilities(x, y, row, probabilities)
+    repeated = np.repeat(row, count, axis=0)
+    made = place(name, x, y, order(len(x), seed)[:count], adjacency, repeated, int(found.argmin()), row)
+    if not contrast or made.adjacency != "replace":
+        return made
+    likeliest = np.full(count, int(found.argmax()))
+    return dataclasses.replace(made, clean_features=repeated, clean_labels=likeliest)
 
 
 def place(
@@ -367,15 +385,19 @@ def place(
     )
 
 
-def _least_likely(
+def _probabilities(
     x: np.ndarray, y: np.ndarray, point: np.ndarray, probabilities: Callable[[np.ndarray], Any] | None
-) -> int:  # fmt: skip
+) -> np.ndarray:  # fmt: skip
+    """Of each class number, at the one point."""
     if probabilities is None:
         from sklearn.linear_model import LogisticRegression
 
         clean = LogisticRegression(max_iter=1000).fit(x, y)
-        return int(clean.classes_[clean.predict_proba(point)[0].argmin()])
+        # A class that no row has is neither the least nor the most likely one.
+        out = np.full(int(clean.classes_.max()) + 1, np.nan)
+        out[clean.classes_] = clean.predict_proba(point)[0]
+        return np.where(np.isnan(out), np.nanmean(out), out)
     found = np.asarray(probabilities(point), dtype=np.float64)
     if found.ndim != 2 or found.shape[0] != 1 or found.shape[1] < 2 or not np.isfinite(found).all():
         raise ValueError(f"probabilities: gave shape {found.shape} for one row: must be (1, classes), finite")
-    return int(found[0].argmin())
+    return np.asarray(found[0])
