@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from bench.case import Case
-from bench.cases import clip, cuda, curve, label_bound, labels, mixture, monte_carlo, optimizer, reconstructions
+from bench.cases import (
+    clip,
+    cuda,
+    curve,
+    label_bound,
+    labels,
+    mixture,
+    monte_carlo,
+    optimizer,
+    reconstructions,
+    sensitivity,
+)
 
 
 def all_cases(device: str, quick: bool) -> list[Case]:
@@ -19,4 +30,5 @@ def all_cases(device: str, quick: bool) -> list[Case]:
         *monte_carlo.cases(quick),
         *optimizer.cases(quick),
         *reconstructions.cases(quick),
+        *sensitivity.cases(quick),
     ]
