@@ -28,7 +28,9 @@ def test_the_registry_names_every_figure_and_each_can_be_loaded() -> None:
     short = [*(f"fig{i}" for i in range(1, 7)), "table2", *(f"fig{i}" for i in range(7, 16)), "gap", "sweep", "spread"]
     labels = [f"labels-fig{i}" for i in range(1, 6)]
     lecture = ["lecture-laplace"]
-    assert experiments.names() == [*(f"reconstruction-{s}" for s in short), *labels, *lecture]
+    leakage = [f"leakage-fig{i}" for i in range(3, 12)]
+    auditing = ["auditing-fig2", "auditing-table2"]
+    assert experiments.names() == [*(f"reconstruction-{s}" for s in short), *labels, *leakage, *auditing, *lecture]
     for name in experiments.names():
         found = experiments.find(name)
         assert found.title
