@@ -107,9 +107,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         ],
         agreement="yes" if all(fits) else "partly" if any(fits) else "no",
         conclusion=f"From σ = {sigmas[0]:g} to {sigmas[-1]:g} pair {where[0]} loses most original information "
-        f"({lost.max():.2f} nats) and layer {where[1]} most latent information ({reduced.max():.3f} nats): "
-        "noise costs most "
-        "where there was most. ε is not stated: one release, noise on one layer only.",
+        f"({lost.max():.2f} nats) and layer {where[1]} most latent information ({reduced.max():.3f} nats). "
+        f"At σ = {sigmas[0]:g} pair {int(np.argmax(above[0])) + 1} and layer {int(np.argmax(bits[0])) + 1} had most. "
+        "ε is not stated: one release, noise on one layer only.",
         notes=(
             "sensitivity is not shown: noise that does not depend on the input leaves ∂g/∂x as it is",
             "latent: gradients of single samples, clipped over the parameters shown (at most 1,500 of a layer)",
