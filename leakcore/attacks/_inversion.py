@@ -53,10 +53,9 @@ def gradient(
 
 
 def _pair(inputs: Any, labels: Any, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    import torch
+    from leakcore.dpsgd._flat_module import tensor
 
-    x = torch.as_tensor(np.array(inputs) if isinstance(inputs, np.ndarray) else inputs).detach().to(like)
-    y = torch.as_tensor(np.array(labels) if isinstance(labels, np.ndarray) else labels).detach().to(like.device)
+    x, y = tensor(inputs).to(like), tensor(labels).to(like.device)
     if x.ndim < 2 or len(x) == 0:
         raise ValueError(f"inputs.shape={tuple(x.shape)}: must be (B, ...), B ≥ 1: an empty batch has no gradient")
     if y.ndim == 0 or len(y) != len(x):
@@ -219,9 +218,9 @@ def invert(
 
 
 def _originals(originals: Any, batch: int, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    import torch
+    from leakcore.dpsgd._flat_module import tensor
 
-    truth = torch.as_tensor(np.array(originals) if isinstance(originals, np.ndarray) else originals).detach().to(like)
+    truth = tensor(originals).to(like)
     if tuple(truth.shape) != (batch, *shape):
         raise ValueError(f"originals.shape={tuple(truth.shape)}: must be {(batch, *shape)}")
     return truth

@@ -12,7 +12,7 @@ from torch import nn
 
 from leakcore import _validate as check
 from leakcore.attacks import labels as label_attacks
-from leakcore.dpsgd._flat_module import FlatModule, quiet_batching
+from leakcore.dpsgd._flat_module import FlatModule, quiet_batching, tensor
 
 METHODS = ("l2", "cosine", "dp-sgd")
 
@@ -135,7 +135,7 @@ def _states(flat: FlatModule, states: Any) -> torch.Tensor:
         return flat.theta[None]
     if isinstance(states, Mapping):
         states = [states]
-    rows = [flat.join(s) if isinstance(s, Mapping) else torch.as_tensor(s).detach().to(flat.theta) for s in states]
+    rows = [flat.join(s) if isinstance(s, Mapping) else tensor(s).to(flat.theta) for s in states]
     for i, row in enumerate(rows):
         if tuple(row.shape) != (len(flat),):
             raise ValueError(f"states[{i}].shape={tuple(row.shape)}: must be ({len(flat)},) or a state dict")
@@ -154,7 +154,7 @@ def _gradient(flat: FlatModule, gradient: Any, steps: int) -> torch.Tensor:
             raise ValueError(f"gradient: parts of shapes {shapes}: must be those of the parameters, {flat.shapes}")
         flat_gradient = flat.join(dict(zip(flat.names, gradient, strict=True)))
     else:
-        flat_gradient = torch.as_tensor(np.array(gradient) if isinstance(gradient, np.ndarray) else gradient)
+        flat_gradient = tensor(gradient)
     out = flat_gradient.detach().to(flat.theta)
     out = out[None] if out.ndim == 1 else out
     if tuple(out.shape) != (steps, len(flat)):
@@ -189,7 +189,7 @@ def _labels(
         labels = _recovered(flat, seen[0], targets[0])
     if labels is None:
         return None, rows or 1
-    given = torch.as_tensor(np.array(getattr(labels, "labels", labels)))
+    given = tensor(getattr(labels, "labels", labels))
     if given.ndim == 0 or len(given) == 0:
         raise ValueError(
             f"labels.shape={tuple(given.shape)}: must be (B,), B at least 1: an empty batch has no gradient"
@@ -225,7 +225,7 @@ def _of_known(flat: FlatModule, states: torch.Tensor, known: Any, limit: float) 
     """(T, D) Σ clip_C of the rows the attacker knows."""
     if known is None:
         return torch.zeros_like(states)
-    x, y = (torch.as_tensor(part).detach() for part in known)
+    x, y = (tensor(part) for part in known)
     x = x.to(flat.theta)
     if len(x) != len(y):
         raise ValueError(f"known: {len(x)} inputs and {len(y)} labels")

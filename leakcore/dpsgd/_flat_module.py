@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -28,6 +29,11 @@ def quiet_batching() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
         yield
+
+
+def tensor(values: Any) -> torch.Tensor:
+    """What the caller gave, detached; a copy of a NumPy array, which may be read-only."""
+    return torch.as_tensor(values if isinstance(values, torch.Tensor) else np.array(values)).detach()
 
 
 class FlatModule:
