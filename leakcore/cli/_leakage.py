@@ -30,7 +30,10 @@ _BUNDLED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cif
     "--loss", type=click.Choice(["cross-entropy", "mse", "logistic"]), default="cross-entropy", show_default=True
 )
 @click.option(
-    "--family", type=click.Choice(["logistic", "random-forest", "mlp"]), default="logistic", show_default=True
+    "--family",
+    type=click.Choice(["logistic", "magnitudes", "random-forest", "mlp"]),
+    default="magnitudes",
+    show_default=True,
 )
 @click.option("--samples", type=int, default=4, show_default=True, help="Inputs for sensitivity and inversion.")
 @click.option("--rows", type=int, default=400, show_default=True, help="Gradients behind the latent measures, at most.")

@@ -106,7 +106,7 @@ def by_layer(
     targets: Any,
     *,
     attributes: Mapping[str, Any] | None = None,
-    family: Any = "logistic",
+    family: Any = "magnitudes",
     original: bool = True,
     samples: int = 4,
     rows: int = 400,

@@ -107,6 +107,16 @@ def test_the_null_keeps_set_sizes_and_strata():
     assert len(set(matched.set_sizes)) == 1
 
 
+def test_magnitudes_show_what_signs_hide():
+    # g = ±(1 + has)·h with a random sign, as a random target gives: its mean is 0 either way.
+    rng = np.random.default_rng(4)
+    y = rng.permutation(np.arange(200) % 2)
+    x = rng.choice([-1.0, 1.0], (200, 1)) * (1 + y)[:, None] * (1 + 0.1 * rng.random((200, 6)))
+    line = leakage.v_information(x, y, permutations=0)
+    size = leakage.v_information(x, y, family="magnitudes", permutations=0)
+    assert size.value > 0.6 > 0.1 > line.value
+
+
 def test_groups_stay_together():
     # Each unit gives five almost equal rows with a random label: rows of one unit in two folds would tell the label.
     rng = np.random.default_rng(1)

@@ -43,6 +43,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             leakage.v_information(
                 seen.gradients,
                 seen.attribute,
+                family="magnitudes",
                 strata=seen.targets,
                 seed=context.seed,
                 permutations=context.pick(tiny=1, quick=2, paper=20),

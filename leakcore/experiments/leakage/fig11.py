@@ -50,6 +50,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             leakage.v_information(
                 hidden,
                 seen.attribute,
+                family="magnitudes",
                 strata=seen.targets,
                 seed=context.seed,
                 permutations=context.pick(tiny=1, quick=2, paper=20),

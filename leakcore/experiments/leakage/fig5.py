@@ -10,7 +10,7 @@ from leakcore.experiments._registry import Experiment
 from leakcore.experiments._result import ExperimentResult, Panel, Stated
 from leakcore.experiments.leakage import _latent, _report, _study
 
-_FAMILIES = {"logistic": "attack", "random-forest": "attack-2", "mlp": "attack-3"}
+_FAMILIES = {"magnitudes": "attack", "random-forest": "attack-2", "mlp": "attack-3", "logistic": "orthogonal"}
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -18,7 +18,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     rows = context.pick(tiny=15, quick=200, paper=600)
     shuffles = context.pick(tiny=1, quick=4, paper=50)
     families = context.pick(
-        tiny=("logistic",), quick=("logistic", "random-forest"), paper=("logistic", "random-forest", "mlp")
+        tiny=("magnitudes",),
+        quick=("magnitudes", "random-forest"),
+        paper=("magnitudes", "random-forest", "mlp", "logistic"),
     )
     panels, stated, data, peaks = [], [], [], []
     listed = _latent.jobs(context)
@@ -38,7 +40,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             assert found.interval is not None
             series.append(_report.curve(family, _FAMILIES[family], found.value, *found.interval))
             if family == families[0]:
-                series.append(_report.curve("logistic, labels permuted", "baseline", found.null_mean))
+                series.append(_report.curve("magnitudes, labels permuted", "baseline", found.null_mean))
             above = np.asarray(found.above_null)
             best = int(np.argmax(above))
             told.append(best == before and before > 0)
@@ -74,9 +76,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         agreement="yes" if hits == len(peaks) else "partly" if hits else "no",
         conclusion=f"Above the null the first classifier layer is highest for {hits} of {len(peaks)} pairs of "
         f"attribute and "
-        "family; which layer it is depends on both. Bars: 95% over rows. A linear family cannot undo that the "
-        "label turns a "
-        "gradient's sign.",
+        "family; which layer it is depends on both. Bars: 95% over rows.",
+        notes=(
+            "magnitudes: logistic regression on absolute values, for a target turns a gradient's signs, which a linear "
+            "reader of the values cannot undo",
+        ),
         rows=rows,
         permutations=shuffles,
         families=families,

@@ -205,6 +205,7 @@ def _latent(
     return leakage.v_information(
         mixed,
         alone.attribute,
+        family="magnitudes",
         strata=alone.targets,
         permutations=context.pick(tiny=1, quick=3, paper=20),
         seed=context.seed,
