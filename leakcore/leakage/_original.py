@@ -48,7 +48,7 @@ class OriginalInformation(Result):
     @property
     def above_null(self) -> np.ndarray:
         """`raw` less `null`: what the gradient says about *this* input."""
-        return self.raw - self.null
+        return np.asarray(self.raw - self.null)
 
 
 def v_information_original(

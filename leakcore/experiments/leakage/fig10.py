@@ -118,7 +118,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         notes=(
             (
                 "half-widths of 95% intervals of the inversion scores: "
-                f"{', '.join(f'{(i[1][0] - i[0][0]) / 2:.1f}' for i in spans)}"
+                f"{', '.join(f'{(np.ravel(i[1])[0] - np.ravel(i[0])[0]) / 2:.1f}' for i in spans)}"
             ),
         ),
         images=count,

@@ -25,7 +25,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         source = torch.Generator().manual_seed(context.seed + k)
 
         def noisy(g: torch.Tensor, _: int, sigma: float = sigma, source: torch.Generator = source) -> torch.Tensor:
-            clipped = g / g.norm(dim=1, keepdim=True).clamp(min=1.0)
+            clipped: torch.Tensor = g / g.norm(dim=1, keepdim=True).clamp(min=1.0)
             return clipped + sigma * torch.randn(g.shape, generator=source)
 
         original.append(

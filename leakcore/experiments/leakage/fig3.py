@@ -73,7 +73,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             for (kind, e), v in firsts.items()
         ],
         conclusion=f"Largest estimate by layer: {told}. Held out, on {rows} rows and 16 leading coordinates of each "
-        "gradient: the order of layers is within what such estimates miss; a label cannot give more than log "
+        "gradient: such estimates miss much of what is there; a label cannot give more than log "
         "10 = 2.30.",
         notes=("estimates on training rows, as MINE is usually quoted, would be larger",),
         rows=rows,
@@ -86,10 +86,11 @@ def _snapshots(study: _study.Study, epochs: tuple[int, ...], seed: int) -> list[
         torch.manual_seed(seed)
         model = models.mlp(_SIZES, "tanh")
     optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
-    out, done = [], 0
+    out: list[torch.nn.Module] = []
+    done = 0
     for until in epochs:
         while done < until:
-            for part in torch.arange(len(study.inputs)).split(64):
+            for part in torch.split(torch.arange(len(study.inputs)), 64):
                 optimiser.zero_grad()
                 loss = torch.nn.functional.cross_entropy(model(study.inputs[part]), study.targets[part])
                 loss.backward()  # type: ignore[no-untyped-call]

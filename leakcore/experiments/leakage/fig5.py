@@ -78,8 +78,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"attribute and "
         "family; which layer it is depends on both. Bars: 95% over rows.",
         notes=(
-            "magnitudes: logistic regression on absolute values, for a target turns a gradient's signs, which a linear "
-            "reader of the values cannot undo",
+            (
+                "magnitudes: logistic regression on absolute values, for a target turns a gradient's signs, which a "
+                "linear reader of the values cannot undo"
+            ),
         ),
         rows=rows,
         permutations=shuffles,

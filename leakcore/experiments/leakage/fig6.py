@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from leakcore import leakage
@@ -77,7 +79,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     ]
     first = [b == 1 for _, b in highest.values()]
     plain = [a == 1 for a, _ in highest.values()]
-    axes = {"x_label": "layer", "y_range": (0.0, 1.15)}
+    axes: dict[str, Any] = {"x_label": "layer", "y_range": (0.0, 1.15)}
     return _report.report(
         experiment,
         context,

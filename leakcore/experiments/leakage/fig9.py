@@ -16,6 +16,8 @@ from leakcore.experiments.leakage import _report, _study
 class Beside(torch.nn.Module):
     """The model on a batch of which only the first sample varies."""
 
+    others: torch.Tensor
+
     def __init__(self, model: torch.nn.Module, others: torch.Tensor) -> None:
         super().__init__()
         self.model = model
@@ -104,8 +106,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                         "V-information",
                         "attack-2",
                         [f.raw[0] for f in inverted],
-                        [i[0][0] for i in intervals],
-                        [i[1][0] for i in intervals],
+                        [np.ravel(i[0])[0] for i in intervals],
+                        [np.ravel(i[1])[0] for i in intervals],
                         x=at,
                     ),
                     _report.curve("null", "baseline", null, x=at),
