@@ -36,8 +36,8 @@ def test_all_figures_are_registered() -> None:
 def test_sensitivity_per_parameter_is_highest_in_the_first_convolution() -> None:
     # Asserted of the paper's finding, on LeNet; the raw F-norm does not put the first layer first.
     study = _study.images(_context())
-    x, y = _study.shown(study, 4, 0)
-    found = leakage.sensitivity(_study.network(study, "lenet", 0), None, x, y, probes=30, seed=0)
+    x, y = _study.shown(study, 2, 0)
+    found = leakage.sensitivity(_study.network(study, "lenet", 0), None, x, y, probes=12, seed=0)
     assert np.argmax(found.per_parameter()) == 0
 
 
@@ -106,7 +106,7 @@ def test_correlation_with_its_interval() -> None:
 
 
 @needs_data
-@pytest.mark.parametrize("name", ["fig4", "fig6"])
+@pytest.mark.parametrize("name", ["fig6"])
 def test_figures_come_out(name: str, tmp_path: Path) -> None:
     found = experiments.run(f"leakage-{name}", scale="tiny", data=DATA, out=tmp_path)
     assert found.agreement in ("yes", "partly", "no")
@@ -117,6 +117,6 @@ def test_figures_come_out(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_data
-@pytest.mark.parametrize("name", ["fig3", "fig5", "fig7", "fig8", "fig9", "fig10", "fig11"])
+@pytest.mark.parametrize("name", ["fig3", "fig4", "fig5", "fig7", "fig8", "fig9", "fig10", "fig11"])
 def test_further_figures_come_out(name: str, tmp_path: Path) -> None:
     assert experiments.run(f"leakage-{name}", scale="tiny", data=DATA, out=tmp_path).panels
