@@ -152,8 +152,8 @@ class ClaimConfig:
         return config
 
     @classmethod
-    def from_toml(cls, path: str | Path, *, attack: str | None = None) -> ClaimConfig:
-        """Read a TOML file; `attack` goes before the file's audit.attack."""
+    def from_toml(cls, path: str | Path, *, override: Mapping[str, Mapping[str, Any]] | None = None) -> ClaimConfig:
+        """Read a TOML file; keys of `override`, by section, go before the file's."""
         where = Path(path)
         try:
             text = where.read_text(encoding="utf-8")
@@ -165,9 +165,9 @@ class ClaimConfig:
             sections = tomllib.loads(text)
         except tomllib.TOMLDecodeError as why:
             raise ValueError(f"config={str(where)!r}: is no TOML ({why})") from None
-        if attack is not None:
-            audit = sections.get("audit", {})
-            sections["audit"] = {**audit, "attack": attack} if isinstance(audit, dict) else audit
+        for name, keys in (override or {}).items():
+            section = sections.get(name, {})
+            sections[name] = {**section, **keys} if isinstance(section, dict) else section
         return cls.from_dict(sections)
 
     def _check_together(self) -> None:

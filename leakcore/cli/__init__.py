@@ -146,7 +146,7 @@ def bound(
 @click.option(
     "--attack",
     type=click.Choice(["clipbkd", "backdoor", "membership", "zero-input"]),
-    help="Try to disprove the ε claimed in --config by this attack, on thousands of trained models.",
+    help="Try to disprove the claimed ε (--epsilon, or --config) by this attack, on thousands of trained models.",
 )
 @click.option(
     "--config",
@@ -202,13 +202,13 @@ def audit(
     OUT/report.json. Interrupted, it goes on where it stopped when called again. Exits with 1 when an attack proves more
     leakage than the configuration claims.
 
-    With --attack and --config the claim in that file is held against what an attack on thousands of models proves, as a
-    gate: leakcore audit --attack clipbkd --config audit.toml
+    With --attack the claim is held against what an attack on thousands of models proves, as a gate; --config reads
+    data, model, mechanism and claim from a TOML file: leakcore audit --attack clipbkd --config audit.toml
     """
     from leakcore import audit as audits
 
     if attack is not None or config_path is not None:
-        _audit_claim.run(attack, config_path, out, as_json, quiet)
+        _audit_claim.run(config_path, out, as_json, quiet)
     if trace is not None:
         report_on(trace, coins=coins, claimed_epsilon=epsilon, out=out, as_json=as_json, **fields)
     if coins:

@@ -67,20 +67,32 @@ def test_bad_input_is_named(sections: dict[str, Any], message: str) -> None:
 def test_the_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
     path = tmp_path / "audit.toml"
     path.write_text("[claim]\nepsilon = 4.0\n[audit]\nk = [1]\n", encoding="utf-8")
-    config = audit.ClaimConfig.from_toml(path, attack="backdoor")
-    assert (config.audit["attack"], config.audit["k"], config.claim["delta"]) == ("backdoor", (1,), 1e-5)
+    config = audit.ClaimConfig.from_toml(path, override={"audit": {"attack": "backdoor"}, "claim": {"delta": 1e-6}})
+    assert (config.audit["attack"], config.audit["k"], config.claim["delta"]) == ("backdoor", (1,), 1e-6)
     for text, message in (("[claim", "is no TOML"), ("claim = 3", "must be a section"), ("[claim]\ne = 1", "claim.e:")):
         path.write_text(text, encoding="utf-8")
         done = CliRunner().invoke(main, ["audit", "--attack", "clipbkd", "--config", str(path)])
         assert done.exit_code == 2
         assert message in done.output
-    for more, message in ((["--attack", "clipbkd"], "needs --config"), (["--config", "none.toml"], "cannot be read")):
-        done = CliRunner().invoke(main, ["audit", *more])
-        assert done.exit_code == 2
-        assert message in done.output
-    done = CliRunner().invoke(main, ["audit", "--config", str(path), "--epsilon", "3"])
+    done = CliRunner().invoke(main, ["audit", "--config", "none.toml"])
     assert done.exit_code == 2
-    assert "--epsilon does not go with" in done.output
+    assert "cannot be read" in done.output
+    done = CliRunner().invoke(main, ["audit", "--attack", "clipbkd", "--prior", "3"])
+    assert done.exit_code == 2
+    assert "--prior does not go with" in done.output
+
+
+def test_options_stand_for_keys_of_the_file(tmp_path: Path) -> None:
+    options = {"--epsilon": "3", "--delta": "1e-6", "--steps": "4", "--num-rows": "60", "--runs": "16", "--seed": "5"}
+    flat = [word for pair in options.items() for word in pair]
+    done = CliRunner().invoke(
+        main, ["audit", "--attack", "zero-input", *flat, "--out", str(tmp_path), "--quiet", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    config = json.loads(done.stdout)["config"]
+    assert (config["claim"]["epsilon"], config["claim"]["delta"], config["mechanism"]["steps"]) == (3.0, 1e-6, 4)
+    assert (config["data"]["rows"], config["audit"]["trials"], config["audit"]["seed"]) == (60, 16, 5)
+    assert config["audit"]["attack"] == "zero-input"
 
 
 def test_the_claim_is_converted_to_the_adjacency_of_the_audit() -> None:

@@ -19,7 +19,7 @@ _CLIPS = (0.5, 1.0, 2.0)
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Fashion-MNIST; full batches with noise, shuffled minibatches without."""
-    count = context.pick(tiny=60, quick=300, paper=6000)
+    count = context.pick(tiny=60, quick=120, paper=6000)
     trials = context.pick(tiny=6, quick=250, paper=500)
     epsilons = context.pick(tiny=(4.0,), quick=(4.0, math.inf), paper=(1.0, 2.0, 4.0, 8.0, 16.0, math.inf))
     ks = context.pick(tiny=(1, 2), quick=(1, 4), paper=(1, 2, 4, 8))
