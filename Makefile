@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
 NATIVE := setup.py $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
-.PHONY: audit test test-slow test-emulated sanitize-cuda bench lint format clean
+.PHONY: audit test test-slow test-emulated sanitize sanitize-cuda bench lint format clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.core
@@ -24,6 +24,20 @@ bench: $(VENV)/.core $(VENV)/.peers
 test-emulated: $(VENV)/.core
 	@LEAKCORE_CUDA=emulate $(PY) setup.py --quiet build_ext --inplace
 	LEAKCORE_EMULATION=1 $(PY) -m pytest tests/kernels -m "not slow" -k "emulat" $(ARGS)
+
+# The kernel tests on a core built with AddressSanitizer and UndefinedBehaviorSanitizer, in a copy of the tree: the usual
+# build stays as it is. Python itself is not instrumented, so the runtimes are preloaded and what it leaks is not looked
+# for; Python's allocator gives way to malloc, so that arrays have guarded ends.
+SANITIZED := build/sanitized
+sanitize: $(VENV)/.deps
+	@mkdir -p $(SANITIZED)
+	@rm -rf $(SANITIZED)/leakcore $(SANITIZED)/tests $(SANITIZED)/csrc
+	@tar -c --exclude='*.so' --exclude=__pycache__ pyproject.toml setup.py README.md LICENSE csrc leakcore tests examples | tar -x -C $(SANITIZED)
+	@cd $(SANITIZED) && LEAKCORE_SANITIZE=1 LEAKCORE_CUDA=0 $(abspath $(PY)) setup.py --quiet build_ext --inplace
+	@cd $(SANITIZED) && env LD_PRELOAD="$$($(SANITIZER_RUNTIMES))" PYTHONPATH="$$PWD" PYTHONMALLOC=malloc \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	  $(abspath $(PY)) -m pytest tests/kernels -m "not slow" -p no:cacheprovider $(ARGS)
+SANITIZER_RUNTIMES = for lib in libasan.so libubsan.so libstdc++.so; do $${CXX:-c++} -print-file-name=$$lib; done | paste -sd:
 
 # For a machine with a GPU and the CUDA toolkit.
 sanitize-cuda: $(VENV)/.core

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "api/table.h"
 #include "clip/clip.h"
 #include "core/device.h"
 #include "core/elementary_simd.h"
@@ -303,6 +304,7 @@ PYBIND11_MODULE(_C, m) {
                                py::arg("audit") = static_cast<uint32_t>(Purpose::audit),
                                py::arg("mixture_one") = static_cast<uint32_t>(Purpose::mixture_one),
                                py::arg("mixture_one_pick") = static_cast<uint32_t>(Purpose::mixture_one_pick));
+  m.attr("kernels") = py::capsule(&kernel_table(), LEAKCORE_KERNELS_CAPSULE);
   m.def("clip_and_noise", &clip_and_noise);
   m.def("clip_scores", &clip_scores);
   m.def("solve_labels", &solve_labels);

@@ -241,7 +241,8 @@ template <class I, class F>
 LEAKCORE_HD void cos_sin_turn_float(I turn, F* cosine, F* sine) {
   const I t = turn + 0x20000000u;
   constexpr float kUnit = 2.0688786239730916e-09f;  // sqrt(2)·2π/2^32
-  const F v = madd(nearest_float((t & 0x3fffffffu) - 0x20000000u), kUnit, 0.5f * kUnit);
+  // Shifted by two, what the quadrant leaves is a signed number.
+  const F v = madd(nearest_float(turn << 2u), 0.25f * kUnit, 0.5f * kUnit);
   const F z = v * v;
   F s = madd(z, 0.125f * -0.00019501821952871978f, 0.25f * 0.008332016877830029f);
   s = madd(s, z, 0.5f * -0.16666650772094727f);
