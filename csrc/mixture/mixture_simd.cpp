@@ -5,10 +5,11 @@
 // float64 about 13 instructions for random words, 28 and a division and a root per two steps for normals, 21 for the
 // factor, of which 14 need a multiplier; per 16 samples in float32 13, 29 and 16.
 //
-// At one step per sample every sample has a logarithm, too, with a division of its own. Nanoseconds per sample at 3.67
-// GHz, measured loop by loop: words 0.30, normals 0.75, e^y 0.50, logarithm 0.48; in float32 0.30, 0.31, 0.16, 0.15.
-// The multiplications alone, one vector a cycle, would take 0.15, 0.43, 0.44 and 0.37, divisions and roots aside. Of
-// 10^7 samples a fresh array costs 0.7 (float32: 0.35) more in page faults: hence `out`.
+// At one step per sample every sample has a logarithm, too, with a division of its own. Nanoseconds per sample at 3.72
+// GHz, the best of many runs loop by loop: words 0.28, normals 0.72, e^y 0.48, logarithm 0.43; in float32 0.28, 0.29,
+// 0.16, 0.16. One multiplication of 512 bits a cycle, a division in three such slots and ten rounds of Philox at two
+// instructions a cycle allow 0.24, 0.55, 0.44 and 0.40 in float64. Of 10^7 samples a fresh array costs 0.7 (float32:
+// 0.35) more in page faults, hence `out`; stores past the caches gained nothing.
 //
 // Random words, normals and factors are each made in a loop of their own over a block that stays in the first-level
 // cache, four steps (one Philox block) at a time: a loop with few constants keeps them all in registers.
