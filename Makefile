@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
-NATIVE := setup.py $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
+NATIVE := setup.py $(shell find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
 .PHONY: audit test test-slow test-emulated sanitize sanitize-cuda bench lint format clean
 .DELETE_ON_ERROR:
@@ -48,12 +48,12 @@ lint: $(VENV)/.core
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/clang-format --dry-run -Werror $$(find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
+	$(VENV)/bin/clang-format --dry-run -Werror $$(find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
 format: $(VENV)/.core
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
-	$(VENV)/bin/clang-format -i $$(find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
+	$(VENV)/bin/clang-format -i $$(find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
 clean:
 	rm -rf $(VENV) build leakcore/_C*.so *.egg-info
