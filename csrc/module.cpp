@@ -292,6 +292,7 @@ uint64_t probe_read(uint64_t address, int64_t bytes) {
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "leakcore's native core. Private: use leakcore.kernels, which validates.";
+  m.attr("kernels") = py::capsule(&kernel_table(), LEAKCORE_KERNELS_CAPSULE);
   m.attr("with_cuda") = static_cast<bool>(LEAKCORE_WITH_CUDA);
   m.attr("sum_digits") = kSumDigits;
   m.attr("max_dims") = kMaxDims;
@@ -304,7 +305,6 @@ PYBIND11_MODULE(_C, m) {
                                py::arg("audit") = static_cast<uint32_t>(Purpose::audit),
                                py::arg("mixture_one") = static_cast<uint32_t>(Purpose::mixture_one),
                                py::arg("mixture_one_pick") = static_cast<uint32_t>(Purpose::mixture_one_pick));
-  m.attr("kernels") = py::capsule(&kernel_table(), LEAKCORE_KERNELS_CAPSULE);
   m.def("clip_and_noise", &clip_and_noise);
   m.def("clip_scores", &clip_scores);
   m.def("solve_labels", &solve_labels);
