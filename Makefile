@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
-NATIVE := setup.py $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
+NATIVE := setup.py $(shell find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
-.PHONY: audit test test-slow test-emulated sanitize-cuda bench docs lint format clean
+.PHONY: audit test test-slow test-emulated sanitize sanitize-cuda bench docs lint format clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.core
@@ -29,6 +29,19 @@ test-emulated: $(VENV)/.core
 docs: $(VENV)/.core
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]" --no-build-isolation
 	$(VENV)/bin/mkdocs build --strict
+# The kernel tests on a core built with AddressSanitizer and UndefinedBehaviorSanitizer, in a copy of the tree: the usual
+# build stays as it is. Python itself is not instrumented, so the runtimes are preloaded and what it leaks is not looked
+# for; Python's allocator gives way to malloc, so that arrays have guarded ends.
+SANITIZED := build/sanitized
+sanitize: $(VENV)/.deps
+	@mkdir -p $(SANITIZED)
+	@rm -rf $(SANITIZED)/leakcore $(SANITIZED)/tests $(SANITIZED)/csrc
+	@tar -c --exclude='*.so' --exclude=__pycache__ pyproject.toml setup.py README.md LICENSE csrc leakcore tests examples | tar -x -C $(SANITIZED)
+	@cd $(SANITIZED) && LEAKCORE_SANITIZE=1 LEAKCORE_CUDA=0 $(abspath $(PY)) setup.py --quiet build_ext --inplace
+	@cd $(SANITIZED) && env LD_PRELOAD="$$($(SANITIZER_RUNTIMES))" PYTHONPATH="$$PWD" PYTHONMALLOC=malloc \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	  $(abspath $(PY)) -m pytest tests/kernels -m "not slow" -p no:cacheprovider $(ARGS)
+SANITIZER_RUNTIMES = for lib in libasan.so libubsan.so libstdc++.so; do $${CXX:-c++} -print-file-name=$$lib; done | paste -sd:
 
 # For a machine with a GPU and the CUDA toolkit.
 sanitize-cuda: $(VENV)/.core
@@ -39,12 +52,12 @@ lint: $(VENV)/.core
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/clang-format --dry-run -Werror $$(find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
+	$(VENV)/bin/clang-format --dry-run -Werror $$(find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
 format: $(VENV)/.core
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
-	$(VENV)/bin/clang-format -i $$(find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
+	$(VENV)/bin/clang-format -i $$(find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
 clean:
 	rm -rf $(VENV) build leakcore/_C*.so *.egg-info

@@ -39,6 +39,7 @@ from setuptools.errors import CompileError, OptionError
 ROOT = pathlib.Path(__file__).resolve().parent
 CSRC = ROOT / "csrc"
 EMULATION = CSRC / "emulation"
+INCLUDE = ROOT / "leakcore" / "include"
 
 
 def sources(pattern: str, *, emulation: bool = False) -> list[str]:
@@ -48,7 +49,9 @@ def sources(pattern: str, *, emulation: bool = False) -> list[str]:
 
 CXX_SOURCES, CUDA_SOURCES = sources("*.cpp"), sources("*.cu")
 EMULATION_SOURCES = [*sources("*.cpp", emulation=True), *sources("*.cu", emulation=True)]
-HEADERS = sorted(p.relative_to(ROOT).as_posix() for p in [*CSRC.rglob("*.h"), *CSRC.rglob("*.cuh")])
+HEADERS = sorted(
+    p.relative_to(ROOT).as_posix() for p in [*CSRC.rglob("*.h"), *CSRC.rglob("*.cuh"), *INCLUDE.rglob("*.h")]
+)
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")), "-mprefer-vector-width=512"]
 X86_TIERS = {"avx2": AVX2, "avx512": AVX512}
@@ -169,7 +172,7 @@ class NinjaBuild(build_ext):
         cxx = shlex.split(os.environ.get("CXX", "")) or ["c++"]
         archs = cuda.archs(self.in_tree) if cuda else ["emulated"] if emulated() else []
         self.write_config(build / "leakcore_build.h", cxx, archs)
-        includes = [f"-I{CSRC}", f"-I{build}"]
+        includes = [f"-I{CSRC}", f"-I{INCLUDE}", f"-I{build}"]
         python = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_path('include')}"]
         target = subprocess.run([*cxx, "-dumpmachine"], capture_output=True, text=True, check=True).stdout
         tiers = {"baseline": [], **(X86_TIERS if target.startswith(("x86_64", "amd64")) else {})}

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "api/table.h"
 #include "clip/clip.h"
 #include "core/device.h"
 #include "core/elementary_simd.h"
@@ -291,6 +292,7 @@ uint64_t probe_read(uint64_t address, int64_t bytes) {
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "leakcore's native core. Private: use leakcore.kernels, which validates.";
+  m.attr("kernels") = py::capsule(&kernel_table(), LEAKCORE_KERNELS_CAPSULE);
   m.attr("with_cuda") = static_cast<bool>(LEAKCORE_WITH_CUDA);
   m.attr("sum_digits") = kSumDigits;
   m.attr("max_dims") = kMaxDims;

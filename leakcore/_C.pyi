@@ -14,6 +14,7 @@ emulated: bool
 sum_digits: int
 max_dims: int
 streams: dict[str, int]
+kernels: object  # a capsule: leakcore/kernels.h
 
 def clip_and_noise(
     grads: list[_View],

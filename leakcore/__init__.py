@@ -26,6 +26,7 @@ _NAMES = {
     "record": ".dpsgd",
     "clip_and_noise": ".kernels",
     "clip_scores": ".kernels",
+    "get_include": ".kernels",
     "mixture_log_ratio": ".kernels",
     "mixture_tail": ".kernels",
     "solve_labels": ".kernels",

@@ -97,11 +97,6 @@ LEAKCORE_HD float nearest_float(uint32_t x) {
   return static_cast<float>(static_cast<int32_t>(x));
 }
 
-// All ones where the top bit is set.
-LEAKCORE_HD uint32_t sign_mask(uint32_t x) {
-  return static_cast<uint32_t>(static_cast<int32_t>(x) >> 31);
-}
-
 }  // namespace leakcore
 
 #ifdef LEAKCORE_TIER

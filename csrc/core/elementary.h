@@ -114,16 +114,15 @@ LEAKCORE_HD void split_log(D x, double plus, D* k, D* m) {
 // log(1 + f), f in [sqrt(1/2) − 1, sqrt(2) − 1]; 1.3e-18.
 template <class D>
 LEAKCORE_HD D log1p_near(D f) {
-  const D half_square = 0.5 * f * f;
-  const D s = f / (2.0 + f);
+  const D s = f / (-2.0 - f);
   const D z = s * s;
-  D p = madd(z, 0.1479927189928232, 0.1531373625357185);
-  p = madd(p, z, 0.18183575884378453);
-  p = madd(p, z, 0.22222198365527898);
-  p = madd(p, z, 0.2857142874425844);
-  p = madd(p, z, 0.39999999999407004);
-  p = madd(p, z, 0.6666666666666735);
-  return f - (half_square - s * madd(p, z, half_square));
+  D p = madd(z, -0.1479927189928232, -0.1531373625357185);
+  p = madd(p, z, -0.18183575884378453);
+  p = madd(p, z, -0.22222198365527898);
+  p = madd(p, z, -0.2857142874425844);
+  p = madd(p, z, -0.39999999999407004);
+  p = madd(p, z, -0.6666666666666735);
+  return madd(s, madd(p, z, f), f);  // 2·s is f − s·f: what rounding s costs is scaled down by f
 }
 
 // k·log 2 + log(1 + f) for f as above.
@@ -152,23 +151,23 @@ LEAKCORE_HD D log1p_safe(D x) {
   return join_log(k, madd(lost, shrink, m - 1.0));
 }
 
-// Likewise in float32; 3.2e-8.
-template <class F>
+// Likewise in float32, times kSign; 3.2e-8.
+template <int kSign = 1, class F>
 LEAKCORE_HD F log1p_near_float(F f) {
-  F p = madd(f, 0.08700449019670486f, -0.1426750272512436f);
-  p = madd(p, f, 0.14914770424365997f);
-  p = madd(p, f, -0.1657758355140686f);
-  p = madd(p, f, 0.19963063299655914f);
-  p = madd(p, f, -0.2500133812427521f);
-  p = madd(p, f, 0.3333390951156616f);
+  F p = madd(f, kSign * 0.08700449019670486f, kSign * -0.1426750272512436f);
+  p = madd(p, f, kSign * 0.14914770424365997f);
+  p = madd(p, f, kSign * -0.1657758355140686f);
+  p = madd(p, f, kSign * 0.19963063299655914f);
+  p = madd(p, f, kSign * -0.2500133812427521f);
+  p = madd(p, f, kSign * 0.3333390951156616f);
   const F square = f * f;
-  return madd(square, madd(p, f, -0.5f), f);
+  return madd(square, madd(p, f, kSign * -0.5f), kSign < 0 ? -f : f);
 }
 
-// k·2^-23·log 2 + log(1 + f) for f as above, in float32.
-template <class F>
+// kSign·(k·2^-23·log 2 + log(1 + f)) for f as above, in float32.
+template <int kSign = 1, class F>
 LEAKCORE_HD F join_log_float(F k, F f) {
-  return madd(k, 8.262958294867817e-08f, log1p_near_float(f));
+  return madd(k, kSign * 8.262958294867817e-08f, log1p_near_float<kSign>(f));
 }
 
 // log(1 + x) for x > -1 with 1 + x normal, in float32; 1.5e-7 relative.
@@ -200,13 +199,13 @@ LEAKCORE_HD auto minus_two_log_unit(L word) {
 // −log(u) in float32: 2e-7 relative, the u next to 1 included, where 1 − u is what is known exactly.
 template <class I>
 LEAKCORE_HD auto minus_log_unit_float(I word) {
-  const I upper = sign_mask(word);
-  const auto distance = madd(nearest_float(word ^ upper), 0x1p-32f, 0x1p-33f);  // from 0, or from 1
-  const auto x = select(upper != 0u, 1.0f - distance, distance);
+  const auto distance = madd(nearest_float(word), 0x1p-32f, 0x1p-33f);  // from 0, or less that from 1
+  const auto below = (word & 0x80000000u) != 0u;
+  const auto x = select(below, 1.0f + distance, distance);
   const I octave = (bits_of(x) - 0x3f3504f3u) & 0xff800000u;
   const auto k = nearest_float(octave);  // times 2^23
-  const auto f = select((upper != 0u) & (octave == 0u), -distance, real_of(bits_of(x) - octave) - 1.0f);
-  return -join_log_float(k, f);
+  const auto f = select(below & (octave == 0u), distance, real_of(bits_of(x) - octave) - 1.0f);
+  return join_log_float<-1>(k, f);
 }
 
 // Cosine and sine of 2π(turn + 1/2)/2^32, turn a word per 64-bit lane. The quadrant is split off in integers, so there
@@ -242,7 +241,8 @@ template <class I, class F>
 LEAKCORE_HD void cos_sin_turn_float(I turn, F* cosine, F* sine) {
   const I t = turn + 0x20000000u;
   constexpr float kUnit = 2.0688786239730916e-09f;  // sqrt(2)·2π/2^32
-  const F v = madd(nearest_float((t & 0x3fffffffu) - 0x20000000u), kUnit, 0.5f * kUnit);
+  // Shifted by two, what the quadrant leaves is a signed number.
+  const F v = madd(nearest_float(turn << 2u), 0.25f * kUnit, 0.5f * kUnit);
   const F z = v * v;
   F s = madd(z, 0.125f * -0.00019501821952871978f, 0.25f * 0.008332016877830029f);
   s = madd(s, z, 0.5f * -0.16666650772094727f);

@@ -23,14 +23,14 @@ void words(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block, uint
     const Longs b2 = multiply32(a1 >> 32 ^ flip1, kPhiloxM1);
     return {b2 >> 32 ^ flip0, b2, a1 ^ flip2, longs(a2)};
   };
-  draw_pairs<kRandomBlocks>(seed, start, even, odd);
+  draw_pairs(seed, kRandomBlocks, start, even, odd);
 }
 
 void normals(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block, double* out) {
   LEAKCORE_ALIGNED uint32_t even[kPairs];
   LEAKCORE_ALIGNED uint32_t odd[kPairs];
   words(seed, stream, sample, block, even, odd);
-  normals_of_pairs<kPairs>(even, odd, out);
+  normals_of_pairs<kPairs>(kPairs, even, odd, out);
 }
 
 void uniforms(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block, double* out) {

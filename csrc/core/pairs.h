@@ -11,11 +11,11 @@ namespace {
 constexpr int kCounters = 4;  // vectors side by side, by measurement: the chain of ten rounds is long
 
 // `start(k)` is the counter of blocks k·kDoubles … after the first two rounds, called for k = 0, 1, … in turn: what two
-// of the rounds cost depends on which word of the counter varies.
-template <int kBlocks, class Start>
-LEAKCORE_HD void draw_pairs(uint64_t seed, Start&& start, uint32_t* even, uint32_t* odd) {
+// of the rounds cost depends on which word of the counter varies. `blocks` is a multiple of kCounters·kDoubles.
+template <class Start>
+LEAKCORE_HD void draw_pairs(uint64_t seed, int blocks, Start&& start, uint32_t* even, uint32_t* odd) {
   const uint64_t keys = static_cast<uint64_t>(round_key1(seed, kRounds - 1)) << 32 | round_key0(seed, kRounds - 1);
-  for (int i = 0; i < kBlocks; i += kCounters * kDoubles) {
+  for (int i = 0; i < blocks; i += kCounters * kDoubles) {
     Counter<Longs> c[kCounters];
     for (int k = 0; k < kCounters; ++k) c[k] = start(i / kDoubles + k);
 #pragma GCC unroll 7
@@ -41,14 +41,15 @@ LEAKCORE_HD Longs ascending(uint64_t first) {
 
 constexpr int kPairPack = 4;  // vectors side by side, by measurement
 
-// Normals in the order of the draws: 0, 1, 2, 3 of the first block, then of the next.
-template <int kPairs>
-LEAKCORE_HD void normals_of_pairs(const uint32_t* even, const uint32_t* odd, double* out) {
-  LEAKCORE_ALIGNED double square[kPairs];
-  for (int i = 0; i < kPairs; i += kPairPack * kDoubles) {
+// Normals in the order of the draws: 0, 1, 2, 3 of the first block, then of the next. `pairs` is a multiple of
+// kPairPack vectors' lanes, kMost at most.
+template <int kMost>
+LEAKCORE_HD void normals_of_pairs(int pairs, const uint32_t* even, const uint32_t* odd, double* out) {
+  LEAKCORE_ALIGNED double square[kMost];
+  for (int i = 0; i < pairs; i += kPairPack * kDoubles) {
     store_pack(square + i, minus_two_log_unit(widen_pack<kPairPack>(even + i)));
   }
-  for (int i = 0; i < kPairs; i += kPairPack * kDoubles) {
+  for (int i = 0; i < pairs; i += kPairPack * kDoubles) {
     Pack<Doubles, kPairPack> cosine, sine;
     cos_sin_turn(widen_pack<kPairPack>(odd + i), &cosine, &sine);
     const auto radius = root(load_pack<Doubles, kPairPack>(square + i));
@@ -58,13 +59,13 @@ LEAKCORE_HD void normals_of_pairs(const uint32_t* even, const uint32_t* odd, dou
   }
 }
 
-template <int kPairs>
-LEAKCORE_HD void normals_of_pairs(const uint32_t* even, const uint32_t* odd, float* out) {
-  LEAKCORE_ALIGNED float square[kPairs];
-  for (int i = 0; i < kPairs; i += kPairPack * kFloats) {
+template <int kMost>
+LEAKCORE_HD void normals_of_pairs(int pairs, const uint32_t* even, const uint32_t* odd, float* out) {
+  LEAKCORE_ALIGNED float square[kMost];
+  for (int i = 0; i < pairs; i += kPairPack * kFloats) {
     store_pack(square + i, minus_log_unit_float(load_pack<Ints, kPairPack>(even + i)));
   }
-  for (int i = 0; i < kPairs; i += kPairPack * kFloats) {
+  for (int i = 0; i < pairs; i += kPairPack * kFloats) {
     Pack<Floats, kPairPack> cosine, sine;
     cos_sin_turn_float(load_pack<Ints, kPairPack>(odd + i), &cosine, &sine);
     const auto radius = root(load_pack<Floats, kPairPack>(square + i));

@@ -207,9 +207,6 @@ LEAKCORE_HD Floats select(IntMask condition, Floats yes, Floats no) {
 LEAKCORE_HD Floats nearest_float(Ints x) {
   return __builtin_convertvector(reinterpret_cast<IntMask>(x), Floats);
 }
-LEAKCORE_HD Ints sign_mask(Ints x) {
-  return reinterpret_cast<Ints>(reinterpret_cast<IntMask>(x) >> 31);
-}
 
 // 32-bit words, one to a 64-bit lane.
 LEAKCORE_HD Longs widen(const uint32_t* p) {

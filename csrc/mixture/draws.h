@@ -114,9 +114,7 @@ void normals_float(const uint32_t (*word)[kBlock], int steps, float (*z)[kBlock]
 }
 
 // T = 1: rows of four draws, a sample each.
-constexpr int kQuads = kBlock / 4;
-
-void quad_words(uint64_t seed, uint32_t stream, uint64_t first, uint32_t* even, uint32_t* odd) {
+void quad_words(uint64_t seed, uint32_t stream, uint64_t first, int samples, uint32_t* even, uint32_t* odd) {
   const uint64_t row = first / 4;
   // Only word 2 of the counter varies: one multiplication in the first two rounds, and the other one by addition.
   const uint64_t flip0 = stream ^ round_key0(seed, 0);
@@ -130,7 +128,7 @@ void quad_words(uint64_t seed, uint32_t stream, uint64_t first, uint32_t* even, 
     b1 += static_cast<uint64_t>(kDoubles) * kPhiloxM1;
     return c;
   };
-  draw_pairs<kQuads>(seed, start, even, odd);
+  draw_pairs(seed, samples / 4, start, even, odd);
 }
 
 }  // namespace

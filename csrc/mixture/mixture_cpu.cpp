@@ -78,21 +78,26 @@ void carry_all(uint64_t* sums, size_t count) {
 
 Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args) {
   const MixturePlan plan(args);
-  const bool quick = plan.one_step && args.single && plan.all_quick();
-  const bool straight = quick || (plan.one_step && !args.single);
+  const bool quick = plan.one_step && args.single && plan.all(Form::quick);
+  const bool straight = quick || (plan.one_step && !args.single && plan.all(Form::sparse));
   over_blocks(args, 32, [&](int64_t begin, int64_t end) {
     Blocks blocks(args, plan);
     for (int64_t b = begin; b < end; ++b) {
       blocks.move_to(b);
       if (straight && blocks.whole()) {
         const uint64_t first = blocks.first_sample();
+        constexpr int64_t kMore = kWideBlock / kBlock - 1;
+        const bool wide =
+            first % kWideBlock == 0 && end - b > kMore && blocks.offset() + kWideBlock <= args.num_samples;
+        const int samples = wide ? kWideBlock : kBlock;
         if (quick) {
-          mixture_loops().one_step_quick(plan, args.seed, args.alternative, first,
+          mixture_loops().one_step_quick(plan, args.seed, args.alternative, first, samples,
                                          static_cast<float*>(args.out) + blocks.offset(), args.config_stride);
         } else {
-          mixture_loops().one_step(plan, args.seed, args.alternative, first,
+          mixture_loops().one_step(plan, args.seed, args.alternative, first, samples,
                                    static_cast<double*>(args.out) + blocks.offset(), args.config_stride);
         }
+        b += wide ? kMore : 0;
         continue;
       }
       blocks.compute();

@@ -5,10 +5,11 @@
 // float64 about 13 instructions for random words, 28 and a division and a root per two steps for normals, 21 for the
 // factor, of which 14 need a multiplier; per 16 samples in float32 13, 29 and 16.
 //
-// At one step per sample every sample has a logarithm, too, with a division of its own. Nanoseconds per sample at 3.67
-// GHz, measured loop by loop: words 0.30, normals 0.75, e^y 0.50, logarithm 0.48; in float32 0.30, 0.31, 0.16, 0.15.
-// The multiplications alone, one vector a cycle, would take 0.15, 0.43, 0.44 and 0.37, divisions and roots aside. Of
-// 10^7 samples a fresh array costs 0.7 (float32: 0.35) more in page faults: hence `out`.
+// At one step per sample every sample has a logarithm, too, with a division of its own. Nanoseconds per sample at 3.72
+// GHz, the best of many runs loop by loop: words 0.28, normals 0.72, e^y 0.48, logarithm 0.43; in float32 0.28, 0.29,
+// 0.16, 0.16. One multiplication of 512 bits a cycle, a division in three such slots and ten rounds of Philox at two
+// instructions a cycle allow 0.24, 0.55, 0.44 and 0.40 in float64. Of 10^7 samples a fresh array costs 0.7 (float32:
+// 0.35) more in page faults, hence `out`; stores past the caches gained nothing.
 //
 // Random words, normals and factors are each made in a loop of their own over a block that stays in the first-level
 // cache, four steps (one Philox block) at a time: a loop with few constants keeps them all in registers.
@@ -29,48 +30,69 @@ constexpr double kNearLow = -0.29, kNearHigh = 0.41;
 typedef Pack<Doubles, kFactorPack> WideDoubles;
 typedef Pack<Floats, kFloatFactorPack> WideFloats;
 
-// What a group of steps draws, for all configurations.
-struct Work {
+// What kRows steps of kWidth samples draw, for all configurations.
+template <int kRows, int kWidth>
+struct Draws {
   uint64_t seed, first;
-  Hoisted mixture, pick;
-  LEAKCORE_ALIGNED uint32_t word[4][kBlock];
-  LEAKCORE_ALIGNED uint32_t pick_word[4][kBlock];
-  LEAKCORE_ALIGNED double z[kGroup][kBlock];
-  LEAKCORE_ALIGNED float z32[kGroup][kBlock];
-  LEAKCORE_ALIGNED uint32_t picked[kGroup][kBlock];  // not 0 where the second component was taken
-  LEAKCORE_ALIGNED double excess[kBlock];
-  LEAKCORE_ALIGNED float excess32[kBlock];
+  LEAKCORE_ALIGNED uint32_t pick_word[kRows][kWidth];
+  LEAKCORE_ALIGNED double z[kRows][kWidth];
+  LEAKCORE_ALIGNED float z32[kRows][kWidth];
+  LEAKCORE_ALIGNED uint32_t picked[kRows][kWidth];  // not 0 where the second component was taken
 };
 
-void pick(Work& w, const Group& g, bool one_step, uint32_t block) {
+// A group of steps.
+struct Work : Draws<kGroup, kBlock> {
+  Hoisted mixture, pick;
+  LEAKCORE_ALIGNED uint32_t word[4][kBlock];
+};
+
+// T = 1, where a loop over one block alone would be over before the processor's pipelines are full.
+struct Single : Draws<1, kWideBlock> {
+  int samples;
+  LEAKCORE_ALIGNED uint32_t even[kWideBlock / 2];
+  LEAKCORE_ALIGNED uint32_t odd[kWideBlock / 2];
+  LEAKCORE_ALIGNED double excess[kWideBlock];
+  LEAKCORE_ALIGNED float excess32[kWideBlock];
+};
+
+// low(i, s): the next word after that of sample i and step s, where that does not decide.
+template <class D, class Low>
+LEAKCORE_HD void pick_by(D& d, const Group& g, int samples, Low&& low) {
   for (int s = 0; s < g.steps; ++s) {
     const uint64_t high = g.pick_high[s];
-    const uint32_t* word = w.pick_word[s];
+    const uint32_t* word = d.pick_word[s];
     if (high > 0xffffffffu) {
-      for (int i = 0; i < kBlock; ++i) w.picked[s][i] = 1;
+      for (int i = 0; i < samples; ++i) d.picked[s][i] = 1;
       continue;
     }
     const Ints limit = ints(static_cast<uint32_t>(high));
     Ints undecided = {};
-    for (int i = 0; i < kBlock; i += kFloats) {
+    for (int i = 0; i < samples; i += kFloats) {
       const Ints x = load<Ints>(word + i);
-      store(w.picked[s] + i, reinterpret_cast<Ints>(x < limit));
+      store(d.picked[s] + i, reinterpret_cast<Ints>(x < limit));
       undecided |= reinterpret_cast<Ints>(x == limit);
     }
     if (!any(reinterpret_cast<LongMask>(undecided))) continue;
-    for (int i = 0; i < kBlock; ++i) {  // once in 2^32 draws
-      if (word[i] != high) continue;
-      const uint64_t sample = w.first + static_cast<uint64_t>(i);
-      const uint32_t low =
-          one_step ? draw_words(w.seed, stream_word(Purpose::mixture_one_pick, 1), sample / 4, 0).w[sample % 4]
-                   : draw_words(w.seed, stream_word(Purpose::mixture_pick, 1), sample, block).w[s];
-      w.picked[s][i] = low < g.pick_low[s];
+    for (int i = 0; i < samples; ++i) {  // once in 2^32 draws
+      if (word[i] == high) d.picked[s][i] = low(d.first + static_cast<uint64_t>(i), s) < g.pick_low[s];
     }
   }
 }
 
-template <bool kPicks>
-LEAKCORE_HD WideDoubles exponent(const Work& w, const Group& g, int s, int i) {
+void pick(Work& w, const Group& g, uint32_t block) {
+  pick_by(w, g, kBlock, [&](uint64_t sample, int s) {
+    return draw_words(w.seed, stream_word(Purpose::mixture_pick, 1), sample, block).w[s];
+  });
+}
+
+void pick(Single& w, const Group& g) {
+  pick_by(w, g, w.samples, [&](uint64_t sample, int) {
+    return draw_words(w.seed, stream_word(Purpose::mixture_one_pick, 1), sample / 4, 0).w[sample % 4];
+  });
+}
+
+template <bool kPicks, class D>
+LEAKCORE_HD WideDoubles exponent(const D& w, const Group& g, int s, int i) {
   const WideDoubles z = load_pack<Doubles, kFactorPack>(w.z[s] + i);
   if (!kPicks) return madd(z, g.slope[s], g.offset[s]);
   const Doubles offset = doubles(g.offset[s]), lifted = doubles(g.lifted[s]);
@@ -81,8 +103,8 @@ LEAKCORE_HD WideDoubles exponent(const Work& w, const Group& g, int s, int i) {
   return madd(z, g.slope[s], shift);
 }
 
-template <bool kPicks, int K = kFloatFactorPack>
-LEAKCORE_HD Pack<Floats, K> exponent_float(const Work& w, const Group& g, int s, int i) {
+template <bool kPicks, int K = kFloatFactorPack, class D>
+LEAKCORE_HD Pack<Floats, K> exponent_float(const D& w, const Group& g, int s, int i) {
   const Pack<Floats, K> z = load_pack<Floats, K>(w.z32[s] + i);
   if (!kPicks) return madd(z, g.slope32[s], g.offset32[s]);
   const Floats offset = floats(g.offset32[s]), lifted = floats(g.lifted32[s]);
@@ -97,8 +119,8 @@ LEAKCORE_HD void add(double* total, WideDoubles x) {
   store_pack(total, load_pack<Doubles, kFactorPack>(total) + x);
 }
 
-template <int kSteps, bool kPicks>
-void sparse(const Work& w, const Group& g, double* product, double* total) {
+template <int kSteps, bool kPicks, class D>
+void sparse(const D& w, const Group& g, double* product, double* total) {
   for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
     WideDoubles p = mixture_excess(exponent<kPicks>(w, g, 0, i), g.q[0]);
     if (!g.first) p = mixture_times(load_pack<Doubles, kFactorPack>(product + i), p);
@@ -108,8 +130,8 @@ void sparse(const Work& w, const Group& g, double* product, double* total) {
   }
 }
 
-template <int kSteps, bool kPicks>
-void dense(const Work& w, const Group& g, double* product, double* total) {
+template <int kSteps, bool kPicks, class D>
+void dense(const D& w, const Group& g, double* product, double* total) {
   for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
     WideDoubles p = mixture_factor(exponent<kPicks>(w, g, 0, i), g.q[0]);
     if (!g.first) p = load_pack<Doubles, kFactorPack>(product + i) * p;
@@ -119,23 +141,23 @@ void dense(const Work& w, const Group& g, double* product, double* total) {
   }
 }
 
-template <int kSteps, bool kPicks>
-void linear(const Work& w, const Group& g, double*, double* total) {
+template <int kSteps, bool kPicks, class D>
+void linear(const D& w, const Group& g, double*, double* total) {
   for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
     for (int s = 0; s < kSteps; ++s) add(total + i, exponent<kPicks>(w, g, s, i));
   }
 }
 
-template <int kSteps, bool kPicks>
-void careful(const Work& w, const Group& g, double*, double* total) {
+template <int kSteps, bool kPicks, class D>
+void careful(const D& w, const Group& g, double*, double* total) {
   for (int s = 0; s < kSteps; ++s) {
     if (g.q[s] == 0.0) continue;
     for (int i = 0; i < kBlock; ++i) total[i] += careful_term(g, s, w.z[s][i], kPicks && w.picked[s][i] != 0);
   }
 }
 
-template <int kSteps, bool kPicks>
-void quick(const Work& w, const Group& g, double* product, double* total) {
+template <int kSteps, bool kPicks, class D>
+void quick(const D& w, const Group& g, double* product, double* total) {
   for (int i = 0; i < kBlock; i += kFloatFactorPack * kFloats) {
     WideFloats narrow = mixture_excess_float(exponent_float<kPicks>(w, g, 0, i), g.q32[0]);
     for (int s = 1; s < kSteps; ++s) {
@@ -154,8 +176,8 @@ void quick(const Work& w, const Group& g, double* product, double* total) {
   }
 }
 
-template <int kSteps, bool kPicks>
-void combine(const Work& w, const Group& g, double* product, double* total) {
+template <int kSteps, bool kPicks, class D>
+void combine(const D& w, const Group& g, double* product, double* total) {
   switch (g.form) {
     case Form::idle:
       return;
@@ -173,8 +195,9 @@ void combine(const Work& w, const Group& g, double* product, double* total) {
 }
 
 using Combine = void (*)(const Work& w, const Group& g, double* product, double* total);
-constexpr Combine kCombine[2][kGroup] = {{combine<1, false>, combine<2, false>, combine<3, false>, combine<4, false>},
-                                         {combine<1, true>, combine<2, true>, combine<3, true>, combine<4, true>}};
+constexpr Combine kCombine[2][kGroup] = {
+    {combine<1, false, Work>, combine<2, false, Work>, combine<3, false, Work>, combine<4, false, Work>},
+    {combine<1, true, Work>, combine<2, true, Work>, combine<3, true, Work>, combine<4, true, Work>}};
 
 template <class T, class V>
 LEAKCORE_HD void put(T* out, Pack<V, kFactorPack> x) {
@@ -186,77 +209,122 @@ LEAKCORE_HD void put(double* out, Pack<Floats, kFactorPack> x) {
   store_pack(out, wide);
 }
 
-// T = 1: the ratio is one logarithm. Most often none of a pack needs its exponent split off.
+// Whether some u > kNearHigh, in integers, which leave the multipliers alone: the sum carries into the exponent's top
+// bit. For -1 < u < 2^1000.
+template <int K>
+LEAKCORE_HD bool any_beyond(const Pack<Doubles, K>& u) {
+  constexpr uint64_t kTop = 0x4000000000000000ull;
+  const uint64_t lift = kTop - bits_of(kNearHigh);
+  Longs sum = bits_of(u.v[0]) + lift;
+  for (int k = 1; k < K; ++k) sum |= bits_of(u.v[k]) + lift;
+  return any(reinterpret_cast<LongMask>(sum & kTop));
+}
+
+template <int K>
+LEAKCORE_HD bool any_beyond(const Pack<Floats, K>& u) {
+  constexpr uint32_t kTop = 0x40000000u;
+  const uint32_t lift = kTop - bits_of(static_cast<float>(kNearHigh));
+  Ints sum = bits_of(u.v[0]) + lift;
+  for (int k = 1; k < K; ++k) sum |= bits_of(u.v[k]) + lift;
+  return any(reinterpret_cast<LongMask>(sum & kTop));
+}
+
+// T = 1: the ratio is one logarithm. Most often none of a pack needs its exponent split off; the two ways are equal.
 template <bool kPicks>
-void one_sparse(Work& w, const Group& g, double* out) {
-  for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
+void one_sparse(Single& w, const Group& g, double* out) {
+  for (int i = 0; i < w.samples; i += kFactorPack * kDoubles) {
     store_pack(w.excess + i, mixture_excess(exponent<kPicks>(w, g, 0, i), g.q[0]));
   }
-  for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
+  const bool low = g.q[0] > -kNearLow;  // u >= -q
+  for (int i = 0; i < w.samples; i += kFactorPack * kDoubles) {
     const WideDoubles u = load_pack<Doubles, kFactorPack>(w.excess + i);
-    LongMask beyond = {};
-    for (int k = 0; k < kFactorPack; ++k) beyond |= (u.v[k] < kNearLow) | (u.v[k] > kNearHigh);
-    put(out + i, any(beyond) ? log1p_safe(u) : log1p_near(u));
+    store_pack(out + i, low || any_beyond(u) ? log1p_safe(u) : log1p_near(u));
   }
 }
 
 template <bool kPicks, class T>
-void one_quick(Work& w, const Group& g, T* out) {
-  for (int i = 0; i < kBlock; i += kFactorPack * kFloats) {
+void one_quick(Single& w, const Group& g, T* out) {
+  for (int i = 0; i < w.samples; i += kFactorPack * kFloats) {
     store_pack(w.excess32 + i, mixture_excess_float(exponent_float<kPicks, kFactorPack>(w, g, 0, i), g.q32[0]));
   }
-  for (int i = 0; i < kBlock; i += kFactorPack * kFloats) {
+  const bool low = g.q[0] > -kNearLow;
+  for (int i = 0; i < w.samples; i += kFactorPack * kFloats) {
     const Pack<Floats, kFactorPack> u = load_pack<Floats, kFactorPack>(w.excess32 + i);
-    IntMask beyond = {};
-    for (int k = 0; k < kFactorPack; ++k) {
-      beyond |= (u.v[k] < static_cast<float>(kNearLow)) | (u.v[k] > static_cast<float>(kNearHigh));
-    }
-    put(out + i, any(reinterpret_cast<LongMask>(beyond)) ? log1p_float(u) : log1p_near_float(u));
+    put(out + i, low || any_beyond(u) ? log1p_float(u) : log1p_near_float(u));
+  }
+}
+
+// The normals and words of `samples` consecutive samples, as the forms in use need them.
+void draw_singles(Single& w, uint64_t seed, bool alternative, uint64_t first, int samples, bool wide, bool narrow) {
+  w.seed = seed;
+  w.first = first;
+  w.samples = samples;
+  quad_words(seed, stream_word(Purpose::mixture_one, alternative), first, samples, w.even, w.odd);
+  if (wide) normals_of_pairs<kWideBlock / 2>(samples / 2, w.even, w.odd, w.z[0]);
+  if (narrow) normals_of_pairs<kWideBlock / 2>(samples / 2, w.even, w.odd, w.z32[0]);
+  if (!alternative) return;
+  quad_words(seed, stream_word(Purpose::mixture_one_pick, 0), first, samples, w.even, w.odd);
+  for (int i = 0; i < samples / 2; i += kFloats) {
+    store_interleaved(w.pick_word[0] + 2 * i, load<Ints>(w.even + i), load<Ints>(w.odd + i));
   }
 }
 
 template <bool kPicks>
-void one(Work& w, const Group& g, double* out) {
-  if (g.form == Form::sparse) return one_sparse<kPicks>(w, g, out);
-  if (g.form == Form::quick) return one_quick<kPicks>(w, g, out);
-  for (int i = 0; i < kBlock; ++i) out[i] = 0.0;
-  combine<1, kPicks>(w, g, nullptr, out);
-}
-
-// T = 1, as log_ratios below; T is float where every configuration is `quick`.
-template <class T>
-void one_step(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, T* out, int64_t stride) {
-  Work w;
-  w.seed = seed;
-  w.first = first;
-  bool wide = false, narrow = false;
-  for (int64_t c = 0; c < plan.configs; ++c) {
-    const Form form = plan.at(c, 0).form;
-    narrow = narrow || form == Form::quick;
-    wide = wide || (form != Form::quick && form != Form::idle);
-  }
-  if (wide || narrow) quad_words(seed, stream_word(Purpose::mixture_one, alternative), first, w.word[0], w.word[1]);
-  if (wide) normals_of_pairs<kBlock / 2>(w.word[0], w.word[1], w.z[0]);
-  if (narrow) normals_of_pairs<kBlock / 2>(w.word[0], w.word[1], w.z32[0]);
-  if (alternative && (wide || narrow)) {
-    quad_words(seed, stream_word(Purpose::mixture_one_pick, 0), first, w.word[0], w.word[1]);
-    for (int i = 0; i < kBlock / 2; i += kFloats) {
-      store_interleaved(w.pick_word[0] + 2 * i, load<Ints>(w.word[0] + i), load<Ints>(w.word[1] + i));
-    }
-  }
+void singles(Single& w, const MixturePlan& plan, double* out) {
   for (int64_t c = 0; c < plan.configs; ++c) {
     const Group& g = plan.at(c, 0);
-    if (alternative && g.form != Form::idle) pick(w, g, true, 0);
-    if constexpr (sizeof(T) == sizeof(float)) {
-      (alternative ? one_quick<true, float> : one_quick<false, float>)(w, g, out + c * stride);
+    if (kPicks && g.form != Form::idle) pick(w, g);
+    double* to = out + c * kBlock;
+    if (g.form == Form::sparse) {
+      one_sparse<kPicks>(w, g, to);
+    } else if (g.form == Form::quick) {
+      one_quick<kPicks>(w, g, to);
     } else {
-      (alternative ? one<true> : one<false>)(w, g, out + c * stride);
+      for (int i = 0; i < kBlock; ++i) to[i] = 0.0;
+      combine<1, kPicks>(w, g, nullptr, to);
     }
   }
+}
+
+// Straight to their place, all configurations of the form that T stands for.
+template <class T>
+void one_step(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int samples, T* out,
+              int64_t stride) {
+  constexpr bool kNarrow = sizeof(T) == sizeof(float);
+  Single w;
+  draw_singles(w, seed, alternative, first, samples, !kNarrow, kNarrow);
+  for (int64_t c = 0; c < plan.configs; ++c) {
+    const Group& g = plan.at(c, 0);
+    if (alternative) pick(w, g);
+    T* to = out + c * stride;
+    if constexpr (kNarrow) {
+      (alternative ? one_quick<true, float> : one_quick<false, float>)(w, g, to);
+    } else {
+      (alternative ? one_sparse<true> : one_sparse<false>)(w, g, to);
+    }
+  }
+}
+
+// Which normals a step's group needs, over all configurations.
+void forms_in_use(const MixturePlan& plan, int64_t group, bool* wide, bool* narrow) {
+  *wide = *narrow = false;
+  for (int64_t c = 0; c < plan.configs; ++c) {
+    const Form form = plan.at(c, group).form;
+    *narrow = *narrow || form == Form::quick;
+    *wide = *wide || (form != Form::quick && form != Form::idle);
+  }
+}
+
+void single_ratios(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, double* out) {
+  bool wide, narrow;
+  forms_in_use(plan, 0, &wide, &narrow);
+  Single w;
+  if (wide || narrow) draw_singles(w, seed, alternative, first, kBlock, wide, narrow);
+  (alternative ? singles<true> : singles<false>)(w, plan, out);
 }
 
 void log_ratios(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, double* out, double* work) {
-  if (plan.one_step) return one_step(plan, seed, alternative, first, out, kBlock);
+  if (plan.one_step) return single_ratios(plan, seed, alternative, first, out);
   Work w;
   w.seed = seed;
   w.first = first;
@@ -265,12 +333,8 @@ void log_ratios(const MixturePlan& plan, uint64_t seed, bool alternative, uint64
   if (alternative) hoist(seed, stream_word(Purpose::mixture_pick, 0), first, &w.pick);
   for (int64_t i = 0; i < plan.configs * kBlock; ++i) out[i] = 0.0;
   for (int64_t k = 0; k < plan.groups; ++k) {
-    bool wide = false, narrow = false;
-    for (int64_t c = 0; c < plan.configs; ++c) {
-      const Form form = plan.at(c, k).form;
-      narrow = narrow || form == Form::quick;
-      wide = wide || (form != Form::quick && form != Form::idle);
-    }
+    bool wide, narrow;
+    forms_in_use(plan, k, &wide, &narrow);
     if (!wide && !narrow) continue;
     const uint32_t block = static_cast<uint32_t>(k);
     const int steps = plan.at(0, k).steps;
@@ -281,7 +345,7 @@ void log_ratios(const MixturePlan& plan, uint64_t seed, bool alternative, uint64
     for (int64_t c = 0; c < plan.configs; ++c) {
       const Group& g = plan.at(c, k);
       if (g.form == Form::idle) continue;
-      if (alternative) pick(w, g, false, block);
+      if (alternative) pick(w, g, block);
       kCombine[alternative][steps - 1](w, g, work + c * kBlock, out + c * kBlock);
     }
   }

@@ -9,6 +9,7 @@
 namespace leakcore {
 
 constexpr int kBlock = 256;
+constexpr int kWideBlock = 4 * kBlock;
 
 // A worker's own sums of one configuration. Digits take 2^32 additions before they must be carried.
 struct Tally {
@@ -23,11 +24,12 @@ struct MixtureLoops {
   // `work` has room for configs·kBlock numbers.
   void (*log_ratios)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, double* out,
                      double* work);
-  // Where T = 1: out[c·stride + i] likewise, straight to its place; as floats where all configurations are `quick`.
-  void (*one_step)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, double* out,
+  // Where T = 1 and every configuration is `sparse`: out[c·stride + i] likewise, straight to its place, for `samples`
+  // of kBlock or, where first is a multiple of it, kWideBlock. The second: as floats, where every one is `quick`.
+  void (*one_step)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int samples, double* out,
                    int64_t stride);
-  void (*one_step_quick)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, float* out,
-                         int64_t stride);
+  void (*one_step_quick)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int samples,
+                         float* out, int64_t stride);
   // Adds ratios [begin, end) of kBlock to the tally; the others are overwritten.
   void (*tally)(double* ratios, int begin, int end, const Tally& tally);
 };

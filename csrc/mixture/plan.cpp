@@ -109,8 +109,8 @@ MixturePlan::MixturePlan(const MixtureArgs& args)
   }
 }
 
-bool MixturePlan::all_quick() const {
-  return std::all_of(table.begin(), table.end(), [](const Group& g) { return g.form == Form::quick; });
+bool MixturePlan::all(Form form) const {
+  return std::all_of(table.begin(), table.end(), [=](const Group& g) { return g.form == form; });
 }
 
 }  // namespace leakcore

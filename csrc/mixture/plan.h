@@ -48,7 +48,7 @@ struct MixturePlan {
   std::vector<Group> table;  // [configs][groups]
 
   explicit MixturePlan(const MixtureArgs& args);
-  bool all_quick() const;
+  bool all(Form form) const;
   const Group& at(int64_t config, int64_t group) const { return table[static_cast<size_t>(config * groups + group)]; }
 };
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from leakcore.kernels._clip import Scores as Scores
     from leakcore.kernels._clip import clip_and_noise as clip_and_noise
     from leakcore.kernels._clip import clip_scores as clip_scores
+    from leakcore.kernels._include import get_include as get_include
     from leakcore.kernels._info import build_info as build_info
     from leakcore.kernels._info import selftest as selftest
     from leakcore.kernels._labels import LabelSolution as LabelSolution
@@ -54,6 +55,7 @@ _NAMES = {
     "set_num_threads": "._threads",
     "thread_limit": "._threads",
     "build_info": "._info",
+    "get_include": "._include",
     "selftest": "._info",
 }
 __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from typing import Any
 
@@ -15,6 +16,7 @@ from leakcore.kernels._random import float_dtype, read_out
 
 _MAX_STEPS = 2**34  # four steps per 32-bit draw block
 _SAMPLE_STEPS_PER_CALL = 50_000_000  # about a tenth of a second: how long Ctrl-C may have to wait
+_REMEMBERED_STEPS = 4096
 _BLOCK = 256  # the native core works on so many samples at a time
 
 
@@ -101,10 +103,13 @@ def mixture_log_ratio(
         start = library.address(values)
     else:
         shape = (mixture.configs, mixture.count) if mixture.several else (mixture.count,)
-        given = read_out(kernel, "out", out, shape, target)
-        if not given.values.flags.c_contiguous:
-            raise ValueError(f"{kernel}: out has strides of {given.values.strides} bytes: must be contiguous")
-        library, start = given.library, _arrays.address(given.values)
+        if type(out) is np.ndarray and out.dtype == target and out.shape == shape and out.flags.carray:
+            start = _arrays.address(out)  # the usual case, whose reading in full would take as long as 4,000 samples
+        else:
+            given = read_out(kernel, "out", out, shape, target)
+            if not given.values.flags.c_contiguous:
+                raise ValueError(f"{kernel}: out has strides of {given.values.strides} bytes: must be contiguous")
+            library, start = given.library, _arrays.address(given.values)
     for offset, length in mixture.shards():
         _C.mixture_log_ratio(
             mixture.native(offset, length),
@@ -195,6 +200,27 @@ def _mixture(
 ) -> _Mixture:
     count = _validate.integer(0, 2**63 - 1, num_samples=num_samples)
     length = _validate.integer(0, _MAX_STEPS, steps=steps)
+    if type(noise_multiplier) is float and type(sample_rate) is float and length <= _REMEMBERED_STEPS:
+        sigma, rate, several = _remembered(noise_multiplier, sample_rate, length)
+    else:
+        sigma, rate, several = _schedules(noise_multiplier, sample_rate, length)
+    side = _validate.one_of("null", "alternative", under=under)
+    key = _validate.seed(seed=seed)
+    first = _validate.integer(0, 2**64 - 1 - count, first_sample=first_sample)
+    return _Mixture(
+        sigma,
+        rate,
+        several,
+        side == "alternative",
+        single,
+        key,
+        first,
+        count,
+    )
+
+
+def _schedules(noise_multiplier: Any, sample_rate: Any, length: int) -> tuple[np.ndarray, np.ndarray, bool]:
+    """σ and q as contiguous `(configs, steps)`, and whether the caller gave configurations."""
     sigma = _schedule(
         length,
         noise_multiplier=_validate.real_array(
@@ -212,19 +238,11 @@ def _mixture(
     sigma, rate = (v if v.ndim > 1 else v[None] for v in (sigma, rate))
     if sigma.shape != rate.shape:
         sigma, rate = np.broadcast_arrays(sigma, rate)
-    side = _validate.one_of("null", "alternative", under=under)
-    key = _validate.seed(seed=seed)
-    first = _validate.integer(0, 2**64 - 1 - count, first_sample=first_sample)
-    return _Mixture(
-        np.ascontiguousarray(sigma),
-        np.ascontiguousarray(rate),
-        several,
-        side == "alternative",
-        single,
-        key,
-        first,
-        count,
-    )
+    return np.ascontiguousarray(sigma), np.ascontiguousarray(rate), several
+
+
+_remembered = functools.lru_cache(maxsize=32)(_schedules)
+"""Of two numbers. A search calls with the same ones many times over, in calls that may be short."""
 
 
 def _schedule(steps: int, **kwargs: np.ndarray) -> np.ndarray:
