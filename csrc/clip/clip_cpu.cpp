@@ -1,7 +1,13 @@
-// clip_and_noise on the CPU. Rows of which several fit in a core's cache are read once: norms of a few, then the same
-// few into the partial sum of their block. Longer ones are read twice: all norms, then the sum, segment of columns by
-// segment, each over the rows in order. No row is ever copied, and nothing is written before every norm is known, so
-// that a bad row stops it first.
+// clip_and_noise on the CPU. Rows of which several fit in a core's cache are read once: the norms of a few are taken
+// while the few before them, which the cache still holds, go into the partial sum of their block. Longer ones are read
+// twice: all norms, then the sum, segment of columns by segment, each over the rows in order. No row is ever copied,
+// and nothing is written before every norm is known, so that a bad row stops it first.
+//
+// What limits it (Zen 4, 4 KiB pages, one core, float32; ns per element): the norms alone take 0.147, which is as fast
+// as such memory is read there, and sums alone, from the second-level cache, 0.079: conversion to double, 0.068 of
+// either. One after the other they took 0.24 to 0.27; side by side 0.16 in the inner loop and 0.18 in all for rows of
+// 32 KiB. Rows of 200 KiB take 0.25, of which 0.02 are partial sums in memory and 0.04 the third-level cache, where
+// four rows have to wait. Two cores are limited by memory alone.
 #include "clip/clip.h"
 
 #include <algorithm>
@@ -10,6 +16,7 @@
 #include <new>
 #include <vector>
 
+#include "clip/ahead.h"
 #include "clip/norm_cpu.h"
 #include "core/normal.h"
 #include "core/parallel.h"
@@ -23,20 +30,17 @@ constexpr double kNanosecondsPerElement = 0.3;
 constexpr double kNanosecondsPerDraw = 4.0;
 constexpr double kNanosecondsPerRowSegment = 10.0;
 
-// Rows no wider than this are read once: four of them and their sum share a core's caches. Measured on a core with
-// 1 MiB of its own: 1.0 reads' time at 32 KiB, 1.2 at 256 KiB, 1.3 at 512 KiB, against 2.0 for reading twice.
+// Rows no wider than this are read once: four of them and their sum share a core's caches.
 constexpr int64_t kOnceBytes = 512 * 1024;
 constexpr int64_t kGroupBytes = 256 * 1024;
 constexpr int64_t kLeastGroup = 4;
 // A block's partial sum takes as much room as 2 to 4 of its rows in float32, so blocks have many more.
-constexpr int64_t kLeastBlock = 32;
+constexpr int64_t kLeastBlock = 64;
+constexpr int64_t kLeastRows = 32;  // fewer are read twice, by all threads
 constexpr int64_t kMostBlocks = 16;
-
-// Columns of one parameter. joint: where they stand in the joint gradient; slot: where in a partial sum, aligned.
-struct Segment {
-  int32_t param;
-  int64_t first, count, joint, slot;
-};
+// Rows too short for the bookkeeping of norms beside sums, and how far in front of the norms to ask memory.
+constexpr int64_t kBesideBytes = 2048;
+constexpr int64_t kAheadBytes = 12288;
 
 struct Plan {
   std::vector<Segment> segments;
@@ -55,7 +59,7 @@ struct Plan {
       columns += rows.numel;
       row_bytes += rows.numel * size_of(rows.dtype);
     }
-    once = row_bytes <= kOnceBytes && args.num_rows >= (args.num_runs >= 4 ? kLeastBlock / 2 : kLeastBlock);
+    once = row_bytes <= kOnceBytes && args.num_rows >= (args.num_runs >= 4 ? kLeastRows / 2 : kLeastRows);
     block_rows = std::max(kLeastBlock, (args.num_rows + kMostBlocks - 1) / kMostBlocks);
     blocks = std::max<int64_t>((args.num_rows + block_rows - 1) / block_rows, 1);
   }
@@ -77,6 +81,10 @@ class Doubles {
   double* data_;
 };
 
+bool rows_in_place(const ClipArgs& args) {
+  return std::all_of(args.grads, args.grads + args.num_params, in_place);
+}
+
 bool kept(const ClipArgs& args, int64_t run, int64_t row) {
   return args.mask == nullptr || args.mask[run * args.mask_run_stride + row * args.mask_row_stride] != 0;
 }
@@ -86,9 +94,10 @@ struct Kept {
   std::vector<int64_t> rows;
   std::vector<double> factors;
 
-  void clear() {
-    rows.clear();
-    factors.clear();
+  int64_t count() const { return static_cast<int64_t>(rows.size()); }
+  void drop(int64_t n) {
+    rows.erase(rows.begin(), rows.begin() + n);
+    factors.erase(factors.begin(), factors.begin() + n);
   }
   void take(const ClipArgs& args, int64_t run, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -125,7 +134,7 @@ void finish_norms(const ClipArgs& args, int64_t run, int64_t begin, int64_t end,
 
 // acc += the rows that count, in order.
 void add_rows(const ClipArgs& args, const Segment& s, int64_t run, const Kept& keep, double* buffer, double* acc) {
-  const int64_t total = static_cast<int64_t>(keep.rows.size());
+  const int64_t total = keep.count();
   constexpr int64_t kRows = 12;
   for (int64_t r = 0; r < total; r += kRows) {
     const int64_t here = std::min(kRows, total - r);
@@ -137,7 +146,7 @@ void add_rows(const ClipArgs& args, const Segment& s, int64_t run, const Kept& k
 }
 
 void all_norms(const ClipArgs& args, const Plan& plan, int threads) {
-  const int64_t group = std::all_of(args.grads, args.grads + args.num_params, in_place) ? 1 : kPanelRows;
+  const int64_t group = rows_in_place(args) ? 1 : kPanelRows;
   const int64_t groups = (args.num_rows + group - 1) / group, per_row = plan.size();
   std::vector<double> squares(static_cast<size_t>(args.num_runs * args.num_rows * per_row));
   const int64_t items = args.num_runs * groups * per_row;
@@ -154,6 +163,93 @@ void all_norms(const ClipArgs& args, const Plan& plan, int threads) {
   for (int64_t run = 0; run < args.num_runs; ++run) {
     finish_norms(args, run, 0, args.num_rows, squares.data() + run * args.num_rows * per_row, per_row);
   }
+}
+
+// The squares of kBeside rows of a group, and beside them the first kBeside rows of `keep` into their sum.
+void squares_beside_sum(const ClipArgs& args, const Plan& plan, const Group& group, Ahead& ahead, int64_t run,
+                        const Kept& keep, double* squares, double* sum) {
+  const int64_t per_row = plan.size();
+  for (int64_t k = 0; k < per_row; ++k) {
+    const Segment& s = plan.segments[static_cast<size_t>(k)];
+    const Rows& rows = args.grads[s.param];
+    const ClipLoops& loops = loops_of(rows.dtype);
+    const int64_t size = size_of(rows.dtype), columns = s.count / kBesideStep * kBesideColumns;
+    const int64_t whole = columns * kBeside;
+    double* acc = sum + s.slot;
+    const char* added[kBeside];
+    for (int64_t r = 0; r < kBeside; ++r) {
+      added[r] = static_cast<const char*>(row_in_place(rows, run, keep.rows[static_cast<size_t>(r)], s.first));
+    }
+    for (int64_t r = 0; r < kBeside; ++r) {
+      const char* x = static_cast<const char*>(row_in_place(rows, group.run, group.begin + r, s.first));
+      double lanes[kSquareLanes] = {};
+      for (int64_t done = 0; done < whole;) {
+        const int64_t here = std::clamp(ahead.left() / size / kBesideStep * kBesideStep, kBesideStep, whole - done);
+        const int64_t column = r * columns + done / kBeside;
+        const void* others[kBeside];
+        for (int64_t o = 0; o < kBeside; ++o) others[o] = added[o] + column * size;
+        loops.squares_beside(x + done * size, here, lanes, ahead.here(), others, keep.factors.data(), acc + column);
+        ahead.skip(here * size);
+        done += here;
+      }
+      loops.squares(x + whole * size, s.count - whole, lanes);
+      ahead.skip((s.count - whole) * size);
+      squares[r * per_row + k] = fold_squares(lanes);
+    }
+    const void* others[kBeside];
+    for (int64_t o = 0; o < kBeside; ++o) others[o] = added[o] + whole * size;
+    loops.add_rows(others, keep.factors.data(), kBeside, s.count - whole, acc + whole);
+  }
+}
+
+// partial[run·blocks + block][slot], and all norms: the norms of a few rows while the few before them are added.
+void norms_beside_partial_sums(const ClipArgs& args, const Plan& plan, int threads, double* partial) {
+  const int64_t per_row = plan.size(), items = args.num_runs * plan.blocks;
+  const int64_t chunk = args.schedule.chunk > 0 ? args.schedule.chunk
+                        : threads == 1          ? items
+                                                : std::max<int64_t>(items / (2 * threads), 1);
+  parallel_for(items, chunk, threads, [&](int64_t from, int64_t to) {
+    std::vector<Group> groups;
+    for (int64_t i = from; i < to; ++i) {
+      const int64_t start = i % plan.blocks * plan.block_rows, stop = std::min(args.num_rows, start + plan.block_rows);
+      for (int64_t begin = start; begin < stop; begin += kBeside) {
+        groups.push_back({i / plan.blocks, begin, std::min(stop, begin + kBeside), i});
+      }
+    }
+    std::vector<double> squares(static_cast<size_t>(kBeside * per_row));
+    Ahead ahead(args.grads, plan.segments, groups);
+    Kept keep;  // of one block: rows with norms that are not yet added
+    int64_t block = -1;
+    const auto add_kept = [&] {
+      for (const Segment& s : plan.segments) {
+        if (keep.count() > 0)
+          add_rows(args, s, block / plan.blocks, keep, nullptr, partial + block * plan.slots + s.slot);
+      }
+      keep.drop(keep.count());
+    };
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const Group& group = groups[g];
+      if (keep.count() >= kBeside && group.end - group.begin == kBeside) {
+        ahead.start(g, kAheadBytes);
+        squares_beside_sum(args, plan, group, ahead, block / plan.blocks, keep, squares.data(),
+                           partial + block * plan.slots);
+        keep.drop(kBeside);
+      } else {
+        for (int64_t s = 0; s < per_row; ++s) {
+          segment_squares(args, plan.segments[static_cast<size_t>(s)], group.run, group.begin, group.end - group.begin,
+                          nullptr, squares.data() + s, per_row);
+        }
+      }
+      finish_norms(args, group.run, group.begin, group.end, squares.data(), per_row);
+      if (group.block != block) {
+        add_kept();
+        block = group.block;
+        std::fill(partial + block * plan.slots, partial + (block + 1) * plan.slots, 0.0);
+      }
+      keep.take(args, group.run, group.begin, group.end);
+    }
+    add_kept();
+  });
 }
 
 // partial[run·blocks + block][slot], and all norms.
@@ -178,7 +274,7 @@ void norms_and_partial_sums(const ClipArgs& args, const Plan& plan, int threads,
                           squares.data() + s, per_row);
         }
         finish_norms(args, run, begin, end, squares.data(), per_row);
-        keep.clear();
+        keep.drop(keep.count());
         keep.take(args, run, begin, end);
         for (const Segment& s : plan.segments) add_rows(args, s, run, keep, buffer, sum + s.slot);
       }
@@ -213,7 +309,9 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
                                      args.schedule.num_threads);
 
   const Doubles partial(plan.once ? args.num_runs * plan.blocks * plan.slots : 0);
-  if (plan.once) {
+  if (plan.once && plan.row_bytes >= kBesideBytes && rows_in_place(args)) {
+    norms_beside_partial_sums(args, plan, threads, partial.get());
+  } else if (plan.once) {
     norms_and_partial_sums(args, plan, threads, partial.get());
   } else {
     all_norms(args, plan, threads);

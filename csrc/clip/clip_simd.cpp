@@ -120,6 +120,15 @@ inline double fold(double* lane) {
   return lane[0];
 }
 
+// Hardware prefetches within a page of 4 KiB and waits for the translation of the next: one line of it, asked for two
+// pages early, is worth 25% of the speed of reading such memory (from huge pages it costs nothing).
+inline void foresee_page(const void* p, int64_t step) {
+  constexpr uintptr_t kPage = 4096;
+  if (reinterpret_cast<uintptr_t>(p) % kPage < static_cast<uintptr_t>(step)) {
+    __builtin_prefetch(static_cast<const char*>(p) + 2 * kPage, 0, 3);
+  }
+}
+
 template <class T>
 void squares(const void* data, int64_t count, double* lanes) {
   const T* x = static_cast<const T*>(data);
@@ -128,6 +137,7 @@ void squares(const void* data, int64_t count, double* lanes) {
   memcpy(acc, lanes, sizeof acc);
   int64_t i = 0;
   for (; i + kSquareLanes <= count; i += kSquareLanes) {
+    foresee_page(x + i, kSquareLanes * static_cast<int64_t>(sizeof(T)));
     for (int v = 0; v < V; ++v) {
       const Doubles y = load(x + i + v * W);
       acc[v] = mul_add(y, y, acc[v]);
@@ -143,7 +153,10 @@ inline void add_some(const void* const* data, const double* factors, int64_t cou
   const T* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
   int64_t i = 0;
-  for (; i + 2 * W <= count; i += 2 * W) {
+  constexpr int64_t kPage = 4096 / static_cast<int64_t>(sizeof(T)), kStep = 2 * W;
+  for (; i + kStep <= count; i += kStep) {
+    // One row's page at a time, so that every row has its turn once a page (see foresee_page).
+    if (const int64_t turn = i % kPage / kStep; turn < R) __builtin_prefetch(rows[turn] + i + 2 * kPage, 0, 3);
     Doubles a = load(acc + i), b = load(acc + i + W);
     for (int r = 0; r < R; ++r) {
       const Doubles factor = factors[r] - Doubles{};
@@ -173,18 +186,84 @@ void add_rows(const void* const* rows, const double* factors, int64_t num_rows, 
   for (; r < num_rows; ++r) add_some<T, 1>(rows + r, factors + r, count, acc);
 }
 
+// A row's squares wait for memory, the rows that are added come from the second-level cache: side by side, one's
+// arithmetic hides the other's wait. The hardware's prefetchers lose the row among the others, so it is asked for by
+// hand, in the order in which it will be read.
+template <class T>
+void squares_beside(const void* data, int64_t count, double* lanes, const void* ahead, const void* const* others,
+                    const double* factors, double* acc) {
+  const T* x = static_cast<const T*>(data);
+  const char* next = static_cast<const char*>(ahead);
+  const T* rows[kBeside];
+  for (int r = 0; r < kBeside; ++r) rows[r] = static_cast<const T*>(others[r]);
+  constexpr int V = kSquareLanes / W, C = kBesideColumns / W;
+  constexpr int64_t kLine = 64, kStepBytes = kBesideStep * static_cast<int64_t>(sizeof(T));
+  Doubles sum[V];
+  memcpy(sum, lanes, sizeof sum);
+  for (int64_t i = 0; i < count; i += kBesideStep) {
+    foresee_page(next, kStepBytes);
+    for (int64_t line = 0; line < kStepBytes; line += kLine) __builtin_prefetch(next + line, 0, 2);
+    next += kStepBytes;
+    for (int64_t k = 0; k < kBesideStep; k += kSquareLanes) {
+      for (int v = 0; v < V; ++v) {
+        const Doubles y = load(x + i + k + v * W);
+        sum[v] = mul_add(y, y, sum[v]);
+      }
+    }
+    const int64_t j = i / kBeside;
+    Doubles total[C];
+    for (int c = 0; c < C; ++c) total[c] = load(acc + j + c * W);
+    for (int r = 0; r < kBeside; ++r) {
+      const Doubles factor = factors[r] - Doubles{};
+      for (int c = 0; c < C; ++c) total[c] = mul_add(load(rows[r] + j + c * W), factor, total[c]);
+    }
+    for (int c = 0; c < C; ++c) store(acc + j + c * W, total[c]);
+  }
+  memcpy(lanes, sum, sizeof sum);
+}
+
+// Brings in R pieces one after the other, in as many steps as R rows as long take kSquareLanes columns at a time.
+template <class T, int R>
+class Bringer {
+ public:
+  Bringer(const void* const* pieces, int64_t count)
+      : pieces_(pieces), bytes_(count * static_cast<int64_t>(sizeof(T))), left_(bytes_) {
+    if (pieces != nullptr) next_ = static_cast<const char*>(pieces[0]);
+  }
+  inline void step() {
+    constexpr int64_t kBytes = R * kSquareLanes * static_cast<int64_t>(sizeof(T)), kLine = 64;
+    foresee_page(next_, kBytes);
+    for (int64_t line = 0; line < kBytes; line += kLine) __builtin_prefetch(next_ + line, 0, 2);
+    next_ += kBytes;
+    left_ -= kBytes;
+    if (left_ <= 0 && ++piece_ < R) {
+      next_ = static_cast<const char*>(pieces_[piece_]);
+      left_ = bytes_;
+    }
+  }
+
+ private:
+  const void* const* pieces_;
+  const char* next_ = nullptr;
+  int64_t bytes_, left_;
+  int piece_ = 0;
+};
+
 // Inner products, and with Squares also the squares: one pass, so that arithmetic goes on while memory answers.
-template <class T, int R, int M, bool Squares>
-inline void dots_of(const void* const* data, int64_t count, const double* observed, int64_t observed_stride,
-                    double* dots, int64_t dots_stride, double* lanes) {
+template <class T, int R, int M, bool Squares, bool Ahead>
+inline void dots_of(const void* const* data, const void* const* ahead, int64_t count, const double* observed,
+                    int64_t observed_stride, double* dots, int64_t dots_stride, double* lanes) {
   constexpr int V = kSquareLanes / W, D = kDotLanes / W;
   const T* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
   Doubles acc[R][M][D] = {};
   Doubles sum[R][V] = {};
-  if (Squares) memcpy(sum, lanes, sizeof sum);
+#pragma GCC unroll 64
+  for (int k = 0; k < (Squares ? R * V : 0); ++k) sum[k / V][k % V] = load(lanes + k * W);
+  Bringer<T, R> bring(ahead, count);
   int64_t i = 0;
   for (; i + kSquareLanes <= count; i += kSquareLanes) {
+    if (Ahead) bring.step();
     for (int v = 0; v < V; ++v) {
       Doubles x[R];
       for (int r = 0; r < R; ++r) {
@@ -197,15 +276,19 @@ inline void dots_of(const void* const* data, int64_t count, const double* observ
       }
     }
   }
-  if (Squares) memcpy(lanes, sum, sizeof sum);
+  // Unrolled, so that the registers are never taken for an array in memory, which GCC would write in every iteration.
+#pragma GCC unroll 64
+  for (int k = 0; k < (Squares ? R * V : 0); ++k) store(lanes + k * W, sum[k / V][k % V]);
+  double folded[R * M * kDotLanes];
+#pragma GCC unroll 64
+  for (int k = 0; k < R * M * D; ++k) store(folded + k * W, acc[k / (M * D)][k / D % M][k % D]);
   for (int r = 0; r < R; ++r) {
     for (int64_t j = i; Squares && j < count; ++j) {
       double& lane = lanes[r * kSquareLanes + (j - i)];
       lane = mul_add(widen(rows[r][j]), widen(rows[r][j]), lane);
     }
     for (int m = 0; m < M; ++m) {
-      double lane[kDotLanes];
-      memcpy(lane, acc[r][m], sizeof lane);
+      double* lane = folded + (r * M + m) * kDotLanes;
       for (int64_t j = i; j < count; ++j) {
         double& here = lane[(j - i) % kDotLanes];
         here = mul_add(widen(rows[r][j]), observed[m * observed_stride + j], here);
@@ -216,46 +299,51 @@ inline void dots_of(const void* const* data, int64_t count, const double* observ
 }
 
 template <class T, int R, int M>
-inline void some_dots(const void* const* rows, int64_t count, const double* observed, int64_t observed_stride,
-                      double* dots, int64_t dots_stride, double* lanes) {
-  if (lanes != nullptr) {
-    dots_of<T, R, M, true>(rows, count, observed, observed_stride, dots, dots_stride, lanes);
+inline void some_dots(const void* const* rows, const void* const* ahead, int64_t count, const double* observed,
+                      int64_t observed_stride, double* dots, int64_t dots_stride, double* lanes) {
+  if (lanes != nullptr && ahead != nullptr) {
+    dots_of<T, R, M, true, true>(rows, ahead, count, observed, observed_stride, dots, dots_stride, lanes);
+  } else if (lanes != nullptr) {
+    dots_of<T, R, M, true, false>(rows, nullptr, count, observed, observed_stride, dots, dots_stride, lanes);
   } else {
-    dots_of<T, R, M, false>(rows, count, observed, observed_stride, dots, dots_stride, nullptr);
+    dots_of<T, R, M, false, false>(rows, nullptr, count, observed, observed_stride, dots, dots_stride, nullptr);
   }
 }
 
 template <class T, int R>
-inline void dots_of_rows(const void* const* rows, int64_t count, const double* observed, int64_t observed_stride,
-                         int64_t num_observed, double* dots, int64_t dots_stride, double* lanes) {
+inline void dots_of_rows(const void* const* rows, const void* const* ahead, int64_t count, const double* observed,
+                         int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
+                         double* lanes) {
   int64_t m = 0;
   for (; m + kDotColumns <= num_observed; m += kDotColumns) {
-    some_dots<T, R, kDotColumns>(rows, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride,
-                                 m == 0 ? lanes : nullptr);
+    some_dots<T, R, kDotColumns>(rows, ahead, count, observed + m * observed_stride, observed_stride, dots + m,
+                                 dots_stride, m == 0 ? lanes : nullptr);
   }
   for (; m < num_observed; ++m) {
-    some_dots<T, R, 1>(rows, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride,
+    some_dots<T, R, 1>(rows, ahead, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride,
                        m == 0 ? lanes : nullptr);
   }
 }
 
 template <class T>
-void add_dots(const void* const* rows, int64_t num_rows, int64_t count, const double* observed, int64_t observed_stride,
-              int64_t num_observed, double* dots, int64_t dots_stride, double* lanes) {
+void add_dots(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
+              const double* observed, int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
+              double* lanes) {
   int64_t r = 0;
   for (; r + kDotRows <= num_rows; r += kDotRows) {
-    dots_of_rows<T, kDotRows>(rows + r, count, observed, observed_stride, num_observed, dots + r * dots_stride,
-                              dots_stride, lanes == nullptr ? nullptr : lanes + r * kSquareLanes);
+    dots_of_rows<T, kDotRows>(rows + r, ahead == nullptr ? nullptr : ahead + r, count, observed, observed_stride,
+                              num_observed, dots + r * dots_stride, dots_stride,
+                              lanes == nullptr ? nullptr : lanes + r * kSquareLanes);
   }
   for (; r < num_rows; ++r) {
-    dots_of_rows<T, 1>(rows + r, count, observed, observed_stride, num_observed, dots + r * dots_stride, dots_stride,
-                       lanes == nullptr ? nullptr : lanes + r * kSquareLanes);
+    dots_of_rows<T, 1>(rows + r, ahead == nullptr ? nullptr : ahead + r, count, observed, observed_stride, num_observed,
+                       dots + r * dots_stride, dots_stride, lanes == nullptr ? nullptr : lanes + r * kSquareLanes);
   }
 }
 
 template <class T>
 constexpr ClipLoops loops() {
-  return {squares<T>, add_rows<T>, add_dots<T>};
+  return {squares<T>, add_rows<T>, squares_beside<T>, add_dots<T>};
 }
 
 constexpr ClipKernels kKernels = {loops<Half>(), loops<Brain>(), loops<float>(), loops<double>()};

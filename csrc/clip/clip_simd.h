@@ -13,16 +13,25 @@ namespace leakcore {
 
 constexpr int kSquareLanes = 16;
 constexpr int kDotLanes = 8;
+constexpr int64_t kBeside = 4;          // rows added beside the squares of one
+constexpr int64_t kBesideColumns = 16;  // of each of them, in one step
+constexpr int64_t kBesideStep = kBeside * kBesideColumns;
 
 struct ClipLoops {
   // lanes[i mod 16] += x[i]², i from 0: a row may come in pieces, all but the last a multiple of 16 long.
   void (*squares)(const void* x, int64_t count, double* lanes);
   // acc[i] = (acc[i] + factor[0]·rows[0][i]) + factor[1]·rows[1][i] + …
   void (*add_rows)(const void* const* rows, const double* factors, int64_t num_rows, int64_t count, double* acc);
+  // `squares` of count columns of x, a multiple of kBesideStep, and beside them `add_rows` of kBeside rows over
+  // count / kBeside columns. As many bytes from `ahead` as x has are brought into the second-level cache.
+  void (*squares_beside)(const void* x, int64_t count, double* lanes, const void* ahead, const void* const* rows,
+                         const double* factors, double* acc);
   // dots[r·dots_stride + m] += Σ_i rows[r][i]·observed[m·observed_stride + i], for at least one m; unless lanes is
-  // null, also `squares` of row r into lanes[r·kSquareLanes].
-  void (*add_dots)(const void* const* rows, int64_t num_rows, int64_t count, const double* observed,
-                   int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride, double* lanes);
+  // null, also `squares` of row r into lanes[r·kSquareLanes], and unless ahead is, as much from each
+  // ahead[r] as from rows[r] is brought into the second-level cache.
+  void (*add_dots)(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
+                   const double* observed, int64_t observed_stride, int64_t num_observed, double* dots,
+                   int64_t dots_stride, double* lanes);
 };
 
 struct ClipKernels {

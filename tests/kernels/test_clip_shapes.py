@@ -12,7 +12,8 @@ import pytest
 from leakcore import kernels
 from tests.kernels.layouts import laid_out, normals
 
-SIZES = [(40, 2067), (3, 40_001), (33, 16_385), (520, 130)]  # in blocks and not; across segments of 16,384 and stripes
+# In blocks and not; across segments of 16,384 and stripes; rows short and long enough to be summed beside norms.
+SIZES = [(40, 2067), (3, 40_001), (33, 16_385), (520, 130), (150, 1100)]
 
 
 def as_bfloat16(values):
@@ -43,6 +44,20 @@ def test_the_bits_do_not_depend_on_the_layout(rows, columns, layout):
     np.testing.assert_array_equal(got.norms, wanted.norms)
     got, wanted = (kernels.clip_scores(g, grads[:3], 30.0) for g in (laid_out(grads, layout), grads))
     np.testing.assert_array_equal(got.dots, wanted.dots)
+
+
+@pytest.mark.parametrize("rows", [64, 131])
+@pytest.mark.parametrize("kept", [1.0, 0.4, 0.0])
+def test_the_bits_of_a_list_do_not_depend_on_its_layout(rows, kept):
+    """Contiguous parameters are summed beside the norms of later rows; strided ones after their own norms."""
+    shapes = [(40, 41), (40,), (3,), (5, 64), (1,), (17_000,)]
+    grads = [normals(i, rows, *shape, dtype="float32") for i, shape in enumerate(shapes)]
+    strided = [np.repeat(g, 2, axis=-1)[..., ::2] for g in grads]
+    mask = np.random.default_rng(99).random(rows) < kept
+    got, wanted = (kernels.clip_and_noise(g, 30.0, mask=mask) for g in (grads, strided))
+    np.testing.assert_array_equal(got.norms, wanted.norms)
+    for mine, other in zip(got.sum, wanted.sum, strict=True):
+        np.testing.assert_array_equal(mine, other)
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "fortran", "reversed"])

@@ -1,0 +1,73 @@
+// The pieces of rows that norms will read, in that order: what to bring into the cache while others are read.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "clip/panel.h"
+
+namespace leakcore {
+
+// Columns of one parameter. joint: where they stand in the joint gradient; slot: where in a partial sum, aligned.
+struct Segment {
+  int32_t param;
+  int64_t first, count, joint, slot;
+};
+
+// Neighbouring rows of one run whose norms are taken together, segment by segment.
+struct Group {
+  int64_t run, begin, end, block;
+};
+
+class Ahead {
+ public:
+  Ahead(const Rows* grads, const std::vector<Segment>& segments, const std::vector<Group>& groups)
+      : grads_(grads), segments_(segments), groups_(groups) {}
+
+  // To what is read `bytes` after the start of a group.
+  void start(size_t group, int64_t bytes) {
+    group_ = group;
+    segment_ = 0;
+    row_ = groups_[group].begin;
+    piece();
+    skip(bytes);
+  }
+  const char* here() const { return at_; }
+  int64_t left() const { return left_; }  // bytes in one piece from here; 0 after the last
+  void skip(int64_t bytes) {
+    while (bytes >= left_ && left_ > 0) {
+      bytes -= left_;
+      if (++row_ == groups_[group_].end) {
+        if (++segment_ == segments_.size()) {
+          segment_ = 0;
+          ++group_;
+        }
+        if (group_ == groups_.size()) {
+          left_ = 0;
+          return;
+        }
+        row_ = groups_[group_].begin;
+      }
+      piece();
+    }
+    at_ += std::min(bytes, left_);
+    left_ -= std::min(bytes, left_);
+  }
+
+ private:
+  void piece() {
+    const Segment& s = segments_[segment_];
+    at_ = static_cast<const char*>(row_in_place(grads_[s.param], groups_[group_].run, row_, s.first));
+    left_ = s.count * size_of(grads_[s.param].dtype);
+  }
+
+  const Rows* grads_;
+  const std::vector<Segment>& segments_;
+  const std::vector<Group>& groups_;
+  size_t group_ = 0, segment_ = 0;
+  int64_t row_ = 0, left_ = 0;
+  const char* at_ = nullptr;
+};
+
+}  // namespace leakcore
