@@ -41,6 +41,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 found[start, clip, epsilon] = float(best["dp"].value)
                 paper = "4.54" if start == "fixed" and math.isinf(epsilon) else "not in the text"
                 extra = f"; Gaussian bound {float(best['gdp'].value):.3g}" if noise else ""
+                extra += f"; {trials} trials can prove {ceiling:.2f}" if paper == "4.54" else ""
                 stated.append(
                     Stated(what=where, paper=paper, ours=found[start, clip, epsilon], comment=best["dp"].chosen + extra)
                 )  # fmt: skip
