@@ -41,11 +41,11 @@ class Inversion(Result):
 
     @property
     def failed(self) -> tuple[int, ...]:
-        """Restarts that diverged, or ended at over ten times the best distance (absolute, where that is negative)."""
+        """Restarts that diverged, or did not converge and ended more than nine times |best| above the best distance."""
         reference = abs(float(self.value)) * 9 + float(self.value)
         return tuple(
             i for i, (end, d) in enumerate(zip(self.ends, self.distances, strict=True))
-            if end == "diverged" or not d <= max(reference, 0.0)
+            if end == "diverged" or (end != "converged" and not d <= max(reference, 0.0))
         )  # fmt: skip
 
     def summary(self) -> str:

@@ -86,11 +86,12 @@ def _inverted(
     else:
         module, gradient, shape, inputs, labels, rows = _from_data(dataset, seed=seed, **where)
     shown = None if quiet else progress_bars()
-    box = {} if inputs is None or inputs.min() < 0 or inputs.max() > 1 or method == "l2" else {"low": 0.0, "high": 1.0}
+    boxed = method != "l2" and inputs is not None and inputs.min() >= 0 and inputs.max() <= 1
     found = attack.invert(
         module, gradient, shape, labels=None if unknown_labels else labels, batch_size=rows, method=method,
         restarts=restarts, iterations=iterations, total_variation=total_variation, originals=inputs, seed=seed,
-        progress=None if shown is None else lambda done, total: shown("gradient inversion", done, total), **box,
+        progress=None if shown is None else lambda done, total: shown("gradient inversion", done, total),
+        low=0.0 if boxed else None, high=1.0 if boxed else None,
     )  # fmt: skip
     if out is not None:
         kept = io.BytesIO()

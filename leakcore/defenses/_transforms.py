@@ -83,7 +83,10 @@ def _clipped(gradients: Any, limit: float) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class GaussianNoise(Defense):
-    """Adds N(0, scale²) to every coordinate of the release; scale ≥ 0, in units of the release itself."""
+    """Adds N(0, scale²) to every coordinate of the release; scale ≥ 0, in units of the release itself.
+
+    Its stream is that of `clip_and_noise`: on top of a mechanism or a run that has a seed, give it another one.
+    """
 
     scale: float
     stage: ClassVar[str] = "release"
