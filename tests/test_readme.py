@@ -28,3 +28,11 @@ def test_every_make_target_named_exists() -> None:
     makefile = (README.parent / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     assert set(re.findall(r"(?:^\$ |`)make ([a-z-]+)", README.read_text(encoding="utf-8"), re.MULTILINE)) <= targets
+
+
+def test_the_two_lines_for_opacus_are_those_of_the_example() -> None:
+    readme = README.read_text(encoding="utf-8")
+    example = (README.parent / "examples" / "opacus_digits.py").read_text(encoding="utf-8")
+    shown = re.search(r"^with leakcore\.record\(.*$", readme, re.MULTILINE)
+    assert shown is not None
+    assert shown[0] in example

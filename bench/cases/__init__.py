@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from bench.case import Case
-from bench.cases import clip, cuda, curve, label_bound, labels, mixture, monte_carlo, reconstructions
+from bench.cases import (
+    clip,
+    cuda,
+    curve,
+    label_bound,
+    labels,
+    mixture,
+    monte_carlo,
+    optimizer,
+    reconstructions,
+    sensitivity,
+)
 
 
 def all_cases(device: str, quick: bool) -> list[Case]:
@@ -17,5 +28,7 @@ def all_cases(device: str, quick: bool) -> list[Case]:
         *label_bound.cases(quick),
         *curve.cases(quick),
         *monte_carlo.cases(quick),
+        *optimizer.cases(quick),
         *reconstructions.cases(quick),
+        *sensitivity.cases(quick),
     ]

@@ -6,9 +6,11 @@ from leakcore._lazy import attach as _attach
 
 if TYPE_CHECKING:
     from leakcore.attacks import attributes as attributes
+    from leakcore.attacks import inversion as inversion
     from leakcore.attacks import labels as labels
     from leakcore.attacks import membership as membership
     from leakcore.attacks import poisoning as poisoning
+    from leakcore.attacks import tensor as tensor
     from leakcore.attacks._game_result import ReconstructionGame as ReconstructionGame
     from leakcore.attacks._gradient import GradientReconstruction as GradientReconstruction
     from leakcore.attacks._gradient import gradient as gradient
@@ -30,9 +32,11 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "attributes": ".attributes",
+    "inversion": ".inversion",
     "labels": ".labels",
     "membership": ".membership",
     "poisoning": ".poisoning",
+    "tensor": ".tensor",
     "GradientReconstruction": "._gradient",
     "gradient": "._gradient",
     "gradient_loss": "._gradient",

@@ -107,7 +107,7 @@ def layer_gradients(
         found = gradient(data.inputs[rows.reshape(-1)], data.targets[rows.reshape(-1)])
         for name, group in wanted.items():
             keys = list(group)[:1] if weights_only else list(group)
-            parts = [found[k].unflatten(0, tuple(rows.shape)).mean(1) for k in keys]
+            parts = [found[k].reshape(*rows.shape, *found[k].shape[1:]).mean(1) for k in keys]
             joined = parts[0] if weights_only else torch.cat([p.flatten(1) for p in parts], 1)
             out[name].append(joined.float().cpu().numpy())
     return {name: np.concatenate(parts) for name, parts in out.items()}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 WORLD = 2**61
 """Runs on the poisoned data set are numbered from here on: no trial shares its randomness with one on the clean set."""
+_TRIALS_PER_K = 2**40
+"""Each k has run numbers of its own, too."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -142,12 +144,18 @@ class ClipBKD:
     probabilities: a function from features (rows, d) to class probabilities (rows, classes) of a clean model; None: a
         logistic regression fitted to the features. A model never trained on the audited release is what the attacker of
         the paper has.
+    contrast: under "replace" let D₀ hold the same points with the class that the clean model finds likeliest, in place
+        of the rows. An auditor chooses both data sets; two gradients that point apart use the whole distance 2C that
+        replacement allows, a row that is learned anyway only about C of it.
     """
 
-    def __init__(self, probabilities: Callable[[np.ndarray], Any] | None = None) -> None:
+    def __init__(
+        self, probabilities: Callable[[np.ndarray], Any] | None = None, *, contrast: bool = False
+    ) -> None:  # fmt: skip
         if probabilities is not None and not callable(probabilities):
             raise TypeError(f"probabilities={probabilities!r}: must be a function from features to class probabilities")
         self.probabilities = probabilities
+        self.contrast = contrast
 
     def direction(self, features: Any) -> np.ndarray:
         """x_p, (d,)."""
@@ -164,7 +172,8 @@ class ClipBKD:
     ) -> Poisoning:  # fmt: skip
         """Replace k random rows of (features, labels) by k copies of (x_p, y_p), or add these. seed: of the choice."""
         x, y = _rows(features, labels, "")
-        return copies("clipbkd", x, y, self.direction(x), self.probabilities, k, adjacency, seed)
+        point = self.direction(x)
+        return copies("clipbkd", x, y, point, self.probabilities, k, adjacency, seed, contrast=self.contrast)
 
 
 class ZeroInput:
@@ -175,27 +184,33 @@ class ZeroInput:
     biases, and the model is tested at x = 0, where it shows nothing else.
 
     label: y of the row; None: the class that a clean model finds least likely for it, as in `ClipBKD`. probabilities:
-        of that model, likewise.
+        of that model, likewise. contrast: as in `ClipBKD`; with a label given, D₀ holds class 0, or 1 where that is it.
     """
 
     def __init__(
-        self, label: int | None = None, *, probabilities: Callable[[np.ndarray], Any] | None = None
-    ) -> None:  # fmt: skip
+        self,
+        label: int | None = None,
+        *,
+        probabilities: Callable[[np.ndarray], Any] | None = None,
+        contrast: bool = False,
+    ) -> None:
         self.label = None if label is None else check.integer(0, None, label=label)
         if probabilities is not None and not callable(probabilities):
             raise TypeError(f"probabilities={probabilities!r}: must be a function from features to class probabilities")
         self.probabilities = probabilities
+        self.contrast = contrast
 
     def poison(
         self, features: Any, labels: Any, *, k: int = 1, adjacency: str = "replace", seed: int = 0
     ) -> Poisoning:  # fmt: skip
         """Replace k random rows of (features, labels) by k rows of zeros, or add these. seed: of the choice."""
         x, y = _rows(features, labels, "")
+        probabilities = self.probabilities
+        if self.label is not None:
+            known = (np.arange(max(2, self.label + 1)) != self.label)[None].astype(float)
+            probabilities = lambda _: known  # noqa: E731
         zero = np.zeros(x.shape[1])
-        if self.label is None:
-            return copies("zero-input", x, y, zero, self.probabilities, k, adjacency, seed)
-        known = (np.arange(max(2, self.label + 1)) != self.label)[None].astype(float)
-        return copies("zero-input", x, y, zero, lambda _: known, k, adjacency, seed)
+        return copies("zero-input", x, y, zero, probabilities, k, adjacency, seed, contrast=self.contrast)
 
 
 def poisoning_scores(
@@ -204,7 +219,7 @@ def poisoning_scores(
     *,
     trials: int,
     first_trial: int = 0,
-    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint: str | Path | None = None,
     num_threads: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
@@ -216,18 +231,45 @@ def poisoning_scores(
     anywhere, in any order, and concatenated.
 
     ensemble: the mechanism under audit; with rows added, its expected_batch_size must be given. trials ≥ 1,
-    first_trial ≥ 0. checkpoint, num_threads, executor, progress: as in
-    `dpsgd.Ensemble.run`; progress counts models. Deterministic on one machine. Raises ValueError or TypeError that
-    names the argument.
+    first_trial ≥ 0. checkpoint, num_threads, executor, progress: as in `dpsgd.Ensemble.run`; progress counts models.
+    Deterministic on one machine. Raises ValueError or TypeError that names the argument.
+    """
+    if not isinstance(poisoning, Poisoning):
+        raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
+    return poisoning_sweep(
+        ensemble, poisoning, (poisoning.k,), trials=trials, first_trial=first_trial, checkpoint=checkpoint,
+        num_threads=num_threads, executor=executor, progress=progress,
+    )[poisoning.k]  # fmt: skip
+
+
+def poisoning_sweep(
+    ensemble: Ensemble,
+    poisoning: Poisoning,
+    ks: Sequence[int],
+    *,
+    trials: int,
+    first_trial: int = 0,
+    checkpoint: str | Path | None = None,
+    num_threads: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> dict[int, PoisoningScores]:
+    """`poisoning_scores` for several numbers of poisoned rows, the first k of `poisoning`'s; D₀ is trained once.
+
+    ks: distinct, each in [1, poisoning.k]. Returns the scores by k; scores_out is the same array for all, so the bounds
+    for different k are not independent (each is valid by itself, and so is a choice made on other trials).
     """
     if not isinstance(poisoning, Poisoning):
         raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
     count = check.integer(1, None, trials=trials)
-    first = check.integer(0, WORLD // 2, first_trial=first_trial)
-
-    # Under add/remove the expected batch size would give away how many rows there are.
+    first = check.integer(0, _TRIALS_PER_K - 1, first_trial=first_trial)
+    numbers = tuple(check.integer(1, poisoning.k, ks=k) for k in ks)
+    if not numbers or len(set(numbers)) != len(numbers):
+        raise ValueError(f"ks={tuple(ks)}: must be distinct, at least one")
+    # Under add/remove the default batch size would give away how many rows there are.
     if poisoning.adjacency == "add-remove" and ensemble.expected_batch_size is None:
         raise ValueError("ensemble: expected_batch_size must be given where rows are added, or the step's size tells")
+    total = (1 + len(numbers)) * count
 
     def train(before: int, first_run: int, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
         run = ensemble.run(
@@ -239,7 +281,7 @@ def poisoning_scores(
             first_run=first_run,
             num_threads=num_threads,
             executor=executor,
-            progress=None if progress is None else lambda done, _: progress(before + done, 2 * count),
+            progress=None if progress is None else lambda done, _: progress(before + done, total),
             probe_features=poisoning.test_features,
             probe_labels=poisoning.test_labels,
             keep_parameters=False,
@@ -248,16 +290,21 @@ def poisoning_scores(
         assert run.probe_losses is not None
         return np.asarray(-run.probe_losses.mean(axis=1))
 
-    scores_in = train(0, WORLD + first, poisoning.poison_features, poisoning.poison_labels)
-    scores_out = train(count, first, poisoning.clean_features, poisoning.clean_labels)
-    return PoisoningScores(
-        scores_in=scores_in,
-        scores_out=scores_out,
-        first_trial=first,
-        k=poisoning.k,
-        name=poisoning.name,
-        adjacency=poisoning.adjacency,
-    )
+    scores_out = train(0, first, poisoning.clean_features, poisoning.clean_labels)
+    found = {}
+    for i, k in enumerate(numbers, 1):
+        # The rows that are not poisoned at this k stay what they are in D₀, at the same place.
+        features = np.concatenate([poisoning.poison_features[:k], poisoning.clean_features[k:]])
+        labels = np.concatenate([poisoning.poison_labels[:k], poisoning.clean_labels[k:]])
+        found[k] = PoisoningScores(
+            scores_in=train(i * count, WORLD + k * _TRIALS_PER_K + first, features, labels),
+            scores_out=scores_out,
+            first_trial=first,
+            k=k,
+            name=poisoning.name,
+            adjacency=poisoning.adjacency,
+        )
+    return found
 
 
 def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
@@ -304,13 +351,18 @@ def order(rows: int, seed: int) -> np.ndarray:
 
 def copies(
     name: str, x: np.ndarray, y: np.ndarray, point: np.ndarray,
-    probabilities: Callable[[np.ndarray], Any] | None, k: int, adjacency: str, seed: int,
+    probabilities: Callable[[np.ndarray], Any] | None, k: int, adjacency: str, seed: int, contrast: bool = False,
 ) -> Poisoning:  # fmt: skip
     """k copies of (point, its least likely class) in place of k random rows, or beside all rows."""
     count = check.integer(1, len(x), k=k)
     row = point[None].astype(x.dtype)
-    label = _least_likely(x, y, row, probabilities)
-    return place(name, x, y, order(len(x), seed)[:count], adjacency, np.repeat(row, count, axis=0), label, row)
+    found = _probabilities(x, y, row, probabilities)
+    repeated = np.repeat(row, count, axis=0)
+    made = place(name, x, y, order(len(x), seed)[:count], adjacency, repeated, int(found.argmin()), row)
+    if not contrast or made.adjacency != "replace":
+        return made
+    likeliest = np.full(count, int(found.argmax()))
+    return dataclasses.replace(made, clean_features=repeated, clean_labels=likeliest)
 
 
 def place(
@@ -333,15 +385,19 @@ def place(
     )
 
 
-def _least_likely(
+def _probabilities(
     x: np.ndarray, y: np.ndarray, point: np.ndarray, probabilities: Callable[[np.ndarray], Any] | None
-) -> int:  # fmt: skip
+) -> np.ndarray:  # fmt: skip
+    """Of each class number, at the one point."""
     if probabilities is None:
         from sklearn.linear_model import LogisticRegression
 
         clean = LogisticRegression(max_iter=1000).fit(x, y)
-        return int(clean.classes_[clean.predict_proba(point)[0].argmin()])
+        # A class that no row has is neither the least nor the most likely one.
+        out = np.full(int(clean.classes_.max()) + 1, np.nan)
+        out[clean.classes_] = clean.predict_proba(point)[0]
+        return np.where(np.isnan(out), np.nanmean(out), out)
     found = np.asarray(probabilities(point), dtype=np.float64)
     if found.ndim != 2 or found.shape[0] != 1 or found.shape[1] < 2 or not np.isfinite(found).all():
         raise ValueError(f"probabilities: gave shape {found.shape} for one row: must be (1, classes), finite")
-    return int(found[0].argmin())
+    return np.asarray(found[0])

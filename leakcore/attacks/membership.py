@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,7 +80,7 @@ def play(
     *,
     runs: int,
     first_run: int = 0,
-    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint: str | Path | None = None,
     num_threads: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,

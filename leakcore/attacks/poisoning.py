@@ -15,6 +15,7 @@ from leakcore.attacks._poisoning import (
     ZeroInput,
     losses,
     poisoning_scores,
+    poisoning_sweep,
 )
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "ZeroInput",
     "losses",
     "poisoning_scores",
+    "poisoning_sweep",
 ]

@@ -6,20 +6,26 @@ from leakcore._lazy import attach as _attach
 
 if TYPE_CHECKING:
     from leakcore._progress import progress_bars as progress_bars
+    from leakcore.audit._claim_config import ClaimConfig as ClaimConfig
+    from leakcore.audit._claim_report import ClaimReport as ClaimReport
+    from leakcore.audit._claim_run import claim as claim
     from leakcore.audit._config import AuditConfig as AuditConfig
     from leakcore.audit._doctor import diagnose as diagnose
     from leakcore.audit._from_trace import from_trace as from_trace
     from leakcore.audit._report import AuditReport as AuditReport
     from leakcore.audit._run import run as run
+    from leakcore.audit._run_report import RunReport as RunReport
     from leakcore.audit._selftest import SelfTest as SelfTest
     from leakcore.audit._selftest import selftest as selftest
-    from leakcore.audit._run_report import RunReport as RunReport
     from leakcore.audit._trace_report import TraceReport as TraceReport
 
 __getattr__, __dir__, __all__ = _attach(
     __name__,
     {
         "AuditConfig": "._config",
+        "ClaimConfig": "._claim_config",
+        "ClaimReport": "._claim_report",
+        "claim": "._claim_run",
         "AuditReport": "._report",
         "RunReport": "._run_report",
         "TraceReport": "._trace_report",

@@ -45,7 +45,7 @@ def run(
     started = time.monotonic()
     target = None if folder is None else Path(folder)
     if target is not None:
-        _require_writable(target)
+        require_writable(target)
     pieces = PartialResults(None if target is None else target / "partial", config.digest())
     points, curve = _reconstruction.study(config, pieces, report_progress)
     labels = _labels.study(config, points, report_progress)
@@ -64,7 +64,7 @@ def run(
     return report
 
 
-def _require_writable(folder: Path) -> None:
+def require_writable(folder: Path) -> None:
     """Fail before the work, not after it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

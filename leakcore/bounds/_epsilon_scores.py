@@ -17,7 +17,8 @@ from leakcore.numerics import clopper_pearson, simultaneous_lower_limits
 class EpsilonFromScores(EpsilonLowerBound):
     """An `EpsilonLowerBound` whose event is {score ≥ threshold}.
 
-    threshold: of the event, None where every threshold proves nothing. select: how it was chosen. counted: trials that
+    threshold: of the event, None where every threshold proves nothing. select: how it was chosen (a split sets it half-
+    way to the next lower score). counted: trials that
     were counted (with the k rows, without them), the same as `trials`.
     """
 
@@ -141,8 +142,15 @@ def choose(
             proved = _proved(np.asarray(low), np.asarray(high), claim)
             at = int(proved.argmax())
             if proved[at] > best[2]:
-                best = (name, float(thresholds[at]), float(proved[at]))
+                best = (name, _between(thresholds, at), float(proved[at]))
     return best
+
+
+def _between(thresholds: np.ndarray, at: int) -> float:
+    """Half-way down to the next lower score: the same choosing trials exceed it, and a gap is split evenly."""
+    here = float(thresholds[at])
+    below = float(thresholds[at - 1]) if at else here
+    return 0.5 * here + 0.5 * below if np.isfinite(here) and np.isfinite(below) else here
 
 
 def _proved(low: np.ndarray, high: np.ndarray, claim: Claim) -> np.ndarray:

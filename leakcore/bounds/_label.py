@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -184,6 +185,7 @@ def _log_ratio(likely: np.ndarray, unlikely: np.ndarray, delta: float) -> np.nda
     return np.asarray(np.where(gain > 0, log_gain - special.log_ndtr(-unlikely), -np.inf))
 
 
+@functools.lru_cache(maxsize=64)
 def _replacement(sigma: float, delta: float, steps: int) -> Result:
     return Result(
         value=gaussian_pair_epsilon(math.inf if sigma == 0 else 2.0 * math.sqrt(steps) / sigma, delta=delta),

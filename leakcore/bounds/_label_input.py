@@ -121,7 +121,14 @@ def _without_zero_rows(rows: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray,
 
 
 def _solved(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    solved = solve_labels(rows, np.zeros((*rows.shape[:-2], rows.shape[-1])))
-    # With a zero gradient the error is what the null space can move: it would shift both means of the test.
-    identifiable = np.asarray(solved.identifiable, dtype=bool) & (np.asarray(solved.error) <= 1e-8)
+    """Without a right-hand side, which is all that a full rank needs: there is no null space then."""
+    solved = solve_labels(rows, np.empty((*rows.shape[:-2], rows.shape[-1], 0)))
+    identifiable = np.asarray(solved.identifiable, dtype=bool)
+    short = np.asarray(solved.rank) < rows.shape[-2]
+    if short.any():
+        # With a zero gradient the error is what the null space can move: it would shift both means of the test.
+        some = rows[short]
+        moved = solve_labels(some, np.zeros((*some.shape[:-2], some.shape[-1]))).error
+        identifiable = identifiable.copy()
+        identifiable[short] &= np.asarray(moved) <= 1e-8
     return identifiable, np.asarray(solved.leverage, dtype=np.float64)

@@ -14,7 +14,9 @@ from typing import Any
 import click
 
 from leakcore import __version__
-from leakcore.cli._attack import attack
+from leakcore.cli import _audit_claim
+from leakcore.cli._attack import attack as _attack
+from leakcore.cli._audit_trace import report_on
 from leakcore.cli._calibrate import calibrate
 from leakcore.cli._checked import Failure as _Failure
 from leakcore.cli._checked import checked as _checked
@@ -29,7 +31,7 @@ def main() -> None:
     """Measure and bound how much a gradient leaks."""
 
 
-main.add_command(attack)
+main.add_command(_attack)
 main.add_command(calibrate)
 main.add_command(leakage)
 main.add_command(reproduce)
@@ -141,6 +143,17 @@ def bound(
 
 
 @main.command()
+@click.option(
+    "--attack",
+    type=click.Choice(["clipbkd", "backdoor", "membership", "zero-input"]),
+    help="Try to disprove the claimed ε (--epsilon, or --config) by this attack, on thousands of trained models.",
+)
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="TOML file: data, model, mechanism, claim. Without --attack, its audit.attack.",
+)
 @click.option("--epsilon", type=float, help="Claimed ε (add/remove adjacency); its noise is computed.  [default: 10]")
 @click.option("--noise-multiplier", type=float, help="Noise multiplier σ, instead of --epsilon.")
 @click.option(
@@ -161,6 +174,15 @@ def bound(
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON instead of tables.")
 @click.option("--quiet", is_flag=True, help="No progress bars.")
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Report on a training run of yours instead: the file that leakcore.record wrote. --epsilon is then the claim.",
+)
+@click.option(
+    "--coins", is_flag=True, help="With --trace: a fair coin for each candidate decided whether it was trained on."
+)
 def audit(
     epsilon: float | None,
     noise_multiplier: float | None,
@@ -168,14 +190,29 @@ def audit(
     out: Path,
     as_json: bool,
     quiet: bool,
+    trace: Path | None,
+    coins: bool,
+    attack: str | None,
+    config_path: Path | None,
     **fields: Any,
 ) -> None:
-    """Audit a DP-SGD run on real data: bounds, attacks and what they prove, in one report.
+    """Audit a DP-SGD run: bounds, attacks and what they prove, in one report.
 
-    Writes OUT/report.html and OUT/report.json. Interrupted, it goes on where it stopped when called again. Exits with 1
-    when an attack proves more leakage than the configuration claims.
+    On real data (scikit-learn's digits), or with --trace on a training run of your own. Writes OUT/report.html and
+    OUT/report.json. Interrupted, it goes on where it stopped when called again. Exits with 1 when an attack proves more
+    leakage than the configuration claims.
+
+    With --attack the claim is held against what an attack on thousands of models proves, as a gate; --config reads
+    data, model, mechanism and claim from a TOML file: leakcore audit --attack clipbkd --config audit.toml
     """
     from leakcore import audit as audits
+
+    if attack is not None or config_path is not None:
+        _audit_claim.run(config_path, out, as_json, quiet)
+    if trace is not None:
+        report_on(trace, coins=coins, claimed_epsilon=epsilon, out=out, as_json=as_json, **fields)
+    if coins:
+        raise click.UsageError("--coins: only with --trace")
 
     try:
         levels = tuple(float(part) for part in sweep.split(",") if part.strip())

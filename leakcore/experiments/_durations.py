@@ -17,6 +17,11 @@ _SECONDS = {
     "fig13": 130,
     "fig14": 75,
     "fig15": 45,
+    "labels-fig1": 100,
+    "labels-fig2": 100,
+    "labels-fig3": 20,
+    "labels-fig4": 15,
+    "labels-fig5": 15,
 }
 
 

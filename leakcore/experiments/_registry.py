@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable
 from typing import cast
 
-from leakcore.experiments import _label_figures
+from leakcore.experiments import _auditing_figures, _label_figures, _leakage_figures, _lecture
 from leakcore.experiments._context import Context
 from leakcore.experiments._durations import at_quick_scale
 from leakcore.experiments._result import ExperimentResult
@@ -82,13 +82,30 @@ _ALL = (
      "at ε = 10 it is below 0.019 with 10,000 samples and below 0.0017 with 1,000,000"),
 )  # fmt: skip
 
-EXPERIMENTS = {
-    f"reconstruction-{short}": Experiment(f"reconstruction-{short}", title, statement, needs, f"reconstruction.{short}")
-    for short, title, needs, statement in _ALL
-} | {
-    f"labels-{short}": Experiment(f"labels-{short}", title, statement, _label_figures.NEEDS, f"labels.{short}")
-    for short, title, statement in _label_figures.FIGURES
-}
+EXPERIMENTS = (
+    {
+        f"reconstruction-{short}": Experiment(
+            f"reconstruction-{short}", title, statement, needs, f"reconstruction.{short}"
+        )
+        for short, title, needs, statement in _ALL
+    }
+    | {
+        f"labels-{short}": Experiment(f"labels-{short}", title, statement, _label_figures.NEEDS, f"labels.{short}")
+        for short, title, statement in _label_figures.FIGURES
+    }
+    | {
+        f"leakage-{short}": Experiment(f"leakage-{short}", title, statement, needs, f"leakage.{short}")
+        for short, title, needs, statement in _leakage_figures.FIGURES
+    }
+    | {
+        f"auditing-{short}": Experiment(f"auditing-{short}", title, statement, needs, f"auditing.{short}")
+        for short, title, needs, statement in _auditing_figures.FIGURES
+    }
+    | {
+        f"lecture-{short}": Experiment(f"lecture-{short}", title, statement, needs, f"lecture.{short}")
+        for short, title, needs, statement in _lecture.FIGURES
+    }
+)
 
 
 def names() -> list[str]:

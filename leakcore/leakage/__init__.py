@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING
 from leakcore._lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore.leakage._attributes import input_attributes as input_attributes
+    from leakcore.leakage._by_layer import LeakageByLayer as LeakageByLayer
+    from leakcore.leakage._by_layer import by_layer as by_layer
     from leakcore.leakage._families import FAMILIES as FAMILIES
     from leakcore.leakage._families import MLP as MLP
     from leakcore.leakage._families import Family as Family
     from leakcore.leakage._families import Logistic as Logistic
     from leakcore.leakage._families import RandomForest as RandomForest
+    from leakcore.leakage._l1_sensitivity import L1Measured as L1Measured
+    from leakcore.leakage._l1_sensitivity import l1_sensitivity as l1_sensitivity
     from leakcore.leakage._mutual_information import MutualInformation as MutualInformation
     from leakcore.leakage._mutual_information import mutual_information as mutual_information
     from leakcore.leakage._original import OriginalInformation as OriginalInformation
@@ -22,6 +27,11 @@ if TYPE_CHECKING:
     from leakcore.leakage._v_information import v_information as v_information
 
 _NAMES = {
+    "L1Measured": "._l1_sensitivity",
+    "l1_sensitivity": "._l1_sensitivity",
+    "input_attributes": "._attributes",
+    "LeakageByLayer": "._by_layer",
+    "by_layer": "._by_layer",
     "MutualInformation": "._mutual_information",
     "mutual_information": "._mutual_information",
     "OriginalInformation": "._original",

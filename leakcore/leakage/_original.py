@@ -13,8 +13,8 @@ import numpy as np
 
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result
+from leakcore.attacks._image_quality import ssim
 from leakcore.attacks._layer_gradients import Batch, batch_of, parameters_by_layer
-from leakcore.leakage._similarity import ssim
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ class OriginalInformation(Result):
     @property
     def above_null(self) -> np.ndarray:
         """`raw` less `null`: what the gradient says about *this* input."""
-        return self.raw - self.null
+        return np.asarray(self.raw - self.null)
 
 
 def v_information_original(

@@ -13,10 +13,13 @@ import torch
 
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result
+from leakcore.attacks._layer_gradients import batch_of, parameters_by_layer
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _NORMS = ("F", "1", "inf")
 _FAILURES = (RuntimeError, NotImplementedError)
+_BLOCK = 2**17
+"""Doubles that are reduced at once."""
 _COPIES = 6
 """Tangents of one column that are alive at once, in multiples of parameters plus activations: measured 3 to 5."""
 
@@ -52,7 +55,7 @@ def sensitivity(
     norms: Sequence[str] = _NORMS,
     probes: int | None = None,
     seed: int | None = None,
-    memory: int = 256 * 2**20,
+    memory: int = 128 * 2**20,
     progress: Callable[[int, int], object] | None = None,
 ) -> Sensitivity:
     """Norms of J_l = ∂g_l(X)/∂X, g_l = ∂ℓ/∂θ_l, for each layer l, averaged over samples (Mo et al. 2021, eqs. 10–11).
@@ -80,8 +83,9 @@ def sensitivity(
     if draws and seed is None:
         raise ValueError("seed: required with probes")
     budget = check.integer(1, None, memory=memory)
-    x, y = _batch(model, inputs, targets)
-    layers = _layers(model)
+    data = batch_of(model, inputs, targets)
+    x, y = data.inputs, data.targets
+    layers = parameters_by_layer(model)
     names = tuple(layers)
     measure = _Measure(model, loss or torch.nn.functional.cross_entropy, layers)
     chunk = max(1, budget // (_COPIES * measure.bytes_per_column(x[:1], y[:1])))
@@ -142,42 +146,6 @@ def _wanted(norms: Sequence[str], probes: int | None) -> tuple[str, ...]:
     return wanted
 
 
-def _batch(model: torch.nn.Module, inputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
-    anchor = next(model.parameters(), None)
-    if anchor is None:
-        raise ValueError("model: has no parameters, hence no gradient")
-    x, y = torch.as_tensor(inputs), torch.as_tensor(targets)
-    if x.ndim < 2 or len(x) == 0 or not x.is_floating_point():
-        raise ValueError(
-            f"inputs.shape={tuple(x.shape)}, dtype={x.dtype}: must be (samples, ...), floating, at least one"
-        )
-    if len(y.shape) == 0 or len(y) != len(x):
-        raise ValueError(f"targets.shape={tuple(y.shape)}: must hold one target for each of {len(x)} inputs")
-    if x.dtype != anchor.dtype or x.device != anchor.device:
-        raise ValueError(f"inputs: {x.dtype} on {x.device}, the model has {anchor.dtype} on {anchor.device}")
-    return x.detach(), y.detach().to(anchor.device)
-
-
-def _layers(model: torch.nn.Module) -> dict[str, dict[str, torch.Tensor]]:
-    """Parameters by their full names, by layer, each parameter once."""
-    seen: set[int] = set()
-    layers: dict[str, dict[str, torch.Tensor]] = {}
-    for name, module in model.named_modules():
-        own = {
-            f"{name}.{key}" if name else key: p.detach()
-            for key, p in module.named_parameters(recurse=False)
-            if p.requires_grad and id(p) not in seen
-        }
-        seen.update(id(p) for p in module.parameters(recurse=False))
-        if own:
-            layers[name or type(module).__name__] = own
-    if not layers:
-        raise ValueError("model: none of its parameters requires grad")
-    return layers
-
-
 class _Measure:
     """Columns of all layers' Jacobians at one sample."""
 
@@ -196,11 +164,6 @@ class _Measure:
 
     def bytes_per_column(self, x: torch.Tensor, y: torch.Tensor) -> int:
         """Of parameters, input and activations. One column is made for trial; an error names the layer that fails."""
-        for name, module in self._model.named_modules():
-            mixes = isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
-            if module.training and (mixes or isinstance(module, torch.nn.modules.dropout._DropoutNd)):
-                what = "mixes samples" if mixes else "is random"
-                raise ValueError(f"model: layer {name} ({type(module).__name__}) {what}: call model.eval()")
         calls = self._leaf_calls(x)
         try:
             self._columns(x, y, torch.ones((1, *x.shape), dtype=x.dtype, device=x.device))
@@ -276,11 +239,20 @@ class _Measure:
             directions[torch.arange(stop - start), torch.arange(start, stop)] = 1
             moved = self._columns(x, y, directions.view(-1, *x.shape))
             for layer, parts in enumerate(self._by_layer(moved)):
-                absolute = [part.abs().double().contiguous() for part in parts]  # sums of doubles side by side are fast
-                columns = torch.stack([part.sum(1) for part in absolute]).sum(0)
+                columns = torch.zeros(stop - start, dtype=torch.float64, device=x.device)
+                at = 0
+                for part in parts:
+                    width = part.shape[1]
+                    # Doubles side by side sum fast, and few at a time stay in the cache and off fresh pages.
+                    few = max(1, _BLOCK // width)
+                    for k in range(0, len(part), few):
+                        absolute = part[k : k + few].abs().double()
+                        columns[k : k + few] += absolute.sum(1)
+                        rows[layer][at : at + width] += absolute.sum(0)
+                        flat = absolute.view(-1)
+                        squares[layer] += float(torch.dot(flat, flat))
+                    at += width
                 largest[layer] = max(largest[layer], float(columns.max()))
-                rows[layer] += torch.cat([part.sum(0) for part in absolute])
-                squares[layer] += sum(float(torch.dot(part.view(-1), part.view(-1))) for part in absolute)
         return {"F": np.sqrt(squares), "1": largest, "inf": np.array([float(r.max()) for r in rows])}
 
     def probed(

@@ -124,8 +124,8 @@ def subspace_distance(
     pool = np.concatenate([without, with_]).reshape(2 * len(without), -1) if shuffles else np.empty((0, 0))
     for k in range(shuffles):
         dealt = np.random.default_rng([check.seed(seed=seed), 1, k]).permutation(len(pool))
-        sides = (pool[dealt[: len(without)]], pool[dealt[len(without) :]])
-        found_ranks, found = _compared(*(s.reshape(len(s), out, rest) for s in sides), tolerance, limit)
+        first, second = (pool[d].reshape(len(d), out, rest) for d in np.split(dealt, [len(without)]))
+        found_ranks, found = _compared(first, second, tolerance, limit)
         null[k] = _distance(found[space], found_ranks)
     return SubspaceDistance(
         value=distances[space],

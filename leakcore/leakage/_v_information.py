@@ -85,7 +85,7 @@ def v_information(
     Args:
         gradients: (n, ...) of one layer, one row per released gradient; or {layer: (n, ...)}, each measured by itself.
         labels: (n,) integers 0 … classes − 1, each class present.
-        family: "logistic", "random-forest", "mlp", or any object with `fit(gradients, labels)` and
+        family: "logistic", "magnitudes", "random-forest", "mlp", or any object with `fit(gradients, labels)` and
             `log_prob(gradients)` → (rows, classes); see `leakage.Family`. It is copied before each fit.
         prior: f[∅]: "uniform" (the text's), or "empirical": frequencies of the training part.
         balance: draw as many units of each class (in each stratum) as the smallest has; the sets are then equal.
@@ -115,7 +115,8 @@ def v_information(
     total, done = len(arrays) * (1 + shuffles), 0
     found, null = [], np.full((shuffles, len(arrays)), math.nan)
     for j, array in enumerate(arrays):
-        features = prepared(array[rows], bool(getattr(model, "rotation_invariant", False)))
+        mapped = getattr(model, "prepare", np.asarray)(array[rows].reshape(len(rows), -1))
+        features = prepared(mapped, bool(getattr(model, "rotation_invariant", False)))
         problem = _Problem(features, model, kind, parts)
         for k in range(1 + shuffles):
             # The same folds and permutations for every layer, so that layers are compared on the same rows.

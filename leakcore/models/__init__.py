@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from leakcore._lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore.models._dlg_lenet import dlg_lenet as dlg_lenet
     from leakcore.models._features import extract_features as extract_features
     from leakcore.models._features import train_extractor as train_extractor
     from leakcore.models._leakage_nets import alexnet as alexnet
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from leakcore.models._safetensors import save_safetensors as save_safetensors
 
 _NAMES = {
+    "dlg_lenet": "._dlg_lenet",
     "extract_features": "._features",
     "train_extractor": "._features",
     "alexnet": "._leakage_nets",

@@ -199,3 +199,38 @@ def test_an_image_is_moved_to_the_direction_in_which_frozen_features_vary_least(
         attack.poison(images[:, :63], Y)
     with pytest.raises(ValueError, match="least=12"):
         poisoning.FrozenClipBKD(frozen, (1, 8, 8), least=12).poison(images, Y)
+
+
+def test_contrast_puts_the_same_points_with_the_other_label_into_the_clean_data():
+    for attack in (poisoning.ClipBKD(contrast=True), poisoning.ZeroInput(contrast=True)):
+        made = attack.poison(X, Y, k=2)
+        np.testing.assert_array_equal(made.clean_features, made.poison_features)
+        assert (made.clean_labels != made.poison_labels).all()
+        assert made.adjacency == "replace"
+        added = attack.poison(X, Y, k=2, adjacency="add-remove")
+        assert len(added.clean_labels) == 0
+    # Two classes: the clipped gradients point apart, 2C.
+    made = poisoning.ClipBKD(contrast=True).poison(X, Y)
+    ensemble = dpsgd.Ensemble(
+        (64, 2), noise_multiplier=0.0, max_grad_norm=0.01, learning_rate=1.0, steps=1, dtype="float64", seed=2,
+        expected_batch_size=1.0, initialisation="fixed",
+    )  # fmt: skip
+    ends = [
+        ensemble.run(X, Y, extra_features=f, extra_labels=y, runs=1).parameters[0]
+        for f, y in ((made.clean_features, made.clean_labels), (made.poison_features, made.poison_labels))
+    ]
+    assert np.linalg.norm(ends[0] - ends[1]) == pytest.approx(0.02, rel=1e-9)
+
+
+def test_a_sweep_over_k_shares_the_clean_models_and_poisons_the_first_k_rows():
+    made = poisoning.ClipBKD().poison(X, Y, k=3)
+    ensemble = _ensemble(noise_multiplier=1.0, steps=3)
+    swept = poisoning.poisoning_sweep(ensemble, made, (1, 3), trials=4)
+    assert swept[1].scores_out is swept[3].scores_out
+    alone = poisoning.poisoning_scores(ensemble, made, trials=4)
+    np.testing.assert_array_equal(alone.scores_in, swept[3].scores_in)
+    assert not np.array_equal(swept[1].scores_in, swept[3].scores_in)
+    with pytest.raises(ValueError, match="ks=4"):
+        poisoning.poisoning_sweep(ensemble, made, (4,), trials=4)
+    with pytest.raises(ValueError, match=r"ks=\(1, 1\)"):
+        poisoning.poisoning_sweep(ensemble, made, (1, 1), trials=4)

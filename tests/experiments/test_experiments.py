@@ -19,6 +19,7 @@ from leakcore.experiments._result import ExperimentResult, Panel, Series
 from leakcore.experiments.reconstruction import _data, _games, _report
 
 BOUNDS_ONLY = ("reconstruction-table2", "reconstruction-fig11", "reconstruction-fig15", "reconstruction-spread")
+WITHOUT_DATA = (*BOUNDS_ONLY, "lecture-laplace", "lecture-table1")
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="no MNIST folder in LEAKCORE_DATA")
 
@@ -26,13 +27,16 @@ needs_data = pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="no MNIST 
 def test_the_registry_names_every_figure_and_each_can_be_loaded() -> None:
     short = [*(f"fig{i}" for i in range(1, 7)), "table2", *(f"fig{i}" for i in range(7, 16)), "gap", "sweep", "spread"]
     labels = [f"labels-fig{i}" for i in range(1, 6)]
-    assert experiments.names() == [*(f"reconstruction-{s}" for s in short), *labels]
+    lecture = ["lecture-laplace", "lecture-table1"]
+    leakage = [f"leakage-fig{i}" for i in range(3, 12)]
+    auditing = ["auditing-fig2", "auditing-table2"]
+    assert experiments.names() == [*(f"reconstruction-{s}" for s in short), *labels, *leakage, *auditing, *lecture]
     for name in experiments.names():
         found = experiments.find(name)
         assert found.title
         assert found.statement
         assert callable(found.load())
-        assert bool(found.needs) == (name not in BOUNDS_ONLY)
+        assert bool(found.needs) == (name not in WITHOUT_DATA)
 
 
 @pytest.mark.parametrize(

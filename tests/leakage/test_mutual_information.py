@@ -14,7 +14,7 @@ def _pair(rho, d=1, n=1500, seed=0):
     return a, rho * a + math.sqrt(1 - rho**2) * rng.normal(size=(n, d))
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("rho", [0.0, pytest.param(0.5, marks=pytest.mark.slow), 0.9])
 def test_bias_on_one_dimensional_gaussians(rho):
     truth = -0.5 * math.log(1 - rho**2)
     found = leakage.mutual_information(*_pair(rho), permutations=1 if rho == 0.9 else 0)

@@ -157,7 +157,7 @@ def test_bad_input_is_named():
         leakage.sensitivity(model, None, x, y[:1])
     with pytest.raises(ValueError, match=r"inputs.shape=\(0, 2, 6, 6\)"):
         leakage.sensitivity(model, None, x[:0], y[:0])
-    with pytest.raises(ValueError, match="has no parameters"):
+    with pytest.raises(ValueError, match="has no parameters that require grad"):
         leakage.sensitivity(nn.ReLU(), None, x, y)
     with pytest.raises(TypeError, match="model=int"):
         leakage.sensitivity(3, None, x, y)

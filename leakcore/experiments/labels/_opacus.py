@@ -65,7 +65,8 @@ def train(
                 rows = torch.as_tensor(_batch(len(x), sample_rate, seed=seed, run=run, step=step))
                 optimizer.zero_grad()
                 logits = module(x[rows])[:, 0]
-                torch.nn.functional.binary_cross_entropy_with_logits(logits, y[rows], reduction="sum").backward()
+                loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, y[rows], reduction="sum")
+                torch.autograd.backward(loss)
                 optimizer.step()
             out[run] = torch.cat([p.detach().flatten() for p in plain.parameters()]).numpy()
             progress(run + 1, len(initial))

@@ -1,0 +1,198 @@
+"""The searches of gradient inversion: LBFGS, one restart at a time, and Adam, plain or on signs, all at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from leakcore import kernels
+from leakcore.attacks._inversion_problem import Problem
+from leakcore.dpsgd._flat_module import quiet_batching
+
+OPTIMIZERS = ("lbfgs", "adam", "signed-adam")
+_ROUND = 20
+"""Iterations between two looks at the loss."""
+_STALLED = 1e-4
+"""Relative gain over `patience` iterations below which a search has stalled."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Search:
+    """Checked settings. low, high: the box, ±∞ for none."""
+
+    optimizer: str
+    iterations: int
+    learning_rate: float
+    restarts: int
+    low: float
+    high: float
+    start: str
+    tolerance: float
+    patience: int
+    seed: int
+    together: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Found:
+    """Of all restarts R: points (R, B, *shape), free labels (R, B, K), distances (R,) without the prior, ends and
+    numbers of iterations."""
+
+    points: torch.Tensor
+    free: torch.Tensor
+    distances: np.ndarray
+    ends: tuple[str, ...]
+    iterations: np.ndarray
+
+
+def starts(problem: Problem, search: Search) -> tuple[torch.Tensor, torch.Tensor]:
+    """Points and free labels of every restart, each a pure function of (seed, restart)."""
+    size = problem.batch * int(np.prod(problem.shape))
+    how: dict[str, Any] = {"seed": search.seed, "purpose": kernels.Purpose.ORDER, "step": 3}
+    if search.start == "normal":
+        draws = kernels.standard_normal(search.restarts, size, **how)
+    else:
+        low, high = (search.low, search.high) if np.isfinite(search.high - search.low) else (0.0, 1.0)
+        draws = low + (high - low) * kernels.uniform(search.restarts, size, **how)
+    free = kernels.standard_normal(
+        search.restarts, max(1, problem.batch * int(np.prod(problem.targets))), **{**how, "step": 4}
+    )
+    like = problem.flat.theta
+    x = torch.from_numpy(draws).to(like).reshape(search.restarts, problem.batch, *problem.shape)
+    y = torch.from_numpy(free).to(like).reshape(search.restarts, problem.batch, *problem.targets)
+    return x.clamp(search.low, search.high), y
+
+
+def find(problem: Problem, search: Search, progress: Callable[[int, int], object] | None) -> Found:
+    """Every restart's search."""
+    x, y = starts(problem, search)
+    with quiet_batching():
+        if search.optimizer != "lbfgs" and search.together:
+            return _adam(problem, search, x, y, progress)
+        parts = []
+        for i in range(len(x)):
+            run = _lbfgs if search.optimizer == "lbfgs" else _adam
+            parts.append(run(problem, search, x[i : i + 1], y[i : i + 1], None))
+            if progress is not None:
+                progress(i + 1, len(x))
+    return Found(
+        points=torch.cat([p.points for p in parts]),
+        free=torch.cat([p.free for p in parts]),
+        distances=np.concatenate([p.distances for p in parts]),
+        ends=tuple(end for p in parts for end in p.ends),
+        iterations=np.concatenate([p.iterations for p in parts]),
+    )
+
+
+def _lbfgs(problem: Problem, search: Search, x: torch.Tensor, y: torch.Tensor, _: Any) -> Found:
+    point = x[0].clone().requires_grad_()
+    free = y[0].clone().requires_grad_()
+    moved = [point, free] if problem.free_labels else [point]
+
+    def fresh() -> torch.optim.LBFGS:
+        # Tolerances of its own are off: `tolerance` and `patience` decide here.
+        return torch.optim.LBFGS(
+            moved, lr=search.learning_rate, max_iter=_ROUND, history_size=100, line_search_fn="strong_wolfe",
+            tolerance_grad=0.0, tolerance_change=0.0,
+        )  # fmt: skip
+
+    def closure() -> torch.Tensor:
+        with torch.enable_grad():
+            value = problem.objective(point, free)
+        for leaf, slope in zip(moved, torch.autograd.grad(value, moved), strict=True):
+            leaf.grad = slope
+        return value.detach()
+
+    optimiser = fresh()
+    history: list[float] = []
+    end, done = "iterations", 0
+    while done < search.iterations:
+        before = [leaf.detach().clone() for leaf in moved]
+        value = float(optimiser.step(closure))  # type: ignore[no-untyped-call]
+        done += _ROUND
+        if not np.isfinite(value) or not all(bool(leaf.isfinite().all()) for leaf in moved):
+            end = "diverged"
+            break
+        history.append(value)
+        with torch.no_grad():
+            outside = point.clamp(search.low, search.high)
+            if not torch.equal(outside, point):
+                # The curvature it remembers belongs to another path.
+                point.copy_(outside)
+                optimiser = fresh()
+        if value <= search.tolerance:
+            end = "converged"
+            break
+        if all(torch.equal(a, b) for a, b in zip(before, moved, strict=True)) or _stalled(history, search.patience):
+            end = "stalled"
+            break
+    distance = float(problem.distance(point.detach(), free.detach()).detach())
+    ended = end if np.isfinite(distance) else "diverged"
+    return Found(
+        point.detach()[None], free.detach()[None], np.array([distance]), (ended,), np.array([done], np.int64)
+    )  # fmt: skip
+
+
+def _adam(
+    problem: Problem, search: Search, x: torch.Tensor, y: torch.Tensor, progress: Callable[[int, int], object] | None
+) -> Found:
+    point, free = x.clone().requires_grad_(), y.clone().requires_grad_()
+    moved = [point, free] if problem.free_labels else [point]
+    # The learning rate is in units of the box, so that images in [0, 1] and [0, 255] are searched alike.
+    span = search.high - search.low if np.isfinite(search.high - search.low) else 1.0
+    groups = [{"params": [point], "lr": search.learning_rate * span}]
+    if problem.free_labels:
+        groups.append({"params": [free], "lr": search.learning_rate})
+    optimiser = torch.optim.Adam(groups)
+    fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, search.iterations)
+    derivative = torch.func.vmap(torch.func.grad_and_value(problem.objective, argnums=(0, 1)))
+    measure = torch.func.vmap(problem.distance)
+    count = len(x)
+    history: list[np.ndarray] = []
+    ends = ["iterations"] * count
+    done = 0
+    for done in range(1, search.iterations + 1):
+        slopes, values = derivative(point.detach(), free.detach())
+        for leaf, slope in zip(moved, slopes, strict=False):
+            leaf.grad = slope.sign() if search.optimizer == "signed-adam" else slope
+        optimiser.step()
+        fall.step()
+        with torch.no_grad():
+            point.clamp_(search.low, search.high)
+        if done % _ROUND == 0:
+            history.append(values.detach().cpu().double().numpy())
+            if progress is not None:
+                progress(done, search.iterations)
+            states = [_state([h[i] for h in history], search) for i in range(count)]
+            if all(state != "iterations" for state in states):
+                ends = states
+                break
+    with torch.no_grad():
+        distances = measure(point.detach(), free.detach()).cpu().double().numpy()
+    final = [_state([*(h[i] for h in history), float(d)], search) if e == "iterations" else e
+             for i, (e, d) in enumerate(zip(ends, distances, strict=True))]  # fmt: skip
+    # Its last steps are tiny by design: that is no stall.
+    final = ["iterations" if f == "stalled" and e == "iterations" else f for f, e in zip(final, ends, strict=True)]
+    if progress is not None and done < search.iterations:
+        progress(search.iterations, search.iterations)
+    return Found(point.detach(), free.detach(), distances, tuple(final), np.full(count, done, np.int64))
+
+
+def _state(history: list[float], search: Search) -> str:
+    if not np.isfinite(history[-1]):
+        return "diverged"
+    if history[-1] <= search.tolerance:
+        return "converged"
+    return "stalled" if _stalled(history, search.patience) else "iterations"
+
+
+def _stalled(history: list[float], patience: int) -> bool:
+    back = -(-patience // _ROUND)
+    if len(history) <= back:
+        return False
+    then, now = history[-1 - back], min(history[-back:])
+    return then - now <= _STALLED * abs(then)

@@ -1,0 +1,226 @@
+"""What an audit of a claimed ε is asked to do, as sections of a TOML file: data, model, mechanism, claim, audit."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leakcore import _validate as check
+from leakcore._results import jsonable, parse_adjacency
+
+if TYPE_CHECKING:
+    from leakcore import dpsgd
+
+DATA = ("digits", "breast-cancer", "fashion-mnist", "cifar10", "location30", "purchase100")
+ATTACKS = ("clipbkd", "backdoor", "membership", "zero-input")
+INITIALISATIONS = ("per-run", "fixed", "glorot", "fixed-glorot")
+
+
+def _optional(read: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda **given: None if next(iter(given.values())) is None else read(**given)
+
+
+def _whole(low: int, high: int | None = None) -> Callable[..., int]:
+    return lambda **given: check.integer(low, high, **given)
+
+
+def _words(*allowed: str) -> Callable[..., str]:
+    return lambda **given: check.one_of(*allowed, **given)
+
+
+def _wholes(low: int) -> Callable[..., tuple[int, ...]]:
+    def read(**given: Any) -> tuple[int, ...]:
+        ((name, value),) = given.items()
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"{name}={value!r}: must be a list of integers")
+        return tuple(check.integer(low, None, **{f"{name}[{i}]": v}) for i, v in enumerate(value))
+
+    return read
+
+
+def _flag(**given: Any) -> bool:
+    ((name, value),) = given.items()
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r}: must be true or false")
+    return value
+
+
+def _text(**given: Any) -> str:
+    ((name, value),) = given.items()
+    if not isinstance(value, str | Path):
+        raise TypeError(f"{name}={value!r}: must be a path")
+    return str(value)
+
+
+def _adjacency(**given: Any) -> str:
+    ((name, value),) = given.items()
+    try:
+        return parse_adjacency(value)
+    except ValueError:
+        raise ValueError(f"{name}={value!r}: must be 'add-remove' or 'replace'") from None
+
+
+_KEYS: dict[str, dict[str, tuple[Any, Callable[..., Any]]]] = {
+    "data": {
+        "name": ("digits", _words(*DATA)),
+        "rows": (None, _optional(_whole(10))),
+        "path": (None, _optional(_text)),
+    },
+    "model": {
+        "hidden": ((), _wholes(1)),
+        "activation": ("relu", _words("elu", "relu", "tanh", "gelu", "silu", "sigmoid", "softplus", "leaky_relu")),
+        "initialisation": ("fixed-glorot", _words(*INITIALISATIONS)),
+        "initialisation_scale": (1.0, check.non_negative),
+    },
+    "mechanism": {
+        "noise_multiplier": (None, _optional(check.non_negative)),
+        "max_grad_norm": (1.0, check.positive),
+        "learning_rate": (0.15, check.positive),
+        "steps": (24, _whole(1, 2**24 - 1)),
+        "sample_rate": (1.0, check.probability),
+        "batch_size": (None, _optional(_whole(1))),
+    },
+    "fault": {
+        "noise": (1.0, check.non_negative),
+        "bias_noise": (1.0, check.non_negative),
+        "clip": ("sample", _words("sample", "batch")),
+    },
+    "claim": {
+        "epsilon": (None, _optional(check.positive)),
+        "delta": (1e-5, check.open_probability),
+        "adjacency": ("add-remove", _adjacency),
+    },
+    "audit": {
+        "attack": ("clipbkd", _words(*ATTACKS)),
+        "trials": (500, _whole(2)),
+        "k": ((1, 2, 4, 8), _wholes(1)),
+        "adjacency": (None, _optional(_adjacency)),
+        "contrast": (False, _flag),
+        "confidence": (0.99, check.open_probability),
+        "seed": (0, check.seed),
+    },
+}
+"""Section, key: default and how it is read. Errors name section.key."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClaimConfig:
+    """One audit of one claim; every key with its default filled in, by section.
+
+    data: name, rows (None: all), path of a folder of data sets. model: hidden sizes ([] for logistic regression),
+    activation, initialisation, initialisation_scale. mechanism: noise_multiplier σ (None: computed from the claim),
+    max_grad_norm C, learning_rate, steps, and sample_rate (Poisson; 1 for full batches) or batch_size (shuffled).
+    fault: a mis-implementation on purpose, `dpsgd.Fault`. claim: epsilon (None: what the accountant says of σ), delta,
+    adjacency. audit: attack, trials (to choose threshold and k, and as many to count, per data set), k, adjacency of
+    the audit (None: replace for poisoning, add-remove for membership), contrast (as in `attacks.poisoning.ClipBKD`),
+    confidence, seed.
+
+    Raises ValueError or TypeError that names section.key, its value and what is allowed.
+    """
+
+    data: Mapping[str, Any]
+    model: Mapping[str, Any]
+    mechanism: Mapping[str, Any]
+    fault: Mapping[str, Any]
+    claim: Mapping[str, Any]
+    audit: Mapping[str, Any]
+
+    @classmethod
+    def from_dict(cls, sections: Mapping[str, Any]) -> ClaimConfig:
+        """Checked, with defaults for what is not given."""
+        for name, section in sections.items():
+            if name not in _KEYS:
+                raise ValueError(f"[{name}]: no such section; there are {', '.join(_KEYS)}")
+            if not isinstance(section, Mapping):
+                raise TypeError(f"{name}={section!r}: must be a section, [{name}]")
+            for key in section:
+                if key not in _KEYS[name]:
+                    raise ValueError(f"{name}.{key}: no such key; there are {', '.join(_KEYS[name])}")
+        read = {
+            name: {
+                key: how(**{f"{name}.{key}": sections.get(name, {}).get(key, default)})
+                for key, (default, how) in keys.items()
+            }
+            for name, keys in _KEYS.items()
+        }
+        config = cls(**read)
+        config._check_together()
+        return config
+
+    @classmethod
+    def from_toml(cls, path: str | Path, *, override: Mapping[str, Mapping[str, Any]] | None = None) -> ClaimConfig:
+        """Read a TOML file; keys of `override`, by section, go before the file's."""
+        where = Path(path)
+        try:
+            text = where.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as why:
+            raise ValueError(f"config={str(where)!r}: cannot be read ({why})") from None
+        # Python 3.10 has no tomllib; tomli is the same module under its first name.
+        tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+        try:
+            sections = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as why:
+            raise ValueError(f"config={str(where)!r}: is no TOML ({why})") from None
+        for name, keys in (override or {}).items():
+            section = sections.get(name, {})
+            sections[name] = {**section, **keys} if isinstance(section, dict) else section
+        return cls.from_dict(sections)
+
+    def _check_together(self) -> None:
+        m, c, a = self.mechanism, self.claim, self.audit
+        if m["noise_multiplier"] is None and c["epsilon"] is None:
+            raise ValueError("mechanism.noise_multiplier, claim.epsilon: give one of the two, or both")
+        if m["sample_rate"] == 0:
+            raise ValueError("mechanism.sample_rate=0: must be in (0, 1]")
+        if m["batch_size"] is not None and m["sample_rate"] != 1:
+            raise ValueError("mechanism.batch_size, mechanism.sample_rate: shuffled or Poisson batches, not both")
+        if not a["k"] or len(set(a["k"])) != len(a["k"]):
+            raise ValueError(f"audit.k={list(a['k'])}: must be distinct, at least one")
+        if a["attack"] == "membership" and self.adjacency == "replace":
+            raise ValueError("audit.adjacency='replace': coins decide whether a row is there, membership is add-remove")
+        if c["adjacency"] == "replace" and self.adjacency == "add-remove":
+            raise ValueError(
+                "claim.adjacency='replace', audit.adjacency='add-remove': an ε against replacing a row says nothing of "
+                "adding one; audit by replacement, or state the claim under add-remove"
+            )
+        if self.adjacency == "add-remove" and m["batch_size"] is not None:
+            raise ValueError("mechanism.batch_size: shuffled batches go with audit.adjacency='replace' only")
+        if m["noise_multiplier"] == 0 and c["epsilon"] is None:
+            raise ValueError("mechanism.noise_multiplier=0: claims nothing; give claim.epsilon")
+
+    @property
+    def adjacency(self) -> str:
+        """Of the audit."""
+        return str(
+            self.audit["adjacency"] or ("add-remove" if self.audit["attack"] == "membership" else "replace")
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sections, JSON-ready."""
+        return dict(jsonable({f.name: dict(getattr(self, f.name)) for f in dataclasses.fields(self)}))
+
+    def ensemble(self, inputs: int, outputs: int, noise_multiplier: float, rows: int) -> dpsgd.Ensemble:
+        """The mechanism under audit, for `rows` training rows."""
+        from leakcore import dpsgd
+
+        m, model = self.mechanism, self.model
+        poisson = m["batch_size"] is None
+        return dpsgd.Ensemble(
+            (inputs, *model["hidden"], outputs),
+            model["activation"],
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=m["max_grad_norm"],
+            learning_rate=m["learning_rate"],
+            steps=m["steps"],
+            sample_rate=m["sample_rate"],
+            batch_size=m["batch_size"],
+            expected_batch_size=m["sample_rate"] * rows if poisson else None,
+            initialisation=model["initialisation"],
+            initialisation_scale=model["initialisation_scale"],
+            fault=dpsgd.Fault(**self.fault),
+            seed=self.audit["seed"],
+        )

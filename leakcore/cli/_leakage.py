@@ -1,0 +1,174 @@
+"""`leakcore leakage`: where the leak sits in a model of the user's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leakcore.cli._attack_labels import _built, _read
+from leakcore.cli._checked import checked
+
+_BUNDLED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar100", "bank")
+
+
+@click.command()
+@click.argument("model", metavar="MODULE:FACTORY")
+@click.option(
+    "--data", required=True, metavar="FILE|NAME",
+    help="npz or safetensors with `inputs` and `targets` (or `labels`), and attributes as arrays of 0 and 1; or one of "
+    + ", ".join(_BUNDLED) + ".",
+)  # fmt: skip
+@click.option("--weights", type=click.Path(dir_okay=False, path_type=Path), help="The model's weights, safetensors.")
+@click.option(
+    "--attribute", "attributes", multiple=True, metavar="NAME",
+    help="Array of the file that holds a latent attribute (repeatable).  [default: plain features of the inputs]",
+)  # fmt: skip
+@click.option(
+    "--loss", type=click.Choice(["cross-entropy", "mse", "logistic"]), default="cross-entropy", show_default=True
+)
+@click.option(
+    "--family",
+    type=click.Choice(["logistic", "magnitudes", "random-forest", "mlp"]),
+    default="magnitudes",
+    show_default=True,
+)
+@click.option("--samples", type=int, default=4, show_default=True, help="Inputs for sensitivity and inversion.")
+@click.option("--rows", type=int, default=400, show_default=True, help="Gradients behind the latent measures, at most.")
+@click.option("--permutations", type=int, default=9, show_default=True, help="Of every null.")
+@click.option("--no-inversion", is_flag=True, help="Leave out original information: inverting takes longest.")
+@click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Write the heat map: png, svg or pdf.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress bars.")
+def leakage(model: str, figure: Path | None, as_json: bool, quiet: bool, **given: Any) -> None:
+    """Say how much original and latent information each layer's gradient carries.
+
+    MODULE:FACTORY is what returns the torch module when called; the current folder is searched as well.
+
+    \b
+    leakcore leakage leakcore.models:digits_mlp --data digits
+    leakcore leakage mine.nets:build --weights net.safetensors --data rows.npz --attribute smoker --figure leak.png
+    """
+    if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
+        raise click.UsageError(f"--figure {figure}: must end in .png, .svg or .pdf")
+    report = checked(lambda: _measured(model, quiet=quiet, **given))
+    if figure is not None:
+        checked(lambda: _drawn(report, figure))
+    if as_json:
+        click.echo(json.dumps(report.to_dict(), indent=2, allow_nan=False, ensure_ascii=False))
+        return
+    click.echo(report.to_text())
+    if figure is not None:
+        click.echo(f"\n{figure}")
+
+
+def _drawn(report: Any, figure: Path) -> None:
+    import io
+
+    from leakcore._store import write_atomically
+
+    held = io.BytesIO()
+    report.figure().savefig(held, format=figure.suffix[1:], dpi=130)
+    try:
+        write_atomically(figure, held.getvalue())
+    except OSError as error:
+        raise ValueError(f"figure={str(figure)!r}: cannot be written ({error.strerror})") from error
+
+
+def _measured(
+    model: str, *, data: str, weights: Path | None, attributes: tuple[str, ...], loss: str, family: str, samples: int,
+    rows: int, permutations: int, no_inversion: bool, seed: int, quiet: bool,
+) -> Any:  # fmt: skip
+    import numpy as np
+    import torch
+
+    from leakcore import leakage as measures
+    from leakcore._progress import progress_bars
+    from leakcore.models import load_safetensors
+
+    inputs, targets, chosen = _data(data, attributes)
+    torch.manual_seed(seed)  # a factory's initial weights
+    module = _built(model)
+    if weights is not None:
+        load_safetensors(module, weights)
+    module.eval()
+    anchor = next(module.parameters(), None)
+    x = torch.from_numpy(np.array(inputs))
+    if anchor is not None:
+        x = x.to(anchor)
+    y = torch.from_numpy(np.array(targets))
+    losses = {
+        "cross-entropy": None,
+        "mse": lambda out, t: (out - t.reshape(out.shape).to(out)).square().mean(),
+        "logistic": lambda out, t: torch.nn.functional.binary_cross_entropy_with_logits(
+            out, t.reshape(out.shape).to(out)
+        ),
+    }
+    if loss == "cross-entropy":
+        y = y.long()
+        _fits(module, x, y)
+    return measures.by_layer(
+        module,
+        losses[loss],
+        x,
+        y,
+        attributes=chosen,
+        family=family,
+        original=not no_inversion,
+        samples=samples,
+        rows=rows,
+        permutations=permutations,
+        seed=seed,
+        progress=None if quiet else progress_bars(),
+    )
+
+
+def _fits(module: Any, x: Any, y: Any) -> None:
+    """ValueError where inputs do not fit the model, or targets its outputs."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            out = module(x[:1])
+    except RuntimeError as error:
+        raise ValueError(f"data: inputs of shape {tuple(x.shape[1:])} do not fit the model: {error}") from error
+    if out.ndim != 2 or int(y.max()) >= out.shape[1] or int(y.min()) < 0:
+        raise ValueError(
+            f"data: targets span [{int(y.min())}, {int(y.max())}], the model returns {tuple(out.shape)} for one input; "
+            "cross-entropy needs (1, classes)"
+        )
+
+
+def _data(data: str, attributes: tuple[str, ...]) -> tuple[Any, Any, dict[str, Any] | None]:
+    """(inputs, targets, attributes or None for plain features of the inputs)."""
+    if data in _BUNDLED:
+        if attributes:
+            raise ValueError(f"attribute={attributes[0]!r}: {data} has none; give a file of your own")
+        found = _bundled(data)
+        return (found.images() if found.shape is not None else found.features), found.labels, None
+    arrays = _read(Path(data))
+    names = ", ".join(sorted(arrays)) or "none"
+    kind = "targets" if "targets" in arrays else "labels"
+    for name in ("inputs", kind, *attributes):
+        if name not in arrays:
+            raise ValueError(f"{data}: holds no array named {name}; there are {names}")
+    return arrays["inputs"], arrays[kind], {a: arrays[a] for a in attributes} or None
+
+
+def _bundled(name: str) -> Any:
+    from leakcore import datasets
+
+    if name == "digits":
+        return datasets.digits()
+    if name == "breast-cancer":
+        return datasets.breast_cancer()
+    if name == "bank":
+        return datasets.bank_marketing(download=False)
+    if name == "cifar10":
+        return datasets.cifar10("train", part="airplane-automobile", download=False)
+    if name == "cifar100":
+        return datasets.cifar100("train", part="subset", labels="coarse", download=False)
+    return (datasets.mnist if name == "mnist" else datasets.fashion_mnist)("test", download=False)

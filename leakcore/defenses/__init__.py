@@ -1,0 +1,71 @@
+"""What one may do about it: transforms of what is released, which compose, for every attack, audit and training loop.
+
+    defense = Compose(LocalSteps(4, learning_rate=0.1), Prune(keep_fraction=0.1), GaussianNoise(1e-3))
+    released = defenses.release(model, x, y, defense=defense, seed=1)     # .gradient (D,), .parts by parameter's name
+    attacks.inversion.invert(model, released, (3, 32, 32), labels=y)
+
+| defence | acts on | error bound of the tensor method (Lecture 13, Table 1) |
+|---|---|---|
+| none | | B√(d/m) |
+| `LocalSteps(k, learning_rate)` | training | kB√(d/m) |
+| `Dropout(keep_probability)` | training | B√(d/(mp)), p the probability to *keep* (`nn.Dropout` takes the opposite) |
+| `ClipSamples(max_grad_norm)` | every sample's gradient | none given |
+| `DPSGD(max_grad_norm, noise_multiplier)` | the sum | none given: the text's DP-SGD is `Compose(Clip, GaussianNoise)` |
+| `Clip(max_norm)` | the release | B√(d/m) |
+| `GaussianNoise(scale)` | the release | (B + σ)√(d/m); after `Clip(s)`: (B + σ·max{1, ‖g‖/s})√(d/m) |
+| `Laplace(scale)` | the release | none given |
+| `Prune(keep_fraction)` | the release | none given |
+
+A release passes four stages in this order: training (the model, or several steps of it), samples (B, D) → (B, D), sum
+(B, D) → (D,), a mean where no defence says otherwise, release (..., D) → (..., D). Only `DPSGD`, and noise on what
+has a proven sensitivity, are private; the rest makes one attack harder.
+
+Where each is used:
+- an attack: `release(model, x, y, defense=..., seed=...)`, or `defense.apply(gradient, seed=...)` on one at hand;
+- audits and games on recorded runs: `defended(run, defense, seed=...)`, what the attacker saw replaced;
+- a training loop, also Opacus's: `attach(optimizer, defense, seed=...)`.
+Noise here is statistical, for measurement: to release a model take `leakcore.dpsgd.FusedDPOptimizer(secure=True)`, or
+Opacus's secure mode.
+"""
+
+from typing import TYPE_CHECKING
+
+from leakcore._lazy import attach as _attach
+
+if TYPE_CHECKING:
+    from leakcore.defenses._release import Release as Release
+    from leakcore.defenses._release import release as release
+    from leakcore.defenses._training import Attached as Attached
+    from leakcore.defenses._training import attach as attach
+    from leakcore.defenses._training import defended as defended
+    from leakcore.defenses._transforms import DPSGD as DPSGD
+    from leakcore.defenses._transforms import STAGES as STAGES
+    from leakcore.defenses._transforms import Clip as Clip
+    from leakcore.defenses._transforms import ClipSamples as ClipSamples
+    from leakcore.defenses._transforms import Compose as Compose
+    from leakcore.defenses._transforms import Defense as Defense
+    from leakcore.defenses._transforms import Dropout as Dropout
+    from leakcore.defenses._transforms import GaussianNoise as GaussianNoise
+    from leakcore.defenses._transforms import Laplace as Laplace
+    from leakcore.defenses._transforms import LocalSteps as LocalSteps
+    from leakcore.defenses._transforms import Prune as Prune
+
+_NAMES = {
+    "Release": "._release",
+    "release": "._release",
+    "Attached": "._training",
+    "attach": "._training",
+    "defended": "._training",
+    "DPSGD": "._transforms",
+    "STAGES": "._transforms",
+    "Clip": "._transforms",
+    "ClipSamples": "._transforms",
+    "Compose": "._transforms",
+    "Defense": "._transforms",
+    "Dropout": "._transforms",
+    "GaussianNoise": "._transforms",
+    "Laplace": "._transforms",
+    "LocalSteps": "._transforms",
+    "Prune": "._transforms",
+}
+__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

@@ -1,0 +1,117 @@
+"""Defences where gradients are not at hand but pass by: in a training loop, and in recorded runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from leakcore.defenses._transforms import Defense, GaussianNoise, Laplace, through
+
+if TYPE_CHECKING:
+    from leakcore.dpsgd import EnsembleRun
+
+
+class Attached:
+    """The handle of `attach`. step: how many optimizer steps were defended; remove(): take the defence off."""
+
+    def __init__(self, optimizer: Any, defense: Defense, seed: int | None) -> None:
+        self.step = 0
+        self._defense, self._seed = defense, seed
+        self._reduces = any(part.stage in ("samples", "sum") for part in defense.parts)
+        self._optimizer = optimizer
+        self._opacus = hasattr(optimizer, "attach_step_hook")
+        self._handle: Any = None
+        self._before: Any = None
+        if self._opacus:
+            # Before whoever watches the release (leakcore.record): what is watched must be what is released.
+            self._before = optimizer.step_hook
+            optimizer.attach_step_hook(self._in_opacus)
+        else:
+            self._handle = optimizer.register_step_pre_hook(lambda optimizer, args, kwargs: self._defend())
+
+    def remove(self) -> None:
+        """Take the defence off; what Opacus's optimizer had before comes back."""
+        if self._opacus:
+            self._optimizer.attach_step_hook(self._before)
+        else:
+            self._handle.remove()
+
+    def _in_opacus(self, optimizer: Any) -> None:
+        self._defend()
+        if self._before is not None:
+            self._before(optimizer)
+
+    def _defend(self) -> None:
+        trained = [p for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if not trained:
+            raise ValueError("attach: optimizer.step() without gradients: call backward() first")
+        with torch.no_grad():
+            if self._reduces:
+                lacking = [p for p in trained if not isinstance(getattr(p, "grad_sample", None), torch.Tensor)]
+                if lacking:
+                    raise ValueError(
+                        "attach: this defence acts on every sample's gradient, and parameters have no grad_sample: "
+                        "wrap the model in opacus.GradSampleModule"
+                    )
+                seen = torch.cat([p.grad_sample.flatten(1) for p in trained], 1)
+            else:
+                seen = torch.cat([p.grad.flatten() for p in trained])
+            out = through(self._defense.parts, seen, self._seed, self.step, self._reduces)
+            for p, part in zip(trained, out.split([p.numel() for p in trained]), strict=True):
+                p.grad = part.reshape(p.shape).clone()
+        self.step += 1
+
+
+def attach(optimizer: Any, defense: Defense, *, seed: int | None = None) -> Attached:
+    """From now on every `optimizer.step()` moves the parameters by the defended gradient.
+
+    optimizer: any torch.optim.Optimizer, or Opacus's (then the defence comes after Opacus has clipped, summed and
+        noised, and before `leakcore.record` looks, which must be entered later).
+    defense: on the release; on samples or the sum where the model is an `opacus.GradSampleModule` with a plain
+        optimizer (all gradients are joined, and the mean is what steps). What acts on training (`LocalSteps`,
+        `Dropout`) is the loop's own affair: several steps, nn.Dropout.
+    seed: required where anything is drawn; the step number makes each step's draws its own.
+
+    A defence after Opacus's is post-processing: ε stays what Opacus says, also where it adds noise of its own.
+    Raises ValueError or TypeError that names the argument.
+    """
+    if not isinstance(defense, Defense):
+        raise TypeError(f"defense={type(defense).__name__}: must be a leakcore.defenses.Defense")
+    if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "step"):
+        raise TypeError(f"optimizer={type(optimizer).__name__}: must be a torch.optim.Optimizer, or Opacus's")
+    for part in defense.parts:
+        if part.stage == "training":
+            raise ValueError(f"defense: {type(part).__name__} acts on training, which is the loop's own affair")
+        if part.stage != "release" and hasattr(optimizer, "attach_step_hook"):
+            raise ValueError(
+                f"defense: {type(part).__name__} acts on {part.stage}, which Opacus's optimizer does itself; only what "
+                "acts on the release may follow it"
+            )
+    # What would fail in the first step fails here: a missing seed.
+    trial = torch.zeros((2, 1)) if any(p.stage in ("samples", "sum") for p in defense.parts) else torch.zeros(1)
+    through(defense.parts, trial, seed, 0, trial.ndim == 2)
+    return Attached(optimizer, defense, seed)
+
+
+def defended(run: EnsembleRun, defense: Defense, *, seed: int) -> EnsembleRun:
+    """A recorded run of `dpsgd.Ensemble` whose observed gradients have noise on top, for the attacks that take a run.
+
+    run: with thetas and observed (record=True). defense: `GaussianNoise`, `Laplace` or a composition of them, drawn
+    anew for every run and step, in units of the *sum*. The training itself is as it was. What is not linear in the
+    release (clipping, pruning) is refused, since the record holds the sum with the known rows taken off: use `attach`
+    in the loop. Scores computed before (dots, scores) are dropped. Raises ValueError or TypeError.
+    """
+    if run.observed is None:
+        raise ValueError("run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., record=True)")
+    for part in defense.parts:
+        if not isinstance(part, (GaussianNoise, Laplace)):
+            raise ValueError(
+                f"defense: {type(part).__name__} is not additive: the run's record holds what is left of the release "
+                "without the known rows; use defenses.attach in the training loop"
+            )
+    return dataclasses.replace(
+        run, observed=through(defense.parts, run.observed, seed, 0, False), dots=None, norms=None, clipped=None,
+        cosine=None, scores={},
+    )  # fmt: skip

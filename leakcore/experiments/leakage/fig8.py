@@ -1,0 +1,63 @@
+"""Figure 8: sensitivity in the 1-norm and in the ∞-norm."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from leakcore import leakage
+from leakcore.experiments._context import Context
+from leakcore.experiments._registry import Experiment
+from leakcore.experiments._result import ExperimentResult, Panel, Stated
+from leakcore.experiments.leakage import _report, _study
+
+
+def run(experiment: Experiment, context: Context) -> ExperimentResult:
+    """Exact norms: LeNet and AlexNet, at the paper's scale VGG9 as well."""
+    study = _study.images(context)
+    counts = context.pick(
+        tiny={"lenet": 1}, quick={"lenet": 4, "alexnet": 1}, paper={"lenet": 40, "alexnet": 20, "vgg9": 20}
+    )
+    epochs = context.pick(tiny=0, quick=1, paper=10)
+    roles = {"lenet": "attack", "alexnet": "attack-2", "vgg9": "attack-3"}
+    shown: dict[str, list[object]] = {"1": [], "inf": []}
+    stated, firsts = [], []
+    for number, (kind, count) in enumerate(counts.items()):
+        x, y = _study.shown(study, count, context.seed)
+        (model,) = _study.trained(study, kind, [epochs], context.seed)
+        if context.scale == "tiny":
+            x, y = x[:1], y[:1]
+        found = leakage.sensitivity(model, None, x, y, norms=("1", "inf"))
+        for norm, name in (("1", "1-norm"), ("inf", "∞-norm")):
+            values = found.means[norm]
+            error = 1.96 * np.nan_to_num(found.standard_errors[norm])
+            shown[norm].append(_report.curve(kind, roles[kind], values, values - error, values + error))
+            best = int(np.argmax(values)) + 1
+            firsts.append(best == 1)
+            stated.append(
+                Stated(what=f"{kind}, {name}: largest at layer", paper="1", ours=float(best), comment=f"{count} images")
+            )
+        context.progress("sensitivity", number + 1, len(counts))
+    told = "; ".join(f"{s.what.replace(': largest at layer', '')} layer {s.ours:.0f}" for s in stated)
+    return _report.report(
+        experiment,
+        context,
+        stated=stated,
+        data=[study.described],
+        panels=[
+            Panel(
+                title=f"‖∂g/∂x‖ in the {name}",
+                x_label="layer",
+                y_label="mean over images",
+                series=tuple(shown[norm]),  # type: ignore[arg-type]
+                log_y=True,
+                y_range=None,
+            )
+            for norm, name in (("1", "1-norm (largest column sum)"), ("inf", "∞-norm (largest row sum)"))
+        ],
+        agreement="yes" if all(firsts) else "partly" if any(firsts) else "no",
+        conclusion=f"Largest layers: {told}. A column sum runs over a layer's parameters, so the 1-norm grows "
+        f"with their "
+        "number; a row sum runs over pixels, and does not.",
+        images=counts,
+        epochs=epochs,
+    )

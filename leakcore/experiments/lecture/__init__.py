@@ -1,0 +1,1 @@
+"""The lecture's curve and table, measured."""

@@ -1,0 +1,26 @@
+"""Attributes that any input has, to measure latent information by where nobody labelled any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def input_attributes(inputs: Any) -> dict[str, np.ndarray]:
+    """{name: (n,) booleans}: whether each input lies above the median of a plain feature of it.
+
+    Images (n, channels, height, width): "brightness", the mean pixel; "texture", the mean absolute difference of
+    neighbouring pixels; with three channels "warmth", the mean of red less that of blue. Other inputs (n, ...): "mean".
+    Sides are equal in number up to ties. ValueError unless there are at least two inputs, of at least one number.
+    """
+    x = np.asarray(inputs.detach().cpu().numpy() if hasattr(inputs, "detach") else inputs, dtype=np.float64)
+    if x.ndim < 2 or len(x) < 2 or 0 in x.shape:
+        raise ValueError(f"inputs.shape={x.shape}: must be (n, ...), at least two of at least one number")
+    features = {"mean": x.reshape(len(x), -1).mean(axis=1)}
+    if x.ndim == 4:
+        rough = np.abs(np.diff(x, axis=2)).mean(axis=(1, 2, 3)) + np.abs(np.diff(x, axis=3)).mean(axis=(1, 2, 3))
+        features = {"brightness": features["mean"], "texture": rough}
+        if x.shape[1] == 3:
+            features["warmth"] = (x[:, 0] - x[:, 2]).mean(axis=(1, 2))
+    return {name: values > np.median(values) for name, values in features.items()}

@@ -1,0 +1,202 @@
+"""Every measure for every layer of a model: where the leak sits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from leakcore import _validate as check
+from leakcore._progress import Progress
+from leakcore._results import jsonable
+from leakcore.attacks import attributes as attack
+from leakcore.attacks._layer_gradients import batch_of, parameters_by_layer
+from leakcore.leakage._attributes import input_attributes
+from leakcore.leakage._original import OriginalInformation, v_information_original
+from leakcore.leakage._sensitivity import Sensitivity, sensitivity
+from leakcore.leakage._subspace import SubspaceDistance, subspace_distance
+from leakcore.leakage._v_information import VInformation, v_information
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_EXACT = 5 * 10**8
+"""Numbers in one sample's Jacobian (parameters × inputs) up to which its norms are computed exactly: seconds."""
+_PROBES = 16
+_MEANS = 16
+"""Means of gradients per side behind a subspace distance, which its null deals anew."""
+_ROWS = 64
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class LeakageByLayer:
+    """What each layer's gradient carries. Every number is an estimate: it describes this model and data, no bound.
+
+    layers, parameters: names and sizes. sensitivity: of each layer. original: of each pair of layers, None where it was
+    not asked for. latent: {attribute: V-information by layer}, subspace: {attribute: {layer: distance}}. samples:
+    inputs behind (sensitivity, inversion). columns: of a larger layer, that many parameters stood for it in `latent`.
+    """
+
+    schema: ClassVar[str] = "leakcore.leakage_by_layer/1"
+
+    layers: tuple[str, ...]
+    parameters: tuple[int, ...]
+    sensitivity: Sensitivity
+    original: OriginalInformation | None
+    latent: Mapping[str, VInformation]
+    subspace: Mapping[str, Mapping[str, SubspaceDistance]]
+    samples: tuple[int, int]
+    columns: int
+    seed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-ready types with the schema's version; reconstructions and single gains are left out."""
+        original = None if self.original is None else dataclasses.replace(self.original, reconstructions=np.empty(0))
+        bare = dataclasses.replace(
+            self,
+            original=original,
+            latent={n: dataclasses.replace(v, gains=np.empty(0)) for n, v in self.latent.items()},
+        )
+        return {"schema": self.schema, **{f.name: jsonable(getattr(bare, f.name)) for f in dataclasses.fields(bare)}}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict per layer: layer, parameters, sensitivity, per_parameter, original (of the pair that it begins, less
+        its null), and latent and subspace by attribute, (value, null's mean, p)."""
+        out = []
+        for i, layer in enumerate(self.layers):
+            begins = self.original is not None and i < len(self.original.pairs)
+            out.append(
+                {
+                    "layer": layer,
+                    "parameters": self.parameters[i],
+                    "sensitivity": float(self.sensitivity.means["F"][i]),
+                    "per_parameter": float(self.sensitivity.per_parameter()[i]),
+                    "original": float(self.original.above_null[i]) if begins and self.original is not None else None,
+                    "latent": {
+                        n: (float(v.value[i]), float(v.null_mean[i]), float(v.p_value[i]))  # type: ignore[index]
+                        for n, v in self.latent.items()
+                    },
+                    "subspace": {
+                        n: (float(v[layer].value), v[layer].null_mean, v[layer].p_value)
+                        for n, v in self.subspace.items()
+                    },
+                }
+            )
+        return out
+
+    def to_text(self) -> str:
+        """A table for a terminal, a line per layer."""
+        from leakcore.leakage._table import render
+
+        return render(self)
+
+    def figure(self) -> Figure:
+        """A heat map, layers by measures, each measure relative to its largest value."""
+        from leakcore.leakage._table import heat_map
+
+        return heat_map(self)
+
+
+def by_layer(
+    model: Any,
+    loss: Callable[[Any, Any], Any] | None,
+    inputs: Any,
+    targets: Any,
+    *,
+    attributes: Mapping[str, Any] | None = None,
+    family: Any = "magnitudes",
+    original: bool = True,
+    samples: int = 4,
+    rows: int = 400,
+    columns: int = 20_000,
+    permutations: int = 9,
+    iterations: int = 100,
+    probes: int | None = None,
+    memory: int = 128 * 2**20,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> LeakageByLayer:
+    """Sensitivity, original and latent V-information and subspace distance of every layer of a torch model.
+
+    model, loss, inputs, targets: as in `sensitivity`.
+    attributes: {name: (n,) 0 and 1}; None: `input_attributes(inputs)`; {}: none. Sets are matched by targets (where
+        they are integers), equal in size, of single samples, `rows` at most. family: as in `v_information`.
+    original: whether to invert gradients pair by pair. samples: inputs for sensitivity and inversion, the first ones.
+    columns: parameters that stand for a larger layer in the latent measure, drawn at random.
+    permutations: of each null. iterations: of the inversion. probes: random directions behind the sensitivity; None:
+        exact, or 16 where one sample's Jacobian holds more than 5·10⁸ numbers. memory: bytes for sensitivity's chunks.
+    progress: called as progress(task, done, total).
+
+    Deterministic by seed, on a machine and torch build. Raises ValueError or TypeError that names the argument.
+    """
+    data = batch_of(model, inputs, targets)
+    layers = parameters_by_layer(model)
+    names = tuple(layers)
+    sizes = tuple(sum(p.numel() for p in group.values()) for group in layers.values())
+    few = min(check.integer(1, None, samples=samples), len(data.inputs))
+    most = check.integer(1, None, columns=columns)
+    start = check.seed(seed=seed)
+    shown: Progress = progress or (lambda task, done, total: None)
+    if probes is None and sum(sizes) * data.inputs[0].numel() > _EXACT:
+        probes = _PROBES
+    x, y = data.inputs[:few], data.targets[:few]
+    moved = sensitivity(
+        model, loss, x, y, probes=probes, seed=start, memory=memory,
+        progress=lambda done, total: shown("sensitivity", done, total),
+    )  # fmt: skip
+    found = None
+    if original:
+        found = v_information_original(
+            model, loss, x, y, iterations=iterations, seed=start,
+            progress=lambda done, total: shown("inversion", done, total),
+        )  # fmt: skip
+    given = input_attributes(data.inputs) if attributes is None else dict(attributes)
+    integer = data.targets.ndim == 1 and not data.targets.is_floating_point()
+    task = data.targets.cpu().numpy() if integer else None
+    latent, apart = {}, {}
+    for number, (name, has) in enumerate(given.items()):
+        batches = attack.matched_batches(
+            has, task, limit=max(1, check.integer(2, None, rows=rows) // 2), seed=start
+        )  # fmt: skip
+        seen = _columns(model, loss, data, batches.rows, sizes, most, start)
+        latent[name] = v_information(
+            seen, batches.attribute, family=family, strata=batches.targets, permutations=permutations, seed=start,
+            progress=lambda done, total, name=name: shown(f"latent: {name}", done, total),  # type: ignore[misc]
+        )  # fmt: skip
+        sides = [batches.rows[batches.attribute == side, 0] for side in (0, 1)]
+        count = min(_MEANS, len(sides[0]))
+        groups = [s[: len(s) // count * count].reshape(count, -1) for s in sides]
+        means = [
+            attack.layer_gradients(model, loss, data.inputs, data.targets, batches=g, weights_only=True) for g in groups
+        ]
+        # A parameter that is a vector is a matrix of one row.
+        flat = [{k: v if v.ndim > 2 else v[:, None] for k, v in side.items()} for side in means]
+        apart[name] = subspace_distance(*flat, permutations=permutations, seed=start)
+        shown("attributes", number + 1, len(given))
+    return LeakageByLayer(
+        layers=names,
+        parameters=sizes,
+        sensitivity=moved,
+        original=found,
+        latent=latent,
+        subspace=apart,
+        samples=(few, few if original else 0),
+        columns=most,
+        seed=start,
+    )
+
+
+def _columns(
+    model: Any, loss: Any, data: Any, index: np.ndarray, sizes: tuple[int, ...], most: int, seed: int
+) -> dict[str, np.ndarray]:
+    """Gradients of single rows, at most so many parameters of each layer, never all of them at once."""
+    rng = np.random.default_rng([seed, 3])
+    kept = [slice(None) if s <= most else np.sort(rng.choice(s, most, replace=False)) for s in sizes]
+    parts: dict[str, list[np.ndarray]] = {}
+    for at in range(0, len(index), _ROWS):
+        block = attack.layer_gradients(model, loss, data.inputs, data.targets, batches=index[at : at + _ROWS])
+        for (name, values), choice in zip(block.items(), kept, strict=True):
+            parts.setdefault(name, []).append(values[:, choice])
+    return {name: np.concatenate(values) for name, values in parts.items()}

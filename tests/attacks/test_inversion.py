@@ -1,0 +1,383 @@
+"""Gradient inversion: metrics against scikit-image, the targets of each method, labels, failures told, bad input."""
+
+import math
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from leakcore import attacks, datasets, dpsgd, models
+from leakcore.attacks import inversion
+from leakcore.attacks._image_quality import compare, ssim
+from leakcore.attacks._inversion_problem import read
+from leakcore.dpsgd._flat_module import FlatModule
+
+DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+
+
+def _smooth(inputs=12, hidden=16, classes=4, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.Softplus(), nn.Linear(hidden, classes))
+
+
+def test_metrics_equal_scikit_image():
+    # scikit-image 0.26.0: structural_similarity(gaussian_weights=True, sigma=1.5, use_sample_covariance=False,
+    # data_range=1, channel_axis=0) and peak_signal_noise_ratio(data_range=1).
+    rng = np.random.default_rng(0)
+    a = rng.random((3, 32, 32))
+    b = np.clip(a + 0.2 * rng.standard_normal(a.shape), 0, 1)
+    a, b = torch.from_numpy(a)[None], torch.from_numpy(b)[None]
+    found = compare(a, b, 1.0)
+    assert found.ssim[0] == pytest.approx(0.8195931388823053, rel=1e-12)
+    assert found.psnr[0] == pytest.approx(14.963688656208243, rel=1e-12)
+    assert found.mse[0] == pytest.approx(float((a - b).square().mean()), rel=1e-12)
+    assert float(ssim(a, b, 1.0)[0]) == found.ssim[0]
+
+
+def test_a_batch_is_matched_row_by_row():
+    torch.manual_seed(0)
+    x = torch.rand(5, 1, 12, 12)
+    order = torch.tensor([3, 0, 4, 2, 1])
+    found = compare(x[order], x, 1.0)
+    np.testing.assert_array_equal(found.order, order)
+    assert np.isinf(found.psnr).all()
+    np.testing.assert_allclose(found.ssim, 1.0)
+    broken = compare(x, torch.full_like(x, math.nan), 1.0)
+    assert np.isnan(broken.mse).all()
+
+
+def test_a_digit_from_the_reconstruction_papers_mlp_and_the_closed_form_beside_it():
+    digits = datasets.digits()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), models.digits_mlp())
+    x, y = torch.from_numpy(digits.features[:1].copy()).reshape(1, 1, 8, 8), [int(digits.labels[0])]
+    g = inversion.gradient(model, x, y)
+    found = inversion.invert(model, g, (1, 8, 8), labels=y, originals=x)
+    assert found.quality is not None
+    assert max(q.ssim[0] for q in found.quality) > 0.99
+    assert found.quality[found.best].ssim[0] > 0.99
+    assert found.ends[found.best] == "converged"
+    exact = inversion.closed_form(model, g, (1, 8, 8))
+    np.testing.assert_allclose(exact, x[0], atol=1e-5)
+    # Labels as attackers get them: by signs, and by optimisation.
+    for labels in ("recover", [-1]):
+        again = inversion.invert(model, g, (1, 8, 8), labels=labels, originals=x, restarts=1)
+        assert again.labels.tolist() == y
+        assert again.quality is not None
+        assert again.quality[0].ssim[0] > 0.99
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA / "cifar100").is_dir(), reason="no CIFAR-100 folder in LEAKCORE_DATA")
+def test_dlg_lenet_gives_four_of_five_cifar_images_away():
+    data = datasets.cifar100("test", part="subset", path=DATA, download=False)
+    alike = []
+    for i in range(5):
+        model = models.dlg_lenet(100, seed=i)
+        x = torch.from_numpy(data.features[50 * i : 50 * i + 1].copy()).reshape(1, 3, 32, 32)
+        y = [int(data.labels[50 * i])]
+        g = inversion.gradient(model, x, y)
+        best = 0.0
+        for restart in range(3):  # the best of three; the others are not searched once one is good
+            found = inversion.invert(model, g, (3, 32, 32), labels=y, originals=x, restarts=1, seed=restart)
+            assert found.quality is not None
+            best = max(best, float(found.quality[0].ssim[0]))
+            if best > 0.9:
+                break
+        alike.append(best)
+    assert sum(s > 0.9 for s in alike) >= 4, alike
+
+
+def test_dlg_lenet_as_published():
+    model = models.dlg_lenet(10, seed=3)
+    again = models.dlg_lenet(10, seed=3)
+    assert [tuple(p.shape) for p in model.parameters()][::2] == [
+        (12, 3, 5, 5),
+        (12, 12, 5, 5),
+        (12, 12, 5, 5),
+        (10, 768),
+    ]
+    values = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert -0.5 <= float(values.min()) < -0.49
+    assert 0.49 < float(values.max()) <= 0.5
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert models.dlg_lenet(10, shape=(1, 28, 28))(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    assert models.dlg_lenet(10, shape=(1, 28, 28), pooled=True)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    with pytest.raises(ValueError, match="shape"):
+        models.dlg_lenet(10, shape=(32, 32))
+
+
+def test_a_small_convolutional_network_in_its_box():
+    torch.manual_seed(0)
+    x, y = torch.rand(1, 1, 10, 10), [3]
+    model = models.dlg_lenet(10, shape=(1, 10, 10), seed=0)
+    g = inversion.gradient(model, x, y)
+    seen = []
+    found = inversion.invert(
+        model, g, (1, 10, 10), labels=y, originals=x, restarts=2, low=0, high=1, iterations=300,
+        progress=lambda *a: seen.append(a),
+    )  # fmt: skip
+    assert found.every.min() >= 0
+    assert found.every.max() <= 1
+    assert found.quality is not None
+    assert found.quality[found.best].ssim[0] > 0.9
+    assert seen == [(1, 2), (2, 2)]
+    figure = found.figure()
+    assert len(figure.axes) == 3  # original and two restarts
+    assert "best" in found.summary()
+    assert found.to_json()
+
+
+def test_cosine_restarts_run_together_as_they_run_alone():
+    model = _smooth().double()
+    torch.manual_seed(1)
+    x, y = torch.rand(2, 12).double(), [0, 3]
+    g = inversion.gradient(model, x, y)
+    how = {"labels": y, "method": "cosine", "iterations": 80, "low": 0, "high": 1, "restarts": 3, "originals": x}
+    together = inversion.invert(model, g, (12,), **how)
+    alone = inversion.invert(model, g, (12,), together=False, **how)
+    # Signs of derivatives near zero may differ in the last bit of a batched product.
+    np.testing.assert_allclose(together.distances, alone.distances, atol=1e-6)
+    assert together.distances.min() < 1e-2
+    # A cosine does not know the gradient's length.
+    longer = inversion.invert(model, 7 * g, (12,), **how)
+    np.testing.assert_allclose(longer.distances, together.distances, atol=1e-6)
+
+
+def test_total_variation_smooths():
+    torch.manual_seed(0)
+    x, y = torch.rand(1, 1, 8, 8), [1]
+    model = nn.Sequential(nn.Flatten(), _smooth(64, 8))
+    g = inversion.gradient(model, x, y)
+
+    def rough(weight):
+        found = inversion.invert(
+            model, g, (1, 8, 8), labels=y, method="cosine", iterations=60, low=0, high=1, total_variation=weight,
+            restarts=1,
+        )  # fmt: skip
+        return float(np.abs(np.diff(found.reconstructions)).mean())
+
+    assert rough(1.0) < 0.5 * rough(0.0)
+
+
+def test_optimised_labels_of_a_batch():
+    model = _smooth(6, 40).double()
+    torch.manual_seed(2)
+    x, y = torch.randn(2, 6).double(), [3, 1]
+    g = inversion.gradient(model, x, y)
+    found = inversion.invert(
+        model, g, (6,), batch_size=2, restarts=4, originals=x, start="normal", tolerance=1e-12, iterations=400
+    )
+    assert found.quality is not None
+    assert found.quality[found.best].mse.max() < 1e-4
+    assert found.labels.tolist() == y
+
+
+def _trained(runs=2):
+    rng = np.random.default_rng(0)
+    ensemble = dpsgd.Ensemble(
+        (7, 6, 4), "elu", noise_multiplier=0.02, max_grad_norm=0.3, learning_rate=1, steps=6, dtype="float64", seed=1
+    )
+    known = rng.random((9, 7)), rng.integers(0, 4, 9)
+    points, labels = rng.random((runs, 1, 7)), rng.integers(0, 4, (runs, 1))
+    run = ensemble.run(*known, runs=runs, extra_features=points, extra_labels=labels, record=True)
+    return run, known, points[:, 0], labels[:, 0]
+
+
+def test_the_loss_of_dp_sgd_is_that_of_attacks_gradient():
+    run, _, _, labels = _trained()
+    model = models.mlp(run.layers, run.activation).double()
+    guess = np.random.default_rng(3).random((1, 7))
+    for i in range(2):
+        problem = read(
+            model, run.observed[i], (7,), loss=None, labels=labels[i : i + 1], batch_size=None, method="dp-sgd",
+            parameters=None, states=run.thetas[i], max_grad_norm=run.max_grad_norm, known=None, l1_weight=None,
+            total_variation=0.0,
+        )  # fmt: skip
+        ours = problem.distance(torch.from_numpy(guess), torch.zeros(1, 4).double())
+        theirs = attacks.gradient_loss(run, guess, [int(labels[i])])[i, 0]
+        assert float(ours) == pytest.approx(float(theirs), rel=1e-9)
+
+
+def test_many_clipped_steps_with_known_rows_subtracted():
+    run, known, points, labels = _trained()
+    model = models.mlp(run.layers, run.activation).double()
+    how = {
+        "labels": labels[:1], "method": "dp-sgd", "states": run.thetas[0], "max_grad_norm": run.max_grad_norm,
+        "low": 0, "high": 1, "originals": points[:1], "iterations": 150, "restarts": 2,
+    }  # fmt: skip
+    # What is released is the sum over all rows; the ensemble's record holds it with the known ones subtracted.
+    flat = FlatModule(model)
+    sums = []
+    for theta in run.thetas[0]:
+        rows = flat.per_sample(torch.from_numpy(theta.copy()), *(torch.from_numpy(a) for a in known))
+        sums.append((rows * (run.max_grad_norm / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0).numpy())
+    whole = run.observed[0] + np.stack(sums)
+    found = inversion.invert(model, whole, (7,), known=known, **how)
+    assert found.quality is not None
+    assert found.quality[found.best].mse[0] < 2e-2
+    direct = inversion.invert(model, run.observed[0], (7,), **how)
+    np.testing.assert_allclose(found.reconstructions, direct.reconstructions, atol=1e-6)
+
+
+def test_of_a_linear_network_the_gradient_holds_only_a_combination():
+    # Lecture 13, Section 4.4: the gradient is Σ r_i x_i times known vectors; other batches have the very same one.
+    torch.manual_seed(0)
+    m, d = 30, 5
+    model = nn.Sequential(nn.Linear(d, m, bias=False), nn.Linear(m, 1, bias=False)).double()
+
+    def square(outputs, targets):
+        return (outputs - targets).square().sum()
+
+    x, y = torch.randn(3, d).double(), torch.randn(3, 1).double()
+    g = inversion.gradient(model, x, y, loss=square)
+    found = inversion.invert(
+        model,
+        g,
+        (d,),
+        batch_size=3,
+        loss=square,
+        labels=None,
+        restarts=3,
+        start="normal",
+        originals=x,
+        tolerance=1e-12,
+        iterations=400,
+    )
+    assert found.quality is not None
+    # A guess that explains the gradient to 1e-8 holds no row of the batch.
+    for end, quality in zip(found.ends, found.quality, strict=True):
+        assert end != "converged" or quality.mse.min() > 1e-2
+    assert found.ends.count("converged") >= 2
+    residual = (model(x) - y).detach()
+    combination = (residual * x).sum(0)
+    first = g[: m * d].reshape(m, d)
+    np.testing.assert_allclose(first, 2 * torch.outer(model[1].weight.detach()[0], combination), atol=1e-10)
+
+
+def test_two_batches_with_one_gradient():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8, bias=False), nn.Linear(8, 1, bias=False)).double()
+
+    def square(outputs, targets):
+        return (outputs - targets).square().sum()
+
+    x, y = torch.randn(2, 5).double(), torch.randn(2, 1).double()
+    with torch.no_grad():
+        residual = model(x) - y
+        mix = (residual * x).sum(0)
+        other = torch.stack([mix / 2, mix / 2])
+        labels = model(other) - 1.0  # residuals of 1: Σ r x is again mix
+    a, b = (inversion.gradient(model, *pair, loss=square) for pair in ((x, y), (other, labels)))
+    np.testing.assert_allclose(a, b, atol=1e-12)
+
+
+class _Functional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.inner(torch.nn.functional.relu(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        (nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), r"ReLU \(layer 1\)"),
+        (nn.Sequential(nn.Linear(6, 5), nn.LeakyReLU(), nn.Linear(5, 3)), r"LeakyReLU \(layer 1\)"),
+        (nn.Sequential(nn.Linear(6, 5), nn.Hardtanh(), nn.Linear(5, 3)), "Hardtanh"),
+        (_Functional(), "ReLU not"),
+        (nn.Sequential(nn.Unflatten(1, (1, 6)), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(3, 3)), "max-pooling"),
+    ],
+)
+def test_what_is_not_twice_differentiable_is_named(model, names):
+    x, y = torch.rand(1, 6), [1]
+    g = inversion.gradient(model, x, y)
+    with pytest.warns(UserWarning, match=names):
+        found = inversion.invert(model, g, (6,), labels=y, restarts=1, iterations=20)
+    assert found.kinked
+
+
+@pytest.mark.parametrize("kind", [nn.Sigmoid, nn.ELU, nn.GELU, nn.Softplus, nn.Tanh, nn.SiLU])
+def test_smooth_activations_do_not_warn(kind):
+    model = nn.Sequential(nn.Linear(6, 5), kind(), nn.Linear(5, 3))
+    g = inversion.gradient(model, torch.rand(1, 6), [1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert inversion.invert(model, g, (6,), labels=[1], restarts=1, iterations=20).kinked == ()
+
+
+def test_failing_restarts_are_reported():
+    model = _smooth()
+    x, y = torch.rand(1, 12), [0]
+    g = inversion.gradient(model, x, y)
+    # A rate that throws the search out of what float32 holds.
+    found = inversion.invert(
+        model, g, (12,), labels=y, method="l2", optimizer="adam", learning_rate=1e30, iterations=20, originals=x
+    )
+    assert "diverged" in found.ends
+    bad = [i for i, end in enumerate(found.ends) if end == "diverged"]
+    assert set(bad) <= set(found.failed)
+    assert len(found.every) == 3
+    assert "diverged" in found.summary()
+    if len(bad) == 3:
+        assert found.best == -1
+        assert np.isnan(found.reconstructions).all()
+
+
+def test_same_seed_same_reconstruction():
+    model = _smooth()
+    g = inversion.gradient(model, torch.rand(1, 12), [0])
+    a, b, c = (inversion.invert(model, g, (12,), labels=[0], seed=s, restarts=1, iterations=40) for s in (1, 1, 2))
+    np.testing.assert_array_equal(a.every, b.every)
+    assert not np.array_equal(a.every, c.every)
+
+
+def test_bad_input():
+    model = _smooth()
+    g = inversion.gradient(model, torch.rand(1, 12), [0])
+    with pytest.raises(ValueError, match="empty batch"):
+        inversion.invert(model, g, (12,), labels=[])
+    with pytest.raises(ValueError, match="empty batch"):
+        inversion.gradient(model, torch.zeros(0, 12), [])
+    with pytest.raises(ValueError, match="batch_size=0"):
+        inversion.invert(model, g, (12,), batch_size=0)
+    with pytest.raises(ValueError, match="method='l3'"):
+        inversion.invert(model, g, (12,), method="l3")
+    with pytest.raises(ValueError, match=r"gradient\.shape"):
+        inversion.invert(model, g[:-1], (12,), labels=[0])
+    with pytest.raises(ValueError, match="zero throughout"):
+        inversion.invert(model, torch.zeros_like(g), (12,), labels=[0])
+    with pytest.raises(ValueError, match="not finite"):
+        inversion.invert(model, g * math.nan, (12,), labels=[0])
+    with pytest.raises(ValueError, match="labels span"):
+        inversion.invert(model, g, (12,), labels=[4])
+    with pytest.raises(ValueError, match="low must be below high"):
+        inversion.invert(model, g, (12,), labels=[0], low=1, high=0)
+    with pytest.raises(ValueError, match="both or neither"):
+        inversion.invert(model, g, (12,), labels=[0], low=1)
+    with pytest.raises(ValueError, match="no images"):
+        inversion.invert(model, g, (12,), labels=[0], total_variation=1.0)
+    with pytest.raises(ValueError, match="max_grad_norm: required"):
+        inversion.invert(model, g, (12,), labels=[0], method="dp-sgd")
+    with pytest.raises(ValueError, match="only with method='dp-sgd'"):
+        inversion.invert(model, g, (12,), labels=[0], max_grad_norm=1.0)
+    with pytest.raises(ValueError, match="one row"):
+        inversion.invert(model, g, (12,), labels="recover", batch_size=2)
+    with pytest.raises(ValueError, match=r"originals\.shape"):
+        inversion.invert(model, g, (12,), labels=[0], originals=torch.rand(2, 12))
+    with pytest.raises(ValueError, match=r"model\.eval"):
+        inversion.gradient(nn.Sequential(nn.Linear(2, 2), nn.Dropout()), torch.rand(1, 2), [0])
+    with pytest.raises(TypeError, match="Module"):
+        inversion.gradient(lambda x: x, torch.rand(1, 2), [0])
+    conv = models.dlg_lenet(10, shape=(1, 8, 8), seed=0)
+    of_conv = inversion.gradient(conv, torch.rand(1, 1, 8, 8), [0])
+    with pytest.raises(ValueError, match=r"nn\.Linear"):
+        inversion.closed_form(conv, of_conv, (1, 8, 8))
+    with pytest.raises(ValueError, match="no images"):
+        inversion.invert(model, g, (12,), labels=[0], restarts=1, iterations=20).figure()

@@ -1,0 +1,299 @@
+"""The tensor method: orders, exact moments, recovery, ambiguities, and what it refuses or reports as lost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from leakcore.attacks import tensor
+from leakcore.bounds.laplace import Activation
+
+ERROR = 0.05
+
+
+def _batch(count: int, d: int, seed: int, residuals: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((count, d))
+    r = rng.uniform(0.1, 1.0, count) * rng.choice([-1.0, 1.0], count) if residuals is None else np.array(residuals)
+    return x / np.linalg.norm(x, axis=1, keepdims=True), r
+
+
+def _attack(activation: Any, m: int, x: np.ndarray, r: np.ndarray, seed: int = 0, **how: Any) -> Any:
+    weights = tensor.GaussianWeights(m, x.shape[1], seed)
+    g = tensor.output_gradient(x, r, weights, activation)
+    return tensor.reconstruct(g, weights, activation=activation, **{"num_examples": len(x), **how})
+
+
+def _error(found: Any, x: np.ndarray) -> float:
+    return tensor.match(found.inputs, x, signs_known=found.signs_known).root_mean_square
+
+
+def test_coefficients_against_closed_forms() -> None:
+    root = 1 / math.sqrt(2 * math.pi)
+    np.testing.assert_allclose(tensor.hermite_coefficients("relu"), [root, 0.5, root, 0.0, -root], atol=1e-12)
+    c = 1 / math.sqrt(3 * math.pi)  # erf: E[erf′(z)] = 2/√π · E[e^{−z²}] = 2/√(3π)
+    np.testing.assert_allclose(tensor.hermite_coefficients("erf"), [0, 2 * c, 0, -4 * c / 3, 0], atol=1e-12)
+    np.testing.assert_allclose(tensor.hermite_coefficients("identity"), [0, 1, 0, 0, 0], atol=1e-12)
+    # A polynomial of its own, and a kink off the origin: hardtanh has c₁ = P(|z| < 1).
+    cubic = tensor.hermite_coefficients(lambda u: u**3 + u**2, max_order=5)
+    np.testing.assert_allclose(cubic, [1, 3, 2, 6, 0, 0], atol=1e-10)
+    assert tensor.hermite_coefficients(torch.nn.Hardtanh())[1] == pytest.approx(math.erf(math.sqrt(0.5)), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("activation", "orders"),
+    [
+        ("relu", (2, 4)), ("leaky_relu", (2, 4)), ("softplus", (2, 4)), ("gelu", (2, 4)), ("silu", (2, 4)),
+        ("tanh", (3,)), ("sigmoid", (3,)), ("erf", (3,)), ("elu", (2, 3)), ("selu", (2, 3)),
+        (torch.nn.ReLU(), (2, 4)), (torch.nn.ELU(), (2, 3)), (torch.nn.ELU(0.5), (2, 4)),
+        (torch.tanh, (3,)), (torch.nn.ReLU6(), (2, 4)),
+    ],
+)  # fmt: skip
+def test_orders_are_computed(activation: Any, orders: tuple[int, ...]) -> None:
+    assert tensor.choose(activation).used == orders
+
+
+@pytest.mark.parametrize(
+    ("activation", "forced", "message"),
+    [
+        ("relu", (2, 3), r"order 3 vanishes for relu .* use \(2, 4\)"),
+        ("softplus", (3,), r"order 3 vanishes for softplus .* use \(2, 4\)"),
+        ("tanh", (2, 3), r"order 2 vanishes for tanh .* use \(3,\)"),
+        ("sigmoid", (2, 4), r"order 2 vanishes for sigmoid .* use \(3,\)"),
+        ("elu", (2, 5), r"orders\[1\]=5"),
+        ("elu", (4,), r"must be \(2, 3\), \(2, 4\) or \(3,\)"),
+        ("identity", None, "only Σ r_i x_i"),
+        (lambda u: u**2 + u, None, "only Σ r_i x_i and Σ r_i x_i x_iᵀ"),
+    ],
+)
+def test_a_vanishing_order_is_refused_and_the_right_one_named(activation: Any, forced: Any, message: str) -> None:
+    x, r = _batch(2, 5, 0)
+    g = tensor.output_gradient(x, r, weights := tensor.GaussianWeights(50, 5, 0), activation)
+    with pytest.raises(ValueError, match=message):
+        tensor.reconstruct(g, weights, num_examples=2, activation=activation, orders=forced)
+
+
+def test_a_linear_network_leaks_a_linear_combination_alone() -> None:
+    """Lecture 13, Section 4.4: batches with the same Σ r_i x_i have the same gradient, which reveals just that."""
+    x, r = _batch(3, 6, 1)
+    weights = tensor.GaussianWeights(200, 6, 0)
+    g = tensor.output_gradient(x, r, weights, "identity")
+    other = np.concatenate([x + np.outer(1 / r, np.eye(6)[0]), -np.eye(6)[:1]])
+    same = tensor.output_gradient(other, np.append(r, 3.0), weights, "identity")
+    np.testing.assert_allclose(g, same, atol=1e-12)
+    combination = np.linalg.lstsq(weights.rows(0, 200), g, rcond=None)[0]
+    np.testing.assert_allclose(combination, r @ x, atol=1e-12)
+
+
+@pytest.mark.parametrize("activation", ["elu", "relu", "tanh", torch.nn.GELU()])
+def test_a_batch_is_recovered(activation: Any) -> None:
+    x, r = _batch(4, 20, 0)
+    found = _attack(activation, 100_000, x, r)
+    assert _error(found, x) <= ERROR
+    assert (found.value, found.unrecoverable, found.failed, found.reason) == (1.0, 0, False, "")
+    matched = tensor.match(found.inputs, x, signs_known=found.signs_known)
+    # The gradient itself tells how far off each input is.
+    np.testing.assert_allclose(found.error_estimates, matched.errors, rtol=1e-3)
+    size = (lambda v: v) if found.signs_known else np.abs
+    np.testing.assert_allclose(size(found.residuals), size(r[matched.order]), atol=0.1)
+    assert found.signs_known == (activation != "tanh")
+
+
+def test_an_attacker_who_goes_on_from_there_recovers_all_digits() -> None:
+    x, r = _batch(4, 12, 3)
+    found = _attack("elu", 20_000, x, r, refined=True)
+    assert _error(found, x) < 1e-9
+    assert found.remainder < 1e-9
+    assert _error(_attack("elu", 20_000, x, r), x) > 0.01
+
+
+def test_mixed_and_single_signs() -> None:
+    x, _ = _batch(3, 10, 2)
+    for signs in ([1, 1, 1], [-1, -1, -1], [1, -1, 1]):
+        r = np.array([0.9, 0.6, 0.7]) * signs
+        for how in ("diagonal", "auto"):
+            assert _error(_attack("elu", 50_000, x, r, decomposition=how), x) < 2 * ERROR
+        if len(set(signs)) == 1:
+            assert _error(_attack("elu", 50_000, x, r, decomposition="power"), x) < 0.15
+        else:
+            with pytest.raises(ValueError, match="residuals of one sign"):
+                _attack("elu", 50_000, x, r, decomposition="power")
+
+
+def test_subtraction_of_lower_orders_is_what_makes_it_work() -> None:
+    x, r = _batch(4, 20, 0)
+    plain, subtracted = (_error(_attack("elu", 100_000, x, r, subtract=s), x) for s in (False, True))
+    assert plain > 2.5 * subtracted
+
+
+def test_a_residual_near_zero_is_reported_and_the_others_recovered() -> None:
+    x, r = _batch(4, 20, 0, [1.0, 0.5, -0.6, 0.001])
+    found = _attack("elu", 100_000, x, r)
+    assert found.inputs.shape == (3, 20)
+    assert (found.unrecoverable, found.failed) == (1, False)
+    assert "residuals are near 0" in found.reason
+    assert _error(found, x) < ERROR
+    assert 3 not in tensor.match(found.inputs, x).order
+
+
+def test_failures_are_detected_not_returned() -> None:
+    """Six samples where the attacker believes in four; and a gradient that is noise; and none at all."""
+    x, r = _batch(6, 12, 4, [0.9, -0.8, 0.7, 0.9, -0.6, 0.8])
+    found = _attack("elu", 50_000, x, r, num_examples=4)
+    assert (found.failed, found.value, found.unrecoverable, len(found.inputs)) == (True, 0.0, 4, 0)
+    assert "at least 6 inputs" in found.reason
+    weights = tensor.GaussianWeights(20_000, 10, 0)
+    noise = np.random.default_rng(0).standard_normal(20_000)
+    lost = tensor.reconstruct(noise, weights, num_examples=3, activation="elu")
+    assert (lost.failed, lost.unrecoverable) == (True, 3)
+    silent = tensor.reconstruct(np.zeros(20_000), weights, num_examples=3, activation="relu")
+    assert silent.reason == "the gradient is zero"
+    assert "schema" in lost.to_dict()
+
+
+def test_whatever_is_returned_is_near_an_input() -> None:
+    """42 attacks on networks too small to tell much: nothing that is returned is far from an input."""
+    returned, worst = 0, 0.0
+    for seed in range(42):
+        x, r = _batch(3, 8, seed)
+        found = _attack(("elu", "relu", "tanh")[seed % 3], (400, 1000, 3000)[seed // 3 % 3], x, r, seed)
+        assert found.failed == (len(found.inputs) == 0) == (found.value == 0.0)
+        assert bool(found.reason) == (found.unrecoverable > 0)
+        if len(found.inputs):
+            matched = tensor.match(found.inputs, x, signs_known=found.signs_known)
+            returned, worst = returned + len(matched.errors), max(worst, float(matched.errors.max()))
+    assert returned > 60
+    assert worst < 0.6
+
+
+def test_an_uncertified_answer_may_be_asked_for() -> None:
+    """A gradient that is no longer of this form (its small half set to 0): refused by default, and still
+    informative.
+    """
+    x, r = _batch(2, 8, 3, [0.9, 0.7])
+    weights = tensor.GaussianWeights(50_000, 8, 0)
+    g = tensor.output_gradient(x, r, weights, "elu")
+    pruned = np.where(np.abs(g) > np.median(np.abs(g)), g, 0.0)
+    given: dict[str, Any] = {"num_examples": 2, "activation": "elu", "margin": 4.0}
+    assert tensor.reconstruct(pruned, weights, **given).failed
+    found = tensor.reconstruct(pruned, weights, certify=False, **given)
+    assert not found.failed
+    assert _error(found, x) < 0.5
+
+
+def test_noise_on_the_gradient_costs_accuracy_and_is_noticed() -> None:
+    x, r = _batch(3, 10, 5, [0.9, -0.8, 0.7])
+    weights = tensor.GaussianWeights(50_000, 10, 0)
+    g = tensor.output_gradient(x, r, weights, "elu")
+    noise = np.random.default_rng(1).standard_normal(len(g))
+    errors = []
+    for sigma in (0.0, 0.5):
+        found = tensor.reconstruct(g + sigma * noise, weights, num_examples=3, activation="elu")
+        errors.append(_error(found, x))
+        assert found.error_estimates.max() == pytest.approx(tensor.match(found.inputs, x).errors.max(), rel=0.35)
+    assert errors[1] > 2 * errors[0]
+
+
+def test_weights_from_a_seed_or_an_array_and_any_factor_of_the_gradient() -> None:
+    x, r = _batch(2, 6, 6, [0.9, -0.8])
+    weights = tensor.GaussianWeights(20_000, 6, 3)
+    array = weights.rows(0, 20_000)
+    assert np.array_equal(weights.rows(7, 9), array[7:9])
+    g = tensor.output_gradient(x, r, weights, "elu")
+    np.testing.assert_array_equal(g, tensor.output_gradient(x, r, array, "elu"))
+    first = tensor.reconstruct(g, weights, num_examples=2, activation="elu")
+    second = tensor.reconstruct(torch.from_numpy(-3.0 * g), torch.from_numpy(array), num_examples=2, activation="elu")
+    order = tensor.match(second.inputs, first.inputs).order
+    np.testing.assert_allclose(second.inputs, first.inputs[order], atol=1e-6)
+    np.testing.assert_allclose(second.residuals, -3.0 * first.residuals[order], rtol=1e-6)
+
+
+def test_one_example() -> None:
+    x, r = _batch(1, 8, 7, [0.5])
+    for activation in ("relu", "elu", "tanh"):
+        assert _error(_attack(activation, 20_000, x, r), x) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_examples": 7}, "num_examples=7: must be at most d=6"),
+        ({"num_examples": 0}, "num_examples=0"),
+        ({"gradient": np.zeros(99)}, r"gradient.shape=\(99,\)"),
+        ({"gradient": np.full(100, np.nan)}, r"gradient\[0\]=nan"),
+        ({"weights": np.zeros(100)}, "weights.shape"),
+        ({"activation": "cube"}, "activation='cube'"),
+        ({"activation": lambda u: u.sum()}, "shape it was given"),
+        ({"activation": Activation("mine", lipschitz=1.0)}, "'mine': has no function"),
+        ({"activation": torch.log}, "must give finite values"),
+        ({"decomposition": "qr"}, "decomposition='qr'"),
+        ({"activation": "tanh", "decomposition": "power"}, "needs order 2"),
+        ({"margin": 0.0}, "margin=0.0"),
+    ],
+)
+def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {
+        "gradient": np.ones(100), "weights": tensor.GaussianWeights(100, 6, 0), "num_examples": 2, "activation": "elu"
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=message):
+        tensor.reconstruct(**{**given, **change})
+
+
+def test_bad_batches_are_named() -> None:
+    weights = tensor.GaussianWeights(100, 6, 0)
+    for x, r, message in (
+        (np.zeros((0, 6)), np.zeros(0), "inputs.shape"),
+        (np.zeros((2, 5)), np.zeros(2), "inputs.shape"),
+        (np.zeros((2, 6)), np.zeros(3), "residuals.shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tensor.output_gradient(x, r, weights, "elu")
+    with pytest.raises(TypeError, match="activation=3"):
+        tensor.output_gradient(np.zeros((2, 6)), np.zeros(2), weights, 3)
+    with pytest.raises(ValueError, match="num_neurons"):
+        tensor.GaussianWeights(0, 6, 0)
+    with pytest.raises(ValueError, match=r"found\.shape"):
+        tensor.match(np.zeros((3, 6)), np.zeros((2, 6)))
+
+
+def _median(trials: int, m: int, d: int, count: int, activation: str, **how: Any) -> tuple[float, float]:
+    """Medians of the error and of the inputs' distance from the span that was found."""
+    errors = []
+    for seed in range(trials):
+        x, r = _batch(count, d, seed)
+        found = _attack(activation, m, x, r, seed, **how)
+        if len(found.inputs) == count:
+            basis = np.linalg.qr(found.inputs.T)[0]
+            span = np.sqrt(np.square(x - x @ basis @ basis.T).sum(axis=1).mean())
+            errors.append((_error(found, x), span))
+    assert len(errors) > trials / 2
+    first, second = np.median(errors, axis=0)
+    return float(first), float(second)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("activation", "m"), [("elu", 10**5), ("relu", 10**5), ("softplus", 10**6)])
+def test_the_median_error_is_at_most_five_percent(activation: str, m: int) -> None:
+    """B = 4, d = 20, |r_i| uniform in [.1, 1] with random signs, over 15 batches (5 at m = 10⁶)."""
+    assert _median(15 if m == 10**5 else 5, m, 20, 4, activation)[0] <= 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ["elu", "relu"])
+def test_the_error_falls_with_the_root_of_m(activation: str) -> None:
+    m = np.array([20_000, 50_000, 125_000])
+    errors = [_median(11, int(size), 20, 4, activation)[0] for size in m]
+    assert np.polyfit(np.log(m), np.log(errors), 1)[0] == pytest.approx(-0.5, abs=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ["elu", "relu"])
+def test_the_distance_of_the_span_grows_with_the_root_of_d(activation: str) -> None:
+    """Two inputs: the span has d − 2 directions to err in, which tells for B = 4 and d = 10 (slope .58)."""
+    d = np.array([10, 20, 40, 80])
+    spans = [_median(9, 60_000, int(size), 2, activation)[1] for size in d]
+    assert np.polyfit(np.log(d), np.log(spans), 1)[0] == pytest.approx(0.5, abs=0.1)

@@ -1,0 +1,254 @@
+"""An audited claim: the file, the gate's adjacency, faults that are caught, correct mechanisms that pass."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from scipy import stats
+
+from leakcore import accounting, audit
+from leakcore.audit._claim import claim_of
+from leakcore.audit._claim_report import area
+from leakcore.audit._claim_run import prove
+from leakcore.cli import main
+
+QUICK: dict[str, dict[str, Any]] = {
+    "data": {"name": "digits", "rows": 200},
+    "mechanism": {"learning_rate": 0.5, "steps": 20},
+    "claim": {"epsilon": 4.0},
+    "audit": {"trials": 40, "k": [1, 2]},
+}
+
+
+def _with(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: {**QUICK.get(name, {}), **sections.get(name, {})} for name in {**QUICK, **sections}}
+
+
+def _claim(**sections: dict[str, Any]) -> Any:
+    return claim_of(audit.ClaimConfig.from_dict(_with(**sections)), 200)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"dat": {}}, r"\[dat\]: no such section; there are data, model"),
+        ({"data": {"nam": 1}}, "data.nam: no such key; there are name"),
+        ({"data": {"name": "cats"}}, "data.name='cats'"),
+        ({"data": {"rows": 10**6}}, "data.rows=1000000: digits has 1438"),
+        ({"model": {"hidden": [0]}}, r"model.hidden\[0\]=0"),
+        ({"mechanism": {"noise_multiplier": -1}}, "mechanism.noise_multiplier=-1"),
+        ({"mechanism": {"sample_rate": 0.5, "batch_size": 10}}, "shuffled or Poisson batches, not both"),
+        ({"mechanism": {"batch_size": 500}}, "mechanism.batch_size=500: must be at most the 200"),
+        ({"claim": {"epsilon": None}}, "mechanism.noise_multiplier, claim.epsilon: give one"),
+        ({"claim": {"adjacency": "both"}}, "claim.adjacency='both': must be 'add-remove' or 'replace'"),
+        ({"claim": {"adjacency": "replace"}, "audit": {"adjacency": "add-remove"}}, "says nothing of adding one"),
+        ({"audit": {"k": [1, 1]}}, r"audit.k=\[1, 1\]: must be distinct"),
+        ({"audit": {"k": [200]}}, "audit.k=200: must be below the 200"),
+        ({"audit": {"attack": "membership", "adjacency": "replace"}}, "audit.adjacency='replace': coins"),
+        ({"audit": {"attack": "backdoor"}, "data": {"name": "breast-cancer"}}, "needs images, breast-cancer has none"),
+        ({"fault": {"clip": "never"}}, "fault.clip='never'"),
+    ],
+)
+def test_bad_input_is_named(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        audit.claim(_with(**sections))
+
+
+def test_the_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "audit.toml"
+    path.write_text("[claim]\nepsilon = 4.0\n[audit]\nk = [1]\n", encoding="utf-8")
+    config = audit.ClaimConfig.from_toml(path, override={"audit": {"attack": "backdoor"}, "claim": {"delta": 1e-6}})
+    assert (config.audit["attack"], config.audit["k"], config.claim["delta"]) == ("backdoor", (1,), 1e-6)
+    for text, message in (("[claim", "is no TOML"), ("claim = 3", "must be a section"), ("[claim]\ne = 1", "claim.e:")):
+        path.write_text(text, encoding="utf-8")
+        done = CliRunner().invoke(main, ["audit", "--attack", "clipbkd", "--config", str(path)])
+        assert done.exit_code == 2
+        assert message in done.output
+    done = CliRunner().invoke(main, ["audit", "--config", "none.toml"])
+    assert done.exit_code == 2
+    assert "cannot be read" in done.output
+    done = CliRunner().invoke(main, ["audit", "--attack", "clipbkd", "--prior", "3"])
+    assert done.exit_code == 2
+    assert "--prior does not go with" in done.output
+
+
+def test_options_stand_for_keys_of_the_file(tmp_path: Path) -> None:
+    options = {"--epsilon": "3", "--delta": "1e-6", "--steps": "4", "--num-rows": "60", "--runs": "16", "--seed": "5"}
+    flat = [word for pair in options.items() for word in pair]
+    done = CliRunner().invoke(
+        main, ["audit", "--attack", "zero-input", *flat, "--out", str(tmp_path), "--quiet", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    config = json.loads(done.stdout)["config"]
+    assert (config["claim"]["epsilon"], config["claim"]["delta"], config["mechanism"]["steps"]) == (3.0, 1e-6, 4)
+    assert (config["data"]["rows"], config["audit"]["trials"], config["audit"]["seed"]) == (60, 16, 5)
+    assert config["audit"]["attack"] == "zero-input"
+
+
+def test_the_claim_is_converted_to_the_adjacency_of_the_audit() -> None:
+    sigma = float(accounting.noise_multiplier(epsilon=4.0, delta=1e-5, sample_rate=1.0, steps=20).value)
+    replaced = _claim()
+    assert replaced.noise_multiplier == pytest.approx(sigma)
+    assert (replaced.stated, replaced.stated_adjacency, replaced.adjacency) == (4.0, "add-remove", "replace")
+    wanted = accounting.epsilon(sigma, 1.0, 20, delta=1e-5, adjacency="replace").value
+    assert replaced.epsilon == pytest.approx(wanted)
+    assert round(replaced.epsilon, 2) == 9.08
+    added = _claim(audit={"adjacency": "add-remove"})
+    assert (added.epsilon, added.delta) == (4.0, 1e-5)
+    # A claim that this σ does not give: group privacy, at its own δ.
+    lower = _claim(mechanism={"noise_multiplier": 1.0})
+    assert lower.epsilon == 8.0
+    assert lower.delta == pytest.approx(1e-5 * (1 + np.exp(4.0)))
+    # Shuffled batches of 50 out of 200: 5 epochs, each one Gaussian step.
+    shuffled = _claim(mechanism={"batch_size": 50})
+    assert shuffled.noise_multiplier == pytest.approx(
+        float(accounting.noise_multiplier(epsilon=4.0, delta=1e-5, sample_rate=1.0, steps=5).value)
+    )
+    assert shuffled.gaussian
+    assert not _claim(mechanism={"sample_rate": 0.5}).gaussian
+    assert _claim(claim={"epsilon": None}, mechanism={"noise_multiplier": sigma}).stated == pytest.approx(4.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("adjacency", ["replace", "add-remove"])
+def test_two_hundred_audits_of_a_correct_mechanism_pass(adjacency: str) -> None:
+    """Claimed ε = 4, audited by the best attack there is (the Gaussians themselves, T = 500): at most 1% may fail the
+    gate. P(Bin(200, .01) > 8) < 1e-3."""
+    claimed = _claim(audit={"adjacency": adjacency})
+    mu = (2 if adjacency == "replace" else 1) * 20**0.5 / claimed.noise_multiplier
+    rng = np.random.default_rng(21)
+    failed, audited = 0, []
+    for i in range(200):
+        scores = {"k = 1": (rng.normal(mu, size=1000), rng.normal(size=1000), 1)}
+        proofs = prove(scores, claimed, 0.99, i)
+        failed += any(p.epsilon > claimed.epsilon for p in proofs)
+        audited.append(max(p.epsilon for p in proofs))
+    assert failed <= 8
+    # Not by being blind.
+    assert np.median(audited) > 0.45 * claimed.epsilon
+
+
+def test_a_correct_mechanism_passes_and_the_report_says_what_was_proved(tmp_path: Path) -> None:
+    report = audit.claim(_with(audit={"contrast": True}), folder=tmp_path)
+    assert report.passed
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.json"]
+    data = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert data == json.loads(report.to_json())
+    assert data["schema"] == "leakcore.claim-audit/1"
+    assert "seconds" not in data
+    for proof in data["proofs"]:
+        found = proof["found"]
+        assert (found["kind"], found["assumptions"]["adjacency"]) == ("lower", "replace")
+        assert found["trials"] == [40, 40]
+        assert 0 <= found["value"] <= proof["ceiling"]
+    text = report.to_text()
+    assert "claimed ε = 4 at δ = 1e-5 (add/remove)" in text
+    assert "ε = 9.085" in text
+    assert "replacement adjacency" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    again = audit.claim(_with(audit={"contrast": True}), num_threads=1)
+    assert again.to_json() == report.to_json()
+
+
+def test_without_noise_on_biases_a_canary_of_zeros_ends_with_exit_code_1(tmp_path: Path) -> None:
+    path = tmp_path / "audit.toml"
+    path.write_text(
+        '[data]\nname = "digits"\nrows = 200\n[mechanism]\nlearning_rate = 0.5\nsteps = 20\n[fault]\nbias_noise = 0.0\n'
+        '[claim]\nepsilon = 1.0\n[audit]\ntrials = 200\nk = [1]\nadjacency = "add-remove"\n',
+        encoding="utf-8",
+    )
+    arguments = ["audit", "--attack", "zero-input", "--config", str(path), "--out", str(tmp_path), "--quiet"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 1, done.output
+    assert "GATE FAILED: The audited ε exceeds the claimed one of the same adjacency" in done.stderr
+    assert "CLAIM CONTRADICTED" in done.stdout
+    path.write_text(path.read_text(encoding="utf-8").replace("bias_noise = 0.0", ""), encoding="utf-8")
+    mended = CliRunner().invoke(main, [*arguments, "--json"])
+    assert mended.exit_code == 0, mended.output
+    assert json.loads(mended.stdout)["passed"]
+
+
+@pytest.mark.parametrize("attack", ["backdoor", "membership"])
+def test_the_other_attacks_run(attack: str) -> None:
+    report = audit.claim(_with(audit={"attack": attack, "trials": 16}, model={"hidden": [4]}, data={"rows": 60}))
+    assert report.passed
+    assert report.claim.adjacency == ("replace" if attack == "backdoor" else "add-remove")
+    if attack == "membership":
+        assert [p.what for p in report.proofs] == ["loss threshold", "likelihood ratio"]
+    assert report.to_text()
+
+
+def test_a_mechanism_without_noise_is_caught_by_shuffled_batches() -> None:
+    report = audit.claim(
+        _with(
+            fault={"noise": 0.0}, mechanism={"batch_size": 50, "steps": 40}, audit={"trials": 300, "contrast": True},
+            claim={"epsilon": 1.0},
+        )
+    )  # fmt: skip
+    assert not report.passed
+    assert report.best.epsilon == pytest.approx(report.best.ceiling, rel=0.5)
+
+
+def test_area_under_the_curve() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 9, 60).astype(float), rng.integers(0, 7, 50).astype(float)
+    assert area(a, b) == pytest.approx(stats.mannwhitneyu(a, b).statistic / 3000)
+
+
+def test_killed_in_the_middle_it_resumes_to_the_same_json(tmp_path: Path) -> None:
+    sections = _with(audit={"trials": 400, "k": [1]}, mechanism={"steps": 60})
+    code = f"from leakcore import audit; audit.claim({sections!r}, folder={str(tmp_path / 'b')!r}, num_threads=1)"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        deadline = time.monotonic() + 60
+        while len(list((tmp_path / "b").rglob("runs-*.npz"))) < 3 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+    kept = list((tmp_path / "b").rglob("runs-*.npz"))
+    assert kept
+    assert not (tmp_path / "b" / "report.json").exists()
+    audit.claim(sections, folder=tmp_path / "b")
+    audit.claim(sections, folder=tmp_path / "a")
+    assert (tmp_path / "a" / "report.json").read_bytes() == (tmp_path / "b" / "report.json").read_bytes()
+    assert not (tmp_path / "b" / "partial").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "sections", "method"),
+    [
+        ("σ/2, claimed 2", {"claim": {"epsilon": 2.0}, "fault": {"noise": 0.5}}, "counts, Gaussian mechanism"),
+        ("σ/2, claimed 4", {"claim": {"epsilon": 4.0}, "fault": {"noise": 0.5}}, "counts, Gaussian mechanism"),
+        (
+            "σ/4, claimed 2",
+            {"claim": {"epsilon": 2.0}, "fault": {"noise": 0.25}, "audit": {"trials": 1000}},
+            "counts, (ε, δ)",
+        ),
+        (
+            "batch clipped, claimed 4",
+            {"claim": {"epsilon": 4.0}, "fault": {"clip": "batch"}, "mechanism": {"max_grad_norm": 0.1}},
+            "counts, (ε, δ)",
+        ),
+        (
+            "no noise on biases, claimed 1",
+            {"claim": {"epsilon": 1.0}, "fault": {"bias_noise": 0.0}, "audit": {"attack": "zero-input"}},
+            "counts, (ε, δ)",
+        ),
+    ],
+)
+def test_faults_are_caught_and_the_mended_code_passes(name: str, sections: dict[str, Any], method: str) -> None:
+    """k = 1, T = 500 unless said otherwise, D against D ∪ {poison}, 99%."""
+    size = {"trials": 500, "k": [1], "adjacency": "add-remove", **sections.get("audit", {})}
+    faulty = audit.claim(_with(**{**sections, "audit": size}))
+    caught = {p.method: p.epsilon > faulty.claim.epsilon for p in faulty.proofs}
+    assert caught[method], name
+    assert not faulty.passed
+    mended = audit.claim(_with(**{**{k: v for k, v in sections.items() if k != "fault"}, "audit": size}))
+    assert mended.passed, name

@@ -1,0 +1,317 @@
+"""Each defence does what it says, composes in order, and moves attacks the way its bound says."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from leakcore import attacks, clip_and_noise, defenses, dpsgd
+from leakcore.attacks import inversion, tensor
+from leakcore.defenses import DPSGD, Clip, ClipSamples, Compose, Dropout, GaussianNoise, Laplace, LocalSteps, Prune
+
+
+def _model(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 20), nn.Softplus(), nn.Linear(20, 3)).double()
+
+
+def _batch(rows=4):
+    torch.manual_seed(5)
+    return torch.randn(rows, 6).double(), torch.arange(rows) % 3
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_transforms_of_a_gradient(library, dtype):
+    raw = np.random.default_rng(0).standard_normal((3, 2, 500)).astype(dtype)
+    g = raw if library == "numpy" else torch.from_numpy(raw)
+    noisy = np.asarray(GaussianNoise(0.5).apply(g, seed=1)) - raw
+    # 3,000 draws: four standard errors of a variance of 1/4.
+    assert abs(float(noisy.var()) - 0.25) < 4 * 0.25 * np.sqrt(2 / 3000)
+    heavy = np.asarray(Laplace(0.5).apply(g, seed=1)) - raw
+    assert abs(float(np.abs(heavy).mean()) - 0.5) < 4 * 0.5 / np.sqrt(3000)
+    assert np.unique(noisy).size > 2900  # rows do not share their noise
+    clipped = np.asarray(Clip(2.0).apply(g))
+    np.testing.assert_allclose(np.linalg.norm(clipped, axis=-1), 2.0, rtol=1e-5)
+    np.testing.assert_array_equal(np.asarray(Clip(1e6).apply(g)), raw)
+    pruned = np.asarray(Prune(0.1).apply(g))
+    assert (np.count_nonzero(pruned, axis=-1) == 50).all()
+    assert np.abs(raw[pruned == 0]).max() <= 10
+    for i in np.ndindex(3, 2):
+        kept = pruned[i] != 0
+        assert np.abs(raw[i][kept]).min() >= np.abs(raw[i][~kept]).max()
+        np.testing.assert_array_equal(pruned[i][kept], raw[i][kept])
+    for out in (noisy, heavy, clipped, pruned):
+        assert out.dtype == raw.dtype
+    assert type(GaussianNoise(1.0).apply(g, seed=1)) is type(g)
+
+
+def test_noise_is_a_function_of_seed_and_step():
+    g = np.zeros(100)
+    first = GaussianNoise(1.0).apply(g, seed=1, step=0)
+    np.testing.assert_array_equal(first, GaussianNoise(1.0).apply(g, seed=1, step=0))
+    assert not np.isin(first, GaussianNoise(1.0).apply(g, seed=1, step=1)).any()
+    assert not np.isin(first, GaussianNoise(1.0).apply(g, seed=2, step=0)).any()
+    both = Compose(GaussianNoise(1.0), GaussianNoise(1.0)).apply(g, seed=1)
+    assert not np.allclose(both, 2 * first)  # two noises of one composition are two
+    with pytest.raises(ValueError, match="seed: required"):
+        GaussianNoise(1.0).apply(g)
+
+
+def test_dp_sgd_is_the_kernels_release_and_composition_goes_stage_by_stage():
+    rows = np.random.default_rng(0).standard_normal((5, 40))
+    expected = clip_and_noise(rows, 2.0, 0.7, seed=3).sum / 5
+    np.testing.assert_array_equal(DPSGD(2.0, 0.7).apply(rows, seed=3), expected)
+    np.testing.assert_allclose(DPSGD(2.0, 0.0, expected_batch_size=10).apply(rows), clip_and_noise(rows, 2.0).sum / 10)
+    mean = Compose(ClipSamples(2.0)).apply(rows)
+    np.testing.assert_allclose(mean, clip_and_noise(rows, 2.0).sum / 5, rtol=1e-12)
+    out = Compose(ClipSamples(2.0), Clip(0.1), Prune(0.5)).apply(rows)
+    assert np.count_nonzero(out) == 20
+    np.testing.assert_allclose(out, Prune(0.5).apply(Clip(0.1).apply(mean)), rtol=1e-12)
+    with pytest.raises(ValueError, match="put it in front"):
+        Compose(GaussianNoise(1.0), ClipSamples(1.0))
+    with pytest.raises(ValueError, match="more than once"):
+        Compose(Dropout(0.5), Dropout(0.5))
+    with pytest.raises(TypeError, match="no leakcore"):
+        Compose("noise")
+
+
+def test_release_without_a_defence_is_the_gradient():
+    model, (x, y) = _model(), _batch()
+    plain = defenses.release(model, x, y)
+    loss = nn.functional.cross_entropy(model(x), y)
+    expected = torch.autograd.grad(loss, list(model.parameters()))
+    torch.testing.assert_close(plain.gradient, torch.cat([g.flatten() for g in expected]), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(plain.parts["2.bias"], expected[3], rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(plain.gradient, inversion.gradient(model, x, y))
+    all_of_it = defenses.release(model, x, y, defense=Compose(ClipSamples(1e9)))
+    torch.testing.assert_close(all_of_it.gradient, plain.gradient, rtol=1e-10, atol=1e-13)
+
+
+def test_local_steps_are_sgd():
+    model, (x, y) = _model(), _batch()
+    found = defenses.release(model, x, y, defense=LocalSteps(3, learning_rate=0.2)).gradient
+    trained = _model()
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(trained(x), y).backward()
+        optimizer.step()
+    moved = torch.cat([(a - b).flatten() for a, b in zip(model.parameters(), trained.parameters(), strict=True)])
+    torch.testing.assert_close(found, moved.detach() / 0.6, rtol=1e-9, atol=1e-12)
+    two = defenses.release(model, x, y, defense=LocalSteps(2, 1e-12, minibatches=True)).gradient
+    torch.testing.assert_close(two, defenses.release(model, x, y).gradient, rtol=1e-6, atol=1e-9)
+    with pytest.raises(ValueError, match="multiple"):
+        defenses.release(model, x, y, defense=LocalSteps(3, 0.1, minibatches=True))
+    with pytest.raises(ValueError, match="acts on training"):
+        LocalSteps(2, 0.1).apply(np.zeros(3))
+
+
+@pytest.mark.parametrize("per_sample", [True, False])
+def test_dropout_keeps_with_keep_probability(per_sample):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 4000), nn.Softplus(), nn.Linear(4000, 3)).double()
+    x, y = _batch(2)
+    dropped = defenses.release(model, x, y, defense=Dropout(0.25, per_sample=per_sample), seed=1).parts["2.weight"]
+    share = float((dropped[0] != 0).double().mean())
+    kept = 1 - 0.75**2 if per_sample else 0.25
+    assert abs(share - kept) < 4 * np.sqrt(kept * (1 - kept) / 4000)
+    whole = defenses.release(model, x, y, defense=Dropout(1.0, per_sample=per_sample), seed=1).gradient
+    torch.testing.assert_close(whole, defenses.release(model, x, y).gradient)
+    # Per-sample gradients see the very masks that the batch sees.
+    both = Compose(Dropout(0.25, per_sample=per_sample), ClipSamples(1e9))
+    alone = defenses.release(model, x, y, defense=both, seed=1).parts["2.weight"]
+    torch.testing.assert_close(alone, dropped, rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match="seed: required"):
+        defenses.release(model, x, y, defense=Dropout(0.5))
+
+
+def test_any_torch_optimizer_steps_by_the_defended_gradient():
+    model, (x, y) = _model(), _batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    before = torch.cat([p.detach().flatten() for p in model.parameters()])
+    defense = Compose(Clip(0.5), GaussianNoise(0.01))
+    expected = defenses.release(model, x, y, defense=defense, seed=4).gradient
+    handle = defenses.attach(optimizer, defense, seed=4)
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    after = torch.cat([p.detach().flatten() for p in model.parameters()])
+    torch.testing.assert_close(before - after, expected, rtol=1e-9, atol=1e-12)
+    assert handle.step == 1
+    handle.remove()
+    optimizer.step()
+    assert handle.step == 1
+    per_sample = defenses.attach(optimizer, ClipSamples(1.0))
+    with pytest.raises(ValueError, match="grad_sample"):
+        optimizer.step()
+    per_sample.remove()
+    with pytest.raises(ValueError, match="loop's own"):
+        defenses.attach(optimizer, LocalSteps(2, 0.1))
+    with pytest.raises(ValueError, match="seed: required"):
+        defenses.attach(optimizer, GaussianNoise(0.1))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_in_opacus_training_and_what_the_recorder_sees():
+    opacus = pytest.importorskip("opacus")
+    import leakcore
+
+    torch.manual_seed(0)
+    data = torch.utils.data.TensorDataset(torch.randn(20, 6), torch.arange(20) % 3)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    model, optimizer, loader = opacus.PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=torch.utils.data.DataLoader(data, batch_size=10), noise_multiplier=0.5, max_grad_norm=1.0,
+    )  # fmt: skip
+    handle = defenses.attach(optimizer, Prune(0.01), seed=0)
+    released = []
+    with pytest.raises(ValueError, match="Opacus's optimizer does itself"):
+        defenses.attach(optimizer, ClipSamples(1.0))
+    criterion = nn.CrossEntropyLoss()
+    with leakcore.record(optimizer, candidates=(data.tensors[0][:4], data.tensors[1][:4])) as recorder:
+        for x, y in loader:
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+            released.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    assert handle.step == recorder.steps == len(released)
+    assert all(int((g != 0).sum()) == 1 for g in released)  # ⌈0.01·83⌉
+
+
+def test_recorded_runs_under_noise_are_attacked_less_well():
+    # Whose run is it? The target with the least loss of Equation 1, among 20.
+    rng = np.random.default_rng(0)
+    ensemble = dpsgd.Ensemble((5, 4), noise_multiplier=0.5, max_grad_norm=1.0, learning_rate=0.1, steps=4, seed=0)
+    points, labels = rng.random((20, 1, 5)), rng.integers(0, 4, (20, 1))
+    run = ensemble.run(rng.random((6, 5)), rng.integers(0, 4, 6), runs=20, extra_features=points, extra_labels=labels,
+                       record=True)  # fmt: skip
+    noisy = defenses.defended(run, GaussianNoise(3.0), seed=1)
+    moved = noisy.observed - run.observed
+    assert abs(float(moved.std()) - 3.0) < 0.2
+    plain = attacks.gradient_loss(run, points[:, 0], labels[:, 0])
+    worse = attacks.gradient_loss(noisy, points[:, 0], labels[:, 0])
+
+    def own(losses):
+        return float((losses.argmin(1) == np.arange(20)).mean())
+
+    assert own(plain) > own(worse) + 0.2
+    with pytest.raises(ValueError, match="not additive"):
+        defenses.defended(run, Prune(0.5), seed=1)
+
+
+def _two_layer(m, d, batch, seed):
+    """Two-layer network as the tensor method has it (w ~ N(0, I), a = 1/m), unit inputs, residuals of about ±1."""
+    weights = tensor.GaussianWeights(m, d, seed)
+    model = nn.Sequential(nn.Linear(d, m, bias=False), nn.ELU(), nn.Linear(m, 1, bias=False)).double()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.from_numpy(weights.rows(0, m).copy()))
+        model[2].weight.fill_(1 / m)
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((batch, d))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    y = rng.choice([-1.0, 1.0], (batch, 1)) * rng.uniform(0.5, 1.5, (batch, 1))
+    return model, weights, torch.from_numpy(x), torch.from_numpy(y)
+
+
+def _square(outputs, targets):
+    return 0.5 * (outputs - targets).square().mean()
+
+
+def _tensor_error(defense, *, m=20_000, d=8, batch=2, seeds=3):
+    """Median over networks of the tensor method's error; an input that is not found counts 1, as a guess of 0 would."""
+    out = []
+    for seed in range(seeds):
+        model, weights, x, y = _two_layer(m, d, batch, seed)
+        seen = defenses.release(model, x, y, defense=defense, loss=_square, seed=seed).parts["2.weight"][0]
+        found = tensor.reconstruct(seen, weights, num_examples=batch, activation="elu", certify=False)
+        errors = tensor.match(found.inputs, x, signs_known=found.signs_known).errors if len(found.inputs) else []
+        out.append(np.sqrt((np.sum(np.square(errors)) + batch - len(errors)) / batch))
+    return float(np.median(out))
+
+
+def test_each_defence_moves_the_tensor_attack_as_its_bound_says():
+    plain = _tensor_error(None)
+    assert plain < 0.1
+    # Noise in units of one residual's share: (B + σ)√(d/m).
+    noisy = [_tensor_error(GaussianNoise(s)) for s in (0.5, 2.0)]
+    assert plain < noisy[0] < noisy[1]
+    # Clipping scales the release, which the attack does not mind: B√(d/m), as without.
+    assert _tensor_error(Clip(1e-3)) == pytest.approx(plain, rel=1e-3)
+    # Noise after clipping is larger by ‖g‖/s in units of what is left: (B + σ max{1, ‖g‖/s})√(d/m).
+    dp = [_tensor_error(Compose(Clip(s), GaussianNoise(0.5))) for s in (1e3, 30.0)]
+    assert plain < dp[0] < dp[1]
+    # Keep probability: B√(d/(mp)).
+    thinned = _tensor_error(Dropout(0.1))
+    assert thinned > 1.5 * plain
+    # Laplace has no row; more noise, more error.
+    assert plain < _tensor_error(Laplace(0.5)) < _tensor_error(Laplace(2.0))
+    # Pruning has no bound: measured.
+    pruned = [_tensor_error(Prune(p)) for p in (0.5, 0.01)]
+    assert pruned[0] < pruned[1]
+
+
+def test_local_aggregation_of_minibatches_costs_the_tensor_attack():
+    # kB√(d/m): four rows in two local steps against two in one.
+    both = _tensor_error(LocalSteps(2, 1e-3, minibatches=True), batch=4, m=50_000)
+    assert both > _tensor_error(None, m=50_000)
+
+
+def test_noise_and_pruning_move_gradient_inversion():
+    def error(defense):
+        out = []
+        for seed in range(3):
+            model, _, x, y = _two_layer(300, 5, 1, seed)
+            released = defenses.release(model, x, y, defense=defense, loss=_square, seed=seed)
+            found = inversion.invert(
+                model,
+                released,
+                (5,),
+                labels=y,
+                loss=_square,
+                restarts=10,
+                low=-1,
+                high=1,
+                iterations=100,
+                originals=x,
+            )
+            assert found.quality is not None
+            out.append(float(np.sqrt(5 * found.quality[found.best].mse[0])))
+        return float(np.median(out))
+
+    plain = error(None)
+    assert plain < 0.01
+    assert plain < error(GaussianNoise(0.1)) < error(GaussianNoise(1.0))
+    assert error(Prune(0.02)) > plain
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: GaussianNoise(-1.0), "scale=-1.0"),
+        (lambda: Laplace(-1.0), "scale=-1.0"),
+        (lambda: Clip(0.0), "max_norm=0.0"),
+        (lambda: ClipSamples(0.0), "max_grad_norm=0.0"),
+        (lambda: DPSGD(1.0, -1.0), "noise_multiplier=-1.0"),
+        (lambda: Dropout(0.0), "keep_probability=0.0"),
+        (lambda: Prune(1.5), "keep_fraction=1.5"),
+        (lambda: LocalSteps(0, 0.1), "steps=0"),
+        (lambda: Clip(1.0).apply(np.zeros((0, 3))), "nothing empty"),
+        (lambda: DPSGD(1.0, 0.0).apply(np.zeros(3)), "one per|one row|nothing"),
+        (lambda: Compose(ClipSamples(1.0)).apply(np.zeros(3)), r"must be \(B, D\)"),
+    ],
+)
+def test_bad_settings_are_named(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_bad_types_are_named():
+    with pytest.raises(TypeError, match="list"):
+        Clip(1.0).apply([1.0, 2.0])
+    with pytest.raises(TypeError, match="floating"):
+        Clip(1.0).apply(np.arange(3))
+    model, (x, y) = _model(), _batch()
+    with pytest.raises(TypeError, match="Defense"):
+        defenses.release(model, x, y, defense="noise")
+    with pytest.raises(ValueError, match="at least 1"):
+        defenses.release(model, x[:0], y[:0])

@@ -1,0 +1,59 @@
+"""The auditing paper's figure and table at their smallest scale, and their attacks."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from leakcore import experiments
+from leakcore._store import PartialResults
+from leakcore.experiments._context import Context
+from leakcore.experiments.auditing import _setting
+
+DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+pytestmark = pytest.mark.skipif(not (DATA / "fashion_mnist").is_dir(), reason="no folder of data sets: LEAKCORE_DATA")
+
+
+def _context(scale: str = "tiny") -> Context:
+    return Context(scale=scale, seed=0, data=DATA, pieces=PartialResults(None, ""), progress=lambda *_: None)
+
+
+@pytest.mark.parametrize("name", ["auditing-fig2", "auditing-table2"])
+def test_the_smallest_scale_writes_its_files(name: str, tmp_path: Path) -> None:
+    result = experiments.run(name, scale="tiny", data=DATA, out=tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"{name}.{e}" for e in ("json", "png", "svg")]
+    written = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
+    assert written == json.loads(result.to_json())
+    assert result.provenance.startswith("Jagielski")
+    assert all(s.ours is not None and s.ours >= 0 for s in result.stated)
+
+
+def test_without_noise_from_a_fixed_start_inference_is_perfect() -> None:
+    """Shuffled minibatches, k = 1: what counts of this size can prove at most; T = 40."""
+    rows = _setting.fashion_mnist(_context(), 120)
+    found = _setting.audited(
+        _context(), rows, _setting.Mechanism((), 0.0, steps=48, batch_size=10), "clipbkd", (1,), 40, "a task"
+    )
+    assert found["dp"].hits == (40, 0)
+    assert found["dp"].chosen == "k = 1"
+
+
+def test_full_batches_without_noise_are_constant() -> None:
+    rows = _setting.fashion_mnist(_context(), 60)
+    made = _setting.attack(rows, "clipbkd", 1, 0)
+    ensemble = _setting.Mechanism((), 0.0).ensemble(rows, 0)
+    found = _setting.poisoning.poisoning_scores(ensemble, made, trials=40)
+    assert len(np.unique(found.scores_in)) == len(np.unique(found.scores_out)) == 1
+
+
+def test_the_stand_ins_are_named() -> None:
+    location = _setting.location30(_context(), 300)
+    assert "is not it" in location.described
+    assert (location.classes, location.shape) == (30, None)
+    assert math.isinf(_setting.provable(0.0, 24, "replace"))
+    assert _setting.provable(_setting.noise_for(4.0, 24), 24, "replace") == pytest.approx(9.08, abs=0.01)

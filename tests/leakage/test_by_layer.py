@@ -1,0 +1,134 @@
+"""Every measure by layer, its table and heat map, and the command line over a model of the user's."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+from leakcore import leakage, models
+from leakcore.cli import main
+
+
+def _case(n=120):
+    rng = np.random.default_rng(0)
+    y = np.zeros(n, np.int64)  # of one class: another would turn the gradient's sign, which a linear family cannot undo
+    has = rng.integers(0, 2, n)
+    x = rng.random((n, 1, 6, 6)) + 2.0 * has[:, None, None, None]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ELU(), nn.Flatten(), nn.Linear(32, 6), nn.Tanh(), nn.Linear(6, 2))
+    return model, torch.from_numpy(x).float(), torch.from_numpy(y), has
+
+
+def test_every_measure_for_every_layer():
+    model, x, y, has = _case()
+    seen = []
+    found = leakage.by_layer(
+        model, None, x, y, attributes={"bright": has}, samples=3, permutations=3, iterations=5,
+        progress=lambda task, done, total: seen.append(task),
+    )  # fmt: skip
+    assert found.layers == ("0", "3", "5")
+    assert found.parameters == (20, 198, 14)
+    rows = found.rows()
+    assert [r["original"] is None for r in rows] == [False, False, True]
+    direct = leakage.sensitivity(model, None, x[:3], y[:3])
+    np.testing.assert_allclose([r["sensitivity"] for r in rows], direct.value)
+    value, null, p = rows[1]["latent"]["bright"]
+    assert value > null
+    assert p == 0.25
+    assert set(seen) == {"sensitivity", "inversion", "latent: bright", "attributes"}
+    text = found.to_text()
+    assert "latent: bright" in text
+    assert "3 for sensitivity (exact), 3 inverted" in text
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["layers"] == ["0", "3", "5"]
+    assert len(found.figure().axes[0].texts) == 3 * 5
+
+
+def test_without_inversion_or_attributes_and_with_probes():
+    model, x, y, _ = _case()
+    bare = leakage.by_layer(model, None, x, y, attributes={}, original=False, samples=2, probes=4)
+    assert bare.original is None
+    assert "Hutchinson, 4 directions" in bare.to_text()
+    assert bare.rows()[0]["latent"] == {}
+
+
+def test_large_layers_are_stood_for_by_some_of_their_parameters():
+    model, x, y, has = _case()
+    few = leakage.by_layer(
+        model, None, x, y, attributes={"bright": has}, samples=1, permutations=0, original=False, columns=50
+    )
+    assert few.columns == 50
+    assert math.isfinite(few.latent["bright"].value[1])
+    assert few.latent["bright"].value[0] > 0
+
+
+def test_plain_features_of_inputs():
+    x = torch.rand(11, 3, 8, 8)
+    found = leakage.input_attributes(x)
+    assert set(found) == {"brightness", "texture", "warmth"}
+    assert all(v.sum() == 5 for v in found.values())
+    assert set(leakage.input_attributes(np.random.default_rng(0).random((6, 5)))) == {"mean"}
+    with pytest.raises(ValueError, match=r"inputs.shape=\(1, 3\)"):
+        leakage.input_attributes(np.zeros((1, 3)))
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch):
+    """A folder with a module of the user's and its data."""
+    _, x, y, has = _case()
+    (tmp_path / "usernets.py").write_text(
+        "from torch import nn\n\n\ndef build():\n"
+        "    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(), nn.Linear(32, 2))\n"
+    )
+    np.savez(tmp_path / "rows.npz", inputs=x.numpy(), targets=y.numpy(), bright=has)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _run(*arguments):
+    return CliRunner().invoke(main, ["leakage", *arguments, "--quiet"])
+
+
+def test_command(user):
+    short = ["--samples", "2", "--permutations", "1", "--no-inversion"]
+    done = _run("usernets:build", "--data", "rows.npz", "--attribute", "bright", "--figure", "out/leak.png", *short)
+    assert done.exit_code == 0, done.output
+    assert "latent: bright" in done.output
+    assert (user / "out" / "leak.png").read_bytes().startswith(b"\x89PNG")
+    models.save_safetensors(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Identity(), nn.Linear(32, 2)),
+                            user / "w.safetensors")  # fmt: skip
+    weighted = _run("usernets:build", "--data", "rows.npz", "--weights", "w.safetensors", "--json", *short)
+    assert weighted.exit_code == 0, weighted.output
+    report = json.loads(weighted.output)
+    assert report["schema"] == "leakcore.leakage_by_layer/1"
+    assert set(report["latent"]) == {"brightness", "texture"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["usernets:build", "--data", "rows.npz", "--attribute", "age"], "holds no array named age"),
+        (["usernets:build", "--data", "none.npz"], "none.npz"),
+        (["usernets", "--data", "rows.npz"], "must be package.module:factory"),
+        (["usernets:build", "--data", "digits"], "do not fit the model"),
+        (["leakcore.models:breast_cancer_mlp", "--data", "breast-cancer"], "cross-entropy needs"),
+        (["usernets:build", "--data", "rows.npz", "--figure", "x.jpg"], "must end in"),
+        (["usernets:build", "--data", "digits", "--attribute", "a"], "has none"),
+    ],
+)
+def test_command_says_what_is_wrong(user, arguments, message):
+    done = _run(*arguments)
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+def test_command_on_bundled_data_with_another_loss():
+    done = _run(
+        "leakcore.models:breast_cancer_mlp", "--data", "breast-cancer", "--loss", "logistic", "--samples", "1",
+        "--permutations", "0", "--rows", "60", "--no-inversion",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "latent: mean" in done.output

@@ -1,0 +1,119 @@
+"""Measured ℓ1-sensitivity: against every pair by hand, with little memory, and below the derived bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from leakcore import leakage
+from leakcore.bounds import laplace
+
+
+def _mlp() -> torch.nn.Module:
+    generator = torch.Generator().manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).double()
+    for p in model.parameters():
+        p.data = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+    return model
+
+
+def _data(n: int = 9) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(n, 4, generator=generator, dtype=torch.float64), torch.arange(n) % 3
+
+
+def _by_hand(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    rows = []
+    for i in range(len(x)):
+        loss = torch.nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1])
+        rows.append(torch.cat([g.ravel() for g in torch.autograd.grad(loss, list(model.parameters()))]))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("memory", [1, 4 * 38 * 8 * 4, 2**28])
+def test_the_worst_pair_of_all(memory: int) -> None:
+    """Blocks of one, of four, and all at once: every pair is covered whatever fits."""
+    model, (x, y) = _mlp(), _data()
+    g = _by_hand(model, x, y)
+    distances = torch.cdist(g, g, p=1)
+    found = leakage.l1_sensitivity(model, None, x, y, memory=memory)
+    assert found.value == pytest.approx(float(distances.max()), rel=1e-12)
+    assert float(distances[found.worst]) == pytest.approx(found.value, rel=1e-12)
+    assert (found.kind, found.adjacency, found.num_parameters) == ("lower", "replace", g.shape[1])
+    np.testing.assert_allclose(found.norms, g.abs().sum(1), rtol=1e-12)
+    assert found.gradient_norm == pytest.approx(float(g.sum(0).norm()), rel=1e-12)
+    sizes = [p.numel() for p in model.parameters()]
+    for part, layer in zip(g.split(sizes, dim=1), found.layers.values(), strict=True):
+        assert layer == pytest.approx(float(torch.cdist(part, part, p=1).max()), rel=1e-12)
+
+
+def test_add_remove_and_means() -> None:
+    model, (x, y) = _mlp(), _data()
+    norms = _by_hand(model, x, y).abs().sum(1)
+    found = leakage.l1_sensitivity(model, None, x, y, adjacency="add-remove")
+    assert found.value == pytest.approx(float(norms.max()), rel=1e-12)
+    assert found.worst == (int(norms.argmax()),)
+    mean = leakage.l1_sensitivity(model, None, x, y, adjacency="add-remove", batch_size=4)
+    assert mean.value == pytest.approx(found.value / 4, rel=1e-12)
+    assert mean.signal_to_noise(1.0) == pytest.approx(found.signal_to_noise(1.0), rel=1e-12)
+    assert found.signal_to_noise(2.0) == pytest.approx(2 * found.signal_to_noise(1.0), rel=1e-12)
+
+
+class _TwoLayers(torch.nn.Module):
+    def __init__(self, w: np.ndarray, a: np.ndarray) -> None:
+        super().__init__()
+        self.hidden = torch.nn.Parameter(torch.from_numpy(w))
+        self.output = torch.nn.Parameter(torch.from_numpy(a))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ self.hidden.T) @ self.output
+
+
+def _square(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return ((outputs - targets) ** 2).sum()
+
+
+@pytest.mark.parametrize(("m", "d"), [(10, 3), (200, 3), (20, 60)])
+def test_the_derived_bound_is_above_and_not_far_above(m: int, d: int) -> None:
+    rng = np.random.default_rng(m + d)
+    w, a = rng.standard_normal((m, d)), np.full(m, 1 / m)
+    # Directions of large and small output: the likely worst, beside random ones.
+    x = np.concatenate([rng.standard_normal((30, d)), np.linalg.svd(w)[2][:3], [w.sum(axis=0)]])
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    both = torch.from_numpy(np.concatenate([x, x, -x, -x]))
+    y = torch.from_numpy(np.tile(np.repeat([1.0, -1.0], len(x)), 2))
+    found = leakage.l1_sensitivity(_TwoLayers(w, a), _square, both, y)
+    bound = laplace.two_layer(w, a)
+    assert 0.05 * bound.value < found.value <= bound.value
+    assert found.layers["output"] <= bound.output_part
+    assert found.layers["hidden"] <= bound.hidden_part
+
+
+def test_it_is_no_ground_for_noise() -> None:
+    found = leakage.l1_sensitivity(_mlp(), None, *_data())
+    with pytest.raises(ValueError, match="kind 'lower'"):
+        laplace.noise_scale(found, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inputs": torch.zeros(1, 4).double(), "targets": torch.zeros(1).long()}, "at least 2"),
+        ({"inputs": torch.zeros(9, 4)}, "inputs: torch.float32"),
+        ({"targets": torch.zeros(2).long()}, "targets.shape"),
+        ({"adjacency": "swap"}, "adjacency='swap'"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"memory": 0}, "memory=0"),
+        ({"model": torch.nn.Sequential(torch.nn.Dropout(), _mlp())}, r"layer 0 \(Dropout\)"),
+        ({"inputs": torch.full((9, 4), float("inf")).double()}, r"inputs\[0\]: its gradient is not finite"),
+    ],
+)
+def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
+    x, y = _data()
+    with pytest.raises(ValueError, match=message):
+        leakage.l1_sensitivity(**{"model": _mlp(), "loss": None, "inputs": x, "targets": y, **change})
+    with pytest.raises(TypeError, match="model=int"):
+        leakage.l1_sensitivity(3, None, x, y)  # type: ignore[arg-type]
