@@ -60,7 +60,7 @@ def _case(what: str, layers: tuple[int, ...], batch: int | None, steps: int, pee
         ),
         RUNS * steps,
         "training step",
-        seconds=20,
+        seconds=10,
     )  # fmt: skip
 
 

@@ -37,7 +37,10 @@ def test_equal_to_batched_products(layers, activation, how, monkeypatch) -> None
     monkeypatch.setattr(_native, "known", lambda layers, activation: False)
     products = {dtype: _run(layers, activation, dtype, **how).parameters for dtype in ours}
     np.testing.assert_allclose(ours["float64"], products["float64"], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(ours["float32"], products["float32"], rtol=0, atol=5e-6)
+    # A rounding may put a unit on the other side of ReLU's kink: one row's contribution, η·C/B, is then another.
+    close = 0.5 * 0.6 / 17 if "relu" in activation else 5e-6
+    np.testing.assert_allclose(ours["float32"], products["float32"], rtol=0, atol=close)
+    np.testing.assert_allclose(ours["float32"], ours["float64"], rtol=0, atol=close)
     assert (ours["float32"] != products["float32"]).any(), "both took the same path"
 
 
