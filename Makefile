@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
 NATIVE := setup.py $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
-.PHONY: audit test test-slow test-emulated sanitize-cuda bench lint format clean
+.PHONY: audit test test-slow test-emulated sanitize-cuda bench docs lint format clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.core
@@ -24,6 +24,11 @@ bench: $(VENV)/.core $(VENV)/.peers
 test-emulated: $(VENV)/.core
 	@LEAKCORE_CUDA=emulate $(PY) setup.py --quiet build_ext --inplace
 	LEAKCORE_EMULATION=1 $(PY) -m pytest tests/kernels -m "not slow" -k "emulat" $(ARGS)
+
+# The documentation as a site, under build/site.
+docs: $(VENV)/.core
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]" --no-build-isolation
+	$(VENV)/bin/mkdocs build --strict
 
 # For a machine with a GPU and the CUDA toolkit.
 sanitize-cuda: $(VENV)/.core

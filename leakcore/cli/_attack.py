@@ -1,4 +1,4 @@
-"""`leakcore attack`: prior-aware plays the game on real data; labels is next door."""
+"""`leakcore attack`: prior-aware plays the game on real data; labels and inversion are next door."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from leakcore.cli._attack_inversion import inversion
 from leakcore.cli._attack_labels import labels
 from leakcore.cli._checked import checked
 
@@ -18,6 +19,7 @@ def attack() -> None:
 
 
 attack.add_command(labels)
+attack.add_command(inversion)
 
 
 @attack.command("prior-aware")

@@ -22,6 +22,10 @@ _SECONDS = {
     "labels-fig3": 20,
     "labels-fig4": 15,
     "labels-fig5": 15,
+    "leakage-fig3": 85,
+    "leakage-fig4": 125,
+    "leakage-fig9": 145,
+    "leakage-fig11": 70,
 }
 
 

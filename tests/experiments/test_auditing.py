@@ -37,7 +37,7 @@ def test_without_noise_from_a_fixed_start_inference_is_perfect() -> None:
     """Shuffled minibatches, k = 1: what counts of this size can prove at most; T = 40."""
     rows = _setting.fashion_mnist(_context(), 120)
     found = _setting.audited(
-        _context(), rows, _setting.Mechanism((), 0.0, steps=48, batch_size=10), "clipbkd", (1,), 40, "a task"
+        _context(), rows, _setting.Mechanism((), 0.0, batch_size=30), "clipbkd", (1,), 40, "a task"
     )
     assert found["dp"].hits == (40, 0)
     assert found["dp"].chosen == "k = 1"
@@ -55,5 +55,5 @@ def test_the_stand_ins_are_named() -> None:
     location = _setting.location30(_context(), 300)
     assert "is not it" in location.described
     assert (location.classes, location.shape) == (30, None)
-    assert math.isinf(_setting.provable(0.0, 24, "replace"))
-    assert _setting.provable(_setting.noise_for(4.0, 24), 24, "replace") == pytest.approx(9.08, abs=0.01)
+    assert math.isinf(_setting.provable(0.0, "replace"))
+    assert _setting.provable(_setting.noise_for(4.0), "replace") == pytest.approx(9.08, abs=0.01)

@@ -37,17 +37,16 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             lines: dict[str, list[float]] = {n: [] for n in ("clipbkd", "gaussian", "backdoor", "membership")}
             for epsilon in epsilons:
                 where = f"{rows.name} {net}, ε_th = {_shown(epsilon)}"
-                noise = _setting.noise_for(epsilon, 24)
+                noise = _setting.noise_for(epsilon)
                 loud = noise > 0
-                batch = None if loud else max(10, count // 24)
-                steps = 24 if loud else 48
-                mechanism = _setting.Mechanism(hidden, noise, steps=steps, batch_size=batch)
+                batch = None if loud else len(rows.labels) // context.pick(quick=4, paper=24)
+                mechanism = _setting.Mechanism(hidden, noise, batch_size=batch)
                 poisoned = _setting.audited(context, rows, mechanism, "clipbkd", ks, trials, f"ClipBKD, {where}")
                 lines["clipbkd"].append(float(poisoned["dp"].value))
                 lines["gaussian"].append(float(poisoned["gdp"].value) if loud else math.nan)
                 beside = (
                     f"Gaussian bound {lines['gaussian'][-1]:.3g}; provable under replacement "
-                    f"{_setting.provable(noise, steps, 'replace'):.3g}"
+                    f"{_setting.provable(noise, 'replace'):.3g}"
                 )
                 stated.append(
                     _row(where, rows.name, epsilon, "clipbkd", poisoned["dp"].chosen, lines["clipbkd"][-1],
@@ -59,7 +58,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                     stated.append(
                         _row(where, rows.name, epsilon, "backdoor", door["dp"].chosen, lines["backdoor"][-1], "")
                     )
-                full = _setting.Mechanism(hidden, noise, steps=24)
+                full = _setting.Mechanism(hidden, noise)
                 guessed = _setting.guessed(context, rows, full, max(4, trials // 50), f"membership, {where}")
                 lines["membership"].append(guessed.bound)
                 told = f"accuracy {guessed.accuracy:.4f}; the text's estimate {guessed.estimate:.3g}"
@@ -86,7 +85,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"trials can. {_gaussian(panels)}",
         data=tuple(r.described for r in sets),
         settings={"rows": count, "trials": trials, "k": ks, "confidence": _setting.CONFIDENCE, "clip": 1.0,
-                  "learning_rate": 2.0, "steps": 24, "delta of the Gaussian bound": _setting.DELTA},
+                  "learning rate / batch": 0.15 / 250, "epochs": _setting.EPOCHS,
+                  "delta of the Gaussian bound": _setting.DELTA},
         notes=_NOTES, provenance=_setting.SOURCE,
     )  # fmt: skip
 

@@ -1,0 +1,161 @@
+"""`leakcore attack inversion`: inputs from a gradient: your own module and gradient, or bundled ones."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from leakcore.cli._attack_labels import _built, _read
+from leakcore.cli._checked import checked
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("inversion")
+@click.option(
+    "--model", metavar="MODULE:FACTORY", help="What returns the torch module when called: package.module:factory."
+)
+@click.option("--weights", type=_FILE, help="Its weights, safetensors.")
+@click.option("--gradient", type=_FILE, help="Mean gradients by parameter name: safetensors or npz.")
+@click.option("--shape", help="Shape of one input: 3,32,32.")
+@click.option(
+    "--batch", type=_FILE, help="True `inputs` and, to give them to the attacker, `labels`: npz, safetensors."
+)
+@click.option("--batch-size", type=int, help="Rows behind the gradient, where --batch does not tell.  [default: 1]")
+@click.option(
+    "--dataset", type=click.Choice(["digits", "mnist", "cifar100"]),
+    help="Instead of files: the reconstruction paper's MLP (digits, mnist) or DLG's LeNet (cifar100).",
+)  # fmt: skip
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets; else LEAKCORE_DATA.")
+@click.option("--rows", type=int, help="With --dataset: rows in the batch.  [default: 1]")
+@click.option("--noise", type=float, help="With --dataset: standard deviation of noise on the gradient.")
+@click.option("--keep-fraction", type=float, help="With --dataset: prune the gradient to this share of its entries.")
+@click.option("--unknown-labels", is_flag=True, help="Optimise the labels with the inputs.")
+@click.option("--method", type=click.Choice(["l2", "cosine"]), default="l2", show_default=True)
+@click.option("--restarts", type=int, default=3, show_default=True)
+@click.option("--iterations", type=int, help="Of each search.  [default: the method's]")
+@click.option("--total-variation", type=float, default=0.0, show_default=True)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write inversion.png and .npz here.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def inversion(out: Path | None, as_json: bool, dataset: str | None, **given: Any) -> None:
+    """Reconstruct the inputs behind one gradient.
+
+    \b
+    leakcore attack inversion --dataset digits --out pictures
+    leakcore attack inversion --model mine.nets:build --weights net.safetensors --gradient grad.npz --shape 3,32,32
+
+    Every restart is reported; the best is chosen by what the attacker sees.
+    """
+    files = [n for n in ("model", "weights", "gradient", "shape", "batch", "batch_size") if given[n] is not None]
+    alone = [n for n in ("rows", "noise", "keep_fraction", "data") if given[n] is not None]
+    if dataset is not None and files:
+        raise click.UsageError(f"--dataset and --{files[0].replace('_', '-')}: give one or the other")
+    if dataset is None:
+        missing = [n for n in ("model", "gradient", "shape") if given[n] is None]
+        if missing:
+            raise click.UsageError(f"--{missing[0]} is missing (or give --dataset)")
+        if alone:
+            raise click.UsageError(f"--{alone[0].replace('_', '-')}: only with --dataset")
+    found = checked(lambda: _inverted(dataset, out, **given))
+    if as_json:
+        click.echo(found.to_json(indent=2))
+        return
+    click.echo(found.summary())
+    click.echo(f"labels     {' '.join(str(v) for v in np.asarray(found.labels).reshape(-1).tolist())}")
+    click.echo(f"attacker   {found.assumptions.attacker}")
+    if out is not None:
+        click.echo(f"\n{out / 'inversion.npz'}")
+
+
+def _inverted(
+    dataset: str | None, out: Path | None, *, unknown_labels: bool, method: str, restarts: int,
+    iterations: int | None, total_variation: float, seed: int, quiet: bool, **where: Any,
+) -> Any:  # fmt: skip
+    from leakcore._progress import progress_bars
+    from leakcore._store import write_atomically
+    from leakcore.attacks import inversion as attack
+
+    if dataset is None:
+        module, gradient, shape, inputs, labels, rows = _from_files(**where)
+    else:
+        module, gradient, shape, inputs, labels, rows = _from_data(dataset, seed=seed, **where)
+    shown = None if quiet else progress_bars()
+    boxed = method != "l2" and inputs is not None and inputs.min() >= 0 and inputs.max() <= 1
+    found = attack.invert(
+        module, gradient, shape, labels=None if unknown_labels else labels, batch_size=rows, method=method,
+        restarts=restarts, iterations=iterations, total_variation=total_variation, originals=inputs, seed=seed,
+        progress=None if shown is None else lambda done, total: shown("gradient inversion", done, total),
+        low=0.0 if boxed else None, high=1.0 if boxed else None,
+    )  # fmt: skip
+    if out is not None:
+        kept = io.BytesIO()
+        np.savez(kept, reconstructions=found.reconstructions, every=found.every, labels=found.labels)
+        write_atomically(out / "inversion.npz", kept.getvalue())
+        if len(shape) in (2, 3) and (len(shape) == 2 or shape[0] in (1, 3)):
+            picture = io.BytesIO()
+            found.figure().savefig(picture, format="png", dpi=110)
+            write_atomically(out / "inversion.png", picture.getvalue())
+    return found
+
+
+def _from_files(
+    *, model: str, weights: Path | None, gradient: Path, shape: str, batch: Path | None, batch_size: int | None,
+    **_: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    from leakcore.models import load_safetensors
+
+    try:
+        sizes = tuple(int(part) for part in shape.split(","))
+    except ValueError:
+        raise ValueError(f"shape={shape!r}: must be numbers between commas, as 3,32,32") from None
+    module = _built(model)
+    if weights is not None:
+        load_safetensors(module, weights)
+    rows = {} if batch is None else _read(batch)
+    labels = None if "labels" not in rows else np.asarray(rows["labels"]).reshape(-1).astype(np.int64)
+    inputs = None if "inputs" not in rows else np.asarray(rows["inputs"])
+    count = batch_size if batch_size is not None or inputs is None else len(inputs)
+    return module.eval(), {k: np.asarray(v) for k, v in _read(gradient).items()}, sizes, inputs, labels, count
+
+
+def _from_data(
+    dataset: str, *, data: Path | None, rows: int | None, noise: float | None, keep_fraction: float | None, seed: int,
+    **_: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    import torch
+
+    from leakcore import datasets, defenses, models
+
+    count = 1 if rows is None else rows
+    if count < 1:
+        raise ValueError(f"rows={count}: must be at least 1")
+    if dataset == "digits":
+        whole = datasets.digits()
+    elif dataset == "mnist":
+        whole = datasets.mnist("test", path=data, download=False)
+    else:
+        whole = datasets.cifar100("test", part="subset", path=data, download=False)
+    shape = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "cifar100": (3, 32, 32)}[dataset]
+    chosen = np.random.default_rng(seed).permutation(len(whole.labels))[:count]
+    inputs = np.array(whole.features[chosen], np.float32).reshape(-1, *shape)
+    labels = np.array(whole.labels[chosen], np.int64)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = (
+            models.dlg_lenet(100)
+            if dataset == "cifar100"
+            else torch.nn.Sequential(
+                torch.nn.Flatten(), models.digits_mlp() if dataset == "digits" else models.mnist_mlp()
+            )
+        )
+    parts: list[defenses.Defense] = [] if keep_fraction is None else [defenses.Prune(keep_fraction)]
+    if noise is not None:
+        parts.append(defenses.GaussianNoise(noise))
+    released = defenses.release(module, inputs, labels, defense=defenses.Compose(*parts), seed=seed)
+    return module, released, shape, inputs, labels, count

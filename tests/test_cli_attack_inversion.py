@@ -1,0 +1,82 @@
+"""`leakcore attack inversion` on bundled data and on files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from leakcore.attacks import inversion
+from leakcore.cli import main
+from leakcore.models import save_safetensors
+
+NETS = """
+import torch
+
+def build():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 12), torch.nn.Sigmoid(), torch.nn.Linear(12, 3))
+"""
+
+
+def _call(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(main, ["attack", "inversion", *arguments])
+    return done.exit_code, done.output
+
+
+def test_a_bundled_digit_with_its_picture(tmp_path: Path) -> None:
+    code, text = _call("--dataset", "digits", "--restarts", "2", "--out", str(tmp_path), "--quiet")
+    assert code == 0, text
+    assert text.count("restart") == 2
+    assert "SSIM 1.000" in text
+    assert (tmp_path / "inversion.png").read_bytes().startswith(b"\x89PNG")
+    assert np.load(tmp_path / "inversion.npz")["reconstructions"].shape == (1, 1, 8, 8)
+
+
+def test_noise_hides_the_digit() -> None:
+    code, text = _call(
+        "--dataset", "digits", "--restarts", "1", "--noise", "1", "--iterations", "60", "--json", "--quiet"
+    )
+    assert code == 0, text
+    found = json.loads(text)
+    assert found["quality"][0]["ssim"][0] < 0.7
+
+
+def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nets_for_inversion.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    scope: dict[str, object] = {}
+    exec(NETS, scope)
+    model = scope["build"]()  # type: ignore[operator]
+    save_safetensors(model, tmp_path / "net.safetensors")
+    x, y = torch.rand(1, 1, 4, 4), torch.tensor([2])
+    flat = inversion.gradient(model, x, y)
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    gradients = {name: p.grad.numpy() for name, p in model.named_parameters()}
+    assert len(flat) == sum(g.size for g in gradients.values())
+    np.savez(tmp_path / "grad.npz", **gradients)
+    np.savez(tmp_path / "batch.npz", inputs=x.numpy(), labels=y.numpy())
+    common = (
+        "--model", "nets_for_inversion:build", "--weights", "net.safetensors", "--gradient", "grad.npz",
+        "--shape", "1,4,4", "--quiet",
+    )  # fmt: skip
+    code, text = _call(*common, "--batch", "batch.npz", "--restarts", "1")
+    assert code == 0, text
+    assert "labels     2" in text
+    code, text = _call(*common, "--unknown-labels", "--restarts", "1", "--iterations", "60")
+    assert code == 0, text
+    code, text = _call(*common[:-3], "--shape", "a,b", "--quiet")
+    assert code == 2
+    assert "shape='a,b'" in text
+
+
+def test_bad_options() -> None:
+    assert _call("--dataset", "digits", "--gradient", "g.npz")[0] == 2
+    assert _call("--gradient", "g.npz")[0] == 2
+    code, text = _call("--dataset", "digits", "--rows", "0", "--quiet")
+    assert code == 2
+    assert "rows=0" in text
