@@ -190,6 +190,19 @@ ON_CPU = (
         60,
         _faster("reconstructions", "", "one model at a time, vmap(grad)", "leakcore", (2,)),
     ),
+    Claim(
+        "training step beside Opacus, FNN-32 minibatch", 30, _faster("ensemble", "FNN-32, mini", "Opacus", "leakcore")
+    ),
+    Claim(
+        "training step beside Opacus, LR minibatch",
+        5,
+        _faster("ensemble", "logistic regression, mini", "Opacus", "leakcore"),
+    ),
+    Claim(
+        "training step beside Opacus, LR full batch",
+        100,
+        _faster("ensemble", "logistic regression, full", "Opacus", "leakcore"),
+    ),
 )
 
 ON_CUDA = (

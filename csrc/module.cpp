@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
 
 #include <string>
@@ -17,6 +18,7 @@
 #include "core/probe.h"
 #include "core/selftest.h"
 #include "core/streams.h"
+#include "ensemble/ensemble.h"
 #include "leakcore_build.h"
 #include "mixture/mixture.h"
 #include "pinv/pinv.h"
@@ -227,6 +229,57 @@ py::object fill_rows(bool normal, const View& out, int64_t num_rows, uint64_t se
   return outcome(status);
 }
 
+// (inputs, classes, squares, count, stride, run stride, index, offsets)
+using EnsembleView = std::tuple<uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, uint64_t, uint64_t>;
+
+EnsembleRows ensemble_rows(const EnsembleView& view) {
+  EnsembleRows rows;
+  uint64_t inputs, classes, squares, index, offsets;
+  std::tie(inputs, classes, squares, rows.count, rows.stride, rows.run_stride, index, offsets) = view;
+  rows.inputs = pointer<const void>(inputs);
+  rows.classes = pointer<const int64_t>(classes);
+  rows.squares = pointer<const void>(squares);
+  rows.index = pointer<const int64_t>(index);
+  rows.offsets = pointer<const int64_t>(offsets);
+  return rows;
+}
+
+EnsembleArgs ensemble_args(bool single, int64_t num_runs, const std::vector<int64_t>& sizes, int32_t activation,
+                           double max_grad_norm, double slack) {
+  EnsembleArgs args;
+  if (sizes.size() < 2 || sizes.size() > kMaxLayers + 1) throw py::value_error("ensemble: too many layers");
+  args.dtype = single ? DType::f32 : DType::f64;
+  args.num_runs = num_runs;
+  args.num_layers = static_cast<int32_t>(sizes.size()) - 1;
+  std::copy(sizes.begin(), sizes.end(), args.sizes);
+  args.activation = static_cast<Activation>(activation);
+  args.max_grad_norm = max_grad_norm;
+  args.slack = slack;
+  return args;
+}
+
+void ensemble_sums(bool single, int64_t num_runs, const std::vector<int64_t>& sizes, int32_t activation,
+                   double max_grad_norm, double slack, const std::vector<uint64_t>& weights, const EnsembleView& common,
+                   const EnsembleView& extra, const std::vector<uint64_t>& common_sums,
+                   const std::vector<uint64_t>& extra_sums, uint64_t scratch) {
+  EnsembleArgs args = ensemble_args(single, num_runs, sizes, activation, max_grad_norm, slack);
+  args.common = ensemble_rows(common);
+  args.extra = ensemble_rows(extra);
+  for (int32_t l = 0; l < args.num_layers; ++l) {
+    const auto at = static_cast<size_t>(l);
+    args.weights[l] = pointer<const void>(weights.at(at));
+    args.common_sums[l] = pointer<void>(common_sums.at(at));
+    args.extra_sums[l] = pointer<void>(extra_sums.at(at));
+  }
+  args.scratch = pointer<void>(scratch);
+  py::gil_scoped_release release;
+  ensemble_sums_cpu(args);
+}
+
+int64_t ensemble_bytes(bool single, int64_t num_runs, const std::vector<int64_t>& sizes) {
+  return ensemble_scratch(ensemble_args(single, num_runs, sizes, 0, 1.0, 0.0));
+}
+
 py::tuple philox(std::array<uint32_t, 4> c, std::array<uint32_t, 2> k) {
   const Words out = philox4x32_10(c[0], c[1], c[2], c[3], k[0], k[1]);
   return py::make_tuple(out.w[0], out.w[1], out.w[2], out.w[3]);
@@ -313,6 +366,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("mixture_log_ratio", &mixture_log_ratio);
   m.def("mixture_tail", &mixture_tail);
   m.def("fill_rows", &fill_rows);
+  m.def("ensemble_sums", &ensemble_sums);
+  m.def("ensemble_bytes", &ensemble_bytes);
   m.def("philox4x32", &philox);
   m.def("elementary", &elementary);
   m.def("probe", &probe);

@@ -48,6 +48,22 @@ def clip_scores(
     plan: _Plan,
     /,
 ) -> _Bad: ...
+def ensemble_sums(
+    single: bool,
+    num_runs: int,
+    sizes: list[int],
+    activation: int,
+    max_grad_norm: float,
+    slack: float,
+    weights: list[int],
+    common: tuple[int, int, int, int, int, int, int, int],
+    extra: tuple[int, int, int, int, int, int, int, int],
+    common_sums: list[int],
+    extra_sums: list[int],
+    scratch: int,
+    /,
+) -> None: ...
+def ensemble_bytes(single: bool, num_runs: int, sizes: list[int], /) -> int: ...
 def solve_labels(
     jacobian: _View,
     gradient: _View,

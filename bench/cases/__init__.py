@@ -7,6 +7,7 @@ from bench.cases import (
     clip,
     cuda,
     curve,
+    ensemble,
     label_bound,
     labels,
     mixture,
@@ -30,5 +31,6 @@ def all_cases(device: str, quick: bool) -> list[Case]:
         *monte_carlo.cases(quick),
         *optimizer.cases(quick),
         *reconstructions.cases(quick),
+        *ensemble.cases(quick),
         *sensitivity.cases(quick),
     ]

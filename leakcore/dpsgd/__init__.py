@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from leakcore.dpsgd._ensemble import Ensemble as Ensemble
     from leakcore.dpsgd._fault import Fault as Fault
     from leakcore.dpsgd._fused_optimizer import FusedDPOptimizer as FusedDPOptimizer
+    from leakcore.dpsgd._module_ensemble import ModuleEnsemble as ModuleEnsemble
     from leakcore.dpsgd._recorder import Recorder as Recorder
     from leakcore.dpsgd._recorder import record as record
     from leakcore.dpsgd._run import EnsembleRun as EnsembleRun
@@ -21,6 +22,7 @@ _NAMES = {
     "EnsembleRun": "._run",
     "Fault": "._fault",
     "FusedDPOptimizer": "._fused_optimizer",
+    "ModuleEnsemble": "._module_ensemble",
     "Recorder": "._recorder",
     "Running": "._scoring",
     "Scorer": "._scoring",

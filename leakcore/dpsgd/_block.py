@@ -14,10 +14,13 @@ from leakcore.dpsgd._activations import ACTIVATIONS
 from leakcore.dpsgd._fault import Fault
 from leakcore.dpsgd._gather import Gather, block_rows, fixed_rows
 from leakcore.dpsgd._initial import Initialisation
+from leakcore.dpsgd._module import FlatLayout, ModulePass
+from leakcore.dpsgd._native import NativeSums
 from leakcore.dpsgd._parameters import Layout
 from leakcore.dpsgd._rows import Pass, Rows
 from leakcore.dpsgd._scoring import Running, Scorer
 from leakcore.dpsgd._streams import Streams
+from leakcore.kernels._ensemble import EnsembleRows
 
 SLOTS = 32
 """Runs per block. With 1,000 rows and ten units a buffer is 1.3 MB, which the third-level cache holds. On two threads
@@ -50,6 +53,8 @@ class Plan:
     fault: Fault
     dtype: str
     streams: Streams
+    module: torch.nn.Module | None = None
+    input_shape: tuple[int, ...] = ()
 
     @property
     def full_batch(self) -> bool:
@@ -58,9 +63,11 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class BlockInput:
-    """What one block reads. Arrays have one entry per slot; slots that belong to no requested run hold zeros."""
+    """What one block reads. Arrays have one entry per slot; slots that belong to no requested run, all but `used`,
+    hold zeros."""
 
     first_run: int
+    used: range = range(SLOTS)
     extra: Rows | None = None
     candidates: Rows | None = None
     probes: Rows | None = None
@@ -104,19 +111,26 @@ class Trainer:
     """Buffers of one thread. `common` are row chunks that all runs and threads share, `probes` likewise."""
 
     def __init__(
-        self, plan: Plan, common: list[Rows], watch: Watch, *, extra: int, candidates: int, probes: list[Rows]
+        self, plan: Plan, common: list[Rows] | EnsembleRows, watch: Watch, *, extra: int, candidates: int,
+        probes: list[Rows],
     ) -> None:  # fmt: skip
         self._plan = plan
+        self._clip_to = math.inf if plan.fault.clip == "batch" else plan.max_grad_norm
+        self._native: NativeSums | None = None
+        if isinstance(common, EnsembleRows):
+            self._native = NativeSums(
+                SLOTS, plan.layers, plan.activation, plan.dtype, common, clip_to=self._clip_to, slack=plan.clip_slack
+            )
+            common = []
         self._common = common
         self._watch = watch
-        self._layout = Layout(plan.layers)
-        self._clip_to = math.inf if plan.fault.clip == "batch" else plan.max_grad_norm
+        self._layout = Layout(plan.layers) if plan.module is None else FlatLayout(plan.module)
         self._dtype: torch.dtype = getattr(torch, plan.dtype)
         self._device = watch.device
-        self._extra = self._new_pass(extra) if extra else None
+        self._extra = self._new_pass(extra) if extra and self._native is None else None
         self._scored = candidates
         self._candidates = self._new_pass(candidates) if candidates else None
-        self._num_common = sum(chunk.count for chunk in common)
+        self._num_common = sum(chunk.count for chunk in common) if self._native is None else self._native.num_common
         self._num_rows = self._num_common + extra
         self._probes = probes
         self._gathers = [_gather(chunk, plan, self._num_rows) for chunk in common]
@@ -124,8 +138,12 @@ class Trainer:
         shapes = {c.count if g is None else g.rows for c, g in zip(common, self._gathers, strict=True)}
         self._passes = {rows: self._new_pass(rows) for rows in shapes}
 
-    def _new_pass(self, rows: int) -> Pass:
+    def _new_pass(self, rows: int) -> Pass | ModulePass:
         plan = self._plan
+        if plan.module is not None:
+            return ModulePass(
+                plan.module, plan.input_shape, SLOTS, rows, self._clip_to, plan.clip_slack, self._dtype, self._device
+            )  # fmt: skip
         activation = ACTIVATIONS[plan.activation]
         return Pass(
             SLOTS, rows, plan.layers, activation, self._clip_to, plan.clip_slack, self._dtype, self._device
@@ -136,6 +154,11 @@ class Trainer:
         plan, layout = self._plan, self._layout
         weights, known, private = (layout.empty(SLOTS, self._dtype, self._device) for _ in range(3))
         layout.write(self._there(self._initial(given)), weights)
+        if self._native is not None:
+            self._native.begin(given.extra)
+        for work in (self._extra, self._candidates, *self._passes.values()):
+            if isinstance(work, ModulePass):
+                work.used = given.used
         out = self._outputs()
         running = {name: scorer.start((SLOTS, self._scored)) for name, scorer in self._watch.scorers.items()}
         for step in range(plan.steps):
@@ -164,6 +187,7 @@ class Trainer:
         how = plan.initialisation
         base = given.initial
         if base is None:
+            assert isinstance(layout, Layout), "a module brings its own parameters"
             base = how.base(plan.streams, layout, SLOTS, first_run=first)
         return how.around(plan.streams, layout, base, first_run=first).astype(plan.dtype)
 
@@ -173,6 +197,24 @@ class Trainer:
         """known = Σ over the common rows of the batch; private = Σ over the extra rows of the batch + noise."""
         plan = self._plan
         taken = self._batch(given, step)
+        if self._native is not None:
+            self._native.add(weights, taken, known, private)
+        else:
+            self._products(given, weights, taken, known, private)
+        if plan.fault.clip == "batch":
+            self._clip_whole(known, private)
+        scale = plan.noise_multiplier * plan.max_grad_norm * plan.fault.noise
+        if scale > 0:
+            if given.noise is not None:
+                draws = np.ascontiguousarray(given.noise[:, step])
+            else:
+                draws = plan.streams.noise(SLOTS, self._layout.size, step, first_run=given.first_run)
+            self._layout.add(self._there(draws), scale, private, bias_scale=scale * plan.fault.bias_noise)
+
+    def _products(
+        self, given: BlockInput, weights: Matrices, taken: np.ndarray | None, known: Matrices, private: Matrices
+    ) -> None:  # fmt: skip
+        """The sums by batched matrix products, on any device."""
         if not self._common:
             for k in known:
                 k.zero_()
@@ -187,15 +229,6 @@ class Trainer:
         else:
             for p in private:
                 p.zero_()
-        if plan.fault.clip == "batch":
-            self._clip_whole(known, private)
-        scale = plan.noise_multiplier * plan.max_grad_norm * plan.fault.noise
-        if scale > 0:
-            if given.noise is not None:
-                draws = np.ascontiguousarray(given.noise[:, step])
-            else:
-                draws = plan.streams.noise(SLOTS, self._layout.size, step, first_run=given.first_run)
-            self._layout.add(self._there(draws), scale, private, bias_scale=scale * plan.fault.bias_noise)
 
     def _clip_whole(self, known: Matrices, private: Matrices) -> None:
         """The fault `clip="batch"`: the mean over the expected batch is clipped to C, no sample by itself."""
@@ -214,7 +247,10 @@ class Trainer:
         for rows in chunks:
             if rows.count not in self._passes:
                 self._passes[rows.count] = self._new_pass(rows.count)
-            found.append(_here(self._passes[rows.count].logits(rows, weights).transpose(1, 2)).copy())
+            work = self._passes[rows.count]
+            if isinstance(work, ModulePass):
+                work.used = given.used
+            found.append(_here(work.logits(rows, weights).transpose(1, 2)).copy())
         return np.concatenate(found, axis=1)
 
     def _batch_rows(self, taken: np.ndarray | None) -> Iterator[tuple[Rows, torch.Tensor | None]]:

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from leakcore.dpsgd._module import FlatLayout
 from leakcore.dpsgd._parameters import Layout
 from leakcore.dpsgd._streams import Streams
 
@@ -34,7 +35,7 @@ class Initialisation:
             drawn = (2 * streams.initial(runs, layout.size, first_run=first_run) - 1) * layout.bounds()
         return np.asarray(drawn if self.scale == 1 else self.scale * drawn)
 
-    def around(self, streams: Streams, layout: Layout, base: np.ndarray, *, first_run: int) -> np.ndarray:
+    def around(self, streams: Streams, layout: Layout | FlatLayout, base: np.ndarray, *, first_run: int) -> np.ndarray:
         """`base` (runs, parameters) with each run's own noise added."""
         if self.noise == 0:
             return base

@@ -110,6 +110,7 @@ class Request:
 
         return BlockInput(
             first_run=begin,
+            used=range(at, at + high - low),
             extra=rows(self.extra),
             candidates=rows(self.candidates),
             probes=rows(self.own_probes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 class EnsembleRun:
     """Finished runs first_run, first_run + 1, ...; row i of every array is run first_run + i.
 
-    layers, activation: the architecture. max_grad_norm: C.
+    layers, activation: the architecture; of a `ModuleEnsemble` (inputs, outputs), and `template` is the module.
+    max_grad_norm: C.
     parameters: (runs, parameters), flat in the order of `models.mlp(...).parameters()`; (runs, 0) where they were not
         kept.
     dots: (runs, steps, candidates), ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩; None without candidates or with keep_steps=False.
@@ -48,11 +50,12 @@ class EnsembleRun:
     observed: np.ndarray | None = None
     probe_logits: np.ndarray | None = None
     probe_losses: np.ndarray | None = None
+    template: torch.nn.Module | None = None
 
     def __len__(self) -> int:
         return len(self.parameters)
 
-    def module(self, run: int) -> torch.nn.Sequential:
+    def module(self, run: int) -> torch.nn.Module:
         """Run `run` (its absolute number) as a torch module in the ensemble's dtype."""
         import torch
 
@@ -60,7 +63,10 @@ class EnsembleRun:
         if self.parameters.shape[1] == 0:
             raise ValueError("keep_parameters=False: these runs' parameters were not kept")
         flat = torch.from_numpy(self.parameters[run - self.first_run].copy())
-        module = models.mlp(self.layers, self.activation).to(flat.dtype)
+        if self.template is None:
+            module: torch.nn.Module = models.mlp(self.layers, self.activation).to(flat.dtype)
+        else:
+            module = copy.deepcopy(self.template).to(flat.dtype)
         torch.nn.utils.vector_to_parameters(flat, module.parameters())
         return module
 

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from leakcore.dpsgd import _native
 from leakcore.dpsgd._block import ARRAYS, SLOTS, BlockOutput, Plan, Trainer, Watch
 from leakcore.dpsgd._gather import CHUNK, block_rows, fixed_rows
 from leakcore.dpsgd._inputs import Samples
 from leakcore.dpsgd._request import Request, ranges
 from leakcore.dpsgd._rows import Rows
+from leakcore.kernels._ensemble import EnsembleRows
 
 TASK = 4 * SLOTS
 """Runs per task of an executor: seconds of work for the papers' settings, against milliseconds to send the data."""
@@ -77,7 +79,11 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
     """Each block as it finishes, trained by threads of this process; at most two blocks per thread are in memory."""
     outputs, dtype = plan.layers[-1], getattr(torch, plan.dtype)
     device = torch.device(request.device)
-    chunks = _chunks(request.common, outputs, dtype, device, whole=_gathered(plan, request))
+    chunks: list[Rows] | EnsembleRows
+    if request.device == "cpu" and plan.module is None and _native.known(plan.layers, plan.activation):
+        chunks = _native.shared_rows(request.common)
+    else:
+        chunks = _chunks(request.common, outputs, dtype, device, whole=_gathered(plan, request))
     probes = [] if request.probes is None else _chunks(request.probes, outputs, dtype, device)
     local = threading.local()
     halt = threading.Event()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
 
 from leakcore import dpsgd, kernels
-from leakcore.dpsgd import _block, _request, _workers
+from leakcore.dpsgd import _block, _native, _request, _workers
 from leakcore.dpsgd._streams import Streams
 
 FIELDS = ("parameters", "dots", "norms", "cosine")
@@ -40,8 +42,17 @@ def _run(ensemble: dpsgd.Ensemble, first: int, runs: int, **more) -> dpsgd.Ensem
     return ensemble.run(**part, runs=runs, first_run=first, candidate_cosines=True, **more)
 
 
+@pytest.fixture(autouse=True, scope="module", params=["native loops", "batched products"])
+def path(request) -> Iterator[None]:
+    """Both ways to the sums; the second is what other devices take."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "batched products":
+            patch.setattr(_native, "known", lambda layers, activation: False)
+        yield
+
+
 @pytest.fixture(scope="module")
-def whole() -> dpsgd.EnsembleRun:
+def whole(path) -> dpsgd.EnsembleRun:
     return _run(_ensemble(), 0, TOTAL, num_threads=1)
 
 

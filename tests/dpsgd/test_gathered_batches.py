@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from leakcore import dpsgd, models
-from leakcore.dpsgd import _block, _gather
+from leakcore.dpsgd import _block, _gather, _native
 from leakcore.dpsgd._rows import Rows
 
 FIELDS = ("parameters", "dots", "norms", "cosine", "clipped")
@@ -34,6 +34,12 @@ def _run(first: int = 0, runs: int = RUNS, **more) -> dpsgd.EnsembleRun:
     )  # fmt: skip
 
 
+@pytest.fixture
+def by_products(monkeypatch) -> None:
+    """Batched matrix products, as on other devices: the native loops copy no batches."""
+    monkeypatch.setattr(_native, "known", lambda layers, activation: False)
+
+
 def test_small_rates_gather_and_large_ones_do_not() -> None:
     assert _gather.block_rows(1000, 0.01) == 24
     assert _gather.block_rows(1000, 0.5) is None
@@ -41,6 +47,7 @@ def test_small_rates_gather_and_large_ones_do_not() -> None:
     assert _gather.block_rows(10, 0.01) is None
 
 
+@pytest.mark.usefixtures("by_products")
 def test_gathered_batches_equal_masked_passes(monkeypatch) -> None:
     gathered = _run()
     monkeypatch.setattr(_block, "block_rows", lambda rows, rate: None)
@@ -50,6 +57,7 @@ def test_gathered_batches_equal_masked_passes(monkeypatch) -> None:
     assert (gathered.parameters != masked.parameters).any(), "both took the same path"
 
 
+@pytest.mark.usefixtures("by_products")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_bits_do_not_depend_on_company_even_where_a_batch_overflows_its_block(monkeypatch, dtype) -> None:
     """Blocks of 16 rows per chunk of 750, mean batch 15: nearly every step of some run needs a second block."""

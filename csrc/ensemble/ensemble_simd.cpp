@@ -1,0 +1,431 @@
+// Compiled once per instruction tier (setup.py). All but the table is in an anonymous namespace or always inlined, and
+// no library template is called, so that no inline function built for one tier can be linked into another.
+//
+// Nearly all time goes into three products of the first layer's size, each a loop over register tiles that does more
+// multiply-adds than loads: rows by outputs with the outputs in lanes (wide layers), or with the inputs in lanes
+// (narrow ones), and outputs by inputs summed over rows. Rows are read where they lie, through pointers: batches need
+// not be copied together.
+#include "ensemble/ensemble_simd.h"
+
+#include "core/elementary.h"
+#include "core/vec.h"
+
+namespace leakcore {
+namespace {
+
+template <class T>
+struct Lanes;
+template <>
+struct Lanes<float> {
+  typedef Floats V;
+  static constexpr int count = kFloats;
+  LEAKCORE_HD static V all(float c) { return floats(c); }
+};
+template <>
+struct Lanes<double> {
+  typedef Doubles V;
+  static constexpr int count = kDoubles;
+  LEAKCORE_HD static V all(double c) { return doubles(c); }
+};
+
+// With 32 registers 24 accumulators, with 16 of them 12.
+constexpr int kTileRows = kVectorBytes == 64 ? 12 : 6;
+constexpr int kPanel = kVectorBytes == 64 ? 4 : 2;
+
+// out[r][c] = bias[c] + Σ_k x[r][k]·w[k][c] for R rows and V vectors of columns.
+template <class T, int R, int V>
+inline void wide_tile(const T* const* x, int64_t depth, const T* w, int64_t ldw, const T* bias, T* out, int64_t ldo) {
+  typedef typename Lanes<T>::V Vec;
+  constexpr int L = Lanes<T>::count;
+  const T* row[R];
+  Vec acc[R][V];
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) {
+    row[r] = x[r];
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) acc[r][v] = bias ? load<Vec>(bias + v * L) : Vec{};
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    Vec b[V];
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) b[v] = load<Vec>(w + k * ldw + v * L);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      const Vec a = Lanes<T>::all(row[r][k]);
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) acc[r][v] = madd(a, b[v], acc[r][v]);
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) store(out + r * ldo + v * L, acc[r][v]);
+  }
+}
+
+template <class T, int V>
+inline void wide_columns(const T* const* x, int64_t rows, int64_t depth, const T* w, int64_t ldw, const T* bias, T* out,
+                         int64_t ldo) {
+  int64_t r = 0;
+  for (; r + kTileRows <= rows; r += kTileRows) {
+    wide_tile<T, kTileRows, V>(x + r, depth, w, ldw, bias, out + r * ldo, ldo);
+  }
+  for (; r + 4 <= rows; r += 4) wide_tile<T, 4, V>(x + r, depth, w, ldw, bias, out + r * ldo, ldo);
+  for (; r < rows; ++r) wide_tile<T, 1, V>(x + r, depth, w, ldw, bias, out + r * ldo, ldo);
+}
+
+// out = bias + x·w, x (rows, depth), w (depth, columns); columns a multiple of kRowPad, hence of the lanes.
+template <class T>
+inline void multiply_wide(const T* const* x, int64_t rows, int64_t depth, const T* w, int64_t columns, const T* bias,
+                          T* out) {
+  constexpr int L = Lanes<T>::count;
+  int64_t c = 0;
+  for (; c + 2 * L <= columns; c += 2 * L) {
+    wide_columns<T, 2>(x, rows, depth, w + c, columns, bias ? bias + c : nullptr, out + c, columns);
+  }
+  for (; c < columns; c += L) {
+    wide_columns<T, 1>(x, rows, depth, w + c, columns, bias ? bias + c : nullptr, out + c, columns);
+  }
+}
+
+// Folded in halves, on every tier; the instruction sequence of AVX-512 is that, without a detour through memory.
+template <class T>
+inline T lane_sum(typename Lanes<T>::V x) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) {
+    return _mm512_reduce_add_ps(x);
+  } else {
+    return _mm512_reduce_add_pd(x);
+  }
+#else
+  constexpr int L = Lanes<T>::count;
+  LEAKCORE_ALIGNED T lane[L];
+  store(lane, x);
+  for (int half = L / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+  }
+  return lane[0];
+#endif
+}
+
+// out[r][o] = bias[o] + ⟨x[r], w[o]⟩ for R rows and O outputs; rows and weights are zero-padded to `depth`.
+template <class T, int R, int O>
+inline void narrow_tile(const T* const* x, int64_t depth, const T* w, int64_t ldw, const T* bias, T* out, int64_t ldo) {
+  typedef typename Lanes<T>::V Vec;
+  constexpr int L = Lanes<T>::count;
+  Vec acc[R][O];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int o = 0; o < O; ++o) acc[r][o] = Vec{};
+  }
+  for (int64_t k = 0; k < depth; k += L) {
+    Vec b[O];
+#pragma GCC unroll 4
+    for (int o = 0; o < O; ++o) b[o] = load<Vec>(w + o * ldw + k);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      const Vec a = load<Vec>(x[r] + k);
+#pragma GCC unroll 4
+      for (int o = 0; o < O; ++o) acc[r][o] = madd(a, b[o], acc[r][o]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int o = 0; o < O; ++o) out[r * ldo + o] = bias[o] + lane_sum<T>(acc[r][o]);
+  }
+}
+
+template <class T, int O>
+inline void narrow_outputs(const T* const* x, int64_t rows, int64_t depth, const T* w, int64_t ldw, const T* bias,
+                           T* out, int64_t ldo) {
+  constexpr int R = O == 1 ? 8 : O == 2 ? 4 : 2;
+  int64_t r = 0;
+  for (; r + R <= rows; r += R) narrow_tile<T, R, O>(x + r, depth, w, ldw, bias, out + r * ldo, ldo);
+  for (; r < rows; ++r) narrow_tile<T, 1, O>(x + r, depth, w, ldw, bias, out + r * ldo, ldo);
+}
+
+template <class T>
+inline void multiply_narrow(const T* const* x, int64_t rows, int64_t depth, const T* w, int64_t ldw, int64_t outputs,
+                            const T* bias, T* out, int64_t ldo) {
+  int64_t o = 0;
+  for (; o + 4 <= outputs; o += 4) narrow_outputs<T, 4>(x, rows, depth, w + o * ldw, ldw, bias + o, out + o, ldo);
+  for (; o + 2 <= outputs; o += 2) narrow_outputs<T, 2>(x, rows, depth, w + o * ldw, ldw, bias + o, out + o, ldo);
+  for (; o < outputs; ++o) narrow_outputs<T, 1>(x, rows, depth, w + o * ldw, ldw, bias + o, out + o, ldo);
+}
+
+// sum[o][k] += Σ_r delta[r][o]·x[r][k] for O outputs and V vectors of inputs.
+template <class T, int O, int V>
+inline void sum_tile(const T* const* x, int64_t rows, int64_t k, const T* delta, int64_t ldd, T* sum, int64_t lds) {
+  typedef typename Lanes<T>::V Vec;
+  constexpr int L = Lanes<T>::count;
+  Vec acc[O][V];
+#pragma GCC unroll 4
+  for (int o = 0; o < O; ++o) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) acc[o][v] = load<Vec>(sum + o * lds + v * L);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    Vec a[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) a[v] = load<Vec>(x[r] + k + v * L);
+#pragma GCC unroll 4
+    for (int o = 0; o < O; ++o) {
+      const Vec d = Lanes<T>::all(delta[r * ldd + o]);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) acc[o][v] = madd(d, a[v], acc[o][v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int o = 0; o < O; ++o) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) store(sum + o * lds + v * L, acc[o][v]);
+  }
+}
+
+template <class T, int V>
+inline void sum_panel(const T* const* x, int64_t rows, int64_t k, const T* delta, int64_t ldd, int64_t outputs, T* sum,
+                      int64_t lds) {
+  int64_t o = 0;
+  for (; o + 4 <= outputs; o += 4) sum_tile<T, 4, V>(x, rows, k, delta + o, ldd, sum + o * lds + k, lds);
+  for (; o + 2 <= outputs; o += 2) sum_tile<T, 2, V>(x, rows, k, delta + o, ldd, sum + o * lds + k, lds);
+  for (; o < outputs; ++o) sum_tile<T, 1, V>(x, rows, k, delta + o, ldd, sum + o * lds + k, lds);
+}
+
+// sum (outputs, inputs) += deltaᵀ·x; inputs padded.
+template <class T>
+inline void add_products(const T* const* x, int64_t rows, const T* delta, int64_t ldd, int64_t outputs, T* sum,
+                         int64_t inputs) {
+  constexpr int L = Lanes<T>::count;
+  int64_t k = 0;
+  if (outputs == 1) {
+    for (; k + 2 * kPanel * L <= inputs; k += 2 * kPanel * L) {
+      sum_tile<T, 1, 2 * kPanel>(x, rows, k, delta, ldd, sum + k, inputs);
+    }
+  }
+  for (; k + kPanel * L <= inputs; k += kPanel * L) sum_panel<T, kPanel>(x, rows, k, delta, ldd, outputs, sum, inputs);
+  for (; k < inputs; k += L) sum_panel<T, 1>(x, rows, k, delta, ldd, outputs, sum, inputs);
+}
+
+// e^x for x <= 0; below −700 (e^−700 ≈ 1e−304) it stays there.
+template <class D>
+LEAKCORE_HD D falling_exp(D x) {
+  return exp_safe(x < -kExpSafe ? D{} - kExpSafe : x);
+}
+
+// φ(z) and φ′(z), the latter as a function of value φ(z) and z.
+template <class D>
+LEAKCORE_HD D activate(Activation kind, D z) {
+  const D magnitude = z < 0.0 ? -z : z;
+  switch (kind) {
+    case Activation::identity:
+      return z;
+    case Activation::relu:
+      return z < 0.0 ? D{} : z;
+    case Activation::leaky_relu:
+      return z < 0.0 ? 0.01 * z : z;
+    case Activation::elu: {
+      const D low = z < -kExpSafe ? D{} - kExpSafe : z < 0.0 ? z : D{};
+      return z < 0.0 ? expm1_safe(low) : z;
+    }
+    case Activation::tanh: {
+      const D twice = -2.0 * magnitude;
+      const D e = expm1_safe(twice < -kExpSafe ? D{} - kExpSafe : twice);
+      const D t = -e / (e + 2.0);
+      return z < 0.0 ? -t : t;
+    }
+    case Activation::sigmoid: {
+      const D e = falling_exp(-magnitude);
+      return z < 0.0 ? e / (1.0 + e) : 1.0 / (1.0 + e);
+    }
+  }
+  return z;
+}
+
+template <class D>
+LEAKCORE_HD D slope(Activation kind, D z, D value) {
+  const D one = D{} + 1.0;
+  switch (kind) {
+    case Activation::identity:
+      return one;
+    case Activation::relu:
+      return z > 0.0 ? one : D{};
+    case Activation::leaky_relu:
+      return z > 0.0 ? one : D{} + 0.01;
+    case Activation::elu:
+      return z > 0.0 ? one : value + 1.0;
+    case Activation::tanh:
+      return 1.0 - value * value;
+    case Activation::sigmoid:
+      return value * (1.0 - value);
+  }
+  return one;
+}
+
+template <class T>
+inline Doubles wide(const T* p) {
+  Doubles x;
+  for (int i = 0; i < kDoubles; ++i) x[i] = static_cast<double>(p[i]);
+  return x;
+}
+template <class T>
+inline void narrow(T* p, Doubles x) {
+  for (int i = 0; i < kDoubles; ++i) p[i] = static_cast<T>(x[i]);
+}
+
+template <class T>
+inline void forward_activation(Activation kind, const T* pre, T* post, int64_t count) {
+  typedef typename Lanes<T>::V Vec;
+  if (kind == Activation::relu) {
+    for (int64_t i = 0; i < count; i += Lanes<T>::count) {
+      const Vec z = load<Vec>(pre + i);
+      store(post + i, z < T(0) ? Vec{} : z);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < count; i += kDoubles) narrow(post + i, activate(kind, wide(pre + i)));
+}
+
+template <class T>
+inline void backward_activation(Activation kind, const T* pre, const T* post, T* delta, int64_t count) {
+  typedef typename Lanes<T>::V Vec;
+  if (kind == Activation::relu) {
+    for (int64_t i = 0; i < count; i += Lanes<T>::count) {
+      store(delta + i, load<Vec>(pre + i) > T(0) ? load<Vec>(delta + i) : Vec{});
+    }
+    return;
+  }
+  for (int64_t i = 0; i < count; i += kDoubles) {
+    narrow(delta + i, wide(delta + i) * slope(kind, wide(pre + i), wide(post + i)));
+  }
+}
+
+// p − y of one logit: σ(z) where y = 0, σ(z) − 1 = −σ(−z) where y = 1.
+template <class T>
+inline void one_logit(const T* logits, const int64_t* classes, int64_t rows, T* delta, int64_t ld) {
+  LEAKCORE_ALIGNED double z[kBlockRows + 8] = {};
+  for (int64_t r = 0; r < rows; ++r) {
+    const double logit = static_cast<double>(logits[r * ld]);
+    z[r] = classes[r] ? -logit : logit;
+  }
+  for (int64_t r = 0; r < rows; r += kDoubles) {
+    store(z + r, activate(Activation::sigmoid, load<Doubles>(z + r)));
+  }
+  for (int64_t r = 0; r < rows; ++r) delta[r * ld] = static_cast<T>(classes[r] ? -z[r] : z[r]);
+}
+
+template <class T>
+inline void softmax(const T* logits, const int64_t* classes, int64_t rows, int64_t outputs, T* delta, int64_t ld) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* z = logits + r * ld;
+    T* d = delta + r * ld;
+    double top = static_cast<double>(z[0]);
+    for (int64_t o = 1; o < outputs; ++o) top = static_cast<double>(z[o]) > top ? static_cast<double>(z[o]) : top;
+    double total = 0.0;
+    // The row is padded to whole vectors; what the padding becomes is set to zero below.
+    for (int64_t o = 0; o < outputs; o += kDoubles) {
+      const Doubles e = falling_exp(wide(z + o) - top);
+      for (int i = 0; i < kDoubles && o + i < outputs; ++i) total += e[i];
+      narrow(d + o, e);
+    }
+    for (int64_t o = 0; o < outputs; ++o) {
+      const double p = static_cast<double>(d[o]) / total;
+      d[o] = static_cast<T>(o == classes[r] ? p - 1.0 : p);
+    }
+    for (int64_t o = outputs; o < ld; ++o) d[o] = T(0);
+  }
+}
+
+template <class T>
+inline T sum_of_squares(const T* x, int64_t count) {
+  typedef typename Lanes<T>::V Vec;
+  Vec acc = {};
+  for (int64_t i = 0; i < count; i += Lanes<T>::count) {
+    const Vec a = load<Vec>(x + i);
+    acc = madd(a, a, acc);
+  }
+  return lane_sum<T>(acc);
+}
+
+template <class T>
+void block(const EnsembleNet<T>& net, const EnsembleBlock<T>& given) {
+  const int64_t rows = given.count;
+  const int32_t last = net.num_layers - 1;
+  const T* inputs[kMaxLayers][kBlockRows];
+  for (int64_t r = 0; r < rows; ++r) inputs[0][r] = given.rows[r];
+  for (int32_t l = 0; l <= last; ++l) {
+    const EnsembleLayer<T>& layer = net.layers[l];
+    const int64_t ld = padded(layer.out);
+    if (layer.columns) {
+      multiply_wide(inputs[l], rows, layer.in, layer.columns, ld, layer.bias, net.pre[l]);
+    } else {
+      multiply_narrow(inputs[l], rows, padded(layer.in), layer.weight, padded(layer.in), layer.out, layer.bias,
+                      net.pre[l], ld);
+    }
+    if (l < last) {
+      forward_activation(net.activation, net.pre[l], net.post[l], rows * ld);
+      for (int64_t r = 0; r < rows; ++r) inputs[l + 1][r] = net.post[l] + r * ld;
+      // φ(0) need not be zero: the padding has to be, it is an input of the next layer.
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t o = layer.out; o < ld; ++o) net.post[l][r * ld + o] = T(0);
+      }
+    }
+  }
+  const int64_t outputs = net.layers[last].out, width = padded(outputs);
+  if (outputs == 1) {
+    one_logit(net.pre[last], given.classes, rows, net.delta[last], width);
+  } else {
+    softmax(net.pre[last], given.classes, rows, outputs, net.delta[last], width);
+  }
+  const T* above[kBlockRows];
+  for (int32_t l = last; l > 0; --l) {
+    const EnsembleLayer<T>& layer = net.layers[l];
+    for (int64_t r = 0; r < rows; ++r) above[r] = net.delta[l] + r * padded(layer.out);
+    multiply_wide<T>(above, rows, layer.out, layer.weight, padded(layer.in), nullptr, net.delta[l - 1]);
+    backward_activation(net.activation, net.pre[l - 1], net.post[l - 1], net.delta[l - 1], rows * padded(layer.in));
+  }
+  // Divisions and roots a vector at a time; what stands beyond the last row is of no account.
+  LEAKCORE_ALIGNED T factors[kBlockRows + kRowPad] = {};
+  for (int64_t r = 0; r < rows; ++r) {
+    T squares = T(0);
+    for (int32_t l = 0; l <= last; ++l) {
+      const int64_t ld = padded(net.layers[l].out);
+      T* delta = net.delta[l] + r * ld;
+      for (int64_t o = net.layers[l].out; net.layers[l].out > 1 && o < ld; ++o) delta[o] = T(0);
+      const T of_delta = net.layers[l].out == 1 ? delta[0] * delta[0] : sum_of_squares(delta, ld);
+      const T of_input = l == 0 ? given.squares[r] : sum_of_squares(inputs[l][r], padded(net.layers[l].in)) + T(1);
+      // Of two outputs the deltas are δ and −δ.
+      squares += (l == last && net.halved ? T(2) * of_delta : of_delta) * of_input;
+    }
+    factors[r] = squares;
+  }
+  for (int64_t r = 0; r < rows; r += Lanes<T>::count) {
+    typedef typename Lanes<T>::V Vec;
+    const Vec norm = root(load<Vec>(factors + r)), factor = net.max_grad_norm / (norm + net.slack);
+    // A norm that overflowed has factor 0 and would drop the sample unseen; 0·∞ makes that NaN, and then an error.
+    store(factors + r, (factor < T(1) ? factor : Lanes<T>::all(T(1))) + T(0) * norm);
+  }
+  for (int32_t l = 0; l <= last; ++l) {
+    const EnsembleLayer<T>& layer = net.layers[l];
+    const int64_t ld = padded(layer.out);
+    for (int64_t r = 0; r < rows; ++r) {
+      T* delta = net.delta[l] + r * ld;
+      for (int64_t o = 0; o < layer.out; ++o) {
+        delta[o] *= factors[r];
+        layer.bias_sum[o] += delta[o];
+      }
+    }
+    add_products(inputs[l], rows, net.delta[l], ld, layer.out, layer.sum, padded(layer.in));
+  }
+}
+
+const EnsembleLoops kLoops = {block<float>, block<double>, kFloats / 2, kDoubles / 2};
+
+}  // namespace
+
+#define LEAKCORE_JOIN2(a, b) a##_##b
+#define LEAKCORE_JOIN(a, b) LEAKCORE_JOIN2(a, b)
+const EnsembleLoops& LEAKCORE_JOIN(ensemble_loops, LEAKCORE_TIER)() {
+  return kLoops;
+}
+
+}  // namespace leakcore

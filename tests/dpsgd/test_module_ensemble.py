@@ -1,0 +1,111 @@
+"""Any torch module: an MLP given as a module is the MLP, and a convolutional network is DP-SGD written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from leakcore import dpsgd, models
+from leakcore.dpsgd import _module
+
+RNG = np.random.default_rng(2)
+MECHANISM = {
+    "noise_multiplier": 0.6, "max_grad_norm": 0.4, "learning_rate": 0.8, "steps": 5, "dtype": "float64", "seed": 6,
+}  # fmt: skip
+
+
+def _mlp(layers: tuple[int, ...]) -> nn.Module:
+    torch.manual_seed(0)
+    return models.mlp(layers, "tanh").double()
+
+
+@pytest.mark.parametrize("layers", [(6, 5, 3), (6, 1)], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"sample_rate": 0.1}, {"batch_size": 20, "clip_slack": 1e-6}, {"fault": dpsgd.Fault(bias_noise=0)}]
+)
+def test_an_mlp_given_as_a_module_is_that_mlp(layers, how, monkeypatch) -> None:
+    monkeypatch.setattr(_module, "_GRADIENTS", 700)
+    module = _mlp(layers)
+    classes = max(2, layers[-1])
+    data = {
+        "features": RNG.normal(size=(150, 6)), "labels": RNG.integers(0, classes, 150), "runs": 3, "first_run": 40,
+        "extra_features": RNG.normal(size=(3, 2, 6)), "extra_labels": RNG.integers(0, classes, (3, 2)),
+        "candidate_features": RNG.normal(size=(4, 6)), "candidate_labels": RNG.integers(0, classes, 4),
+        "candidate_cosines": True, "probe_features": RNG.normal(size=(5, 6)), "probe_labels": np.ones(5, int),
+    }  # fmt: skip
+    ours = dpsgd.ModuleEnsemble(module, (6,), **MECHANISM | how).run(**data)
+    start = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
+    theirs = dpsgd.Ensemble(layers, "tanh", **MECHANISM | how).run(**data, initial=start)
+    for field in ("parameters", "dots", "norms", "cosine", "clipped", "probe_logits", "probe_losses"):
+        np.testing.assert_allclose(getattr(ours, field), getattr(theirs, field), rtol=0, atol=1e-10, err_msg=field)
+
+
+def _conv() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.ReLU(), nn.GroupNorm(3, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 3)
+    ).double()
+
+
+def test_a_convolutional_network_is_dp_sgd_written_out() -> None:
+    x, y, noise = RNG.random((9, 36)), RNG.integers(0, 3, 9), RNG.normal(size=(1, 5, 75))
+    module = _conv()
+    ours = dpsgd.ModuleEnsemble(module, (1, 6, 6), **MECHANISM).run(x, y, runs=1, noise=noise)
+    plain = _conv()
+    for step in range(5):
+        total = torch.from_numpy(noise[0, step]) * 0.6 * 0.4
+        for row, label in zip(torch.from_numpy(x), torch.from_numpy(y), strict=True):
+            loss = nn.functional.cross_entropy(plain(row.view(1, 1, 6, 6)), label[None])
+            gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, plain.parameters())])
+            total += gradient * min(1.0, 0.4 / float(gradient.norm()))
+        flat = torch.nn.utils.parameters_to_vector(plain.parameters()).detach() - 0.8 / 9 * total
+        torch.nn.utils.vector_to_parameters(flat, plain.parameters())
+    np.testing.assert_allclose(ours.parameters[0], flat.numpy(), rtol=0, atol=1e-10)
+    with torch.no_grad():
+        images = torch.from_numpy(x).view(-1, 1, 6, 6)
+        np.testing.assert_allclose(ours.module(0)(images).numpy(), plain(images).numpy(), rtol=0, atol=1e-9)
+        assert (plain(images) - module(images)).abs().max() > 0.01, "nothing was trained, or the caller's module was"
+
+
+def test_bits_do_not_depend_on_company() -> None:
+    x, y = RNG.random((40, 36)), RNG.integers(0, 3, 40)
+    ensemble = dpsgd.ModuleEnsemble(
+        _conv(), (1, 6, 6), **MECHANISM | {"dtype": "float32"}, batch_size=8, initialisation_noise=0.5
+    )  # fmt: skip
+    whole = ensemble.run(x, y, runs=70, num_threads=2)
+    assert len(np.unique(whole.parameters[:, 0])) == 70
+    for first, runs in ((0, 1), (30, 7), (69, 1)):
+        part = ensemble.run(x, y, runs=runs, first_run=first, num_threads=1)
+        assert (part.parameters == whole.parameters[first : first + runs]).all()
+
+
+def test_a_checkpoint_knows_the_module(tmp_path) -> None:
+    x, y = RNG.random((10, 6)), RNG.integers(0, 3, 10)
+    for module in (_mlp((6, 3)), _mlp((6, 5, 3)), nn.Linear(6, 3).double()):
+        ensemble = dpsgd.ModuleEnsemble(module, (6,), **MECHANISM)
+        kept = [ensemble.run(x, y, runs=2, checkpoint=tmp_path).parameters for _ in range(2)]
+        assert (kept[0] == ensemble.run(x, y, runs=2).parameters).all()
+        assert (kept[0] == kept[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "error", "message"),
+    [
+        ("net", (6,), TypeError, "module='net': must be a torch.nn.Module"),
+        (nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), (6,), ValueError, "module: BatchNorm1d.*mixes the rows"),
+        (nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)), (6,), ValueError, "module: Dropout.*call module.eval"),
+        (nn.Flatten(), (6,), ValueError, "module: has no parameters"),
+        (nn.Linear(6, 3), (5,), ValueError, r"module: does not take rows of input_shape=\(5,\)"),
+        (nn.Linear(6, 3), (2, 6), ValueError, r"module: gave \(2, 2, 3\) for two rows: must be \(2, outputs\)"),
+    ],
+)
+def test_errors(module, shape, error, message) -> None:
+    with pytest.raises(error, match=message):
+        dpsgd.ModuleEnsemble(module, shape, **MECHANISM)
+
+
+def test_an_unknown_keyword_is_named() -> None:
+    with pytest.raises(TypeError, match="initialisation: is no argument of ModuleEnsemble"):
+        dpsgd.ModuleEnsemble(nn.Linear(6, 3), (6,), **MECHANISM, initialisation="glorot")
