@@ -136,7 +136,7 @@ class ModulePass:
         return (self._max_grad_norm / (norms + self._slack)).clamp(max=1.0) + 0.0 * norms
 
     def _parameters(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
-        parts = flat.split([shape.numel() for _, shape in self._names])
+        parts = torch.split(flat, [shape.numel() for _, shape in self._names])
         return {name: part.view(shape) for (name, shape), part in zip(self._names, parts, strict=True)}
 
     def _samples(self, rows: Rows, slot: int, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
