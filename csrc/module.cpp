@@ -359,7 +359,8 @@ PYBIND11_MODULE(_C, m) {
                                py::arg("mixture_one") = static_cast<uint32_t>(Purpose::mixture_one),
                                py::arg("mixture_one_pick") = static_cast<uint32_t>(Purpose::mixture_one_pick),
                                py::arg("laplace") = static_cast<uint32_t>(Purpose::laplace),
-                               py::arg("features") = static_cast<uint32_t>(Purpose::features));
+                               py::arg("features") = static_cast<uint32_t>(Purpose::features),
+                               py::arg("defense") = static_cast<uint32_t>(Purpose::defense));
   m.def("clip_and_noise", &clip_and_noise);
   m.def("clip_scores", &clip_scores);
   m.def("solve_labels", &solve_labels);

@@ -18,6 +18,7 @@ enum class Purpose : uint32_t {
   mixture_one_pick = 9,  // as mixture_pick, likewise
   laplace = 10,          // noise of the Laplace mechanism: entry i takes draws 2i and 2i + 1 of sample index 0
   features = 11,         // features that an attacker makes
+  defense = 12,          // noise that a defence adds to a release
 };
 
 constexpr uint32_t kStepBits = 24;

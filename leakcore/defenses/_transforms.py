@@ -83,10 +83,7 @@ def _clipped(gradients: Any, limit: float) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class GaussianNoise(Defense):
-    """Adds N(0, scale²) to every coordinate of the release; scale ≥ 0, in units of the release itself.
-
-    Its stream is that of `clip_and_noise`: on top of a mechanism or a run that has a seed, give it another one.
-    """
+    """Adds N(0, scale²) to every coordinate of the release; scale ≥ 0, in units of the release itself."""
 
     scale: float
     stage: ClassVar[str] = "release"
@@ -99,7 +96,7 @@ class GaussianNoise(Defense):
         g = _rows("GaussianNoise", gradients)
         key = need_seed("GaussianNoise", seed)
         draws = kernels.standard_normal(
-            math.prod(g.shape[:-1]), g.shape[-1], seed=key, purpose=kernels.Purpose.CLIP_NOISE, step=step
+            math.prod(g.shape[:-1]), g.shape[-1], seed=key, purpose=kernels.Purpose.DEFENSE, step=step
         )
         return g + _like(self.scale * draws.reshape(g.shape), g)
 
@@ -122,7 +119,7 @@ class Laplace(Defense):
         g = _rows("Laplace", gradients)
         key = need_seed("Laplace", seed)
         u = kernels.uniform(
-            math.prod(g.shape[:-1]), g.shape[-1], seed=key, purpose=kernels.Purpose.LAPLACE, step=step
+            math.prod(g.shape[:-1]), g.shape[-1], seed=key, purpose=kernels.Purpose.DEFENSE, step=step
         )  # fmt: skip
         draws = np.where(u < 0.5, np.log(2 * u), -np.log(2 * (1 - u)))
         return g + _like(self.scale * draws.reshape(g.shape), g)

@@ -34,6 +34,8 @@ class Purpose(enum.IntEnum):
     """Noise of the Laplace mechanism: entry i takes draws 2i and 2i + 1 of sample index 0."""
     FEATURES = 11
     """Features that an attacker makes (`attacks.labels.malicious_input`)."""
+    DEFENSE = 12
+    """Noise that a defence adds to a release: never that of the mechanism beneath it, whatever the seeds."""
 
 
 def stream_word(purpose: Purpose | str, step: int) -> int:

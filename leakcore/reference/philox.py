@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 MIXTURE, CLIP_NOISE, INIT, BATCH, ORDER, MIXTURE_PICK, AUDIT, MIXTURE_ONE, MIXTURE_ONE_PICK = range(1, 10)
-LAPLACE, FEATURES = 10, 11
+LAPLACE, FEATURES, DEFENSE = 10, 11, 12
 _MASK = np.uint64(0xFFFFFFFF)
 
 

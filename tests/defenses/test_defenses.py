@@ -54,6 +54,8 @@ def test_noise_is_a_function_of_seed_and_step():
     assert not np.isin(first, GaussianNoise(1.0).apply(g, seed=2, step=0)).any()
     both = Compose(GaussianNoise(1.0), GaussianNoise(1.0)).apply(g, seed=1)
     assert not np.allclose(both, 2 * first)  # two noises of one composition are two
+    mechanism = clip_and_noise(np.zeros((1, 100)), 1.0, 1.0, seed=1).sum  # nor the mechanism's, of the same seed
+    assert not np.isin(first, mechanism).any()
     with pytest.raises(ValueError, match="seed: required"):
         GaussianNoise(1.0).apply(g)
 
