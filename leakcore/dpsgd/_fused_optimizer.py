@@ -15,7 +15,7 @@ except ImportError as error:
 
 
 class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no types
-    """A drop-in for Opacus's `DPOptimizer` (flat clipping): same arguments, same step, less time and memory.
+    """A drop-in for Opacus's `DPOptimizer` (flat clipping): same arguments, same step, on our clip-and-sum kernel.
 
     The release is (Σ_i g_i·min(1, C/‖g_i‖) + σC·z)/expected_batch_size, z ~ N(0, I) (Abadi et al. 2016, Algorithm 1),
     so the sensitivity is C and the accountant's ε is Opacus's. Two differences, both on the safe side of the contract:
@@ -24,8 +24,9 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
       by at most 1e-6·C/‖g_i‖ < 1e-6 in norm, and the sum by at most 1e-6 times the number of clipped rows.
     - The sum is accumulated in float64 and rounded once (Opacus: float32 `einsum`).
 
-    No array of the batch's size is made: gradients are read where Opacus's hooks left them, also when several
-    backward passes accumulated (Opacus concatenates those).
+    The step makes no array of the batch's size: gradients are read where Opacus's hooks left them, also when several
+    backward passes accumulated (Opacus concatenates those). The hooks' own arrays remain, and with them most of the
+    time and the memory of a training step; ghost clipping avoids those.
 
     generator: a `torch.Generator` (or torch's default) gives one 64-bit seed per step; noise is then a pure function of
         it, by the kernels' Philox generator, which is statistical, not cryptographic: right for experiments and audits.
