@@ -111,6 +111,7 @@ def test_dlg_lenet_as_published():
         models.dlg_lenet(10, shape=(32, 32))
 
 
+@pytest.mark.slow
 def test_a_small_convolutional_network_in_its_box():
     torch.manual_seed(0)
     x, y = torch.rand(1, 1, 10, 10), [3]
