@@ -7,6 +7,8 @@ import math
 
 import numpy as np
 
+from leakcore.numerics._step_ratio import step_log_ratio
+
 
 @dataclasses.dataclass(frozen=True)
 class Sum:
@@ -74,12 +76,11 @@ class _RunningTop:
 class _RunningLikelihood:
     def __init__(self, shape: tuple[int, ...], rule: Likelihood) -> None:
         self._total = np.zeros(shape)
-        self._unit = 2 * (rule.noise_multiplier * rule.max_grad_norm) ** 2
-        self._log_in = math.log(rule.sample_rate)
-        self._log_out = math.log1p(-rule.sample_rate) if rule.sample_rate < 1 else -math.inf
+        self._noise = rule.noise_multiplier * rule.max_grad_norm
+        self._rate = rule.sample_rate
 
     def add(self, dots: np.ndarray, norms: np.ndarray) -> None:
-        self._total += np.logaddexp(self._log_out, self._log_in + (2 * dots - norms**2) / self._unit)
+        self._total += step_log_ratio(dots, norms, self._noise, self._rate)
 
     def scores(self) -> np.ndarray:
         return self._total

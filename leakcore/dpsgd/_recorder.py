@@ -16,6 +16,7 @@ from torch.nn.modules.loss import _Loss
 from leakcore import _validate as check
 from leakcore.dpsgd._candidate_gradients import CandidateGradients, Criterion
 from leakcore.dpsgd._trace import Trace
+from leakcore.numerics._step_ratio import step_log_ratio
 
 _MEMORY = 1 << 28
 _AUTOSAVE = 100
@@ -97,7 +98,8 @@ class Recorder:
         self._schedule: list[tuple[float, float, int]] = []
         self._seen = np.zeros(n, dtype=np.int64)
         self._clipped = np.zeros(n)
-        self._sums = [np.zeros(n), np.zeros(n), np.zeros((n, n)), np.zeros((n, n))]
+        self._membership_sum, self._membership_likelihood = np.zeros(n), np.zeros(n)
+        self._pair_sum, self._pair_likelihood = np.zeros((n, n)), np.zeros((n, n))
         self._rows: dict[bytes, int] | None = None
         self._handles: list[Any] = []
         self._outer_hook: Any = None
@@ -134,10 +136,7 @@ class Recorder:
         if not self._schedule:
             raise ValueError("record: no step was recorded: did optimizer.step() run inside the with block?")
         sigma, norm, rows = (np.array(column) for column in zip(*self._schedule, strict=True))
-        known = self._rate is not None and self._rate > 0 and (sigma > 0).all()
-        membership_sum, membership_likelihood, pair_sum, pair_likelihood = (a.copy() for a in self._sums)
-        if not known:
-            membership_likelihood[:], pair_likelihood[:] = np.nan, np.nan
+        known = bool(self._rate) and (sigma > 0).all()
         size = self._optimizer.expected_batch_size
         return Trace(
             noise_multiplier=sigma.astype(np.float64), max_grad_norm=norm.astype(np.float64),
@@ -145,8 +144,10 @@ class Recorder:
             expected_batch_size=None if size is None else float(size),
             members=self._seen > 0 if self._given is None else self._given.copy(),
             members_given=self._given is not None, times_seen=self._seen.copy(),
-            clipped_share=self._clipped / len(sigma), membership_sum=membership_sum,
-            membership_likelihood=membership_likelihood, pair_sum=pair_sum, pair_likelihood=pair_likelihood,
+            clipped_share=self._clipped / len(sigma),
+            membership_sum=self._membership_sum.copy(), pair_sum=self._pair_sum.copy(),
+            membership_likelihood=np.where(known, self._membership_likelihood, np.nan),
+            pair_likelihood=np.where(known, self._pair_likelihood, np.nan),
         )  # fmt: skip
 
     def _before_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -188,15 +189,14 @@ class Recorder:
         noise_dots, norms, crossed = gradients.products(noise, inside, norm)
         together = noise_dots + crossed.sum(axis=0)
         alone = noise_dots + crossed
-        self._sums[0] += together / norm**2
-        self._sums[2] += noise_dots / norm**2
-        self._sums[2][inside] += crossed / norm**2
+        self._membership_sum += together / norm**2
+        self._pair_sum += noise_dots / norm**2
+        self._pair_sum[inside] += crossed / norm**2
         if sigma > 0 and self._rate:
-            width = 2 * (sigma * norm) ** 2
-            base = _log_ratio(noise_dots, norms, width, self._rate)
-            self._sums[1] += _log_ratio(together, norms, width, self._rate)
-            self._sums[3] += base
-            self._sums[3][inside] += _log_ratio(alone, norms, width, self._rate) - base
+            base = step_log_ratio(noise_dots, norms, sigma * norm, self._rate)
+            self._membership_likelihood += step_log_ratio(together, norms, sigma * norm, self._rate)
+            self._pair_likelihood += base
+            self._pair_likelihood[inside] += step_log_ratio(alone, norms, sigma * norm, self._rate) - base
         self._clipped += norms >= norm * (1 - 1e-6)
         self._seen[inside] += 1
         self._schedule.append((sigma, norm, sum(len(b) for b in self._batch)))
@@ -211,13 +211,6 @@ class Recorder:
                 raise ValueError(f"candidates: rows {twin} and {self._rows[rows[twin]]} have equal inputs")
         found = [self._rows.get(row) for batch in self._batch for row in _row_bytes(batch)] if self._rows else []
         return np.array(sorted({i for i in found if i is not None}), dtype=np.int64)
-
-
-def _log_ratio(dots: np.ndarray, norms: np.ndarray, width: float, rate: float) -> np.ndarray:
-    """log(1 − q + q·exp((2s − n²)/(2σ²C²))), Hayes et al. (2023), Appendix G."""
-    with np.errstate(divide="ignore"):
-        out: np.ndarray = np.logaddexp(np.log1p(-rate), np.log(rate) + (2 * dots - norms**2) / width)
-    return out
 
 
 def _rate_of_hook(hook: Any) -> float | None:

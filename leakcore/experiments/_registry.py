@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 from leakcore.experiments import _auditing_figures, _label_figures, _leakage_figures, _lecture
 from leakcore.experiments._context import Context
 from leakcore.experiments._durations import at_quick_scale
-from leakcore.experiments._result import ExperimentResult
+from leakcore.experiments._result import ExperimentResult, Panel, Pictures, Stated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,38 @@ class Experiment:
         """The function that runs it."""
         module = importlib.import_module(f"leakcore.experiments.{self.module}")
         return cast(Callable[["Experiment", Context], ExperimentResult], module.run)
+
+    def result(
+        self,
+        context: Context,
+        *,
+        conclusion: str,
+        stated: Iterable[Stated],
+        agreement: str = "",
+        panels: Iterable[Panel] = (),
+        pictures: Iterable[Pictures] = (),
+        data: Iterable[str] = (),
+        settings: dict[str, Any] | None = None,
+        notes: Iterable[str] = (),
+        provenance: str = ExperimentResult.provenance,
+    ) -> ExperimentResult:
+        """What was found, as this experiment's result at the context's scale and seed."""
+        return ExperimentResult(
+            name=self.name,
+            title=self.title,
+            statement=self.statement,
+            scale=context.scale,
+            seed=context.seed,
+            conclusion=conclusion,
+            agreement=agreement,
+            stated=tuple(stated),
+            panels=tuple(panels),
+            pictures=tuple(pictures),
+            data=tuple(data),
+            settings=dict(settings or {}),
+            notes=tuple(notes),
+            provenance=provenance,
+        )
 
 
 _ALL = (

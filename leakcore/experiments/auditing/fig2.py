@@ -76,14 +76,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     beats_doors = sum(c > d for c, d, _ in better)
     perfect = [found[r, n, e, "clipbkd"] for r, n, e, name in found if name == "clipbkd" and math.isinf(e)]
     agreement = "yes" if beats_membership == beats_doors == len(better) else ("partly" if beats_doors else "no")
-    return ExperimentResult(
-        name=experiment.name, title=experiment.title, statement=experiment.statement, scale=context.scale,
-        seed=context.seed, panels=tuple(panels), stated=tuple(stated), agreement=agreement,
+    return experiment.result(
+        context, panels=panels, stated=stated, agreement=agreement,
         conclusion=f"ClipBKD proves more than 2.5 times what membership guesses prove in {beats_membership} of "
         f"{len(better)} settings and more than the backdoor in {beats_doors}; without noise, in shuffled minibatches "
         f"from one fixed start, it proves {', '.join(f'{v:.2f}' for v in perfect)} of the {ceiling:.2f} that {trials} "
         f"trials can. {_gaussian(panels)}",
-        data=tuple(r.described for r in sets),
+        data=(r.described for r in sets),
         settings={"rows": count, "trials": trials, "k": ks, "confidence": _setting.CONFIDENCE, "clip": 1.0,
                   "learning rate / batch": 0.15 / 250, "epochs": _setting.EPOCHS,
                   "delta of the Gaussian bound": _setting.DELTA},

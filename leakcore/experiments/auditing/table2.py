@@ -69,9 +69,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     perfect = [found["fixed", c, e] for c in _CLIPS for e in epsilons if math.isinf(e)]
     kept = all(falls), all(clipped), all(v > 0.95 * ceiling for v in perfect)
     without = f" Without noise, from the fixed start: {', '.join(f'{v:.2f}' for v in perfect)} of {ceiling:.2f}."
-    return ExperimentResult(
-        name=experiment.name, title=experiment.title, statement=experiment.statement, scale=context.scale,
-        seed=context.seed, panels=panels, stated=tuple(stated),
+    return experiment.result(
+        context, panels=panels, stated=stated,
         # Where nothing was proved at all, nothing was shown either.
         agreement="no" if not any(found.values()) else ("yes" if all(kept) else "partly"),
         conclusion=f"The audited ε falls with random initialisation in {sum(falls)} of {len(falls)} settings, and with "

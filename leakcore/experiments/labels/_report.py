@@ -32,17 +32,13 @@ def report(
     **settings: Any,
 ) -> ExperimentResult:
     """The result with the notes and settings that all of them share."""
-    return ExperimentResult(
-        name=experiment.name,
-        title=experiment.title,
-        statement=experiment.statement,
-        scale=context.scale,
-        seed=context.seed,
+    return experiment.result(
+        context,
         conclusion=conclusion,
         agreement=agreement,
-        stated=tuple(stated),
-        panels=tuple(panels),
-        data=tuple(s.described for s in studies),
+        stated=stated,
+        panels=panels,
+        data=(s.described for s in studies),
         settings={
             "hidden": HIDDEN,
             "batch_size": _study.BATCH,

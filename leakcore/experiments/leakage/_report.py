@@ -34,17 +34,13 @@ def report(
     **settings: Any,
 ) -> ExperimentResult:
     """The result with the notes that all of them share."""
-    return ExperimentResult(
-        name=experiment.name,
-        title=experiment.title,
-        statement=experiment.statement,
-        scale=context.scale,
-        seed=context.seed,
+    return experiment.result(
+        context,
         conclusion=conclusion,
         agreement=agreement,
-        stated=tuple(stated),
-        panels=tuple(panels),
-        data=tuple(dict.fromkeys(data)),
+        stated=stated,
+        panels=panels,
+        data=dict.fromkeys(data),
         settings=settings,
         notes=(*notes, *_NOTES),
         provenance=_study.SOURCE,

@@ -117,12 +117,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             else "the derived bound was exceeded: an error",
         )
     )
-    return ExperimentResult(
-        name=experiment.name,
-        title=experiment.title,
-        statement=experiment.statement,
-        scale=context.scale,
-        seed=context.seed,
+    return experiment.result(
+        context,
         conclusion=("" if held else "The derived bound was exceeded: an error. ")
         + f"With a_j = 1/m, {BATCH} examples and ε = {EPSILON:g} the noise exceeds the gradient in every network: the "
         f"ratio lies between {ratios.min():.2g} and {ratios.max():.2g}; with no more noise than the measured "
@@ -130,8 +126,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"ratio of 1 takes about {_needed(largest):,.0f} examples. Impractical, as the lecture says, though not by the "
         "order it prints.",
         agreement="no" if not held or ratios.max() >= 1.0 else "partly",
-        stated=tuple(stated),
-        panels=tuple(panels),
+        stated=stated,
+        panels=panels,
+        data=("drawn: inputs uniform on the unit sphere, targets ±1",),
         settings={
             "epsilon": EPSILON, "batch": BATCH, "activation": "relu", "output_weights": "1/m", "candidates": candidates,
             "neurons": neurons, "inputs": inputs, "confidence": 0.999,

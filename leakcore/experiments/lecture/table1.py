@@ -129,16 +129,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         "without defence: the bounds are the tensor method's, not every attacker's. Pruning and per-sample DP-SGD have "
         "no row and are measured."
     )  # fmt: skip
-    return ExperimentResult(
-        name=experiment.name,
-        title=experiment.title,
-        statement=experiment.statement,
-        scale=context.scale,
-        seed=context.seed,
+    return experiment.result(
+        context,
         conclusion=conclusion,
         agreement="" if context.scale == "tiny" else "partly" if above or backwards else "yes",
-        stated=tuple(stated),
+        stated=stated,
         panels=panels,
+        data=("drawn: inputs uniform on the unit sphere",),
         settings={
             "networks": networks, "base": dataclasses.asdict(base), "inversion_network": dataclasses.asdict(small),
             "activation": "elu", "output_weights": "1/m", "constant": constant, "constants_needed": needed,

@@ -57,18 +57,14 @@ def report(
             if least * len(attacked) >= 0.001
             else "a bound lies below an attack",
         )
-    return ExperimentResult(
-        name=experiment.name,
-        title=experiment.title,
-        statement=experiment.statement,
-        scale=context.scale,
-        seed=context.seed,
+    return experiment.result(
+        context,
         conclusion=conclusion,
         agreement=agreement,
-        stated=tuple(stated),
-        panels=tuple(panels),
-        pictures=tuple(pictures or ()),
-        data=tuple(dict.fromkeys(s.described for s in splits)),
+        stated=stated,
+        panels=panels,
+        pictures=pictures or (),
+        data=dict.fromkeys(s.described for s in splits),
         settings={**dataclasses.asdict(setting), "runs": runs, "delta": _mechanism.DELTA, **settings},
         notes=(*notes, _mechanism.CALIBRATED, learning_rate_note),
     )

@@ -20,12 +20,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     both = np.array([_fano.fano(float(s), _PRIOR, samples=samples, seed=context.seed) for s in noise])
     tighter = bool((exact < both[:, 0]).all()), bool((exact < both[:, 1]).all())
     ratio = both[:, 0] / exact, both[:, 1] / exact
-    return ExperimentResult(
-        name=experiment.name,
-        title=experiment.title,
-        statement=experiment.statement,
-        scale=context.scale,
-        seed=context.seed,
+    return experiment.result(
+        context,
         conclusion=f"The blow-up bound is {'below' if all(tighter) else 'not always below'} both of Guo et "
         f"al.'s: theirs is "
         f"{ratio[0].min():.2f} to {ratio[0].max():.2f} times as large, its Monte-Carlo form {ratio[1].min():.2f} to "

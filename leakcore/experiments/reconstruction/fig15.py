@@ -59,12 +59,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     spread = {e: bound[e, last] / bound[e, first] for e in epsilons}
     widest = max(epsilons, key=lambda e: float(spread[e].max()))
     rising = all((np.diff([bound[e, float(q)] for q in rates], axis=0) > -1e-9).all() for e in epsilons)
-    return ExperimentResult(
-        name=experiment.name,
-        title=experiment.title,
-        statement=experiment.statement,
-        scale=context.scale,
-        seed=context.seed,
+    return experiment.result(
+        context,
         conclusion=f"At one ε the bound {'rises' if rising else 'mostly rises'} with q: from q = {first:g} to "
         f"{last:g} by a "
         f"factor of up to {spread[widest].max():.2f} (ε = {widest:g}). ε alone does not tell how well "

@@ -73,9 +73,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     ours = [[ten[m.name, samples, "null"] for m in _MECHANISMS] for samples in _PRINTED]
     gain = min(ten[m, n, "null"] / ten[m, n, "alternative"] for m, n, _ in ten)
     within = [o <= p for row, p in zip(ours, _PRINTED.values(), strict=True) for o in row]
-    return ExperimentResult(
-        name=experiment.name, title=experiment.title, statement=experiment.statement, scale=context.scale,
-        seed=context.seed, stated=tuple(stated), panels=tuple(panels),
+    return experiment.result(
+        context, stated=stated, panels=panels,
         agreement="yes" if all(within) else ("partly" if any(within) else "no"),
         conclusion="Standard deviation of Algorithm 1 at ε = 10 and a prior of 10: "
         + "; ".join(

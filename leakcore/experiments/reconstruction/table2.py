@@ -73,16 +73,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         if least > 0
         else f"The exact bound is not below Guo et al.'s in every cell (least difference {least:.4f})"
     )
-    return ExperimentResult(
-        name=experiment.name,
-        title=experiment.title,
-        statement=experiment.statement,
-        scale=context.scale,
-        seed=context.seed,
+    return experiment.result(
+        context,
         conclusion=f"{order}. {len(below)} of the 12 printed values of the paper's own bound lie below the exact value "
         f"by more than half a unit of their last digit: estimates, no upper bounds: {', '.join(below)}.",
         agreement="yes" if least > 0 else "no",
-        stated=tuple(stated),
+        stated=stated,
         panels=panels,
         settings={"steps": 1, "sample_rate": 1.0, "monte_carlo_samples": samples},
         notes=(
