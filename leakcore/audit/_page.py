@@ -9,11 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from leakcore import __version__
+from leakcore.audit._format import number
 
 if TYPE_CHECKING:
     from leakcore.audit._tables import Table
-
-_WORD = {True: "Consistent with its claim.", False: "CLAIM CONTRADICTED."}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +33,59 @@ class Section:
     figure: Figure | None = None
 
 
+class Finding(str):
+    """A finding, "what it is about: what was found", with what follows from it and what must hold for that.
+
+    A plain string is a finding, too: one without the two.
+    """
+
+    verdict: str
+    assumes: str
+
+    def __new__(cls, text: str, *, verdict: str = "", assumes: str = "") -> Finding:
+        made = super().__new__(cls, text)
+        made.verdict, made.assumes = verdict, assumes
+        return made
+
+
+def about(finding: str) -> str:
+    """What a finding is about: its first words, up to the colon."""
+    return str(finding).partition(": ")[0]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judged:
+    """An ε that a limit is held against. what: in words. guarantee: kind, confidence, adjacency."""
+
+    what: str
+    value: float
+    guarantee: str
+
+    def __str__(self) -> str:
+        return f"{self.what} = {number(self.value)} ({self.guarantee})"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """What another study adds to a report: shown after the report's own findings, sections and assumptions.
+
+    key: its name in the JSON, `content` what stands there (JSON-ready). contradictions: claims that it disproved; any
+    fails the gate.
+    """
+
+    key: str
+    findings: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    contradictions: tuple[str, ...] = ()
+    content: Any = None
+
+
 def render(
     *,
     title: str,
     passed: bool,
+    word: str,
     verdict: str,
     findings: Sequence[str],
     sections: Sequence[Section],
@@ -54,9 +102,9 @@ def render(
     html: str = pages.get_template("report.html").render(
         title=title,
         passed=passed,
-        word=_WORD[passed],
+        word=word,
         verdict=verdict,
-        findings=findings,
+        findings=[(about(f), str(f).partition(": ")[2], *_follows(f)) for f in findings],
         sections=sections,
         assumptions=assumptions,
         version=__version__,
@@ -67,15 +115,21 @@ def render(
     return html
 
 
-def text(
-    *, title: str, passed: bool, verdict: str, findings: Sequence[str], tables: Iterable[Table], width: int
-) -> str:
+def _follows(finding: str) -> tuple[str, str]:
+    return getattr(finding, "verdict", ""), getattr(finding, "assumes", "")
+
+
+def text(*, title: str, word: str, verdict: str, findings: Sequence[str], tables: Iterable[Table], width: int) -> str:
     """Tables and findings for a terminal, readable without colour."""
 
     def wrap(line: str, lead: str) -> str:
         return textwrap.fill(line, width, initial_indent=lead, subsequent_indent=" " * len(lead))
 
+    def found(i: int, finding: str) -> str:
+        follows, _ = _follows(finding)
+        return wrap(finding, f"{i:>2}. ") + (f"\n{wrap(follows, '    => ')}" if follows else "")
+
     head = f"leakcore {__version__}: {title}"
     shown = "\n\n".join(table.to_text(width) for table in tables)
-    found = "\n".join(wrap(line, f"{i:>2}. ") for i, line in enumerate(findings, 1))
-    return "\n\n".join([wrap(head, ""), shown, found, wrap(f"{_WORD[passed]} {verdict}", "")])
+    listed = "\n".join(found(i, finding) for i, finding in enumerate(findings, 1))
+    return "\n\n".join([wrap(head, ""), shown, listed, wrap(f"{word} {verdict}", "")])

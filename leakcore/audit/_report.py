@@ -6,22 +6,41 @@ import abc
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from leakcore import __version__
+from leakcore._results import jsonable
 from leakcore._store import write_atomically
 from leakcore.audit import _page
+from leakcore.audit._page import about
 from leakcore.audit._tables import Table
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class AuditReport(abc.ABC):
-    """Everything one audit found. environment: versions and machine facts. seconds: wall time."""
+    """Everything one audit found. environment: versions and machine facts. seconds: wall time. parts: what other
+    studies add (where the leak sits, what a defence does): `report.with_parts(part, …)`. fail_above: a limit on ε of
+    the caller's, beside what is claimed; `judged` says what it is held against.
+    """
 
     schema: ClassVar[str]
 
     environment: dict[str, Any]
     seconds: float
+    parts: tuple[_page.Part, ...] = ()
+    fail_above: float | None = None
+
+    def with_parts(self, *parts: _page.Part) -> Self:
+        """This report with further parts at its end. ValueError where a key is taken."""
+        kept = (*self.parts, *parts)
+        taken = [*self.to_dict(), *(p.key for p in parts)]
+        for part in parts:
+            if taken.count(part.key) > 1:
+                raise ValueError(f"key={part.key!r}: the report has a part or field of that name")
+        return dataclasses.replace(self, parts=kept)
 
     @property
     @abc.abstractmethod
@@ -35,8 +54,42 @@ class AuditReport(abc.ABC):
 
     @property
     def passed(self) -> bool:
-        """Whether no attack proved more leakage than was claimed."""
-        return not self.contradictions
+        """Whether no attack proved more leakage than was claimed, and nothing judged is above the limit."""
+        return not (self.all_contradictions or self.exceeded)
+
+    @property
+    def all_contradictions(self) -> list[str]:
+        """The report's own contradictions and those of its parts."""
+        return [*self.contradictions, *(text for part in self.parts for text in part.contradictions)]
+
+    @property
+    def all_findings(self) -> list[str]:
+        """The report's own findings and those of its parts, in the order of the page."""
+        return [*self.findings(), *(text for part in self.parts for text in part.findings)]
+
+    def judged(self) -> tuple[_page.Judged, ...]:
+        """Every ε that `fail_above` is held against."""
+        return ()
+
+    @property
+    def exceeded(self) -> list[str]:
+        """Sentences naming each ε above `fail_above`; empty where there is no such limit."""
+        limit = self.fail_above
+        return [] if limit is None else [f"{j} is above the limit {limit:g}." for j in self.judged() if j.value > limit]
+
+    @property
+    def word(self) -> str:
+        """The verdict in a few words."""
+        if self.all_contradictions:
+            return "CLAIM CONTRADICTED."
+        return "ABOVE THE LIMIT." if self.exceeded else "Consistent with its claim."
+
+    def limit_kept(self) -> str:
+        """What the limit was held against, in one sentence; empty without one."""
+        if self.fail_above is None:
+            return ""
+        judged = "; ".join(map(str, self.judged()))
+        return f"Limit ε = {self.fail_above:g}, {'FAILED' if self.exceeded else 'kept'}. Judged: {judged}."
 
     @abc.abstractmethod
     def verdict(self) -> str:
@@ -72,11 +125,21 @@ class AuditReport(abc.ABC):
             "schema": self.schema,
             "version": __version__,
             "passed": self.passed,
-            "contradictions": self.contradictions,
-            "findings": self.findings(),
+            "contradictions": self.all_contradictions,
+            "limit": {
+                "fail_above": self.fail_above,
+                "judged": jsonable(self.judged()),
+                "exceeded": self.exceeded,
+            },
+            "findings": [str(text) for text in self.all_findings],
+            "verdicts": [
+                {"about": about(text), "verdict": getattr(text, "verdict", ""), "assumes": getattr(text, "assumes", "")}
+                for text in self.all_findings
+            ],
             "config": self.settings(),
             **self.content(),
-            "assumptions": self.assumptions(),
+            **{part.key: jsonable(part.content) for part in self.parts},
+            "assumptions": self._assumed(),
             "environment": self.environment,
             "seconds": round(self.seconds, 1),
         }
@@ -93,10 +156,11 @@ class AuditReport(abc.ABC):
         html = _page.render(
             title=self.title,
             passed=self.passed,
-            verdict=self.verdict(),
-            findings=self.findings(),
-            sections=self.sections(),
-            assumptions=self.assumptions(),
+            word=self.word,
+            verdict=self._verdict(),
+            findings=self.all_findings,
+            sections=(*self.sections(), *(section for part in self.parts for section in part.sections)),
+            assumptions=self._assumed(),
             seconds=self.seconds,
             settings=self.settings(),
             environment=self.environment,
@@ -109,9 +173,19 @@ class AuditReport(abc.ABC):
         """Tables and findings for a terminal, readable without colour."""
         return _page.text(
             title=self.title,
-            passed=self.passed,
-            verdict=self.verdict(),
-            findings=self.findings(),
-            tables=self.tables().values(),
+            word=self.word,
+            verdict=self._verdict(),
+            findings=self.all_findings,
+            tables=[
+                *self.tables().values(),
+                *(table for part in self.parts for section in part.sections for table in section.tables),
+            ],
             width=width,
         )
+
+    def _verdict(self) -> str:
+        said = [*(text for part in self.parts for text in part.contradictions), *self.exceeded, self.verdict()]
+        return " ".join([*said, self.limit_kept()]).strip()
+
+    def _assumed(self) -> list[str]:
+        return [*self.assumptions(), *(text for part in self.parts for text in part.assumptions)]
