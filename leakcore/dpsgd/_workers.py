@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Generator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 
+from leakcore._futures import Finished, uninterrupted
 from leakcore.dpsgd import _native
 from leakcore.dpsgd._block import ARRAYS, SLOTS, BlockOutput, Plan, Trainer, Watch
 from leakcore.dpsgd._gather import CHUNK, block_rows, fixed_rows
@@ -107,23 +108,27 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
     pool = ThreadPoolExecutor(min(threads, len(begins)), thread_name_prefix="leakcore-dpsgd")
     waiting = iter(begins)
     running: dict[Future[BlockOutput], int] = {}
+    finished: Finished[BlockOutput] = Finished()
     try:
         while True:
             for begin in waiting:
-                running[pool.submit(work, begin)] = begin
+                with uninterrupted():
+                    future = pool.submit(work, begin)
+                running[future] = begin
+                finished.add(future)
                 if len(running) >= 2 * threads:
                     break
             if not running:
                 return
-            finished, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in finished:
-                begin = running.pop(future)
-                low, high = max(begin, request.first), min(begin + SLOTS, request.stop)
-                yield low, high, _rows(future.result(), slice(low - begin, high - begin))
+            future = next(finished)
+            begin = running.pop(future)
+            low, high = max(begin, request.first), min(begin + SLOTS, request.stop)
+            yield low, high, _rows(future.result(), slice(low - begin, high - begin))
     finally:
-        halt.set()
-        pool.shutdown(wait=True, cancel_futures=True)
-        torch.set_num_threads(before)
+        with uninterrupted():
+            halt.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            torch.set_num_threads(before)
 
 
 def train_elsewhere(plan: Plan, request: Request, threads: int, executor: Executor) -> Generator[Piece, None, None]:
@@ -132,11 +137,8 @@ def train_elsewhere(plan: Plan, request: Request, threads: int, executor: Execut
     try:
         for low, high in ranges(request.first, request.stop, TASK):
             futures[executor.submit(_task, plan, request.part(low, high), threads)] = (low, high)
-        pending = set(futures)
-        while pending:
-            finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in finished:
-                yield (*futures[future], future.result())
+        for future in Finished(futures):
+            yield (*futures[future], future.result())
     finally:
         for future in futures:
             future.cancel()

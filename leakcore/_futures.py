@@ -1,0 +1,68 @@
+"""Waiting for other threads so that Ctrl-C, at whatever moment it comes, is a KeyboardInterrupt and nothing else.
+
+threading.Condition.wait takes its lock back in Python code. An interrupt between waking and that moment leaves the lock
+free, and the `with` around it then raises "RuntimeError: release unlocked lock" in place of KeyboardInterrupt.
+`concurrent.futures.wait` and `as_completed` sleep there, and so does the start of a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Finished(Iterator["Future[T]"]):
+    """Futures, in the order in which they finish; iteration ends when all that were added came out.
+
+    The interpreter waits inside one call of C, which an interrupt leaves cleanly. Cancelled is finished, too.
+    """
+
+    def __init__(self, futures: Iterable[Future[T]] = ()) -> None:
+        self._ready: queue.SimpleQueue[Future[T]] = queue.SimpleQueue()
+        self.waiting = 0
+        for future in futures:
+            self.add(future)
+
+    def add(self, future: Future[T]) -> None:
+        """Wait for this one, too."""
+        self.waiting += 1
+        future.add_done_callback(self._ready.put)
+
+    def __next__(self) -> Future[T]:
+        if self.waiting == 0:
+            raise StopIteration
+        found = self._ready.get()
+        self.waiting -= 1
+        return found
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Generator[None, None, None]:
+    """Ctrl-C during the block is a KeyboardInterrupt at its end: for starting and joining threads, nothing long.
+
+    Only in the main thread, and only where Python's own handler of SIGINT is in place: a caller's handler, which may
+    not raise at all, is left alone.
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    came: list[int] = []
+
+    def remember(number: int, frame: Any) -> None:
+        came.append(number)
+
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if came:
+            raise KeyboardInterrupt

@@ -1,0 +1,153 @@
+"""Ctrl-C at any moment is a KeyboardInterrupt, and the ensemble is as usable as before."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leakcore import dpsgd
+from leakcore._futures import Finished, uninterrupted
+
+_ENSEMBLE = dpsgd.Ensemble((6, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=3, seed=0)
+_ROWS = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+_LABELS = np.arange(40) % 2
+
+
+def _run() -> np.ndarray:
+    return _ENSEMBLE.run(_ROWS, _LABELS, runs=160, num_threads=2).parameters
+
+
+class _InterruptAt:
+    """Ctrl-C where the main thread enters a function of `threading`, which a signal may hit but once in thousands."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.fired = name, False
+
+    def __enter__(self) -> _InterruptAt:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> None:
+        if not self.fired and frame.f_code.co_name == self.name and frame.f_code.co_filename == threading.__file__:
+            self.fired = True
+            signal.raise_signal(signal.SIGINT)
+
+
+def _slow_future(pool: ThreadPoolExecutor) -> Future[None]:
+    return pool.submit(time.sleep, 0.05)
+
+
+def test_the_standard_library_s_wait_turns_an_interrupt_into_another_error() -> None:
+    """The reason for `Finished`. Where this fails, the standard library was mended and `Finished` may go."""
+    with ThreadPoolExecutor(1) as pool:
+        future = _slow_future(pool)
+        with pytest.raises(RuntimeError, match="release unlocked lock"), _InterruptAt("_acquire_restore") as at:
+            concurrent.futures.wait([future])
+        assert at.fired
+
+
+def test_finished_never_enters_that_moment() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        futures = [_slow_future(pool) for _ in range(3)]
+        with _InterruptAt("_acquire_restore") as at:
+            found = list(Finished(futures))
+        assert not at.fired
+    assert sorted(map(id, found)) == sorted(map(id, futures))
+    assert list(Finished()) == []
+
+
+def test_an_interrupt_while_threads_start_or_wait_is_one() -> None:
+    for name in ("_acquire_restore", "wait", "start", "join", "notify"):
+        with _InterruptAt(name) as at:
+            try:
+                _run()
+                assert not at.fired, f"lost: {name}"
+            except KeyboardInterrupt:
+                assert at.fired, name
+        assert not [t for t in threading.enumerate() if t.name.startswith("leakcore-dpsgd")], name
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_uninterrupted_puts_it_off_to_the_end() -> None:
+    reached = []
+
+    def hit() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            reached.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        hit()
+    assert reached
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    found: list[bool] = []
+
+    def elsewhere() -> None:
+        with uninterrupted():
+            found.append(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert found == [True]
+
+
+_STORM = """
+import collections, os, random, signal, sys, threading, time
+import numpy as np
+from leakcore import dpsgd
+
+ensemble = dpsgd.Ensemble((6, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=3, seed=0)
+rows, labels = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32), np.arange(40) % 2
+alone = ensemble.run(rows, labels, runs=160, num_threads=2).parameters
+draw = random.Random(1)
+seen = collections.Counter()
+for _ in range(int(sys.argv[1])):
+    go, delay = threading.Event(), draw.random() * 0.02
+
+    def fire():
+        go.wait()
+        time.sleep(delay)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=fire)
+    thread.start()
+    try:
+        go.set()
+        while True:
+            ensemble.run(rows, labels, runs=160, num_threads=2)
+    except BaseException as error:
+        seen[type(error).__name__] += 1
+    thread.join()
+assert set(seen) == {"KeyboardInterrupt"}, seen
+assert [t.name for t in threading.enumerate() if t.name.startswith("leakcore")] == []
+assert (ensemble.run(rows, labels, runs=160, num_threads=2).parameters == alone).all()
+print(seen["KeyboardInterrupt"])
+"""
+
+
+@pytest.mark.parametrize("times", [60, pytest.param(3000, marks=pytest.mark.slow)])
+def test_a_storm_of_interrupts_at_random_moments(times: int) -> None:
+    """In a process of its own: what a library underneath prints when hit is not this test's business."""
+    done = subprocess.run([sys.executable, "-c", _STORM, str(times)], capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) == times
