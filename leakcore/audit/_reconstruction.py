@@ -94,6 +94,23 @@ def _noise_for(config: AuditConfig, epsilon: float) -> float:
     return float(found.value)
 
 
+def ensemble(config: AuditConfig, noise: float, *, dtype: str = "float32") -> dpsgd.Ensemble:
+    """The configuration's training on digits, with this noise."""
+    data = datasets.digits()
+    return dpsgd.Ensemble(
+        (data.features.shape[1], *config.hidden, data.num_classes),
+        config.activation,
+        noise_multiplier=noise,
+        max_grad_norm=config.max_grad_norm,
+        learning_rate=config.learning_rate,
+        steps=config.steps,
+        sample_rate=config.sample_rate,
+        expected_batch_size=config.sample_rate * config.num_rows,
+        dtype=dtype,
+        seed=config.seed,
+    )
+
+
 def _play(
     config: AuditConfig, noise: float, number: int, of: int, pieces: PartialResults, progress: Progress
 ) -> attacks.ReconstructionGame:
@@ -104,17 +121,7 @@ def _play(
             f"num_rows={config.num_rows}, prior_size={config.prior_size}: digits has {len(data.labels)} rows, so "
             "num_rows - 1 + prior_size must be at most that"
         )
-    ensemble = dpsgd.Ensemble(
-        (data.features.shape[1], *config.hidden, data.num_classes),
-        config.activation,
-        noise_multiplier=noise,
-        max_grad_norm=config.max_grad_norm,
-        learning_rate=config.learning_rate,
-        steps=config.steps,
-        sample_rate=config.sample_rate,
-        expected_batch_size=config.sample_rate * config.num_rows,
-        seed=config.seed,
-    )
+    training = ensemble(config, noise)
     task = f"attack {number + 1} of {of} (σ = {noise:.3g})"
     total: attacks.ReconstructionGame | None = None
     for first in range(0, config.runs, _PIECE):
@@ -122,7 +129,7 @@ def _play(
 
         def play(first: int = first, count: int = count) -> dict[str, object]:
             game = attacks.reconstruction_game(
-                ensemble,
+                training,
                 data.features[:known],
                 data.labels[:known],
                 data.features[known:],

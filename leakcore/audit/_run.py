@@ -10,7 +10,7 @@ from typing import Any
 
 from leakcore._progress import Progress
 from leakcore._store import PartialResults
-from leakcore.audit import _labels, _reconstruction
+from leakcore.audit import _labels, _layers, _reconstruction
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._doctor import environment
 from leakcore.audit._run_report import RunReport
@@ -22,7 +22,7 @@ def run(
     folder: str | Path | None = None,
     progress: Progress | None = None,
 ) -> RunReport:
-    """Audit one DP-SGD configuration: accountants, bounds, attacks, label study.
+    """Audit one DP-SGD configuration: accountants, bounds, attacks, label study, leakage by layer.
 
     Args:
         config: an `AuditConfig`, or its fields as a mapping; None is the default configuration.
@@ -49,11 +49,14 @@ def run(
     pieces = PartialResults(None if target is None else target / "partial", config.digest())
     points, curve = _reconstruction.study(config, pieces, report_progress)
     labels = _labels.study(config, points, report_progress)
+    claimed = next(p for p in points if p.claimed)
+    layers = _layers.study(config, claimed.noise_multiplier, report_progress)
     report = RunReport(
         config=config,
         points=points,
         curve=curve,
         labels=labels,
+        parts=(layers.part(),),
         environment=environment(),
         seconds=time.monotonic() - started,
     )

@@ -38,7 +38,9 @@ def test_every_number_carries_kind_confidence_and_adjacency(report: audit.RunRep
     assert len(found) >= 2 * 9 + 2 * 5 + 1
     for result in found:
         assert result["kind"] in {"upper", "lower", "estimate"}
-        assert result["assumptions"]["adjacency"] in {"add-remove", "replace"}
+        # How much a layer shows of an input is no statement on neighbouring data sets.
+        named = {None} if result["provenance"].startswith("Mo et al.") else {"add-remove", "replace"}
+        assert result["assumptions"]["adjacency"] in named
         assert result["method"]
         assert result["provenance"]
         assert result["confidence"] is None or 0 < result["confidence"] < 1

@@ -1,0 +1,110 @@
+"""Where the leak sits in the audited model: the measures of `leakage.by_layer`, and what the noise leaves of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leakcore import audit
+from leakcore.audit import _layers
+
+SMALL: dict[str, Any] = {"num_rows": 200, "steps": 20}
+
+
+@pytest.fixture(scope="module")
+def study() -> _layers.LayerStudy:
+    return _layers.study(audit.AuditConfig(**SMALL), 2.0, lambda *_: None)
+
+
+def test_each_layer_stands_beside_its_null(study: _layers.LayerStudy) -> None:
+    assert [study.name(i) for i in range(2)] == ["layer 1 (64→10)", "layer 2 (10→10)"]
+    assert study.measures.parameters == (650, 110)
+    assert not study.measures.sensitivity.probes
+    for found in (study.measures.latent[_layers.ATTRIBUTE], study.released):
+        assert found.null.shape == (3, 2)
+        assert found.set_sizes[0] == found.set_sizes[1] == 60
+        assert (np.asarray(found.value) < found.largest).all()
+    lines = study.table().to_text(110).splitlines()
+    assert max(map(len, lines)) <= 110
+    assert sum("null" in line for line in lines) == 2
+
+
+def test_less_noise_leaves_more(study: _layers.LayerStudy) -> None:
+    # Without noise the release is the clipped gradient; the noise of σ = 2 on a norm of at most C hides it.
+    clear = _layers.study(audit.AuditConfig(**SMALL), 1e-6, lambda *_: None)
+    assert np.max(clear.released.value) > 0.05 > np.max(study.released.value)
+    assert "still shows" in clear.finding()
+
+
+def test_what_is_released_is_clipped_jointly() -> None:
+    plain = {"a": np.array([[3.0, 0.0], [0.03, 0.0]]), "b": np.array([[4.0], [0.04]])}
+    found = _layers._released(plain, 0.1, 0.0, 0)
+    np.testing.assert_allclose(found["a"], [[0.06, 0], [0.03, 0]])
+    np.testing.assert_allclose(found["b"], [[0.08], [0.04]])
+    noisy = _layers._released({"a": np.zeros((400, 300))}, 0.1, 5.0, 0)
+    assert noisy["a"].std() == pytest.approx(0.5, rel=0.02)
+
+
+def test_the_finding_says_what_the_numbers_say(study: _layers.LayerStudy) -> None:
+    def told(plain: float, after: float) -> Any:
+        def p(found: Any, value: float) -> Any:
+            return dataclasses.replace(found, p_value=np.array([value, 1.0]), value=np.array([0.4, 0.0]))
+
+        latent = {_layers.ATTRIBUTE: p(study.measures.latent[_layers.ATTRIBUTE], plain)}
+        measures = dataclasses.replace(study.measures, latent=latent)
+        return dataclasses.replace(study, measures=measures, released=p(study.released, after)).finding()
+
+    shown, left = ("shows most, 0.400", "no layer shows any"), ("still shows 0.400", "none does")
+    for plain, after in itertools.product((0, 1), repeat=2):
+        found = told((0.25, 0.5)[plain], (0.25, 0.5)[after])
+        assert shown[plain] in found
+        assert left[after] in found
+        verdict = (
+            "more noise would hide it" if not after else ("noise hides it" if not plain else "Nothing to conclude")
+        )
+        assert verdict in found.verdict
+        lead, _, body = found.partition(": ")
+        assert lead == "Where it sits"
+        assert "no guarantee" in body
+
+
+def test_it_is_in_the_report(study: _layers.LayerStudy) -> None:
+    report = audit.run(audit.AuditConfig(**SMALL, runs=8, sweep=(), label_draws=2))
+    found = json.loads(report.to_json())
+    assert found["layers"]["measures"]["layers"] == ["0", "2"]
+    assert found["layers"]["released"]["kind"] == "estimate"
+    for shown in (report.to_html(), report.to_text()):
+        assert "Where it sits" in shown
+        assert "layer 2 (10→10)" in shown
+
+
+_SCRIPT = """
+import json
+from leakcore import audit
+from leakcore.audit import _layers
+_layers._ROWS, _layers._PERMUTATIONS = 120, 3
+config = audit.AuditConfig(num_rows=200, steps=20)
+print(json.dumps(_layers.study(config, 2.0, lambda *_: None).content()))
+"""
+
+
+def test_no_number_depends_on_the_number_of_threads(study: _layers.LayerStudy) -> None:
+    expected = json.loads(json.dumps(study.content()))
+    env = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "3")}
+    done = subprocess.run([sys.executable, "-c", _SCRIPT], env=env, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == expected
+
+
+def test_other_shapes_of_the_model() -> None:
+    for hidden in ((), (12, 8)):
+        found = _layers.study(audit.AuditConfig(**SMALL, hidden=hidden), 2.0, lambda *_: None)
+        assert len(found.table().rows) == 1 + len(hidden)
+        assert found.finding()
