@@ -203,6 +203,16 @@ ON_CPU = (
         100,
         _faster("ensemble", "logistic regression, full", "Opacus", "leakcore"),
     ),
+    Claim(
+        "sensitivity of LeNet beside chunked jacfwd (extrapolated)",
+        1.5,
+        _faster("sensitivity", "LeNet", "torch jacfwd, 192 of 3072 columns, extrapolated", "leakcore, all three norms"),
+    ),
+    Claim(
+        "sensitivity of LeNet beside chunked jacrev on all rows (extrapolated)",
+        15,
+        _faster("sensitivity", "LeNet", "torch jacrev, 64 of 62006 rows, extrapolated", "leakcore, all three norms"),
+    ),
 )
 
 ON_CUDA = (
