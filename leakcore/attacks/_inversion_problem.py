@@ -20,7 +20,8 @@ METHODS = ("l2", "cosine", "dp-sgd")
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
     """states, seen: (T, D). known_labels: (B,) classes with −1 for the unknown, or (B, ...) targets of a loss of the
-    caller's, or None (all unknown). targets: what the model puts out for one input, (K,)."""
+    caller's, or None (all unknown). targets: what the model puts out for one input, (K,). total_variation: weight of
+    the prior now, of `weights`, through which a search goes one by one."""
 
     flat: FlatModule
     states: torch.Tensor
@@ -32,6 +33,7 @@ class Problem:
     targets: tuple[int, ...]
     method: str
     total_variation: float
+    weights: tuple[float, ...]
     max_grad_norm: float
     l1_weight: float
 
@@ -100,15 +102,18 @@ class Problem:
 def read(
     model: Any, gradient: Any, shape: Sequence[int], *, loss: Any, labels: Any, batch_size: int | None,
     method: str, parameters: Any, states: Any, max_grad_norm: float | None, known: Any, l1_weight: float | None,
-    total_variation: float,
+    total_variation: float | Sequence[float],
 ) -> Problem:  # fmt: skip
     """Everything checked, before any work."""
     flat = FlatModule(model, loss, parameters)
     how = check.one_of(*METHODS, method=method)
     sizes = tuple(check.integer(1, None, shape=size) for size in shape)
-    smooth = check.non_negative(total_variation=total_variation)
-    if smooth and (len(sizes) < 2 or min(sizes[-2:]) < 2):
-        raise ValueError(f"total_variation={smooth}: inputs of shape {sizes} are no images")
+    given = total_variation if isinstance(total_variation, (list, tuple)) else (total_variation,)
+    smooth = tuple(check.non_negative(total_variation=weight) for weight in given)
+    if not smooth:
+        raise ValueError("total_variation=(): must hold at least one weight")
+    if any(smooth) and (len(sizes) < 2 or min(sizes[-2:]) < 2):
+        raise ValueError(f"total_variation={total_variation}: inputs of shape {sizes} are no images")
     at = _states(flat, states)
     seen = _gradient(flat, gradient, len(at))
     if not bool(torch.isfinite(seen).all()):
@@ -127,7 +132,8 @@ def read(
     else:
         limit = 1.0
     weight = 1.0 / limit if l1_weight is None else check.non_negative(l1_weight=l1_weight)
-    return Problem(flat, at, seen, sizes, rows, fixed, loss is not None, targets, how, smooth, limit, weight)
+    own = loss is not None
+    return Problem(flat, at, seen, sizes, rows, fixed, own, targets, how, smooth[0], smooth, limit, weight)
 
 
 def _states(flat: FlatModule, states: Any) -> torch.Tensor:

@@ -34,11 +34,18 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--rows", type=int, help="With --dataset: rows in the batch.  [default: 1]")
 @click.option("--noise", type=float, help="With --dataset: standard deviation of noise on the gradient.")
 @click.option("--keep-fraction", type=float, help="With --dataset: prune the gradient to this share of its entries.")
+@click.option(
+    "--defense", metavar="NAME:NUMBERS",
+    help="With --dataset: what is done to the gradient, as 'clip:1 + laplace:0.01', prune:0.1 or local-steps:4,0.1.",
+)  # fmt: skip
 @click.option("--unknown-labels", is_flag=True, help="Optimise the labels with the inputs.")
 @click.option("--method", type=click.Choice(["l2", "cosine"]), default="l2", show_default=True)
 @click.option("--restarts", type=int, default=3, show_default=True)
 @click.option("--iterations", type=int, help="Of each search.  [default: the method's]")
-@click.option("--total-variation", type=float, default=0.0, show_default=True)
+@click.option(
+    "--total-variation", default="0", show_default=True, metavar="WEIGHT[,WEIGHT…]",
+    help="Of the prior on images; several fall one after the other: 1e-2,3e-3,1e-3,3e-4,1e-4 for a batch.",
+)  # fmt: skip
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write inversion.png and .npz here.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -53,7 +60,7 @@ def inversion(out: Path | None, as_json: bool, dataset: str | None, **given: Any
     Every restart is reported; the best is chosen by what the attacker sees.
     """
     files = [n for n in ("model", "weights", "gradient", "shape", "batch", "batch_size") if given[n] is not None]
-    alone = [n for n in ("rows", "noise", "keep_fraction", "data") if given[n] is not None]
+    alone = [n for n in ("rows", "noise", "keep_fraction", "defense", "data") if given[n] is not None]
     if dataset is not None and files:
         raise click.UsageError(f"--dataset and --{files[0].replace('_', '-')}: give one or the other")
     if dataset is None:
@@ -75,12 +82,16 @@ def inversion(out: Path | None, as_json: bool, dataset: str | None, **given: Any
 
 def _inverted(
     dataset: str | None, out: Path | None, *, unknown_labels: bool, method: str, restarts: int,
-    iterations: int | None, total_variation: float, seed: int, quiet: bool, **where: Any,
+    iterations: int | None, total_variation: str, seed: int, quiet: bool, **where: Any,
 ) -> Any:  # fmt: skip
     from leakcore._progress import progress_bars
     from leakcore._store import write_atomically
     from leakcore.attacks import inversion as attack
 
+    try:
+        weights = tuple(float(part) for part in total_variation.split(","))
+    except ValueError:
+        raise ValueError(f"total_variation={total_variation!r}: must be numbers between commas") from None
     if dataset is None:
         module, gradient, shape, inputs, labels, rows = _from_files(**where)
     else:
@@ -89,7 +100,7 @@ def _inverted(
     boxed = method != "l2" and inputs is not None and inputs.min() >= 0 and inputs.max() <= 1
     found = attack.invert(
         module, gradient, shape, labels=None if unknown_labels else labels, batch_size=rows, method=method,
-        restarts=restarts, iterations=iterations, total_variation=total_variation, originals=inputs, seed=seed,
+        restarts=restarts, iterations=iterations, total_variation=weights, originals=inputs, seed=seed,
         progress=None if shown is None else lambda done, total: shown("gradient inversion", done, total),
         low=0.0 if boxed else None, high=1.0 if boxed else None,
     )  # fmt: skip
@@ -125,8 +136,8 @@ def _from_files(
 
 
 def _from_data(
-    dataset: str, *, data: Path | None, rows: int | None, noise: float | None, keep_fraction: float | None, seed: int,
-    **_: Any,
+    dataset: str, *, data: Path | None, rows: int | None, noise: float | None, keep_fraction: float | None,
+    defense: str | None, seed: int, **_: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     import torch
 
@@ -154,7 +165,9 @@ def _from_data(
                 torch.nn.Flatten(), models.digits_mlp() if dataset == "digits" else models.mnist_mlp()
             )
         )
-    parts: list[defenses.Defense] = [] if keep_fraction is None else [defenses.Prune(keep_fraction)]
+    parts: list[defenses.Defense] = [] if defense is None else [defenses.parse(defense)]
+    if keep_fraction is not None:
+        parts.append(defenses.Prune(keep_fraction))
     if noise is not None:
         parts.append(defenses.GaussianNoise(noise))
     released = defenses.release(module, inputs, labels, defense=defenses.Compose(*parts), seed=seed)

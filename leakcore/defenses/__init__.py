@@ -23,7 +23,9 @@ has a proven sensitivity, are private; the rest makes one attack harder.
 Where each is used:
 - an attack: `release(model, x, y, defense=..., seed=...)`, or `defense.apply(gradient, seed=...)` on one at hand;
 - audits and games on recorded runs: `defended(run, defense, seed=...)`, what the attacker saw replaced;
-- a training loop, also Opacus's: `attach(optimizer, defense, seed=...)`.
+- a training loop, also Opacus's: `attach(optimizer, defense, seed=...)`;
+- `audit.run` and `leakcore audit --defense`: the reconstruction game under a defence, beside the same without.
+`parse` and `spell` write them as text, for files and command lines: "local-steps:4,0.1 + prune:0.1".
 Noise here is statistical, for measurement: to release a model take `leakcore.dpsgd.FusedDPOptimizer(secure=True)`, or
 Opacus's secure mode.
 """
@@ -35,6 +37,8 @@ from leakcore._lazy import attach as _attach
 if TYPE_CHECKING:
     from leakcore.defenses._release import Release as Release
     from leakcore.defenses._release import release as release
+    from leakcore.defenses._spelling import parse as parse
+    from leakcore.defenses._spelling import spell as spell
     from leakcore.defenses._training import Attached as Attached
     from leakcore.defenses._training import attach as attach
     from leakcore.defenses._training import defended as defended
@@ -53,6 +57,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "Release": "._release",
     "release": "._release",
+    "parse": "._spelling",
+    "spell": "._spelling",
     "Attached": "._training",
     "attach": "._training",
     "defended": "._training",
