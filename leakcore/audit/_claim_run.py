@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -14,6 +13,7 @@ import numpy as np
 from leakcore import attacks, bounds, dpsgd
 from leakcore._progress import Progress
 from leakcore._results import Result
+from leakcore._store import PartialResults, identity
 from leakcore.attacks import membership, poisoning
 from leakcore.audit._claim import Claim, claim_of
 from leakcore.audit._claim_config import ClaimConfig
@@ -42,14 +42,15 @@ def claim(
 
     Args:
         config: a `ClaimConfig` or its sections as a mapping; `ClaimConfig.from_toml` reads a file.
-        folder: where report.html and report.json are written, atomically. Finished models are kept in folder/partial
-            until then: a later call goes on from them, after any kind of end, and writes the same JSON. None: keep
-            nothing.
+        folder: where report.html and report.json are written, atomically. Finished models are kept in
+            folder/partial/audit-attack until then, bound to configuration, seed and versions: a later call goes on from
+            them, after any kind of end, and writes the same JSON. None: keep nothing.
         executor, num_threads: as in `dpsgd.Ensemble.run`. progress: called as progress(task, done, total).
 
     Returns a `ClaimReport`; `.passed` is False where the audited ε exceeds the claimed one. Deterministic on one
     machine, for any number of threads and workers. Raises ValueError or TypeError that names section.key before any
-    work, FileNotFoundError where the data are not there.
+    work, FileNotFoundError where the data are not there, ValueError where the folder holds damaged models, another
+    run's, or files that are not leakcore's, CannotWrite (an OSError) where the disk is full: finished models are kept.
     """
     if isinstance(config, Mapping):
         config = ClaimConfig.from_dict(config)
@@ -59,12 +60,15 @@ def claim(
     target = None if folder is None else Path(folder)
     if target is not None:
         require_writable(target)
+    kept = PartialResults(
+        target, "audit-attack", identity("audit --attack", config.to_dict(), config.audit["seed"]), arrays=True
+    )
     rows = load(config)
     claimed = claim_of(config, len(rows.labels))
     ensemble = config.ensemble(rows.features.shape[1], rows.classes, claimed.noise_multiplier, len(rows.labels))
-    kept = None if target is None else target / "partial"
+    kept.begin()
     show = progress or (lambda task, done, total: None)
-    how: dict[str, Any] = {"executor": executor, "num_threads": num_threads, "checkpoint": kept}
+    how: dict[str, Any] = {"executor": executor, "num_threads": num_threads, "checkpoint": kept.folder}
     if config.audit["attack"] == "membership":
         scores, proofs = _membership(config, rows, claimed, ensemble, show, how)
     else:
@@ -80,9 +84,9 @@ def claim(
         seconds=time.monotonic() - started,
     )
     if target is not None:
-        report.to_html(target / "report.html")
         report.to_json(target / "report.json", indent=2)
-        shutil.rmtree(target / "partial", ignore_errors=True)
+        report.to_html(target / "report.html")
+        kept.remove()
     return report
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leakcore._progress import Progress
-from leakcore._store import PartialResults
+from leakcore._store import PartialResults, identity, require_ours
 from leakcore.audit import _labels, _layers, _reconstruction
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._doctor import environment
@@ -27,15 +27,17 @@ def run(
     Args:
         config: an `AuditConfig`, or its fields as a mapping; None is the default configuration.
         folder: where report.html and report.json are written, each atomically, when everything is done. Until then
-            finished pieces are kept in folder/partial, bound to this very configuration, and a later call goes on from
-            them. None: write nothing.
+            finished pieces are kept in folder/partial/audit, bound to this very configuration, seed and versions, and
+            a later call goes on from them. None: write nothing.
         progress: called as progress(task, done, total); `progress_bars()` makes one for a terminal.
 
     Returns a `RunReport` (an `AuditReport`); `.passed` is False when an attack proved more leakage than the
     configuration claims.
 
     Deterministic: the same configuration gives the same numbers on one machine, interrupted or not, on any number of
-    threads. Raises ValueError or TypeError that names the field before any work is done.
+    threads. Raises ValueError or TypeError that names the field before any work is done, ValueError where the folder
+    holds damaged pieces, another run's, or files that are not leakcore's, CannotWrite (an OSError) where the disk is
+    full: what was finished is kept.
     """
     if config is None or isinstance(config, Mapping):
         config = AuditConfig.from_dict(config or {})
@@ -46,7 +48,7 @@ def run(
     target = None if folder is None else Path(folder)
     if target is not None:
         require_writable(target)
-    pieces = PartialResults(None if target is None else target / "partial", config.digest())
+    pieces = PartialResults(target, "audit", identity("audit", config.to_dict(), config.seed))
     points, curve = _reconstruction.study(config, pieces, report_progress)
     labels = _labels.study(config, points, report_progress)
     claimed = next(p for p in points if p.claimed)
@@ -61,14 +63,14 @@ def run(
         seconds=time.monotonic() - started,
     )
     if target is not None:
-        report.to_html(target / "report.html")
         report.to_json(target / "report.json", indent=2)
+        report.to_html(target / "report.html")
         pieces.remove()
     return report
 
 
 def require_writable(folder: Path) -> None:
-    """Fail before the work, not after it."""
+    """Fail before the work, not after it: a folder that takes files, and no report in it that is not leakcore's."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
@@ -77,3 +79,8 @@ def require_writable(folder: Path) -> None:
             probe.unlink()
     except OSError as error:
         raise ValueError(f"folder={str(folder)!r}: cannot be written ({error.strerror})") from error
+    require_ours(folder, "report.json")
+    if (folder / "report.html").exists() and not (folder / "report.json").exists():
+        raise ValueError(
+            f"folder={str(folder)!r}: holds a report.html that is not leakcore's; move it, or choose another"
+        )

@@ -39,6 +39,10 @@ attack.add_command(inversion)
 @click.option("--method", type=click.Choice(["auto", "sum", "top", "likelihood"]), default="auto", show_default=True)
 @click.option("--no-subtraction", is_flag=True, help="The weaker attacker, who cannot subtract known gradients.")
 @click.option("--confidence", type=float, default=0.95, show_default=True)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for prior-aware.json; finished runs are kept there until then, so that the same command goes on.",
+)  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print attack and bound as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -54,6 +58,7 @@ def prior_aware(
     prior_size: int,
     as_json: bool,
     quiet: bool,
+    out: Path | None,
     **rest: Any,
 ) -> None:
     """Name the training record among a prior of candidates, from all released gradients.
@@ -65,14 +70,11 @@ def prior_aware(
     game, bound, reference = checked(
         lambda: _played(
             dataset, data, 10.0 if epsilon is None else epsilon, noise_multiplier, delta, steps, sample_rate, num_rows,
-            prior_size, quiet, **rest,
+            prior_size, quiet, out, **rest,
         )
     )  # fmt: skip
     if as_json:
-        both = {"attack": game.to_dict(), "bound": bound.to_dict()}
-        if reference is not None:
-            both["orthogonal"] = reference.to_dict()
-        click.echo(json.dumps(both, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(_as_dict(game, bound, reference), indent=2, ensure_ascii=False))
         return
     low, high = game.interval
     click.echo(
@@ -85,15 +87,29 @@ def prior_aware(
     click.echo(f"clipped     {100 * game.clipped_share:.1f}% of candidates' gradients")
     click.echo(f"noise       σ = {game.settings['noise_multiplier']:.6g}")
     click.echo(f"attacker    {game.assumptions.attacker}")
+    if out is not None:
+        click.echo(f"\n{out / _REPORT}")
+
+
+_REPORT = "prior-aware.json"
+_PIECE = 256
+"""Runs that a kill may cost: seconds."""
+
+
+def _as_dict(game: Any, bound: Any, reference: Any) -> dict[str, Any]:
+    both = {"schema": "leakcore.prior-aware/1", "attack": game.to_dict(), "bound": bound.to_dict()}
+    return both if reference is None else {**both, "orthogonal": reference.to_dict()}
 
 
 def _played(
     dataset: str, data: Path | None, epsilon: float, noise: float | None, delta: float, steps: int, sample_rate: float,
-    num_rows: int, prior_size: int, quiet: bool, *, max_grad_norm: float, learning_rate: float, hidden: int, runs: int,
-    method: str, no_subtraction: bool, confidence: float, seed: int,
+    num_rows: int, prior_size: int, quiet: bool, out: Path | None, *, max_grad_norm: float, learning_rate: float,
+    hidden: int, runs: int, method: str, no_subtraction: bool, confidence: float, seed: int,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
+    from leakcore import _validate as check
     from leakcore import accounting, attacks, bounds, datasets, dpsgd
     from leakcore._progress import progress_bars
+    from leakcore._store import PartialResults, identity, require_ours, write_atomically
 
     if num_rows < 2:
         raise ValueError(f"num_rows={num_rows}: must be at least 2")
@@ -119,11 +135,34 @@ def _played(
         seed=seed,
     )
     shown = None if quiet else progress_bars()
-    game = attacks.reconstruction_game(
-        ensemble, known.features, known.labels, pool.features, pool.labels, prior_size=prior_size, runs=runs,
-        method=method, subtract_known=not no_subtraction, confidence=confidence,
-        progress=None if shown is None else lambda done, total: shown("prior-aware attack", done, total),
-    )  # fmt: skip
+    total = check.integer(1, None, runs=runs)
+    if out is not None:
+        require_ours(out, _REPORT)
+    settings = {
+        **ensemble.settings(), "dataset": dataset, "num_rows": num_rows, "prior": prior_size, "runs": runs,
+        "method": method, "subtract_known": not no_subtraction, "confidence": confidence,
+    }  # fmt: skip
+    pieces = PartialResults(out, "prior-aware", identity("attack prior-aware", settings, seed))
+
+    def play(first: int, count: int) -> dict[str, Any]:
+        return attacks.reconstruction_game(
+            ensemble, known.features, known.labels, pool.features, pool.labels, prior_size=prior_size, runs=count,
+            first_run=first, method=method, subtract_known=not no_subtraction, confidence=confidence,
+            progress=None if shown is None else lambda done, _: shown("prior-aware attack", first + done, total),
+        ).state()  # fmt: skip
+
+    game: attacks.ReconstructionGame | None = None
+    size = total if out is None else _PIECE
+    for first in range(0, total, size):
+        count = min(size, total - first)
+        piece = attacks.ReconstructionGame.from_state(
+            pieces.get_or_run(f"game-{first}", lambda first=first, count=count: play(first, count))  # type: ignore[misc]
+        )
+        game = piece if game is None else game.merge(piece)
     bound = bounds.reconstruction(noise, sample_rate, steps, kappa=1 / prior_size)
     reference = bounds.orthogonal_success(noise, steps, prior_size) if sample_rate == 1 else None
+    if out is not None:
+        text = json.dumps(_as_dict(game, bound, reference), indent=2, ensure_ascii=False)
+        write_atomically(out / _REPORT, text + "\n")
+        pieces.remove()
     return game, bound, reference

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -20,9 +20,20 @@ def checked(call: Callable[[], T]) -> T:
     """Run `call`; the library's own complaints become exit code 2 with its message.
 
     ArithmeticError: a number that would not be reliable (AccuracyError), training that overflowed (FloatingPointError).
-    FileNotFoundError: a data set that is not there.
+    OSError: a data set that is not there, a disk that is full.
     """
     try:
         return call()
-    except (ValueError, TypeError, ImportError, ArithmeticError, FileNotFoundError) as error:
+    except (ValueError, TypeError, ImportError, ArithmeticError, OSError) as error:
         raise Failure(str(error)) from error
+
+
+class Commands(click.Group):
+    """Ctrl-C is exit code 130 in every command: click's own is 1, which here says that a gate failed."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("Interrupted: nothing half-written.", err=True)
+            ctx.exit(130)

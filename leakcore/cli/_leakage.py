@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,10 @@ _BUNDLED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cif
 @click.option("--permutations", type=int, default=9, show_default=True, help="Of every null.")
 @click.option("--no-inversion", is_flag=True, help="Leave out original information: inverting takes longest.")
 @click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Write the heat map: png, svg or pdf.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for leakage.json; finished measures are kept there until then, so that the same command goes on.",
+)  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress bars.")
@@ -80,14 +86,18 @@ def _drawn(report: Any, figure: Path) -> None:
 
 def _measured(
     model: str, *, data: str, weights: Path | None, attributes: tuple[str, ...], loss: str, family: str, samples: int,
-    rows: int, permutations: int, no_inversion: bool, seed: int, quiet: bool,
+    rows: int, permutations: int, no_inversion: bool, seed: int, quiet: bool, out: Path | None,
 ) -> Any:  # fmt: skip
     import numpy as np
     import torch
 
-    from leakcore import leakage as measures
     from leakcore._progress import progress_bars
+    from leakcore._store import PartialResults, identity, require_ours, write_atomically
+    from leakcore.leakage import _by_layer
     from leakcore.models import load_safetensors
+
+    if out is not None:
+        require_ours(out, "leakage.json")
 
     inputs, targets, chosen = _data(data, attributes)
     torch.manual_seed(seed)  # a factory's initial weights
@@ -110,20 +120,34 @@ def _measured(
     if loss == "cross-entropy":
         y = y.long()
         _fits(module, x, y)
-    return measures.by_layer(
-        module,
-        losses[loss],
-        x,
-        y,
-        attributes=chosen,
-        family=family,
-        original=not no_inversion,
-        samples=samples,
-        rows=rows,
-        permutations=permutations,
-        seed=seed,
-        progress=None if quiet else progress_bars(),
-    )
+    settings = {
+        "model": model, "loss": loss, "family": family, "samples": samples, "rows": rows, "permutations": permutations,
+        "inversion": not no_inversion, "attributes": None if chosen is None else list(chosen),
+        "content": _content([*module.state_dict().items(), ("x", x), ("y", y), *(chosen or {}).items()]),
+    }  # fmt: skip
+    pieces = PartialResults(out, "leakage", identity("leakage", settings, seed))
+    report = _by_layer.measured(
+        module, losses[loss], x, y, attributes=chosen, family=family, original=not no_inversion, samples=samples,
+        rows=rows, columns=20_000, permutations=permutations, iterations=100, probes=None, memory=128 * 2**20,
+        seed=seed, progress=None if quiet else progress_bars(), pieces=pieces,
+    )  # fmt: skip
+    if out is not None:
+        text = json.dumps(report.to_dict(), indent=2, allow_nan=False, ensure_ascii=False)
+        write_atomically(out / "leakage.json", text + "\n")
+        pieces.remove()
+    return report
+
+
+def _content(named: Iterable[tuple[str, Any]]) -> str:
+    """A digest of arrays and tensors by name."""
+    import numpy as np
+
+    found = hashlib.sha256()
+    for name, values in named:
+        array = np.ascontiguousarray(values)
+        found.update(repr((name, array.dtype.str, array.shape)).encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
 
 
 def _fits(module: Any, x: Any, y: Any) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from leakcore import __version__
-from leakcore._store import write_atomically
+from leakcore._store import check_npz, write_atomically
 from leakcore.dpsgd._block import ARRAYS, SLOTS, BlockOutput, Plan
 from leakcore.dpsgd._inputs import Samples
 from leakcore.dpsgd._request import Request, Source
@@ -44,7 +44,7 @@ class Checkpoint:
         for low, high, path in sorted((*self._range(path), path) for path in self._folder.glob("runs-*.npz")):
             low, stop = max(low, at), min(high, self._stop)
             if low < stop:
-                yield low, stop, _read(path, slice(low - self._range(path)[0], stop - self._range(path)[0]))
+                yield low, stop, _read(path, self._range(path), low, stop)
                 at = stop
 
     def save(self, low: int, high: int, piece: BlockOutput) -> None:
@@ -63,11 +63,19 @@ class Checkpoint:
         return int(found[1]), int(found[2])
 
 
-def _read(path: Path, which: slice) -> BlockOutput:
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name][which] for name in file.files}
-    scores = {name.removeprefix(_SCORES): arrays.pop(name) for name in list(arrays) if name.startswith(_SCORES)}
-    return BlockOutput(**arrays, scores=scores)
+def _read(path: Path, within: tuple[int, int], low: int, stop: int) -> BlockOutput:
+    """Runs [low, stop) of the file that holds those of `within`; ValueError where it is not as it was written."""
+    check_npz(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        if not arrays or any(len(a) != within[1] - within[0] for a in arrays.values()):
+            raise ValueError("its arrays do not hold the runs that its name says")
+        arrays = {name: a[low - within[0] : stop - within[0]] for name, a in arrays.items()}
+        scores = {name.removeprefix(_SCORES): arrays.pop(name) for name in list(arrays) if name.startswith(_SCORES)}
+        return BlockOutput(**arrays, scores=scores)
+    except Exception as why:
+        raise ValueError(f"checkpoint: {path}: is damaged ({why}); remove it, and its runs are trained anew") from why
 
 
 def _digest(plan: Plan, request: Request) -> str:

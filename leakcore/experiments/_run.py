@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 
-from leakcore import __version__
 from leakcore import _validate as check
 from leakcore._progress import Progress
-from leakcore._store import PartialResults, write_atomically
+from leakcore._store import PartialResults, identity, require_ours, write_atomically
 from leakcore.experiments._context import SCALES, TRAINERS, Context
 from leakcore.experiments._registry import find
 from leakcore.experiments._result import ExperimentResult
@@ -32,13 +29,14 @@ def run(
             too few runs to conclude from). seed: of everything random.
         data: folder of data sets; None: `LEAKCORE_DATA`, then the user's cache. Nothing is downloaded.
         out: folder for NAME.json, NAME.png and NAME.svg, each written atomically when all is done. Until then finished
-            pieces are kept in out/partial, bound to this experiment, scale, seed and release, and a later call goes on
-            from them; what was computed from data is also bound to the data's content. None: write nothing.
+            pieces are kept in out/partial/NAME, bound to this experiment, scale, seed and versions, and a later call
+            goes on from them; what was computed from data is also bound to the data's content. None: write nothing.
         progress: called as progress(task, done, total).
 
     Returns an `ExperimentResult`, equal whether or not the run was interrupted.
     Raises ValueError that names argument, value and what is allowed; FileNotFoundError for a data set that is not
-    there, ImportError for trainer="opacus" without Opacus.
+    there, ImportError for trainer="opacus" without Opacus; ValueError where `out` holds damaged pieces, another run's,
+    or files that are not leakcore's; CannotWrite (an OSError) where the disk is full: what was finished is kept.
     """
     experiment = find(name)
     size = check.one_of(*SCALES, scale=scale)
@@ -55,10 +53,10 @@ def run(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"out={str(folder)!r}: cannot be written ({error.strerror})") from error
+        require_ours(folder, f"{name}.json")
     # Not the folder of the data: pieces made from data carry a digest of its content.
-    bound_to = json.dumps([name, size, start, how, __version__])
-    digest = hashlib.sha256(bound_to.encode()).hexdigest()
-    pieces = PartialResults(None if folder is None else folder / "partial", digest)
+    bound_to = identity("reproduce", {"name": name, "scale": size, "trainer": how}, start)
+    pieces = PartialResults(folder, name, bound_to)
     context = Context(
         scale=size,
         seed=start,

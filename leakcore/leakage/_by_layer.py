@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore._pieces import from_piece, to_piece
 from leakcore._progress import Progress
-from leakcore._results import jsonable
+from leakcore._results import Assumptions, jsonable
+from leakcore._store import PartialResults
 from leakcore.attacks import attributes as attack
 from leakcore.attacks._layer_gradients import batch_of, parameters_by_layer
 from leakcore.leakage._attributes import input_attributes
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 _EXACT = 5 * 10**8
 """Numbers in one sample's Jacobian (parameters × inputs) up to which its norms are computed exactly: seconds."""
 _PROBES = 16
+_KEPT = (Assumptions, Sensitivity, OriginalInformation, VInformation, SubspaceDistance)
 _MEANS = 16
 """Means of gradients per side behind a subspace distance, which its null deals anew."""
 _ROWS = 64
@@ -131,6 +134,20 @@ def by_layer(
 
     Deterministic by seed, on a machine and torch build. Raises ValueError or TypeError that names the argument.
     """
+    return measured(
+        model, loss, inputs, targets, attributes=attributes, family=family, original=original, samples=samples,
+        rows=rows, columns=columns, permutations=permutations, iterations=iterations, probes=probes, memory=memory,
+        seed=seed, progress=progress, pieces=PartialResults(None, ""),
+    )  # fmt: skip
+
+
+def measured(
+    model: Any, loss: Callable[[Any, Any], Any] | None, inputs: Any, targets: Any, *,
+    attributes: Mapping[str, Any] | None, family: Any, original: bool, samples: int, rows: int, columns: int,
+    permutations: int, iterations: int, probes: int | None, memory: int, seed: int, progress: Progress | None,
+    pieces: PartialResults,
+) -> LeakageByLayer:  # fmt: skip
+    """`by_layer`, which keeps each finished measure among `pieces`, bound by the caller to model, loss and data."""
     data = batch_of(model, inputs, targets)
     layers = parameters_by_layer(model)
     names = tuple(layers)
@@ -142,16 +159,22 @@ def by_layer(
     if probes is None and sum(sizes) * data.inputs[0].numel() > _EXACT:
         probes = _PROBES
     x, y = data.inputs[:few], data.targets[:few]
-    moved = sensitivity(
+
+    def kept(name: str, run: Callable[[], Any]) -> Any:
+        if pieces.folder is None:
+            return run()
+        return from_piece(pieces.get_or_run(name, lambda: {"kept": to_piece(run())})["kept"], _KEPT)
+
+    moved = kept("sensitivity", lambda: sensitivity(
         model, loss, x, y, probes=probes, seed=start, memory=memory,
         progress=lambda done, total: shown("sensitivity", done, total),
-    )  # fmt: skip
+    ))  # fmt: skip
     found = None
     if original:
-        found = v_information_original(
+        found = kept("original", lambda: v_information_original(
             model, loss, x, y, iterations=iterations, seed=start,
             progress=lambda done, total: shown("inversion", done, total),
-        )  # fmt: skip
+        ))  # fmt: skip
     given = input_attributes(data.inputs) if attributes is None else dict(attributes)
     integer = data.targets.ndim == 1 and not data.targets.is_floating_point()
     task = data.targets.cpu().numpy() if integer else None
@@ -160,20 +183,28 @@ def by_layer(
         batches = attack.matched_batches(
             has, task, limit=max(1, check.integer(2, None, rows=rows) // 2), seed=start
         )  # fmt: skip
-        seen = _columns(model, loss, data, batches.rows, sizes, most, start)
-        latent[name] = v_information(
-            seen, batches.attribute, family=family, strata=batches.targets, permutations=permutations, seed=start,
-            progress=lambda done, total, name=name: shown(f"latent: {name}", done, total),  # type: ignore[misc]
-        )  # fmt: skip
-        sides = [batches.rows[batches.attribute == side, 0] for side in (0, 1)]
-        count = min(_MEANS, len(sides[0]))
-        groups = [s[: len(s) // count * count].reshape(count, -1) for s in sides]
-        means = [
-            attack.layer_gradients(model, loss, data.inputs, data.targets, batches=g, weights_only=True) for g in groups
-        ]
-        # A parameter that is a vector is a matrix of one row.
-        flat = [{k: v if v.ndim > 2 else v[:, None] for k, v in side.items()} for side in means]
-        apart[name] = subspace_distance(*flat, permutations=permutations, seed=start)
+
+        def read_latent(name: str = name, batches: Any = batches) -> VInformation:
+            return v_information(
+                _columns(model, loss, data, batches.rows, sizes, most, start), batches.attribute, family=family,
+                strata=batches.targets, permutations=permutations, seed=start,
+                progress=lambda done, total: shown(f"latent: {name}", done, total),
+            )  # fmt: skip
+
+        def read_subspace(batches: Any = batches) -> dict[str, SubspaceDistance]:
+            sides = [batches.rows[batches.attribute == side, 0] for side in (0, 1)]
+            count = min(_MEANS, len(sides[0]))
+            groups = [s[: len(s) // count * count].reshape(count, -1) for s in sides]
+            means = [
+                attack.layer_gradients(model, loss, data.inputs, data.targets, batches=g, weights_only=True)
+                for g in groups
+            ]
+            # A parameter that is a vector is a matrix of one row.
+            flat = [{k: v if v.ndim > 2 else v[:, None] for k, v in side.items()} for side in means]
+            return dict(subspace_distance(*flat, permutations=permutations, seed=start))
+
+        latent[name] = kept(f"latent-{number}", read_latent)
+        apart[name] = kept(f"subspace-{number}", read_subspace)
         shown("attributes", number + 1, len(given))
     return LeakageByLayer(
         layers=names,
