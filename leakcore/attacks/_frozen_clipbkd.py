@@ -128,3 +128,21 @@ class FrozenClipBKD:
         finally:
             self.extractor.train(was_training)
         return best[0].numpy(), (shares[0], shares[at])
+
+
+def through(poisoning: Poisoning, extractor: torch.nn.Module, shape: Sequence[int]) -> Poisoning:
+    """A poisoning of images as one of the features that a frozen network makes of them.
+
+    extractor: the torch module, images to (rows, features). shape: of an image, (channels, height, width).
+    """
+    from leakcore import models
+
+    size = tuple(check.integer(1, None, shape=side) for side in shape)
+
+    def features(rows: np.ndarray) -> np.ndarray:
+        # Under add/remove no clean row is replaced: none has features, but they have a width.
+        images = rows if len(rows) else np.zeros((1, rows.shape[1]))
+        return models.extract_features(extractor, images.reshape(-1, *size))[: len(rows)]
+
+    fields = ("common_features", "clean_features", "poison_features", "test_features")
+    return dataclasses.replace(poisoning, **{f: features(getattr(poisoning, f)) for f in fields})

@@ -7,6 +7,8 @@ said with a confidence: `bounds.epsilon_from_membership(*guesses.tally(), coins=
     yeom = membership.loss_threshold(seen.losses, threshold=0.3)
     lira = membership.likelihood_ratio(seen.losses, others.losses, others.included)
     membership.guess(lira, share=0.2).tally(seen.included)
+
+`play_canaries` is the audit by one run: rows made for it, their coins, and a score for each from all that was released.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ import numpy as np
 
 from leakcore import _validate as check
 from leakcore import kernels
+from leakcore.attacks._canaries import CanaryTrials as CanaryTrials
+from leakcore.attacks._canaries import canaries as canaries
+from leakcore.attacks._canaries import play_canaries as play_canaries
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble

@@ -6,7 +6,7 @@ Jagielski, Ullman and Oprea (2020). `Backdoor`, `ClipBKD`, `FrozenClipBKD` and `
 "add-remove" k rows are added: the two must not be held against the same ε.
 """
 
-from leakcore.attacks._frozen_clipbkd import FrozenClipBKD, FrozenPoisoning
+from leakcore.attacks._frozen_clipbkd import FrozenClipBKD, FrozenPoisoning, through
 from leakcore.attacks._poisoning import (
     Backdoor,
     ClipBKD,
@@ -29,4 +29,5 @@ __all__ = [
     "losses",
     "poisoning_scores",
     "poisoning_sweep",
+    "through",
 ]

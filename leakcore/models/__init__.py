@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from leakcore.models._dlg_lenet import dlg_lenet as dlg_lenet
     from leakcore.models._features import extract_features as extract_features
     from leakcore.models._features import train_extractor as train_extractor
+    from leakcore.models._frozen import load_state_text as load_state_text
+    from leakcore.models._frozen import standardised as standardised
+    from leakcore.models._frozen import state_text as state_text
     from leakcore.models._leakage_nets import alexnet as alexnet
     from leakcore.models._leakage_nets import lenet as lenet
     from leakcore.models._leakage_nets import textclf as textclf
@@ -31,6 +34,9 @@ _NAMES = {
     "dlg_lenet": "._dlg_lenet",
     "extract_features": "._features",
     "train_extractor": "._features",
+    "load_state_text": "._frozen",
+    "standardised": "._frozen",
+    "state_text": "._frozen",
     "alexnet": "._leakage_nets",
     "lenet": "._leakage_nets",
     "textclf": "._leakage_nets",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from leakcore import attacks, bounds, datasets, dpsgd
+from leakcore import attacks, bounds, datasets, dpsgd, models
 from leakcore.attacks import poisoning
 
 DIGITS = datasets.digits()
@@ -234,3 +234,21 @@ def test_a_sweep_over_k_shares_the_clean_models_and_poisons_the_first_k_rows():
         poisoning.poisoning_sweep(ensemble, made, (4,), trials=4)
     with pytest.raises(ValueError, match=r"ks=\(1, 1\)"):
         poisoning.poisoning_sweep(ensemble, made, (1, 1), trials=4)
+
+
+@pytest.mark.parametrize("adjacency", ["replace", "add-remove"])
+def test_a_poisoning_of_images_goes_through_a_frozen_network(adjacency):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        extractor = models.conv_extractor(4)
+    images = np.random.default_rng(0).random((12, 3 * 16 * 16)).astype(np.float32)
+    labels = np.arange(12) % 2
+    made = poisoning.Backdoor((3, 16, 16), target=1).poison(images, labels, images, labels, k=2, adjacency=adjacency)
+    deep = poisoning.through(made, extractor, (3, 16, 16))
+    assert (deep.adjacency, deep.k) == (adjacency, 2)
+    wanted = models.extract_features(extractor, made.poison_features.reshape(-1, 3, 16, 16))
+    assert (deep.poison_features == wanted).all()
+    assert deep.test_features.shape == (len(made.test_features), wanted.shape[1])
+    assert deep.clean_features.shape == (0 if adjacency == "add-remove" else 2, wanted.shape[1])
+    assert len(deep.common_features) == len(made.common_features)
+    assert (deep.common_labels == made.common_labels).all()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from leakcore import experiments
+from leakcore import experiments, models
 from leakcore._store import PartialResults
 from leakcore.experiments._context import Context
 from leakcore.experiments._draw import _panel
@@ -120,7 +120,7 @@ def test_a_kept_network_has_its_buffers() -> None:
         trained, fresh = network(1), network(2)
     trained(images)
     assert not torch.equal(trained.state_dict()["1.running_mean"], torch.zeros(2))
-    _data.load_state_text(fresh, _data.state_text(trained))
+    models.load_state_text(fresh, models.state_text(trained))
     for name, value in trained.state_dict().items():
         assert torch.equal(value, fresh.state_dict()[name]), name
     assert torch.equal(trained.eval()(images), fresh.eval()(images))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import functools
 import hashlib
-import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,33 +124,13 @@ def _extractor(context: Context) -> tuple[torch.nn.Module, str]:
             seed=context.seed,
             progress=lambda done, total: context.progress("feature extractor", done, total),
         )
-        return {"accuracy": accuracy, "state": state_text(extractor)}
+        return {"accuracy": accuracy, "state": models.state_text(extractor)}
 
     piece = context.pieces.get_or_run(f"extractor-{digest(images, public.labels)[:20]}", train)
-    load_state_text(extractor, piece["state"])
-    features = models.extract_features(extractor, images)
-    standard = torch.nn.BatchNorm1d(features.shape[1], affine=False)
-    for name, value in (("running_mean", features.mean(axis=0)), ("running_var", features.var(axis=0))):
-        standard.get_buffer(name).copy_(torch.from_numpy(value))
-    return torch.nn.Sequential(extractor, standard).eval(), (
+    models.load_state_text(extractor, piece["state"])
+    return models.standardised(extractor, images), (
         f"{len(public):,} images of CIFAR-100 for {epochs} epochs, standardised by the same images' mean and variance"
     )
-
-
-def state_text(module: torch.nn.Module) -> str:
-    """All parameters and buffers (a batch norm's running moments among them) as text; nothing is pickled."""
-    out = io.BytesIO()
-    arrays: dict[str, Any] = {name: value.detach().cpu().numpy() for name, value in module.state_dict().items()}
-    np.savez(out, **arrays)
-    return base64.b64encode(out.getvalue()).decode()
-
-
-def load_state_text(module: torch.nn.Module, text: str) -> None:
-    """Back from `state_text`, to the bit; RuntimeError where names or shapes differ."""
-    import torch
-
-    with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as arrays:
-        module.load_state_dict({name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files})
 
 
 def as_picture(split: Split, rows: np.ndarray) -> np.ndarray:
