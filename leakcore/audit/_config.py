@@ -11,6 +11,7 @@ from typing import Any
 from leakcore import __version__
 from leakcore import _validate as check
 from leakcore._results import jsonable
+from leakcore.audit import _defense_config
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,9 @@ class AuditConfig:
     The label game (scikit-learn's breast cancer, MLP 30–label_hidden–1 ReLU):
         label_batch_size: rows per observed gradient. label_steps: DP-SGD steps of the companion training.
         label_draws: noise draws per batch.
+    defense: a `leakcore.defenses.Defense`, or its spelling ("prune:0.1", see `defenses.parse`): the reconstruction game
+        is also played with each release of the claimed configuration put through it, in a section of its own. Full
+        batches only; None: no such section. Kept as spelt.
     confidence: of every interval (two-sided). gate_confidence: with which the gate fails a run only rightly, over all
     noise levels together. seed: of everything random.
 
@@ -56,6 +60,8 @@ class AuditConfig:
     label_hidden: int = 64
     label_steps: int = 100
     label_draws: int = 100
+
+    defense: Any = None
 
     confidence: float = 0.95
     gate_confidence: float = 0.999
@@ -92,6 +98,7 @@ class AuditConfig:
         put("confidence", check.open_probability(confidence=self.confidence))
         put("gate_confidence", check.open_probability(gate_confidence=self.gate_confidence))
         put("seed", check.seed(seed=self.seed))
+        put("defense", _defense_config.read(self))
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> AuditConfig:

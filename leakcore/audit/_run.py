@@ -10,7 +10,7 @@ from typing import Any
 
 from leakcore._progress import Progress
 from leakcore._store import PartialResults, identity, require_ours
-from leakcore.audit import _labels, _layers, _reconstruction
+from leakcore.audit import _defense, _labels, _layers, _reconstruction
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._doctor import environment
 from leakcore.audit._run_report import RunReport
@@ -53,12 +53,13 @@ def run(
     labels = _labels.study(config, points, report_progress)
     claimed = next(p for p in points if p.claimed)
     layers = _layers.study(config, claimed.noise_multiplier, report_progress)
+    defended = _defense.study(config, points, pieces, report_progress)
     report = RunReport(
         config=config,
         points=points,
         curve=curve,
         labels=labels,
-        parts=(layers.part(),),
+        parts=(layers.part(), *defended),
         environment=environment(),
         seconds=time.monotonic() - started,
     )

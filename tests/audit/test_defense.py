@@ -1,0 +1,168 @@
+"""The audit under a defence: refusals, the game beside the plain one, what each defence does, what the report says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from leakcore import attacks, audit, datasets, defenses, models
+from leakcore.audit import _defense_config, _defense_game, _reconstruction
+from leakcore.defenses import Clip, Compose, Dropout, GaussianNoise, Laplace, LocalSteps, Prune
+
+SMALL: dict[str, Any] = {"num_rows": 40, "steps": 6, "sweep": (), "runs": 32, "hidden": (4,), "learning_rate": 1.0}
+
+
+def test_a_defence_is_kept_as_it_is_spelt() -> None:
+    made = Compose(LocalSteps(2, 1.0), Dropout(0.5, per_sample=False), Clip(0.25), Prune(0.1), GaussianNoise(1e16))
+    config = audit.AuditConfig(**SMALL, defense=made)
+    assert config.defense == "local-steps:2,1 + dropout:0.5,shared + clip:0.25 + prune:0.1 + gaussian-noise:1e+16"
+    assert defenses.parse(config.defense).parts == made.parts
+    assert audit.AuditConfig.from_dict(config.to_dict()).digest() == config.digest()
+    assert audit.AuditConfig(**SMALL, defense="local-steps:2").defense == "local-steps:2,1"
+    assert audit.AuditConfig(**SMALL).digest() != config.digest()
+
+
+@pytest.mark.parametrize(
+    ("defense", "more", "message"),
+    [
+        ("clip-samples:1", {}, "is the audited mechanism itself"),
+        ("dp-sgd:1,1", {}, "is the audited mechanism itself"),
+        ("local-steps:4", {}, "steps=6 must be a multiple"),
+        ("local-steps:2,0.5", {}, "learning_rate=1"),
+        ("prune:0.5", {"sample_rate": 0.5}, "only with sample_rate=1"),
+        ("dropout:0.5", {"hidden": ()}, "no hidden units"),
+        ("shrink:1", {}, "no such defence; there are local-steps"),
+        ("prune", {}, "keep_fraction is missing"),
+        ("prune:x", {}, "is no number"),
+        ("prune:1,2", {}, "is too much"),
+        ("", {}, "no such defence"),
+        (Compose(), {}, "holds no defence"),
+    ],
+)
+def test_what_it_cannot_take_is_refused_before_any_work(defense: Any, more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        audit.AuditConfig(**{**SMALL, **more}, defense=defense)
+
+
+def test_wrong_types_are_named() -> None:
+    with pytest.raises(TypeError, match="defense=float"):
+        audit.AuditConfig(**SMALL, defense=0.1)
+    with pytest.raises(TypeError, match="defense=3"):
+        defenses.parse(3)  # type: ignore[arg-type]
+
+
+def test_clipped_gradients_are_those_of_torch() -> None:
+    config = audit.AuditConfig(**{**SMALL, "hidden": (6, 5), "activation": "tanh", "max_grad_norm": 0.3})
+    game = _defense_game._Game(config, 1.0, None)
+    theta, candidates, _ = game.start(3, 2)
+    apart = game._clipped(theta, game.pool[0][candidates], game.pool[1][candidates], apart=True)
+    model = models.mlp((64, 6, 5, 10), "tanh")
+    for run in range(2):
+        torch.nn.utils.vector_to_parameters(theta[run], model.parameters())
+        for place, row in enumerate(candidates[run, :3]):
+            model.zero_grad()
+            torch.nn.functional.cross_entropy(model(game.pool[0][row][None]), game.pool[1][row][None]).backward()
+            flat = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+            torch.testing.assert_close(
+                apart[run, place], flat * min(1.0, 0.3 / float(flat.norm())), rtol=1e-4, atol=1e-7
+            )
+    summed = game._clipped(theta, game.pool[0][candidates], game.pool[1][candidates])
+    torch.testing.assert_close(summed[:, 0], apart.sum(1), rtol=1e-4, atol=1e-6)
+
+
+def test_without_a_defence_it_is_the_audits_own_game() -> None:
+    """The same candidates, targets, initial parameters and noise; an attack as good as the prior-aware one."""
+    config = audit.AuditConfig(**{**SMALL, "runs": 96, "epsilon": 40.0})
+    noise = _reconstruction.noise_levels(config)[0][0]
+    data = datasets.digits()
+    known = config.num_rows - 1
+    plain = attacks.reconstruction_game(
+        _reconstruction.ensemble(config, noise), data.features[:known], data.labels[:known], data.features[known:],
+        data.labels[known:], prior_size=config.prior_size, runs=96,
+    )  # fmt: skip
+    mine = sum(_defense_game.play(config, noise, None, first, 32).hits for first in (0, 32, 64))
+    assert plain.hits > 30  # chance: 10
+    assert abs(mine - plain.hits) <= 8
+    game = _defense_game._Game(config, noise, None)
+    theta, candidates, target = game.start(0, 4)
+    chosen = np.take_along_axis(candidates.numpy(), target[:, None], 1)
+    trained = _reconstruction.ensemble(config, noise).run(
+        data.features[:known], data.labels[:known], runs=4, pool_features=data.features[known:],
+        pool_labels=data.labels[known:], extra_index=chosen,
+    )  # fmt: skip
+    for step in range(config.steps):
+        theta = theta - config.learning_rate * game.released(theta, candidates, target, step, 0)
+    np.testing.assert_allclose(theta.numpy(), trained.parameters, atol=2e-5)
+
+
+def test_a_run_is_the_same_in_whatever_range_it_is_played() -> None:
+    config = audit.AuditConfig(**SMALL)
+    defense = Compose(LocalSteps(2, 1.0), Dropout(0.5), Laplace(0.01), GaussianNoise(0.01))
+    whole = _defense_game.play(config, 1.0, defense, 0, 6)
+    parts = [_defense_game.play(config, 1.0, defense, first, 2) for first in (0, 2, 4)]
+    assert whole.hits == sum(p.hits for p in parts)
+    assert whole.accuracy == pytest.approx(float(np.mean([p.accuracy for p in parts])), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("defense", "hampers"),
+    [
+        ("gaussian-noise:0.05", True),
+        ("laplace:0.05", True),
+        ("prune:0.02", True),
+        ("dropout:0.2", True),
+        ("clip:0.001", False),
+        ("local-steps:2", False),
+    ],
+)
+def test_each_defence_in_the_game(defense: str, hampers: bool) -> None:
+    """Noise, pruning and unknown masks hide the target; scaling hides nothing from one who undoes it, and two steps in
+    one release little."""
+    config = audit.AuditConfig(**{**SMALL, "epsilon": 60.0, "defense": defense})
+    noise = _reconstruction.noise_levels(config)[0][0]
+    plain, under = (_defense_game.play(config, noise, d, 0, 48).hits for d in (None, _defense_config.made(config)))
+    assert plain > 24
+    if hampers:
+        assert under < plain - 8
+    else:
+        assert under > plain - 12
+
+
+def test_the_report_names_the_defence_and_why_bounds_hold() -> None:
+    plain = audit.run(SMALL)
+    found = audit.run({**SMALL, "defense": "gaussian-noise:0.01 + prune:0.5"})
+    assert found.passed
+    text, page, held = found.to_text(), found.to_html(), json.loads(found.to_json())
+    for shown in (" ".join(text.split()), page):
+        assert "gaussian-noise:0.01 + prune:0.5" in shown
+        assert "post-processing" in shown
+    part = held["defense"]
+    assert part["runs"] == 32
+    # Gaussian noise before anything else makes it DP-SGD with more noise: √(σ² + (0.01·40/0.1)²).
+    claimed = found.claimed
+    assert part["with"]["epsilon"]["value"] < part["without"]["epsilon"]["value"] == claimed.epsilon.value
+    assert part["with"]["bound"]["value"] < part["without"]["bound"]["value"] == claimed.bound.value
+    # Nothing else of the audit moves.
+    own = json.loads(plain.to_json())
+    assert "defense" not in own
+    for key in ("reconstruction", "labels", "layers", "curve"):
+        assert held[key] == own[key], key
+
+
+def test_bounds_are_not_lowered_by_what_proves_nothing() -> None:
+    for text, more in (
+        ("prune:0.1", False), ("laplace:1", False), ("prune:0.1 + gaussian-noise:1", False), ("clip:1", False),
+        ("local-steps:2 + gaussian-noise:1", False), ("gaussian-noise:1 + prune:0.1", True),
+        ("dropout:0.5 + gaussian-noise:1", True),
+    ):  # fmt: skip
+        config = audit.AuditConfig(**SMALL, defense=text)
+        assert (_defense_config.noise_multiplier(config, 1.0) is not None) == more, text
+    config = audit.AuditConfig(**SMALL, defense="gaussian-noise:0.01")
+    assert _defense_config.noise_multiplier(config, 3.0) == pytest.approx(5.0)  # 3² + (0.01·40/0.1)²
+    said = _defense_config.why_bounds_hold(defenses.parse("dropout:0.5 + prune:0.1"))
+    assert "masks without the data" in said
+    assert "post-processing" in said
