@@ -11,10 +11,14 @@ if TYPE_CHECKING:
     from leakcore.audit._claim_run import claim as claim
     from leakcore.audit._config import AuditConfig as AuditConfig
     from leakcore.audit._doctor import diagnose as diagnose
+    from leakcore.audit._from_scores import from_scores as from_scores
     from leakcore.audit._from_trace import from_trace as from_trace
     from leakcore.audit._report import AuditReport as AuditReport
     from leakcore.audit._run import run as run
     from leakcore.audit._run_report import RunReport as RunReport
+    from leakcore.audit._score_file import ScoreFile as ScoreFile
+    from leakcore.audit._score_file import read_scores as read_scores
+    from leakcore.audit._scores_report import ScoresReport as ScoresReport
     from leakcore.audit._selftest import SelfTest as SelfTest
     from leakcore.audit._selftest import selftest as selftest
     from leakcore.audit._trace_report import TraceReport as TraceReport
@@ -30,7 +34,11 @@ __getattr__, __dir__, __all__ = _attach(
         "RunReport": "._run_report",
         "TraceReport": "._trace_report",
         "diagnose": "._doctor",
+        "from_scores": "._from_scores",
         "from_trace": "._from_trace",
+        "read_scores": "._score_file",
+        "ScoreFile": "._score_file",
+        "ScoresReport": "._scores_report",
         "progress_bars": "leakcore._progress",
         "run": "._run",
         "SelfTest": "._selftest",

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakcore import _validate as check
-from leakcore._results import jsonable, parse_adjacency
+from leakcore._results import jsonable
+from leakcore.audit._keys import (
+    Keys,
+    adjacency,
+    flag,
+    nearest,
+    optional,
+    read_section,
+    read_toml,
+    require_known,
+    text,
+    whole,
+    wholes,
+    words,
+)
 
 if TYPE_CHECKING:
     from leakcore import dpsgd
@@ -20,86 +32,42 @@ ATTACKS = ("clipbkd", "backdoor", "membership", "zero-input")
 INITIALISATIONS = ("per-run", "fixed", "glorot", "fixed-glorot")
 
 
-def _optional(read: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda **given: None if next(iter(given.values())) is None else read(**given)
-
-
-def _whole(low: int, high: int | None = None) -> Callable[..., int]:
-    return lambda **given: check.integer(low, high, **given)
-
-
-def _words(*allowed: str) -> Callable[..., str]:
-    return lambda **given: check.one_of(*allowed, **given)
-
-
-def _wholes(low: int) -> Callable[..., tuple[int, ...]]:
-    def read(**given: Any) -> tuple[int, ...]:
-        ((name, value),) = given.items()
-        if not isinstance(value, list | tuple):
-            raise TypeError(f"{name}={value!r}: must be a list of integers")
-        return tuple(check.integer(low, None, **{f"{name}[{i}]": v}) for i, v in enumerate(value))
-
-    return read
-
-
-def _flag(**given: Any) -> bool:
-    ((name, value),) = given.items()
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}={value!r}: must be true or false")
-    return value
-
-
-def _text(**given: Any) -> str:
-    ((name, value),) = given.items()
-    if not isinstance(value, str | Path):
-        raise TypeError(f"{name}={value!r}: must be a path")
-    return str(value)
-
-
-def _adjacency(**given: Any) -> str:
-    ((name, value),) = given.items()
-    try:
-        return parse_adjacency(value)
-    except ValueError:
-        raise ValueError(f"{name}={value!r}: must be 'add-remove' or 'replace'") from None
-
-
-_KEYS: dict[str, dict[str, tuple[Any, Callable[..., Any]]]] = {
+KEYS: dict[str, Keys] = {
     "data": {
-        "name": ("digits", _words(*DATA)),
-        "rows": (None, _optional(_whole(10))),
-        "path": (None, _optional(_text)),
+        "name": ("digits", words(*DATA)),
+        "rows": (None, optional(whole(10))),
+        "path": (None, optional(text)),
     },
     "model": {
-        "hidden": ((), _wholes(1)),
-        "activation": ("relu", _words("elu", "relu", "tanh", "gelu", "silu", "sigmoid", "softplus", "leaky_relu")),
-        "initialisation": ("fixed-glorot", _words(*INITIALISATIONS)),
+        "hidden": ((), wholes(1)),
+        "activation": ("relu", words("elu", "relu", "tanh", "gelu", "silu", "sigmoid", "softplus", "leaky_relu")),
+        "initialisation": ("fixed-glorot", words(*INITIALISATIONS)),
         "initialisation_scale": (1.0, check.non_negative),
     },
     "mechanism": {
-        "noise_multiplier": (None, _optional(check.non_negative)),
+        "noise_multiplier": (None, optional(check.non_negative)),
         "max_grad_norm": (1.0, check.positive),
         "learning_rate": (0.15, check.positive),
-        "steps": (24, _whole(1, 2**24 - 1)),
+        "steps": (24, whole(1, 2**24 - 1)),
         "sample_rate": (1.0, check.probability),
-        "batch_size": (None, _optional(_whole(1))),
+        "batch_size": (None, optional(whole(1))),
     },
     "fault": {
         "noise": (1.0, check.non_negative),
         "bias_noise": (1.0, check.non_negative),
-        "clip": ("sample", _words("sample", "batch")),
+        "clip": ("sample", words("sample", "batch")),
     },
     "claim": {
-        "epsilon": (None, _optional(check.positive)),
+        "epsilon": (None, optional(check.positive)),
         "delta": (1e-5, check.open_probability),
-        "adjacency": ("add-remove", _adjacency),
+        "adjacency": ("add-remove", adjacency),
     },
     "audit": {
-        "attack": ("clipbkd", _words(*ATTACKS)),
-        "trials": (500, _whole(2)),
-        "k": ((1, 2, 4, 8), _wholes(1)),
-        "adjacency": (None, _optional(_adjacency)),
-        "contrast": (False, _flag),
+        "attack": ("clipbkd", words(*ATTACKS)),
+        "trials": (500, whole(2)),
+        "k": ((1, 2, 4, 8), wholes(1)),
+        "adjacency": (None, optional(adjacency)),
+        "contrast": (False, flag),
         "confidence": (0.99, check.open_probability),
         "seed": (0, check.seed),
     },
@@ -133,20 +101,12 @@ class ClaimConfig:
     def from_dict(cls, sections: Mapping[str, Any]) -> ClaimConfig:
         """Checked, with defaults for what is not given."""
         for name, section in sections.items():
-            if name not in _KEYS:
-                raise ValueError(f"[{name}]: no such section; there are {', '.join(_KEYS)}")
+            if name not in KEYS:
+                raise ValueError(f"[{name}]: no such section; there are {', '.join(KEYS)}{nearest(name, KEYS)}")
             if not isinstance(section, Mapping):
                 raise TypeError(f"{name}={section!r}: must be a section, [{name}]")
-            for key in section:
-                if key not in _KEYS[name]:
-                    raise ValueError(f"{name}.{key}: no such key; there are {', '.join(_KEYS[name])}")
-        read = {
-            name: {
-                key: how(**{f"{name}.{key}": sections.get(name, {}).get(key, default)})
-                for key, (default, how) in keys.items()
-            }
-            for name, keys in _KEYS.items()
-        }
+            require_known(name, section, KEYS[name], {n: k for n, k in KEYS.items() if n != name})
+        read = {name: read_section(name, sections.get(name, {}), keys) for name, keys in KEYS.items()}
         config = cls(**read)
         config._check_together()
         return config
@@ -154,17 +114,7 @@ class ClaimConfig:
     @classmethod
     def from_toml(cls, path: str | Path, *, override: Mapping[str, Mapping[str, Any]] | None = None) -> ClaimConfig:
         """Read a TOML file; keys of `override`, by section, go before the file's."""
-        where = Path(path)
-        try:
-            text = where.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as why:
-            raise ValueError(f"config={str(where)!r}: cannot be read ({why})") from None
-        # Python 3.10 has no tomllib; tomli is the same module under its first name.
-        tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-        try:
-            sections = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as why:
-            raise ValueError(f"config={str(where)!r}: is no TOML ({why})") from None
+        sections = read_toml(path)
         for name, keys in (override or {}).items():
             section = sections.get(name, {})
             sections[name] = {**section, **keys} if isinstance(section, dict) else section

@@ -97,6 +97,9 @@ class ClaimReport(AuditReport):
             if p.epsilon > self.claim.epsilon
         ]
 
+    def judged(self) -> tuple[_page.Judged, ...]:
+        return (_page.Judged(what="the audited ε", value=self.epsilon, guarantee=self._guarantee(self.best)),)
+
     @property
     def _adjacency(self) -> Any:
         return self.claim.adjacency

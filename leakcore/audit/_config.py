@@ -12,6 +12,9 @@ from leakcore import __version__
 from leakcore import _validate as check
 from leakcore._results import jsonable
 from leakcore.audit import _defense_config
+from leakcore.audit._keys import nearest, wholes
+
+_ACTIVATIONS = ("elu", "relu", "tanh", "gelu", "silu", "sigmoid", "softplus", "leaky_relu")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,6 +82,8 @@ class AuditConfig:
             put("epsilon", check.positive(epsilon=self.epsilon))
         if self.noise_multiplier is not None:
             put("noise_multiplier", check.positive(noise_multiplier=self.noise_multiplier))
+        if not isinstance(self.sweep, list | tuple):
+            raise TypeError(f"sweep={self.sweep!r}: must be a list of numbers")
         put("sweep", tuple(sorted({check.positive(sweep=e) for e in self.sweep})))
         put("delta", check.open_probability(delta=self.delta))
         put("steps", check.integer(1, 2**24 - 1, steps=self.steps))
@@ -88,7 +93,8 @@ class AuditConfig:
         put("max_grad_norm", check.positive(max_grad_norm=self.max_grad_norm))
         put("learning_rate", check.positive(learning_rate=self.learning_rate))
         put("num_rows", check.integer(2, None, num_rows=self.num_rows))
-        put("hidden", tuple(check.integer(1, None, hidden=h) for h in self.hidden))
+        put("hidden", wholes(1)(hidden=self.hidden))
+        put("activation", check.one_of(*_ACTIVATIONS, activation=self.activation))
         put("prior_size", check.integer(2, None, prior_size=self.prior_size))
         put("runs", check.integer(1, None, runs=self.runs))
         put("label_batch_size", check.integer(1, 569, label_batch_size=self.label_batch_size))
@@ -107,6 +113,7 @@ class AuditConfig:
         if unknown := sorted(set(fields) - known):
             raise ValueError(
                 f"{unknown[0]}={fields[unknown[0]]!r}: no such field; there are {', '.join(sorted(known))}"
+                f"{nearest(unknown[0], known)}"
             )
         return cls(**fields)
 

@@ -13,6 +13,7 @@ from scipy import special
 from leakcore import _validate as check
 from leakcore import accounting, bounds
 from leakcore._results import Assumptions, Result
+from leakcore.audit._coins import audited
 from leakcore.audit._doctor import environment
 from leakcore.audit._trace_report import Exposure, TraceReport
 from leakcore.dpsgd import Trace
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from leakcore.dpsgd import Recorder
 
 _GATE = 0.999
-_SHARES = (1.0, 0.5, 0.25, 0.125)
-"""Shares of the coins that are guessed; the error is split over them, so that the best may be quoted."""
 _FPRS = (0.01, 0.05, 0.1)
 
 
@@ -111,8 +110,8 @@ def from_trace(
         found_at_fpr=tuple(_rate_at(scores, inside, outside, f) if both else None for f in _FPRS),
         roc=_roc(scores, inside, outside) if both else None,
         area=_area(scores, inside, outside) if both else None,
-        audited=_audited(scores, seen.members, slack, level) if coins else None,
-        gate=_audited(scores, seen.members, slack, _GATE) if coins else None,
+        audited=audited(scores, seen.members, slack, level) if coins else None,
+        gate=audited(scores, seen.members, slack, _GATE) if coins else None,
         exposed=_exposed(seen, pairs, inside, outside) if both and recognised else (),
         seconds=time.monotonic() - start,
     )
@@ -189,24 +188,6 @@ def _area(scores: np.ndarray, inside: np.ndarray, outside: np.ndarray) -> Measur
         float(((a > b) + 0.5 * (a == b)).mean()), len(scores), "area under the ROC curve",
         "knows all rows that are no candidates and the batches, sees every release", "Hayes et al. (2023), Appendix G",
     )  # fmt: skip
-
-
-def _audited(scores: np.ndarray, members: np.ndarray, delta: float, confidence: float) -> Result:
-    """The best of four numbers of guesses, each at a quarter of the error."""
-    order = np.argsort(scores, kind="stable")
-    n = len(scores)
-    each = 1 - (1 - confidence) / len(_SHARES)
-    found = []
-    for share in _SHARES:
-        half = max(1, int(share * n) // 2)
-        low, high = order[:half], order[n - half :]
-        correct = int(members[high].sum()) + int((~members[low]).sum())
-        found.append(bounds.epsilon_lower_bound_one_run(correct, 2 * half, n, confidence=each, delta=delta))
-    best = max(found, key=lambda r: float(r.value))
-    notes = (*best.assumptions.notes, f"the best of {len(_SHARES)} numbers of guesses; the error is split over them")
-    return dataclasses.replace(
-        best, confidence=confidence, assumptions=dataclasses.replace(best.assumptions, notes=notes)
-    )
 
 
 def _exposed(seen: Trace, pairs: np.ndarray, inside: np.ndarray, outside: np.ndarray) -> tuple[Exposure, ...]:

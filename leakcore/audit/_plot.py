@@ -63,21 +63,43 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
         return _svg(figure)
 
 
-def roc_svg(fpr: np.ndarray, bound: np.ndarray, found: tuple[np.ndarray, np.ndarray]) -> str:
-    """A membership test's ROC below the curve that no attacker beats, both axes logarithmic, as an SVG element."""
+def roc_svg(
+    fpr: np.ndarray,
+    bound: np.ndarray | None,
+    found: tuple[np.ndarray, np.ndarray],
+    *,
+    bound_name: str = "bound: no attacker beats it",
+    found_name: str = "membership test on this run",
+    intervals: Sequence[tuple[float, float, float, float]] = (),
+) -> str:
+    """A membership test's ROC below the curve that no attacker beats (None: no such curve), both axes logarithmic, as
+    an SVG element. intervals: (false-positive rate, rate, low, high) drawn as bars.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
         figure = Figure(figsize=(6.4, 5.0), layout="constrained")
         axes = figure.subplots()
-        axes.plot(fpr, bound, color=BOUND, lw=2.4, label="bound: no attacker beats it")
-        axes.plot(*found, "o", color=ATTACK, ms=3.5, label="membership test on this run")
+        if bound is not None:
+            axes.plot(fpr, bound, color=BOUND, lw=2.4, label=bound_name)
+        least = float(fpr[0])
+        shown = (found[0] >= least) & (found[1] >= least)
+        few = int(shown.sum()) <= 400
+        style = {"marker": "o", "ls": "", "ms": 3.5} if few else {"lw": 1.6}
+        axes.plot(found[0][shown], found[1][shown], color=ATTACK, label=found_name, **style)
+        if intervals:
+            at, rate, low, high = (np.array(v) for v in zip(*intervals, strict=True))
+            low = np.maximum(low, least)
+            axes.errorbar(
+                at, np.maximum(rate, low), yerr=[np.maximum(rate, low) - low, high - np.maximum(rate, low)],
+                fmt="s", color=INK, ms=4, capsize=4, lw=1.2, label="its interval",
+            )  # fmt: skip
         axes.plot(fpr, fpr, color=INK, lw=0.9, ls=":", label="guessing")
         axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.set_xlim(fpr[0], 1.05)
-        axes.set_ylim(fpr[0], 1.15)
+        axes.set_xlim(least, 1.05)
+        axes.set_ylim(least, 1.15)
         axes.set_xlabel("false-positive rate")
         axes.set_ylabel("true-positive rate")
         axes.grid(alpha=0.25, lw=0.6)

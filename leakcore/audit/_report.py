@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from leakcore import __version__
+from leakcore import _validate as check
 from leakcore._results import jsonable
 from leakcore._store import write_atomically
 from leakcore.audit import _page
@@ -41,6 +42,19 @@ class AuditReport(abc.ABC):
             if taken.count(part.key) > 1:
                 raise ValueError(f"key={part.key!r}: the report has a part or field of that name")
         return dataclasses.replace(self, parts=kept)
+
+    def with_limit(self, fail_above: float) -> Self:
+        """This report held against a limit on ε, too: it fails where anything `judged` is above it.
+
+        ValueError where the limit is negative, or where the report proves no ε that could be judged.
+        """
+        limit = check.non_negative(fail_above=fail_above)
+        if not self.judged():
+            raise ValueError(
+                f"fail_above={limit:g}: this report proves no ε, and an estimate is no basis for a gate; say how "
+                "members were chosen (coins, or retrained models)"
+            )
+        return dataclasses.replace(self, fail_above=limit)
 
     @property
     @abc.abstractmethod

@@ -103,6 +103,12 @@ class TraceReport(AuditReport):
                 )
         return found
 
+    def judged(self) -> tuple[_page.Judged, ...]:
+        said = [("the accountant's ε of the recorded schedule", self.epsilon)]
+        if self.audited is not None:
+            said.append(("the ε that guesses at the coins prove", self.audited))
+        return tuple(_page.Judged(what=w, value=float(r.value), guarantee=guarantee(r)) for w, r in said)
+
     def verdict(self) -> str:
         if self.contradictions:
             return " ".join(self.contradictions)

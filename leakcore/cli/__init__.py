@@ -1,4 +1,4 @@
-"""The `leakcore` command. Exit codes: 0 done, 1 a gate failed, 2 bad input, 130 interrupted.
+"""The `leakcore` command. Exit codes: 0 done, 1 a gate failed, 2 bad input or no place to write, 130 interrupted.
 
 Only click is imported at the top: `leakcore bound` must answer in well under a second.
 """
@@ -9,15 +9,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from leakcore import __version__
-from leakcore.cli import _audit_claim
 from leakcore.cli._attack import attack as _attack
-from leakcore.cli._audit_trace import report_on
+from leakcore.cli._audit import audit as _audit
 from leakcore.cli._calibrate import calibrate
+from leakcore.cli._checked import Commands
 from leakcore.cli._checked import Failure as _Failure
 from leakcore.cli._checked import checked as _checked
 from leakcore.cli._leakage import leakage
@@ -25,13 +24,14 @@ from leakcore.cli._reproduce import reproduce
 from leakcore.cli._selftest import selftest
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__)
 def main() -> None:
     """Measure and bound how much a gradient leaks."""
 
 
 main.add_command(_attack)
+main.add_command(_audit)
 main.add_command(calibrate)
 main.add_command(leakage)
 main.add_command(reproduce)
@@ -140,99 +140,6 @@ def bound(
     for warning in result.warnings:
         click.echo(f"WARNING     {warning}")
     click.echo(f"source      {result.provenance}")
-
-
-@main.command()
-@click.option(
-    "--attack",
-    type=click.Choice(["clipbkd", "backdoor", "membership", "zero-input"]),
-    help="Try to disprove the claimed ε (--epsilon, or --config) by this attack, on thousands of trained models.",
-)
-@click.option(
-    "--config",
-    "config_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="TOML file: data, model, mechanism, claim. Without --attack, its audit.attack.",
-)
-@click.option("--epsilon", type=float, help="Claimed ε (add/remove adjacency); its noise is computed.  [default: 10]")
-@click.option("--noise-multiplier", type=float, help="Noise multiplier σ, instead of --epsilon.")
-@click.option(
-    "--sweep", default="1,4,10,40", show_default=True, help="Further values of ε to audit beside it; '' for none."
-)
-@click.option("--delta", type=float, default=1e-5, show_default=True)
-@click.option("--steps", type=int, default=100, show_default=True)
-@click.option("--sample-rate", type=float, default=1.0, show_default=True)
-@click.option("--max-grad-norm", type=float, default=0.1, show_default=True)
-@click.option(
-    "--prior", "prior_size", type=int, default=10, show_default=True, help="Number of equally likely candidates."
-)
-@click.option("--num-rows", type=int, default=1000, show_default=True, help="Training rows, the target included.")
-@click.option("--runs", type=int, default=1000, show_default=True, help="Independent trainings per noise level.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("leakcore-report"), show_default=True
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON instead of tables.")
-@click.option("--quiet", is_flag=True, help="No progress bars.")
-@click.option(
-    "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Report on a training run of yours instead: the file that leakcore.record wrote. --epsilon is then the claim.",
-)
-@click.option(
-    "--coins", is_flag=True, help="With --trace: a fair coin for each candidate decided whether it was trained on."
-)
-def audit(
-    epsilon: float | None,
-    noise_multiplier: float | None,
-    sweep: str,
-    out: Path,
-    as_json: bool,
-    quiet: bool,
-    trace: Path | None,
-    coins: bool,
-    attack: str | None,
-    config_path: Path | None,
-    **fields: Any,
-) -> None:
-    """Audit a DP-SGD run: bounds, attacks and what they prove, in one report.
-
-    On real data (scikit-learn's digits), or with --trace on a training run of your own. Writes OUT/report.html and
-    OUT/report.json. Interrupted, it goes on where it stopped when called again. Exits with 1 when an attack proves more
-    leakage than the configuration claims.
-
-    With --attack the claim is held against what an attack on thousands of models proves, as a gate; --config reads
-    data, model, mechanism and claim from a TOML file: leakcore audit --attack clipbkd --config audit.toml
-    """
-    from leakcore import audit as audits
-
-    if attack is not None or config_path is not None:
-        _audit_claim.run(config_path, out, as_json, quiet)
-    if trace is not None:
-        report_on(trace, coins=coins, claimed_epsilon=epsilon, out=out, as_json=as_json, **fields)
-    if coins:
-        raise click.UsageError("--coins: only with --trace")
-
-    try:
-        levels = tuple(float(part) for part in sweep.split(",") if part.strip())
-    except ValueError:
-        raise click.UsageError(f"--sweep {sweep}: must be numbers separated by commas") from None
-
-    def configure() -> audits.AuditConfig:
-        claimed = 10.0 if epsilon is None and noise_multiplier is None else epsilon
-        return audits.AuditConfig(epsilon=claimed, noise_multiplier=noise_multiplier, sweep=levels, **fields)
-
-    config = _checked(configure)
-    try:
-        report = _checked(lambda: audits.run(config, folder=out, progress=None if quiet else audits.progress_bars()))
-    except KeyboardInterrupt:
-        click.echo("Interrupted: nothing half-written; the same command goes on from here.", err=True)
-        sys.exit(130)
-    click.echo(report.to_json(indent=2) if as_json else report.to_text())
-    if not as_json:
-        click.echo(f"\n{out / 'report.html'}\n{out / 'report.json'}")
-    sys.exit(0 if report.passed else 1)
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})

@@ -42,7 +42,7 @@ def _claim(**sections: dict[str, Any]) -> Any:
     ("sections", "message"),
     [
         ({"dat": {}}, r"\[dat\]: no such section; there are data, model"),
-        ({"data": {"nam": 1}}, "data.nam: no such key; there are name"),
+        ({"data": {"nam": 1}}, r"data.nam=1: no such key; there are name, rows, path \(did you mean name\?\)"),
         ({"data": {"name": "cats"}}, "data.name='cats'"),
         ({"data": {"rows": 10**6}}, "data.rows=1000000: digits has 1438"),
         ({"model": {"hidden": [0]}}, r"model.hidden\[0\]=0"),
@@ -69,7 +69,7 @@ def test_the_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
     path.write_text("[claim]\nepsilon = 4.0\n[audit]\nk = [1]\n", encoding="utf-8")
     config = audit.ClaimConfig.from_toml(path, override={"audit": {"attack": "backdoor"}, "claim": {"delta": 1e-6}})
     assert (config.audit["attack"], config.audit["k"], config.claim["delta"]) == ("backdoor", (1,), 1e-6)
-    for text, message in (("[claim", "is no TOML"), ("claim = 3", "must be a section"), ("[claim]\ne = 1", "claim.e:")):
+    for text, message in (("[claim", "is no TOML"), ("claim = 3", "must be a section"), ("[claim]\ne = 1", "claim.e=1: no such key")):
         path.write_text(text, encoding="utf-8")
         done = CliRunner().invoke(main, ["audit", "--attack", "clipbkd", "--config", str(path)])
         assert done.exit_code == 2

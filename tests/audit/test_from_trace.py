@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from leakcore import audit
-from leakcore.audit import _from_trace
+from leakcore.audit._coins import audited
 from leakcore.dpsgd import Trace
 
 
@@ -80,7 +80,7 @@ def test_scores_that_say_nothing_prove_nothing() -> None:
     false = 0
     for _ in range(1000):
         members = rng.random(60) < 0.5
-        found = _from_trace._audited(rng.standard_normal(60), members, 0.0, 0.95)
+        found = audited(rng.standard_normal(60), members, 0.0, 0.95)
         false += float(found.value) > 0
     assert false <= stats.binom.ppf(0.999, 1000, 0.05)
 

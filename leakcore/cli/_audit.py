@@ -1,0 +1,286 @@
+"""`leakcore audit`: four forms of audit, one config file, one report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from leakcore.cli._checked import checked
+
+if TYPE_CHECKING:
+    from leakcore import audit as audits
+
+_OUT = Path("leakcore-report")
+_OF_REPORT = {"out": "out", "json_path": "json", "html_path": "html", "fail_above": "fail_above"}
+_KEYS = {
+    "trace": {
+        "trace": "file", "epsilon": "claimed_epsilon", "delta": "delta", "sample_rate": "sample_rate",
+        "prior_size": "prior_size", "coins": "coins", "confidence": "confidence",
+    },
+    "scores": {
+        "scores": "file", "members": "members", "non_members": "non_members", "values": "values", "labels": "labels",
+        "higher": "higher", "coins": "coins", "retrained": "retrained", "epsilon": "claimed_epsilon", "delta": "delta",
+        "adjacency": "adjacency", "confidence": "confidence", "seed": "seed",
+    },
+}  # fmt: skip
+"""Options that stand for keys of the section of the same name."""
+_CLAIM_KEYS = {
+    "epsilon": ("claim", "epsilon"),
+    "delta": ("claim", "delta"),
+    "noise_multiplier": ("mechanism", "noise_multiplier"),
+    "steps": ("mechanism", "steps"),
+    "sample_rate": ("mechanism", "sample_rate"),
+    "max_grad_norm": ("mechanism", "max_grad_norm"),
+    "num_rows": ("data", "rows"),
+    "runs": ("audit", "trials"),
+    "confidence": ("audit", "confidence"),
+    "adjacency": ("audit", "adjacency"),
+    "seed": ("audit", "seed"),
+    "attack": ("audit", "attack"),
+}
+_NOT_OF_A_RUN = {"trace", "scores", "attack", "coins", "retrained", "adjacency", "members", "non_members", "values",
+                 "labels", "higher"}  # fmt: skip
+_CLAIM = 10.0
+"""What is claimed where neither file nor options say: the default of [run] epsilon."""
+_WITH = {
+    "trace": ": not with --trace, the recorded run says it",
+    "scores": ": not with --scores",
+    "claim": " does not go with --attack, nor with a --config that describes its audit",
+    "run": ": only with --trace, --scores or --attack",
+}
+
+
+def _levels(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+    if value is None:
+        return None
+    try:
+        return tuple(float(part) for part in value.split(",") if part.strip())
+    except ValueError:
+        raise click.UsageError(f"--sweep {value}: must be numbers separated by commas") from None
+
+
+_file = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--config", "config_path", type=_file, help="TOML file that describes the audit; options go before it.")
+@click.option(
+    "--trace", type=_file, metavar="FILE", help="Report on a training run of yours: the file leakcore.record wrote."
+)
+@click.option("--scores", type=_file, metavar="FILE", help="Report on membership scores of another tool, npz or csv.")
+@click.option(
+    "--attack", type=click.Choice(["clipbkd", "backdoor", "membership", "zero-input"]),
+    help="Try to disprove a claimed ε by this attack, on thousands of trained models.",
+)  # fmt: skip
+@click.option("--epsilon", type=float, help="Claimed ε (add/remove adjacency).  [default: 10; files say their own]")
+@click.option("--noise-multiplier", type=float, help="Noise multiplier σ, instead of computing it from --epsilon.")
+@click.option("--sweep", callback=_levels, help="Further ε to audit beside it, '' for none.  [default: 1,4,10,40]")
+@click.option("--delta", type=float, help="[default: 1e-5]")
+@click.option("--steps", type=int, help="[default: 100; with --attack 24]")
+@click.option("--sample-rate", type=float, help="Poisson rate q; with --trace, if it does not say.  [default: 1]")
+@click.option("--max-grad-norm", type=float, help="Clipping norm C.  [default: 0.1; with --attack 1]")
+@click.option("--prior", "prior_size", type=int, help="Number of equally likely candidates.  [default: 10]")
+@click.option("--num-rows", type=int, help="Training rows, the target included.  [default: 1000; with --attack all]")
+@click.option(
+    "--defense",
+    metavar="NAME:NUMBERS",
+    help="Play the game also with releases put through it: prune:0.1, local-steps:4.",
+)
+@click.option("--runs", type=int, help="Trainings per noise level; trials of --attack.  [default: 1000; 500]")
+@click.option("--confidence", type=float, help="Of intervals and proofs.  [default: 0.95; with --attack 0.99]")
+@click.option("--adjacency", type=click.Choice(["add-remove", "replace"]), help="Of --attack's audit, or of --scores.")
+@click.option("--coins", is_flag=True, help="A fair coin for each candidate (score) decided if it was trained on.")
+@click.option("--retrained", is_flag=True, help="Every score is from a model that was trained on its own.")
+@click.option("--members", metavar="NAME", help="Array or column of --scores: scores of members.")
+@click.option("--non-members", metavar="NAME", help="Array or column of --scores: scores of non-members.")
+@click.option("--values", metavar="NAME", help="Array or column of --scores: all scores, with --labels.")
+@click.option("--labels", metavar="NAME", help="Array or column of --scores: 1 for members, 0 for others.")
+@click.option(
+    "--higher", type=click.Choice(["members", "non-members"]), help="Who scores higher (losses: non-members)."
+)
+@click.option("--seed", type=int, help="[default: 0]")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for report.html and report.json.  [default: leakcore-report; none with --trace or --scores where "
+    "--json PATH or --html says where]",
+)  # fmt: skip
+@click.option(
+    "--json", "json_path", is_flag=False, flag_value="-", metavar="[PATH]",
+    help="Write the report as JSON to PATH; alone, print it instead of tables.",
+)  # fmt: skip
+@click.option("--html", "html_path", type=_file, metavar="PATH", help="Write the report as one HTML page to PATH.")
+@click.option(
+    "--fail-above", type=float, metavar="ε",
+    help="Exit with 1 where an ε of the report is above this; what is judged is printed.",
+)  # fmt: skip
+@click.option("--quiet", is_flag=True, help="No progress bars.")
+def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
+    """Audit a DP-SGD run: bounds, attacks and what they prove, in one report.
+
+    \b
+    leakcore audit                                     a DP-SGD configuration, trained and attacked on real data
+    leakcore audit --trace trace.npz --coins           a training run of yours that leakcore.record watched
+    leakcore audit --attack clipbkd --epsilon 4        a claimed ε, against an attack on thousands of models
+    leakcore audit --scores scores.npz                 what membership scores of another tool prove
+    leakcore audit --config audit.toml                 any of them, from a file ([run], [trace], [scores]; [data],
+                                                       [model], [mechanism], [claim], [audit]; and [report])
+
+    Options go before the file's keys. Interrupted, the same command goes on where it stopped. Exit codes: 0 nothing
+    contradicts the claim and --fail-above; 1 an attack proves more than is claimed, or an ε is above the limit; 2 bad
+    input.
+    """
+    from leakcore import audit as audits
+    from leakcore.audit._config_file import read_config, read_report
+
+    given = {name: value for name, value in params.items() if value is not None and value is not False}
+    where = {key: given.pop(name) for name, key in _OF_REPORT.items() if name in given}
+    form, sections = (None, {}) if config_path is None else checked(lambda: read_config(config_path))
+    form = _form(form, given, config_path)
+    report = {**checked(lambda: read_report(sections.get("report", {}))), **where}
+    short = form in ("trace", "scores")
+    named = report["json"] not in (None, "-") or report["html"] is not None
+    folder = None if short and named and report["out"] is None else Path(report["out"] or _OUT)
+    for name in ("json", "html"):
+        if report[name] not in (None, "-"):
+            _require_place(name, Path(report[name]))
+    limit = report["fail_above"]
+    if limit is not None:
+        checked(lambda: _require_limit(limit))
+    show = None if quiet else audits.progress_bars()
+    made = {"trace": _trace, "scores": _scores, "claim": _claim, "run": _run}[form]
+    try:
+        found = checked(lambda: made(sections, given, folder, show))
+    except KeyboardInterrupt:
+        click.echo("Interrupted: nothing half-written; the same command goes on from here.", err=True)
+        sys.exit(130)
+    _finish(found, folder, report, written=not short)
+
+
+def _form(of_file: str | None, given: dict[str, Any], config_path: Path | None) -> str:
+    """The form that file and options ask for. Every option must belong to it."""
+    asked = [(form, option) for form, option in (("trace", "trace"), ("scores", "scores"), ("claim", "attack"))
+             if option in given]  # fmt: skip
+    if len(asked) > 1:
+        raise click.UsageError(f"--{asked[0][1]}, --{asked[1][1]}: different audits, one at a time")
+    form = asked[0][0] if asked else of_file or "run"
+    if of_file is not None and form != of_file:
+        raise click.UsageError(f"--{asked[0][1]}: --config {config_path} describes another audit, [{of_file}]"
+                               .replace("[claim]", "of a claimed ε"))  # fmt: skip
+    parameters = {p.name: p.opts[0] for p in click.get_current_context().command.params}
+    for name in given:
+        known = (
+            name not in _NOT_OF_A_RUN if form == "run" else name in (_CLAIM_KEYS if form == "claim" else _KEYS[form])
+        )
+        if not known:
+            raise click.UsageError(f"{parameters[name]}{_WITH[form]}")
+    return form
+
+
+def _require_place(name: str, path: Path) -> None:
+    """Fail before the work, not after it."""
+    try:
+        if path.is_dir():
+            raise OSError(None, "is a folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe = path.parent / f".{path.name}.writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise click.UsageError(f"--{name} {path}: cannot be written ({error.strerror})") from None
+
+
+def _require_limit(limit: Any) -> None:
+    from leakcore import _validate as check
+
+    check.non_negative(**{"--fail-above": limit})
+
+
+def _section(form: str, sections: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """[trace] or [scores], checked, with options before the file's keys."""
+    from leakcore.audit._config_file import read_form
+
+    keys = read_form(form, {**sections.get(form, {}), **{_KEYS[form][name]: value for name, value in given.items()}})
+    if not Path(keys["file"]).is_file():
+        raise click.UsageError(f"--{form} {keys['file']}: no such file")
+    return keys
+
+
+def _trace(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
+    from leakcore import audit as audits
+
+    keys = _section("trace", sections, given)
+    _require_folder(folder)
+    return audits.from_trace(keys.pop("file"), **keys)
+
+
+def _scores(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
+    from leakcore import audit as audits
+
+    keys = _section("scores", sections, given)
+    names = {name: keys.pop(name) for name in ("members", "non_members", "values", "labels")}
+    _require_folder(folder)
+    return audits.from_scores(audits.read_scores(keys.pop("file"), **names), **keys)
+
+
+def _claim(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
+    from leakcore import audit as audits
+
+    merged = {name: dict(keys) for name, keys in sections.items() if name != "report"}
+    for name, value in given.items():
+        section, key = _CLAIM_KEYS[name]
+        merged.setdefault(section, {})[key] = value
+    if not sections and "noise_multiplier" not in given:
+        merged.setdefault("claim", {}).setdefault("epsilon", _CLAIM)
+    return audits.claim(audits.ClaimConfig.from_dict(merged), folder=folder, progress=show)
+
+
+def _run(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
+    from leakcore import audit as audits
+    from leakcore.audit._config_file import run_config
+
+    return audits.run(run_config(sections.get("run", {}), given), folder=folder, progress=show)
+
+
+def _require_folder(folder: Path | None) -> None:
+    from leakcore.audit._run import require_writable
+
+    if folder is not None:
+        require_writable(folder)
+
+
+def _finish(found: audits.AuditReport, folder: Path | None, report: dict[str, Any], *, written: bool) -> NoReturn:
+    """Write, print, and leave with the gate's exit code. written: the folder has the report, but for a limit."""
+    import shutil
+
+    limit = report["fail_above"]
+    if limit is not None:
+        found = checked(lambda: found.with_limit(limit))
+    places: list[tuple[str, Path]] = []
+    if folder is not None:
+        places += [("html", folder / "report.html"), ("json", folder / "report.json")]
+    if written and limit is None:
+        done, places = places, []
+    else:
+        done = list(places)
+    places += [(kind, Path(report[kind])) for kind in ("html", "json") if report[kind] not in (None, "-")]
+    checked(lambda: _write(found, places))
+    if report["json"] == "-":
+        click.echo(found.to_json(indent=2))
+    else:
+        width = min(110, max(72, shutil.get_terminal_size((110, 24)).columns))
+        click.echo(found.to_text(width=width))
+        click.echo("\n" + "\n".join(str(path) for _, path in dict.fromkeys([*done, *places])))
+    if not found.passed:
+        click.echo("GATE FAILED: " + " ".join([*found.all_contradictions, *found.exceeded]), err=True)
+    sys.exit(0 if found.passed else 1)
+
+
+def _write(found: audits.AuditReport, places: list[tuple[str, Path]]) -> None:
+    for kind, path in places:
+        if kind == "html":
+            found.to_html(path)
+        else:
+            found.to_json(path, indent=2)

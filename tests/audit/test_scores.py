@@ -1,0 +1,273 @@
+"""Membership scores of other tools: what is read, what the intervals cover, what is proved and what is not."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from scipy import stats
+
+from leakcore import audit
+from leakcore.audit import _from_scores, _score_file
+from leakcore.cli import main
+
+RNG = np.random.default_rng(0)
+INSIDE, OUTSIDE = RNG.normal(1, 1, 300), RNG.normal(0, 1, 280)
+BOTH = np.concatenate([INSIDE, OUTSIDE])
+LABELS = np.arange(580) < 300
+
+
+@pytest.mark.parametrize(
+    ("arrays", "tool"),
+    [
+        ({"fpr": RNG.random(9), "auc": 0.5, "scores": BOTH, "memberships": LABELS}, "Privacy Meter"),
+        ({"membership_scores_train": INSIDE, "membership_scores_test": OUTSIDE}, "TensorFlow Privacy"),
+        ({"loss_train": -INSIDE, "loss_test": -OUTSIDE, "labels_train": INSIDE}, "TensorFlow Privacy"),
+        ({"prediction": -BOTH, "answers": LABELS}, "LiRA"),
+        ({"scores": np.stack([BOTH + 1, BOTH - 1], 1), "keep": LABELS}, "LiRA"),
+        ({"Non-Members": OUTSIDE, "Members": INSIDE}, "members and non-members"),
+        ({"score": BOTH.astype("f8"), "is_member": LABELS.astype(np.int8)}, "memberships by name"),
+    ],
+)
+def test_layouts_of_other_tools_are_recognised(arrays: dict[str, Any], tool: str, tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "s.npz", **arrays)
+    found = audit.from_scores(tmp_path / "s.npz")
+    assert tool in found.source
+    assert (found.members, found.non_members) == (300, 280)
+    assert found.area.value == pytest.approx(stats.mannwhitneyu(INSIDE, OUTSIDE).statistic / (300 * 280), abs=1e-9)
+
+
+def test_csv_with_one_row_per_score_and_with_two_columns(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    rows = "".join(f"{s!r};{'Member' if m else 'non-member'}\n" for s, m in zip(BOTH.tolist(), LABELS, strict=True))
+    path.write_text("\ufeffscore;member\n" + rows, encoding="utf-8")
+    found = audit.read_scores(path)
+    np.testing.assert_array_equal(found.members, INSIDE)
+    np.testing.assert_array_equal(found.non_members, OUTSIDE)
+    path.write_text("a,Members,Non Members\nx,1.5,0.5\nx,2,\n\n", encoding="utf-8")
+    found = audit.read_scores(path)
+    assert (found.members.tolist(), found.non_members.tolist()) == ([1.5, 2.0], [0.5])
+    path.write_text("a,b\n1,0\n2,1\n", encoding="utf-8")
+    assert audit.read_scores(path, values="a", labels="b").members.tolist() == [2.0]
+    assert audit.read_scores(path, members="a", non_members="b").non_members.tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "names", "message"),
+    [
+        ({"a": INSIDE, "b": OUTSIDE}, {}, "its names are a, b: no layout that is recognised; say which hold what"),
+        ({"members": INSIDE, "non_members": OUTSIDE, "scores": BOTH, "memberships": LABELS}, {}, "Say which"),
+        ({"a": INSIDE, "b": OUTSIDE}, {"members": "a"}, "give members and non_members, or values and labels"),
+        ({"a": INSIDE, "b": OUTSIDE}, {"members": "a", "non_members": "c"}, "holds no 'c'; there are a, b"),
+        ({"members": INSIDE[:, None], "non_members": OUTSIDE}, {}, r"members has shape \(300, 1\): must be one number"),
+        ({"scores": BOTH, "memberships": LABELS[1:]}, {}, "scores has 580 entries, memberships 579"),
+        ({"scores": BOTH, "memberships": LABELS + 1}, {}, "memberships holds 2: must be 0 or 1"),
+        ({"scores": BOTH, "memberships": LABELS | True}, {}, "holds no scores of non-members"),
+        ({"members": INSIDE, "non_members": np.array(["a"])}, {}, "must be numbers; objects are never unpickled"),
+        ({"members": INSIDE, "non_members": INSIDE + 1j}, {}, "is of type complex128"),
+    ],
+)
+def test_other_files_are_refused_with_the_reason(
+    arrays: dict[str, Any], names: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "s.npz", **arrays)
+    with pytest.raises(ValueError, match=message):
+        audit.read_scores(tmp_path / "s.npz", **names)
+
+
+class _Trap:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.write_text, (Path("sprung"), "x"))
+
+
+def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("s.npz", members=np.array([_Trap()], dtype=object), non_members=OUTSIDE)
+    Path("s.pkl").write_bytes(pickle.dumps(_Trap()))
+    Path("t.npz").write_bytes(pickle.dumps(_Trap()))
+    for name in ("s.npz", "s.pkl", "t.npz"):
+        with pytest.raises(ValueError, match=r"s\.npz|s\.pkl|t\.npz"):
+            audit.read_scores(name)
+    assert not Path("sprung").exists()
+
+
+def test_a_header_that_asks_for_more_than_the_file_holds_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", members=INSIDE, non_members=OUTSIDE)
+    with zipfile.ZipFile(tmp_path / "s.npz") as file:
+        raw = {n: file.read(n) for n in file.namelist()}
+    raw["members.npy"] = raw["members.npy"].replace(b"(300,), }" + b" " * 12, b"(300000000000,), }   ")
+    with zipfile.ZipFile(tmp_path / "t.npz", "w") as file:
+        for name, content in raw.items():
+            file.writestr(name, content)
+    with pytest.raises(ValueError, match="claims 2,400,000,000,000 bytes; the file holds"):
+        audit.read_scores(tmp_path / "t.npz")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_files_are_refused_never_a_crash(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    np.savez_compressed(tmp_path / "s.npz", members=INSIDE[:20], non_members=OUTSIDE[:20])
+    whole = (tmp_path / "s.npz").read_bytes()
+    text = b"score,member\n" + b"".join(b"%f,%d\n" % (v, i % 2) for i, v in enumerate(INSIDE[:20]))
+    for _ in range(60):
+        for name, content in (("t.npz", bytearray(whole)), ("t.csv", bytearray(text))):
+            for at in rng.integers(0, len(content), rng.integers(1, 6)):
+                content[at] = rng.integers(256)
+            (tmp_path / name).write_bytes(content[: rng.integers(1, len(content) + 1)])
+            try:
+                audit.from_scores(tmp_path / name)
+            except ValueError as why:
+                assert name in str(why) or "nan" in str(why) or "shape" in str(why)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("score,member\nx,1\n", "line 2: score='x': must be a number"),
+        ("score,member\n1,maybe\n", "line 2: member='maybe': must be 0 or 1"),
+        ("score,member\n1\n", "line 2: member='': must be 0 or 1"),
+        ("score,member\nnan,1\n", "line 2: score='nan': must be a number"),
+        ("score,member\n1,1\n", "holds no scores of non-members"),
+    ],
+)
+def test_csv_lines_are_named(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        audit.read_scores(tmp_path / "s.csv")
+
+
+def test_the_intervals_cover_as_often_as_they_say() -> None:
+    """1,000 draws, 95%: misses of each interval at most 5%, up to a 99.9% binomial limit; ties included."""
+    rng = np.random.default_rng(1)
+    levels = (0.05, 0.1)
+    truth = {f: float(stats.norm.sf(stats.norm.isf(f) - 1)) for f in levels}
+    missed = dict.fromkeys([*levels, "area", "tied"], 0)
+    whole = float(stats.norm.cdf(1 / math.sqrt(2)))
+    for _ in range(1000):
+        a, b = rng.normal(1, 1, 80), rng.normal(0, 1, 120)
+        for f in levels:
+            found = _from_scores._rate(a, b, f, 0.95, ())
+            assert found is not None
+            assert found.interval is not None
+            missed[f] += not found.interval[0] <= truth[f] <= found.interval[1]
+        value = _from_scores.area(a, b)
+        low, high = _from_scores._area_limits(value, 80, 0.95)
+        assert low <= value <= high
+        missed["area"] += not low <= whole <= high
+        # Scores 0 and 1 alone: at 10% false positives randomisation reaches 0.6·0.1/0.5 at best.
+        a, b = (rng.random(80) < 0.6).astype(float), (rng.random(120) < 0.5).astype(float)
+        tied = _from_scores._rate(a, b, 0.1, 0.95, ())
+        assert tied is not None
+        assert tied.interval is not None
+        missed["tied"] += not tied.interval[0] <= 0.12 <= tied.interval[1]
+    for name, count in missed.items():
+        assert count <= stats.binom.ppf(0.999, 1000, 0.05), name
+
+
+def test_scores_that_say_nothing_prove_nothing() -> None:
+    """200 files each way of scores that know nothing: ε > 0 in at most 5%, up to a 99.9% binomial limit."""
+    rng = np.random.default_rng(2)
+    above = {"coins": 0, "retrained": 0}
+    for i in range(200):
+        scores, coins = rng.standard_normal(100), rng.random(100) < 0.5
+        for how in above:
+            found = audit.from_scores(scores[coins], scores[~coins], delta=0.0, seed=i, **{how: True})
+            above[how] += float(found.epsilon.value) > 0
+    assert max(above.values()) <= stats.binom.ppf(0.999, 200, 0.05)
+
+
+def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_held_against_it() -> None:
+    plain = audit.from_scores(INSIDE, OUTSIDE, claimed_epsilon=0.1)
+    assert (plain.epsilon.kind, plain.epsilon.confidence, plain.gate) == ("estimate", None, None)
+    assert plain.passed
+    assert "the claim was not tested" in plain.word
+    assert "prove nothing about ε" in plain.verdict()
+    with pytest.raises(ValueError, match="fail_above=1: this report proves no ε"):
+        plain.with_limit(1.0)
+    for how in ("coins", "retrained"):
+        proved = audit.from_scores(INSIDE + 3, OUTSIDE, claimed_epsilon=0.1, **{how: True})
+        assert (proved.epsilon.kind, proved.epsilon.confidence) == ("lower", 0.95)
+        assert not proved.passed
+        assert "above the claimed 0.1" in proved.verdict()
+        assert audit.from_scores(INSIDE + 3, OUTSIDE, claimed_epsilon=50.0, **{how: True}).passed
+        assert not audit.from_scores(INSIDE + 3, OUTSIDE, **{how: True}).with_limit(0.1).passed
+    replaced = audit.from_scores(INSIDE, OUTSIDE, retrained=True, adjacency="replace")
+    assert replaced.epsilon.adjacency == "replace"
+
+
+def test_uneven_coins_are_not_believed() -> None:
+    with pytest.raises(ValueError, match=r"coins=True: 300 of 380 rows are members: fair coins do not do that"):
+        audit.from_scores(INSIDE, OUTSIDE[:80], coins=True)
+
+
+def test_the_report_is_json_one_page_and_fits_a_terminal(tmp_path: Path) -> None:
+    report = audit.from_scores(INSIDE, OUTSIDE, coins=True, claimed_epsilon=3.0)
+    read = json.loads(report.to_json())
+    assert read["schema"] == "leakcore.scores-audit/1"
+    assert read["epsilon"]["assumptions"]["adjacency"] == "add-remove"
+    assert [v["about"] for v in read["verdicts"]] == ["Separation", "At few false alarms", "What is proved"]
+    assert all(v["verdict"] and v["assumes"] for v in read["verdicts"])
+    assert "<svg" in report.to_html()
+    assert max(map(len, report.to_text(width=100).splitlines())) <= 100
+    audit.from_scores([-np.inf, 0, 1], [np.inf, 0.0]).to_html()
+
+
+def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
+    path = tmp_path / "s.npz"
+    np.savez(path, a=INSIDE + 3, b=OUTSIDE)
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(main, ["audit", "--scores", str(path), "--out", str(tmp_path / "r"), *arguments])
+
+    assert run().exit_code == 2
+    names = ("--members", "a", "--non-members", "b")
+    done = run(*names)
+    assert done.exit_code == 0, done.output
+    assert "estimate" in done.stdout
+    assert run(*names, "--fail-above", "1").exit_code == 2
+    failed = run(*names, "--coins", "--fail-above", "1")
+    assert failed.exit_code == 1
+    assert "GATE FAILED: ε proved by the scores = " in failed.stderr
+    assert "(lower, 95% confidence, add/remove adjacency) is above the limit 1." in failed.stderr
+    assert run(*names, "--coins", "--epsilon", "0.5").exit_code == 1
+    assert run(*names, "--coins", "--epsilon", "50").exit_code == 0
+    assert run(*names, "--higher", "non-members").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"delta": 1.0}, ValueError, "delta=1.0"),
+        ({"coins": True, "retrained": True}, ValueError, "not both"),
+        ({"adjacency": "both"}, ValueError, "adjacency='both'"),
+        ({"higher": "nobody"}, ValueError, "higher='nobody'"),
+        ({"confidence": 0.0}, ValueError, "confidence=0.0"),
+        ({"claimed_epsilon": -1}, ValueError, "claimed_epsilon=-1"),
+        ({"seed": -1}, ValueError, "seed=-1"),
+        ({"members": [1.0, math.nan]}, ValueError, r"members\[1\]=nan: must be a number"),
+        ({"members": [1.0]}, ValueError, r"members.shape=\(1,\): must be one score per row, at least two"),
+        ({"non_members": None}, TypeError, "non_members=None: give the scores of both"),
+        ({"members": "x.pkl"}, TypeError, "the file holds them|must end in"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    given = {"members": INSIDE, "non_members": OUTSIDE, **arguments}
+    with pytest.raises((error, ValueError), match=message):
+        audit.from_scores(**given)
+
+
+def test_files_of_no_known_kind_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must end in \.npz or \.csv; pickled results are never loaded"):
+        audit.read_scores(tmp_path / "x.pkl")
+    for name in ("x.npz", "x.csv"):
+        with pytest.raises(ValueError, match="no such file"):
+            audit.read_scores(tmp_path / name)
+    assert _score_file.LARGEST == 2**30
