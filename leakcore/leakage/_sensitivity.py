@@ -243,11 +243,8 @@ class _Measure:
                 at = 0
                 for part in parts:
                     width = part.shape[1]
-                    # Doubles side by side sum fast, and few at a time stay in the cache and off fresh pages.
-                    few = max(1, _BLOCK // width)
-                    for k in range(0, len(part), few):
-                        absolute = part[k : k + few].abs().double()
-                        columns[k : k + few] += absolute.sum(1)
+                    for few, absolute in _in_doubles(part):
+                        columns[few] += absolute.sum(1)
                         rows[layer][at : at + width] += absolute.sum(0)
                         flat = absolute.view(-1)
                         squares[layer] += float(torch.dot(flat, flat))
@@ -264,10 +261,22 @@ class _Measure:
             number = min(chunk, probes - start)
             signs = torch.from_numpy(rng.integers(0, 2, (number, *x.shape)) * 2.0 - 1.0).to(x)
             moved = self._columns(x, y, signs)
-            values.append([sum(p.double().square().sum(1) for p in parts) for parts in self._by_layer(moved)])
-        squares = np.concatenate([np.stack([v.cpu().numpy() for v in chunked]) for chunked in values], axis=1)  # type: ignore[union-attr]
+            sums = torch.zeros((len(self._layers), number), dtype=torch.float64, device=x.device)
+            for layer, parts in enumerate(self._by_layer(moved)):
+                for part in parts:
+                    for few, absolute in _in_doubles(part):
+                        sums[layer, few] += absolute.square().sum(1)
+            values.append(sums.cpu().numpy())
+        squares = np.concatenate(values, axis=1)
         mean = squares.mean(axis=1)
         variance = squares.var(axis=1, ddof=1) / probes
         norms = np.sqrt(mean)
         with np.errstate(divide="ignore", invalid="ignore"):
             return norms, np.where(mean > 0, variance / (4 * mean), 0.0)
+
+
+def _in_doubles(part: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Rows of |part| in float64, a few at a time: they sum fast side by side, stay in the cache and off fresh pages."""
+    few = max(1, _BLOCK // part.shape[1])
+    for k in range(0, len(part), few):
+        yield slice(k, k + few), part[k : k + few].abs().double()
