@@ -97,6 +97,8 @@ def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
     if panel.log_x:
         axes.set_xscale("log")
         _label_points(axes, panel)
+    elif all((s.x == np.round(s.x)).all() for s in panel.series):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     if panel.log_y:
         axes.set_yscale("log")
     if panel.y_range is not None:

@@ -24,8 +24,13 @@ _SECONDS = {
     "labels-fig5": 15,
     "leakage-fig3": 85,
     "leakage-fig4": 125,
+    "leakage-fig5": 240,
+    "leakage-fig6": 30,
+    "leakage-fig7": 30,
+    "leakage-fig8": 30,
     "leakage-fig9": 145,
-    "leakage-fig11": 70,
+    "leakage-fig10": 45,
+    "leakage-fig11": 50,
 }
 
 

@@ -12,7 +12,7 @@ import torch
 from leakcore import datasets, experiments, leakage
 from leakcore._store import PartialResults
 from leakcore.experiments._context import Context
-from leakcore.experiments.leakage import _report, _study
+from leakcore.experiments.leakage import _fine, _report, _study
 from leakcore.experiments.leakage.fig9 import Beside
 
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
@@ -70,6 +70,24 @@ def test_attributes_have_two_hundred_rows_on_each_side() -> None:
 
 
 @needs_data
+def test_fine_classes_inside_their_superclass() -> None:
+    context = _context("tiny")
+    study = _study.images(context)
+    inside = _fine.fine_classes(context, study)
+    assert len(inside) == 20
+    for number, one in enumerate(inside):
+        assert (one.targets == number).all()
+        assert (len(one.inputs), one.attributes["fine"].sum()) == (125, 25)
+    panel, stated = _fine.measured(context, _study.network(study, "lenet", 0), study, 2, "lenet")
+    (series,) = panel.series
+    assert series.low is not None
+    assert series.high is not None
+    assert ((series.low < series.y) & (series.y < series.high)).all()
+    assert stated.ours == (series.low > 0).sum()
+    assert "25 images a side" in stated.comment
+
+
+@needs_data
 def test_bank_with_and_without_the_attributes_columns() -> None:
     whole = _study.bank(_context(), "housing", with_column=True)
     less = _study.bank(_context(), "housing", with_column=False)
@@ -94,6 +112,25 @@ def test_reviews() -> None:
 def test_faces_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="lfw: not in scikit-learn's data folder"):
         datasets.lfw(path=tmp_path)
+
+
+def test_faces_in_scikit_learns_folder_become_images_with_attributes(tmp_path: Path) -> None:
+    # Scikit-learn's own layout, with noise in the place of faces: what it reads is what a download leaves.
+    pillow = pytest.importorskip("PIL.Image")
+    home = tmp_path / "lfw_home"
+    rng = np.random.default_rng(0)
+    for number, person in enumerate(("Ada", "Bo", "Cy")):
+        (home / "lfw_funneled" / person).mkdir(parents=True)
+        for i in range(2 + number):
+            pixels = rng.integers(0, 256, (250, 250, 3), dtype=np.uint8)
+            pillow.fromarray(pixels).save(home / "lfw_funneled" / person / f"{person}_{i:04d}.jpg")
+    for name in ("pairsDevTrain.txt", "pairsDevTest.txt", "pairs.txt"):
+        (home / name).touch()
+    found = datasets.lfw(min_faces=3, path=tmp_path)
+    assert found.images().shape == (7, 3, 62, 47)
+    assert sorted(np.bincount(found.labels)) == [3, 4]
+    assert 0 <= found.features.min() < found.features.max() <= 1
+    assert set(leakage.input_attributes(found.images())) == {"brightness", "texture", "warmth"}
 
 
 def test_correlation_with_its_interval() -> None:

@@ -31,8 +31,8 @@ class Study:
 
 
 def images(context: Context) -> Study:
-    """CIFAR-100's extract, training and test rows, the superclass as task; plain features of the image as "
-    "attributes."""
+    """CIFAR-100's extract, training and test rows, the superclass as task; plain features of the image as
+    attributes."""
     parts = [
         datasets.cifar100(split, part="subset", labels="coarse", path=context.data, download=False)
         for split in ("train", "test")
@@ -112,8 +112,8 @@ class Sets:
 def sets(
     model: torch.nn.Module, study: Study, attribute: str, *, rows: int, seed: int, columns: int = 4000, size: int = 1
 ) -> Sets:
-    """Gradients of `rows` single samples per side (fewer where the data hold fewer), at most so many columns "
-    "a layer."""
+    """Gradients of `rows` single samples per side (fewer where the data hold fewer), at most so many columns
+    a layer."""
     batches = attack.matched_batches(
         study.attributes[attribute], study.targets.numpy(), size=size, limit=rows, seed=seed
     )

@@ -65,8 +65,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     pairs = ((0, "first pair", "attack"), (1, "second pair", "attack-2"), (above.shape[1] - 1, "last pair", "attack-3"))
     layers = (
         (0, "first convolution", "attack"),
-        (2, "first fully connected layer", "attack-2"),
-        (4, "last layer", "attack-3"),
+        (1, "second convolution", "attack-2"),
+        (2, "first fully connected layer", "attack-3"),
+        (4, "last layer", "orthogonal"),
     )
     where = int(np.argmax(lost)) + 1, int(np.argmax(reduced)) + 1
     fits = where[0] <= 2 < above.shape[1], where[1] >= 3
@@ -93,7 +94,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 title="original, noise on both layers of the pair",
                 x_label="σ, clipping norm 1",
                 y_label="score, nats",
-                series=tuple(_report.curve(n, r, above[:, i], x=at) for i, n, r in pairs),
+                series=(
+                    *(_report.curve(n, r, above[:, i], x=at) for i, n, r in pairs),
+                    _report.curve("beside other images", "chance", [float(np.mean(f.null)) for f in original], x=at),
+                ),
                 log_x=True,
                 y_range=None,
             ),
@@ -103,7 +107,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 y_label="V-information, nats",
                 log_x=True,
                 y_range=None,
-                series=tuple(_report.curve(n, r, bits[:, i], x=at) for i, n, r in layers),
+                series=(
+                    *(_report.curve(n, r, bits[:, i], x=at) for i, n, r in layers),
+                    _report.curve("labels permuted", "baseline", [float(np.mean(f.null_mean)) for f in latent], x=at),
+                ),
             ),
         ],
         agreement="yes" if all(fits) else "partly" if any(fits) else "no",

@@ -79,7 +79,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     ]
     first = [b == 1 for _, b in highest.values()]
     plain = [a == 1 for a, _ in highest.values()]
-    axes: dict[str, Any] = {"x_label": "layer", "y_range": (0.0, 1.15)}
+    axes: dict[str, Any] = {"x_label": "layer", "y_range": (0.0, 1.3)}
     return _report.report(
         experiment,
         context,
@@ -97,8 +97,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         "which the paper "
         f"plots, is largest at layer {', '.join(f'{a} ({k})' for k, (a, _) in highest.items())}, for it grows "
         "with a layer's "
-        f"size. Correlation with V-information on LeNet: {by['F'][0]:.2f} (raw), {by['F/√p'][0]:.2f} (per √p).",
+        f"size. Correlation with V-information on LeNet (the paper: 0.69–0.71): {_shown(*by['F'])} raw, "
+        f"{_shown(*by['F/√p'])} per √p.",
         images=count,
         probes=probes,
         epochs=epochs,
     )
+
+
+def _shown(r: float, span: tuple[float, float]) -> str:
+    return f"{r:.2f} [{span[0]:.2f}, {span[1]:.2f}]"
