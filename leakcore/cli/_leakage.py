@@ -13,7 +13,7 @@ import click
 from leakcore.cli._attack_labels import _built, _read
 from leakcore.cli._checked import checked
 
-_BUNDLED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar100", "bank")
+_BUNDLED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar100", "bank", "lfw")
 
 
 @click.command()
@@ -191,6 +191,8 @@ def _bundled(name: str) -> Any:
         return datasets.breast_cancer()
     if name == "bank":
         return datasets.bank_marketing(download=False)
+    if name == "lfw":
+        return datasets.lfw()
     if name == "cifar10":
         return datasets.cifar10("train", part="airplane-automobile", download=False)
     if name == "cifar100":

@@ -21,6 +21,10 @@ _NOTES = (
 )
 
 
+_WIDTH = 110
+"""Characters of a line, at most, but for very long names."""
+
+
 def _measures(report: LeakageByLayer) -> list[tuple[str, list[tuple[float | None, bool]]]]:
     """(column's name, (value, marked) by layer)."""
     rows = report.rows()
@@ -52,11 +56,14 @@ def render(report: LeakageByLayer) -> str:
     ]
     widths = [max(len(row[k]) for row in (head, *lines)) for k in range(len(head))]
 
-    def joined(row: list[str]) -> str:
-        cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
+    def joined(row: list[str], chosen: list[int]) -> str:
+        cells = [row[0].ljust(widths[0]), *(row[k].rjust(widths[k]) for k in chosen)]
         return "  ".join(cells).rstrip()
 
-    out = [joined(head), "  ".join("─" * w for w in widths), *map(joined, lines), ""]
+    out = []
+    for chosen in _blocks(widths):
+        rule = "  ".join("─" * widths[k] for k in (0, *chosen))
+        out += [joined(head, chosen), rule, *(joined(line, chosen) for line in lines), ""]
     kept = [n for n in _NOTES if report.original is not None or not n.startswith("original")]
     out += kept if report.latent else kept[:2] + [n for n in kept[2:] if n.startswith("original")]
     exact = "exact" if not report.sensitivity.probes else f"Hutchinson, {report.sensitivity.probes} directions"
@@ -68,6 +75,19 @@ def render(report: LeakageByLayer) -> str:
                    f"{found.largest:.3f} nats")  # fmt: skip
     out.append(f"{'kind':<14}estimates of this model on these data; no bound on any attack")
     return "\n".join(out)
+
+
+def _blocks(widths: list[int]) -> list[list[int]]:
+    """Columns after the first, as many in a block as a terminal takes; each block begins with the first again."""
+    blocks: list[list[int]] = []
+    used = _WIDTH
+    for k, width in enumerate(widths[1:], 1):
+        if used + 2 + width > _WIDTH:
+            blocks.append([])
+            used = widths[0]
+        blocks[-1].append(k)
+        used += 2 + width
+    return blocks
 
 
 def heat_map(report: LeakageByLayer) -> Figure:
@@ -94,12 +114,13 @@ def heat_map(report: LeakageByLayer) -> Figure:
         for i, cell in enumerate(values):
             dark = np.isfinite(scaled[i, j]) and scaled[i, j] > 0.65
             axes.text(j, i, _shown(*cell), ha="center", va="center", fontsize=8, color="white" if dark else "#1f2430")
+    axes.set_ylabel("layer (parameters)", fontsize=8)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     figure.suptitle("Where the leak sits", fontsize=11, fontweight="bold")
     figure.supxlabel(
-        "colour: relative to the column's largest; latent, subspace and original above their nulls; * beats every "
-        "permutation", fontsize=7.5,
+        "colour: relative to the column's largest; original: together with the next layer; latent, subspace and "
+        "original above their nulls; * beats every permutation", fontsize=7.5,
     )  # fmt: skip
     return figure
 

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +55,20 @@ def test_without_inversion_or_attributes_and_with_probes():
     assert bare.original is None
     assert "Hutchinson, 4 directions" in bare.to_text()
     assert bare.rows()[0]["latent"] == {}
+
+
+def test_the_table_fits_a_terminal():
+    model, x, y, has = _case()
+    many = {f"attribute{i}": has for i in range(4)}
+    found = leakage.by_layer(
+        model, None, x, y, attributes=many, rows=60, original=False, samples=1, permutations=0, columns=20
+    )
+    lines = found.to_text().splitlines()
+    assert max(map(len, lines)) <= 120
+    table = [line for line in lines if line.startswith(("layer", "0 ", "3 ", "5 "))]
+    assert len(table) >= 8  # two blocks or more, each with its layers
+    for i in range(4):
+        assert sum(f"latent: attribute{i}" in line for line in lines) == 1
 
 
 def test_large_layers_are_stood_for_by_some_of_their_parameters():
@@ -107,6 +123,21 @@ def test_command(user):
     assert set(report["latent"]) == {"brightness", "texture"}
 
 
+def test_the_commands_of_the_documentation(tmp_path, monkeypatch):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "leakage.md").read_text(encoding="utf-8")
+    module, rows = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[:2]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mynet.py").write_text(module)
+    exec(compile(rows, "leakage.md", "exec"), {})
+    commands = re.findall(r"^\$ leakcore leakage (.*)$", page, re.MULTILINE)
+    assert len(commands) == 1
+    short = ["--samples", "1", "--permutations", "0", "--rows", "60", "--attribute", "left", "--no-inversion"]
+    done = _run(*commands[0].split(), *short)
+    assert done.exit_code == 0, done.output
+    assert "latent: left" in done.output
+    assert (tmp_path / "leak.png").stat().st_size > 10_000
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -123,6 +154,13 @@ def test_command_says_what_is_wrong(user, arguments, message):
     done = _run(*arguments)
     assert done.exit_code == 2
     assert message in done.output
+
+
+def test_faces_that_were_not_downloaded_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
+    done = _run("leakcore.models:lenet", "--data", "lfw")
+    assert done.exit_code == 2
+    assert "lfw: not in scikit-learn's data folder" in done.output
 
 
 def test_command_on_bundled_data_with_another_loss():
