@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,7 +69,7 @@ class LayerStudy:
                         Cell(f"{found['parameters']:,}"),
                         Cell(number(found["sensitivity"])),
                         Cell(number(found["per_parameter"], 3)),
-                        *(Cell(nats(_at(v.value, i)), _null(v, i)) for v in (latent, self.released)),
+                        *(Cell(nats(_at(v.value, i)), _beside(v, i)) for v in (latent, self.released)),
                     )
                 )
             )
@@ -79,9 +78,10 @@ class LayerStudy:
             f"Sensitivity: mean Frobenius norm over {self.measures.samples[0]} inputs. Attribute: texture above "
             f"the median, {latent.set_sizes[0]} rows with and {latent.set_sizes[1]} without it, matched by digit; nats "
             f"that logistic regression on absolute values reads held out, at most {latent.largest:.3f}, "
-            f"beneath it the mean over {len(latent.null)} permutations of the labels and p. Larger layers read more by "
-            "chance, so compare layers above it only. The last column: the same gradients clipped to C with the noise "
-            "of one step, all other rows known. Estimates; no bound on any attack."
+            f"beneath it the {100 * (latent.confidence or 0):g}% interval over rows and, in brackets, the largest of "
+            f"{len(latent.null)} permutations of the labels: only what lies above that counts, for larger layers read "
+            "more by chance. The last column: the same gradients clipped to C with the noise of one step, all other "
+            "rows known. Estimates; no bound on any attack."
         )
         return Table("Where it sits", columns, tuple(rows), caption)
 
@@ -91,7 +91,6 @@ class LayerStudy:
         per = self.measures.sensitivity.per_parameter()
         most = int(np.argmax(per))
         before, after = _beyond(latent), _beyond(self.released)
-        least = float(np.min(np.atleast_1d(self.released.p_value)))
         shown = f"{self.name(before[0])} shows most, {_told(latent, before[0])}" if before else "no layer shows any"
         left = f"{self.name(after[0])} still shows {_told(self.released, after[0])}" if after else "none does"
         if after:
@@ -105,8 +104,9 @@ class LayerStudy:
         return Finding(
             f"Where it sits: for its size the gradient of {self.name(most)} follows the input most closely "
             f"({number(per[most], 3)} per root of the number of parameters). Of whether a digit has more texture than "
-            f"the median, which the task never asks for, {shown}; after clipping and one step's noise {left} (beyond "
-            f"every permutation of the labels counts, smallest p there {_shown(least)}; estimates, no guarantee).",
+            f"the median, which the task never asks for, {shown}; after clipping and one step's noise {left} "
+            f"(by whole intervals, {100 * (latent.confidence or 0):g}%, above every permutation of the labels; "
+            "estimates, no guarantee).",
             verdict=verdict,
             assumes="the attacker reads as logistic regression on absolute values does, and sees one step; a better "
             "one, or one with all steps, may read more. The bounds above hold against them, this does not.",
@@ -190,14 +190,10 @@ def _at(values: Any, layer: int) -> float:
     return float(np.atleast_1d(values)[layer])
 
 
-def _least(found: VInformation) -> float:
-    """The smallest p that this many permutations can give."""
-    return (1 + 1e-9) / (1 + len(found.null))
-
-
 def _beyond(found: VInformation) -> list[int]:
-    """Layers above every permutation, most above its null first."""
-    above = np.flatnonzero(np.atleast_1d(found.p_value) <= _least(found))
+    """Layers whose whole interval lies above 0 and every permutation, most above its null first."""
+    assert found.interval is not None
+    above = np.flatnonzero(np.atleast_1d(found.interval[0]) > np.maximum(found.null.max(axis=0), 0.0))
     return [int(i) for i in above[np.argsort(-np.atleast_1d(found.above_null)[above], kind="stable")]]
 
 
@@ -206,16 +202,17 @@ def nats(value: float) -> str:
     return f"{value:.3f}".replace("-", "−") if abs(value) >= 5e-4 else "0.000"
 
 
-def _shown(p: float) -> str:
-    return f"{p:.2g}" if math.isfinite(p) else "—"
-
-
-def _null(found: VInformation, layer: int) -> str:
-    return f"null {nats(_at(found.null_mean, layer))}, p = {_shown(_at(found.p_value, layer))}"
+def _beside(found: VInformation, layer: int) -> str:
+    """The interval, and the largest that permuted labels give."""
+    assert found.interval is not None
+    low, high = (nats(_at(limit, layer)) for limit in found.interval)
+    return f"{low} to {high} (≤ {nats(float(found.null[:, layer].max()))})"
 
 
 def _told(found: VInformation, layer: int) -> str:
+    assert found.interval is not None
+    low, high = (nats(_at(limit, layer)) for limit in found.interval)
     return (
-        f"{nats(_at(found.value, layer))} of at most {found.largest:.3f} nats (permuted labels "
-        f"{nats(_at(found.null_mean, layer))}, p = {_shown(_at(found.p_value, layer))})"
+        f"{nats(_at(found.value, layer))} of at most {found.largest:.3f} nats ({low} to {high}, permuted labels at "
+        f"most {nats(float(found.null[:, layer].max()))})"
     )

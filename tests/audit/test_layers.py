@@ -34,7 +34,7 @@ def test_each_layer_stands_beside_its_null(study: _layers.LayerStudy) -> None:
         assert (np.asarray(found.value) < found.largest).all()
     lines = study.table().to_text(110).splitlines()
     assert max(map(len, lines)) <= 110
-    assert sum("null" in line for line in lines) == 2
+    assert sum("(≤ " in line for line in lines) == 2
 
 
 def test_less_noise_leaves_more(study: _layers.LayerStudy) -> None:
@@ -56,7 +56,8 @@ def test_what_is_released_is_clipped_jointly() -> None:
 def test_the_finding_says_what_the_numbers_say(study: _layers.LayerStudy) -> None:
     def told(plain: float, after: float) -> Any:
         def p(found: Any, value: float) -> Any:
-            return dataclasses.replace(found, p_value=np.array([value, 1.0]), value=np.array([0.4, 0.0]))
+            limits = np.array([value, -1.0]), np.array([0.5, 1.0])
+            return dataclasses.replace(found, interval=limits, value=np.array([0.4, 0.0]))
 
         latent = {_layers.ATTRIBUTE: p(study.measures.latent[_layers.ATTRIBUTE], plain)}
         measures = dataclasses.replace(study.measures, latent=latent)
@@ -64,7 +65,7 @@ def test_the_finding_says_what_the_numbers_say(study: _layers.LayerStudy) -> Non
 
     shown, left = ("shows most, 0.400", "no layer shows any"), ("still shows 0.400", "none does")
     for plain, after in itertools.product((0, 1), repeat=2):
-        found = told((0.25, 0.5)[plain], (0.25, 0.5)[after])
+        found = told((0.3, -0.1)[plain], (0.3, -0.1)[after])
         assert shown[plain] in found
         assert left[after] in found
         verdict = (
