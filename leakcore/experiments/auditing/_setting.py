@@ -30,7 +30,8 @@ _HELD_OUT = 200
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-    """Training and held-out rows. shape: of images that a backdoor can patch; images, embed: of frozen features."""
+    """Training and held-out rows. shape: of images that a backdoor can patch. images, test_images, embed: where the
+    features are those of a frozen network."""
 
     name: str
     features: np.ndarray
@@ -41,6 +42,7 @@ class Rows:
     described: str
     shape: tuple[int, ...] | None = None
     images: np.ndarray | None = None
+    test_images: np.ndarray | None = None
     embed: Any = None
 
     @functools.cached_property
@@ -114,7 +116,7 @@ def cifar10(context: Context, rows: int) -> Rows:
     return Rows(
         "CIFAR-10", split.pool_features[:rows], split.pool_labels[:rows], split.pool_features[-_HELD_OUT:],
         split.pool_labels[-_HELD_OUT:], 2, f"{rows:,} training rows of: {split.described}",
-        images=split.images[:rows], embed=split.embed,
+        shape=split.shape, images=split.images[:rows], test_images=split.images[-_HELD_OUT:], embed=split.embed,
     )  # fmt: skip
 
 
@@ -131,16 +133,19 @@ def location30(context: Context, rows: int) -> Rows:
 
 
 def attack(rows: Rows, name: str, k: int, seed: int) -> poisoning.Poisoning:
-    """k rows replaced; for frozen features ClipBKD moves an image (Appendix C)."""
+    """k rows replaced; before frozen features ClipBKD moves an image (Appendix C) and the patch sits on one."""
     if name == "backdoor":
-        assert rows.shape is not None
         others = np.flatnonzero(rows.test_labels != 1)[:_HELD_OUT]
-        backdoor = poisoning.Backdoor(rows.shape, target=1)
-        return backdoor.poison(
-            rows.features, rows.labels, rows.test_features[others], rows.test_labels[others], k=k, seed=seed
+        x, held_out = (rows.features, rows.test_features) if rows.embed is None else (rows.images, rows.test_images)
+        assert rows.shape is not None
+        assert held_out is not None
+        made = poisoning.Backdoor(rows.shape, target=1).poison(
+            x, rows.labels, held_out[others], rows.test_labels[others], k=k, seed=seed
         )
+        return made if rows.embed is None else poisoning.through(made, rows.embed, rows.shape)
     if rows.embed is not None:
-        frozen = poisoning.FrozenClipBKD(rows.embed, (3, 32, 32))
+        assert rows.shape is not None
+        frozen = poisoning.FrozenClipBKD(rows.embed, rows.shape)
         return frozen.poison(rows.images, rows.labels, k=k, seed=seed)
     return poisoning.ClipBKD().poison(rows.features, rows.labels, k=k, seed=seed)
 
