@@ -90,6 +90,8 @@ def _legend(part: Any, names: dict[str, str], columns: int) -> None:
 
 
 def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     attacks = [s for s in panel.series if "capsize" in _LINES[s.role] and s.colour is None]
     for series in panel.series:
         place = attacks.index(series) - 0.5 * (len(attacks) - 1) if series in attacks else 0.0
@@ -98,7 +100,7 @@ def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
         axes.set_xscale("log")
         _label_points(axes, panel)
     elif all((s.x == np.round(s.x)).all() for s in panel.series):
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     if panel.log_y:
         axes.set_yscale("log")
     if panel.y_range is not None:

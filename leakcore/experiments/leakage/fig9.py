@@ -12,6 +12,8 @@ from leakcore.experiments._registry import Experiment
 from leakcore.experiments._result import ExperimentResult, Panel, Stated
 from leakcore.experiments.leakage import _report, _study
 
+_SAID = {("original", 10): "very difficult", ("latent", 30): "hard", ("latent", 50): "hard"}
+
 
 class Beside(torch.nn.Module):
     """The model on a batch of which only the first sample varies."""
@@ -61,20 +63,15 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             ours=float(share[beside(30)]),
             comment=f"its share in the mean is exactly 1/{at[beside(30)]} = {1 / at[beside(30)]:.4f}",
         ),
-        Stated(
-            what="original V-information at 10×, above its null",
-            paper="very difficult",
-            ours=float(original[beside(10)]),
-            comment=f"alone: {original[0]:.2f}, 19.7 at most",
-        ),
         *(
             Stated(
-                what=f"latent V-information (brightness) at {n}×, above its null",
-                paper="hard",
-                ours=float(best[beside(n)]),
-                comment=f"best layer; alone: {best[0]:.3f}",
+                what=f"{kind} V-information at {n}×, above its null",
+                paper=_SAID.get((kind, n), "–"),
+                ours=float(values[beside(n)]),
+                comment=f"{'19.7 at most' if kind == 'original' else 'brightness, best layer'}; alone: {values[0]:.3f}",
             )
-            for n in (30, 50)
+            for kind, values in (("original", original), ("latent", best))
+            for n in (10, 30, 50)
         ),
     ]
     exact = float(np.abs(share * at - 1).max())
