@@ -144,5 +144,10 @@ def through(poisoning: Poisoning, extractor: torch.nn.Module, shape: Sequence[in
         images = rows if len(rows) else np.zeros((1, rows.shape[1]))
         return models.extract_features(extractor, images.reshape(-1, *size))[: len(rows)]
 
-    fields = ("common_features", "clean_features", "poison_features", "test_features")
-    return dataclasses.replace(poisoning, **{f: features(getattr(poisoning, f)) for f in fields})
+    return dataclasses.replace(
+        poisoning,
+        common_features=features(poisoning.common_features),
+        clean_features=features(poisoning.clean_features),
+        poison_features=features(poisoning.poison_features),
+        test_features=features(poisoning.test_features),
+    )

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from leakcore import dpsgd
 
 DATA = ("digits", "breast-cancer", "fashion-mnist", "cifar10", "location30", "purchase100")
-ATTACKS = ("clipbkd", "backdoor", "membership", "zero-input")
+ATTACKS = ("clipbkd", "backdoor", "membership", "zero-input", "one-run")
+COINS = ("membership", "one-run")
+"""Attacks on rows that are in or out by coins: adjacency add/remove."""
 INITIALISATIONS = ("per-run", "fixed", "glorot", "fixed-glorot")
 
 
@@ -37,6 +39,7 @@ KEYS: dict[str, Keys] = {
         "name": ("digits", words(*DATA)),
         "rows": (None, optional(whole(10))),
         "path": (None, optional(text)),
+        "features": ("pixels", words("pixels", "frozen")),
     },
     "model": {
         "hidden": ((), wholes(1)),
@@ -68,6 +71,7 @@ KEYS: dict[str, Keys] = {
         "k": ((1, 2, 4, 8), wholes(1)),
         "adjacency": (None, optional(adjacency)),
         "contrast": (False, flag),
+        "canaries": (500, whole(2)),
         "confidence": (0.99, check.open_probability),
         "seed": (0, check.seed),
     },
@@ -79,13 +83,15 @@ KEYS: dict[str, Keys] = {
 class ClaimConfig:
     """One audit of one claim; every key with its default filled in, by section.
 
-    data: name, rows (None: all), path of a folder of data sets. model: hidden sizes ([] for logistic regression),
-    activation, initialisation, initialisation_scale. mechanism: noise_multiplier σ (None: computed from the claim),
-    max_grad_norm C, learning_rate, steps, and sample_rate (Poisson; 1 for full batches) or batch_size (shuffled).
+    data: name, rows (None: all), path of a folder of data sets, features ("frozen", of cifar10 only: what a small
+    network makes of the images that was trained on the subset of CIFAR-100). model: hidden sizes ([] for logistic
+    regression), activation, initialisation, initialisation_scale. mechanism: noise_multiplier σ (None: computed from
+    the claim), max_grad_norm C, learning_rate, steps, and sample_rate (Poisson; 1 for full batches) or batch_size
+    (shuffled).
     fault: a mis-implementation on purpose, `dpsgd.Fault`. claim: epsilon (None: what the accountant says of σ), delta,
     adjacency. audit: attack, trials (to choose threshold and k, and as many to count, per data set), k, adjacency of
-    the audit (None: replace for poisoning, add-remove for membership), contrast (as in `attacks.poisoning.ClipBKD`),
-    confidence, seed.
+    the audit (None: the claim's own; replace with shuffled batches or contrast), contrast (as in
+    `attacks.poisoning.ClipBKD`), canaries (rows with a coin each, of one-run), confidence, seed.
 
     Raises ValueError or TypeError that names section.key, its value and what is allowed.
     """
@@ -130,8 +136,17 @@ class ClaimConfig:
             raise ValueError("mechanism.batch_size, mechanism.sample_rate: shuffled or Poisson batches, not both")
         if not a["k"] or len(set(a["k"])) != len(a["k"]):
             raise ValueError(f"audit.k={list(a['k'])}: must be distinct, at least one")
-        if a["attack"] == "membership" and self.adjacency == "replace":
-            raise ValueError("audit.adjacency='replace': coins decide whether a row is there, membership is add-remove")
+        if a["attack"] in COINS and self.adjacency == "replace":
+            raise ValueError(
+                f"audit.adjacency='replace': coins decide whether a row is there, {a['attack']} is add-remove"
+            )
+        if a["contrast"] and (self.adjacency == "add-remove" or a["attack"] not in ("clipbkd", "zero-input")):
+            raise ValueError(
+                "audit.contrast=true: puts rows of D₀ in the poison's place: with clipbkd or zero-input, and "
+                "audit.adjacency='replace' or none"
+            )
+        if self.data["features"] == "frozen" and self.data["name"] != "cifar10":
+            raise ValueError(f"data.features='frozen': goes with data.name='cifar10', not {self.data['name']!r}")
         if c["adjacency"] == "replace" and self.adjacency == "add-remove":
             raise ValueError(
                 "claim.adjacency='replace', audit.adjacency='add-remove': an ε against replacing a row says nothing of "
@@ -145,9 +160,12 @@ class ClaimConfig:
     @property
     def adjacency(self) -> str:
         """Of the audit."""
-        return str(
-            self.audit["adjacency"] or ("add-remove" if self.audit["attack"] == "membership" else "replace")
-        )  # fmt: skip
+        if self.audit["adjacency"] is not None:
+            return str(self.audit["adjacency"])
+        if self.audit["attack"] in COINS:
+            return "add-remove"
+        swapped = self.mechanism["batch_size"] is not None or self.audit["contrast"]
+        return "replace" if swapped else str(self.claim["adjacency"])
 
     def to_dict(self) -> dict[str, Any]:
         """The sections, JSON-ready."""

@@ -13,15 +13,17 @@ from leakcore.audit import _page
 from leakcore.audit._claim import Claim
 from leakcore.audit._claim_config import ClaimConfig
 from leakcore.audit._format import ADJACENCY, guarantee, number, power
+from leakcore.audit._page import Finding
 from leakcore.audit._report import AuditReport
 from leakcore.audit._tables import Cell, Column, Row, Table
-from leakcore.bounds import EpsilonFromScores, MembershipEpsilon
+from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon
 
 _NAMES = {
     "clipbkd": "clipping-aware poisoning (ClipBKD)",
     "backdoor": "a backdoor (white patch)",
     "membership": "membership inference",
     "zero-input": "a canary of zeros",
+    "one-run": "canaries in one run",
 }
 
 
@@ -119,11 +121,12 @@ class ClaimReport(AuditReport):
         )
 
     def findings(self) -> list[str]:
-        out = [
-            (
+        out: list[str] = [
+            Finding(
                 f"The claim: ε = {number(self.claim.stated)} at δ = {power(self.config.claim['delta'])} against "
                 f"{ADJACENCY[self._stated_adjacency]}; for this audit that is ε = {number(self.claim.epsilon)} at δ = "
-                f"{power(self.claim.delta)} against {ADJACENCY[self._adjacency]} ({self.claim.how})."
+                f"{power(self.claim.delta)} against {ADJACENCY[self._adjacency]} ({self.claim.how}).",
+                verdict="What is proved below is held against this number, of the same adjacency.",
             )
         ]
         for p in self.proofs:
@@ -135,11 +138,27 @@ class ClaimReport(AuditReport):
                     f"{found.trials[1]} without"
                 )
             else:
-                assert isinstance(found, MembershipEpsilon)
+                assert isinstance(found, MembershipEpsilon | OneRunEpsilon)
                 seen = f"{found.correct:,} of {found.guesses:,} guesses right"
+            follows = (
+                "Above the claim: it is contradicted."
+                if p.epsilon > self.claim.epsilon
+                else "Nothing is proved; that is no proof of privacy either."
+                if p.epsilon == 0
+                else "Below the claim: nothing contradicts it, and nothing confirms it."
+            )
+            if p.epsilon <= self.claim.epsilon and p.ceiling <= self.claim.epsilon:
+                follows += " An audit of this size could not have contradicted the claim: give it more trials."
             out.append(
-                f"{p.method[0].upper()}{p.method[1:]}: ε ≥ {number(p.epsilon)} ({self._guarantee(p)}) by {p.what}: "
-                f"{seen}. The most that counts of this size can prove is {number(p.ceiling)}."
+                Finding(
+                    f"{p.method[0].upper()}{p.method[1:]}: ε ≥ {number(p.epsilon)} ({self._guarantee(p)}) by {p.what}: "
+                    f"{seen}. The most that counts of this size can prove is {number(p.ceiling)}.",
+                    verdict=follows,
+                    assumes=(
+                        "models are trained independently; what was chosen (threshold, k) was chosen on other trials"
+                        + ("; the mechanism is Gaussian, as full-batch DP-SGD is." if "Gaussian" in p.method else ".")
+                    ),
+                )
             )
         return out
 
@@ -200,10 +219,14 @@ class ClaimReport(AuditReport):
     def sections(self) -> tuple[_page.Section, ...]:
         tables = self.tables()
         name = self.best.what if self.best.what in self.scores else next(iter(self.scores))
+        inside, outside, _ = self.scores[name]
         figure = _page.Figure(
-            svg=_histogram(*self.scores[name][:2]),
-            alt=f"Histogram of the statistic with and without the attacker's rows, {name}.",
-            caption=f"{name}: the more the two histograms overlap, the less the models tell.",
+            svg=_histogram(inside, outside),
+            alt=f"Two histograms of the attacker's statistic, with and without the attacker's rows, {name}: mean "
+            f"{number(float(inside.mean()))} with, {number(float(outside.mean()))} without; area under the ROC curve "
+            f"{area(inside, outside):.3f}.",
+            caption=f"{name}: the more the two histograms overlap, the less the models tell; "
+            f"{_overlap(inside, outside)}",
         )
         return (
             _page.Section("Proved beside claimed", (tables["proved"],)),
@@ -245,22 +268,29 @@ def area(inside: np.ndarray, outside: np.ndarray) -> float:
     return float((ranks - len(inside) * (len(inside) + 1) / 2) / (len(inside) * len(outside)))
 
 
+def _overlap(inside: np.ndarray, outside: np.ndarray) -> str:
+    apart = abs(area(inside, outside) - 0.5)
+    if apart < 0.05:
+        return "here they nearly coincide."
+    return "here they are far apart." if apart > 0.4 else "here they overlap in part."
+
+
 def _histogram(inside: np.ndarray, outside: np.ndarray) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
-        figure = Figure(figsize=(8.2, 3.6), layout="constrained")
+        figure = Figure(figsize=(5.4, 3.9), layout="constrained")
         axes = figure.subplots()
         both = np.concatenate([inside, outside])
         edges = np.linspace(both.min(), both.max() + 1e-12 + 1e-6 * abs(both.max()), 41).tolist()
         for values, name, colour in ((outside, "without the rows", "#5f6b7a"), (inside, "with the rows", "#b3261e")):
             weights = np.full(len(values), 1 / len(values))
             axes.hist(values, edges, weights=weights, histtype="stepfilled", alpha=0.45, color=colour, label=name)
-        axes.set_xlabel("statistic: minus the loss at the test points, or the membership score")
+        axes.set_xlabel("statistic (minus the loss, or the membership score)")
         axes.set_ylabel("share of models or rows")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False)
+        figure.legend(frameon=False, loc="outside lower left")
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     svg = buffer.getvalue()

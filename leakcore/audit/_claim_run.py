@@ -19,6 +19,7 @@ from leakcore.audit._claim import Claim, claim_of
 from leakcore.audit._claim_config import ClaimConfig
 from leakcore.audit._claim_data import Rows, load
 from leakcore.audit._claim_report import ClaimReport, Proof
+from leakcore.audit._coins import audited
 from leakcore.audit._doctor import environment
 from leakcore.audit._run import require_writable
 
@@ -37,8 +38,9 @@ def claim(
     """Try to disprove a claimed ε by attacking thousands of trained models (Jagielski, Ullman and Oprea 2020).
 
     2·trials models are trained on D₀ and as many on D₁ for each k (`dpsgd.Ensemble`); one half chooses threshold and k,
-    the other is counted. Every bound of the report is valid at the stated confidence, together; the claim is converted
-    to the audit's adjacency first, so a correct mechanism is called broken with probability at most 1 − confidence.
+    the other is counted. The attack "one-run" trains one model with many canaries (Steinke, Nasr and Jagielski 2023).
+    Every bound of the report is valid at the stated confidence, together; the claim is converted to the audit's
+    adjacency first, so a correct mechanism is called broken with probability at most 1 − confidence.
 
     Args:
         config: a `ClaimConfig` or its sections as a mapping; `ClaimConfig.from_toml` reads a file.
@@ -63,16 +65,14 @@ def claim(
     kept = PartialResults(
         target, "audit-attack", identity("audit --attack", config.to_dict(), config.audit["seed"]), arrays=True
     )
-    rows = load(config)
+    show = progress or (lambda task, done, total: None)
+    rows = load(config, kept, show)
     claimed = claim_of(config, len(rows.labels))
     ensemble = config.ensemble(rows.features.shape[1], rows.classes, claimed.noise_multiplier, len(rows.labels))
     kept.begin()
-    show = progress or (lambda task, done, total: None)
     how: dict[str, Any] = {"executor": executor, "num_threads": num_threads, "checkpoint": kept.folder}
-    if config.audit["attack"] == "membership":
-        scores, proofs = _membership(config, rows, claimed, ensemble, show, how)
-    else:
-        scores, proofs = _poisoning(config, rows, claimed, ensemble, show, how)
+    play = {"membership": _membership, "one-run": _one_run}.get(config.audit["attack"], _poisoning)
+    scores, proofs = play(config, rows, claimed, ensemble, show, how)
     report = ClaimReport(
         config=config,
         claim=claimed,
@@ -104,10 +104,16 @@ def _poisoned(config: ClaimConfig, rows: Rows) -> attacks.poisoning.Poisoning:
             raise ValueError(f"audit.attack='backdoor': needs images, {config.data['name']} has none")
         backdoor = poisoning.Backdoor(rows.shape, target=1, patch=min(5, *rows.shape[1:]))
         others = np.flatnonzero(rows.test_labels != 1)[:_TEST_ROWS]
-        return backdoor.poison(
-            rows.features, rows.labels, rows.test_features[others], rows.test_labels[others], **more
-        )  # fmt: skip
+        x, held_out = (rows.features, rows.test_features) if rows.extractor is None else (rows.images, rows.test_images)
+        assert held_out is not None
+        made = backdoor.poison(x, rows.labels, held_out[others], rows.test_labels[others], **more)
+        return made if rows.extractor is None else poisoning.through(made, rows.extractor, rows.shape)
     contrast = config.audit["contrast"]
+    if name == "clipbkd" and rows.extractor is not None:
+        if contrast:
+            raise ValueError("audit.contrast=true: not with data.features='frozen', whose poison is an image")
+        assert rows.shape is not None
+        return poisoning.FrozenClipBKD(rows.extractor, rows.shape).poison(rows.images, rows.labels, **more)
     attack = poisoning.ClipBKD(contrast=contrast) if name == "clipbkd" else poisoning.ZeroInput(contrast=contrast)
     return attack.poison(rows.features, rows.labels, **more)
 
@@ -176,3 +182,25 @@ def _membership(
         )
         proofs.append(Proof(method="guesses at coins", what=name, found=proof, ceiling=float(ceiling.value)))
     return scores, tuple(proofs)
+
+
+def _one_run(
+    config: ClaimConfig, rows: Rows, claimed: Claim, ensemble: dpsgd.Ensemble, show: Progress, how: dict[str, Any]
+) -> tuple[Scores, tuple[Proof, ...]]:
+    points, labels = membership.canaries(
+        rows.features, rows.classes, count=config.audit["canaries"], seed=config.audit["seed"]
+    )
+    seen = membership.play_canaries(
+        ensemble, rows.features, rows.labels, points, labels,
+        progress=lambda done, total: show("one-run: models", done, total), **how,
+    )  # fmt: skip
+    scores, there = seen.scores[0], seen.included[0]
+    if there.all() or not there.any():
+        raise ValueError(f"audit.canaries={len(there)}: all their coins fell on one side, take more or another seed")
+    more = (claimed.delta, config.audit["confidence"])
+    ceiling = audited(there.astype(float), there, *more)
+    proof = Proof(
+        method="guesses at coins", what=f"{len(there):,} canaries in one run", found=audited(scores, there, *more),
+        ceiling=float(ceiling.value),
+    )  # fmt: skip
+    return {"canaries": (scores[there], scores[~there], 1)}, (proof,)

@@ -22,6 +22,7 @@ from leakcore.audit._claim_report import area
 from leakcore.audit._claim_run import prove
 from leakcore.cli import main
 
+DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 QUICK: dict[str, dict[str, Any]] = {
     "data": {"name": "digits", "rows": 200},
     "mechanism": {"learning_rate": 0.5, "steps": 20},
@@ -42,7 +43,10 @@ def _claim(**sections: dict[str, Any]) -> Any:
     ("sections", "message"),
     [
         ({"dat": {}}, r"\[dat\]: no such section; there are data, model"),
-        ({"data": {"nam": 1}}, r"data.nam=1: no such key; there are name, rows, path \(did you mean name\?\)"),
+        (
+            {"data": {"nam": 1}},
+            r"data.nam=1: no such key; there are name, rows, path, features \(did you mean name\?\)",
+        ),
         ({"data": {"name": "cats"}}, "data.name='cats'"),
         ({"data": {"rows": 10**6}}, "data.rows=1000000: digits has 1438"),
         ({"model": {"hidden": [0]}}, r"model.hidden\[0\]=0"),
@@ -55,6 +59,12 @@ def _claim(**sections: dict[str, Any]) -> Any:
         ({"audit": {"k": [1, 1]}}, r"audit.k=\[1, 1\]: must be distinct"),
         ({"audit": {"k": [200]}}, "audit.k=200: must be below the 200"),
         ({"audit": {"attack": "membership", "adjacency": "replace"}}, "audit.adjacency='replace': coins"),
+        ({"audit": {"contrast": True, "adjacency": "add-remove"}}, "audit.contrast=true: puts rows of D₀"),
+        ({"audit": {"contrast": True, "attack": "backdoor"}}, "audit.contrast=true: puts rows of D₀"),
+        ({"audit": {"attack": "one-run", "adjacency": "replace"}}, "one-run is add-remove"),
+        ({"audit": {"attack": "one-run"}, "mechanism": {"batch_size": 50}}, "mechanism.batch_size: shuffled batches"),
+        ({"audit": {"canaries": 1}}, "audit.canaries=1"),
+        ({"data": {"features": "frozen"}}, "data.features='frozen': goes with data.name='cifar10', not 'digits'"),
         ({"audit": {"attack": "backdoor"}, "data": {"name": "breast-cancer"}}, "needs images, breast-cancer has none"),
         ({"fault": {"clip": "never"}}, "fault.clip='never'"),
     ],
@@ -69,7 +79,11 @@ def test_the_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
     path.write_text("[claim]\nepsilon = 4.0\n[audit]\nk = [1]\n", encoding="utf-8")
     config = audit.ClaimConfig.from_toml(path, override={"audit": {"attack": "backdoor"}, "claim": {"delta": 1e-6}})
     assert (config.audit["attack"], config.audit["k"], config.claim["delta"]) == ("backdoor", (1,), 1e-6)
-    for text, message in (("[claim", "is no TOML"), ("claim = 3", "must be a section"), ("[claim]\ne = 1", "claim.e=1: no such key")):
+    for text, message in (
+        ("[claim", "is no TOML"),
+        ("claim = 3", "must be a section"),
+        ("[claim]\ne = 1", "claim.e=1: no such key"),
+    ):
         path.write_text(text, encoding="utf-8")
         done = CliRunner().invoke(main, ["audit", "--attack", "clipbkd", "--config", str(path)])
         assert done.exit_code == 2
@@ -97,16 +111,21 @@ def test_options_stand_for_keys_of_the_file(tmp_path: Path) -> None:
 
 def test_the_claim_is_converted_to_the_adjacency_of_the_audit() -> None:
     sigma = float(accounting.noise_multiplier(epsilon=4.0, delta=1e-5, sample_rate=1.0, steps=20).value)
-    replaced = _claim()
+    replaced = _claim(audit={"adjacency": "replace"})
     assert replaced.noise_multiplier == pytest.approx(sigma)
     assert (replaced.stated, replaced.stated_adjacency, replaced.adjacency) == (4.0, "add-remove", "replace")
     wanted = accounting.epsilon(sigma, 1.0, 20, delta=1e-5, adjacency="replace").value
     assert replaced.epsilon == pytest.approx(wanted)
     assert round(replaced.epsilon, 2) == 9.08
-    added = _claim(audit={"adjacency": "add-remove"})
+    # Without a word on it an audit is of the claim's own adjacency, but where the data sets cannot differ in that way.
+    added = _claim()
+    assert _claim(claim={"adjacency": "replace"}).adjacency == "replace"
+    assert _claim(audit={"contrast": True}).adjacency == "replace"
+    assert _claim(mechanism={"batch_size": 50}).adjacency == "replace"
+    assert _claim(audit={"attack": "one-run"}).adjacency == "add-remove"
     assert (added.epsilon, added.delta) == (4.0, 1e-5)
     # A claim that this σ does not give: group privacy, at its own δ.
-    lower = _claim(mechanism={"noise_multiplier": 1.0})
+    lower = _claim(mechanism={"noise_multiplier": 1.0}, audit={"adjacency": "replace"})
     assert lower.epsilon == 8.0
     assert lower.delta == pytest.approx(1e-5 * (1 + np.exp(4.0)))
     # Shuffled batches of 50 out of 200: 5 epochs, each one Gaussian step.
@@ -180,10 +199,54 @@ def test_without_noise_on_biases_a_canary_of_zeros_ends_with_exit_code_1(tmp_pat
 def test_the_other_attacks_run(attack: str) -> None:
     report = audit.claim(_with(audit={"attack": attack, "trials": 16}, model={"hidden": [4]}, data={"rows": 60}))
     assert report.passed
-    assert report.claim.adjacency == ("replace" if attack == "backdoor" else "add-remove")
+    assert report.claim.adjacency == "add-remove"
     if attack == "membership":
         assert [p.what for p in report.proofs] == ["loss threshold", "likelihood ratio"]
     assert report.to_text()
+
+
+def test_one_run_with_canaries_is_an_audit() -> None:
+    """A correct mechanism passes, one that forgets its noise does not, and the result says what it rests on."""
+    sections = _with(audit={"attack": "one-run", "canaries": 300}, claim={"epsilon": 1.0}, data={"rows": 1000})
+    report = audit.claim(sections)
+    assert report.passed
+    (proof,) = report.proofs
+    assert report.epsilon < 1 < proof.ceiling
+    assert (proof.found.kind, proof.found.adjacency, proof.what) == ("lower", "add-remove", "300 canaries in one run")
+    assert any("its own fair coin" in line for line in report.assumptions())
+    assert "guesses right" in " ".join(report.findings())
+    assert report.to_html()
+    quiet = audit.claim({**sections, "fault": {"noise": 0.1}})
+    assert quiet.epsilon > 1
+    assert not quiet.passed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA / "cifar100").is_dir(), reason="no folder of data sets: LEAKCORE_DATA")
+@pytest.mark.parametrize("attack", ["clipbkd", "backdoor"])
+def test_frozen_features_of_cifar10(attack: str, tmp_path: Path) -> None:
+    """The network is trained once, kept, and gone with the other pieces; the audit is one of its features."""
+    sections = _with(
+        data={"name": "cifar10", "rows": 100, "features": "frozen", "path": str(DATA)},
+        audit={"attack": attack, "trials": 16},
+    )
+    seen: list[str] = []
+
+    def stop(task: str, done: int, total: int) -> None:
+        seen.append(task)
+        if task.endswith("models"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit.claim(sections, folder=tmp_path, progress=stop)
+    assert "frozen network" in seen
+    again: list[str] = []
+    report = audit.claim(sections, folder=tmp_path, progress=lambda task, done, total: again.append(task))
+    assert "frozen network" not in again
+    assert report.passed
+    assert "64 features of a frozen convolutional network" in report.data
+    assert report.parameters == 64 * 2 + 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.json"]
 
 
 def test_a_mechanism_without_noise_is_caught_by_shuffled_batches() -> None:
