@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from leakcore.audit._selftest import SelfTest as SelfTest
     from leakcore.audit._selftest import selftest as selftest
     from leakcore.audit._trace_report import TraceReport as TraceReport
+    from leakcore.audit._where import where_it_sits as where_it_sits
 
 __getattr__, __dir__, __all__ = _attach(
     __name__,
@@ -43,5 +44,6 @@ __getattr__, __dir__, __all__ = _attach(
         "run": "._run",
         "SelfTest": "._selftest",
         "selftest": "._selftest",
+        "where_it_sits": "._where",
     },
 )

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,10 @@ from leakcore.audit._config import AuditConfig
 from leakcore.audit._format import number
 from leakcore.audit._page import Finding, Part, Section
 from leakcore.audit._tables import Cell, Column, Row, Table
-from leakcore.leakage import LeakageByLayer, VInformation
+from leakcore.audit._where import at, beside, beyond, nats, told
+
+if TYPE_CHECKING:
+    from leakcore.leakage import LeakageByLayer, VInformation
 
 ATTRIBUTE = "texture"
 """The latent attribute: whether neighbouring pixels of a digit differ more than the median digit's do."""
@@ -69,7 +72,7 @@ class LayerStudy:
                         Cell(f"{found['parameters']:,}"),
                         Cell(number(found["sensitivity"])),
                         Cell(number(found["per_parameter"], 3)),
-                        *(Cell(nats(_at(v.value, i)), _beside(v, i)) for v in (latent, self.released)),
+                        *(Cell(nats(at(v.value, i)), beside(v, i)) for v in (latent, self.released)),
                     )
                 )
             )
@@ -90,9 +93,9 @@ class LayerStudy:
         latent = self.measures.latent[ATTRIBUTE]
         per = self.measures.sensitivity.per_parameter()
         most = int(np.argmax(per))
-        before, after = _beyond(latent), _beyond(self.released)
-        shown = f"{self.name(before[0])} shows most, {_told(latent, before[0])}" if before else "no layer shows any"
-        left = f"{self.name(after[0])} still shows {_told(self.released, after[0])}" if after else "none does"
+        before, after = beyond(latent), beyond(self.released)
+        shown = f"{self.name(before[0])} shows most, {told(latent, before[0])}" if before else "no layer shows any"
+        left = f"{self.name(after[0])} still shows {told(self.released, after[0])}" if after else "none does"
         if after:
             verdict = "What the task never asks for is in single steps of this run: more noise would hide it."
         elif before:
@@ -184,35 +187,3 @@ def _one_thread() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
-
-
-def _at(values: Any, layer: int) -> float:
-    return float(np.atleast_1d(values)[layer])
-
-
-def _beyond(found: VInformation) -> list[int]:
-    """Layers whose whole interval lies above 0 and every permutation, most above its null first."""
-    assert found.interval is not None
-    above = np.flatnonzero(np.atleast_1d(found.interval[0]) > np.maximum(found.null.max(axis=0), 0.0))
-    return [int(i) for i in above[np.argsort(-np.atleast_1d(found.above_null)[above], kind="stable")]]
-
-
-def nats(value: float) -> str:
-    """Three decimals; a held-out value below 0 says that the family does worse than the prior."""
-    return f"{value:.3f}".replace("-", "−") if abs(value) >= 5e-4 else "0.000"
-
-
-def _beside(found: VInformation, layer: int) -> str:
-    """The interval, and the largest that permuted labels give."""
-    assert found.interval is not None
-    low, high = (nats(_at(limit, layer)) for limit in found.interval)
-    return f"{low} to {high} (≤ {nats(float(found.null[:, layer].max()))})"
-
-
-def _told(found: VInformation, layer: int) -> str:
-    assert found.interval is not None
-    low, high = (nats(_at(limit, layer)) for limit in found.interval)
-    return (
-        f"{nats(_at(found.value, layer))} of at most {found.largest:.3f} nats ({low} to {high}, permuted labels at "
-        f"most {nats(float(found.null[:, layer].max()))})"
-    )

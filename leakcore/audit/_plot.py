@@ -12,6 +12,7 @@ from leakcore.audit._format import power
 
 if TYPE_CHECKING:
     from leakcore.audit._reconstruction import BoundCurve, ReconstructionPoint
+    from leakcore.leakage import LeakageByLayer
 
 INK, BOUND, RDP, MIDDLE, ATTACK = "#1f2430", "#b3261e", "#d98a86", "#5f6b7a", "#0b57a4"
 
@@ -22,7 +23,7 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
-        figure = Figure(figsize=(8.2, 4.7), layout="constrained")
+        figure = Figure(figsize=(5.4, 5.2), layout="constrained")
         axes = figure.subplots()
         axes.plot(curve.epsilon, curve.bound_rdp, color=RDP, ls="--", lw=1.6, label="upper bound from RDP")
         axes.plot(curve.epsilon, curve.bound, color=BOUND, lw=2.4, label="exact upper bound: no attacker beats it")
@@ -55,11 +56,11 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
         axes.set_xticks(at, [f"{e:.3g}" for e in at], minor=False)
         axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         axes.set_ylim(0, 1.02)
-        axes.set_xlabel(f"ε at δ = {power(curve.delta)}, add/remove adjacency (exact accountant)")
+        axes.set_xlabel(f"ε at δ = {power(curve.delta)}, add/remove (exact accountant)")
         axes.set_ylabel("probability of naming the target")
         axes.grid(alpha=0.25, lw=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, loc="upper left", fontsize=9.5)
+        figure.legend(frameon=False, loc="outside lower left")
         return _svg(figure)
 
 
@@ -79,7 +80,7 @@ def roc_svg(
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
-        figure = Figure(figsize=(6.4, 5.0), layout="constrained")
+        figure = Figure(figsize=(5.4, 5.4), layout="constrained")
         axes = figure.subplots()
         if bound is not None:
             axes.plot(fpr, bound, color=BOUND, lw=2.4, label=bound_name)
@@ -104,8 +105,16 @@ def roc_svg(
         axes.set_ylabel("true-positive rate")
         axes.grid(alpha=0.25, lw=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, loc="lower right", fontsize=9.5)
+        figure.legend(frameon=False, loc="outside lower left")
         return _svg(figure)
+
+
+def heat_map_svg(measures: LeakageByLayer) -> str:
+    """Layers by measures, as an SVG element."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "leakcore", "svg.fonttype": "path"}):
+        return _svg(measures.figure())
 
 
 def _svg(figure: Any) -> str:

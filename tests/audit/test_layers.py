@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,14 +78,26 @@ def test_the_finding_says_what_the_numbers_say(study: _layers.LayerStudy) -> Non
         assert "no guarantee" in body
 
 
-def test_it_is_in_the_report(study: _layers.LayerStudy) -> None:
-    report = audit.run(audit.AuditConfig(**SMALL, runs=8, sweep=(), label_draws=2))
+def test_it_is_in_the_report_interrupted_or_not(tmp_path: Path) -> None:
+    config = audit.AuditConfig(**SMALL, runs=8, sweep=(), label_draws=2)
+    report = audit.run(config)
     found = json.loads(report.to_json())
     assert found["layers"]["measures"]["layers"] == ["0", "2"]
     assert found["layers"]["released"]["kind"] == "estimate"
     for shown in (report.to_html(), report.to_text()):
         assert "Where it sits" in shown
         assert "layer 2 (10→10)" in shown
+
+    def interrupt(task: str, done: int, total: int) -> None:
+        if task == "where it sits, after noise" and done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit.run(config, folder=tmp_path, progress=interrupt)
+    again = json.loads(audit.run(config, folder=tmp_path).to_json())
+    for one in (found, again):
+        del one["seconds"]
+    assert again == found
 
 
 _SCRIPT = """
@@ -104,8 +117,8 @@ def test_no_number_depends_on_the_number_of_threads(study: _layers.LayerStudy) -
     assert json.loads(done.stdout) == expected
 
 
-def test_other_shapes_of_the_model() -> None:
-    for hidden in ((), (12, 8)):
-        found = _layers.study(audit.AuditConfig(**SMALL, hidden=hidden), 2.0, lambda *_: None)
-        assert len(found.table().rows) == 1 + len(hidden)
-        assert found.finding()
+def test_a_deeper_model() -> None:
+    found = _layers.study(audit.AuditConfig(**SMALL, hidden=(12, 8)), 2.0, lambda *_: None)
+    assert [found.name(i) for i in range(3)] == ["layer 1 (64→12)", "layer 2 (12→8)", "layer 3 (8→10)"]
+    assert len(found.table().rows) == 3
+    assert found.finding()
