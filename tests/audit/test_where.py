@@ -14,6 +14,7 @@ from torch import nn
 
 from leakcore import audit, leakage
 from leakcore.audit import _where
+from leakcore.audit._page import Finding
 from leakcore.dpsgd import Trace
 
 
@@ -59,18 +60,18 @@ def test_the_report_on_a_recorded_run_says_where_it_sits(measures: leakage.Leaka
 
 def test_the_finding_says_what_the_numbers_say(measures: leakage.LeakageByLayer) -> None:
     (found,) = audit.where_it_sits(measures).findings
-    assert isinstance(found, _where.Finding)
+    assert isinstance(found, Finding)
     assert "of bright layer" in found
     assert "of coin no layer shows more" in found
     assert found.verdict.endswith("never asks for: bright.")
     assert "score" in found
     bare = dataclasses.replace(measures, latent={}, original=None)
     (short,) = audit.where_it_sits(bare).findings
-    assert isinstance(short, _where.Finding)
+    assert isinstance(short, Finding)
     assert short.verdict == "No attribute was looked for."
     assert "score" not in short
     (hidden,) = audit.where_it_sits(dataclasses.replace(measures, latent={"coin": measures.latent["coin"]})).findings
-    assert isinstance(hidden, _where.Finding)
+    assert isinstance(hidden, Finding)
     assert "reads none of the attributes" in hidden.verdict
 
 
