@@ -32,6 +32,7 @@ def test_a_bundled_digit_with_its_picture(tmp_path: Path) -> None:
     assert code == 0, text
     assert text.count("restart") == 2
     assert "SSIM 1.000" in text
+    assert text.endswith(f"{tmp_path / 'inversion.npz'}\n{tmp_path / 'inversion.png'}\n")
     assert (tmp_path / "inversion.png").read_bytes().startswith(b"\x89PNG")
     assert np.load(tmp_path / "inversion.npz")["reconstructions"].shape == (1, 1, 8, 8)
 
@@ -43,6 +44,23 @@ def test_noise_hides_the_digit() -> None:
     assert code == 0, text
     found = json.loads(text)
     assert found["quality"][0]["ssim"][0] < 0.7
+
+
+def test_a_defence_by_its_spelling_and_a_falling_prior() -> None:
+    common = ("--dataset", "digits", "--restarts", "1", "--json", "--quiet")
+    plain, pruned = (
+        _call(*common, *more, "--total-variation", "1e-2,1e-4", "--iterations", "120")
+        for more in ((), ("--defense", "prune:0.02 + gaussian-noise:0.01"))
+    )
+    assert plain[0] == pruned[0] == 0, plain[1] + pruned[1]
+    first, second = (json.loads(text)["quality"][0]["ssim"][0] for _, text in (plain, pruned))
+    assert first > 0.95
+    assert second < first - 0.1
+    assert "total variation 0.01, 0.0001" in plain[1]
+    for option, value in (("--defense", "prune"), ("--total-variation", "a,b")):
+        code, text = _call(*common, option, value)
+        assert code == 2
+        assert value in text
 
 
 def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

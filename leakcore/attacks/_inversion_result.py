@@ -71,7 +71,12 @@ class Inversion(Result):
             raise ValueError(f"figure: inputs of shape {shape} are no images (1 or 3, height, width)")
         order = sorted(range(len(self.every)), key=lambda i: (i != self.best, i))
         rows = ([] if self.originals is None else [("original", self.originals, None)]) + [
-            (f"restart {i}\n{self.ends[i]}{', failed' if i in self.failed else ''}", self.every[i], i) for i in order
+            (
+                f"restart {i}{', best' if i == self.best else ''}\n{self.ends[i]}{', failed' if i in self.failed else ''}",
+                self.every[i],
+                i,
+            )
+            for i in order
         ]
         columns = self.every.shape[1]
         figure = Figure(figsize=(1.5 * columns + 1.4, 1.75 * len(rows) + 0.2), layout="constrained")

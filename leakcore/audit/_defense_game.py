@@ -151,7 +151,7 @@ class _Game:
             runs, drawn * sum(sizes), seed=self.config.seed, purpose=kernels.Purpose.DEFENSE, step=step, first_row=first
         )
         masks = torch.from_numpy((u < keep) / keep).float().reshape(runs, drawn, -1)
-        return list(torch.split(masks, sizes, dim=-1))
+        return list(torch.split(masks, list(sizes), dim=-1))
 
     def _clipped(
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, *, masks: list[torch.Tensor] | None = None,

@@ -77,7 +77,7 @@ def inversion(out: Path | None, as_json: bool, dataset: str | None, **given: Any
     click.echo(f"labels     {' '.join(str(v) for v in np.asarray(found.labels).reshape(-1).tolist())}")
     click.echo(f"attacker   {found.assumptions.attacker}")
     if out is not None:
-        click.echo(f"\n{out / 'inversion.npz'}")
+        click.echo("\n" + "\n".join(str(p) for p in (out / "inversion.npz", out / "inversion.png") if p.exists()))
 
 
 def _inverted(

@@ -49,19 +49,30 @@ class Attached:
             raise ValueError("attach: optimizer.step() without gradients: call backward() first")
         with torch.no_grad():
             if self._reduces:
-                lacking = [p for p in trained if not isinstance(getattr(p, "grad_sample", None), torch.Tensor)]
-                if lacking:
+                held = [_rows(getattr(p, "grad_sample", None)) for p in trained]
+                rows = [h for h in held if h is not None]
+                if len(rows) < len(held):
                     raise ValueError(
                         "attach: this defence acts on every sample's gradient, and parameters have no grad_sample: "
                         "wrap the model in opacus.GradSampleModule"
                     )
-                seen = torch.cat([p.grad_sample.flatten(1) for p in trained], 1)
+                seen = torch.cat([h.flatten(1) for h in rows], 1)
+                # They are used up: Opacus would add the next batch's to them, and zero_grad knows nothing of them.
+                for p in trained:
+                    p.grad_sample = None
             else:
                 seen = torch.cat([p.grad.flatten() for p in trained])
             out = through(self._defense.parts, seen, self._seed, self.step, self._reduces)
             for p, part in zip(trained, out.split([p.numel() for p in trained]), strict=True):
                 p.grad = part.reshape(p.shape).clone()
         self.step += 1
+
+
+def _rows(grad_sample: Any) -> torch.Tensor | None:
+    """(B, ...) gradients; Opacus lists those of several backward passes, one entry for each."""
+    if isinstance(grad_sample, list) and grad_sample:
+        return torch.cat(grad_sample)
+    return grad_sample if isinstance(grad_sample, torch.Tensor) else None
 
 
 def attach(optimizer: Any, defense: Defense, *, seed: int | None = None) -> Attached:
