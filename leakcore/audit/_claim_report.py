@@ -154,10 +154,7 @@ class ClaimReport(AuditReport):
                     f"{p.method[0].upper()}{p.method[1:]}: ε ≥ {number(p.epsilon)} ({self._guarantee(p)}) by {p.what}: "
                     f"{seen}. The most that counts of this size can prove is {number(p.ceiling)}.",
                     verdict=follows,
-                    assumes=(
-                        "models are trained independently; what was chosen (threshold, k) was chosen on other trials"
-                        + ("; the mechanism is Gaussian, as full-batch DP-SGD is." if "Gaussian" in p.method else ".")
-                    ),
+                    assumes=_assumed(p),
                 )
             )
         return out
@@ -254,6 +251,13 @@ class ClaimReport(AuditReport):
         out = super().to_dict()
         del out["seconds"]
         return out
+
+
+def _assumed(proof: Proof) -> str:
+    if not isinstance(proof.found, EpsilonFromScores):
+        return "every row was in or out by a fair coin of its own; guesses depend on what was released alone."
+    chosen = "models are trained independently; what was chosen (threshold, k) was chosen on other trials"
+    return chosen + ("; the mechanism is Gaussian, as full-batch DP-SGD is." if "Gaussian" in proof.method else ".")
 
 
 def _sorted(values: np.ndarray) -> np.ndarray:
