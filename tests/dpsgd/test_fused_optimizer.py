@@ -55,19 +55,17 @@ def _train(optimizer: Any, module: nn.Module, dtype: torch.dtype, steps: int = 4
     return [p.detach().numpy().copy() for p in module.parameters()]
 
 
-@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-6), (torch.float32, 5e-6)])
-def test_without_noise_training_is_opacus_up_to_its_added_constant(dtype: torch.dtype, close: float) -> None:
-    """Opacus shrinks a clipped row by 1e-6/(‖g‖ + 1e-6): at most 1e-6 per row and step, over the batch size."""
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+def test_without_noise_training_is_opacus(dtype: torch.dtype, close: float) -> None:
     found = []
     for kind in (DPOptimizer, FusedDPOptimizer):
         module = GradSampleModule(copy.deepcopy(_network(dtype)))
         found.append(_train(_made(kind, module), module, dtype))
     assert all(np.abs(a - b).max() < close for a, b in zip(*found, strict=True))
-    assert any((a != b).any() for a, b in zip(*found, strict=True))
 
 
 def test_the_same_noise_gives_the_same_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opacus's normals put in the place of ours: the difference is its constant alone, at most rows·1e-6."""
+    """Opacus's normals put in the place of ours."""
     from opacus.optimizers import optimizer as opacus_optimizer
 
     generator = torch.Generator().manual_seed(3)
@@ -83,17 +81,15 @@ def test_the_same_noise_gives_the_same_release(monkeypatch: pytest.MonkeyPatch) 
     released = []
     for kind in (DPOptimizer, FusedDPOptimizer):
         module = GradSampleModule(copy.deepcopy(_network(torch.float64)))
-        optimizer = _made(kind, module, noise_multiplier=1.3, generator=generator, loss_reduction="sum")
+        optimizer = _made(kind, module, noise_multiplier=1.3, generator=generator)
         if kind is FusedDPOptimizer:
-            monkeypatch.setattr(
-                optimizer, "_normals", lambda parameters: [d.view_as(p) for d, p in zip(drawn, parameters, strict=True)]
-            )
+            monkeypatch.setattr(optimizer, "_normals", lambda: lambda index, p: drawn[index].clone())
         x, y = _batch(7, torch.float64)
         functional.cross_entropy(module(x), y).backward()
         optimizer.pre_step()
         released.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
-    assert torch.linalg.vector_norm(released[0] - released[1]) < 7e-6
-    assert torch.linalg.vector_norm(released[0] - released[1]) > 0
+    assert float((released[0] - released[1]).abs().max()) < 1e-14
+    assert float(released[0].abs().max()) > 0.1
 
 
 def test_skipped_steps_accumulate_and_add_noise_once() -> None:
@@ -128,7 +124,7 @@ def test_several_backward_passes_of_one_step_count_as_one_batch() -> None:
         assert o.accumulated_iterations == 2
         o.pre_step()
     for p, q in zip(module.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(p.grad, q.grad, rtol=0, atol=1e-5)
+        torch.testing.assert_close(p.grad, q.grad, rtol=0, atol=1e-12)
 
 
 def test_gradients_used_twice_are_refused_as_opacus_does() -> None:
@@ -158,7 +154,11 @@ def test_noise_follows_the_generator_and_differs_between_steps_and_parameters() 
     def one(seed: int) -> list[torch.Tensor]:
         module = GradSampleModule(_network())
         optimizer = _made(FusedDPOptimizer, module, noise_multiplier=1.0, generator=torch.Generator().manual_seed(seed))
-        return [*optimizer._normals(list(module.parameters())), *optimizer._normals(list(module.parameters()))]
+        return [
+            draw(i, p)
+            for draw in (optimizer._normals(), optimizer._normals())
+            for i, p in enumerate(module.parameters())
+        ]
 
     first, again, other = one(1), one(1), one(2)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
@@ -183,9 +183,10 @@ def test_secure_mode_does_not_listen_to_the_generator() -> None:
     optimizer = _made(
         FusedDPOptimizer, module, noise_multiplier=1.0, secure_mode=True, generator=torch.Generator().manual_seed(0)
     )
-    first, second = (optimizer._normals(list(module.parameters())) for _ in range(2))
-    assert not torch.equal(first[0], second[0])
-    assert first[0].dtype == torch.float32
+    p = next(module.parameters())
+    first, second = (optimizer._normals()(0, p) for _ in range(2))
+    assert not torch.equal(first, second)
+    assert first.dtype == torch.float32
 
 
 @pytest.mark.parametrize("manager", [False, True])
@@ -222,7 +223,7 @@ def test_mixed_precision_gradients_are_read_together() -> None:
         p.grad_sample = torch.ones((2, *p.shape), dtype=torch.bfloat16 if i % 2 else torch.float32)
     optimizer.pre_step()
     total = torch.sqrt(sum((p.grad.double() ** 2).sum() for p in module.parameters()))
-    assert float(total) == pytest.approx(2 * 0.5, rel=1e-6)
+    assert float(total) == pytest.approx(2 * 0.5, rel=1e-5)
     assert all(p.grad.dtype == torch.float32 for p in module.parameters())
 
 

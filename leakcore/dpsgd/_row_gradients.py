@@ -1,0 +1,287 @@
+"""Per-sample gradients of a parameter that are never made: norms and weighted sums from what the two passes leave.
+
+Book-keeping, Bu, Wang, Zha and Karypis (2022, "Differentially Private Optimization on Large Model at Small Cost",
+sections 3 and 4): with inputs a and output gradients δ of a layer, g_i = Σ_t δ_it ⊗ a_it, the norms follow from a and δ
+alone and the clipped sum Σ_i w_i·g_i is one product of w·δ and a.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch.nn import functional
+
+_BLOCK = 1 << 20
+"""Elements of scratch at a time: 4 MiB of float32."""
+
+
+Rows = slice | torch.Tensor
+"""A run of rows, or their indices."""
+
+
+class Use(Protocol):
+    """What one use of a parameter adds to its per-sample gradients g_i, i < rows, in the shape of the parameter."""
+
+    @property
+    def rows(self) -> int: ...
+
+    def squared_norms(self) -> torch.Tensor:
+        """‖g_i‖², (rows,), float64."""
+
+    def dense(self, rows: Rows) -> torch.Tensor:
+        """(number of these rows, *shape)"""
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """Σ_i weights_i·g_i, in the wider of the two types."""
+
+
+class Dense:
+    """Rows that exist: (B, *shape)."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values
+
+    @property
+    def rows(self) -> int:
+        return len(self.values)
+
+    def squared_norms(self) -> torch.Tensor:
+        return _lengths(self.values.flatten(1)).double().square()
+
+    def dense(self, rows: Rows) -> torch.Tensor:
+        return self.values[rows]
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        wide = torch.promote_types(self.values.dtype, weights.dtype)
+        return (weights.to(wide) @ self.values.flatten(1).to(wide)).view(self.values.shape[1:])
+
+
+class Outer:
+    """g_i = Σ_t δ_it ⊗ a_it: a (B, T, d), δ (B, T, p); the weight (p, d) of a linear layer."""
+
+    def __init__(self, a: torch.Tensor, delta: torch.Tensor) -> None:
+        self.a, self.delta = a, delta
+
+    @property
+    def rows(self) -> int:
+        return len(self.a)
+
+    def squared_norms(self) -> torch.Tensor:
+        """⟨aaᵀ, δδᵀ⟩ (Bu et al. 2022, equation 3), T×T matrices; by the definition where that would lose digits."""
+        if self.a.shape[1] == 1:
+            return (_lengths(self.a[:, 0]).double() * _lengths(self.delta[:, 0]).double()).square()
+        return _gram_norms(self.a, self.delta)
+
+    def dense(self, rows: Rows) -> torch.Tensor:
+        return self.delta[rows].transpose(1, 2) @ self.a[rows].to(self.delta.dtype)
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        scaled = (self.delta * weights[:, None, None]).flatten(0, 1)
+        return scaled.T @ self.a.flatten(0, 1).to(scaled.dtype)
+
+
+class Convolved:
+    """The weight (p, c/groups, *kernel) of a convolution: a (B, c, *size) padded, δ (B, p, *positions)."""
+
+    def __init__(
+        self, a: torch.Tensor, delta: torch.Tensor, weight: torch.Tensor, stride: Sequence[int],
+        dilation: Sequence[int], groups: int,
+    ) -> None:  # fmt: skip
+        self.a, self.delta, self.shape = a, delta, weight.shape
+        self._stride, self._dilation, self._groups = tuple(stride), tuple(dilation), groups
+
+    @property
+    def rows(self) -> int:
+        return len(self.a)
+
+    @property
+    def positions(self) -> int:
+        return math.prod(self.delta.shape[2:])
+
+    @property
+    def inputs(self) -> int:
+        """d: inputs that one output sees."""
+        return math.prod(self.shape[1:])
+
+    def squared_norms(self) -> torch.Tensor:
+        groups = self._groups
+        total = torch.zeros(self.rows, dtype=torch.float64, device=self.a.device)
+        for rows in _blocks(self.rows, groups * self.positions * (self.inputs + 2 * self.positions)):
+            a, delta = (x.flatten(0, 1).transpose(1, 2) for x in (self._patches(rows), self._grouped(rows)))
+            total[rows] = _gram_norms(a, delta).view(-1, groups).sum(1)
+        return total
+
+    def dense(self, rows: Rows) -> torch.Tensor:
+        made = self._grouped(rows) @ self._patches(rows).transpose(2, 3)
+        return made.reshape(-1, *self.shape)
+
+    def all_dense(self) -> torch.Tensor:
+        """`dense` of all rows, in blocks."""
+        made = self.delta.new_empty((self.rows, *self.shape))
+        for rows in _blocks(self.rows, self._groups * self.inputs * self.positions):
+            made[rows] = self.dense(rows)
+        return made
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        scaled = self.delta * weights.view(-1, *[1] * (self.delta.ndim - 1))
+        none = [0] * len(self._stride)
+        made: torch.Tensor = torch.ops.aten.convolution_backward(
+            scaled, self.a.to(scaled.dtype), scaled.new_empty(self.shape), None, self._stride, none, self._dilation,
+            False, none, self._groups, (False, True, False),
+        )[1]  # fmt: skip
+        return made
+
+    def _grouped(self, rows: Rows) -> torch.Tensor:
+        """(b, groups, p/groups, positions)"""
+        delta = self.delta[rows]
+        return delta.reshape(len(delta), self._groups, self.shape[0] // self._groups, self.positions)
+
+    def _patches(self, rows: Rows) -> torch.Tensor:
+        """(b, groups, d, positions)"""
+        a = self.a[rows].to(self.delta.dtype)
+        kernel, steps = self.shape[2:], a.stride()[2:]
+        view = a.as_strided(
+            (*a.shape[:2], *kernel, *self.delta.shape[2:]),
+            (*a.stride()[:2], *(s * d for s, d in zip(steps, self._dilation, strict=True)),
+             *(s * d for s, d in zip(steps, self._stride, strict=True))),
+        )  # fmt: skip
+        return view.reshape(len(a), self._groups, self.inputs, self.positions)
+
+
+class Gathered:
+    """The table (V, d) of an embedding: indices (B, T), δ (B, T, d)."""
+
+    def __init__(self, index: torch.Tensor, delta: torch.Tensor, entries: int) -> None:
+        self.index, self.delta, self._entries = index, delta, entries
+
+    @property
+    def rows(self) -> int:
+        return len(self.index)
+
+    def squared_norms(self) -> torch.Tensor:
+        """Entries that a sample looked up more than once are added up first."""
+        sample = torch.arange(self.rows, device=self.index.device)
+        keys = (sample[:, None] * self._entries + self.index).flatten()
+        found, place = torch.unique(keys, return_inverse=True)
+        lengths = _lengths(_table(self.delta.flatten(0, 1), place, len(found))).double().square()
+        return lengths.new_zeros(self.rows).index_add_(0, found // self._entries, lengths)
+
+    def dense(self, rows: Rows) -> torch.Tensor:
+        index, delta = self.index[rows, :, None], self.delta[rows]
+        made = delta.new_zeros((len(delta), self._entries, delta.shape[2]))
+        return made.scatter_add_(1, index.expand(-1, -1, delta.shape[2]), delta)
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        scaled = (self.delta * weights[:, None, None]).flatten(0, 1)
+        return _table(scaled, self.index.flatten(), self._entries)
+
+
+class Several:
+    """Uses of different kinds by the same samples: rows are made a block at a time for their norms."""
+
+    def __init__(self, uses: Sequence[Use], shape: Sequence[int]) -> None:
+        self.uses, self._shape = list(uses), tuple(shape)
+
+    @property
+    def rows(self) -> int:
+        return max(use.rows for use in self.uses)
+
+    def squared_norms(self) -> torch.Tensor:
+        parts = [
+            _lengths(self.dense(rows).flatten(1)).double().square()
+            for rows in _blocks(self.rows, math.prod(self._shape))
+        ]
+        return torch.cat(parts)
+
+    def dense(self, rows: Rows) -> torch.Tensor:
+        made = None
+        for use in self.uses:
+            some = use.dense(rows)
+            made = some if made is None else made + some
+        assert made is not None
+        return made
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        made = self.uses[0].weighted_sum(weights)
+        for use in self.uses[1:]:
+            made = made + use.weighted_sum(weights)
+        return made
+
+
+def shorter(use: Outer | Convolved) -> Use:
+    """The rows themselves where they are smaller than what they come from: then making them is faster as well.
+
+    T(p + d) against p·d: the rule of Bu et al. (2022, section 4.2) with memory for time.
+    """
+    if isinstance(use, Outer):
+        t, d, p = use.a.shape[1], use.a.shape[2], use.delta.shape[2]
+        if t > 1 and t * (p + d) > p * d:
+            return Dense(use.dense(slice(None)))
+        return use
+    out = use.shape[0] // use._groups
+    return Dense(use.all_dense()) if use.positions * (out + use.inputs) > out * use.inputs else use
+
+
+def together(uses: Sequence[Use], shape: Sequence[int]) -> Use:
+    """One use that stands for several by the same samples; absent last rows are zero."""
+    if len(uses) == 1:
+        return uses[0]
+    rows = max(use.rows for use in uses)
+    if all(isinstance(use, Outer) for use in uses):
+        a, delta = ([_padded(getattr(use, name), rows) for use in uses] for name in ("a", "delta"))
+        return shorter(Outer(torch.cat(a, 1), torch.cat(delta, 1)))
+    if all(isinstance(use, Dense) for use in uses):
+        total = _padded(uses[0].values, rows).clone()  # type: ignore[attr-defined]
+        for use in uses[1:]:
+            total[: use.rows] += use.values  # type: ignore[attr-defined]
+        return Dense(total)
+    if any(use.rows != rows for use in uses):
+        counts = sorted({use.rows for use in uses})
+        raise ValueError(f"a parameter was used with batches of {counts} rows in one backward pass: must be the same")
+    return Several(uses, shape)
+
+
+def _gram_norms(a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+    """Σ_st ⟨a_s, a_t⟩⟨δ_s, δ_t⟩ per row.
+
+    Its rounding error is a share of S² = (Σ_t ‖a_t‖‖δ_t‖)², not of itself: a row whose terms cancel to less than
+    10⁴ ulp of S² is made and measured, so that no norm is wrong by more than about 1e-4 of itself.
+    """
+    total = torch.empty(len(a), dtype=torch.float64, device=a.device)
+    wide = torch.promote_types(delta.dtype, torch.float32)
+    for rows in _blocks(len(a), 2 * a.shape[1] ** 2):
+        x, y = a[rows].to(wide), delta[rows].to(wide)
+        left, right = x @ x.transpose(1, 2), y @ y.transpose(1, 2)
+        reach = (left.diagonal(dim1=1, dim2=2) * right.diagonal(dim1=1, dim2=2)).sqrt().sum(1).double().square()
+        squares = left.mul_(right).sum((1, 2), dtype=torch.float64)
+        lost = (squares < 1e4 * torch.finfo(wide).eps * reach).nonzero()[:, 0]
+        for few in torch.split(lost, max(1, _BLOCK // (a.shape[2] * delta.shape[2]))):
+            squares[few] = _lengths((y[few].transpose(1, 2) @ x[few]).flatten(1)).double().square()
+        total[rows] = squares
+    return total
+
+
+def _lengths(rows: torch.Tensor) -> torch.Tensor:
+    """‖row‖, in float32 at least."""
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    found: torch.Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=wide)
+    return found
+
+
+def _table(rows: torch.Tensor, index: torch.Tensor, entries: int) -> torch.Tensor:
+    """(entries, d): rows added up by index. The backward of an embedding, many times faster than index_add on CPU."""
+    made: torch.Tensor = torch.ops.aten.embedding_dense_backward(rows.contiguous(), index, entries, -1, False)
+    return made
+
+
+def _padded(rows: torch.Tensor, count: int) -> torch.Tensor:
+    return functional.pad(rows, [0, 0] * (rows.ndim - 1) + [0, count - len(rows)]) if len(rows) < count else rows
+
+
+def _blocks(rows: int, each: int) -> list[slice]:
+    """Runs of rows whose scratch is at most `_BLOCK` elements, one row at least."""
+    some = max(1, _BLOCK // max(each, 1))
+    return [slice(start, start + some) for start in range(0, rows, some)]
