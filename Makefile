@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
 NATIVE := setup.py $(shell find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
-.PHONY: audit test test-slow test-emulated sanitize sanitize-cuda bench docs lint format clean
+.PHONY: audit test test-slow test-emulated fuzz sanitize sanitize-cuda bench docs lint format clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.core
@@ -16,6 +16,11 @@ test: $(VENV)/.core
 
 test-slow: $(VENV)/.core
 	$(PY) -m pytest -m slow $(ARGS)
+
+# The parsers of files that users bring, a minute each: make fuzz ARGS="toml --seconds 600". With ARGS=--atheris libFuzzer
+# drives (pip install atheris first).
+fuzz: $(VENV)/.core
+	$(PY) tests/fuzz --limit 1000000000 $(ARGS)
 
 bench: $(VENV)/.core $(VENV)/.peers
 	$(PY) -m bench $(ARGS)

@@ -26,6 +26,8 @@ def real(**kwargs: Any) -> float:
         raise TypeError(f"{name}={value!r}: must be a real number")
     try:
         out = float(value)
+    except OverflowError:
+        raise ValueError(f"{name}: an integer beyond what a float64 holds") from None
     except (TypeError, ValueError):
         raise TypeError(f"{name}={value!r}: must be a real number") from None
     if math.isnan(out):
@@ -98,6 +100,8 @@ def real_array(allowed: str, ok: Callable[[np.ndarray], np.ndarray], **kwargs: A
     name, value = _one(kwargs)
     try:
         out = np.asarray(value, dtype=np.float64)
+    except OverflowError:
+        raise ValueError(f"{name}: holds an integer beyond what a float64 holds") from None
     except (TypeError, ValueError):
         raise TypeError(f"{name}={value!r}: must be a real number or an array of them") from None
     if out.ndim == 0 and ok(out[()]):  # what an array of no dimensions costs several microseconds to find out
@@ -139,6 +143,8 @@ def host_array(*, finite: bool = True, **kwargs: Any) -> tuple[np.ndarray, float
             roundoff = float(np.finfo(dtype).eps) / 2
     try:
         out = np.asarray(value, dtype=np.float64)
+    except OverflowError:
+        raise ValueError(f"{name}: holds an integer beyond what a float64 holds") from None
     except (TypeError, ValueError):
         raise TypeError(f"{name}: must be an array of real numbers, not {type(value).__name__}") from None
     if finite and not np.isfinite(out).all():

@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "leakcore"
 
 # Left may import right. A package absent from the right of its own row may not be imported by it.
-BASE = {"_results", "_validate", "_lazy", "_store", "_pieces", "_progress", "_futures"}
+BASE = {"_results", "_validate", "_lazy", "_store", "_pieces", "_npz", "_progress", "_futures"}
 LAYERS = [
     {"cli"},
     {"audit", "experiments"},
@@ -35,6 +35,7 @@ TORCH_FREE = {
     "_lazy",
     "_store",
     "_pieces",
+    "_npz",
     "_progress",
     "_futures",
     "__init__",

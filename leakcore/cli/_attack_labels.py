@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
+from leakcore._npz import read_npz
 from leakcore.cli._checked import checked
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -160,12 +160,7 @@ def _kind(found: Any) -> str:
 def _read(path: Path) -> dict[str, Any]:
     """Arrays by name; nothing is unpickled."""
     if path.suffix == ".npz":
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                return {name: file[name] for name in file.files}
-        except (zipfile.BadZipFile, ValueError, AttributeError):
-            # A lone npy array has no names, and anything else is taken for a pickle, which is refused.
-            raise ValueError(f"{path}: is no npz file of plain arrays by name") from None
+        return dict(read_npz(path))
     if path.suffix == ".safetensors":
         from leakcore.models import read_safetensors
 

@@ -12,6 +12,7 @@ import math
 import os
 import struct
 import tarfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,8 @@ _FASHION_MIRRORS = (
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
 )
+_LARGEST = 2**28
+"""Bytes that one canonical file may unfold to; the largest has 47 million."""
 _IDX = {"train": "train", "test": "t10k"}
 _SHA256 = {
     ("mnist", "train", "images"): "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -192,12 +195,18 @@ def _idx(
 
 
 def _read_idx(path: Path, dims: int) -> np.ndarray:
-    with gzip.open(path) as stream:
-        raw = stream.read()
-    magic, *shape = struct.unpack_from(f">{dims + 1}I", raw)
-    if magic != 0x800 + dims or len(raw) != 4 * (dims + 1) + math.prod(shape):
+    try:
+        with gzip.open(path) as stream:
+            raw = stream.read(_LARGEST + 1)
+    except (OSError, EOFError, zlib.error) as why:
+        raise ValueError(f"{path}: is no gzip file ({why})") from why
+    head = 4 * (dims + 1)
+    if len(raw) > _LARGEST or len(raw) < head:
         raise ValueError(f"{path}: no idx file of {dims} dimensions of bytes")
-    return np.frombuffer(raw, np.uint8, offset=4 * (dims + 1)).reshape(shape)
+    magic, *shape = struct.unpack_from(f">{dims + 1}I", raw)
+    if magic != 0x800 + dims or len(raw) != head + math.prod(shape):
+        raise ValueError(f"{path}: no idx file of {dims} dimensions of bytes")
+    return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
 
 
 def _cifar(
@@ -233,12 +242,18 @@ def _read_binary(path: Path, name: str, split: str, coarse: bool) -> tuple[np.nd
     else:
         wanted, heads, label = [f"{split}.bin"], 2, 0 if coarse else 1
     found = {}
-    with tarfile.open(path) as archive:
-        for member in archive:
-            base = member.name.rsplit("/", 1)[-1]
-            stream = archive.extractfile(member) if base in wanted and member.isfile() else None
-            if stream is not None:
-                found[base] = np.frombuffer(stream.read(), np.uint8).reshape(-1, heads + math.prod(_SHAPE))
+    size = heads + math.prod(_SHAPE)
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                base = member.name.rsplit("/", 1)[-1]
+                stream = archive.extractfile(member) if base in wanted and member.isfile() else None
+                if stream is not None:
+                    if member.size > _LARGEST or member.size % size:
+                        raise ValueError(f"{base} has {member.size} bytes: no records of {size}")
+                    found[base] = np.frombuffer(stream.read(member.size), np.uint8).reshape(-1, size)
+    except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as why:
+        raise ValueError(f"{path}: is no archive of CIFAR's records ({why})") from why
     if missing := [base for base in wanted if base not in found]:
         raise ValueError(f"{path}: holds no {', '.join(missing)}")
     records = np.concatenate([found[base] for base in wanted])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tarfile
+import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,8 @@ import numpy as np
 from leakcore.datasets._dataset import Dataset
 from leakcore.datasets._files import RemoteFile, find
 
+_LARGEST = 2**30
+"""Bytes of a table: four times the larger of the two."""
 Folder = str | os.PathLike[str]
 
 _LOCATION = RemoteFile(
@@ -48,14 +52,24 @@ def purchase100(path: Folder) -> Dataset:
 
 def _table(where: Path, name: str, *, columns: int, classes: int, source: str) -> Dataset:
     """One line per row: "class",f1,…, the class counted from 1."""
-    with tarfile.open(where) as archive:
-        files = [m for m in archive.getmembers() if m.isfile()]
-        stream = archive.extractfile(files[0]) if len(files) == 1 else None
-        if stream is None:
-            raise ValueError(f"{where}: holds {len(files)} files, must hold one")
-        text = stream.read().replace(b'"', b"")
+    try:
+        with tarfile.open(where) as archive:
+            files = [m for m in archive if m.isfile()]
+            stream = archive.extractfile(files[0]) if len(files) == 1 else None
+            if stream is None or files[0].size > _LARGEST:
+                raise ValueError(f"holds {len(files)} files, must hold one, of at most {_LARGEST:,} bytes")
+            text = stream.read(files[0].size).replace(b'"', b"")
+    except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as why:
+        raise ValueError(f"{where}: is no archive of one table ({why})") from why
+    if odd := set(text) - set(b"0123456789,\n\r "):
+        raise ValueError(f"{where}: holds {bytes([min(odd)])!r}, must hold whole numbers between commas")
     rows = text.count(b"\n")
-    values = np.fromstring(text.replace(b"\n", b",").decode("ascii").rstrip(","), dtype=np.int16, sep=",")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)  # what fromstring says of text that it cannot read
+        try:
+            values = np.fromstring(text.replace(b"\n", b",").decode("ascii").rstrip(","), dtype=np.int16, sep=",")
+        except DeprecationWarning as why:
+            raise ValueError(f"{where}: {why}") from why
     if rows == 0 or values.size != rows * (columns + 1):
         raise ValueError(f"{where}: has {values.size} entries in {rows} rows, must have {columns + 1} in each")
     table = values.reshape(rows, columns + 1)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import __version__
+from leakcore._npz import read_npz
 from leakcore._store import write_atomically
 
 SCHEMA = "leakcore.trace/1"
@@ -26,6 +27,7 @@ _ARRAYS = {
     "pair_sum": 2,
     "pair_likelihood": 2,
 }
+_LEAST = {"noise_multiplier": 0, "max_grad_norm": 0, "batch_rows": 0, "times_seen": 0, "clipped_share": 0}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -89,19 +91,14 @@ class Trace:
         """Read what `save` wrote. ValueError says what is wrong with any other file; nothing is unpickled."""
         where = str(path)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                missing = sorted({"facts", *_ARRAYS} - set(file.files))
-                if missing:
-                    raise ValueError(f"{where}: is no trace of leakcore: {', '.join(missing)} missing")
-                facts = json.loads(str(file["facts"]))
-                arrays: dict[str, Any] = {name: file[name] for name in _ARRAYS}
-        except FileNotFoundError:
-            raise
+            arrays: dict[str, Any] = read_npz(path, {"facts", *_ARRAYS}, text=True)
         except ValueError as error:
-            if "missing" in str(error):
-                raise
-            raise ValueError(f"{where}: cannot be read as a trace of leakcore ({error})") from error
-        except Exception as error:  # zipfile, zlib and NumPy each have their own for a damaged file
+            raise ValueError(f"{error}: cannot be read as a trace of leakcore") from error
+        if missing := sorted({"facts", *_ARRAYS} - set(arrays)):
+            raise ValueError(f"{where}: is no trace of leakcore: {', '.join(missing)} missing")
+        try:
+            facts = json.loads(str(arrays.pop("facts")))
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{where}: cannot be read as a trace of leakcore ({error})") from error
         if not isinstance(facts, dict) or facts.get("schema") != SCHEMA:
             found = facts.get("schema") if isinstance(facts, dict) else facts
@@ -117,9 +114,11 @@ class Trace:
 
 
 def _number(where: str, name: str, value: Any) -> float | None:
-    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
-        return None if value is None else float(value)
-    raise ValueError(f"{where}: {name}={value!r}: must be a number or null")
+    if value is None:
+        return None
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**53:
+        return float(value)
+    raise ValueError(f"{where}: {name}={str(value)[:40]}: must be a number of at least 0, or null")
 
 
 def _check_shapes(where: str, arrays: dict[str, Any]) -> None:
@@ -130,3 +129,14 @@ def _check_shapes(where: str, arrays: dict[str, Any]) -> None:
         wanted = steps if per_step else n * dimensions
         if values.ndim != dimensions or values.shape != wanted or values.dtype.kind not in "biuf":
             raise ValueError(f"{where}: {name} has shape {values.shape} and type {values.dtype}: damaged")
+    if steps == (0,) or n == (0,):
+        raise ValueError(f"{where}: holds {steps[0]} steps and {n[0]} candidates: must hold at least one of each")
+    for name, low in _LEAST.items():
+        values = arrays[name]
+        if not (np.isfinite(values) & (values >= low)).all():
+            raise ValueError(f"{where}: {name}: must be finite numbers of at least {low}: damaged")
+    if arrays["members"].dtype != np.bool_:
+        raise ValueError(f"{where}: members is of type {arrays['members'].dtype}, must be bool: damaged")
+    for name in ("membership_sum", "pair_sum"):
+        if not np.isfinite(arrays[name]).all():
+            raise ValueError(f"{where}: {name}: must be finite: damaged")

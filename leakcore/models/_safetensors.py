@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import operator
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+
+from leakcore._store import write_atomically
 
 _TYPES = {
     "F64": torch.float64,
@@ -43,25 +48,44 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     try:
         header = json.loads(raw[8 : 8 + length])
         entries = {str(name): entry for name, entry in header.items() if name != "__metadata__"}
-    except (UnicodeDecodeError, ValueError, AttributeError) as why:
+    except (UnicodeDecodeError, ValueError, AttributeError, RecursionError) as why:
         raise ValueError(f"{where}: its header is not a JSON object ({why})") from None
-    data = bytearray(raw[8 + length :])
-    return {name: _tensor(where, name, entry, data) for name, entry in entries.items()}
+    data = memoryview(raw)[8 + length :]
+    found = {name: _tensor(where, name, entry, data) for name, entry in entries.items()}
+    # The format forbids overlaps, by which a small file could claim any amount of memory.
+    spans = sorted(tuple(entry["data_offsets"]) for entry in entries.values())
+    for (_, end), (begin, _) in itertools.pairwise(spans):
+        if begin < end:
+            raise ValueError(f"{where}: tensors overlap at byte {begin}")
+    return {name: read() for name, read in found.items()}
 
 
-def _tensor(where: Path, name: str, entry: Any, data: bytearray) -> torch.Tensor:
+def _tensor(where: Path, name: str, entry: Any, data: memoryview) -> Callable[[], torch.Tensor]:
+    """What makes the tensor, once all entries are known to be good."""
     try:
-        kind, shape = _TYPES[entry["dtype"]], [int(n) for n in entry["shape"]]
-        begin, end = (int(n) for n in entry["data_offsets"])
+        kind, shape = _TYPES[entry["dtype"]], [operator.index(n) for n in entry["shape"]]
+        begin, end = (operator.index(n) for n in entry["data_offsets"])
     except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{where}: {name}: entry {entry!r} has no known dtype, shape and data_offsets") from None
+        shown = str(entry)[:200]
+        raise ValueError(f"{where}: {name}: entry {shown} has no known dtype, shape and data_offsets") from None
     size = math.prod(shape) * kind.itemsize
-    if min([*shape, begin], default=0) < 0 or end - begin != size or end > len(data):
-        raise ValueError(f"{where}: {name}: offsets [{begin}, {end}] do not hold {shape} of {entry['dtype']}")
-    if size == 0:
-        return torch.zeros(shape, dtype=kind)
-    # Offsets need not be aligned, so the numbers are copied out.
-    return torch.frombuffer(data[begin:end], dtype=kind).reshape(shape)
+    if min([*shape, begin], default=0) < 0 or end - begin != size or end > len(data) or max(shape, default=0) >= 2**63:
+        raise ValueError(f"{where}: {name}: offsets [{begin}, {end}] do not hold {shape} of {entry['dtype']}"[:1000])
+
+    def read() -> torch.Tensor:
+        if size == 0:
+            return torch.from_numpy(np.zeros(0, np.uint8)).to(kind).reshape(_empty(where, name, shape))
+        # Offsets need not be aligned, so the numbers are copied out.
+        return torch.frombuffer(bytearray(data[begin:end]), dtype=kind).reshape(shape)
+
+    return read
+
+
+def _empty(where: Path, name: str, shape: list[int]) -> list[int]:
+    """torch multiplies the sizes of an empty tensor, too."""
+    if math.prod(n for n in shape if n) >= 2**63:
+        raise ValueError(f"{where}: {name}: {shape} is beyond what a tensor may be")
+    return shape
 
 
 def load_safetensors(module: torch.nn.Module, path: str | os.PathLike[str]) -> None:
@@ -102,7 +126,4 @@ def save_safetensors(tensors: torch.nn.Module | Mapping[str, torch.Tensor], path
         start = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    where = Path(path)
-    half = where.with_name(where.name + ".part")
-    half.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
-    half.replace(where)
+    write_atomically(Path(path), struct.pack("<Q", len(text)) + text + b"".join(parts))

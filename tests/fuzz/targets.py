@@ -1,0 +1,105 @@
+"""What is fuzzed: every parser of a file that a user brings. A target takes the file's bytes and calls what users call.
+
+It returns where the bytes are a good file and raises `Refused` where they are refused as documented (ValueError,
+TypeError); anything else is a bug: a crash, another exception, memory beyond what the file is worth, unpickling.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+
+class Refused(Exception):
+    """As documented."""
+
+
+def _file(suffix: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
+    def target(data: bytes) -> object:
+        with tempfile.TemporaryDirectory(prefix="leakcore-fuzz-") as folder:
+            path = Path(folder) / f"input{suffix}"
+            path.write_bytes(data)
+            try:
+                return read(path)
+            except (ValueError, TypeError) as error:
+                if type(error) not in (ValueError, TypeError, UnicodeDecodeError):
+                    raise
+                if not str(error):
+                    raise AssertionError("refused without a reason") from error
+                raise Refused(str(error)) from error
+
+    return target
+
+
+def _trace(path: Path) -> object:
+    from leakcore.audit import from_trace
+    from leakcore.dpsgd import Trace
+
+    trace = Trace.load(path)
+    # An honest long run takes its time, and a second the shortest: one in sixteen is enough to look at what follows.
+    if trace.steps > 8 or trace.candidates > 64 or zlib.crc32(path.read_bytes()) % 16:
+        return trace
+    return from_trace(trace, sample_rate=0.5)
+
+
+def _scores(path: Path) -> object:
+    from leakcore.audit import from_scores, read_scores
+
+    found = read_scores(path)
+    return from_scores(found) if len(found.members) + len(found.non_members) < 500 else found
+
+
+def _arrays(path: Path) -> object:
+    from leakcore.cli._attack_labels import _read
+
+    return _read(path)
+
+
+def _toml(path: Path) -> object:
+    from leakcore.audit import ClaimConfig
+
+    return ClaimConfig.from_toml(path)
+
+
+def _idx(path: Path) -> object:
+    from leakcore.datasets import _images
+
+    return _images._read_idx(path, 3)
+
+
+def _cifar(path: Path) -> object:
+    from leakcore.datasets import _images
+
+    return _images._read_binary(path, "cifar10", "test", False)
+
+
+def _purchase(path: Path) -> object:
+    from leakcore.datasets import purchase100
+
+    return purchase100(path)
+
+
+TARGETS: dict[str, Callable[[bytes], object]] = {
+    "trace": _file(".npz", _trace),
+    "scores-npz": _file(".npz", _scores),
+    "scores-csv": _file(".csv", _scores),
+    "arrays-npz": _file(".npz", _arrays),
+    "arrays-safetensors": _file(".safetensors", _arrays),
+    "toml": _file(".toml", _toml),
+    "idx": _file(".gz", _idx),
+    "cifar": _file(".tar.gz", _cifar),
+    "purchase": _file(".tgz", _purchase),
+}
+READERS = (
+    "_npz", "_trace", "_from_trace", "_from_scores", "_score_file", "_attack_labels", "_safetensors", "_keys",
+    "_claim_config", "_images", "_membership",
+)  # fmt: skip
+"""Modules whose lines count as coverage."""
+CORPUS = Path(__file__).parent / "corpus"
+
+
+def corpus(name: str) -> list[bytes]:
+    """The committed files of a target."""
+    return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
