@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
 NATIVE := setup.py $(shell find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
-.PHONY: audit test test-slow test-emulated fuzz sanitize sanitize-cuda bench docs lint format clean
+.PHONY: audit test test-slow test-emulated fuzz wheel sanitize sanitize-cuda bench docs lint format clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.core
@@ -21,6 +21,11 @@ test-slow: $(VENV)/.core
 # drives (pip install atheris first).
 fuzz: $(VENV)/.core
 	$(PY) tests/fuzz --limit 1000000000 $(ARGS)
+
+# sdist, CPU wheel and (with nvcc) CUDA wheel into dist/, each installed in an empty environment and tried there.
+wheel: $(VENV)/.deps
+	@$(PY) -m pip install --quiet --disable-pip-version-check auditwheel || echo "no auditwheel here"
+	$(PY) .ci/wheels.py $(ARGS)
 
 bench: $(VENV)/.core $(VENV)/.peers
 	$(PY) -m bench $(ARGS)
