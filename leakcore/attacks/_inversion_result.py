@@ -70,14 +70,11 @@ class Inversion(Result):
         if len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] not in (1, 3)):
             raise ValueError(f"figure: inputs of shape {shape} are no images (1 or 3, height, width)")
         order = sorted(range(len(self.every)), key=lambda i: (i != self.best, i))
-        rows = ([] if self.originals is None else [("original", self.originals, None)]) + [
-            (
-                f"restart {i}{', best' if i == self.best else ''}\n{self.ends[i]}{', failed' if i in self.failed else ''}",
-                self.every[i],
-                i,
-            )
-            for i in order
-        ]
+        rows: list[tuple[str, np.ndarray, int | None]]
+        rows = [] if self.originals is None else [("original", self.originals, None)]
+        for i in order:
+            marks = (", best" if i == self.best else "", ", failed" if i in self.failed else "")
+            rows.append((f"restart {i}{marks[0]}\n{self.ends[i]}{marks[1]}", self.every[i], i))
         columns = self.every.shape[1]
         figure = Figure(figsize=(1.5 * columns + 1.4, 1.75 * len(rows) + 0.2), layout="constrained")
         grid = figure.subplots(len(rows), columns, squeeze=False)
