@@ -1,5 +1,5 @@
-// Worker threads that live for one call: an atomic counter hands out chunks, so a slow core holds nobody up. Not
-// OpenMP: a fork after libgomp has started hangs the child, and a second OpenMP runtime beside torch's is a hazard.
+// A loop on several threads: an atomic counter hands out chunks, so a slow core holds nobody up. Not OpenMP: a fork
+// after libgomp has started hangs the child, and a second OpenMP runtime beside torch's is a hazard.
 //
 // Which worker runs which item is unspecified, so an item may write only what is its own, or integers that are summed.
 #pragma once
@@ -8,17 +8,15 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <system_error>
-#include <thread>
-#include <vector>
 
 #include "core/array.h"
+#include "core/pool.h"
 
 namespace leakcore {
 
-// Threads worth starting for that much work in all: starting one costs some 13 µs.
+// Threads worth starting for that much work in all: waking one costs some 20 µs.
 inline int useful_threads(double nanoseconds, int allowed) {
-  const double worth = nanoseconds / 50e3;
+  const double worth = nanoseconds / 30e3;
   return worth >= allowed ? std::max(allowed, 1) : std::max(static_cast<int>(worth), 1);
 }
 
@@ -40,15 +38,8 @@ void parallel_for(int64_t items, int64_t chunk, int threads, Body&& body) {
       if (!failed.exchange(true)) failure = std::current_exception();
     }
   };
-  std::vector<std::thread> helpers;
-  const int64_t wanted = std::min<int64_t>(threads, chunks) - 1;
-  try {
-    for (int64_t t = 0; t < wanted; ++t) helpers.emplace_back(work);
-  } catch (const std::system_error&) {
-    // No more threads to be had: those that started, and this one, do all the work.
-  }
-  work();
-  for (auto& helper : helpers) helper.join();
+  run_together([](void* context) { (*static_cast<decltype(work)*>(context))(); }, &work,
+               static_cast<int>(std::min<int64_t>(threads, chunks) - 1));
   if (failure) std::rethrow_exception(failure);
 }
 

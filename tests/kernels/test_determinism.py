@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import numpy as np
@@ -103,22 +102,3 @@ def test_torch_decides_once_it_is_imported(monkeypatch):
     monkeypatch.delenv("LEAKCORE_NUM_THREADS", raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 11)
     assert kernels.num_threads() == 11
-
-
-FORK = """
-import os
-import numpy as np
-from leakcore import kernels
-kernels.set_num_threads(2)
-grads = np.ones((4, 300_000), dtype=np.float32)
-before = kernels.clip_and_noise(grads, 1.0, 1.0, seed=1).sum
-child = os.fork()
-if child == 0:
-    same = np.array_equal(before, kernels.clip_and_noise(grads, 1.0, 1.0, seed=1).sum)
-    os._exit(0 if same else 1)
-assert os.waitpid(child, 0)[1] == 0
-"""
-
-
-def test_a_forked_child_computes_the_same():
-    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)

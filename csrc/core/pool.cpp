@@ -1,0 +1,205 @@
+#include "core/pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace leakcore {
+namespace {
+
+enum class State { idle, posted, running, leaving };
+
+// How long a caller looks for the end of a helper's last chunk, and a helper for its next call, before they sleep: some
+// 30 µs.
+constexpr int kLooks = 2000;
+
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+#if defined(__linux__)
+// Where a helper may run: at first beside its caller, not in its place; then wherever the caller may.
+struct Places {
+  cpu_set_t allowed, elsewhere;
+  bool known = false;
+
+  Places() {
+    const int here = sched_getcpu();
+    if (here < 0 || here >= CPU_SETSIZE || sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+    elsewhere = allowed;
+    CPU_CLR(here, &elsewhere);
+    if (CPU_COUNT(&elsewhere) == 0) elsewhere = allowed;
+    known = true;
+  }
+  void send(pthread_t thread) const {
+    if (known) pthread_setaffinity_np(thread, sizeof(elsewhere), &elsewhere);
+  }
+  void free_me() const {
+    if (known) sched_setaffinity(0, sizeof(allowed), &allowed);
+  }
+};
+#else
+struct Places {
+  void send(pthread_t) const {}
+  void free_me() const {}
+};
+#endif
+
+class Worker {
+ public:
+  // Throws std::system_error where no thread is to be had.
+  Worker() : thread_([this] { live(); }) {}
+
+  void post(void (*body)(void*), void* context, const Places& places) {
+    places.send(thread_.native_handle());
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      body_ = body;
+      context_ = context;
+      places_ = places;
+      state_.store(State::posted, std::memory_order_relaxed);
+    }
+    changed_.notify_one();
+  }
+
+  // Back to idle: what had begun is over, what had not is called off.
+  void settle() {
+    look_while(State::running);
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (state_.load(std::memory_order_relaxed) == State::posted) {
+      state_.store(State::idle, std::memory_order_relaxed);
+    }
+    changed_.wait(lock, [this] { return state_.load(std::memory_order_relaxed) == State::idle; });
+  }
+
+  // The worker deletes itself.
+  void dismiss() {
+    thread_.detach();
+    // Under the lock to the end: once it is free, there may be no worker any more.
+    std::lock_guard<std::mutex> lock(mutex_);
+    state_.store(State::leaving, std::memory_order_relaxed);
+    changed_.notify_one();
+  }
+
+ private:
+  void look_while(State state) const {
+    for (int i = 0; i < kLooks && state_.load(std::memory_order_acquire) == state; ++i) pause_briefly();
+  }
+
+  void live() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] {
+        const State now = state_.load(std::memory_order_relaxed);
+        return now == State::posted || now == State::leaving;
+      });
+      if (state_.load(std::memory_order_relaxed) == State::leaving) break;
+      state_.store(State::running, std::memory_order_relaxed);
+      lock.unlock();
+      places_.free_me();
+      body_(context_);
+      lock.lock();
+      state_.store(State::idle, std::memory_order_release);
+      changed_.notify_one();
+      lock.unlock();
+      look_while(State::idle);
+      lock.lock();
+    }
+    lock.unlock();
+    delete this;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<State> state_{State::idle};
+  void (*body_)(void*) = nullptr;
+  void* context_ = nullptr;
+  Places places_;
+  std::thread thread_;
+};
+
+// Who is free. Never destroyed: at a process's end its workers may still be asleep.
+class Pool {
+ public:
+  std::vector<Worker*> take(int wanted) {
+    std::vector<Worker*> taken;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      while (static_cast<int>(taken.size()) < wanted && !idle_.empty()) {
+        taken.push_back(idle_.back());
+        idle_.pop_back();
+      }
+    }
+    // A worker takes no signals: Python's handlers run in the thread that waits for them.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      while (static_cast<int>(taken.size()) < wanted) taken.push_back(new Worker);
+    } catch (const std::exception&) {
+      // Fewer, then: whoever is there does all the work.
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return taken;
+  }
+
+  void give_back(const std::vector<Worker*>& workers) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (Worker* worker : workers) {
+      if (idle_.size() < kept_) {
+        idle_.push_back(worker);
+      } else {
+        worker->dismiss();
+      }
+    }
+  }
+
+ private:
+  const size_t kept_ = std::max(std::thread::hardware_concurrency(), 2u);
+  std::mutex mutex_;
+  std::vector<Worker*> idle_;
+};
+
+std::atomic<Pool*> current{nullptr};
+
+// A child of fork has none of the threads, and a mutex that another thread may have held.
+void forget() {
+  current.store(nullptr);
+}
+
+Pool& pool() {
+  static const int registered = pthread_atfork(nullptr, nullptr, forget);
+  (void)registered;
+  Pool* found = current.load();
+  if (found == nullptr) {
+    Pool* made = new Pool;
+    if (current.compare_exchange_strong(found, made)) return *made;
+    delete made;
+  }
+  return *found;
+}
+
+}  // namespace
+
+void run_together(void (*body)(void*), void* context, int helpers) {
+  if (helpers <= 0) return body(context);
+  Pool& shared = pool();
+  const std::vector<Worker*> workers = shared.take(helpers);
+  const Places places;
+  for (Worker* worker : workers) worker->post(body, context, places);
+  body(context);
+  for (Worker* worker : workers) worker->settle();
+  shared.give_back(workers);
+}
+
+}  // namespace leakcore
