@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from leakcore._results import require_same_adjacency
 from leakcore.audit._format import guarantee, interval, number, percent, power
+from leakcore.audit._page import Finding
 
 if TYPE_CHECKING:
     from leakcore.audit._config import AuditConfig
@@ -60,7 +61,7 @@ def verdict(points: list[ReconstructionPoint]) -> str:
 def sentences(config: AuditConfig, points: list[ReconstructionPoint], labels: LabelStudy) -> list[str]:
     """The findings, most important first."""
     p = next(q for q in points if q.claimed)
-    out = [_bound(config, p), _attack(p), *_gaps(p), _accountant(config, p), _audited(p)]
+    out: list[str] = [_bound(config, p), _attack(p), *_gaps(p), _accountant(config, p), _audited(p)]
     return out + _labels(labels)
 
 
@@ -69,28 +70,52 @@ def _accountant(config: AuditConfig, p: ReconstructionPoint) -> str:
         f"{name} {number(r.value)}" for name, r in (("PLD", p.epsilon_pld), ("RDP", p.epsilon_rdp)) if r is not None
     ]
     beside = f" dp-accounting gives {' and '.join(others)} for the same." if others else ""
-    return (
+    return Finding(
         f"The accountant: σ = {number(p.noise_multiplier, 5)} over {config.steps} steps is ε = "
         f"{number(p.epsilon.value)} at δ = {power(config.delta)} ({guarantee(p.epsilon)}).{beside} Against replacing a "
         f"row instead of removing it, the same run is ε = {number(p.epsilon_replace.value)} "
-        f"({guarantee(p.epsilon_replace)}): another question, not a contradiction."
+        f"({guarantee(p.epsilon_replace)}): another question, not a contradiction.",
+        verdict="Quote ε together with its δ and its adjacency.",
+        assumes="every step clips each row to C and adds noise σC to the sum, with batches drawn as configured.",
     )
 
 
 def _bound(config: AuditConfig, p: ReconstructionPoint) -> str:
+    bound, chance = float(p.bound.value), 1 / config.prior_size
+    follows = (
+        "The training adds little to what guessing gives."
+        if bound < chance + 0.1
+        else "This noise does not rule out reconstruction."
+        if bound > 0.9
+        else f"Training lifts what an attacker can reach from {percent(chance)} to {percent(bound)}, no further."
+    )
     rdp = f" The older bound through Rényi divergence only promises {percent(float(p.bound_rdp.value))}."
-    return (
+    return Finding(
         "What no attacker can beat: knowing all rows but one, every noisy gradient, every model, and that the missing "
         f"row is one of {config.prior_size} equally likely candidates, an attacker names it with probability at most "
-        f"{percent(float(p.bound.value))} ({guarantee(p.bound)}). Guessing gives {percent(1 / config.prior_size)}.{rdp}"
+        f"{percent(float(p.bound.value))} ({guarantee(p.bound)}). Guessing gives {percent(chance)}.{rdp}",
+        verdict=follows,
+        assumes="the mechanism is DP-SGD with this noise and sampling; the prior is uniform over that many candidates.",
     )
 
 
 def _attack(p: ReconstructionPoint) -> str:
-    return (
+    assert p.attack.interval is not None
+    low, high = (float(v) for v in p.attack.interval)
+    bound = float(p.bound.value)
+    follows = (
+        "Below the bound, with its whole interval: as it must be."
+        if high <= bound
+        else "The interval reaches across the bound: too wide to tell."
+        if low <= bound
+        else "Above the bound: see the verdict."
+    )
+    return Finding(
         f"What an attacker did: the prior-aware attack named the target in {p.attack.hits} of {p.attack.trials} "
         f"independent trainings, {percent(float(p.attack.value))} (interval {interval(p.attack)}; "
-        f"{guarantee(p.attack)})."
+        f"{guarantee(p.attack)}).",
+        verdict=follows,
+        assumes="the trainings are independent. Another attack may do better, up to the bound.",
     )
 
 
@@ -128,21 +153,35 @@ def _gaps(p: ReconstructionPoint) -> list[str]:
 
 
 def _audited(p: ReconstructionPoint) -> str:
-    return (
+    proved, claimed = float(p.epsilon_audited.value), float(p.epsilon.value)
+    return Finding(
         f"What the attack proves: ε ≥ {number(float(p.epsilon_audited.value), 3)} ({guarantee(p.epsilon_audited)}). A "
         f"game with {p.prior_size} candidates cannot prove more than log {p.prior_size} = "
-        f"{number(p.audit_ceiling, 3)}, so this is a check that nothing is broken, not a measurement of ε."
+        f"{number(p.audit_ceiling, 3)}, so this is a check that nothing is broken, not a measurement of ε.",
+        verdict=(
+            "More than is claimed: the mechanism or its accounting is wrong."
+            if proved > claimed
+            else "Less than is claimed: nothing contradicts it, and nothing confirms it."
+        ),
+        assumes="the trainings are independent and the rule that names the target was fixed beforehand.",
     )
 
 
 def _labels(study: LabelStudy) -> list[str]:
     clean = next(o for o in study.outcomes if o.noise_multiplier == 0)
-    out = [
-        (
+    open_ = clean.determined > 0 and clean.right / clean.determined > 0.9
+    out: list[str] = [
+        Finding(
             f"Labels without noise: one averaged last-layer gradient of {study.batch_size} rows gave away "
             f"{clean.right} of {clean.determined} determined labels ({percent(float(clean.recovered.value))}); "
             f"{clean.labels - clean.determined} of {clean.labels} were undetermined and are reported as such, never "
-            "guessed."
+            "guessed.",
+            verdict=(
+                "Averaging does not protect labels: share such gradients only with noise."
+                if open_
+                else "On this batch most labels could not be read."
+            ),
+            assumes="the attacker knows the model and the inputs of the batch, and sees its averaged gradient.",
         )
     ]
     noisy = [o for o in study.outcomes if o.noise_multiplier > 0 and o.claimed]
@@ -150,13 +189,26 @@ def _labels(study: LabelStudy) -> list[str]:
         lower = o.lower["likelihood-ratio"]
         if o.replacement is not None:
             require_same_adjacency(lower, o.replacement)
+            assert o.recovered.interval is not None
+            follows = (
+                "With this noise the attacker does worse than always answering the majority class."
+                if float(o.recovered.interval[1]) < o.majority
+                else "Labels still leak: the attacker does better than always answering the majority class."
+                if float(o.recovered.interval[0]) > o.majority
+                else "The attacker cannot be told from one who always answers the majority class."
+            )
             out.append(
-                f"Labels with clipping and the noise of ε = {number(o.epsilon)} (σ = {number(o.noise_multiplier, 3)}): "
-                f"{percent(float(o.recovered.value))} of the determined labels were right ({interval(o.recovered)}; "
-                f"{guarantee(o.recovered)}); always answering the majority class gives {percent(o.majority)}. For the "
-                "most exposed label of these batches one step leaks a label-ε of at least "
-                f"{number(float(lower.value), 3)} ({guarantee(lower)}), and at most "
-                f"{number(float(o.replacement.value), 3)} by the accountant ({guarantee(o.replacement)})."
+                Finding(
+                    f"Labels with clipping and the noise of ε = {number(o.epsilon)} (σ = "
+                    f"{number(o.noise_multiplier, 3)}): {percent(float(o.recovered.value))} of the determined labels "
+                    f"were right ({interval(o.recovered)}; {guarantee(o.recovered)}); always answering the majority "
+                    f"class gives {percent(o.majority)}. For the most exposed label of these batches one step leaks a "
+                    "label-ε of at least "
+                    f"{number(float(lower.value), 3)} ({guarantee(lower)}), and at most "
+                    f"{number(float(o.replacement.value), 3)} by the accountant ({guarantee(o.replacement)}).",
+                    verdict=follows,
+                    assumes="the attacker knows the model and the inputs of the batch; one step, no amplification.",
+                )
             )
     return out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -104,8 +105,8 @@ def render(
         passed=passed,
         word=word,
         verdict=verdict,
-        findings=[(about(f), str(f).partition(": ")[2], *_follows(f)) for f in findings],
-        sections=sections,
+        findings=[(about(f), _sentence(str(f).partition(": ")[2]), *_follows(f)) for f in findings],
+        sections=_own_ids(sections),
         assumptions=assumptions,
         version=__version__,
         elapsed=f"{seconds:.0f} s",
@@ -113,6 +114,23 @@ def render(
         environment=json.dumps(environment, indent=2, ensure_ascii=False),
     )
     return html
+
+
+def _sentence(text: str) -> str:
+    """With a capital, but for Greek letters, which are symbols."""
+    return text[:1].upper() + text[1:] if text[:1].isascii() else text
+
+
+def _own_ids(sections: Sequence[Section]) -> list[Section]:
+    """Every drawing names its parts alike; on one page the names must differ."""
+
+    def own(i: int, figure: Figure) -> Figure:
+        svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>f{i}-", figure.svg)
+        return dataclasses.replace(figure, svg=svg)
+
+    return [
+        s if s.figure is None else dataclasses.replace(s, figure=own(i, s.figure)) for i, s in enumerate(sections, 1)
+    ]
 
 
 def _follows(finding: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import numpy as np
 from leakcore._results import Result, jsonable, require_same_adjacency
 from leakcore.audit import _page
 from leakcore.audit._format import guarantee, number, percent, power
+from leakcore.audit._page import Finding
 from leakcore.audit._report import AuditReport
 from leakcore.audit._tables import Cell, Column, Row, Table
 
@@ -119,27 +120,39 @@ class TraceReport(AuditReport):
             f"{percent(bound.value)}"
         )
         best = self.named[-1]
-        return said + (
-            "." if best is None else f"; the attack on this run's candidates reached {percent(best.value)} (estimate)."
+        if best is None:
+            return f"{said}."
+        above = (
+            ", which is above the bound: chance with few candidates, or the mechanism is not as recorded"
+            if float(best.value) > float(bound.value)
+            else ""
         )
+        return f"{said}; the attack on this run's candidates reached {percent(best.value)} (estimate){above}."
 
     def findings(self) -> list[str]:
         out = [self._accountant(), self._reconstruction(), self._membership(), self._proof()]
         if self.exposed:
             first = self.exposed[0]
             out.append(
-                f"Most exposed: candidate {first.candidate} was in {first.times_seen} batches, its gradient was "
-                f"clipped in {percent(first.clipped_share)} of the steps, and it outscores {percent(first.beaten)} of "
-                "the non-members."
+                Finding(
+                    f"Most exposed: candidate {first.candidate} was in {first.times_seen} batches, its gradient was "
+                    f"clipped in {percent(first.clipped_share)} of the steps, and it outscores "
+                    f"{percent(first.beaten)} of the non-members.",
+                    verdict="Look at such rows first: whoever is unlike the others is told apart most easily.",
+                    assumes="other scores may rank rows otherwise; what was chosen for standing out has no guarantee.",
+                )
             )
         return out
 
     def _accountant(self) -> str:
         claimed = "" if self.claimed_epsilon is None else f" The run claims ε = {number(self.claimed_epsilon)}."
-        return (
+        above = self.claimed_epsilon is not None and float(self.epsilon.value) > self.claimed_epsilon * (1 + 1e-9)
+        return Finding(
             f"The accountant: the recorded noise over {self.steps:,} steps is ε = {number(self.epsilon.value)} at δ = "
             f"{power(self.delta)} ({guarantee(self.epsilon)}); against replacing a row "
-            f"{number(self.epsilon_replace.value)} ({guarantee(self.epsilon_replace)}).{claimed}"
+            f"{number(self.epsilon_replace.value)} ({guarantee(self.epsilon_replace)}).{claimed}",
+            verdict=("The schedule is above the claim." if above else "Quote ε together with its δ and its adjacency."),
+            assumes="each step clipped every row and added the recorded noise; batches were Poisson at that rate.",
         )
 
     def _reconstruction(self) -> str:
@@ -152,8 +165,18 @@ class TraceReport(AuditReport):
             f"{percent(m.value)} of {p}" for p, m in zip(self.prior_sizes, self.named, strict=True) if m is not None
         ]
         if measured:
-            return (
-                f"{said} On this run the prior-aware attack named {', '.join(measured)} (estimate, {self.statistic})."
+            over = any(
+                m is not None and float(m.value) > float(b.value)
+                for m, b in zip(self.named, self.reconstruction, strict=True)
+            )
+            return Finding(
+                f"{said} On this run the prior-aware attack named {', '.join(measured)} (estimate, {self.statistic}).",
+                verdict=(
+                    "More than the bound on this run: chance with few candidates, or the mechanism is not as recorded."
+                    if over
+                    else "Below the bound: nothing contradicts the schedule."
+                ),
+                assumes="the attacker knows every other row and every batch; members and non-members are alike.",
             )
         if not self.recognised:
             return said + (
@@ -170,22 +193,37 @@ class TraceReport(AuditReport):
             for f, m, b in zip(_levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
             if m is not None
         ]
-        return (
+        return Finding(
             f"Membership: the test by {self.statistic} separates members from non-members with an area under the ROC "
             f"curve of {number(self.area.value, 3)} (estimate; 0.5 is guessing)"
-            + (f", and finds {'; '.join(rates)}." if rates else ".")
+            + (f", and finds {'; '.join(rates)}." if rates else "."),
+            verdict=(
+                "Members of this run can hardly be told from others."
+                if float(self.area.value) < 0.55
+                else "Members can be told from others, better than guessing."
+                if float(self.area.value) < 0.75
+                else "Members can be told from others in most cases."
+            ),
+            assumes="members and non-members come from the same distribution; one run, so without an interval.",
         )
 
     def _proof(self) -> str:
         if self.audited is None:
-            return (
+            return Finding(
                 "What is proved: nothing from below. One run proves a lower bound on ε only if a fair coin of its own "
-                "decided for each candidate whether it was trained on; then pass coins=True."
+                "decided for each candidate whether it was trained on; then pass coins=True.",
+                verdict="The claim was not tested by this run; the bounds above follow from its settings alone.",
             )
-        return (
+        return Finding(
             f"What is proved: ε ≥ {number(self.audited.value, 3)} at δ = {power(self.delta)} "
             f"({guarantee(self.audited)}), from guesses at {self.members + self.non_members} coins in one run. It is "
-            "valid, and rarely tight."
+            "valid, and rarely tight.",
+            verdict=(
+                "More than is claimed: the run is not what its schedule says."
+                if float(self.audited.value) > self.claim
+                else "Less than is claimed: nothing contradicts it, and nothing confirms it."
+            ),
+            assumes="a fair coin of its own decided for each candidate whether it was trained on.",
         )
 
     def tables(self) -> dict[str, Table]:
@@ -235,9 +273,9 @@ class TraceReport(AuditReport):
                 svg=roc_svg(_levels(self.membership), np.atleast_1d(self.membership.value), self.roc),
                 alt="True-positive against false-positive rate of the membership test, below the curve of the bound; "
                 + self._membership(),
-                caption="Solid: what no membership attacker can beat (upper, deterministic). Points: the test on this "
-                "run's candidates (estimate, no interval: one run). Points near the curve mean the bound is nearly "
-                "reached; points above it, beyond what few candidates explain, that the mechanism is not what the "
+                caption="Upper curve: what no membership attacker can beat (upper, deterministic). Below it the test "
+                "on this run's candidates (estimate, no interval: one run). Near the upper curve means the bound is "
+                "nearly reached; above it, beyond what few candidates explain, that the mechanism is not what the "
                 "schedule says.",
             )
         shown = [_page.Section("Attacks beside their bounds", (tables["attacks"],), figure)]
