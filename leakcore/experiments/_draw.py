@@ -42,7 +42,8 @@ def draw(result: ExperimentResult) -> tuple[bytes, str]:
     style: Any = {"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 9.5, "axes.titlesize": 10}
     with matplotlib.rc_context(style):
         rows = math.ceil(len(result.panels) / _COLUMNS)
-        columns = min(_COLUMNS, max(len(result.panels), 1))
+        # Four in two rows of two, not three and one.
+        columns = 2 if len(result.panels) == 4 else min(_COLUMNS, max(len(result.panels), 1))
         width = max(4.6 * columns, 7.6)
         names = _names(result)
         legend_columns = max(1, min(len(names), int(width // 2.5)))

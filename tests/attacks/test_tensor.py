@@ -183,6 +183,12 @@ def test_an_uncertified_answer_may_be_asked_for() -> None:
     found = tensor.reconstruct(pruned, weights, certify=False, **given)
     assert not found.failed
     assert _error(found, x) < 0.5
+    assert np.isnan(found.error_estimates).all()
+    assert math.isnan(found.remainder)
+    # Of a gradient that is of this form it is the certified answer.
+    sure, unsure = (tensor.reconstruct(g, weights, certify=c, **given) for c in (True, False))
+    np.testing.assert_array_equal(sure.inputs, unsure.inputs)
+    assert (sure.reason, sure.misfit) == (unsure.reason, unsure.misfit)
 
 
 def test_noise_on_the_gradient_costs_accuracy_and_is_noticed() -> None:

@@ -89,7 +89,7 @@ class Sweep:
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Every defence at several strengths, several networks each."""
-    networks = context.pick(tiny=1, quick=5, paper=20)
+    networks = context.pick(tiny=1, quick=4, paper=20)
     base = context.pick(tiny=Setting(inputs=8, neurons=3000), quick=Setting(), paper=Setting(neurons=100_000))
     small = Setting(inputs=8, neurons=context.pick(tiny=60, quick=300, paper=1000))
     sweeps = _sweeps(context, base)
