@@ -151,3 +151,28 @@ def test_a_storm_of_interrupts_at_random_moments(times: int) -> None:
     done = subprocess.run([sys.executable, "-c", _STORM, str(times)], capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) == times
+
+
+_TWICE = """
+import numpy as np
+from leakcore import dpsgd
+
+ensemble = dpsgd.Ensemble((300, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=4000, seed=0)
+rows, labels = np.random.default_rng(0).normal(size=(4000, 300)).astype(np.float32), np.arange(4000) % 2
+ensemble.run(rows, labels, runs=64, num_threads=2, progress=lambda done, total: None)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pause", [0.0, 0.01, 0.05])
+def test_an_impatient_second_interrupt_does_not_abort(pause: float) -> None:
+    """Threads left at work while the interpreter ends are std::terminate and a core file."""
+    process = subprocess.Popen([sys.executable, "-c", _TWICE], stderr=subprocess.PIPE, text=True)
+    time.sleep(6)  # well into the first block, on a busy machine too
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(pause)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode in (-signal.SIGINT, 130), errors[-2000:]
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert "terminate called" not in errors

@@ -43,6 +43,17 @@ def test_without_noise_from_a_fixed_start_inference_is_perfect() -> None:
     assert found["dp"].chosen == "k = 1"
 
 
+@pytest.mark.slow
+def test_without_noise_500_trials_prove_all_that_they_can() -> None:
+    """k = 1, T = 500, shuffled minibatches, a fixed start: 4.54."""
+    rows = _setting.fashion_mnist(_context(), 240)
+    found = _setting.audited(
+        _context(), rows, _setting.Mechanism((32,), 0.0, batch_size=60), "clipbkd", (1,), 500, "a task"
+    )
+    assert found["dp"].hits == (500, 0)
+    assert float(found["dp"].value) == pytest.approx(4.5419, abs=1e-4)
+
+
 def test_full_batches_without_noise_are_constant() -> None:
     rows = _setting.fashion_mnist(_context(), 60)
     made = _setting.attack(rows, "clipbkd", 1, 0)
