@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import re
 import warnings
@@ -33,3 +34,29 @@ def test_every_page_is_in_the_navigation_and_every_link_leads_somewhere() -> Non
         assert page.relative_to(DOCS).as_posix() in navigation, page.name
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_the_papers_pages_say_what_the_kept_results_say() -> None:
+    """Every figure has its place on a page, and no page says other than results.json."""
+    from leakcore import experiments
+
+    spec = importlib.util.spec_from_file_location("collect", DOCS / "papers" / "collect.py")
+    assert spec is not None
+    assert spec.loader is not None
+    collect = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(collect)
+    results = collect.kept()
+    assert set(results) <= set(experiments.names())
+    pages = {page.name: page.read_text(encoding="utf-8") for page in (DOCS / "papers").glob("*.md")}
+    for name, text in pages.items():
+        assert collect.rewritten(text, results) == text, f"{name}: run docs/papers/collect.py"
+    whole = "".join(pages.values())
+    for name in experiments.names():
+        if name != "reconstruction-spread":
+            assert f"<!-- {name} -->" in whole, name
+
+
+def test_pictures_are_light() -> None:
+    for picture in (DOCS / "papers" / "img").glob("*"):
+        assert picture.suffix in (".png", ".svg")
+        assert picture.stat().st_size <= 100_000, picture.name

@@ -1,0 +1,98 @@
+"""Put results of `leakcore reproduce` into the pages of this folder.
+
+    leakcore reproduce labels-fig3 --out figures     (and others)
+    python docs/papers/collect.py figures [more folders]
+
+Reads NAME.json and NAME.png of every folder, keeps verdict and conclusion of each in results.json and a small picture
+of some in img/, and rewrites what stands between the marks <!-- NAME --> … <!-- /NAME --> of the pages. Without a
+folder only the pages are rewritten.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from leakcore import experiments
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results.json"
+LARGEST = 100_000
+"""Bytes of a picture."""
+VERDICT = {"yes": "Reproduced.", "partly": "Reproduced in part.", "no": "Not reproduced.", "": "No verdict."}
+
+
+def kept() -> dict[str, dict[str, str]]:
+    """Results by name."""
+    return dict(json.loads(RESULTS.read_text(encoding="utf-8"))) if RESULTS.exists() else {}
+
+
+def collect(folder: Path, pictured: set[str]) -> dict[str, dict[str, str]]:
+    """What the folder's files say; writes the pictures."""
+    found: dict[str, dict[str, str]] = {}
+    for path in sorted(folder.glob("*.json")):
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if result.get("schema") != "leakcore.experiment/1" or result["name"] not in experiments.names():
+            continue
+        found[result["name"]] = {key: str(result[key]) for key in ("scale", "seed", "agreement", "conclusion")}
+        picture = path.with_suffix(".png")
+        if result["name"] in pictured and picture.exists():
+            shrink(picture, HERE / "img" / picture.name)
+    return found
+
+
+def shrink(source: Path, target: Path) -> None:
+    """At most 1,000 pixels wide, few colours, at most 100 kB."""
+    from PIL import Image
+
+    with Image.open(source) as opened:
+        image = opened.convert("RGB")
+    image.thumbnail((1000, 1400))
+    target.parent.mkdir(exist_ok=True)
+    for colours in (64, 32, 16, 8):
+        image.quantize(colours).save(target, optimize=True)
+        if target.stat().st_size <= LARGEST:
+            return
+    raise SystemExit(f"{target} is larger than {LARGEST:,} bytes")
+
+
+def entry(name: str, results: dict[str, dict[str, str]]) -> str:
+    """What a page says of one figure."""
+    found = experiments.find(name)
+    takes = f" ({found.quick} on two cores)" if found.quick else ""
+    lines = [f"`leakcore reproduce {name}`{takes}. The paper: {found.statement}.", ""]
+    result = results.get(name)
+    if result is None:
+        lines.append("No result of it is kept here; the command prints one, with the paper's numbers beside ours.")
+    else:
+        verdict, said = VERDICT[result["agreement"]], result["conclusion"]
+        lines.append(f"**{verdict}** {said} *({result['scale']} scale, seed {result['seed']})*")
+    return "\n".join(lines)
+
+
+def rewritten(page: str, results: dict[str, dict[str, str]]) -> str:
+    """The page with every mark filled."""
+
+    def fill(match: re.Match[str]) -> str:
+        return f"<!-- {match[1]} -->\n{entry(match[1], results)}\n<!-- /{match[1]} -->"
+
+    return re.sub(r"<!-- ([a-z]+-[a-z0-9]+) -->.*?<!-- /\1 -->", fill, page, flags=re.DOTALL)
+
+
+def main(folders: list[str]) -> None:
+    pages = {path: path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.md"))}
+    pictured = {name for text in pages.values() for name in re.findall(r"\]\(img/([\w-]+)\.png\)", text)}
+    results = kept()
+    for folder in folders:
+        results.update(collect(Path(folder), pictured))
+    order = {name: results[name] for name in experiments.names() if name in results}
+    RESULTS.write_text(json.dumps(order, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for path, text in pages.items():
+        path.write_text(rewritten(text, order), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
