@@ -26,7 +26,7 @@ _NOTES = (
     "inputs uniform on the unit sphere, residuals of random sign between about .5 and 1.5, w_j ~ N(0, I)",
     (
         "error: √(mean ‖x̂ − x‖²) after optimal matching; an input that was not found counts 1, as a guess of 0 would; "
-        "points: medians over networks, bars: least and largest"
+        "points: medians over networks, bars: least and largest; below 1e-4 drawn at 1e-4"
     ),
     (
         "the tensor method sees dL/da only, answers without certificate, and knows neither the defence nor its "
@@ -263,7 +263,7 @@ def _panel(
         # One point of another network in a sweep over sizes says nothing.
         if len(shown) < len(sweep.settings):
             continue
-        # Inversion can be exact to 1e-16; a floor keeps the axes readable.
+        # Inversion can be exact to 1e-16; a floor (`_NOTES`) keeps the axes readable.
         values = [np.maximum(found[s], 1e-4) for s in sweep.settings]
         series.append(
             Series(name=name, role=role, x=sweep.x, y=np.array([np.median(v) for v in values]),
