@@ -172,6 +172,7 @@ class AuditReport(abc.ABC):
             passed=self.passed,
             word=self.word,
             verdict=self._verdict(),
+            limit=self.limit_kept(),
             findings=self.all_findings,
             sections=(*self.sections(), *(section for part in self.parts for section in part.sections)),
             assumptions=self._assumed(),
@@ -188,7 +189,7 @@ class AuditReport(abc.ABC):
         return _page.text(
             title=self.title,
             word=self.word,
-            verdict=self._verdict(),
+            verdict=f"{self._verdict()} {self.limit_kept()}".strip(),
             findings=self.all_findings,
             tables=[
                 *self.tables().values(),
@@ -199,7 +200,7 @@ class AuditReport(abc.ABC):
 
     def _verdict(self) -> str:
         said = [*(text for part in self.parts for text in part.contradictions), *self.exceeded, self.verdict()]
-        return " ".join([*said, self.limit_kept()]).strip()
+        return " ".join(said)
 
     def _assumed(self) -> list[str]:
         return [*self.assumptions(), *(text for part in self.parts for text in part.assumptions)]
