@@ -22,6 +22,8 @@ _SECONDS = {
     "labels-fig3": 20,
     "labels-fig4": 15,
     "labels-fig5": 15,
+    "auditing-fig2": 160,
+    "auditing-table2": 70,
     "leakage-fig3": 85,
     "leakage-fig4": 125,
     "leakage-fig5": 240,
