@@ -23,6 +23,8 @@ from leakcore.numerics._binomial import clopper_pearson
 _CHUNK = 1 << 16
 """Samples per draw. Fixed, so that no result depends on who draws what."""
 _SHARD = 16 * _CHUNK
+_MOST_SHARDS = 1 << 13
+"""Of one count: a cluster's scheduler takes up to a millisecond for each."""
 _SIZES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 """Sample sizes for which an anytime-valid limit places its bets."""
 _STATE_SCHEMA = "leakcore.certificate-state/1"
@@ -168,6 +170,17 @@ def draw(pair: Pair, num_samples: int, under: str, seed: int, first_sample: int)
     return out
 
 
+def draw_all(pair: Pair, num_samples: int, under: str, seed: int, executor: Executor | None) -> np.ndarray:
+    """Samples 0 to num_samples − 1, drawn in shards, by `executor` if given: the same for any number of workers."""
+    shards = [(pair, under, seed, a, b) for a, b in _ranges(0, num_samples, _SHARD)]
+    return np.concatenate(list(map(_drawn, shards) if executor is None else executor.map(_drawn, shards)))
+
+
+def _drawn(shard: tuple[Pair, str, int, int, int]) -> np.ndarray:
+    pair, under, seed, start, stop = shard
+    return np.concatenate([draw(pair, b - a, under, seed, a) for a, b in _ranges(start, stop, _CHUNK)])
+
+
 def certify(
     pair: Pair,
     log_kappa: np.ndarray,
@@ -223,7 +236,8 @@ def certify(
 
 
 def _counted_up_to(pair: Pair, state: CertificateState, stop: int, executor: Executor | None) -> CertificateState:
-    shards = [(pair, state.thresholds, state.seed, a, b) for a, b in _ranges(state.next_sample, stop, _SHARD)]
+    size = _SHARD * max(1, -(-(stop - state.next_sample) // (_SHARD * _MOST_SHARDS)))
+    shards = [(pair, state.thresholds, state.seed, a, b) for a, b in _ranges(state.next_sample, stop, size)]
     counts = state.counts.copy()
     for part in map(_count, shards) if executor is None else executor.map(_count, shards):
         counts += part

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
 
 from leakcore import _validate
 from leakcore._results import Assumptions
-from leakcore.bounds._certificate import draw
+from leakcore.bounds._certificate import draw_all
 from leakcore.bounds._reconstruction import _pair
 from leakcore.bounds._reconstruction_input import ATTACKER, Kappa, Mechanism, ReconstructionBound
 from leakcore.numerics._loss import AccuracyError
-
-_CHUNK = 1 << 16
 
 
 def reconstruction_dkw(
@@ -27,6 +26,7 @@ def reconstruction_dkw(
     num_samples: int = 1_000_000,
     confidence: float = 0.999,
     seed: int = 0,
+    executor: Executor | None = None,
 ) -> ReconstructionBound:
     """The interval that the paper puts around Algorithm 1: DKW for the threshold, a Bennett-type bound for the mean.
 
@@ -37,7 +37,8 @@ def reconstruction_dkw(
     and, since r has no bound that Bennett's inequality could use, mean − √(v(4/α − 1)/N) by Cantelli's. As in the text
     nothing is done about the threshold having been chosen on the same samples, so the kind is "estimate".
 
-    Arguments as in `reconstruction`. The interval is [κ, 1] where it says nothing: κ < η, or r of large variance.
+    Arguments as in `reconstruction`; executor maps shards of samples, with the same answer. The interval is [κ, 1]
+    where it says nothing: κ < η, or r of large variance.
     Returns a `ReconstructionBound`, method "dkw-bennett", value = Algorithm 1's estimate (E1). Raises as
     `reconstruction`; ValueError for noise_multiplier=0.
     """
@@ -50,8 +51,7 @@ def reconstruction_dkw(
     if loss.log_no_escape != 0.0:
         raise ValueError("noise_multiplier=0: must be positive, the ratio has no variance; use method='exact'")
     pair = _pair(mechanism)
-    parts = [draw(pair, min(_CHUNK, count - a), "null", key, a) for a in range(0, count, _CHUNK)]
-    descending = np.sort(np.concatenate(parts))[::-1]
+    descending = np.sort(draw_all(pair, count, "null", key, executor))[::-1]
     with np.errstate(over="ignore"):
         mass = np.exp(np.logaddexp.accumulate(descending) - math.log(count))
 

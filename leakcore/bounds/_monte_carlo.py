@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from concurrent.futures import Executor
 
 import numpy as np
 
-from leakcore.bounds._certificate import Pair, draw, dual_thresholds
+from leakcore.bounds._certificate import Pair, draw_all, dual_thresholds
 
-_CHUNK = 1 << 16
 _FEW = 100.0
 """Effective samples below which the standard error itself is not to be trusted."""
 
@@ -24,10 +24,11 @@ class Estimate:
     warnings: tuple[str, ...]
 
 
-def estimate(pair: Pair, log_kappa: np.ndarray, *, num_samples: int, under: str, seed: int) -> Estimate:
+def estimate(
+    pair: Pair, log_kappa: np.ndarray, *, num_samples: int, under: str, seed: int, executor: Executor | None = None
+) -> Estimate:
     """B̂ from `num_samples` draws of ν ("null": Algorithm 1 of Hayes et al. 2023) or of μ ("alternative")."""
-    parts = (draw(pair, min(_CHUNK, num_samples - a), under, seed, a) for a in range(0, num_samples, _CHUNK))
-    log_ratio = np.concatenate(list(parts))
+    log_ratio = draw_all(pair, num_samples, under, seed, executor)
     single = _from_null if under == "null" else _from_alternative
     log_value, error, effective = (np.array(x) for x in zip(*single(log_ratio, log_kappa), strict=True))
     few = effective < _FEW

@@ -14,6 +14,7 @@ from leakcore.bounds._reconstruction_input import ATTACKER, Kappa, Mechanism, Re
 from leakcore.numerics._loss import AccuracyError
 
 METHODS = ("auto", "closed-form", "exact", "pld", "monte-carlo", "certified", "importance")
+_SAMPLING = ("monte-carlo", "certified", "importance")
 _PROVENANCE = "Hayes, Mahloujifar and Balle (2023), Theorem 2 and Corollary 4, equation (3)"
 _LOG_FFT_ERROR = float(np.log(1e-10))
 _POINTWISE = "confidence is pointwise in kappa"
@@ -72,8 +73,8 @@ def reconstruction(
     resume: of "certified": the `state` of an earlier result with the same mechanism, κ, seed and confidence; goes on
         up to num_samples in all. The answer is that of one run, to the bit (if the first had num_samples ≥ 200,000).
     device: None or "cpu"; for "monte-carlo" and "certified" also "cuda" or "cuda:N", where the samples are drawn (in
-        torch's or CuPy's memory). executor: "certified", "importance"; maps shards of samples, the answer is
-        bit-identical without it.
+        torch's or CuPy's memory). executor: "certified", "importance", "monte-carlo"; maps shards of samples, the
+        answer is bit-identical without it.
 
     Returns a `ReconstructionBound`. kind "upper" for all methods but "monte-carlo" ("estimate"); `interval` is the
     numerical error, rounded outward, or for "certified" and "importance" the confidence limits, whose upper end is
@@ -90,13 +91,13 @@ def reconstruction(
     _check_device(device, name)
     if under is not None and name != "monte-carlo":
         raise ValueError(f"under={under!r}: only method='monte-carlo' takes it, not {name!r}")
-    if executor is not None and name not in ("certified", "importance"):
-        raise ValueError(f"executor={executor!r}: only method='certified' and 'importance' take it, not {name!r}")
+    if executor is not None and name not in _SAMPLING:
+        raise ValueError(f"executor={executor!r}: only methods that sample take it, {_SAMPLING}, not {name!r}")
     if name != "certified" and (width is not None or resume is not None):
         raise ValueError(f"width={width!r}, resume: only method='certified' takes them, not {name!r}")
     if name == "monte-carlo":
         side = _validate.one_of("alternative", "null", under="alternative" if under is None else under)
-        return _monte_carlo(mechanism, prior, count, key, side, device)
+        return _monte_carlo(mechanism, prior, count, key, side, device, executor)
     if name == "certified":
         return _certified(mechanism, prior, count, level, key, executor, width, resume, device)
     if name == "importance":
@@ -224,7 +225,7 @@ def measured_pair(noise_multiplier: Any, sample_rate: Any, norms: Any) -> Any:
     if lengths.ndim != 1:
         raise ValueError(f"norms of shape {lengths.shape}: must be one-dimensional, one per step")
     mechanism = Mechanism.parse(noise_multiplier, sample_rate, len(lengths))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         sigma = np.where(lengths > 0.0, mechanism.sigma / lengths, np.inf)
     return dataclasses.replace(_pair(dataclasses.replace(mechanism, sigma=sigma)), dominates=False)
 
@@ -266,11 +267,12 @@ def _deterministic(mechanism: Mechanism, prior: Kappa, name: str) -> Reconstruct
 
 
 def _monte_carlo(
-    mechanism: Mechanism, prior: Kappa, count: int, seed: int, under: str, device: str | None
+    mechanism: Mechanism, prior: Kappa, count: int, seed: int, under: str, device: str | None, executor: Executor | None
 ) -> ReconstructionBound:
     from leakcore.bounds._monte_carlo import estimate
 
-    found = estimate(_pair(mechanism, device), prior.log, num_samples=count, under=under, seed=seed)
+    pair = _pair(mechanism, device)
+    found = estimate(pair, prior.log, num_samples=count, under=under, seed=seed, executor=executor)
     which = "Algorithm 1, erratum E1" if under == "null" else "equation (3) in dual form, samples of mu"
     return ReconstructionBound(
         kind="estimate",

@@ -300,7 +300,7 @@ def test_shapes_and_fields() -> None:
         ({"device": "tpu"}, "device='tpu'"),
         ({"under": "null"}, "under='null': only method='monte-carlo'"),
         ({"under": "both", "method": "monte-carlo"}, "under='both'"),
-        ({"executor": object()}, "only method='certified'"),
+        ({"executor": object()}, "only methods that sample take it"),
         ({"noise_multiplier": 0.0, "method": "pld"}, "does not cover noise_multiplier=0"),
     ],
 )

@@ -124,6 +124,18 @@ def test_same_bits_for_any_executor() -> None:
     assert (np.asarray(other.log_interval) != np.asarray(alone.log_interval)).any()
 
 
+def test_estimates_have_the_same_bits_for_any_executor() -> None:
+    given = {"kappa": [0.5, 0.01], "num_samples": 2_300_000, "seed": 9}
+    with ThreadPoolExecutor(3) as pool:
+        for under in ("alternative", "null"):
+            how = {"method": "monte-carlo", "under": under, **given}
+            alone, shared = (bounds.reconstruction(1.0, 0.2, 3, executor=e, **how) for e in (None, pool))
+            np.testing.assert_array_equal(shared.log_value, alone.log_value)
+            np.testing.assert_array_equal(shared.standard_error, alone.standard_error)
+        alone, shared = (bounds.reconstruction_dkw(1.0, 0.2, 3, executor=e, **given) for e in (None, pool))
+        np.testing.assert_array_equal(shared.log_interval, alone.log_interval)
+
+
 @pytest.mark.parametrize("under", ["null", "alternative"])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_estimates_are_as_precise_as_they_say(setting: tuple[float, float, int, float], under: str) -> None:
