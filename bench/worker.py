@@ -6,6 +6,8 @@ wait: each line of JSON on standard input is a request, each answer a line on wh
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib.util
 import json
 import os
@@ -24,6 +26,7 @@ environment.python_path_first()
 from bench import cases, limits  # noqa: E402
 from bench.case import Contender  # noqa: E402
 
+M_MMAP_THRESHOLD = -3  # malloc.h
 LEAST = 0.005  # seconds that one timing lasts at least, by repetition
 
 
@@ -88,6 +91,7 @@ class Worker:
 
     def memory(self, case: str, contender: str) -> dict[str, Any]:
         """Bytes by which one call raises the high-water mark of this process, which must be fresh."""
+        _give_memory_back()
         built = self.build(case, [contender])
         if contender not in self.runs:
             return {"bytes": None, "why": built["absent"].get(contender, "")}
@@ -128,6 +132,12 @@ class Worker:
         if self.device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - begin
+
+
+def _give_memory_back() -> None:
+    """Freed arrays go back to the system at once: kept by the C library, they would hide what the next call takes."""
+    with contextlib.suppress(AttributeError, OSError):  # no such knob elsewhere than in glibc
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)
 
 
 def _status(name: str) -> int:
