@@ -1,67 +1,20 @@
-// clip_and_noise on CUDA. The gradients are read twice: a warp per row and segment of columns for the norms, then a
-// thread per pack of columns, which adds its rows in order, as the CPU does. Where there are fewer columns than the
-// device has threads, rows are cut into splits whose partial sums are added in order. Every cut follows from the sizes.
+// clip_and_noise on CUDA. Rows of a middling length are read once (once.cuh), others twice: a warp per row and segment
+// of columns for the norms, then a thread per pack of columns, which adds its rows in order, as the CPU does. Where
+// that would leave most of a device idle, rows are cut into splits whose partial sums are added in order. Every cut
+// follows from the sizes.
 #include <vector>
 
-#include "clip/clip.h"
-#include "core/normal.h"
-#include "core/rows.cuh"
+#include "clip/job.cuh"
+#include "clip/once.cuh"
 #include "core/streams.h"
 
 namespace leakcore {
 namespace {
 
-constexpr int64_t kSegment = 4096;
-constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kUnrolled = 4;
 constexpr int64_t kLeastSplit = 32;
 constexpr int64_t kWantedThreads = 1 << 17;
-constexpr double kMasked = -1.0;
-
-// A parameter, the segments before its own, and where its columns stand in the joint gradient.
-struct Param {
-  Rows grads, sum, noise;
-  int64_t first_segment, joint;
-  int32_t aligned;
-};
-
-struct Job {
-  const Param* params;
-  int32_t num_params;
-  int64_t runs, rows, segments, columns, splits, split_rows;
-  double* squares;  // [runs][rows][segments]
-  double* factors;  // [runs][rows]: kMasked where the row does not count
-  double* partial;  // [runs][splits][columns], with more than one split
-  double* norms;    // [runs][rows]
-  const uint8_t* mask;
-  int64_t mask_run_stride, mask_row_stride;
-  double max_grad_norm, noise_scale;
-  bool noise_given;
-  uint64_t seed, first_run;
-  uint32_t stream;
-};
-
-// The columns [first, first + count) of a parameter that a segment number means.
-struct Segment {
-  const Param* param;
-  int64_t first, count;
-};
-
-__device__ Segment segment_of(const Job& job, int64_t number) {
-  int32_t low = 0, high = job.num_params - 1;
-  while (low < high) {
-    const int32_t middle = (low + high + 1) / 2;
-    if (job.params[middle].first_segment <= number) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  const Param* param = job.params + low;
-  const int64_t first = (number - param->first_segment) * kSegment, left = param->grads.numel - first;
-  return {param, first, left < kSegment ? left : kSegment};
-}
 
 // Σ x² of a segment of a row, or Σ (scale·x)², the same in every lane.
 template <class E, bool Scaled>
@@ -122,44 +75,6 @@ __global__ void finish_norms(Job job) {
       job.norms[item] = norm;
       job.factors[item] = kept ? device_clip_factor(job.max_grad_norm, norm) : kMasked;
     }
-  }
-}
-
-__device__ double one_of(const double* z, int k) {
-  return k == 0 ? z[0] : k == 1 ? z[1] : k == 2 ? z[2] : z[3];
-}
-
-// The sums of up to N neighbouring columns of a parameter: noise added, rounded and stored.
-template <int N>
-struct Columns {
-  double x[N];
-};
-
-// Not inlined, and arguments by value: it is long, and runs once where the loops before it run for every row.
-template <int N>
-__device__ __noinline__ void finish_columns(Job job, Param param, int64_t run, int64_t column, int64_t end,
-                                            Columns<N> acc) {
-  int64_t drawn = -1;
-  double z[4] = {};
-#pragma unroll
-  for (int k = 0; k < N; ++k) {
-    if (column + k >= end) return;
-    double sum = acc.x[k];
-    if (job.noise_scale > 0.0 && job.noise_given) {
-      const int64_t offset = row_offset(param.noise, run, 0) + column_offset(param.noise, column + k);
-      sum += job.noise_scale * load_element(param.noise, offset);
-    } else if (job.noise_scale > 0.0) {
-      const int64_t draw = param.joint + column + k;
-      if (draw / 4 != drawn) {
-        drawn = draw / 4;
-        const Words w =
-            draw_words(job.seed, job.stream, job.first_run + static_cast<uint64_t>(run), static_cast<uint32_t>(drawn));
-        box_muller(static_cast<uint64_t>(w.w[0]), static_cast<uint64_t>(w.w[1]), &z[0], &z[1]);
-        box_muller(static_cast<uint64_t>(w.w[2]), static_cast<uint64_t>(w.w[3]), &z[2], &z[3]);
-      }
-      sum += job.noise_scale * one_of(z, static_cast<int>(draw % 4));
-    }
-    store_element(param.sum, row_offset(param.sum, run, 0) + column_offset(param.sum, column + k), sum);
   }
 }
 
@@ -241,6 +156,7 @@ __global__ void add_splits(Job job) {
 
 struct Layout {
   int64_t segments = 0, columns = 0, splits = 1, split_rows = 1;
+  int once = 0;                                              // packs a thread holds where rows are read once; 0: twice
   int64_t squares = 0, factors = 0, partial = 0, bytes = 0;  // offsets in the scratch, parameters first
 
   explicit Layout(const ClipArgs& args) {
@@ -248,23 +164,43 @@ struct Layout {
     for (int32_t p = 0; p < args.num_params; ++p) {
       segments += (args.grads[p].numel + kSegment - 1) / kSegment;
       columns += args.grads[p].numel;
+      packs += packs_of(args.grads[p]);
     }
-    if (args.num_params > 0) packs = columns * element_size(args.grads[0].dtype) / 16;
+    const int64_t rows = args.num_runs * args.num_rows;
+    if (args.num_params > 0 && packs >= kLeastOncePacks && rows > 0) {
+      const int most = with_element(args.grads[0].dtype, [](auto e) { return most_packs<decltype(e)>(); });
+      for (int held = 1; once == 0 && held <= most; held *= 2) once = packs <= held * kOnceThreads ? held : 0;
+    }
     const int64_t threads = packs * args.num_runs > 0 ? packs * args.num_runs : 1;
-    const int64_t wanted = kWantedThreads / threads, most = args.num_rows / kLeastSplit;
+    const int64_t wanted = once > 0 ? kMostOnceSplits : kWantedThreads / threads;
+    const int64_t most = args.num_rows / (once > 0 ? kLeastOnceRows : kLeastSplit);
     splits = wanted < most ? wanted : most;
     if (splits < 1) splits = 1;
     split_rows = args.num_rows > splits ? (args.num_rows + splits - 1) / splits : 1;
     splits = args.num_rows > 0 ? (args.num_rows + split_rows - 1) / split_rows : 1;
     if (splits == 1) split_rows = args.num_rows > 0 ? args.num_rows : 1;
-    const int64_t rows = args.num_runs * args.num_rows;
     squares = rounded(args.num_params * static_cast<int64_t>(sizeof(Param)));
-    factors = squares + rounded(8 * rows * segments);
-    partial = factors + rounded(8 * rows);
-    bytes = partial + (splits > 1 ? rounded(8 * args.num_runs * splits * columns) : 0);
+    factors = squares + (once > 0 ? 0 : rounded(8 * rows * segments));
+    partial = factors + (once > 0 ? 0 : rounded(8 * rows));
+    bytes = partial + (splits > 1 || once > 0 ? rounded(8 * args.num_runs * splits * columns) : 0);
   }
   static int64_t rounded(int64_t size) { return (size + 255) / 256 * 256; }
+  static int64_t packs_of(const Rows& rows) {
+    const int64_t pack = rows.dtype == DType::f16 || rows.dtype == DType::bf16 ? 8 : 4;
+    return (rows.numel + pack - 1) / pack;
+  }
 };
+
+template <class E>
+cudaError_t launch_once(const Job& job, int packs, cudaStream_t stream) {
+  const unsigned grid = grid_for(job.runs * job.splits, 1);
+  const auto one = &rows_once<E, 1>;
+  const auto two = &rows_once<E, 2>;
+  const auto all = &rows_once<E, most_packs<E>()>;
+  if (packs == 1) return LEAKCORE_LAUNCH(one, grid, kOnceThreads, kOnceShared, stream, job);
+  if (packs == 2) return LEAKCORE_LAUNCH(two, grid, kOnceThreads, kOnceShared, stream, job);
+  return LEAKCORE_LAUNCH(all, grid, kOnceThreads, kOnceShared, stream, job);
+}
 
 }  // namespace
 
@@ -280,11 +216,13 @@ Status clip_and_noise_cuda(const ClipArgs& args) {
   if (guard.error() != cudaSuccess) return cuda_status(guard.error(), kernel);
   const cudaStream_t stream = static_cast<cudaStream_t>(args.device.stream);
   std::vector<Param> params;
-  int64_t first_segment = 0, joint = 0;
+  int64_t first_segment = 0, first_pack = 0, joint = 0;
   for (int32_t p = 0; p < args.num_params; ++p) {
     const Rows noise = args.noise != nullptr ? args.noise[p] : Rows{};
-    params.push_back({args.grads[p], args.sum[p], noise, first_segment, joint, aligned_rows(args.grads[p]) ? 1 : 0});
+    params.push_back(
+        {args.grads[p], args.sum[p], noise, first_segment, first_pack, joint, aligned_rows(args.grads[p]) ? 1 : 0});
     first_segment += (args.grads[p].numel + kSegment - 1) / kSegment;
+    first_pack += Layout::packs_of(args.grads[p]);
     joint += args.grads[p].numel;
   }
   char* scratch = static_cast<char*>(args.scratch);
@@ -323,19 +261,25 @@ Status clip_and_noise_cuda(const ClipArgs& args) {
     const int64_t rows = job.runs * job.rows;
     constexpr int64_t kBlock = kThreads * E::kPack, kBlocks = (kSegment + kBlock - 1) / kBlock;
     cudaError_t failed = cudaSuccess;
-    if (rows * job.segments > 0) {
+    if (layout.once > 0) {
+      failed = launch_once<E>(job, layout.once, stream);
+      if (failed != cudaSuccess) return cuda_status(failed, kernel);
+    }
+    if (layout.once == 0 && rows * job.segments > 0) {
       failed = LEAKCORE_LAUNCH(squares, grid_for(rows * job.segments, kWarps), kThreads, 0, stream, job);
       if (failed != cudaSuccess) return cuda_status(failed, kernel);
     }
-    if (rows > 0) {
+    if (layout.once == 0 && rows > 0) {
       failed = LEAKCORE_LAUNCH(norms, grid_for(rows, kWarps), kThreads, 0, stream, job);
       if (failed != cudaSuccess) return cuda_status(failed, kernel);
     }
     if (job.segments == 0) return {};
-    failed =
-        LEAKCORE_LAUNCH(sums, grid_for(job.runs * job.splits * job.segments * kBlocks, 1), kThreads, 0, stream, job);
-    if (failed != cudaSuccess) return cuda_status(failed, kernel);
-    if (job.splits > 1) {
+    if (layout.once == 0) {
+      failed =
+          LEAKCORE_LAUNCH(sums, grid_for(job.runs * job.splits * job.segments * kBlocks, 1), kThreads, 0, stream, job);
+      if (failed != cudaSuccess) return cuda_status(failed, kernel);
+    }
+    if (job.splits > 1 || layout.once > 0) {
       constexpr int64_t kAddBlocks = kSegment / (kThreads * 4);
       failed = LEAKCORE_LAUNCH(add_splits, grid_for(job.runs * job.segments * kAddBlocks, 1), kThreads, 0, stream, job);
       if (failed != cudaSuccess) return cuda_status(failed, kernel);

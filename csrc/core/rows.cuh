@@ -94,21 +94,25 @@ __device__ __noinline__ Packet<E> load_scattered(Rows rows, int64_t offset, int6
   return pack;
 }
 
+// From 16 aligned bytes (32 in float64).
+template <class E>
+__device__ __forceinline__ Packet<E> load_aligned(const typename E::Raw* from) {
+  constexpr int kLoads = static_cast<int>(sizeof(Packet<E>) / 16);
+  uint4 words[kLoads];
+  for (int k = 0; k < kLoads; ++k) words[k] = reinterpret_cast<const uint4*>(from)[k];
+  Packet<E> pack;
+  memcpy(&pack, words, sizeof pack);
+  return pack;
+}
+
 // Columns [column, column + kPack) of the row at `offset`; those from `end` on are zero. column is a multiple of kPack.
 template <class E>
 __device__ __forceinline__ Packet<E> load_packet(const Rows& rows, bool aligned, int64_t offset, int64_t column,
                                                  int64_t end) {
   const typename E::Raw* base = static_cast<const typename E::Raw*>(rows.data) + offset;
-  Packet<E> pack;
-  if (aligned && column + E::kPack <= end) {
-    constexpr int kLoads = static_cast<int>(sizeof(Packet<E>) / 16);
-    uint4 words[kLoads];
-    const uint4* from = reinterpret_cast<const uint4*>(base + column);
-    for (int k = 0; k < kLoads; ++k) words[k] = from[k];
-    memcpy(&pack, words, sizeof pack);
-    return pack;
-  }
+  if (aligned && column + E::kPack <= end) return load_aligned<E>(base + column);
   if (rows.ndim > 1) return load_scattered<E>(rows, offset, column, end);
+  Packet<E> pack;
   const int64_t stride = rows.ndim == 0 ? 0 : rows.stride[0];
   for (int k = 0; k < E::kPack; ++k) {
     pack.raw[k] = typename E::Raw{};
