@@ -25,44 +25,47 @@ class Finished(Iterator["Future[T]"]):
     """
 
     def __init__(self, futures: Iterable[Future[T]] = ()) -> None:
-        self._ready: queue.SimpleQueue[Future[T]] = queue.SimpleQueue()
-        self.waiting = 0
+        self._ready: queue.SimpleQueue[Future[T] | None] = queue.SimpleQueue()
+        self._waiting = 0
         for future in futures:
             self.add(future)
 
     def add(self, future: Future[T]) -> None:
         """Wait for this one, too."""
-        self.waiting += 1
+        self._waiting += 1
         future.add_done_callback(self._ready.put)
 
     def __next__(self) -> Future[T]:
-        if self.waiting == 0:
+        if self._waiting == 0:
             raise StopIteration
         found = self._ready.get()
-        self.waiting -= 1
+        if found is None:
+            raise KeyboardInterrupt
+        self._waiting -= 1
         return found
 
+    @contextlib.contextmanager
+    def interrupted_between(self) -> Generator[None, None, None]:
+        """While the block runs, Ctrl-C is a KeyboardInterrupt where the next future is asked for, or else at its end.
 
-@contextlib.contextmanager
-def uninterrupted() -> Generator[None, None, None]:
-    """Ctrl-C during the block is a KeyboardInterrupt at its end: for starting and joining threads, nothing long.
+        However often it comes, threads are thus started, told to stop and joined undisturbed; one that is left at work
+        while the interpreter ends is an abort. Only in the main thread, and only where Python's own handler of SIGINT
+        is in place: a caller's handler, which may not raise at all, is left alone.
+        """
+        ours = threading.current_thread() is threading.main_thread()
+        if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        came: list[int] = []
 
-    Only in the main thread, and only where Python's own handler of SIGINT is in place: a caller's handler, which may
-    not raise at all, is left alone.
-    """
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    came: list[int] = []
+        def note(number: int, frame: Any) -> None:
+            came.append(number)
+            self._ready.put(None)  # may be called at any moment, in the middle of its own get as well
 
-    def remember(number: int, frame: Any) -> None:
-        came.append(number)
-
-    signal.signal(signal.SIGINT, remember)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if came:
-            raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if came:
+                raise KeyboardInterrupt from None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leakcore._futures import Finished, uninterrupted
+from leakcore._futures import Finished
 from leakcore.dpsgd import _native
 from leakcore.dpsgd._block import ARRAYS, SLOTS, BlockOutput, Plan, Trainer, Watch
 from leakcore.dpsgd._gather import CHUNK, block_rows, fixed_rows
@@ -104,28 +104,27 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
         return trainer.train(request.block(begin, outputs, dtype), halt)
 
     begins = range(request.first - request.first % SLOTS, request.stop, SLOTS)
-    before = torch.get_num_threads()
-    pool = ThreadPoolExecutor(min(threads, len(begins)), thread_name_prefix="leakcore-dpsgd")
     waiting = iter(begins)
     running: dict[Future[BlockOutput], int] = {}
     finished: Finished[BlockOutput] = Finished()
-    try:
-        while True:
-            for begin in waiting:
-                with uninterrupted():
+    with finished.interrupted_between():
+        before = torch.get_num_threads()
+        pool = ThreadPoolExecutor(min(threads, len(begins)), thread_name_prefix="leakcore-dpsgd")
+        try:
+            while True:
+                for begin in waiting:
                     future = pool.submit(work, begin)
-                running[future] = begin
-                finished.add(future)
-                if len(running) >= 2 * threads:
-                    break
-            if not running:
-                return
-            future = next(finished)
-            begin = running.pop(future)
-            low, high = max(begin, request.first), min(begin + SLOTS, request.stop)
-            yield low, high, _rows(future.result(), slice(low - begin, high - begin))
-    finally:
-        with uninterrupted():
+                    running[future] = begin
+                    finished.add(future)
+                    if len(running) >= 2 * threads:
+                        break
+                if not running:
+                    return
+                future = next(finished)
+                begin = running.pop(future)
+                low, high = max(begin, request.first), min(begin + SLOTS, request.stop)
+                yield low, high, _rows(future.result(), slice(low - begin, high - begin))
+        finally:
             halt.set()
             pool.shutdown(wait=True, cancel_futures=True)
             torch.set_num_threads(before)

@@ -222,6 +222,20 @@ def test_one_run_with_canaries_is_an_audit() -> None:
 
 
 @pytest.mark.slow
+def test_two_hundred_one_run_audits_of_a_correct_mechanism_pass() -> None:
+    """Claimed ε = 4, trained and attacked for real: at most 1% may fail. P(Bin(200, .01) > 8) < 1e-3."""
+    audited = []
+    for seed in range(200):
+        report = audit.claim(
+            _with(audit={"attack": "one-run", "canaries": 200, "seed": seed}, mechanism={"steps": 5}), num_threads=1
+        )
+        audited.append(report.epsilon)
+    assert sum(e > 4 for e in audited) <= 8
+    # Not by being blind.
+    assert np.median(audited) > 0.1
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not (DATA / "cifar100").is_dir(), reason="no folder of data sets: LEAKCORE_DATA")
 @pytest.mark.parametrize("attack", ["clipbkd", "backdoor"])
 def test_frozen_features_of_cifar10(attack: str, tmp_path: Path) -> None:
