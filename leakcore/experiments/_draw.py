@@ -101,7 +101,7 @@ def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
         axes.set_xscale("log")
         _label_points(axes, panel)
     elif all((s.x == np.round(s.x)).all() for s in panel.series):
-        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
     if panel.log_y:
         axes.set_yscale("log")
     if panel.y_range is not None:
