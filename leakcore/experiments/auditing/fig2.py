@@ -143,7 +143,7 @@ def _panel(
     series.append(
         Series(name="ClipBKD, Gaussian bound", role="attack-2", x=x[loud], y=np.array(lines["gaussian"])[loud])
     )
-    line = np.geomspace(span[0], 1.2 * max(finite), 12)
+    line = np.geomspace(span[0], 1.2 * max(finite), 24)
     series += [
         Series(name="ε_th (add/remove)", role="bound", x=line, y=line),
         Series(
