@@ -72,8 +72,8 @@ _file = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--scores", type=_file, metavar="FILE", help="Report on membership scores of another tool, npz or csv.")
 @click.option(
-    "--attack", type=click.Choice(["clipbkd", "backdoor", "membership", "zero-input"]),
-    help="Try to disprove a claimed ε by this attack, on thousands of trained models.",
+    "--attack", type=click.Choice(["clipbkd", "backdoor", "membership", "zero-input", "one-run"]),
+    help="Try to disprove a claimed ε by this attack, on thousands of trained models (one-run: on one).",
 )  # fmt: skip
 @click.option("--epsilon", type=float, help="Claimed ε (add/remove adjacency).  [default: 10; files say their own]")
 @click.option("--noise-multiplier", type=float, help="Noise multiplier σ, instead of computing it from --epsilon.")

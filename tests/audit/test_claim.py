@@ -205,7 +205,7 @@ def test_the_other_attacks_run(attack: str) -> None:
     assert report.to_text()
 
 
-def test_one_run_with_canaries_is_an_audit() -> None:
+def test_one_run_with_canaries_is_an_audit(tmp_path: Path) -> None:
     """A correct mechanism passes, one that forgets its noise does not, and the result says what it rests on."""
     sections = _with(audit={"attack": "one-run", "canaries": 300}, claim={"epsilon": 1.0}, data={"rows": 1000})
     report = audit.claim(sections)
@@ -216,6 +216,11 @@ def test_one_run_with_canaries_is_an_audit() -> None:
     assert any("its own fair coin" in line for line in report.assumptions())
     assert "guesses right" in " ".join(report.findings())
     assert report.to_html()
+    done = CliRunner().invoke(
+        main, ["audit", "--attack", "one-run", "--num-rows", "60", "--out", str(tmp_path), "--quiet"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "500 canaries in one run" in done.stdout
     quiet = audit.claim({**sections, "fault": {"noise": 0.1}})
     assert quiet.epsilon > 1
     assert not quiet.passed
