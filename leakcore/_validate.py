@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,10 +95,38 @@ def one_of(*allowed: str, **kwargs: Any) -> str:
     return str(value)
 
 
+def instance(*kinds: type, **kwargs: Any) -> None:
+    """TypeError where the value is of none of the classes."""
+    name, value = _one(kwargs)
+    if not isinstance(value, kinds):
+        raise TypeError(f"{name} is a {type(value).__name__}: must be a {' or '.join(k.__name__ for k in kinds)}")
+
+
+def sizes(**kwargs: Any) -> tuple[int, ...]:
+    """A sequence of integers of at least 1, such as an array's shape."""
+    name, value = _one(kwargs)
+    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
+        raise TypeError(f"{name}={value!r}: must be a sequence of integers")
+    return tuple(integer(1, None, **{name: size}) for size in value)
+
+
+def plain_array(**kwargs: Any) -> np.ndarray:
+    """What NumPy makes of the value; TypeError for nested sequences of unequal lengths and for what is no number."""
+    name, value = _one(kwargs)
+    try:
+        out = np.asarray(value)
+    except (TypeError, ValueError) as why:
+        raise TypeError(f"{name}: must be an array of numbers ({why})") from None
+    if out.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: must be an array of real numbers, not of {out.dtype}")
+    return out
+
+
 def real_array(allowed: str, ok: Callable[[np.ndarray], np.ndarray], **kwargs: Any) -> np.ndarray:
     """A float64 array (any shape) whose entries all satisfy `ok`; the error shows the first that does not."""
     name, value = _one(kwargs)
     try:
+        _require_numbers(value)
         out = np.asarray(value, dtype=np.float64)
     except OverflowError:
         raise ValueError(f"{name}: holds an integer beyond what a float64 holds") from None
@@ -112,6 +140,21 @@ def real_array(allowed: str, ok: Callable[[np.ndarray], np.ndarray], **kwargs: A
         at = "" if out.ndim == 0 else "[" + ", ".join(map(str, where)) + "]"
         raise ValueError(f"{name}{at}={float(out[where])!r}: must be {allowed}")
     return out
+
+
+def _require_numbers(value: Any) -> None:
+    """TypeError for text, dates and complex numbers, all of which NumPy would make floats of."""
+    if not isinstance(value, (int, float)) and np.asarray(value).dtype.kind not in "biufO":
+        raise TypeError
+
+
+LARGE = 1e150
+"""Beyond it squares overflow."""
+
+
+def squarable(allowed: str = "below 1e150 in size", **kwargs: Any) -> np.ndarray:
+    """A finite float64 array whose entries may be squared and summed."""
+    return real_array(f"finite and {allowed}", lambda v: np.abs(v) < LARGE, **kwargs)
 
 
 _TORCH_ROUNDOFF = {
@@ -136,12 +179,15 @@ def host_array(*, finite: bool = True, **kwargs: Any) -> tuple[np.ndarray, float
         if value.device.type != "cpu":
             raise ValueError(f"{name}: is on {value.device}; this computation runs on the CPU, pass {name}.cpu()")
         roundoff = _TORCH_ROUNDOFF.get(str(value.dtype), roundoff)
+        if value.is_complex():
+            raise TypeError(f"{name}: must be an array of real numbers, not of {value.dtype}")
         value = value.double().numpy()
     else:
         dtype = getattr(value, "dtype", None)
         if isinstance(dtype, np.dtype) and dtype.kind == "f":
             roundoff = float(np.finfo(dtype).eps) / 2
     try:
+        _require_numbers(value)
         out = np.asarray(value, dtype=np.float64)
     except OverflowError:
         raise ValueError(f"{name}: holds an integer beyond what a float64 holds") from None

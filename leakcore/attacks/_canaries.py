@@ -80,7 +80,14 @@ def play_canaries(
     (`batch_size`) are refused: their size would depend on coins.
     """
     count, first = check.integer(1, None, runs=runs), check.integer(0, 2**61, first_run=first_run)
-    x, y, extra = np.asarray(features), np.asarray(labels), np.asarray(canary_labels)
+    from leakcore.dpsgd import Ensemble, ModuleEnsemble
+
+    check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
+    x, y = check.plain_array(features=features), check.plain_array(labels=labels)
+    extra = check.plain_array(canary_labels=canary_labels)
+    for name, given in (("labels", y), ("canary_labels", extra)):
+        if given.ndim != 1 or len(given) == 0:
+            raise ValueError(f"{name}.shape={given.shape}: must be (rows,), at least one")
     if ensemble.batch_size is not None:
         raise ValueError(
             f"ensemble: batch_size={ensemble.batch_size}: canaries are in or out by coins, use Poisson or full batches"

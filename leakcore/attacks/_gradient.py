@@ -39,6 +39,14 @@ class GradientReconstruction:
     first_run: int
 
 
+def _require_recorded(run: Any) -> None:
+    from leakcore.dpsgd import EnsembleRun
+
+    check.instance(EnsembleRun, run=run)
+    if run.thetas is None or run.observed is None:
+        raise ValueError("run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., record=True)")
+
+
 @dataclasses.dataclass(frozen=True)
 class _Search:
     layers: tuple[int, ...]
@@ -101,9 +109,13 @@ def gradient(
 
     Raises ValueError or TypeError that names argument, value and what is allowed.
     """
-    if run.thetas is None or run.observed is None:
-        raise ValueError("run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., record=True)")
+    _require_recorded(run)
+    low, high = check.real(low=low), check.real(high=high)
+    if not (abs(low) < 1e30 and abs(high) < 1e30):
+        raise ValueError(f"low={low}, high={high}: must be below 1e30 in size")
     thetas, observed = run.thetas, run.observed
+    assert thetas is not None
+    assert observed is not None
     if high <= low:
         raise ValueError(f"low={low}, high={high}: low must be below high")
     search = _Search(
@@ -152,8 +164,9 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
 
     from leakcore.attacks._gradient_loss import Trace, losses
 
-    if run.thetas is None or run.observed is None:
-        raise ValueError("run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., record=True)")
+    _require_recorded(run)
+    assert run.thetas is not None
+    assert run.observed is not None
     given = _inputs.samples(
         points, labels, name="", layers=run.layers, dtype=run.thetas.dtype.name, leading=(len(run),)
     )  # fmt: skip
@@ -190,7 +203,7 @@ def _weight(l1_weight: float | None, max_grad_norm: float) -> float:
 
 
 def _labels(labels: Any, runs: int, outputs: int) -> np.ndarray:
-    out = np.asarray(labels)
+    out = check.plain_array(labels=labels)
     if out.dtype.kind not in "iu":
         raise TypeError(f"labels.dtype={out.dtype}: must be an integer type")
     if out.shape != (runs,):

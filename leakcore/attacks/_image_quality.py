@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import torch
+
+from leakcore import _validate as check
 
 _WINDOW, _SIGMA = 11, 1.5
 
@@ -30,14 +33,31 @@ def compare(originals: torch.Tensor, reconstructions: torch.Tensor, value_range:
     """
     from scipy.optimize import linear_sum_assignment
 
+    span = check.positive(value_range=value_range)
+    for name, images in (("originals", originals), ("reconstructions", reconstructions)):
+        _require_images(name, images)
+    originals, reconstructions = originals.detach(), reconstructions.detach()
+    if originals.shape != reconstructions.shape:
+        raise ValueError(
+            f"reconstructions.shape={tuple(reconstructions.shape)}: must be that of originals, {tuple(originals.shape)}"
+        )
     a, b = originals.double().flatten(1), reconstructions.double().flatten(1)
     apart = (a[:, None] - b[None]).square().mean(-1).cpu().numpy()
     _, order = linear_sum_assignment(np.where(np.isfinite(apart), apart, 1e300))
     mse = apart[np.arange(len(a)), order]
     with np.errstate(divide="ignore"):
-        psnr = 10 * np.log10(value_range**2 / mse)
+        psnr = 10 * np.log10(span * span / mse)
     alike = ssim(originals, reconstructions[torch.as_tensor(order)], value_range).cpu().numpy()
     return Quality(mse=mse, psnr=psnr, ssim=alike, order=order)
+
+
+def _require_images(name: str, images: Any) -> None:
+    if not isinstance(images, torch.Tensor):
+        raise TypeError(f"{name} is a {type(images).__name__}: must be a tensor")
+    if images.device.type == "meta":
+        raise ValueError(f"{name}: is on the meta device, without data")
+    if images.ndim < 2 or images.numel() == 0 or images.is_complex():
+        raise ValueError(f"{name}.shape={tuple(images.shape)}, {images.dtype}: must be (n, ...) real numbers, n ≥ 1")
 
 
 def ssim(first: torch.Tensor, second: torch.Tensor, value_range: float) -> torch.Tensor:
@@ -47,6 +67,11 @@ def ssim(first: torch.Tensor, second: torch.Tensor, value_range: float) -> torch
     smaller), population covariances, mean over the places where the window lies inside, and over channels. Anything
     else, (n, ...): one window over the whole, equal weights.
     """
+    span = check.positive(value_range=value_range)
+    for name, images in (("first", first), ("second", second)):
+        _require_images(name, images)
+    if first.shape != second.shape:
+        raise ValueError(f"second.shape={tuple(second.shape)}: must be that of first, {tuple(first.shape)}")
     a, b = first.double(), second.double()
     if a.ndim == 4 and min(a.shape[-2:]) >= 3:
         size = min(_WINDOW, (min(a.shape[-2:]) - 1) // 2 * 2 + 1)
@@ -62,7 +87,7 @@ def ssim(first: torch.Tensor, second: torch.Tensor, value_range: float) -> torch
         def mean(values: torch.Tensor) -> torch.Tensor:
             return values.flatten(1).mean(1, keepdim=True)
 
-    c1, c2 = (0.01 * value_range) ** 2, (0.03 * value_range) ** 2
+    c1, c2 = (0.01 * span) * (0.01 * span), (0.03 * span) * (0.03 * span)
     ma, mb = mean(a), mean(b)
     va, vb, cov = mean(a * a) - ma**2, mean(b * b) - mb**2, mean(a * b) - ma * mb
     found = (2 * ma * mb + c1) * (2 * cov + c2) / ((ma**2 + mb**2 + c1) * (va + vb + c2))

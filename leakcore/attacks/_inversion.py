@@ -48,14 +48,17 @@ def gradient(
 
     flat = FlatModule(model, loss, parameters)
     x, y = _pair(inputs, labels, flat.theta)
-    with torch.no_grad():
-        return flat.gradient(flat.theta, x, y)
+    try:
+        with torch.no_grad():
+            return flat.gradient(flat.theta, x, y)
+    except RuntimeError as why:
+        raise ValueError(f"labels of shape {tuple(y.shape)}, {y.dtype}: do not fit the model's loss ({why})") from why
 
 
 def _pair(inputs: Any, labels: Any, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     from leakcore.dpsgd._flat_module import tensor
 
-    x, y = tensor(inputs).to(like), tensor(labels).to(like.device)
+    x, y = tensor(inputs, "inputs").to(like), tensor(labels, "labels").to(like.device)
     if x.ndim < 2 or len(x) == 0:
         raise ValueError(f"inputs.shape={tuple(x.shape)}: must be (B, ...), B ≥ 1: an empty batch has no gradient")
     if y.ndim == 0 or len(y) != len(x):
@@ -224,7 +227,7 @@ def invert(
 def _originals(originals: Any, batch: int, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
     from leakcore.dpsgd._flat_module import tensor
 
-    truth = tensor(originals).to(like)
+    truth = tensor(originals, "originals").to(like)
     if tuple(truth.shape) != (batch, *shape):
         raise ValueError(f"originals.shape={tuple(truth.shape)}: must be {(batch, *shape)}")
     return truth
@@ -252,7 +255,7 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
     from leakcore.dpsgd._flat_module import FlatModule
 
     flat = FlatModule(model)
-    sizes = tuple(check.integer(1, None, shape=size) for size in shape)
+    sizes = check.sizes(shape=shape)
     parts = flat.split(_gradient(flat, gradient, 1)[0])
     first = next((n, m) for n, m in model.named_modules() if any(True for _ in m.parameters(recurse=False)))
     key = f"{first[0]}." if first[0] else ""

@@ -107,7 +107,7 @@ def read(
     """Everything checked, before any work."""
     flat = FlatModule(model, loss, parameters)
     how = check.one_of(*METHODS, method=method)
-    sizes = tuple(check.integer(1, None, shape=size) for size in shape)
+    sizes = check.sizes(shape=shape)
     given = total_variation if isinstance(total_variation, (list, tuple)) else (total_variation,)
     smooth = tuple(check.non_negative(total_variation=weight) for weight in given)
     if not smooth:
@@ -141,7 +141,7 @@ def _states(flat: FlatModule, states: Any) -> torch.Tensor:
         return flat.theta[None]
     if isinstance(states, Mapping):
         states = [states]
-    rows = [flat.join(s) if isinstance(s, Mapping) else tensor(s).to(flat.theta) for s in states]
+    rows = [flat.join(s) if isinstance(s, Mapping) else tensor(s, "states").to(flat.theta) for s in states]
     for i, row in enumerate(rows):
         if tuple(row.shape) != (len(flat),):
             raise ValueError(f"states[{i}].shape={tuple(row.shape)}: must be ({len(flat)},) or a state dict")
@@ -160,7 +160,7 @@ def _gradient(flat: FlatModule, gradient: Any, steps: int) -> torch.Tensor:
             raise ValueError(f"gradient: parts of shapes {shapes}: must be those of the parameters, {flat.shapes}")
         flat_gradient = flat.join(dict(zip(flat.names, gradient, strict=True)))
     else:
-        flat_gradient = tensor(gradient)
+        flat_gradient = tensor(gradient, "gradient")
     out = flat_gradient.detach().to(flat.theta)
     out = out[None] if out.ndim == 1 else out
     if tuple(out.shape) != (steps, len(flat)):
@@ -172,8 +172,11 @@ def _gradient(flat: FlatModule, gradient: Any, steps: int) -> torch.Tensor:
 
 
 def _targets(flat: FlatModule, shape: tuple[int, ...]) -> tuple[int, ...]:
-    with torch.no_grad():
-        out = flat.outputs(flat.theta, flat.theta.new_zeros((2, *shape)))
+    try:
+        with torch.no_grad():
+            out = flat.outputs(flat.theta, flat.theta.new_zeros((2, *shape)))
+    except RuntimeError as why:
+        raise ValueError(f"shape={shape}: does not fit the model ({why})") from why
     if not isinstance(out, torch.Tensor) or out.ndim < 1 or len(out) != 2:
         raise ValueError(f"model: must return one tensor of outputs, row by row, for inputs (B, {shape})")
     return tuple(out.shape[1:])
@@ -195,7 +198,7 @@ def _labels(
         labels = _recovered(flat, seen[0], targets[0])
     if labels is None:
         return None, rows or 1
-    given = tensor(getattr(labels, "labels", labels))
+    given = tensor(getattr(labels, "labels", labels), "labels")
     if given.ndim == 0 or len(given) == 0:
         raise ValueError(
             f"labels.shape={tuple(given.shape)}: must be (B,), B at least 1: an empty batch has no gradient"
@@ -231,7 +234,7 @@ def _of_known(flat: FlatModule, states: torch.Tensor, known: Any, limit: float) 
     """(T, D) Σ clip_C of the rows the attacker knows."""
     if known is None:
         return torch.zeros_like(states)
-    x, y = (tensor(part) for part in known)
+    x, y = (tensor(part, "known") for part in known)
     x = x.to(flat.theta)
     if len(x) != len(y):
         raise ValueError(f"known: {len(x)} inputs and {len(y)} labels")

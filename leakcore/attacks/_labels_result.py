@@ -66,6 +66,8 @@ def combine(recoveries: Sequence[LabelRecovery]) -> LabelRecovery:
     Raises ValueError for an empty sequence or differing numbers of rows or classes; TypeError for anything that is not
     a LabelRecovery.
     """
+    if not isinstance(recoveries, Sequence):
+        raise TypeError(f"recoveries={recoveries!r}: must be a sequence of LabelRecovery")
     parts = list(recoveries)
     if not parts:
         raise ValueError("recoveries: must hold at least one LabelRecovery")

@@ -27,6 +27,25 @@ class Batch:
     targets: torch.Tensor
 
 
+def tensor(**named: Any) -> torch.Tensor:
+    """The one array as a tensor; TypeError names it where torch makes none of it, or it holds no numbers."""
+    from leakcore.dpsgd._flat_module import tensor as read
+
+    ((name, value),) = named.items()
+    return read(value, name)
+
+
+def criterion(loss: Any) -> Callable[[Any, Any], Any]:
+    """The loss, cross-entropy where it is None; TypeError where it is no function."""
+    import torch
+
+    if loss is None:
+        return torch.nn.functional.cross_entropy
+    if not callable(loss):
+        raise TypeError(f"loss={type(loss).__name__}: must be a function of outputs and targets, or None")
+    return loss  # type: ignore[no-any-return]
+
+
 def batch_of(model: Any, inputs: Any, targets: Any) -> Batch:
     """inputs (n, ...) floating, in the model's dtype and on its device, targets (n, ...); else an error."""
     import torch
@@ -36,13 +55,15 @@ def batch_of(model: Any, inputs: Any, targets: Any) -> Batch:
     anchor = next((p for p in model.parameters() if p.requires_grad), None)
     if anchor is None:
         raise ValueError("model: has no parameters that require grad, hence no gradient")
-    x, y = torch.as_tensor(inputs).detach(), torch.as_tensor(targets).detach()
+    x, y = tensor(inputs=inputs).detach(), tensor(targets=targets).detach()
     if x.ndim < 2 or len(x) == 0 or not x.is_floating_point():
         raise ValueError(
             f"inputs.shape={tuple(x.shape)}, dtype={x.dtype}: must be (samples, ...), floating, at least one"
         )
     if y.ndim == 0 or len(y) != len(x):
         raise ValueError(f"targets.shape={tuple(y.shape)}: must hold one target for each of {len(x)} inputs")
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError("inputs: must be finite")
     if x.dtype != anchor.dtype or x.device != anchor.device:
         raise ValueError(f"inputs: {x.dtype} on {x.device}, the model has {anchor.dtype} on {anchor.device}")
     for name, module in model.named_modules():
@@ -98,6 +119,11 @@ def layer_gradients(
         check.one_of(*groups, layers=name)
     wanted = {name: group for name, group in groups.items() if layers is None or name in layers}
     index = np.arange(len(data.inputs))[:, None] if batches is None else _batches(batches, len(data.inputs))
+    try:
+        with torch.no_grad():
+            model(data.inputs[:1])
+    except RuntimeError as why:
+        raise ValueError(f"inputs of shape {tuple(data.inputs.shape)}: do not fit the model ({why})") from why
     gradient = per_sample(model, loss, [key for group in wanted.values() for key in group])
     size = sum(p.numel() for group in wanted.values() for p in group.values()) * data.inputs.element_size()
     step = max(1, _BYTES // (size * index.shape[1]))
@@ -119,17 +145,20 @@ def per_sample(
     """(inputs, targets) → {parameter: (samples, ...)} gradients of single samples with respect to these parameters."""
     import torch
 
-    criterion = loss or torch.nn.functional.cross_entropy
+    measure = criterion(loss)
     everything = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     own = {name: everything[name].detach() for name in names}
     fixed = {key: p.detach() for key, p in everything.items() if key not in own}
 
     def value(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return criterion(torch.func.functional_call(model, {**fixed, **parameters}, (x[None],)), y[None])
+        out: torch.Tensor = measure(torch.func.functional_call(model, {**fixed, **parameters}, (x[None],)), y[None])
+        return out
 
     mapped = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))
 
     def gradient(x: torch.Tensor, y: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        if loss is None and y.ndim == 1 and (y.is_floating_point() or y.dtype == torch.bool):
+            raise ValueError(f"targets: of {y.dtype}, cross-entropy needs class numbers, integers")
         with warnings.catch_warnings():  # torch's own batching rules use a deprecated part of torch
             warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
             found: Mapping[str, torch.Tensor] = mapped(own, x, y)

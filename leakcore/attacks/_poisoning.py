@@ -86,7 +86,7 @@ class Backdoor:
     """
 
     def __init__(self, shape: Sequence[int], *, target: int, patch: int = 5, value: float = 1.0) -> None:
-        self.shape = tuple(check.integer(1, None, shape=size) for size in shape)
+        self.shape = check.sizes(shape=shape)
         if len(self.shape) != 3:
             raise ValueError(f"shape={self.shape}: must be (channels, height, width)")
         self.target = check.integer(0, None, target=target)
@@ -261,8 +261,13 @@ def poisoning_sweep(
     """
     if not isinstance(poisoning, Poisoning):
         raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
+    from leakcore.dpsgd import Ensemble, ModuleEnsemble
+
+    check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
     count = check.integer(1, None, trials=trials)
     first = check.integer(0, _TRIALS_PER_K - 1, first_trial=first_trial)
+    if not isinstance(ks, Sequence):
+        raise TypeError(f"ks={ks!r}: must be a sequence of integers")
     numbers = tuple(check.integer(1, poisoning.k, ks=k) for k in ks)
     if not numbers or len(set(numbers)) != len(numbers):
         raise ValueError(f"ks={tuple(ks)}: must be distinct, at least one")
@@ -312,10 +317,14 @@ def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
     import torch
     from torch.nn import functional
 
+    from leakcore.dpsgd import EnsembleRun
+
+    check.instance(EnsembleRun, run=run)
     x, y = _rows(features, labels, "")
-    parameters = torch.from_numpy(run.parameters)
     # A copy: data sets are read-only, and torch warns of memory that it must not write.
-    rows = torch.from_numpy(np.array(x)).to(parameters.dtype)
+    if not np.isfinite(x).all() or x.shape[1] != run.layers[0]:
+        raise ValueError(f"features.shape={x.shape}: must be (rows, {run.layers[0]}) finite numbers")
+    rows = torch.from_numpy(np.array(x, dtype=run.parameters.dtype))
     targets = torch.from_numpy(y)
     out = np.empty((len(run), len(y)))
     for i in range(len(run)):
@@ -333,7 +342,8 @@ def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
 
 
 def _rows(features: Any, labels: Any, prefix: str) -> tuple[np.ndarray, np.ndarray]:
-    x, y = np.asarray(features), np.asarray(labels)
+    x = check.plain_array(**{f"{prefix}features": features})
+    y = check.plain_array(**{f"{prefix}labels": labels})
     if x.ndim != 2 or x.dtype.kind != "f":
         raise ValueError(f"{prefix}features.shape={x.shape}, dtype={x.dtype}: must be (rows, dimensions), floating")
     if y.shape != x.shape[:1] or y.dtype.kind not in "iu":

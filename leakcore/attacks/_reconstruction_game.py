@@ -165,10 +165,13 @@ def _checked(
 ) -> tuple[_Game, dict[str, Any]]:  # fmt: skip
     """The game, and the settings that results must share to merge (all but the method)."""
     n = check.integer(2, None, prior_size=prior_size)
-    if isinstance(methods, str) or not methods:
+    if not isinstance(methods, Sequence) or isinstance(methods, str) or not methods:
         raise ValueError(f"methods={methods!r}: must be a sequence of at least one method")
     named = [check.one_of("auto", *_scores.METHODS, method=name) for name in methods]
     level = check.open_probability(confidence=confidence)
+    from leakcore.dpsgd import Ensemble
+
+    check.instance(Ensemble, ensemble=ensemble)
     layers, dtype = ensemble.layers, ensemble.dtype
     known = _inputs.samples(*known_given, name="known_", layers=layers, dtype=dtype)
     pool = _inputs.samples(*pool_given, name="pool_", layers=layers, dtype=dtype)

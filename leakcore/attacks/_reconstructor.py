@@ -42,7 +42,10 @@ def shadow_models(
 
     Raises as `dpsgd.Ensemble.run` does.
     """
-    x, y = np.asarray(points), np.asarray(labels)
+    from leakcore.dpsgd import Ensemble, ModuleEnsemble
+
+    check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
+    x, y = check.plain_array(points=points), check.plain_array(labels=labels)
     if x.ndim != 2 or y.shape != x.shape[:1] or len(y) == 0:
         raise ValueError(f"points.shape={x.shape}, labels.shape={y.shape}: must be (points, inputs) and (points,)")
     first = check.integer(0, 2**62, first_run=first_run)
@@ -156,11 +159,14 @@ def reconstructor(
         raise ValueError(
             f"parameters.shape={values.shape}, points.shape={targets.shape}: must have the same rows, at least 2"
         )
-    layers = models.layer_sizes([values.shape[1], *hidden, targets.shape[1]])
+    layers = models.layer_sizes([values.shape[1], *check.sizes(hidden=hidden), targets.shape[1]])
     count = check.integer(1, None, epochs=epochs)
     batch = check.integer(1, None, batch_size=batch_size)
     rate = check.positive(learning_rate=learning_rate)
     kept = len(values) - int(check.below_one(held_out=held_out) * len(values))
+    low, high = check.real(low=low), check.real(high=high)
+    if not -1e30 < low <= high < 1e30:
+        raise ValueError(f"low={low}, high={high}: must be finite, below 1e30 in size, low below high")
     if high <= low:
         raise ValueError(f"low={low}, high={high}: low must be below high")
     key = check.seed(seed=seed)
@@ -210,7 +216,7 @@ def reconstructor(
 
 
 def _parameters(given: Any, columns: int | None, *, name: str = "parameters") -> np.ndarray:
-    out = np.asarray(given)
+    out = check.plain_array(**{name: given})
     if out.dtype.kind not in "fiu":
         raise TypeError(f"{name}.dtype={out.dtype}: must be a real floating or integer type")
     if out.ndim != 2 or 0 in out.shape or columns not in (None, out.shape[1]):

@@ -46,7 +46,7 @@ def nearest_prior(
     Raises ValueError or TypeError that names argument, value and what is allowed.
     """
     points, others = _points(reconstructions=reconstructions), _points(pool=pool)
-    index = np.asarray(target_index)
+    index = check.plain_array(target_index=target_index)
     n = check.integer(2, None, prior_size=prior_size)
     if n > len(others):
         raise ValueError(f"prior_size={n}: must be at most the {len(others)} rows of pool")

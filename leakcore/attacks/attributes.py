@@ -79,11 +79,11 @@ def matched_batches(
     attribute: (n,) booleans, or 0 and 1. targets: (n,) integers; None: all alike. limit: batches per side at most,
     drawn at random. Raises ValueError where not one pair of batches can be made.
     """
-    has = np.asarray(attribute)
+    has = check.plain_array(attribute=attribute)
     if has.ndim != 1 or not np.isin(has, (0, 1)).all():
         raise ValueError(f"attribute.shape={has.shape}: must be (n,) of 0 and 1")
     has = has.astype(bool)
-    task = np.zeros(len(has), np.int64) if targets is None else np.asarray(targets)
+    task = np.zeros(len(has), np.int64) if targets is None else check.plain_array(targets=targets)
     if task.shape != has.shape:
         raise ValueError(f"targets.shape={task.shape}: must be {has.shape}, one for each row")
     number = check.integer(1, None, size=size)
@@ -123,6 +123,7 @@ def gradient_sets(
 
     snapshots: the model at one or several steps of its training. Other arguments as in `layer_gradients`.
     """
+    check.instance(MatchedBatches, batches=batches)
     models = list(snapshots) if isinstance(snapshots, Sequence) else [snapshots]
     if not models:
         raise ValueError("snapshots: must hold at least one model")
@@ -158,6 +159,8 @@ def infer(
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.metrics import roc_auc_score
 
+    check.instance(GradientSets, known=known)
+    check.instance(GradientSets, observed=observed)
     seen = tuple(known.gradients) if layers is None else tuple(layers)
     for name in seen:
         if name not in known.gradients or name not in observed.gradients:

@@ -100,7 +100,12 @@ def play(
     TypeError that names the argument; shuffled batches (`batch_size`) are refused: their size would depend on coins.
     """
     count = check.integer(1, None, runs=runs)
-    x, y = np.asarray(features), np.asarray(labels)
+    from leakcore.dpsgd import Ensemble, ModuleEnsemble
+
+    check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
+    x, y = check.plain_array(features=features), check.plain_array(labels=labels)
+    if y.ndim != 1 or len(y) == 0:
+        raise ValueError(f"labels.shape={y.shape}: must be (rows,), at least one")
     if ensemble.batch_size is not None:
         raise ValueError(
             f"ensemble: batch_size={ensemble.batch_size}: rows are in or out by coins, use Poisson batches"
@@ -151,7 +156,7 @@ def likelihood_ratio(
     two in and two out). Returns (runs, rows).
     """
     attacked, known = _confidence(_matrix(losses=losses)), _confidence(_matrix(reference_losses=reference_losses))
-    there = np.asarray(reference_included)
+    there = check.plain_array(reference_included=reference_included)
     kind = check.one_of("shared", "row", spread=spread)
     if there.shape != known.shape or there.dtype != bool:
         raise ValueError(

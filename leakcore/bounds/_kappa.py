@@ -64,7 +64,7 @@ def kappa_from_samples(
     rows, _ = _validate.host_array(samples=samples)
     if rows.ndim == 0 or rows.size == 0:
         raise ValueError(f"samples of shape {rows.shape}: must have at least one row and one column")
-    rows = rows.reshape(len(rows), -1)
+    rows = _validate.squarable(samples=rows.reshape(len(rows), -1))
     eta = _validate.non_negative(radius=radius)
     level = _validate.open_probability(confidence=confidence)
     if callable(metric):
@@ -76,7 +76,7 @@ def kappa_from_samples(
     high = float(clopper_pearson(twice, len(rows), confidence=level, side="upper")[1])
     return KappaBound(
         value=high,
-        log_value=math.log(high),
+        log_value=math.log(high) if high > 0.0 else -math.inf,
         kind="upper",
         confidence=level,
         interval=(0.0, high),

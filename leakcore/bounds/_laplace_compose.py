@@ -23,6 +23,10 @@ class LaplaceComposition(Result):
     count: int
 
 
+_LEAST, _MOST = 1e-6, 500.0
+"""What the distribution's grid of steps ε/200 holds in memory; beyond it the sum is as good."""
+
+
 def compose(
     epsilons: Any, *, count: int = 1, delta: float = 0.0, method: str = "auto", adjacency: str = "replace"
 ) -> LaplaceComposition:
@@ -52,7 +56,12 @@ def compose(
         raise ValueError("delta=0.0: method='pld' needs delta in (0, 1), use 'basic'")
     basic = times * float(levels.sum())
     value, used = basic, "basic"
-    if slack > 0.0 and name != "basic":
+    small, large = float(levels.min()), float(levels.max())
+    if name == "pld" and (small < _LEAST or large > _MOST):
+        raise ValueError(
+            f"epsilons span [{small:g}, {large:g}]: method='pld' needs [{_LEAST:g}, {_MOST:g}]; use 'basic'"
+        )
+    if slack > 0.0 and name != "basic" and small >= _LEAST and large <= _MOST:
         found = _pld(levels, times, slack)
         if name == "pld" or found < basic:
             value, used = found, "pld"

@@ -96,8 +96,8 @@ def two_layer(
     Returns a `TwoLayerSensitivity`: kind "upper", deterministic. Raises ValueError or TypeError that names the
     argument.
     """
-    weights, _ = _validate.host_array(hidden_weights=hidden_weights)
-    output, _ = _validate.host_array(output_weights=output_weights)
+    weights = _validate.squarable(hidden_weights=_validate.host_array(hidden_weights=hidden_weights)[0])
+    output = _validate.squarable(output_weights=_validate.host_array(output_weights=output_weights)[0])
     if weights.ndim != 2 or 0 in weights.shape:
         raise ValueError(f"hidden_weights.shape={weights.shape}: must be (m, d), both at least 1")
     if output.shape != weights.shape[:1]:
@@ -168,7 +168,8 @@ def _bound(
         math.sqrt(m) * sigma.at_zero + slope * reach * spectral, math.sqrt(m) * sigma.bound, activations
     )
     parts = {"output": 2.0 * residual * activations, "hidden": 2.0 * residual * slope * a_1 * math.sqrt(d) * reach}
-    squares = {"output": activations_2**2, "hidden": (slope * a_2 * reach) ** 2}
+    # Products: a power that overflows is an error, a product is inf, which is a valid upper bound.
+    squares = {"output": activations_2 * activations_2, "hidden": (slope * a_2 * reach) * (slope * a_2 * reach)}
     entries = {"output": m, "hidden": m * d}
     used = ("output", "hidden") if which == "both" else (which,)
     factor = (2.0 if relation == "replace" else 1.0) / (size or 1)
@@ -228,8 +229,8 @@ def printed_change(
     The slope σ′ in l1_change is a central difference of σ, good to about 1e-9 where σ is smooth.
     Raises ValueError or TypeError that names the argument.
     """
-    weights, _ = _validate.host_array(hidden_weights=hidden_weights)
-    output, _ = _validate.host_array(output_weights=output_weights)
+    weights = _validate.squarable(hidden_weights=_validate.host_array(hidden_weights=hidden_weights)[0])
+    output = _validate.squarable(output_weights=_validate.host_array(output_weights=output_weights)[0])
     if weights.ndim != 2 or 0 in weights.shape or output.shape != weights.shape[:1]:
         raise ValueError(
             f"hidden_weights.shape={weights.shape}, output_weights.shape={output.shape}: must be (m, d) and (m,)"
@@ -237,6 +238,8 @@ def printed_change(
     sigma = read_activation(activation)
     values, gradients, residuals = [], [], []
     for name, example in (("first", first), ("second", second)):
+        if not isinstance(example, (tuple, list)) or len(example) != 2:
+            raise TypeError(f"{name}={example!r}: must be a pair (x, y)")
         x, _ = _validate.host_array(**{f"{name}[0]": example[0]})
         y = _validate.real(**{f"{name}[1]": example[1]})
         if x.shape != weights.shape[1:]:

@@ -188,7 +188,7 @@ def mse_lower_bound(
     leaks: inf. σ = 0 with q > 0: 0. Raises ValueError or TypeError that names the argument.
     """
     relation = parse_adjacency(adjacency)
-    widths = _validate.real_array("in (0, inf)", lambda v: (v > 0.0) & (v < math.inf), diameters=diameters)
+    widths = _validate.real_array("in (0, 1e150)", lambda v: (v > 0.0) & (v < _validate.LARGE), diameters=diameters)
     if widths.ndim != 1 or len(widths) == 0:
         raise ValueError(f"diameters of shape {widths.shape}: must be one-dimensional and not empty")
     loss = Mechanism.parse(noise_multiplier, sample_rate, steps).loss()

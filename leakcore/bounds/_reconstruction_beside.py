@@ -181,4 +181,4 @@ def _best_of(n: int, separation: float) -> float:
     step = 1.0 / 64.0
     z = np.arange(-40.0, 40.0 + step, step)
     logs = -0.5 * z * z + (n - 1) * special.log_ndtr(z + separation)
-    return float(np.exp(logs).sum() * step / math.sqrt(2.0 * math.pi))
+    return min(float(np.exp(logs).sum() * step / math.sqrt(2.0 * math.pi)), 1.0)

@@ -67,13 +67,15 @@ def ridge_output_perturbation(
     Returns a `RidgeEpsilon`: kind "lower", deterministic, adjacency "replace". Raises ValueError or TypeError that
     names the argument.
     """
-    x = _validate.real_array("finite", np.isfinite, features=features)
+    x = _validate.squarable(features=features)
     if x.ndim != 2 or 0 in x.shape:
         raise ValueError(f"features.shape={x.shape}: must be (rows, dimensions), neither of them 0")
-    y = np.zeros(len(x)) if targets is None else _validate.real_array("finite", np.isfinite, targets=targets)
+    y = np.zeros(len(x)) if targets is None else _validate.squarable(targets=targets)
     if y.shape != x.shape[:1]:
         raise ValueError(f"targets.shape={y.shape}: must be ({len(x)},), one for each row of features")
     weight = _validate.positive(regularisation=regularisation)
+    if not 1.0 / _validate.LARGE < weight < _validate.LARGE:
+        raise ValueError(f"regularisation={weight!r}: must be in (1e-150, 1e150)")
     claimed, slack = _validate.positive(epsilon=epsilon), _validate.open_probability(delta=delta)
 
     eigenvalues, vectors = np.linalg.eigh(x.T @ x)
@@ -83,7 +85,8 @@ def ridge_output_perturbation(
     target = -1.0 if pull > 0 else 1.0
     noise = math.sqrt(2.0 * math.log(1.25 / slack)) * (2.0 / weight) / claimed
     separation = (1.0 + abs(pull) / (weight + square)) / (weight + square + 1.0)
-    success, failure = (float(special.ndtr(s * separation / (2.0 * noise))) for s in (1.0, -1.0))
+    success = float(special.ndtr(separation / (2.0 * noise)))
+    log_failure = float(special.log_ndtr(-separation / (2.0 * noise)))
     printed = 0.5 / (weight + math.sqrt(square) + 1.0) / noise
     before = np.linalg.solve(x.T @ x + weight * np.eye(x.shape[1]), x.T @ y)
     after = before + direction * target * separation
@@ -93,7 +96,7 @@ def ridge_output_perturbation(
         for rows, t in ((x, y), (direction[None], np.array([target])))
     )
     return RidgeEpsilon(
-        value=max(0.0, math.log((success - slack) / failure)) if success > slack else 0.0,
+        value=max(0.0, math.log(success - slack) - log_failure) if success > slack else 0.0,
         kind="lower",
         confidence=None,
         interval=None,

@@ -47,6 +47,7 @@ class Dataset:
         if not np.issubdtype(labels.dtype, np.integer):
             raise TypeError(f"labels.dtype={labels.dtype}: must be an integer type")
         labels = labels.astype(np.int64)
+        object.__setattr__(self, "num_classes", check.integer(1, None, num_classes=self.num_classes))
         if labels.size and not (labels.min() >= 0 and labels.max() < self.num_classes):
             raise ValueError(f"labels span [{labels.min()}, {labels.max()}]: must lie in [0, {self.num_classes - 1}]")
         features.flags.writeable = False

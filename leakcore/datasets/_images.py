@@ -153,6 +153,7 @@ def uniform_noise(like: Dataset, rows: int, *, seed: int) -> Dataset:
     rows of `like`: d·a²/6. Philox (purpose ORDER, step 2²³) makes it the same on every machine.
     """
     count = check.integer(1, None, rows=rows)
+    check.instance(Dataset, like=like)
     dims = like.features.shape[1]
     # E‖x − y‖² of two independent draws is twice the total variance.
     scale = math.sqrt(6 * 2 * float(like.features.var(axis=0, dtype=np.float64).sum()) / dims)

@@ -47,7 +47,7 @@ def release(
     if defense is not None and not isinstance(defense, Defense):
         raise TypeError(f"defense={type(defense).__name__}: must be a leakcore.defenses.Defense")
     flat = FlatModule(model, loss)
-    x, y = tensor(inputs).to(flat.theta), tensor(labels).to(flat.theta.device)
+    x, y = tensor(inputs, "inputs").to(flat.theta), tensor(labels, "labels").to(flat.theta.device)
     if x.ndim < 2 or len(x) == 0 or y.ndim == 0 or len(y) != len(x):
         raise ValueError(
             f"inputs.shape={tuple(x.shape)}, labels.shape={tuple(y.shape)}: must be (B, ...) and (B,), B at least 1"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from leakcore import _validate as check
 from leakcore.defenses._transforms import Defense, GaussianNoise, Laplace, through
 
 if TYPE_CHECKING:
@@ -114,6 +115,10 @@ def defended(run: EnsembleRun, defense: Defense, *, seed: int) -> EnsembleRun:
     release (clipping, pruning) is refused, since the record holds the sum with the known rows taken off: use `attach`
     in the loop. Scores computed before (dots, scores) are dropped. Raises ValueError or TypeError.
     """
+    from leakcore.dpsgd import EnsembleRun
+
+    check.instance(EnsembleRun, run=run)
+    check.instance(Defense, defense=defense)
     if run.observed is None:
         raise ValueError("run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., record=True)")
     for part in defense.parts:

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from leakcore import _validate as check
+
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -31,9 +33,20 @@ def quiet_batching() -> Iterator[None]:
         yield
 
 
-def tensor(values: Any) -> torch.Tensor:
-    """What the caller gave, detached; a copy of a NumPy array, which may be read-only."""
-    return torch.as_tensor(values if isinstance(values, torch.Tensor) else np.array(values)).detach()
+def tensor(values: Any, name: str = "values") -> torch.Tensor:
+    """What the caller gave, detached; a copy of a NumPy array, which may be read-only. TypeError names what holds no
+    real numbers."""
+    if not isinstance(values, torch.Tensor):
+        array = check.plain_array(**{name: values})
+        wide = np.dtype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array.dtype
+        # In this machine's byte order, and no wider than torch knows.
+        values = torch.from_numpy(np.array(array, dtype=wide.newbyteorder("=")))
+    if values.is_complex():
+        raise TypeError(f"{name}: must be real numbers, not of {values.dtype}")
+    if values.device.type == "meta":
+        raise ValueError(f"{name}: is on the meta device, without data")
+    out: torch.Tensor = values.detach()
+    return out
 
 
 class FlatModule:
@@ -81,7 +94,12 @@ class FlatModule:
 
     def outputs(self, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """The model's outputs at parameters (D,)."""
-        out: torch.Tensor = torch.func.functional_call(self.model, {**self._fixed, **self.split(theta)}, (x,))
+        try:
+            out: torch.Tensor = torch.func.functional_call(self.model, {**self._fixed, **self.split(theta)}, (x,))
+        except RuntimeError as why:
+            if "shape" not in str(why) and "size" not in str(why):
+                raise
+            raise ValueError(f"inputs (shape {tuple(x.shape[1:])} each) do not fit the model: {why}") from why
         return out
 
     def gradient(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

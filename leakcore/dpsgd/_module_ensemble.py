@@ -51,7 +51,7 @@ class ModuleEnsemble(Ensemble):
         }  # fmt: skip
         if unknown := sorted(more.keys() - allowed):
             raise TypeError(f"{unknown[0]}: is no argument of ModuleEnsemble")
-        self.input_shape = tuple(check.integer(1, None, input_shape=size) for size in input_shape)
+        self.input_shape = check.sizes(input_shape=input_shape)
         self._module = copy.deepcopy(module)
         super().__init__(
             (math.prod(self.input_shape), _outputs(self._module, self.input_shape)),

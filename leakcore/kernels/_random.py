@@ -21,6 +21,9 @@ def philox4x32(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, in
     Equals the known answers published with Random123. Raises ValueError for the wrong number of words or a word out of
     range.
     """
+    for name, words in (("counter", counter), ("key", key)):
+        if not hasattr(words, "__len__"):
+            raise TypeError(f"{name}={words!r}: must be a sequence of integers")
     if len(counter) != 4 or len(key) != 2:
         raise ValueError(f"counter has {len(counter)} words and key {len(key)}: must be 4 and 2")
     words = tuple(_validate.integer(0, 2**32 - 1, **{f"counter[{i}]": w}) for i, w in enumerate(counter))

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from leakcore import _validate as check
+
 
 def input_attributes(inputs: Any) -> dict[str, np.ndarray]:
     """{name: (n,) booleans}: whether each input lies above the median of a plain feature of it.
@@ -14,7 +16,7 @@ def input_attributes(inputs: Any) -> dict[str, np.ndarray]:
     neighbouring pixels; with three channels "warmth", the mean of red less that of blue. Other inputs (n, ...): "mean".
     Sides are equal in number up to ties. ValueError unless there are at least two inputs, of at least one number.
     """
-    x = np.asarray(inputs.detach().cpu().numpy() if hasattr(inputs, "detach") else inputs, dtype=np.float64)
+    x, _ = check.host_array(inputs=inputs.detach().cpu() if hasattr(inputs, "detach") else inputs)
     if x.ndim < 2 or len(x) < 2 or 0 in x.shape:
         raise ValueError(f"inputs.shape={x.shape}: must be (n, ...), at least two of at least one number")
     features = {"mean": x.reshape(len(x), -1).mean(axis=1)}

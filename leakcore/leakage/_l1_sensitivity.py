@@ -12,6 +12,7 @@ import torch
 
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result, parse_adjacency
+from leakcore.attacks._layer_gradients import criterion, tensor
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -69,7 +70,7 @@ def l1_sensitivity(
     budget = check.integer(1, None, memory=memory)
     size = 1 if batch_size is None else check.integer(1, batch_size=batch_size)
     x, y = _candidates(model, inputs, targets, 2 if relation == "replace" else 1)
-    measure = _Gradients(model, loss or torch.nn.functional.cross_entropy)
+    measure = _Gradients(model, criterion(loss))
     block = max(1, min(len(x), budget // (4 * measure.bytes_each)))
     total: dict[str, torch.Tensor] = {}
     alone = {name: np.empty(len(x)) for name in measure.names}
@@ -120,7 +121,7 @@ def _candidates(model: torch.nn.Module, inputs: Any, targets: Any, least: int) -
             raise ValueError(
                 f"model: layer {name} ({type(module).__name__}) mixes samples or is random: call model.eval()"
             )
-    x, y = torch.as_tensor(inputs), torch.as_tensor(targets)
+    x, y = tensor(inputs=inputs), tensor(targets=targets)
     if x.ndim < 2 or not x.is_floating_point() or len(x) < least:
         raise ValueError(
             f"inputs.shape={tuple(x.shape)}, dtype={x.dtype}: must be (candidates, ...), floating, at least {least}"

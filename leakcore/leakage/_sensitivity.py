@@ -13,7 +13,7 @@ import torch
 
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result
-from leakcore.attacks._layer_gradients import batch_of, parameters_by_layer
+from leakcore.attacks._layer_gradients import batch_of, criterion, parameters_by_layer
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _NORMS = ("F", "1", "inf")
@@ -87,7 +87,7 @@ def sensitivity(
     x, y = data.inputs, data.targets
     layers = parameters_by_layer(model)
     names = tuple(layers)
-    measure = _Measure(model, loss or torch.nn.functional.cross_entropy, layers)
+    measure = _Measure(model, criterion(loss), layers)
     chunk = max(1, budget // (_COPIES * measure.bytes_per_column(x[:1], y[:1])))
     rng = np.random.default_rng(seed) if draws else None
     found = {norm: np.empty((len(x), len(names))) for norm in wanted}
@@ -134,6 +134,8 @@ def sensitivity(
 
 
 def _wanted(norms: Sequence[str], probes: int | None) -> tuple[str, ...]:
+    if not isinstance(norms, Sequence):
+        raise TypeError(f"norms={norms!r}: must be a sequence of names")
     wanted = (norms,) if isinstance(norms, str) else tuple(norms)
     if not wanted or len(set(wanted)) != len(wanted):
         raise ValueError(f"norms={norms!r}: must name at least one norm, each once")

@@ -17,7 +17,7 @@ ACTIVATIONS = ("elu", "relu", "leaky_relu", "tanh", "sigmoid", "softplus", "gelu
 
 def layer_sizes(layers: Sequence[int]) -> tuple[int, ...]:
     """`layers` as (inputs, hidden..., outputs); ValueError unless it holds at least two positive integers."""
-    sizes = tuple(check.integer(1, None, layers=size) for size in layers)
+    sizes = check.sizes(layers=layers)
     if len(sizes) < 2:
         raise ValueError(f"layers={sizes}: must be (inputs, hidden..., outputs), at least two sizes")
     return sizes

@@ -64,7 +64,8 @@ def _root(m: np.ndarray, delta: float) -> np.ndarray:
         if not falling.size:
             break
         x[falling] = step[moved]
-    return np.asarray(np.maximum(m * (x + m / 2.0), 0.0))
+    with np.errstate(over="ignore"):  # an ε beyond what a float holds is inf
+        return np.asarray(np.maximum(m * (x + m / 2.0), 0.0))
 
 
 def _difference(x: np.ndarray, m: np.ndarray, far: np.ndarray) -> np.ndarray:

@@ -62,7 +62,7 @@ class StepGroup:
 
     def term(self, z: np.ndarray) -> np.ndarray:
         """ℓ(z), to full relative accuracy also where it is tiny."""
-        shift = z / self.sigma - 0.5 / self.sigma**2
+        shift = z / self.sigma - 0.5 / (self.sigma * self.sigma)
         q = self.rate
         small = np.minimum(shift, 30.0)
         if q <= 0.5:
@@ -92,11 +92,11 @@ class StepGroup:
         low, high = self._support(theta)
         reach = min(1.5 * self.sigma, 6.0)
         # ℓ′ = (1/σ)·odds·e^a/(1 + odds·e^a), a = z/σ − 1/(2σ²), is largest at the upper end.
-        odds = self.rate / (1.0 - self.rate) * math.exp(min(high / self.sigma - 0.5 / self.sigma**2, 700.0))
+        odds = self.rate / (1.0 - self.rate) * math.exp(min(high / self.sigma - 0.5 / (self.sigma * self.sigma), 700.0))
         slope = min(1.0, 2.0 * odds) / self.sigma
         step = 2.0 * math.pi / (frequency * slope + reach / 2.0 + _ROUNDING / reach) / refine
         count = (high - low) / step
-        if count > _MAX_NODES:
+        if not count <= _MAX_NODES:
             raise AccuracyError(
                 f"noise_multiplier={self.sigma:g}, sample_rate={self.rate:g}: one step's loss needs {count:.2g} nodes"
             )
@@ -108,6 +108,8 @@ class StepGroup:
         if z[-1] > self.cut:
             logs += special.log_ndtr(_TAPER * (self.cut + 1.0 - z))
         keep = logs > logs.max() - _NEGLIGIBLE
+        if not keep.any():  # θ·ℓ beyond what a float holds
+            raise AccuracyError(f"tilt {theta:.3g} puts the loss of one step out of reach")
         return (logs + (math.log(step) - _HALF_LOG_2PI))[keep], values[keep]
 
     def _support(self, theta: float) -> tuple[float, float]:

@@ -112,7 +112,7 @@ def _loss(z: float, sigma: float, rate: float) -> float:
 
 
 def _exponent(z: float, sigma: float) -> float:
-    return z / sigma - 0.5 / sigma**2
+    return z / sigma - 0.5 / (sigma * sigma)
 
 
 def _start(sigma: float, rate: float) -> float:

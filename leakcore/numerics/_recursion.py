@@ -148,7 +148,7 @@ class Profile:
             z = 0.5 * (right + left) + half * gauss
             density = (1.0 - q) * np.exp(-0.5 * z * z) + q * np.exp(-0.5 * (z - 1.0 / sigma) ** 2)
             weight = half * gauss_weights * density / math.sqrt(2.0 * math.pi)
-            shift = z / sigma - 0.5 / sigma**2 + log_odds
+            shift = z / sigma - 0.5 / (sigma * sigma) + log_odds
             loss = np.where(shift > 30.0, shift, np.log1p(np.exp(np.minimum(shift, 30.0))))
             index, inner = self._interpolation(np.maximum(y[rows[at]][:, None] - loss, 0.0).ravel())
             place = np.repeat(at * len(y), self._order)[:, None] + index
@@ -186,7 +186,10 @@ def _flattening(loss: PrivacyLoss, wanted: float, top: float) -> float:
 
 def _panel_edges(loss: PrivacyLoss, top: float, decay: float, ratio: float) -> np.ndarray:
     """0, then geometric panels up to where linear ones are shorter."""
-    odds = [math.exp(math.log(g.rate) - math.log1p(-g.rate) - 0.5 / g.sigma**2 - _REACH / g.sigma) for g in loss.groups]
+    odds = [
+        math.exp(math.log(g.rate) - math.log1p(-g.rate) - 0.5 / (g.sigma * g.sigma) - _REACH / g.sigma)
+        for g in loss.groups
+    ]
     least = min(max(min(odds), _LEAST), 0.5 * top)
     # What h can change over: a step's Gaussian, the decay left in its tail and, around the mean, the spread under ν.
     longest = ratio / 3.0 * min(1.5, 2.5 / decay, *(0.75 / g.sigma for g in loss.groups))
