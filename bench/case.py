@@ -20,7 +20,7 @@ class Contender:
     force (ours only); "" is the widest. beside: the contender of ours that it is compared with ("" for ours). share:
     the part of the case's work that one call does, its time is divided by it: only where work is a loop over equal
     blocks. needs: modules without which the row says "not installed". floor: the case's floor as it applies to this
-    contender, if not the case's own.
+    contender, if not the case's own. spins: ours, but its threads are those of torch, as a peer's are.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Contender:
     share: float = 1.0
     needs: tuple[str, ...] = ()
     floor: Callable[[Rates], float | None] | None = None
+    spins: bool = False
 
     @property
     def ours(self) -> bool:
@@ -39,7 +40,7 @@ class Contender:
     @property
     def home(self) -> str:
         """The worker process that it is timed in."""
-        return environment.SPINNING if self.threads > 1 and not self.ours else self.tier
+        return environment.SPINNING if self.threads > 1 and (self.spins or not self.ours) else self.tier
 
 
 @dataclasses.dataclass(frozen=True)

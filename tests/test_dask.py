@@ -6,9 +6,11 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,54 @@ def test_a_process_pool_gives_the_same() -> None:
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         assert _certified(pool) == _certified(None)
         np.testing.assert_array_equal(_runs(pool), _runs(None))
+
+
+class Slow:
+    """A fair pair whose draws take a moment, and write down which samples were drawn."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
+        # One short append per line is atomic.
+        with open(f"{self.folder}/drawn", "a", encoding="utf-8") as file:
+            file.write(f"{first_sample}\n")
+        time.sleep(0.02)
+        rng = np.random.default_rng([seed, first_sample])
+        return rng.normal(0.125, 0.5, num_samples)
+
+
+def test_what_a_killed_worker_had_is_done_again_once(tmp_path: Path) -> None:
+    """Every draw is made once, but for those of the shards that the worker took with it, which are made twice."""
+    pair, given = Slow(str(tmp_path)), {"kappa": 0.1, "num_samples": 20_000_000, "seed": 3}
+    with _cluster(2) as client:
+        pids = list(client.run(os.getpid).values())
+        killed: list[int] = []
+
+        def kill() -> None:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and not killed:
+                lines = (tmp_path / "drawn").read_text().count("\n") if (tmp_path / "drawn").exists() else 0
+                if lines > 60:
+                    os.kill(pids[0], signal.SIGKILL)
+                    killed.append(pids[0])
+                time.sleep(0.01)
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        found = bounds.reconstruction_of(pair, executor=client.get_executor(), **given)
+        thread.join()
+    counts = Counter(int(line) for line in (tmp_path / "drawn").read_text().split())
+    assert killed
+    again = [first for first, times in counts.items() if times > 1]
+    assert again
+    assert max(counts.values()) == 2
+    assert len(again) < len(counts)
+    (tmp_path / "alone").mkdir()
+    alone = bounds.reconstruction_of(Slow(str(tmp_path / "alone")), **given)
+    assert found.interval == alone.interval
+    drawn_alone = (tmp_path / "alone" / "drawn").read_text().split()
+    assert sorted(counts) == sorted(int(line) for line in drawn_alone)
 
 
 def test_a_worker_killed_in_the_middle_costs_nothing_but_time() -> None:

@@ -12,6 +12,9 @@ from bench.case import Case, Contender
 SIGMA, CLIP = 1.0, 1.0
 
 
+NAMES = {"flat": "Opacus flat", "ghost": "Opacus ghost", "plain": "no privacy"}
+
+
 def cases(quick: bool) -> list[Case]:
     return [
         _case("MLP of 12 layers, 784–128–…–10", 32 if quick else 512, _mlp, lambda rows: _floats(rows, 784)),
@@ -74,15 +77,15 @@ def _case(name: str, rows: int, network: Callable[[], Any], inputs: Callable[[in
     for threads in (1, 2):
         more = "" if threads == 1 else ", 2 threads"
         ours = f"leakcore FusedDPOptimizer{more}"
-        contenders.append(Contender(ours, contender("fused"), threads, needs=needs))
+        contenders.append(Contender(ours, contender("fused"), threads, needs=needs, spins=True))
         if threads == 1 and name.startswith("text"):
             contenders.append(Contender("leakcore, secure mode", contender("fused", secure=True), needs=needs))
         contenders += [
-            Contender(f"{who}{more}", contender(kind), threads, beside=ours, needs=needs)
-            for who, kind in (("Opacus flat", "flat"), ("Opacus ghost", "ghost"), ("no privacy", "plain"))
+            Contender(f"{NAMES[kind]}{more}", contender(kind), threads, beside=ours, needs=needs)
+            for kind in NAMES
             if kind != "flat" or threads == 1  # seconds each, of reading memory: threads hardly matter
         ]
-    return Case("optimizer", f"{name}, B={rows} float32", data, tuple(contenders), rows, "row", memory=True, seconds=12)
+    return Case("optimizer", f"{name}, B={rows} float32", data, tuple(contenders), rows, "row", memory=True, seconds=8)
 
 
 def _step(kind: str, module: Any, arrays: Any, rows: int, secure: bool) -> Callable[[], Any]:
