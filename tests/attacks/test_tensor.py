@@ -307,7 +307,7 @@ def test_the_distance_of_the_span_grows_with_the_root_of_d(activation: str) -> N
 
 @pytest.mark.slow
 def test_the_error_over_the_batch_size() -> None:
-    """Residuals of one sign, medians of 7 networks, m = 200,000. Measured at B = 2, 4, 8: slope .63 of raw moments, their
+    """Residuals of one sign, medians of 7 networks, m = 200,000. At B = 2, 4, 8: slope .63 of raw moments, their
     noise is the whole gradient (its constant grows with B, the rest with √B, so the slope rises to 1 with B), and .51
     with the lower orders subtracted, errors 4 to 5 times smaller."""
     sizes, d, m = np.array([2, 4, 8]), 20, 200_000
