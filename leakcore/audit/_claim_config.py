@@ -72,6 +72,7 @@ KEYS: dict[str, Keys] = {
         "adjacency": (None, optional(adjacency)),
         "contrast": (False, flag),
         "canaries": (500, whole(2)),
+        "select": ("split", words("split", "correction")),
         "confidence": (0.99, check.open_probability),
         "seed": (0, check.seed),
     },
@@ -91,7 +92,8 @@ class ClaimConfig:
     fault: a mis-implementation on purpose, `dpsgd.Fault`. claim: epsilon (None: what the accountant says of σ), delta,
     adjacency. audit: attack, trials (to choose threshold and k, and as many to count, per data set), k, adjacency of
     the audit (None: the claim's own; replace with shuffled batches or contrast), contrast (as in
-    `attacks.poisoning.ClipBKD`), canaries (rows with a coin each, of one-run), confidence, seed.
+    `attacks.poisoning.ClipBKD`), canaries (rows with a coin each, of one-run), select (as in
+    `bounds.epsilon_lower_bound_best`; "correction" counts all trials), confidence, seed.
 
     Raises ValueError or TypeError that names section.key, its value and what is allowed.
     """

@@ -256,7 +256,11 @@ class ClaimReport(AuditReport):
 def _assumed(proof: Proof) -> str:
     if not isinstance(proof.found, EpsilonFromScores):
         return "every row was in or out by a fair coin of its own; guesses depend on what was released alone."
-    chosen = "models are trained independently; what was chosen (threshold, k) was chosen on other trials"
+    chosen = "models are trained independently; " + (
+        "what was chosen (threshold, k) was chosen on other trials"
+        if proof.found.select == "split"
+        else "the limits hold for all thresholds and every k at once"
+    )
     return chosen + ("; the mechanism is Gaussian, as full-batch DP-SGD is." if "Gaussian" in proof.method else ".")
 
 

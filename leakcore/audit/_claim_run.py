@@ -128,22 +128,24 @@ def _poisoning(
         progress=lambda done, total: show(f"{name}: models", done, total), **how,
     )  # fmt: skip
     scores: Scores = {f"k = {k}": (swept[k].scores_in, swept[k].scores_out, k) for k in ks}
-    return scores, prove(scores, claimed, config.audit["confidence"], config.audit["seed"])
+    return scores, prove(
+        scores, claimed, config.audit["confidence"], config.audit["seed"], select=config.audit["select"]
+    )
 
 
-def prove(scores: Scores, claimed: Claim, confidence: float, seed: int) -> tuple[Proof, ...]:
+def prove(scores: Scores, claimed: Claim, confidence: float, seed: int, *, select: str = "split") -> tuple[Proof, ...]:
     """The bound by counts and, for a Gaussian mechanism, that of the Gaussian family, together at `confidence`."""
+    perfect = {name: (np.ones(len(a)), np.zeros(len(b)), k) for name, (a, b, k) in scores.items()}
     families = ("dp", "gdp") if claimed.gaussian else ("dp",)
     level = 1 - (1 - confidence) / len(families)
     proofs = []
     for family in families:
-        found = bounds.epsilon_lower_bound_best(
-            scores, select="split", confidence=level, delta=claimed.delta, adjacency=claimed.adjacency, family=family,
-            seed=seed,
-        )  # fmt: skip
-        ceiling = bounds.epsilon_opt(
-            found.trials, confidence=level, k=found.k, delta=claimed.delta, adjacency=claimed.adjacency, family=family
-        )
+        more: dict[str, Any] = {
+            "select": select, "confidence": level, "delta": claimed.delta, "adjacency": claimed.adjacency,
+            "family": family, "seed": seed,
+        }  # fmt: skip
+        found = bounds.epsilon_lower_bound_best(scores, **more)
+        ceiling = bounds.epsilon_lower_bound_best(perfect, **more)
         proofs.append(Proof(method=_FAMILY[family], what=found.chosen, found=found, ceiling=float(ceiling.value)))
     return tuple(proofs)
 

@@ -138,8 +138,9 @@ def test_the_claim_is_converted_to_the_adjacency_of_the_audit() -> None:
     assert _claim(claim={"epsilon": None}, mechanism={"noise_multiplier": sigma}).stated == pytest.approx(4.0, rel=1e-4)
 
 
+@pytest.mark.parametrize("select", ["split", "correction"])
 @pytest.mark.parametrize("adjacency", ["replace", "add-remove"])
-def test_two_hundred_audits_of_a_correct_mechanism_pass(adjacency: str) -> None:
+def test_two_hundred_audits_of_a_correct_mechanism_pass(adjacency: str, select: str) -> None:
     """Claimed ε = 4, audited by the best attack there is (the Gaussians themselves, T = 500): at most 1% may fail the
     gate. P(Bin(200, .01) > 8) < 1e-3."""
     claimed = _claim(audit={"adjacency": adjacency})
@@ -148,7 +149,7 @@ def test_two_hundred_audits_of_a_correct_mechanism_pass(adjacency: str) -> None:
     failed, audited = 0, []
     for i in range(200):
         scores = {"k = 1": (rng.normal(mu, size=1000), rng.normal(size=1000), 1)}
-        proofs = prove(scores, claimed, 0.99, i)
+        proofs = prove(scores, claimed, 0.99, i, select=select)
         failed += any(p.epsilon > claimed.epsilon for p in proofs)
         audited.append(max(p.epsilon for p in proofs))
     assert failed <= 8
