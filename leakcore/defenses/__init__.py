@@ -26,8 +26,8 @@ Where each is used:
 - a training loop, also Opacus's: `attach(optimizer, defense, seed=...)`;
 - `audit.run` and `leakcore audit --defense`: the reconstruction game under a defence, beside the same without.
 `parse` and `spell` write them as text, for files and command lines: "local-steps:4,0.1 + prune:0.1".
-Noise here is statistical, for measurement: to release a model take `leakcore.dpsgd.FusedDPOptimizer(secure=True)`, or
-Opacus's secure mode.
+Noise here is statistical, for measurement: to release a model take
+`leakcore.dpsgd.FusedDPOptimizer(secure_mode=True)`, or Opacus's secure mode.
 """
 
 from typing import TYPE_CHECKING
