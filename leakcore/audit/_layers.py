@@ -178,7 +178,7 @@ def _released(plain: dict[str, np.ndarray], bound: float, noise: float, seed: in
 def _one_thread() -> Iterator[None]:
     """The sums of torch and of the linear algebra behind NumPy would else depend on how many threads share them."""
     import torch
-    from threadpoolctl import threadpool_limits  # scikit-learn brings it
+    from threadpoolctl import threadpool_limits
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)
