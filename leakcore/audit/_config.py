@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from leakcore import __version__
 from leakcore import _validate as check
 from leakcore._results import jsonable
 from leakcore.audit import _defense_config
@@ -120,8 +117,3 @@ class AuditConfig:
     def to_dict(self) -> dict[str, object]:
         """The fields as plain JSON types."""
         return dict(jsonable(self))
-
-    def digest(self) -> str:
-        """A hash of every field and the version: partial results of another configuration or release never mix in."""
-        text = json.dumps({**self.to_dict(), "version": __version__}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()

@@ -188,7 +188,7 @@ def test_a_mechanism_without_enough_noise_is_caught() -> None:
     """Half the noise that was claimed: the game's counts against the claimed σ's bound."""
     config = audit.AuditConfig(**{**SMALL, "runs": 320, "sweep": (), "steps": 40})
     honest = _reconstruction.noise_levels(config)[0][0]
-    pieces = _reconstruction.PartialResults(None, config.digest())
+    pieces = _reconstruction.PartialResults(None, "audit")
     game = _reconstruction._play(config, honest / 3, 0, 1, pieces, lambda *_: None)
     point = _reconstruction._point(config, honest, True, game, 1)
     assert _findings.contradictions([point])
