@@ -122,8 +122,8 @@ def label_epsilon(
     """
     sigma = _validate.non_negative(noise_multiplier=noise_multiplier)
     clip = _validate.positive(max_grad_norm=max_grad_norm)
-    if not 1.0 / _validate.LARGE < clip < _validate.LARGE:
-        raise ValueError(f"max_grad_norm={clip!r}: must be in (1e-150, 1e150)")
+    if not 1e-290 < clip < 1e290:
+        raise ValueError(f"max_grad_norm={clip!r}: must be in (1e-290, 1e290)")
     slack = _validate.below_one(delta=delta)
     which = _validate.one_of(*_METHODS, test=test)
     if complement and which != "paper":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -108,8 +109,8 @@ def _without_zero_rows(rows: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray,
     kept = norms > 0
     if kept.all():
         return _solved(rows)
-    n = rows.shape[-2]
-    flat, there = rows.reshape(-1, *rows.shape[-2:]), kept.reshape(-1, n)
+    systems = math.prod(kept.shape[:-1])
+    flat, there = rows.reshape(systems, *rows.shape[-2:]), kept.reshape(systems, kept.shape[-1])
     identifiable, leverage = np.zeros(there.shape, dtype=bool), np.zeros(there.shape)
     counts = there.sum(axis=1)
     for count in np.unique(counts[counts > 0]):
