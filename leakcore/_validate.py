@@ -110,13 +110,19 @@ def sizes(**kwargs: Any) -> tuple[int, ...]:
     return tuple(integer(1, None, **{name: size}) for size in value)
 
 
-def plain_array(**kwargs: Any) -> np.ndarray:
-    """What NumPy makes of the value; TypeError for nested sequences of unequal lengths and for what is no number."""
+def even_array(**kwargs: Any) -> np.ndarray:
+    """What NumPy makes of the value; TypeError for nested sequences of unequal lengths."""
     name, value = _one(kwargs)
     try:
-        out = np.asarray(value)
+        return np.asarray(value)
     except (TypeError, ValueError) as why:
         raise TypeError(f"{name}: must be an array of numbers ({why})") from None
+
+
+def plain_array(**kwargs: Any) -> np.ndarray:
+    """`even_array`, and TypeError for what is no number."""
+    name, _ = _one(kwargs)
+    out = even_array(**kwargs)
     if out.dtype.kind not in "biuf":
         raise TypeError(f"{name}: must be an array of real numbers, not of {out.dtype}")
     return out

@@ -50,6 +50,8 @@ def recover(
         rcond=rcond,
     )
     vectors = seen.values.shape[1]
+    if vectors == 0:
+        raise ValueError("gradient: of no weight vector, must have at least one row")
     if known.weights is not None and known.weights.shape[1] != vectors:
         raise ValueError(f"gradient: of {vectors} weight vectors, but the model has {known.weights.shape[1]} logits")
     classes = known.wide or vectors

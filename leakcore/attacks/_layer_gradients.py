@@ -56,7 +56,7 @@ def batch_of(model: Any, inputs: Any, targets: Any) -> Batch:
     if anchor is None:
         raise ValueError("model: has no parameters that require grad, hence no gradient")
     x, y = tensor(inputs=inputs).detach(), tensor(targets=targets).detach()
-    if x.ndim < 2 or len(x) == 0 or not x.is_floating_point():
+    if x.ndim < 2 or x.numel() == 0 or not x.is_floating_point():
         raise ValueError(
             f"inputs.shape={tuple(x.shape)}, dtype={x.dtype}: must be (samples, ...), floating, at least one"
         )
@@ -159,6 +159,8 @@ def per_sample(
     def gradient(x: torch.Tensor, y: torch.Tensor) -> Mapping[str, torch.Tensor]:
         if loss is None and y.ndim == 1 and (y.is_floating_point() or y.dtype == torch.bool):
             raise ValueError(f"targets: of {y.dtype}, cross-entropy needs class numbers, integers")
+        if loss is None and not y.is_floating_point():
+            y = y.long()
         with warnings.catch_warnings():  # torch's own batching rules use a deprecated part of torch
             warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
             found: Mapping[str, torch.Tensor] = mapped(own, x, y)

@@ -126,7 +126,7 @@ def log_prior(prior: Any, candidates: int) -> np.ndarray:
 
 def _steps(name: str, given: Any) -> np.ndarray:
     """(..., steps, candidates), finite."""
-    values = np.asarray(given)
+    values = check.even_array(**{name: given})
     if values.dtype.kind not in "fiu":
         raise TypeError(f"{name}.dtype={values.dtype}: must be a real floating or integer type")
     if values.ndim < 2 or values.shape[-1] == 0:

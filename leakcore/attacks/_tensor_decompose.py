@@ -183,9 +183,11 @@ class _System:
                     directions, weights, best = trial, fitted, misfit
         return directions, weights
 
+    @np.errstate(over="ignore", invalid="ignore")
     def misfit(self, directions: np.ndarray, weights: np.ndarray) -> float:
         return float(np.square(self._design(directions) @ weights - self._target).sum())
 
+    @np.errstate(over="ignore", invalid="ignore")  # what overflows certifies nothing
     def polish(self, directions: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
         k = self._k
 

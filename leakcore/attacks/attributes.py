@@ -84,6 +84,8 @@ def matched_batches(
         raise ValueError(f"attribute.shape={has.shape}: must be (n,) of 0 and 1")
     has = has.astype(bool)
     task = np.zeros(len(has), np.int64) if targets is None else check.plain_array(targets=targets)
+    if task.dtype.kind == "f":
+        raise TypeError(f"targets: of {task.dtype}, must be integers")
     if task.shape != has.shape:
         raise ValueError(f"targets.shape={task.shape}: must be {has.shape}, one for each row")
     number = check.integer(1, None, size=size)

@@ -163,7 +163,7 @@ def _floating(values: Any) -> Any:
         return values
     if isinstance(values, np.ma.MaskedArray):
         raise TypeError("values: is a masked array, whose mask would be lost: pass a plain array")
-    array = np.asarray(values)
+    array = _validate.even_array(values=values)
     if array.dtype.kind in "iu":
         return array.astype(np.float64)
     if array.dtype.name not in FLOATING:

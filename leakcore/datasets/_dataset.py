@@ -32,10 +32,10 @@ class Dataset:
     shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        features = np.array(self.features)
+        features = check.plain_array(features=self.features).copy()
         if features.dtype != np.float32:
             features = features.astype(np.float64)
-        labels = np.array(self.labels)
+        labels = check.even_array(labels=self.labels).copy()
         if features.ndim != 2 or labels.shape != features.shape[:1]:
             raise ValueError(
                 f"features.shape={features.shape}, labels.shape={labels.shape}: must be (rows, dimensions) and (rows,)"

@@ -53,6 +53,8 @@ def release(
             f"inputs.shape={tuple(x.shape)}, labels.shape={tuple(y.shape)}: must be (B, ...) and (B,), B at least 1"
         )
     y = y.to(x.dtype) if y.is_floating_point() else y.long()
+    if loss is None and y.ndim == 1 and y.is_floating_point() and flat.outputs(flat.theta, x[:1]).shape[-1] > 1:
+        raise TypeError(f"labels: of {y.dtype}, cross-entropy needs class numbers, integers")
     parts = () if defense is None else defense.parts
     local = next((p for p in parts if isinstance(p, LocalSteps)), LocalSteps(1, 1.0))
     dropout = next((p for p in parts if isinstance(p, Dropout)), None)

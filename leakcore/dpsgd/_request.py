@@ -161,7 +161,7 @@ def probes(features: Any, labels: Any, *, runs: int, layers: tuple[int, ...], dt
         if labels is not None:
             raise ValueError("probe_labels: given without probe_features")
         return None
-    shape = np.shape(features)
+    shape = tuple(features.shape) if hasattr(features, "shape") else check.even_array(probe_features=features).shape
     leading = (runs,) if len(shape) == 3 else ()
     if labels is None:
         labels = np.zeros(shape[:-1], np.int64)

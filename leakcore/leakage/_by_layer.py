@@ -175,6 +175,8 @@ def measured(
             model, loss, x, y, iterations=iterations, seed=start,
             progress=lambda done, total: shown("inversion", done, total),
         ))  # fmt: skip
+    if attributes is not None:
+        check.instance(Mapping, attributes=attributes)
     given = input_attributes(data.inputs) if attributes is None else dict(attributes)
     integer = data.targets.ndim == 1 and not data.targets.is_floating_point()
     task = data.targets.cpu().numpy() if integer else None

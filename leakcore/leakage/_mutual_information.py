@@ -185,7 +185,7 @@ def _estimate(
 
 
 def _rows(name: str, values: Any, components: int) -> np.ndarray:
-    array: Any = values.numpy() if hasattr(values, "numpy") else np.asarray(values)
+    array: Any = values.numpy() if hasattr(values, "numpy") else check.even_array(**{name: values})
     if array.ndim == 1 and array.dtype.kind in "iub":
         _, codes = np.unique(array, return_inverse=True)
         array = np.eye(int(codes.max()) + 1)[codes]

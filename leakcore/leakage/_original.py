@@ -14,7 +14,7 @@ import numpy as np
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result
 from leakcore.attacks._image_quality import ssim
-from leakcore.attacks._layer_gradients import Batch, batch_of, parameters_by_layer
+from leakcore.attacks._layer_gradients import Batch, batch_of, criterion, parameters_by_layer
 
 if TYPE_CHECKING:
     import torch
@@ -95,6 +95,7 @@ def v_information_original(
     Deterministic by seed, on a machine and torch build. Raises ValueError or TypeError that names the argument.
     """
     data = batch_of(model, inputs, targets)
+    criterion(loss)
     layers = parameters_by_layer(model)
     chosen = _pairs(pairs, tuple(layers))
     steps = check.integer(1, None, iterations=iterations)

@@ -293,14 +293,14 @@ def _arrays(gradients: Any) -> tuple[tuple[str, ...], list[np.ndarray]]:
     if not arrays:
         raise ValueError("gradients: must hold at least one layer")
     for name, array in zip(names or ("gradients",), arrays, strict=True):
-        if array.ndim < 2 or 0 in array.shape or len(array) != len(arrays[0]):
+        if array.ndim < 2 or 0 in array.shape or array.shape[:1] != arrays[0].shape[:1]:
             where = f"gradients[{name!r}]" if names else name
-            raise ValueError(f"{where}: has shape {array.shape}, must be (n={len(arrays[0])}, ...), none of them 0")
+            raise ValueError(f"{where}: has shape {array.shape}, must be (n, ...), none 0, with one n")
     return names, arrays
 
 
 def _labels(labels: Any, rows: int) -> np.ndarray:
-    given = np.asarray(labels)
+    given = check.even_array(labels=labels)
     if given.dtype.kind == "b":
         given = given.astype(np.int64)
     if given.dtype.kind not in "iu":

@@ -68,7 +68,11 @@ def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_surv
     [
         (lambda: attacks.reconstructor(np.zeros((3, 2)), np.zeros((4, 2))), ValueError, "must have the same rows"),
         (lambda: attacks.reconstructor(np.zeros(3), np.zeros((3, 2))), ValueError, r"parameters.shape=\(3,\)"),
-        (lambda: attacks.reconstructor([["a"]], [[1.0]]), TypeError, "parameters: must be an array of real numbers, not of <U1"),
+        (
+            lambda: attacks.reconstructor([["a"]], [[1.0]]),
+            TypeError,
+            "parameters: must be an array of real numbers, not of <U1",
+        ),
         (
             lambda: attacks.reconstructor(np.full((3, 2), np.nan), np.zeros((3, 2))),
             ValueError,

@@ -186,3 +186,16 @@ def test_labels() -> None:
 def test_bad_input(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+def test_mean_squared_error_at_tiny_sampling_rates(adjacency: str) -> None:
+    """The divergence is q²·T·(e^{1/σ²} − 1) at first order (replacement: at most 4.5 as much, (K₃ + K₄)/2)."""
+    at = [bounds.mse_lower_bound(1.0, q, 100, diameters=[2.0], adjacency=adjacency) for q in (1e-5, 1e-6, 1e-8, 1e-20)]
+    scaled = [b.value * q * q for b, q in zip(at, (1e-5, 1e-6, 1e-8, 1e-20), strict=True)]
+    if adjacency == "add-remove":
+        np.testing.assert_allclose(scaled, 1.0 / (100 * math.expm1(1.0)), rtol=1e-4)
+    else:
+        # Where rounding would tell, the bound is a looser one, and still a bound.
+        assert scaled[1] <= scaled[0] * (1 + 1e-4)
+        np.testing.assert_allclose(scaled[2:], 1.0 / (100 * 4.5 * math.expm1(1.0)), rtol=1e-4)
