@@ -46,6 +46,17 @@ def criterion(loss: Any) -> Callable[[Any, Any], Any]:
     return loss  # type: ignore[no-any-return]
 
 
+def as_classes(loss: Any, targets: torch.Tensor) -> torch.Tensor:
+    """Targets as cross-entropy wants them where the loss is None: class numbers in 64 bits, or probabilities."""
+    import torch
+
+    if loss is not None:
+        return targets
+    if targets.ndim == 1 and (targets.is_floating_point() or targets.dtype == torch.bool):
+        raise ValueError(f"targets: of {targets.dtype}, cross-entropy needs class numbers, integers")
+    return targets if targets.is_floating_point() else targets.long()
+
+
 def batch_of(model: Any, inputs: Any, targets: Any) -> Batch:
     """inputs (n, ...) floating, in the model's dtype and on its device, targets (n, ...); else an error."""
     import torch
@@ -157,10 +168,7 @@ def per_sample(
     mapped = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))
 
     def gradient(x: torch.Tensor, y: torch.Tensor) -> Mapping[str, torch.Tensor]:
-        if loss is None and y.ndim == 1 and (y.is_floating_point() or y.dtype == torch.bool):
-            raise ValueError(f"targets: of {y.dtype}, cross-entropy needs class numbers, integers")
-        if loss is None and not y.is_floating_point():
-            y = y.long()
+        y = as_classes(loss, y)
         with warnings.catch_warnings():  # torch's own batching rules use a deprecated part of torch
             warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
             found: Mapping[str, torch.Tensor] = mapped(own, x, y)

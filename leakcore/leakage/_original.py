@@ -14,7 +14,7 @@ import numpy as np
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result
 from leakcore.attacks._image_quality import ssim
-from leakcore.attacks._layer_gradients import Batch, batch_of, criterion, parameters_by_layer
+from leakcore.attacks._layer_gradients import Batch, as_classes, batch_of, criterion, parameters_by_layer
 
 if TYPE_CHECKING:
     import torch
@@ -96,6 +96,7 @@ def v_information_original(
     """
     data = batch_of(model, inputs, targets)
     criterion(loss)
+    data = dataclasses.replace(data, targets=as_classes(loss, data.targets))
     layers = parameters_by_layer(model)
     chosen = _pairs(pairs, tuple(layers))
     steps = check.integer(1, None, iterations=iterations)
