@@ -7,13 +7,14 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore import _validate as check
 from leakcore import kernels
+from leakcore._futures import Finished
 from leakcore.dpsgd import _inputs
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ def _spread(
     futures: dict[Future[Any], int] = {}
     try:
         futures = {where.submit(work, *job): i for i, job in enumerate(jobs)}
-        for future in as_completed(futures):
+        for future in Finished(futures):
             yield futures[future], future.result()
     finally:
         for future in futures:

@@ -6,13 +6,14 @@ import dataclasses
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, wait
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore import _validate as check
 from leakcore import kernels
+from leakcore._futures import Finished
 from leakcore.attacks import _prior_aware, _scores
 from leakcore.attacks._game_result import COUNTS, FIXED_POINT, ReconstructionGame, result
 from leakcore.dpsgd import _inputs, _request
@@ -228,15 +229,13 @@ def _played(
         return
     cuts = [first, *range(first - first % _TASK + _TASK, stop, _TASK), stop]
     futures = {executor.submit(_play, game, low, high - low): high - low for low, high in itertools.pairwise(cuts)}
-    pending, done = set(futures), 0
+    done = 0
     try:
-        while pending:
-            finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in finished:
-                done += futures[future]
-                yield future.result(), done
+        for future in Finished(futures):
+            done += futures[future]
+            yield future.result(), done
     finally:
-        for future in pending:
+        for future in futures:
             future.cancel()
 
 
