@@ -8,14 +8,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from leakcore import audit
 from leakcore.audit import _config_file, _keys
 from leakcore.cli import main
-from leakcore.dpsgd import Trace
+from tests.audit.traces import orthogonal
 
 EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "audit.toml"
 
@@ -32,18 +31,7 @@ def written(folder: Path, text: str) -> Path:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Forty candidates with orthogonal gradients, twenty steps at σ = 2, q = 0.3."""
-    rng = np.random.default_rng(0)
-    n, steps = 40, 20
-    members = np.arange(n) < n // 2
-    pairs = rng.standard_normal((n, n)) + 2 * np.diag(members.astype(float))
-    seen = Trace(
-        noise_multiplier=np.full(steps, 2.0), max_grad_norm=np.ones(steps),
-        batch_rows=np.full(steps, 10, dtype=np.int64), sample_rate=0.3, expected_batch_size=10.0, members=members,
-        members_given=True, times_seen=members.astype(np.int64), clipped_share=np.ones(n), membership_sum=pairs[0],
-        membership_likelihood=pairs.diagonal().copy(), pair_sum=pairs, pair_likelihood=pairs,
-    )  # fmt: skip
-    seen.save(tmp_path / "trace.npz")
+    orthogonal(40).save(tmp_path / "trace.npz")
     return tmp_path / "trace.npz"
 
 

@@ -15,24 +15,14 @@ import pytest
 
 from leakcore import audit
 from leakcore.audit import _page
-from leakcore.dpsgd import Trace
+from tests.audit.traces import orthogonal
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 USER = '<script>alert("x")</script>&'
 
 
 def _trace() -> audit.AuditReport:
-    rng = np.random.default_rng(0)
-    n, steps = 60, 20
-    members = np.arange(n) < n // 2
-    pairs = rng.standard_normal((n, n)) + 2 * np.diag(members.astype(float))
-    seen = Trace(
-        noise_multiplier=np.full(steps, 2.0), max_grad_norm=np.ones(steps),
-        batch_rows=np.full(steps, 10, dtype=np.int64), sample_rate=0.3, expected_batch_size=10.0, members=members,
-        members_given=True, times_seen=members.astype(np.int64), clipped_share=np.ones(n), membership_sum=pairs[0],
-        membership_likelihood=pairs.diagonal().copy(), pair_sum=pairs, pair_likelihood=pairs,
-    )  # fmt: skip
-    return audit.from_trace(seen, coins=True).with_limit(100)
+    return audit.from_trace(orthogonal(60), coins=True).with_limit(100)
 
 
 def _scores() -> audit.AuditReport:

@@ -21,13 +21,10 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 
 import leakcore
 from leakcore.dpsgd import FusedDPOptimizer, _book_keeping, _row_gradients
+from tests.dpsgd.opacus_remarks import IGNORED
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
-    pytest.mark.filterwarnings("ignore:Secure RNG turned off"),
-    pytest.mark.filterwarnings("ignore:Optimal order is the largest alpha"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:opacus"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:opacus"),
+    *IGNORED,
     pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel"),
 ]
 

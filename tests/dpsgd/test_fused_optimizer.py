@@ -18,15 +18,9 @@ from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
 from opacus.utils.batch_memory_manager import wrap_data_loader
 
 from leakcore.dpsgd import FusedDPOptimizer, secure_normal
+from tests.dpsgd.opacus_remarks import IGNORED
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
-    pytest.mark.filterwarnings("ignore:Secure RNG turned off"),
-    pytest.mark.filterwarnings("ignore:Optimal order is the largest alpha"),
-    # Opacus 1.6 with the newest torch
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:opacus"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:opacus"),
-]
+pytestmark = IGNORED
 
 
 def _network(dtype: torch.dtype = torch.float32) -> nn.Module:
