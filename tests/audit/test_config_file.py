@@ -98,7 +98,10 @@ def test_options_that_belong_to_another_form_are_refused(tmp_path: Path, trace: 
         assert message in done.output.replace("\n", " "), done.output
 
 
-def test_a_recorded_run_from_a_file_and_options_before_it(tmp_path: Path, trace: Path) -> None:
+def test_a_recorded_run_from_a_file_and_options_before_it(
+    tmp_path: Path, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where nobody has left a report
     config = written(tmp_path, f"[trace]\nfile = '{trace}'\ndelta = 1e-6\nprior_size = 5\n[report]\nfail_above = 100\n")
     done = run(
         "--config", config, "--delta", "1e-4", "--json", tmp_path / "a" / "r.json", "--html", tmp_path / "r.html"
