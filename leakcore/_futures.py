@@ -8,13 +8,15 @@ free, and the `with` around it then raises "RuntimeError: release unlocked lock"
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
 import signal
 import threading
-from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -69,3 +71,33 @@ class Finished(Iterator["Future[T]"]):
             signal.signal(signal.SIGINT, signal.default_int_handler)
             if came:
                 raise KeyboardInterrupt from None
+
+
+def answers(
+    jobs: Iterable[tuple[K, Callable[[], T]]], executor: Executor | None, *, ahead: int | None = None
+) -> Generator[tuple[K, T], None, None]:
+    """(key, answer) of each job: done here in order, or by the executor's workers, as they finish.
+
+    ahead: at most so many are handed out at a time, where what they carry should not all be in memory; None: all. The
+    end of the iteration, of whatever kind, calls off what has not begun. Jobs are pickled where workers are processes.
+    """
+    if executor is None:
+        for key, job in jobs:
+            yield key, job()
+        return
+    waiting = iter(jobs)
+    running: dict[Future[T], K] = {}
+    finished: Finished[T] = Finished()
+    try:
+        while True:
+            for key, job in itertools.islice(waiting, None if ahead is None else ahead - len(running)):
+                future = executor.submit(job)
+                running[future] = key
+                finished.add(future)
+            if not running:
+                return
+            future = next(finished)
+            yield running.pop(future), future.result()
+    finally:
+        for future in running:
+            future.cancel()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -18,11 +19,13 @@ import shutil
 import tempfile
 import weakref
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 from leakcore import __version__
+from leakcore._futures import answers
 
 _MANIFEST = "run.json"
 _LOCK = "lock"
@@ -122,6 +125,20 @@ class PartialResults:
             return piece
         stored: dict[str, Any] = _unsealed(path, "piece")
         return stored
+
+    def each(
+        self, jobs: Mapping[str, Callable[[], dict[str, Any]]], executor: Executor | None = None
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(name, piece) of all: the stored ones first, the others as they finish, each stored at once.
+
+        Without an executor they are done in order; with one by its workers (`_futures.answers`).
+        """
+        missing = [(name, job) for name, job in jobs.items() if not self.has(name)]
+        for name in [name for name in jobs if self.has(name)]:
+            yield name, self.get_or_run(name, jobs[name])
+        with contextlib.closing(answers(missing, executor)) as finished:
+            for name, piece in finished:
+                yield name, self.get_or_run(name, functools.partial(dict, piece))
 
     def begin(self) -> None:
         """Make the folder ours now: for a caller who puts arrays into it."""

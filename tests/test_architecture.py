@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "leakcore"
 
 # Left may import right. A package absent from the right of its own row may not be imported by it.
-BASE = {"_results", "_validate", "_lazy", "_store", "_pieces", "_npz", "_progress", "_futures"}
+BASE = {"_results", "_validate", "_lazy", "_store", "_pieces", "_npz", "_progress", "_futures", "_one_thread"}
 LAYERS = [
     {"cli"},
     {"audit", "experiments"},
@@ -38,6 +38,7 @@ TORCH_FREE = {
     "_npz",
     "_progress",
     "_futures",
+    "_one_thread",
     "__init__",
 }
 

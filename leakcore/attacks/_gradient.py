@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore import _validate as check
 from leakcore import kernels
-from leakcore._futures import Finished
+from leakcore._futures import answers
 from leakcore.dpsgd import _inputs
 
 if TYPE_CHECKING:
@@ -285,14 +287,11 @@ def _spread(
     pool = None if executor is not None else ThreadPoolExecutor(min(threads or cores, len(jobs)))
     where = executor if executor is not None else pool
     assert where is not None
-    futures: dict[Future[Any], int] = {}
+    numbered = ((i, functools.partial(work, *job)) for i, job in enumerate(jobs))
     try:
-        futures = {where.submit(work, *job): i for i, job in enumerate(jobs)}
-        for future in Finished(futures):
-            yield futures[future], future.result()
+        with contextlib.closing(answers(numbered, where)) as finished:
+            yield from finished
     finally:
-        for future in futures:
-            future.cancel()
         if pool is not None:
             pool.shutdown(wait=True)
         torch.set_num_threads(before)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +15,7 @@ import numpy as np
 
 from leakcore import _validate as check
 from leakcore import kernels
-from leakcore._futures import Finished
+from leakcore._futures import answers
 from leakcore.attacks import _prior_aware, _scores
 from leakcore.attacks._game_result import COUNTS, FIXED_POINT, ReconstructionGame, result
 from leakcore.dpsgd import _inputs, _request
@@ -228,15 +230,12 @@ def _played(
             yield _play(game, start, min(_PORTION, stop - start), report), None
         return
     cuts = [first, *range(first - first % _TASK + _TASK, stop, _TASK), stop]
-    futures = {executor.submit(_play, game, low, high - low): high - low for low, high in itertools.pairwise(cuts)}
+    jobs = ((high - low, functools.partial(_play, game, low, high - low)) for low, high in itertools.pairwise(cuts))
     done = 0
-    try:
-        for future in Finished(futures):
-            done += futures[future]
-            yield future.result(), done
-    finally:
-        for future in futures:
-            future.cancel()
+    with contextlib.closing(answers(jobs, executor)) as finished:
+        for runs, counts in finished:
+            done += runs
+            yield counts, done
 
 
 def _play(game: _Game, first: int, runs: int, report: Callable[[int, int], object] | None = None) -> _Counts:

@@ -148,6 +148,7 @@ def reconstructor(
         low, high: what a feature can be; reconstructions are clipped to it.
         seed: of weights and order. progress: called as progress(epochs done, epochs).
 
+    One chain of steps, each from the last, so there is nothing to share out (`shadow_models`, before it, there is).
     Deterministic for a machine, torch build and number of torch threads. Raises ValueError or TypeError that names
     argument, value and what is allowed.
     """

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from concurrent.futures import Executor
 from typing import Any
 
 from leakcore import accounting, bounds, numerics
+from leakcore._one_thread import one_thread
 from leakcore._progress import Progress
 from leakcore._results import Assumptions, Result, jsonable
 from leakcore._store import PartialResults
@@ -33,7 +36,11 @@ class Side:
 
 
 def study(
-    config: AuditConfig, points: list[ReconstructionPoint], pieces: PartialResults, progress: Progress
+    config: AuditConfig,
+    points: list[ReconstructionPoint],
+    pieces: PartialResults,
+    progress: Progress,
+    executor: Executor | None = None,
 ) -> tuple[Part, ...]:
     """Nothing without a defence; else one part."""
     defense = _defense_config.made(config)
@@ -41,23 +48,36 @@ def study(
         return ()
     point = next(p for p in points if p.claimed)
     runs = min(config.runs, MOST_RUNS)
+    counts = {first: min(_PIECE, runs - first) for first in range(0, runs, _PIECE)}
     sides = []
-    for name, chosen in (("without", None), ("with", defense)):
+    for name in ("without", "with"):
+        firsts = {f"defense-{name}-{first}": first for first in counts}
+        jobs = {
+            piece: functools.partial(_played, config, point.noise_multiplier, name == "with", first, counts[first])
+            for piece, first in firsts.items()
+        }
+        found, done = {}, 0
+        for piece, played in pieces.each(jobs, executor):
+            found[firsts[piece]] = played
+            done += counts[firsts[piece]]
+            progress(f"attack {name} the defence", done, runs)
         hits, right = 0, 0.0
-        for first in range(0, runs, _PIECE):
-            count = min(_PIECE, runs - first)
-
-            def play(chosen: Any = chosen, first: int = first, count: int = count) -> dict[str, Any]:
-                from leakcore.audit import _defense_game
-
-                played = _defense_game.play(config, point.noise_multiplier, chosen, first, count)
-                return dataclasses.asdict(played)
-
-            found = pieces.get_or_run(f"defense-{name}-{first}", play)
-            hits, right = hits + found["hits"], right + found["accuracy"] * count
-            progress(f"attack {name} the defence", first + count, runs)
+        # In the order of runs, whoever finished first: the accuracies are summed as floats.
+        for first, count in counts.items():
+            hits, right = hits + found[first]["hits"], right + found[first]["accuracy"] * count
         sides.append(_side(config, point, hits, runs, right / runs, name == "with"))
     return (_part(config, point, sides[0], sides[1], _defense_config.why_bounds_hold(defense)),)
+
+
+def _played(config: AuditConfig, noise: float, defended: bool, first: int, count: int) -> dict[str, Any]:
+    """Runs [first, first + count) as a piece. Made from the configuration alone, wherever it is called."""
+    import torch  # noqa: F401  # before the limit on its threads
+
+    from leakcore.audit import _defense_game
+
+    with one_thread():
+        made = _defense_config.made(config) if defended else None
+        return dataclasses.asdict(_defense_game.play(config, noise, made, first, count))
 
 
 def _side(

@@ -9,12 +9,17 @@ of one step under replacement.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from leakcore import accounting, bounds, datasets, dpsgd, kernels
+from leakcore._futures import answers
+from leakcore._one_thread import one_thread
 from leakcore._progress import Progress
 from leakcore._results import Assumptions, Result
 from leakcore.attacks import labels as label_attacks
@@ -75,17 +80,25 @@ class _Batches:
     other_norms: np.ndarray
 
 
-def study(config: AuditConfig, points: list[ReconstructionPoint], progress: Progress) -> LabelStudy:
+def study(
+    config: AuditConfig, points: list[ReconstructionPoint], progress: Progress, executor: Executor | None = None
+) -> LabelStudy:
     """The study at the ε of every reconstruction point; the release without noise uses the claimed level's model."""
-    outcomes: list[LabelOutcome] = []
+    jobs = []
     for number, point in enumerate(points):
-        task = f"labels {number + 1} of {len(points)}"
-        sigma = _companion_noise(config, float(point.epsilon.value))
-        batches = _companion(config, sigma)
-        if point.claimed:
-            outcomes.insert(0, _without_noise(config, batches))
-        outcomes.append(_with_noise(config, batches, sigma, point, task, progress))
-    size, count = config.label_batch_size, len(batches.labels)
+        show: Callable[[int, int], object] | None = None
+        if executor is None:
+            show = functools.partial(progress, f"labels {number + 1} of {len(points)}")
+        jobs.append((number, functools.partial(_level, config, float(point.epsilon.value), point.claimed, show)))
+    found: dict[int, list[LabelOutcome]] = {}
+    for number, of_level in answers(jobs, executor):
+        found[number] = of_level
+        if executor is not None:
+            progress("labels", len(found), len(points))
+    outcomes = [outcome for number in range(len(points)) for outcome in found[number]]
+    outcomes.sort(key=lambda outcome: outcome.noise_multiplier > 0)
+    size = config.label_batch_size
+    count = outcomes[0].labels // size
     level = f"{100 * config.confidence:g}%"
     return LabelStudy(
         batch_size=size,
@@ -104,6 +117,17 @@ def study(config: AuditConfig, points: list[ReconstructionPoint], progress: Prog
             "the last column is the accountant's upper bound for the same step."
         ),
     )
+
+
+def _level(
+    config: AuditConfig, epsilon: float, claimed: bool, progress: Callable[[int, int], object] | None
+) -> list[LabelOutcome]:
+    """The release at one ε; where it is the claimed one, its model's release without noise before it."""
+    with one_thread():
+        sigma = _companion_noise(config, epsilon)
+        batches = _companion(config, sigma)
+        noisy = _with_noise(config, batches, sigma, epsilon, claimed, progress)
+        return [_without_noise(config, batches), noisy] if claimed else [noisy]
 
 
 def _companion_noise(config: AuditConfig, epsilon: float) -> float:
@@ -176,8 +200,9 @@ def _without_noise(config: AuditConfig, batches: _Batches) -> LabelOutcome:
 
 
 def _with_noise(
-    config: AuditConfig, batches: _Batches, sigma: float, point: ReconstructionPoint, task: str, progress: Progress
-) -> LabelOutcome:
+    config: AuditConfig, batches: _Batches, sigma: float, epsilon: float, claimed: bool,
+    progress: Callable[[int, int], object] | None,
+) -> LabelOutcome:  # fmt: skip
     count, _, width = batches.hidden.shape
     draws = config.label_draws
     shares = []
@@ -194,15 +219,16 @@ def _with_noise(
         identifiable = found.identifiable
         determined += int(identifiable.sum())
         ones += int(y[identifiable].sum())
-        progress(task, b + 1, count)
+        if progress is not None:
+            progress(b + 1, count)
     mean = float(np.mean(shares))
     half = math.sqrt(math.log(2 / (1 - config.confidence)) / (2 * len(shares)))
     residual = np.abs(np.stack([batches.probs - batches.labels, batches.probs - 1 + batches.labels]))
     norms = np.moveaxis(residual * batches.other_norms, 0, -2)
     return LabelOutcome(
         noise_multiplier=sigma,
-        epsilon=float(point.epsilon.value),
-        claimed=point.claimed,
+        epsilon=epsilon,
+        claimed=claimed,
         labels=batches.labels.size,
         determined=determined,
         right=round(mean * determined),

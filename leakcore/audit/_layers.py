@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore import datasets
+from leakcore._one_thread import one_thread
 from leakcore._progress import Progress
 from leakcore._results import jsonable
 from leakcore.audit import _reconstruction
@@ -125,7 +125,7 @@ class LayerStudy:
         )
 
 
-def study(config: AuditConfig, noise: float, progress: Progress) -> LayerStudy:
+def study(config: AuditConfig, noise: float, progress: Progress, executor: Executor | None = None) -> LayerStudy:
     """One training as claimed, and the measures of its final model; seconds. Deterministic by the configuration."""
     import torch
 
@@ -139,7 +139,7 @@ def study(config: AuditConfig, noise: float, progress: Progress) -> LayerStudy:
     data = datasets.digits()
     features = np.array(data.features, dtype=np.float64)
     labels = np.array(data.labels, dtype=np.int64)
-    with _one_thread():
+    with one_thread():
         run = _reconstruction.ensemble(config, noise, dtype="float64").run(
             features[: config.num_rows], labels[: config.num_rows], runs=1
         )
@@ -148,13 +148,13 @@ def study(config: AuditConfig, noise: float, progress: Progress) -> LayerStudy:
         has = input_attributes(features.reshape(-1, 1, 8, 8))[ATTRIBUTE]
         measures = by_layer(
             model, None, x, y, attributes={ATTRIBUTE: has}, family=FAMILY, original=False, samples=_SAMPLES, rows=_ROWS,
-            permutations=_PERMUTATIONS, seed=config.seed, progress=shown,
+            permutations=_PERMUTATIONS, seed=config.seed, executor=executor, progress=shown,
         )  # fmt: skip
         batches = attributes.matched_batches(has, labels, limit=_ROWS // 2, seed=config.seed)
         plain = attributes.layer_gradients(model, None, x, y, batches=batches.rows)
         released = v_information(
             _released(plain, config.max_grad_norm, noise, config.seed), batches.attribute, family=FAMILY,
-            strata=batches.targets, permutations=_PERMUTATIONS, seed=config.seed,
+            strata=batches.targets, permutations=_PERMUTATIONS, seed=config.seed, executor=executor,
             progress=lambda done, total: shown("after noise", done, total),
         )  # fmt: skip
     sizes = (features.shape[1], *config.hidden, data.num_classes)
@@ -172,18 +172,3 @@ def _released(plain: dict[str, np.ndarray], bound: float, noise: float, seed: in
     norms = np.sqrt(sum((g.astype(np.float64) ** 2).sum(axis=1) for g in plain.values()))
     scale = np.minimum(1.0, bound / np.maximum(norms, np.finfo(float).tiny))[:, None]
     return {name: g * scale + noise * bound * rng.normal(size=g.shape) for name, g in plain.items()}
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """The sums of torch and of the linear algebra behind NumPy would else depend on how many threads share them."""
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
 
 import numpy as np
 
@@ -76,14 +79,14 @@ def noise_levels(config: AuditConfig) -> list[tuple[float, bool]]:
 
 
 def study(
-    config: AuditConfig, pieces: PartialResults, progress: Progress
+    config: AuditConfig, pieces: PartialResults, progress: Progress, executor: Executor | None = None
 ) -> tuple[list[ReconstructionPoint], BoundCurve]:
     """Every noise level of the audit, and the curves between them."""
     levels = noise_levels(config)
-    points = []
-    for number, (noise, claimed) in enumerate(levels):
-        game = _play(config, noise, number, len(levels), pieces, progress)
-        points.append(_point(config, noise, claimed, game, len(levels)))
+    games = _games(config, [noise for noise, _ in levels], pieces, progress, executor)
+    points = [
+        _point(config, noise, claimed, game, len(levels)) for (noise, claimed), game in zip(levels, games, strict=True)
+    ]
     return points, _curve(config, points)
 
 
@@ -111,42 +114,73 @@ def ensemble(config: AuditConfig, noise: float, *, dtype: str = "float32") -> dp
     )
 
 
-def _play(
-    config: AuditConfig, noise: float, number: int, of: int, pieces: PartialResults, progress: Progress
-) -> attacks.ReconstructionGame:
-    data = datasets.digits()
-    known = config.num_rows - 1
-    if known + config.prior_size > len(data.labels):
+def _games(
+    config: AuditConfig, noises: list[float], pieces: PartialResults, progress: Progress, executor: Executor | None
+) -> list[attacks.ReconstructionGame]:
+    """The game at each noise level. Pieces of all levels may be at work at once; their sums are integers."""
+    _require_rows(config)
+    counts = {first: min(_PIECE, config.runs - first) for first in range(0, config.runs, _PIECE)}
+    names = {f"game-{noise!r}-{first}": (number, first) for number, noise in enumerate(noises) for first in counts}
+    done = [0] * len(noises)
+
+    def show(number: int, more: int = 0) -> None:
+        if executor is None:
+            task = f"attack {number + 1} of {len(noises)} (σ = {noises[number]:.3g})"
+            progress(task, done[number] + more, config.runs)
+        else:
+            # One bar: workers finish pieces of several levels in any order.
+            progress(f"attack, {len(noises)} noise levels", sum(done), config.runs * len(noises))
+
+    jobs: dict[str, Callable[[], dict[str, Any]]] = {}
+    for name, (number, first) in names.items():
+        how: dict[str, Any] = {"num_threads": 1}
+        if executor is None:
+            how = {"num_threads": None, "progress": lambda more, _, number=number: show(number, more)}
+        jobs[name] = functools.partial(_play, config, noises[number], first, counts[first], **how)
+    found = {}
+    for name, state in pieces.each(jobs, executor):
+        number, first = names[name]
+        found[name] = attacks.ReconstructionGame.from_state(state)
+        done[number] += counts[first]
+        show(number)
+    # In the order of runs, whoever finished first.
+    return [
+        functools.reduce(
+            lambda total, piece: total.merge(piece), (found[f"game-{noise!r}-{first}"] for first in counts)
+        )
+        for noise in noises
+    ]
+
+
+def _require_rows(config: AuditConfig) -> None:
+    rows = len(datasets.digits().labels)
+    if config.num_rows - 1 + config.prior_size > rows:
         raise ValueError(
-            f"num_rows={config.num_rows}, prior_size={config.prior_size}: digits has {len(data.labels)} rows, so "
+            f"num_rows={config.num_rows}, prior_size={config.prior_size}: digits has {rows} rows, so "
             "num_rows - 1 + prior_size must be at most that"
         )
-    training = ensemble(config, noise)
-    task = f"attack {number + 1} of {of} (σ = {noise:.3g})"
-    total: attacks.ReconstructionGame | None = None
-    for first in range(0, config.runs, _PIECE):
-        count = min(_PIECE, config.runs - first)
 
-        def play(first: int = first, count: int = count) -> dict[str, object]:
-            game = attacks.reconstruction_game(
-                training,
-                data.features[:known],
-                data.labels[:known],
-                data.features[known:],
-                data.labels[known:],
-                prior_size=config.prior_size,
-                runs=count,
-                first_run=first,
-                confidence=config.confidence,
-                progress=lambda done, _: progress(task, first + done, config.runs),
-            )
-            return game.state()
 
-        piece = attacks.ReconstructionGame.from_state(pieces.get_or_run(f"game-{noise!r}-{first}", play))
-        progress(task, first + count, config.runs)
-        total = piece if total is None else total.merge(piece)
-    assert total is not None
-    return total
+def _play(
+    config: AuditConfig, noise: float, first: int, count: int, *, num_threads: int | None,
+    progress: Callable[[int, int], object] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Runs [first, first + count) as a piece. Made from the configuration alone, wherever it is called."""
+    data = datasets.digits()
+    known = config.num_rows - 1
+    return attacks.reconstruction_game(
+        ensemble(config, noise),
+        data.features[:known],
+        data.labels[:known],
+        data.features[known:],
+        data.labels[known:],
+        prior_size=config.prior_size,
+        runs=count,
+        first_run=first,
+        confidence=config.confidence,
+        num_threads=num_threads,
+        progress=progress,
+    ).state()
 
 
 def _point(

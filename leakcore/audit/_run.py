@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ def run(
     config: AuditConfig | Mapping[str, Any] | None = None,
     *,
     folder: str | Path | None = None,
+    executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> RunReport:
     """Audit one DP-SGD configuration: accountants, bounds, attacks, label study, leakage by layer.
@@ -29,15 +31,21 @@ def run(
         folder: where report.html and report.json are written, each atomically, when everything is done. Until then
             finished pieces are kept in folder/partial/audit, bound to this very configuration, seed and versions, and
             a later call goes on from them. None: write nothing.
-        progress: called as progress(task, done, total); `progress_bars()` makes one for a terminal.
+        executor: any `concurrent.futures.Executor`. Ranges of 256 runs of all noise levels, then the label study's
+            levels, the layers' fits and the defence's ranges of 32 go to its workers, one thread each; None: all of it
+            here, the attack on all cores. Every worker makes its task from the configuration; what it trained comes
+            back as counts, and is in the folder from then on.
+        progress: called as progress(task, done, total), here, of what all workers have done; `progress_bars()` makes
+            one for a terminal.
 
     Returns a `RunReport` (an `AuditReport`); `.passed` is False when an attack proved more leakage than the
     configuration claims.
 
-    Deterministic: the same configuration gives the same numbers on one machine, interrupted or not, on any number of
-    threads. Raises ValueError or TypeError that names the field before any work is done, ValueError where the folder
-    holds damaged pieces, another run's, or files that are not leakcore's, CannotWrite (an OSError) where the disk is
-    full: what was finished is kept.
+    Deterministic: the same configuration gives the same numbers on one kind of machine, interrupted or not, by any
+    number of threads and workers, none included: a folder may be begun with workers and finished without. Raises
+    ValueError or TypeError that names the field before any work is done, ValueError where the folder holds damaged
+    pieces, another run's, or files that are not leakcore's, CannotWrite (an OSError) where the disk is full: what was
+    finished is kept.
     """
     if config is None or isinstance(config, Mapping):
         config = AuditConfig.from_dict(config or {})
@@ -49,11 +57,11 @@ def run(
     if target is not None:
         require_writable(target)
     pieces = PartialResults(target, "audit", identity("audit", config.to_dict(), config.seed))
-    points, curve = _reconstruction.study(config, pieces, report_progress)
-    labels = _labels.study(config, points, report_progress)
+    points, curve = _reconstruction.study(config, pieces, report_progress, executor)
+    labels = _labels.study(config, points, report_progress, executor)
     claimed = next(p for p in points if p.claimed)
-    layers = _layers.study(config, claimed.noise_multiplier, report_progress)
-    defended = _defense.study(config, points, pieces, report_progress)
+    layers = _layers.study(config, claimed.noise_multiplier, report_progress, executor)
+    defended = _defense.study(config, points, pieces, report_progress, executor)
     report = RunReport(
         config=config,
         points=points,

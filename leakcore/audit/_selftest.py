@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import math
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from scipy import special
 
 from leakcore import __version__, bounds
 from leakcore import _validate as check
+from leakcore._futures import answers
 from leakcore._progress import Progress
 from leakcore._results import jsonable
 from leakcore.audit._format import number, percent
@@ -132,8 +135,13 @@ class SelfTest:
 
 
 def selftest(
-    *, audits: int = 500, confidence: float = 0.95, seed: int = 0, progress: Progress | None = None
-) -> SelfTest:  # fmt: skip
+    *,
+    audits: int = 500,
+    confidence: float = 0.95,
+    seed: int = 0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> SelfTest:
     """Audit mechanisms of known ε with every method that the package offers, and count broken promises.
 
     Mechanisms: one that leaks nothing (ε = 0), randomised response (ε of 0.5, 1, 2 and 4), the Laplace mechanism and
@@ -142,46 +150,65 @@ def selftest(
     membership guesses over coins.
 
     audits: per method and mechanism; five times as many where nothing leaks. confidence: of the bounds. seed: of
-    everything random.
+    everything random. executor: its workers take the methods' audits of one mechanism each.
 
-    Returns a `SelfTest`. Deterministic on one machine. Raises ValueError or TypeError that names the argument.
+    Returns a `SelfTest`. Deterministic on one machine, for any number of workers and none. Raises ValueError or
+    TypeError that names the argument.
     """
     count = check.integer(10, None, audits=audits)
     level, key = check.open_probability(confidence=confidence), check.seed(seed=seed)
-    cases = [*_null_cases(level), *_known_cases(level)]
+    cases = _cases(level)
     show = progress or (lambda task, done, total: None)
-    promises = []
-    for i, (mechanism, epsilon, delta, method, trials, audit) in enumerate(cases):
-        rng = np.random.default_rng([key, i])
-        repeats = count if epsilon > 0 else 5 * count
-        found = np.array([audit(rng, j) for j in range(repeats)])
-        # A bound that meets ε but for rounding is no lie.
-        above = int((found > epsilon * (1 + 1e-9)).sum())
-        low, high = (float(v) for v in clopper_pearson(above, repeats, confidence=0.95))
-        # One-sided: is the rate above what is allowed?
-        doubt = float(special.bdtrc(above - 1, repeats, 1 - level)) if above else 1.0
-        promises.append(
-            Promise(
-                mechanism=mechanism,
-                epsilon=epsilon,
-                delta=delta,
-                method=method,
-                trials=trials,
-                audits=repeats,
-                above=above,
-                rate=above / repeats,
-                interval=(low, high),
-                allowed=1 - level,
-                mean=float(found.mean()),
-                kept=doubt >= (1 - GATE) / len(cases),
-            )
-        )
-        show("self-test", i + 1, len(cases))
-    return SelfTest(promises=tuple(promises), confidence=level, audits=count, seed=key)
+    jobs = (
+        (i, functools.partial(_audited, level, key, i, count if epsilon > 0 else 5 * count))
+        for i, (_, epsilon, *_) in enumerate(cases)
+    )
+    found: dict[int, np.ndarray] = {}
+    with contextlib.closing(answers(jobs, executor)) as finished:
+        for i, proved in finished:
+            found[i] = proved
+            show("self-test", len(found), len(cases))
+    promises = tuple(_promise(case, found[i], level, len(cases)) for i, case in enumerate(cases))
+    return SelfTest(promises=promises, confidence=level, audits=count, seed=key)
+
+
+def _audited(level: float, seed: int, i: int, repeats: int) -> np.ndarray:
+    """The bounds of all audits of case i, one after the other from its own generator."""
+    *_, audit = _cases(level)[i]
+    rng = np.random.default_rng([seed, i])
+    return np.array([audit(rng, j) for j in range(repeats)])
+
+
+def _promise(case: _Case, found: np.ndarray, level: float, cases: int) -> Promise:
+    mechanism, epsilon, delta, method, trials, _ = case
+    repeats = len(found)
+    # A bound that meets ε but for rounding is no lie.
+    above = int((found > epsilon * (1 + 1e-9)).sum())
+    low, high = (float(v) for v in clopper_pearson(above, repeats, confidence=0.95))
+    # One-sided: is the rate above what is allowed?
+    doubt = float(special.bdtrc(above - 1, repeats, 1 - level)) if above else 1.0
+    return Promise(
+        mechanism=mechanism,
+        epsilon=epsilon,
+        delta=delta,
+        method=method,
+        trials=trials,
+        audits=repeats,
+        above=above,
+        rate=above / repeats,
+        interval=(low, high),
+        allowed=1 - level,
+        mean=float(found.mean()),
+        kept=doubt >= (1 - GATE) / cases,
+    )
 
 
 Audit = Callable[[np.random.Generator, int], float]
 _Case = tuple[str, float, float, str, int, Audit]
+
+
+def _cases(level: float) -> list[_Case]:
+    return [*_null_cases(level), *_known_cases(level)]
 
 
 def _null_cases(level: float) -> list[_Case]:

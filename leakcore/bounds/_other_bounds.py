@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
 
 from leakcore import _validate
+from leakcore._futures import answers
 from leakcore._results import Assumptions, Kind, Result, parse_adjacency
 from leakcore.bounds._kappa import parse_prior
 from leakcore.bounds._reconstruction_input import ATTACKER, Mechanism
@@ -57,6 +60,7 @@ def fano_advantage(
     separation: float = math.sqrt(2.0),
     num_samples: int = 100_000,
     seed: int = 0,
+    executor: Executor | None = None,
 ) -> FanoBound:
     """Fano's bound on the advantage of identifying which candidate of a discrete prior was trained on.
 
@@ -75,8 +79,9 @@ def fano_advantage(
 
     prior_size: n ≥ 1 equally likely candidates; or prior: n probabilities. Exactly one.
     noise_multiplier, sample_rate, steps: as in `reconstruction` (schedules allowed).
-    Returns a `FanoBound`; no interval, confidence None. σ = 0 gives 1, one candidate 0. Deterministic given the seed.
-    Raises ValueError or TypeError that names the argument.
+    executor: "monte-carlo"; its workers take blocks of 2¹⁴ draws (of 2²² numbers, where candidates are many).
+    Returns a `FanoBound`; no interval, confidence None. σ = 0 gives 1, one candidate 0. Deterministic given the seed,
+    for any number of workers and none. Raises ValueError or TypeError that names the argument.
     """
     if (prior_size is None) == (prior is None):
         raise ValueError(f"prior_size={prior_size!r}, prior={prior!r}: exactly one must be given")
@@ -92,6 +97,8 @@ def fano_advantage(
         raise ValueError(f"separation={separation!r}: must be in (0, 2], clipped gradients are no farther apart")
     count = _validate.integer(2, num_samples=num_samples)
     key = _validate.seed(seed=seed)
+    if executor is not None and source != "monte-carlo":
+        raise ValueError(f"executor={executor!r}: only information='monte-carlo' samples, not {source!r}")
     loss = Mechanism.parse(noise_multiplier, sample_rate, steps).loss()
     if source != "rdp" and (loss.groups or (math.isfinite(loss.log_no_escape) and loss.log_no_escape != 0.0)):
         raise ValueError(f"information={source!r}: covers sample_rate=1 only, use 'rdp'")
@@ -109,7 +116,7 @@ def fano_advantage(
         nats = float(-(weights @ np.log(weights + (1.0 - weights) * shrink)))
         notes = (f"for candidates whose clipped gradients are at most {apart:.6g} clipping norms apart",)
     else:
-        nats, error = _mixture_information(weights, apart * math.sqrt(0.5 * precision), count, key)
+        nats, error = _mixture_information(weights, apart * math.sqrt(0.5 * precision), count, key, executor)
         kind = "estimate"
         notes = (f"for one-hot gradients, {apart:.6g} clipping norms apart; a sampled estimate",)
     success = 1.0 - _least_error(entropy - min(max(nats, 0.0), entropy), n)
@@ -147,27 +154,35 @@ def _least_error(equivocation: float, n: int) -> float:
     return low
 
 
-def _mixture_information(weights: np.ndarray, scale: float, count: int, seed: int) -> tuple[float, float]:
+def _mixture_information(
+    weights: np.ndarray, scale: float, count: int, seed: int, executor: Executor | None
+) -> tuple[float, float]:
     """(mean, standard error) of log p(w|z)/p(w), w = scale·e_z + N(0, I_n): a mixture of one-hot Gaussians."""
-    rng = np.random.default_rng(seed)
-    log_weights = np.log(weights)
-    cumulative = np.cumsum(weights)
     rows = max(1, min(_CHUNK, 2**22 // len(weights)))
-    total = squares = 0.0
-    for start in range(0, count, rows):
-        size = min(rows, count - start)
-        z = np.minimum(np.searchsorted(cumulative, rng.random(size), side="right"), len(weights) - 1)
-        logs = scale * rng.standard_normal((size, len(weights)))
-        logs[np.arange(size), z] += scale * scale
-        own = logs[np.arange(size), z]
-        # log p(w|j) = scale·w_j + what all j share.
-        logs += log_weights
-        peak = logs.max(axis=1)
-        gain = own - peak - np.log(np.exp(logs - peak[:, None]).sum(axis=1))
-        total += float(gain.sum())
-        squares += float(gain @ gain)
+    jobs = (
+        (start, functools.partial(_gain_sums, weights, scale, min(rows, count - start), [seed, start]))
+        for start in range(0, count, rows)
+    )
+    # Summed in the order of draws, whoever drew them first.
+    sums = np.array([part for _, part in sorted(answers(jobs, executor, ahead=256))])
+    total, squares = (math.fsum(column) for column in sums.T)
     mean = total / count
     return mean, math.sqrt(max(squares / count - mean * mean, 0.0) / count)
+
+
+def _gain_sums(weights: np.ndarray, scale: float, size: int, key: list[int]) -> tuple[float, float]:
+    """(Σ g, Σ g²) of `size` draws by the generator of this key."""
+    rng = np.random.default_rng(key)
+    z = np.minimum(np.searchsorted(np.cumsum(weights), rng.random(size), side="right"), len(weights) - 1)
+    logs = scale * rng.standard_normal((size, len(weights)))
+    logs[np.arange(size), z] += scale * scale
+    own = logs[np.arange(size), z]
+    # log p(w|j) = scale·w_j + what all j share.
+    logs += np.log(weights)
+    peak = logs.max(axis=1)
+    gain = own - peak - np.log(np.exp(logs - peak[:, None]).sum(axis=1))
+    # Not a dot product, whose order is the linear algebra's own.
+    return float(gain.sum()), float(np.square(gain).sum())
 
 
 def mse_lower_bound(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Generator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leakcore._futures import Finished
+from leakcore._futures import Finished, answers
 from leakcore.dpsgd import _native
 from leakcore.dpsgd._block import ARRAYS, SLOTS, BlockOutput, Plan, Trainer, Watch
 from leakcore.dpsgd._gather import CHUNK, block_rows, fixed_rows
@@ -132,15 +134,11 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
 
 def train_elsewhere(plan: Plan, request: Request, threads: int, executor: Executor) -> Generator[Piece, None, None]:
     """Each range of runs as some worker of `executor` finishes it; the ranges do not depend on the workers."""
-    futures: dict[Future[BlockOutput], tuple[int, int]] = {}
-    try:
-        for low, high in ranges(request.first, request.stop, TASK):
-            futures[executor.submit(_task, plan, request.part(low, high), threads)] = (low, high)
-        for future in Finished(futures):
-            yield (*futures[future], future.result())
-    finally:
-        for future in futures:
-            future.cancel()
+    cuts = ranges(request.first, request.stop, TASK)
+    jobs = ((cut, functools.partial(_task, plan, request.part(*cut), threads)) for cut in cuts)
+    with contextlib.closing(answers(jobs, executor)) as finished:
+        for (low, high), piece in finished:
+            yield low, high, piece
 
 
 def _task(plan: Plan, request: Request, threads: int) -> BlockOutput:

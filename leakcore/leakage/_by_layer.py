@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -119,6 +120,7 @@ def by_layer(
     probes: int | None = None,
     memory: int = 128 * 2**20,
     seed: int = 0,
+    executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> LeakageByLayer:
     """Sensitivity, original and latent V-information and subspace distance of every layer of a torch model.
@@ -130,14 +132,16 @@ def by_layer(
     columns: parameters that stand for a larger layer in the latent measure, drawn at random.
     permutations: of each null. iterations: of the inversion. probes: random directions behind the sensitivity; None:
         exact, or 16 where one sample's Jacobian holds more than 5·10⁸ numbers. memory: bytes for sensitivity's chunks.
+    executor: takes the pairs of the inversion and the fits of the latent measure; the rest is done here.
     progress: called as progress(task, done, total).
 
-    Deterministic by seed, on a machine and torch build. Raises ValueError or TypeError that names the argument.
+    Deterministic by seed, on a machine and torch build, for any number of workers and none. Raises ValueError or
+    TypeError that names the argument.
     """
     return measured(
         model, loss, inputs, targets, attributes=attributes, family=family, original=original, samples=samples,
         rows=rows, columns=columns, permutations=permutations, iterations=iterations, probes=probes, memory=memory,
-        seed=seed, progress=progress, pieces=PartialResults(None, ""),
+        seed=seed, executor=executor, progress=progress, pieces=PartialResults(None, ""),
     )  # fmt: skip
 
 
@@ -145,7 +149,7 @@ def measured(
     model: Any, loss: Callable[[Any, Any], Any] | None, inputs: Any, targets: Any, *,
     attributes: Mapping[str, Any] | None, family: Any, original: bool, samples: int, rows: int, columns: int,
     permutations: int, iterations: int, probes: int | None, memory: int, seed: int, progress: Progress | None,
-    pieces: PartialResults,
+    pieces: PartialResults, executor: Executor | None = None,
 ) -> LeakageByLayer:  # fmt: skip
     """`by_layer`, which keeps each finished measure among `pieces`, bound by the caller to model, loss and data."""
     data = batch_of(model, inputs, targets)
@@ -172,7 +176,7 @@ def measured(
     found = None
     if original:
         found = kept("original", lambda: v_information_original(
-            model, loss, x, y, iterations=iterations, seed=start,
+            model, loss, x, y, iterations=iterations, seed=start, executor=executor,
             progress=lambda done, total: shown("inversion", done, total),
         ))  # fmt: skip
     if attributes is not None:
@@ -189,7 +193,7 @@ def measured(
         def read_latent(name: str = name, batches: Any = batches) -> VInformation:
             return v_information(
                 _columns(model, loss, data, batches.rows, sizes, most, start), batches.attribute, family=family,
-                strata=batches.targets, permutations=permutations, seed=start,
+                strata=batches.targets, permutations=permutations, seed=start, executor=executor,
                 progress=lambda done, total: shown(f"latent: {name}", done, total),
             )  # fmt: skip
 

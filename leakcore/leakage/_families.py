@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore._one_thread import one_thread
 
 
 @runtime_checkable
@@ -137,16 +138,18 @@ class MLP:
             for m, k in itertools.pairwise(sizes)
         ]
         self._biases = [torch.zeros(k, requires_grad=True) for k in sizes[1:]]
-        optimiser = torch.optim.AdamW([*self._weights, *self._biases], lr=self._rate, weight_decay=self._decay)
-        for _ in range(self._steps):
-            optimiser.zero_grad()
-            torch.nn.functional.cross_entropy(self._logits(x), y).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+        with one_thread():
+            optimiser = torch.optim.AdamW([*self._weights, *self._biases], lr=self._rate, weight_decay=self._decay)
+            for _ in range(self._steps):
+                optimiser.zero_grad()
+                torch.nn.functional.cross_entropy(self._logits(x), y).backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
         return self
 
     def log_prob(self, gradients: np.ndarray) -> np.ndarray:
         """See `Family`."""
-        logits = self._logits(self._ready(gradients)).detach().double()
+        with one_thread():
+            logits = self._logits(self._ready(gradients)).detach().double()
         return np.asarray(logits.log_softmax(1).numpy())
 
     def _ready(self, gradients: np.ndarray) -> Any:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore._futures import answers
+from leakcore._one_thread import one_thread
 from leakcore._results import Assumptions, Result
 from leakcore.leakage._v_information import prepared
 
@@ -51,6 +56,7 @@ def mutual_information(
     permutations: int = 1,
     confidence: float = 0.95,
     seed: int = 0,
+    executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> MutualInformation:
     """I(U; V) by the Donsker–Varadhan bound with a network T (MINE, Belghazi et al. 2018; Mo et al. 2021, Fig. 3):
@@ -70,9 +76,11 @@ def mutual_information(
         first, second: (n, ...) rows that belong together, n ≥ 50; integers (n,) are classes. More than `components`
             columns are split into norm and direction, and the directions turned to their leading coordinates.
         permutations: how many times the null is computed, 0 for none (NaN). seed: of everything random.
+        executor: its workers take one training each, of the pairs themselves and of every permutation.
         progress: called as progress(trainings done, trainings).
 
-    Deterministic by seed, on a machine and torch build. Raises ValueError or TypeError that names the argument.
+    Deterministic by seed, on a machine and torch build, for any number of workers and none; a training runs on one
+    thread. Raises ValueError or TypeError that names the argument.
     """
     u, v = _rows("first", first, components), _rows("second", second, components)
     if len(u) != len(v) or len(u) < 50:
@@ -84,15 +92,17 @@ def mutual_information(
     level = check.open_probability(confidence=confidence)
     start = check.seed(seed=seed)
     order = np.random.default_rng([start, 0]).permutation(len(u))
-    found = []
-    for k in range(1 + shuffles):
-        rng = np.random.default_rng([start, 1, k])
-        paired = v if k == 0 else v[rng.permutation(len(v))]
-        found.append(_estimate(u[order], paired[order], size, number, rate, rng))
-        if progress is not None:
-            progress(k + 1, 1 + shuffles)
+    job = functools.partial(_trained, u, v, order, size, number, rate, start)
+    found = {}
+    with contextlib.closing(
+        answers(((k, functools.partial(job, k)) for k in range(1 + shuffles)), executor)
+    ) as trainings:
+        for k, answer in trainings:
+            found[k] = answer
+            if progress is not None:
+                progress(len(found), 1 + shuffles)
     value, error, trained, rows = found[0]
-    null = np.array([f[0] for f in found[1:]])
+    null = np.array([found[k][0] for k in range(1, 1 + shuffles)])
     from scipy.special import ndtri
 
     reach = float(ndtri((1 + level) / 2)) * error
@@ -117,6 +127,18 @@ def mutual_information(
         trained=trained,
         rows=rows,
     )
+
+
+def _trained(
+    u: np.ndarray, v: np.ndarray, order: np.ndarray, hidden: int, steps: int, rate: float, seed: int, k: int
+) -> tuple[float, float, float, int]:
+    """Training k, the same wherever it is called: of the pairs themselves (0), or of a permutation of them."""
+    import torch  # noqa: F401  # before the limit on its threads
+
+    with one_thread():
+        rng = np.random.default_rng([seed, 1, k])
+        paired = v if k == 0 else v[rng.permutation(len(v))]
+        return _estimate(u[order], paired[order], hidden, steps, rate, rng)
 
 
 def _estimate(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore._futures import answers
 from leakcore._results import Assumptions, Result
 from leakcore.attacks._image_quality import ssim
 from leakcore.attacks._layer_gradients import Batch, as_classes, batch_of, criterion, parameters_by_layer
@@ -66,6 +70,7 @@ def v_information_original(
     high: float | None = None,
     confidence: float = 0.95,
     seed: int = 0,
+    executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> OriginalInformation:
     """Score of inverting the gradient of each pair of consecutive layers (Mo et al. 2021, eqs. 6 and 8).
@@ -90,10 +95,15 @@ def v_information_original(
             number), say with noise added, or the other gradients of a batch.
         iterations, learning_rate: of the inversion. total_variation: weight of the mean absolute difference of
             neighbouring pixels, images only. low, high: box of the inputs; None: the least and largest given.
-        seed: of the starts. progress: called as progress(pairs done, pairs).
+        seed: of the starts. executor: its workers invert one pair each, with as many torch threads as are set here
+            (`torch.set_num_threads(1)` where they share a machine); model, loss and `released` are pickled.
+        progress: called as progress(pairs done, pairs).
 
-    Deterministic by seed, on a machine and torch build. Raises ValueError or TypeError that names the argument.
+    Deterministic by seed, on a machine, torch build and number of torch threads, for any number of workers and none.
+    Raises ValueError or TypeError that names the argument.
     """
+    import torch
+
     data = batch_of(model, inputs, targets)
     criterion(loss)
     data = dataclasses.replace(data, targets=as_classes(loss, data.targets))
@@ -111,15 +121,24 @@ def v_information_original(
     level = check.open_probability(confidence=confidence)
     rng = np.random.default_rng(check.seed(seed=seed))
     start = bottom + (top - bottom) * rng.random(tuple(data.inputs.shape))
-    found, ends = [], []
-    for number, pair in enumerate(chosen):
-        parameters = [key for name in pair for key in layers[name]]
-        changed = None if released is None else (lambda g, k=number: released(g, k))
-        point, end = _invert(data, loss, parameters, start, changed, steps, rate, smooth, (bottom, top))
-        found.append(point)
-        ends.append(end)
-        if progress is not None:
-            progress(number + 1, len(chosen))
+    job = functools.partial(
+        _invert, data, loss, start=start, steps=steps, rate=rate, smooth=smooth, box=(bottom, top),
+        threads=torch.get_num_threads(),
+    )  # fmt: skip
+    jobs = {
+        number: functools.partial(
+            job, names=[key for name in pair for key in layers[name]],
+            released=None if released is None else functools.partial(_seen, released, number),
+        )
+        for number, pair in enumerate(chosen)
+    }  # fmt: skip
+    inverted = {}
+    with contextlib.closing(answers(jobs.items(), executor)) as pairs_done:
+        for number, answer in pairs_done:
+            inverted[number] = answer
+            if progress is not None:
+                progress(len(inverted), len(chosen))
+    found, ends = zip(*(inverted[number] for number in range(len(chosen))), strict=True)
     # Every reconstruction beside every input: the diagonal is the attack, the rest its null.
     count = len(data.inputs)
     similar = np.stack(
@@ -161,14 +180,22 @@ def v_information_original(
     )
 
 
+def _seen(
+    released: Callable[[torch.Tensor, int], torch.Tensor], number: int, gradient: torch.Tensor
+) -> torch.Tensor:  # fmt: skip
+    return released(gradient, number)
+
+
 def _invert(
-    data: Batch, loss: Callable[[Any, Any], Any] | None, names: Sequence[str], start: np.ndarray,
+    data: Batch, loss: Callable[[Any, Any], Any] | None, *, names: Sequence[str], start: np.ndarray,
     released: Callable[[torch.Tensor], torch.Tensor] | None, steps: int, rate: float, smooth: float,
-    box: tuple[float, float],
+    box: tuple[float, float], threads: int,
 ) -> tuple[torch.Tensor, np.ndarray]:  # fmt: skip
     """Reconstructions of all inputs at once, each from its own gradient, and the cosine loss they end at."""
     import torch
 
+    if torch.get_num_threads() != threads:  # a worker's may be another number
+        torch.set_num_threads(threads)
     criterion = loss or torch.nn.functional.cross_entropy
     everything = {**dict(data.model.named_parameters()), **dict(data.model.named_buffers())}
     own = {name: everything[name].detach() for name in names}
@@ -199,7 +226,8 @@ def _invert(
                 raise ValueError(f"released: must return a tensor of shape {tuple(wanted.shape)}")
             wanted = seen.to(wanted).detach()
         derivative = torch.func.vmap(torch.func.grad(away, has_aux=True))
-        point = torch.from_numpy(start).to(data.inputs).requires_grad_()
+        # A copy: the search moves it in place, and every pair starts from the same.
+        point = torch.from_numpy(start.copy()).to(data.inputs).requires_grad_()
         optimiser = torch.optim.Adam([point], lr=rate * (box[1] - box[0]))
         fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
         for _ in range(steps):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore._futures import answers
+from leakcore._one_thread import one_thread
 from leakcore._results import Assumptions, Result
 from leakcore.leakage._families import family_of
 from leakcore.leakage._units import Units
@@ -64,6 +69,7 @@ def v_information(
     groups: Any = None,
     confidence: float = 0.95,
     seed: int = 0,
+    executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> VInformation:
     """Empirical V-information of a latent attribute p in gradients g (Mo et al. 2021, eq. 6, after Xu et al. 2020):
@@ -92,9 +98,12 @@ def v_information(
         strata: (n,) values, say the task's labels: sets are matched and labels permuted within each.
         groups: (n,) values: rows of a group (one sample in several snapshots, say) stay together. One label each.
         folds ≥ 2. permutations ≥ 0; 0 leaves the null empty, NaN. seed: of folds, permutations and the family.
+        executor: its workers take whole cross-validations, one per layer and permutation (a family of your own, and its
+            module, must be there).
         progress: called as progress(done, total) with fits of whole cross-validations.
 
-    Deterministic by seed. Raises ValueError or TypeError that names argument, value and what is allowed.
+    Deterministic by seed, for any number of workers and none; fits run on one thread. Raises ValueError or TypeError
+    that names argument, value and what is allowed.
     """
     names, arrays = _arrays(gradients)
     given = _labels(labels, len(arrays[0]))
@@ -112,23 +121,30 @@ def v_information(
     sizes = np.bincount(units.labels)
     if (sizes < 2 * parts).any():
         raise ValueError(f"folds={parts}: needs at least {2 * parts} units of each class, has {sizes.tolist()}")
-    total, done = len(arrays) * (1 + shuffles), 0
-    found, null = [], np.full((shuffles, len(arrays)), math.nan)
-    for j, array in enumerate(arrays):
-        mapped = getattr(model, "prepare", np.asarray)(array[rows].reshape(len(rows), -1))
-        features = prepared(mapped, bool(getattr(model, "rotation_invariant", False)))
-        problem = _Problem(features, model, kind, parts)
-        for k in range(1 + shuffles):
-            # The same folds and permutations for every layer, so that layers are compared on the same rows.
-            shuffled = units if k == 0 else units.permuted(np.random.default_rng([start, 1, k]))
-            gains = problem.gains(shuffled, np.random.default_rng([start, 2, k]))
-            if k == 0:
-                found.append((*_mean(gains[0], units, level), *_mean(gains[1], units, level), gains[1]))
-            else:
-                null[k - 1, j] = gains[1].mean()
-            done += 1
+    total = len(arrays) * (1 + shuffles)
+    gains: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
+
+    def jobs() -> Iterator[tuple[tuple[int, int], Callable[[], tuple[np.ndarray, np.ndarray]]]]:
+        for j, array in enumerate(arrays):
+            mapped = getattr(model, "prepare", np.asarray)(array[rows].reshape(len(rows), -1))
+            features = prepared(mapped, bool(getattr(model, "rotation_invariant", False)))
+            problem = _Problem(features, model, kind, parts)
+            for k in range(1 + shuffles):
+                # The same folds and permutations for every layer, so that layers are compared on the same rows.
+                shuffled = units if k == 0 else units.permuted(np.random.default_rng([start, 1, k]))
+                yield (j, k), functools.partial(_gains, problem, shuffled, [start, 2, k])
+
+    # Two layers at a time: a layer's features may take much of the memory.
+    with contextlib.closing(answers(jobs(), executor, ahead=2 * (1 + shuffles))) as fits:
+        for done, (at, gained) in enumerate(fits, 1):
+            gains[at] = gained
             if progress is not None:
                 progress(done, total)
+    found, null = [], np.full((shuffles, len(arrays)), math.nan)
+    for j in range(len(arrays)):
+        first, second = gains[j, 0]
+        found.append((*_mean(first, units, level), *_mean(second, units, level), second))
+        null[:, j] = [gains[j, k][1].mean() for k in range(1, 1 + shuffles)]
     raw, raw_low, raw_high, value, low, high, each = (np.array(v) for v in zip(*found, strict=True))
     higher = (null >= value).sum(axis=0)
     beside = null.mean(axis=0) if shuffles else np.full(len(arrays), math.nan)
@@ -171,6 +187,12 @@ def v_information(
         folds=parts,
         gains=each.T if names else each[0],
     )
+
+
+def _gains(problem: _Problem, units: Units, key: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """`_Problem.gains` with the generator of this key, the same wherever it is called."""
+    with one_thread():
+        return problem.gains(units, np.random.default_rng(key))
 
 
 class _Problem:

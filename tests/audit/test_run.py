@@ -189,7 +189,7 @@ def test_a_mechanism_without_enough_noise_is_caught() -> None:
     config = audit.AuditConfig(**{**SMALL, "runs": 320, "sweep": (), "steps": 40})
     honest = _reconstruction.noise_levels(config)[0][0]
     pieces = _reconstruction.PartialResults(None, "audit")
-    game = _reconstruction._play(config, honest / 3, 0, 1, pieces, lambda *_: None)
+    (game,) = _reconstruction._games(config, [honest / 3], pieces, lambda *_: None, None)
     point = _reconstruction._point(config, honest, True, game, 1)
     assert _findings.contradictions([point])
 

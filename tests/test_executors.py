@@ -1,0 +1,262 @@
+"""Whatever takes `executor=` gives the same numbers with a process pool as without, and pieces lost are done once."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from leakcore import audit, bounds, leakage, models
+from leakcore._futures import answers
+from leakcore._one_thread import one_thread
+from leakcore._store import PartialResults
+from leakcore.audit import _layers, _reconstruction
+
+SMALL: dict[str, Any] = {
+    "runs": 96, "sweep": (4.0,), "num_rows": 100, "steps": 10, "label_draws": 2, "label_steps": 20,
+    "defense": "prune:0.5",
+}  # fmt: skip
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    with _pool(2) as executor:
+        yield executor
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _brief() -> Iterator[None]:
+    """Fewer fits by layer: what is compared is where they are made."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("_ROWS", 80), ("_PERMUTATIONS", 1), ("_SAMPLES", 2)):
+            patch.setattr(_layers, name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    return _content(audit.run(audit.AuditConfig(**SMALL)))
+
+
+def _content(report: audit.RunReport) -> dict[str, Any]:
+    found = report.to_dict()
+    del found["seconds"]
+    return found
+
+
+class Counting(Executor):
+    """Passes jobs on and counts them."""
+
+    def __init__(self, inner: Executor) -> None:
+        self.inner, self.submitted = inner, 0
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
+        self.submitted += 1
+        return self.inner.submit(function, *args, **more)
+
+
+def test_an_audit_by_two_workers_is_the_audit_of_one(
+    pool: ProcessPoolExecutor, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_reconstruction, "_PIECE", 32)
+    counting = Counting(pool)
+    seen: dict[str, list[tuple[int, int]]] = {}
+    report = audit.run(
+        audit.AuditConfig(**SMALL), executor=counting,
+        progress=lambda task, done, total: seen.setdefault(task, []).append((done, total)),
+    )  # fmt: skip
+    assert _content(report) == alone
+    # Three pieces at each of two levels, two levels of labels, and what the defence and the layers add.
+    assert counting.submitted > 6 + 2 + 6
+    assert seen["attack, 2 noise levels"] == [(32 * n, 192) for n in range(1, 7)]
+    assert seen["labels"] == [(1, 2), (2, 2)]
+    for reports in seen.values():
+        done = [d for d, _ in reports]
+        assert done == sorted(done)
+        assert done[-1] == reports[-1][1]
+
+
+def test_a_folder_begun_by_workers_that_died_is_finished_without_them(
+    alone: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL for a worker after the first piece: a pool breaks; what was finished is kept, the rest done once."""
+    monkeypatch.setattr(_reconstruction, "_PIECE", 16)
+    executor = _pool(1)
+
+    def kill(task: str, done: int, total: int) -> None:
+        if done == 16:
+            os.kill(next(iter(executor._processes)), signal.SIGKILL)
+
+    with pytest.raises(BrokenProcessPool):
+        audit.run(audit.AuditConfig(**SMALL), folder=tmp_path, executor=executor, progress=kill)
+    executor.shutdown(wait=True)
+    kept = {p.stem for p in (tmp_path / "partial" / "audit").glob("game-*.json")}
+    assert 1 <= len(kept) < 12
+    played: list[int] = []
+    honest = _reconstruction._play
+
+    def noting(*args: Any, **more: Any) -> dict[str, Any]:
+        played.append(args[2])
+        return honest(*args, **more)
+
+    monkeypatch.setattr(_reconstruction, "_play", noting)
+    report = audit.run(audit.AuditConfig(**SMALL), folder=tmp_path)
+    assert _content(report) == alone
+    assert len(played) == 12 - len(kept)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.json"]
+
+
+def test_the_self_test(pool: ProcessPoolExecutor) -> None:
+    seen: list[tuple[int, int]] = []
+    found = audit.selftest(
+        audits=10, seed=3, executor=pool, progress=lambda task, done, total: seen.append((done, total))
+    )
+    assert found.to_dict() == audit.selftest(audits=10, seed=3).to_dict()
+    assert seen == [(n, len(found.promises)) for n in range(1, len(found.promises) + 1)]
+
+
+def test_fano_by_monte_carlo(pool: ProcessPoolExecutor) -> None:
+    given: dict[str, Any] = {"prior_size": 10, "information": "monte-carlo", "num_samples": 50_001, "seed": 5}
+    counting = Counting(pool)
+    found, own = bounds.fano_advantage(1.5, executor=counting, **given), bounds.fano_advantage(1.5, **given)
+    assert counting.submitted == 4
+    assert (found.value, found.standard_error) == (own.value, own.standard_error)
+    with pytest.raises(ValueError, match="only information='monte-carlo' samples, not 'rdp'"):
+        bounds.fano_advantage(1.5, prior_size=3, executor=pool)
+
+
+@pytest.fixture(scope="module")
+def gradients() -> tuple[dict[str, np.ndarray], np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 80)
+    plain = {name: rng.normal(size=(80, width)) for name, width in (("a", 30), ("b", 120))}
+    return {name: g + 0.7 * labels[:, None] * (np.arange(g.shape[1]) < 3) for name, g in plain.items()}, labels
+
+
+@pytest.mark.parametrize("family", ["logistic", "mlp", "random-forest"])
+def test_v_information(
+    family: str, pool: ProcessPoolExecutor, gradients: tuple[dict[str, np.ndarray], np.ndarray]
+) -> None:
+    how: dict[str, Any] = {"family": family, "permutations": 2, "folds": 2, "seed": 1}
+    if family == "random-forest":
+        how["family"] = leakage.RandomForest(8)
+    seen: list[int] = []
+    found = leakage.v_information(*gradients, **how, executor=pool, progress=lambda done, _: seen.append(done))
+    own = leakage.v_information(*gradients, **how)
+    assert seen == [1, 2, 3, 4, 5, 6]
+    for name in ("value", "raw", "null", "gains", "p_value"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(own, name))
+
+
+def test_mutual_information(pool: ProcessPoolExecutor) -> None:
+    rng = np.random.default_rng(2)
+    u = rng.normal(size=(120, 3))
+    how: dict[str, Any] = {"steps": 20, "permutations": 3, "seed": 4}
+    found, own = (leakage.mutual_information(u, u[:, :1], **how, executor=e) for e in (pool, None))
+    assert (found.value, found.trained) == (own.value, own.trained)
+    np.testing.assert_array_equal(found.null, own.null)
+
+
+def test_every_measure_by_layer(pool: ProcessPoolExecutor) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = models.mlp((6, 5, 4, 3), "tanh").double()
+    rng = np.random.default_rng(1)
+    x, y = rng.random((60, 6)), rng.integers(0, 3, 60)
+    how: dict[str, Any] = {
+        "attributes": {"first": x[:, 0] > 0.5}, "family": "logistic", "samples": 2, "permutations": 1, "iterations": 5,
+    }  # fmt: skip
+    counting = Counting(pool)
+    found, own = (leakage.by_layer(model, None, x, y, **how, executor=e) for e in (counting, None))
+    assert counting.submitted == 2 + 3 * 2  # pairs of layers, and layers by permutations
+    assert found.to_dict() == own.to_dict()
+
+
+def _cube(n: int) -> int:
+    if n < 0:
+        raise ValueError(f"n={n}")
+    return n**3
+
+
+class Direct(Executor):
+    """Does jobs where they are handed in, and knows how many were out at a time."""
+
+    def __init__(self) -> None:
+        self.out: list[Future[Any]] = []
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.out.append(future)
+        return future
+
+    def finish(self, number: int, value: Any) -> None:
+        self.out[number].set_result(value)
+
+
+def test_at_most_so_many_jobs_are_out_and_the_rest_is_called_off() -> None:
+    executor = Direct()
+    asked: list[int] = []
+
+    def jobs() -> Iterator[tuple[int, Callable[[], int]]]:
+        for n in range(10):
+            asked.append(n)
+            yield n, lambda: 0
+
+    found = answers(jobs(), executor, ahead=3)
+    thread = threading.Timer(0.05, lambda: executor.finish(1, 11))
+    thread.start()
+    assert next(found) == (1, 11)
+    thread.join()
+    assert asked == [0, 1, 2]
+    executor.finish(2, 12)
+    assert next(found) == (2, 12)
+    assert asked == [0, 1, 2, 3]
+    found.close()
+    assert [f.cancelled() for f in executor.out] == [True, False, False, True]
+
+
+def test_an_error_of_a_job_is_the_callers_and_stored_pieces_stay(pool: ProcessPoolExecutor, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="n=-1"):
+        dict(answers([(n, functools.partial(_cube, n)) for n in (1, -1, 2)], pool))
+    pieces = PartialResults(tmp_path, "cubes", {"command": "cubes"})
+    pieces.get_or_run("b", lambda: {"n": 8})
+    jobs: dict[str, Callable[[], dict[str, Any]]] = {
+        name: functools.partial(dict, n=n) for name, n in (("a", 1), ("b", -5), ("c", 27))
+    }
+    for executor in (pool, None):
+        found = dict(pieces.each(jobs, executor))
+        assert found == {"a": {"n": 1}, "b": {"n": 8}, "c": {"n": 27}}
+    assert list(dict(pieces.each(jobs))) == ["a", "b", "c"]
+
+
+def test_one_thread_is_lifted_when_the_last_block_ends() -> None:
+    from threadpoolctl import threadpool_info
+
+    def threads() -> set[int]:
+        return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+    before, torch_before = threads(), torch.get_num_threads()
+    first, second = one_thread(), one_thread()
+    first.__enter__()
+    second.__enter__()
+    assert threads() == {1}
+    first.__exit__(None, None, None)
+    assert threads() == {1}
+    second.__exit__(None, None, None)
+    assert threads() == before
+    assert torch.get_num_threads() == torch_before
