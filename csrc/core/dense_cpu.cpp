@@ -62,8 +62,10 @@ void jacobi_svd(const Matrix& a, Matrix* u, std::vector<double>* s, Matrix* v) {
         if (!(std::abs(xy) > small * std::sqrt(xx) * std::sqrt(yy))) continue;
         rotated = true;
         const double zeta = (yy - xx) / (2.0 * xy);
-        const double t = std::copysign(1.0, zeta) / (std::abs(zeta) + std::hypot(1.0, zeta));
-        const double c = 1.0 / std::hypot(1.0, t), sine = c * t;
+        // √(1 + ζ²) without std::hypot, whose newest version would tie the module to glibc 2.35; beyond 2³⁰ it is |ζ|.
+        const double size = std::abs(zeta), root = size < 0x1p30 ? std::sqrt(1.0 + size * size) : size;
+        const double t = std::copysign(1.0, zeta) / (size + root);
+        const double c = 1.0 / std::sqrt(1.0 + t * t), sine = c * t;
         for (Matrix* m : {u, v}) {
           double *first = m->col(p), *second = m->col(q);
           for (int64_t i = 0; i < n; ++i) {

@@ -79,7 +79,7 @@ class Worker {
     if (state_.load(std::memory_order_relaxed) == State::posted) {
       state_.store(State::idle, std::memory_order_relaxed);
     }
-    changed_.wait(lock, [this] { return state_.load(std::memory_order_relaxed) == State::idle; });
+    wait([this] { return state_.load(std::memory_order_relaxed) == State::idle; });
   }
 
   // The worker deletes itself.
@@ -96,10 +96,16 @@ class Worker {
     for (int i = 0; i < kLooks && state_.load(std::memory_order_acquire) == state; ++i) pause_briefly();
   }
 
+  // Under the lock. changed_.wait does the same, but GCC 12 gave it a new name, which older systems' libstdc++ lacks.
+  template <class Ready>
+  void wait(Ready ready) {
+    while (!ready()) pthread_cond_wait(changed_.native_handle(), mutex_.native_handle());
+  }
+
   void live() {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [this] {
+      wait([this] {
         const State now = state_.load(std::memory_order_relaxed);
         return now == State::posted || now == State::leaving;
       });

@@ -88,9 +88,9 @@ class Problem {
     const int64_t most = std::min(n_, d_);
     for (steps_ = 0; steps_ < most; ++steps_) {
       const int64_t k = steps_;
-      double rest = 0.0;
-      for (int64_t j = k; j < n_; ++j) rest = std::hypot(rest, left[static_cast<size_t>(j)]);
-      if (!(rest > cut)) break;
+      double squares = 0.0;  // of lengths that come from squares themselves: none overflows or vanishes
+      for (int64_t j = k; j < n_; ++j) squares += left[static_cast<size_t>(j)] * left[static_cast<size_t>(j)];
+      if (!(std::sqrt(squares) > cut)) break;
       const int64_t best = std::max_element(left.begin() + k, left.end()) - left.begin();
       if (best != k) {
         std::swap_ranges(c_.col(k), c_.col(k) + d_, c_.col(best));
