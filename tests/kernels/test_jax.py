@@ -69,6 +69,27 @@ CASES = {
         from leakcore.kernels import _arrays
         assert _arrays.read("k", "g", g).values.__array_interface__["data"][0] == g.unsafe_buffer_pointer()
         """,
+    "results are not copied": """
+        from leakcore.kernels import _backends
+        handed, give = [], _backends.Host.give
+        def watched(self, made):
+            given = give(self, made)
+            handed.append(given.unsafe_buffer_pointer() == made.__array_interface__["data"][0])
+            return given
+        _backends.Host.give = watched
+        mechanism = dict(noise_multiplier=1.0, sample_rate=0.1, steps=3)
+        for dtype in (jnp.float16, jnp.float32, jnp.float64):
+            for columns in (1, 7, 40, 100_003):
+                g = jnp.ones((3, columns), dtype)
+                kernels.clip_and_noise(g, 1.0, 0.5, seed=3)
+                kernels.clip_and_noise([g, g], 1.0)
+                kernels.clip_scores(g, g[:2], 1.0)
+                kernels.clip_scores(g, g[0], 1.0)
+                kernels.mixture_log_ratio(columns, like=g, **mechanism)
+            kernels.solve_labels(jnp.asarray(rng.normal(size=(5, 20)), dtype), jnp.ones(20, dtype))
+        assert len(handed) > 100, len(handed)
+        assert all(handed), handed.count(False)
+        """,
     "a traced array is refused by name": """
         try:
             jax.jit(lambda g: kernels.clip_and_noise(g, 1.0).sum)(jnp.asarray(x))
