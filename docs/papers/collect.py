@@ -3,13 +3,14 @@
     leakcore reproduce labels-fig3 --out figures     (and others)
     python docs/papers/collect.py figures [more folders]
 
-Reads NAME.json and NAME.png of every folder, keeps verdict and conclusion of each in results.json and a small picture
-of some in img/, and rewrites what stands between the marks <!-- NAME --> … <!-- /NAME --> of the pages. Without a
-folder only the pages are rewritten.
+Reads NAME.json and NAME.png of every folder, keeps verdict, conclusion and stated numbers of each in results.json and a
+small picture of some in img/, and rewrites what stands between the marks <!-- NAME --> … <!-- /NAME --> of the pages.
+Without a folder only the pages are rewritten.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from leakcore import experiments
+from leakcore.experiments._text import number
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
@@ -25,23 +27,35 @@ LARGEST = 100_000
 VERDICT = {"yes": "Reproduced.", "partly": "Reproduced in part.", "no": "Not reproduced.", "": "No verdict."}
 
 
-def kept() -> dict[str, dict[str, str]]:
+def kept() -> dict[str, dict[str, Any]]:
     """Results by name."""
     return dict(json.loads(RESULTS.read_text(encoding="utf-8"))) if RESULTS.exists() else {}
 
 
-def collect(folder: Path, pictured: set[str]) -> dict[str, dict[str, str]]:
+def collect(folder: Path, pictured: set[str]) -> dict[str, dict[str, Any]]:
     """What the folder's files say; writes the pictures."""
-    found: dict[str, dict[str, str]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if result.get("schema") != "leakcore.experiment/1" or result["name"] not in experiments.names():
             continue
         found[result["name"]] = {key: str(result[key]) for key in ("scale", "seed", "agreement", "conclusion")}
+        rows = [[row["what"], row["paper"], ours(row)] for row in result["stated"]]
+        found[result["name"]]["stated"] = [row for row in rows if row[2]]
         picture = path.with_suffix(".png")
         if result["name"] in pictured and picture.exists():
             shrink(picture, HERE / "img" / picture.name)
     return found
+
+
+def ours(row: dict[str, Any]) -> str:
+    """Our number with its interval, as the command prints it; empty where the statement is no number."""
+    if row["ours"] is None:
+        return ""
+    shown = number(float(row["ours"]))
+    if row["interval"] is not None:
+        shown += " [" + ", ".join(number(float(end)) for end in row["interval"]) + "]"
+    return shown
 
 
 def shrink(source: Path, target: Path) -> None:
@@ -59,7 +73,15 @@ def shrink(source: Path, target: Path) -> None:
     raise SystemExit(f"{target} is larger than {LARGEST:,} bytes")
 
 
-def entry(name: str, results: dict[str, dict[str, str]]) -> str:
+def table(rows: list[list[str]]) -> list[str]:
+    """The paper's numbers beside ours, folded: HTML, which needs no extension of Markdown."""
+    cells = [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
+    head = "<tr><th>what</th><th>the paper</th><th>ours</th></tr>"
+    folded = "<details><summary>The paper's numbers beside ours</summary><table><thead>"
+    return ["", folded, head, "</thead><tbody>", *cells, "</tbody></table></details>"]
+
+
+def entry(name: str, results: dict[str, dict[str, Any]]) -> str:
     """What a page says of one figure."""
     found = experiments.find(name)
     takes = f" ({found.quick} on two cores)" if found.quick else ""
@@ -70,10 +92,11 @@ def entry(name: str, results: dict[str, dict[str, str]]) -> str:
     else:
         verdict, said = VERDICT[result["agreement"]], result["conclusion"]
         lines.append(f"**{verdict}** {said} *({result['scale']} scale, seed {result['seed']})*")
+        lines += table(result["stated"]) if result.get("stated") else []
     return "\n".join(lines)
 
 
-def rewritten(page: str, results: dict[str, dict[str, str]]) -> str:
+def rewritten(page: str, results: dict[str, dict[str, Any]]) -> str:
     """The page with every mark filled."""
 
     def fill(match: re.Match[str]) -> str:
@@ -89,9 +112,12 @@ def main(folders: list[str]) -> None:
     for folder in folders:
         results.update(collect(Path(folder), pictured))
     order = {name: results[name] for name in experiments.names() if name in results}
-    RESULTS.write_text(json.dumps(order, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for path, text in pages.items():
-        path.write_text(rewritten(text, order), encoding="utf-8")
+    text = json.dumps(order, indent=1, ensure_ascii=False) + "\n"
+    cell = r'("(?:[^"\\]|\\.)*")'
+    text = re.sub(rf"\[\s+{cell},\s+{cell},\s+{cell}\s+\]", r"[\1, \2, \3]", text)  # a row a line
+    RESULTS.write_text(text, encoding="utf-8")
+    for path, page in pages.items():
+        path.write_text(rewritten(page, order), encoding="utf-8")
 
 
 if __name__ == "__main__":
