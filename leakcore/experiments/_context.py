@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +22,7 @@ TRAINERS = ("ensemble", "opacus")
 class Context:
     """scale: one of `SCALES`. seed: of everything random. data: folder of data sets, None for `LEAKCORE_DATA` and the
     cache. pieces: finished parts, kept until the result is written. progress: called as progress(task, done, total).
-    trainer: one of `TRAINERS`."""
+    trainer: one of `TRAINERS`. executor: whose workers train and sample, None for this process."""
 
     scale: str
     seed: int
@@ -29,6 +30,7 @@ class Context:
     pieces: PartialResults
     progress: Progress
     trainer: str = "ensemble"
+    executor: Executor | None = None
 
     def pick(self, *, quick: T, paper: T, tiny: T | None = None) -> T:
         """The value for this scale; `tiny` is `quick` where it is not given."""

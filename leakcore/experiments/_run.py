@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from pathlib import Path
 
 from leakcore import _validate as check
@@ -20,6 +21,7 @@ def run(
     data: str | Path | None = None,
     out: str | Path | None = None,
     trainer: str = "ensemble",
+    executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> ExperimentResult:
     """Reproduce a figure or table of Hayes, Mahloujifar and Balle (2023) or of Yuan, Xue, Wang and Shen (2022).
@@ -31,9 +33,13 @@ def run(
         out: folder for NAME.json, NAME.png and NAME.svg, each written atomically when all is done. Until then finished
             pieces are kept in out/partial/NAME, bound to this experiment, scale, seed and versions, and a later call
             goes on from them; what was computed from data is also bound to the data's content. None: write nothing.
-        progress: called as progress(task, done, total).
+        executor: any `concurrent.futures.Executor`, whose workers play the games, train the models, run the searches
+            and fit the readers, as far as these do not wait for each other; None: this process, on all its cores. Data
+            are read here and sent to them.
+        progress: called as progress(task, done, total), here, of what all workers have done.
 
-    Returns an `ExperimentResult`, equal whether or not the run was interrupted.
+    Returns an `ExperimentResult`, equal whether or not the run was interrupted, for any number of workers and none:
+    a folder may be begun with workers and finished without.
     Raises ValueError that names argument, value and what is allowed; FileNotFoundError for a data set that is not
     there, ImportError for trainer="opacus" without Opacus; ValueError where `out` holds damaged pieces, another run's,
     or files that are not leakcore's; CannotWrite (an OSError) where the disk is full: what was finished is kept.
@@ -64,6 +70,7 @@ def run(
         pieces=pieces,
         progress=progress or (lambda task, done, total: None),
         trainer=how,
+        executor=executor,
     )
     result = experiment.load()(experiment, context)
     if folder is not None:

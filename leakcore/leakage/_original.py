@@ -92,7 +92,8 @@ def v_information_original(
             SSIM, all others by SSIM over the whole.
         pairs: names of layers to invert together; None: each layer with the next (the only one, if there is one).
         released: what the attacker sees instead of a gradient: released(gradient (n, parameters of the pair), pair's
-            number), say with noise added, or the other gradients of a batch.
+            number), say with noise added, or the other gradients of a batch. With an executor it must be a function of
+            these two alone: pairs are done in any order, anywhere.
         iterations, learning_rate: of the inversion. total_variation: weight of the mean absolute difference of
             neighbouring pixels, images only. low, high: box of the inputs; None: the least and largest given.
         seed: of the starts. executor: its workers invert one pair each, with as many torch threads as are set here

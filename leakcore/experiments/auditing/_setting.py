@@ -159,7 +159,7 @@ def audited(
         made = attack(rows, name, max(ks), context.seed)
         swept = poisoning.poisoning_sweep(
             mechanism.ensemble(rows, context.seed), made, ks, trials=2 * trials,
-            progress=lambda done, total: context.progress(task, done, total),
+            executor=context.executor, progress=lambda done, total: context.progress(task, done, total),
         )  # fmt: skip
         return {
             "in": {str(k): swept[k].scores_in.tolist() for k in ks}, "out": swept[ks[0]].scores_out.tolist()
@@ -189,7 +189,7 @@ def guessed(context: Context, rows: Rows, mechanism: Mechanism, models: int, tas
     def run() -> dict[str, Any]:
         seen = membership.play(
             mechanism.ensemble(rows, context.seed), rows.features, rows.labels, runs=2 * models,
-            progress=lambda done, total: context.progress(task, done, total),
+            executor=context.executor, progress=lambda done, total: context.progress(task, done, total),
         )  # fmt: skip
         threshold = float(seen.mean_training_loss[:models].mean())
         scores = membership.loss_threshold(seen.losses[models:], threshold=threshold)

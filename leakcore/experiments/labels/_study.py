@@ -6,14 +6,18 @@ import base64
 import dataclasses
 import functools
 import hashlib
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from leakcore import accounting, bounds, datasets, dpsgd
+from leakcore._one_thread import one_thread
 from leakcore.experiments._context import Context
 from leakcore.experiments.labels import _opacus
 from leakcore.experiments.labels._network import HIDDEN, Observed, observe
+
+K = TypeVar("K", bound=Hashable)
 
 SOURCE = "Yuan, Xue, Wang and Shen, Deep Gradient Attacks with Strong DP-SGD Lower Bounds for Label Privacy, 2022"
 BATCH = 50
@@ -99,40 +103,70 @@ def neurons(context: Context) -> np.ndarray:
 
 def trained(context: Context, study: Study, noise_multiplier: float | None, max_grad_norm: float = 1.0) -> np.ndarray:
     """(runs, parameters) float32 after DP-SGD; noise_multiplier None: the initial ones, the same for every setting."""
-    count = runs(context)
-    ensemble = dpsgd.Ensemble(
+    if noise_multiplier is None:
+        return _ensemble(context, study, 0.0, 1.0, steps=0).run(*_rows(study), runs=runs(context)).parameters
+    return all_trained(context, study, [(noise_multiplier, max_grad_norm)])[noise_multiplier, max_grad_norm]
+
+
+def all_trained(
+    context: Context, study: Study, settings: Sequence[tuple[float, float]]
+) -> dict[tuple[float, float], np.ndarray]:
+    """`trained` at every (noise multiplier, clipping norm), each of them a piece."""
+    names = {f"network-{sigma!r}-{clip!r}-{study.content}": (sigma, clip) for sigma, clip in settings}
+    task = f"{study.name}: train"
+    jobs: dict[str, Callable[[], dict[str, Any]]] = {}
+    for name, (sigma, clip) in names.items():
+        if context.trainer == "opacus":
+            jobs[name] = functools.partial(
+                _by_opacus, (study.features.shape[-1], HIDDEN, HIDDEN, 1), *_rows(study),
+                initial=trained(context, study, None), noise_multiplier=sigma, max_grad_norm=clip,
+                learning_rate=STEP / clip, steps=study.steps, sample_rate=1 / study.batches,
+                expected_batch_size=BATCH, seed=context.seed,
+            )  # fmt: skip
+        else:
+            ensemble = _ensemble(context, study, sigma, clip, steps=study.steps)
+            jobs[name] = functools.partial(_by_ensemble, ensemble, *_rows(study), runs=runs(context))
+    context.progress(task, 0, len(jobs))
+    found = {}
+    for name, piece in context.pieces.each(jobs, context.executor):
+        flat = np.frombuffer(base64.b64decode(piece["parameters"]), "<f4")
+        found[names[name]] = flat.reshape(runs(context), -1)
+        context.progress(task, len(found), len(jobs))
+    return found
+
+
+def _ensemble(context: Context, study: Study, sigma: float, clip: float, *, steps: int) -> dpsgd.Ensemble:
+    return dpsgd.Ensemble(
         (study.features.shape[-1], HIDDEN, HIDDEN, 1),
         "relu",
-        noise_multiplier=noise_multiplier or 0.0,
-        max_grad_norm=max_grad_norm,
-        learning_rate=STEP / max_grad_norm,
-        steps=0 if noise_multiplier is None else study.steps,
+        noise_multiplier=sigma,
+        max_grad_norm=clip,
+        learning_rate=STEP / clip,
+        steps=steps,
         sample_rate=1 / study.batches,
         expected_batch_size=BATCH,
         clip_slack=1e-6,
         seed=context.seed,
     )
-    rows = study.features.reshape(-1, study.features.shape[-1]), study.labels.reshape(-1)
-    if noise_multiplier is None:
-        return ensemble.run(*rows, runs=count).parameters
 
-    def run() -> dict[str, Any]:
-        if context.trainer == "opacus":
-            found = _opacus.train(
-                ensemble.layers, *rows, initial=trained(context, study, None), noise_multiplier=noise_multiplier,
-                max_grad_norm=max_grad_norm, learning_rate=STEP / max_grad_norm, steps=study.steps,
-                sample_rate=1 / study.batches, expected_batch_size=BATCH, seed=context.seed,
-                progress=lambda done, total: context.progress(task, done, total),
-            )  # fmt: skip
-        else:
-            found = ensemble.run(*rows, runs=count).parameters
-        return {"parameters": base64.b64encode(found.astype("<f4").tobytes()).decode()}
 
-    task = f"{study.name}: train at σ = {noise_multiplier:g}, C = {max_grad_norm:g}"
-    context.progress(task, 0, 1)
-    piece = context.pieces.get_or_run(f"network-{noise_multiplier!r}-{max_grad_norm!r}-{study.content}", run)
-    context.progress(task, 1, 1)
-    return np.frombuffer(base64.b64decode(piece["parameters"]), "<f4").reshape(count, -1)
+def _rows(study: Study) -> tuple[np.ndarray, np.ndarray]:
+    return study.features.reshape(-1, study.features.shape[-1]), study.labels.reshape(-1)
+
+
+def _by_ensemble(ensemble: dpsgd.Ensemble, x: np.ndarray, y: np.ndarray, *, runs: int) -> dict[str, Any]:
+    return _kept(ensemble.run(x, y, runs=runs).parameters)
+
+
+def _by_opacus(*given: Any, **how: Any) -> dict[str, Any]:
+    import torch  # noqa: F401  # before the limit on its threads
+
+    with one_thread():
+        return _kept(_opacus.train(*given, **how))
+
+
+def _kept(parameters: np.ndarray) -> dict[str, Any]:
+    return {"parameters": base64.b64encode(parameters.astype("<f4").tobytes()).decode()}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -158,25 +192,37 @@ def leak(
     context: Context, study: Study, networks: np.ndarray, noise_multiplier: float, max_grad_norm: float, scope: str
 ) -> Leak:
     """The paper's test on both layers of every network, batch by batch."""
+    return all_leaks(context, study, {0: (networks, noise_multiplier, max_grad_norm, scope)})[0]
 
-    def run() -> dict[str, Any]:
-        return _leak(context, study, networks, noise_multiplier, max_grad_norm, scope)
 
-    digest = hashlib.sha256(np.ascontiguousarray(networks).tobytes()).hexdigest()[:20]
-    name = f"leak-{noise_multiplier!r}-{max_grad_norm!r}-{scope}-{digest}-{study.content}"
-    piece = context.pieces.get_or_run(name, run)
-    return Leak(np.array(piece["last"]), np.array(piece["second"]))
+def all_leaks(
+    context: Context, study: Study, asked: Mapping[K, tuple[np.ndarray, float, float, str]]
+) -> dict[K, Leak]:  # fmt: skip
+    """`leak` of every (networks, noise multiplier, clipping norm, scope), each of them a piece."""
+    names = {}
+    jobs = {}
+    for key, (networks, sigma, clip, scope) in asked.items():
+        digest = hashlib.sha256(np.ascontiguousarray(networks).tobytes()).hexdigest()[:20]
+        name = f"leak-{sigma!r}-{clip!r}-{scope}-{digest}-{study.content}"
+        names[key] = name
+        jobs[name] = functools.partial(_leak, study, neurons(context), networks, sigma, clip, scope)
+    found = {}
+    for name, piece in context.pieces.each(jobs, context.executor):
+        found[name] = Leak(np.array(piece["last"]), np.array(piece["second"]))
+        context.progress(f"{study.name}: bounds", len(found), len(jobs))
+    return {key: found[name] for key, name in names.items()}
 
 
 def _leak(
-    context: Context, study: Study, networks: np.ndarray, noise_multiplier: float, max_grad_norm: float, scope: str
+    study: Study, neurons: np.ndarray, networks: np.ndarray, noise_multiplier: float, max_grad_norm: float, scope: str
 ) -> dict[str, Any]:
     last, second = [], []
+    # A few neurons at a time: their Jacobians take 80 kB per neuron and batch.
+    parts = np.array_split(neurons, max(1, len(neurons) * study.batches // 800))
     for parameters in networks:
-        seen = observe(parameters, study.features)
+        with one_thread():
+            seen = observe(parameters, study.features)
         last.append(label_bound(study, seen, seen.last, noise_multiplier, max_grad_norm, scope).value)
-        # A few neurons at a time: their Jacobians take 80 kB per neuron and batch.
-        parts = np.array_split(neurons(context), max(1, len(neurons(context)) * study.batches // 800))
         second.append(
             np.concatenate(
                 [

@@ -33,13 +33,11 @@ class Sweep:
 def sweep(context: Context, study: Study, settings: Sequence[tuple[float, float]]) -> Sweep:
     """Train and bound at every setting."""
     start = _study.trained(context, study, None)
-    trained: dict[tuple[float, float], dict[str, Leak]] = {}
-    initial: dict[tuple[float, float], Leak] = {}
-    for i, (sigma, clip) in enumerate(settings):
-        networks = _study.trained(context, study, sigma, clip)
-        trained[sigma, clip] = {s: _study.leak(context, study, networks, sigma, clip, s) for s in _study.SCOPES}
-        initial[sigma, clip] = _study.leak(context, study, start, sigma, clip, "layer")
-        context.progress(f"{study.name}: bounds", i + 1, len(settings))
+    networks = _study.all_trained(context, study, settings)
+    asked = {(setting, scope): (networks[setting], *setting, scope) for setting in settings for scope in _study.SCOPES}
+    found = _study.all_leaks(context, study, asked)
+    trained = {setting: {scope: found[setting, scope] for scope in _study.SCOPES} for setting in settings}
+    initial = _study.all_leaks(context, study, {setting: (start, *setting, "layer") for setting in settings})
     return Sweep(study, tuple(settings), trained, initial)
 
 

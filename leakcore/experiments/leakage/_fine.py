@@ -48,7 +48,12 @@ def measured(
         layer = list(seen.gradients)[before]
         found.append(
             leakage.v_information(
-                seen.gradients[layer], seen.attribute, family="magnitudes", permutations=0, seed=context.seed
+                seen.gradients[layer],
+                seen.attribute,
+                family="magnitudes",
+                permutations=0,
+                seed=context.seed,
+                executor=context.executor,
             )
         )
         sizes = found[-1].set_sizes[0]

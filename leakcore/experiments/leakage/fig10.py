@@ -50,6 +50,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 strata=seen.targets,
                 seed=context.seed,
                 permutations=context.pick(tiny=1, quick=2, paper=20),
+                executor=context.executor,
             )
         )
         context.progress("epochs", k + 1, len(epochs))

@@ -54,6 +54,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 strata=seen.targets,
                 seed=context.seed,
                 permutations=context.pick(tiny=1, quick=2, paper=20),
+                executor=context.executor,
             )
         )
         context.progress("noise", k + 1, len(sigmas))

@@ -40,7 +40,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         for kind, other in (("inputs", x.numpy()), ("labels", y.numpy())):
             found = []
             for g in gradients.values():
-                found.append(leakage.mutual_information(g, other, steps=steps, permutations=1, seed=context.seed))
+                found.append(
+                    leakage.mutual_information(
+                        g, other, steps=steps, permutations=1, seed=context.seed, executor=context.executor
+                    )
+                )
                 done += 1
                 context.progress("MINE", done, total)
             low, high = (np.array([f.interval[i] for f in found if f.interval]) for i in (0, 1))

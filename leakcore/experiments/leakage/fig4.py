@@ -29,6 +29,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             low=0.0,
             high=1.0,
             seed=context.seed,
+            executor=context.executor,
             progress=lambda done, total, kind=kind: context.progress(f"inversion, {kind}", done, total),  # type: ignore[misc]
         )
         assert found.interval is not None

@@ -39,6 +39,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 strata=seen.targets,
                 permutations=shuffles,
                 seed=context.seed,
+                executor=context.executor,
             )
             assert found.interval is not None
             series.append(_report.curve(family, _FAMILIES[family], found.value, *found.interval))

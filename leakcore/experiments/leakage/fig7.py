@@ -71,7 +71,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             peaks.append(before <= int(np.argmax(values)) <= before + 1)
         seen = _study.sets(model, study, attribute, rows=rows, seed=context.seed, columns=2000)
         latent = leakage.v_information(
-            seen.gradients, seen.attribute, family="magnitudes", strata=seen.targets, permutations=0, seed=context.seed
+            seen.gradients,
+            seen.attribute,
+            family="magnitudes",
+            strata=seen.targets,
+            permutations=0,
+            seed=context.seed,
+            executor=context.executor,
         )
         apart += list(above / np.array([max(f.largest, 1e-9) for f in found.values()]))
         informed += list(np.asarray(latent.value))

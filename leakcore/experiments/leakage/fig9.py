@@ -208,4 +208,5 @@ def _latent(
         strata=alone.targets,
         permutations=context.pick(tiny=1, quick=3, paper=20),
         seed=context.seed,
+        executor=context.executor,
     )

@@ -6,11 +6,13 @@ change that a set of candidates shows, and the gradient of a batch against the n
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from leakcore._one_thread import one_thread
 from leakcore.bounds import laplace
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
@@ -35,10 +37,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         "m": [(m, _FIXED_INPUTS) for m in neurons],
         "d": [(_FIXED_NEURONS, d) for d in inputs],
     }
-    points, total = {}, len(neurons) + len(inputs)
-    for m, d in sweeps["m"] + sweeps["d"]:
-        points[m, d] = _point(context, m, d, candidates)
-        context.progress("networks", len(points), total)
+    points = {}
+    sizes = {f"point-{m}-{d}-{candidates}": (m, d) for m, d in sweeps["m"] + sweeps["d"]}
+    jobs = {name: functools.partial(_point, context.seed, *size, candidates) for name, size in sizes.items()}
+    for name, point in context.pieces.each(jobs, context.executor):
+        points[sizes[name]] = point
+        context.progress("networks", len(points), len(jobs))
     panels, stated = [], []
     for name, places in sweeps.items():
         x = np.array([place[0 if name == "m" else 1] for place in places], dtype=float)
@@ -151,8 +155,11 @@ def _slope(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def _point(context: Context, m: int, d: int, candidates: int) -> dict[str, float]:
-    return context.pieces.get_or_run(f"point-{m}-{d}-{candidates}", lambda: _measure(context.seed, m, d, candidates))
+def _point(seed: int, m: int, d: int, candidates: int) -> dict[str, float]:
+    import torch  # noqa: F401  # before the limit on its threads
+
+    with one_thread():
+        return _measure(seed, m, d, candidates)
 
 
 def _measure(seed: int, m: int, d: int, candidates: int) -> dict[str, float]:

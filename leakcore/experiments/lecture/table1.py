@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from leakcore import defenses
+from leakcore._one_thread import one_thread
 from leakcore.attacks import inversion, tensor
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
@@ -93,16 +95,16 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     base = context.pick(tiny=Setting(inputs=8, neurons=3000), quick=Setting(), paper=Setting(neurons=100_000))
     small = Setting(inputs=8, neurons=context.pick(tiny=60, quick=300, paper=1000))
     sweeps = _sweeps(context, base)
-    total = sum(len(s.settings) for s in sweeps)
     errors: dict[Setting, np.ndarray] = {}
     inverted: dict[Setting, np.ndarray] = {}
-    for done, setting in enumerate((s for sweep in sweeps for s in sweep.settings), 1):
-        if setting not in errors:
-            errors[setting] = _measured(context, "tensor", setting, networks)
-            if setting.defence != "none" or setting == base:
-                beside = dataclasses.replace(setting, inputs=small.inputs, neurons=small.neurons)
-                inverted[setting] = _measured(context, "inversion", beside, min(networks, 3))
-        context.progress("defences", done, total)
+    wanted = dict.fromkeys(s for sweep in sweeps for s in sweep.settings)
+    asked: dict[tuple[str, Setting], tuple[Setting, int]] = {("tensor", s): (s, networks) for s in wanted}
+    for setting in wanted:
+        if setting.defence != "none" or setting == base:
+            beside = dataclasses.replace(setting, inputs=small.inputs, neurons=small.neurons)
+            asked["inversion", setting] = (beside, min(networks, 3))
+    for (attack, setting), found in _measured(context, asked).items():
+        (errors if attack == "tensor" else inverted)[setting] = found
     plain = [s for s in errors if s.defence == "none"]
     constant = max(float(np.median(errors[s])) / s.factor for s in plain)
     panels = tuple(_panel(sweep, errors, inverted, constant) for sweep in sweeps)
@@ -172,16 +174,29 @@ def _sweeps(context: Context, base: Setting) -> tuple[Sweep, ...]:
     )
 
 
-def _measured(context: Context, attack: str, setting: Setting, networks: int) -> np.ndarray:
-    """(networks,) errors."""
-    name = f"{attack}-{setting.defence}-{setting.strength:g}-{setting.batch}-{setting.inputs}-{setting.neurons}"
-
+def _measured(
+    context: Context, asked: Mapping[tuple[str, Setting], tuple[Setting, int]]
+) -> dict[tuple[str, Setting], np.ndarray]:
+    """Errors, (networks,), of every (attack, …) in the setting and on as many networks as are asked for."""
     effort = context.pick(tiny=(1, 40), quick=(3, 100), paper=(8, 400))
+    names, jobs = {}, {}
+    for key, (setting, networks) in asked.items():
+        attack = key[0]
+        name = f"{attack}-{setting.defence}-{setting.strength:g}-{setting.batch}-{setting.inputs}-{setting.neurons}"
+        seeds = [context.seed * 1000 + i for i in range(networks)]
+        names[key], jobs[name] = name, functools.partial(_errors, attack, setting, seeds, effort)
+    found = {}
+    for name, piece in context.pieces.each(jobs, context.executor):
+        found[name] = np.array(piece["errors"])
+        context.progress("defences", len(found), len(jobs))
+    return {key: found[name] for key, name in names.items()}
 
-    def measure() -> dict[str, Any]:
-        return {"errors": [_attacked(attack, setting, context.seed * 1000 + i, effort) for i in range(networks)]}
 
-    return np.array(context.pieces.get_or_run(name, measure)["errors"])
+def _errors(attack: str, setting: Setting, seeds: list[int], effort: tuple[int, int]) -> dict[str, Any]:
+    import torch  # noqa: F401  # before the limit on its threads
+
+    with one_thread():
+        return {"errors": [_attacked(attack, setting, seed, effort) for seed in seeds]}
 
 
 def _attacked(attack: str, setting: Setting, seed: int, effort: tuple[int, int]) -> float:

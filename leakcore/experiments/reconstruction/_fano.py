@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
+
 from leakcore import bounds
 
 
@@ -11,10 +13,17 @@ def ours(noise_multiplier: float, prior_size: int) -> float:
     return (float(bounds.reconstruction(noise_multiplier, 1.0, 1, kappa=kappa).value) - kappa) / (1 - kappa)
 
 
-def fano(noise_multiplier: float, prior_size: int, *, samples: int, seed: int) -> tuple[float, float]:
+def fano(
+    noise_multiplier: float, prior_size: int, *, samples: int, seed: int, executor: Executor | None = None
+) -> tuple[float, float]:
     """Guo et al. 2022b: (analytic, Monte-Carlo) for one-hot means."""
     analytic = bounds.fano_advantage(noise_multiplier, prior_size=prior_size, information="analytic")
     drawn = bounds.fano_advantage(
-        noise_multiplier, prior_size=prior_size, information="monte-carlo", num_samples=samples, seed=seed
+        noise_multiplier,
+        prior_size=prior_size,
+        information="monte-carlo",
+        num_samples=samples,
+        seed=seed,
+        executor=executor,
     )
     return float(analytic.value), float(drawn.value)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -63,32 +66,36 @@ def play(
     described = [dataclasses.asdict(setting), prior_size, methods, subtract_known, task, split.content]
     key = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:20]
     model = ensemble(context, split, setting)
-    totals: dict[str, attacks.ReconstructionGame] = {}
-    for first in range(0, runs, _PIECE):
-        count = min(_PIECE, runs - first)
+    rows = split.known_features, split.known_labels, split.pool_features, split.pool_labels
+    counts = {first: min(_PIECE, runs - first) for first in range(0, runs, _PIECE)}
+    firsts = {f"game-{key}-{first}": first for first in counts}
+    done = 0
+    jobs: dict[str, Callable[[], dict[str, Any]]] = {}
+    for name, first in firsts.items():
+        how: dict[str, Any] = {"num_threads": 1}
+        if context.executor is None:
+            how = {"progress": lambda more, _: context.progress(task, done + more, runs)}
+        jobs[name] = functools.partial(
+            _portion, model, *rows, methods=methods, prior_size=prior_size, runs=counts[first], first_run=first,
+            subtract_known=subtract_known, **how,
+        )  # fmt: skip
+    found = {}
+    for name, piece in context.pieces.each(jobs, context.executor):
+        found[firsts[name]] = piece
+        done += counts[firsts[name]]
+        context.progress(task, done, runs)
 
-        def portion(first: int = first, count: int = count) -> dict[str, object]:
-            games = attacks.reconstruction_games(
-                model,
-                split.known_features,
-                split.known_labels,
-                split.pool_features,
-                split.pool_labels,
-                methods=methods,
-                prior_size=prior_size,
-                runs=count,
-                first_run=first,
-                subtract_known=subtract_known,
-                progress=lambda done, _: context.progress(task, first + done, runs),
-            )
-            return {name: game.state() for name, game in games.items()}
+    def merged(method: str) -> attacks.ReconstructionGame:
+        # In the order of runs, whoever finished first.
+        parts = (attacks.ReconstructionGame.from_state(found[first][method]) for first in counts)
+        return functools.reduce(lambda total, part: total.merge(part), parts)
 
-        piece = context.pieces.get_or_run(f"game-{key}-{first}", portion)
-        context.progress(task, first + count, runs)
-        for name in methods:
-            game = attacks.ReconstructionGame.from_state(piece[name])
-            totals[name] = game if name not in totals else totals[name].merge(game)
-    return totals
+    return {method: merged(method) for method in methods}
+
+
+def _portion(*given: Any, **how: Any) -> dict[str, Any]:
+    """`attacks.reconstruction_games` as a piece."""
+    return {name: game.state() for name, game in attacks.reconstruction_games(*given, **how).items()}
 
 
 def series(name: str, role: str, x: tuple[float, ...], games: list[attacks.ReconstructionGame]) -> Series:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leakcore._one_thread import one_thread
 from leakcore.experiments._context import Context
 from leakcore.experiments.reconstruction import _games
 from leakcore.experiments.reconstruction._data import Split
+
+if TYPE_CHECKING:
+    from leakcore.dpsgd import Ensemble
 
 PAPER = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Its range (Appendix A); the values in between are ours."""
@@ -43,7 +48,23 @@ def at(setting: _games.Setting, rate: float) -> _games.Setting:
 
 def sweep(context: Context, split: Split, setting: _games.Setting, rates: tuple[float, ...]) -> list[Tried]:
     """`_RUNS` models at each rate, trained on the known rows and one of the pool; each rate is a kept piece."""
-    return [_tried(context, split, at(setting, rate), rate) for rate in rates]
+    jobs, names = {}, []
+    for rate in rates:
+        tried = at(setting, rate)
+        described = json.dumps([dataclasses.asdict(tried), split.content])
+        names.append(f"learning-rate-{hashlib.sha256(described.encode()).hexdigest()[:20]}")
+        jobs[names[-1]] = functools.partial(
+            _tried, _games.ensemble(context, split, tried), split.known_features, split.known_labels,
+            split.pool_features, split.pool_labels,
+        )  # fmt: skip
+    found = {}
+    for name, piece in context.pieces.each(jobs, context.executor):
+        found[name] = piece
+        context.progress(f"learning rates, ε = {setting.epsilon:g}, q = {setting.sample_rate:g}", len(found), len(jobs))
+    return [
+        Tried(rate, float(found[name]["accuracy"]), float(found[name]["clipped"]))
+        for rate, name in zip(rates, names, strict=True)
+    ]
 
 
 def best(tried: list[Tried], *, clipped: float = 0.0) -> Tried:
@@ -52,24 +73,20 @@ def best(tried: list[Tried], *, clipped: float = 0.0) -> Tried:
     return max(allowed, key=lambda t: t.accuracy)
 
 
-def _tried(context: Context, split: Split, setting: _games.Setting, rate: float) -> Tried:
-    def measure() -> dict[str, Any]:
-        last = slice(-_CANDIDATES, None)
-        try:
-            trained = _games.ensemble(context, split, setting).run(
-                split.known_features, split.known_labels, runs=_RUNS, keep_steps=False,
-                extra_features=split.pool_features[-1:], extra_labels=split.pool_labels[-1:],
-                candidate_features=split.pool_features[last], candidate_labels=split.pool_labels[last],
-            )  # fmt: skip
-        except FloatingPointError:
-            return {"accuracy": -1.0, "clipped": 0.0}
-        assert trained.clipped is not None
-        found = trained.accuracy(split.pool_features[:_TEST], split.pool_labels[:_TEST])
-        share = trained.clipped.sum() / (_RUNS * _CANDIDATES * setting.steps)
-        return {"accuracy": float(np.mean(found)), "clipped": float(share)}
-
-    described = json.dumps([dataclasses.asdict(setting), split.content])
-    name = f"learning-rate-{hashlib.sha256(described.encode()).hexdigest()[:20]}"
-    piece = context.pieces.get_or_run(name, measure)
-    context.progress(f"learning rates, ε = {setting.epsilon:g}, q = {setting.sample_rate:g}", 1, 1)
-    return Tried(rate, float(piece["accuracy"]), float(piece["clipped"]))
+def _tried(
+    ensemble: Ensemble, x: np.ndarray, y: np.ndarray, pool: np.ndarray, pool_labels: np.ndarray
+) -> dict[str, Any]:
+    last = slice(-_CANDIDATES, None)
+    try:
+        trained = ensemble.run(
+            x, y, runs=_RUNS, keep_steps=False,
+            extra_features=pool[-1:], extra_labels=pool_labels[-1:],
+            candidate_features=pool[last], candidate_labels=pool_labels[last],
+        )  # fmt: skip
+    except FloatingPointError:
+        return {"accuracy": -1.0, "clipped": 0.0}
+    assert trained.clipped is not None
+    with one_thread():
+        found = trained.accuracy(pool[:_TEST], pool_labels[:_TEST])
+    share = trained.clipped.sum() / (_RUNS * _CANDIDATES * ensemble.steps)
+    return {"accuracy": float(np.mean(found)), "clipped": float(share)}

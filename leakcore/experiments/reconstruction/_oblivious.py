@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,25 +69,31 @@ def attack(context: Context, split: Split, setting: _games.Setting, *, targets: 
     draws = kernels.uniform(1, len(split.pool_labels), seed=context.seed, purpose=kernels.Purpose.ORDER, step=2)[0]
     index = np.argsort(draws, kind="stable")[:targets]
     task = f"gradient attack, ε = {setting.epsilon:g}"
+    network: dict[str, Any] = {} if split.embed is None else {"embed": split.embed, "shape": split.shape}
+    threads = None if context.executor is None else 1
     points: list[list[float]] = []
     for start in range(0, len(index), _TRAINED):
         rows = index[start : start + _TRAINED]
         train = functools.cache(functools.partial(_trained, model, split, rows, start))
-
+        jobs: dict[str, Callable[[], dict[str, Any]]] = {}
         for low in range(0, len(rows), _PIECE):
-
-            def reconstruct(low: int = low, rows: np.ndarray = rows, train: Any = train) -> dict[str, Any]:
-                part = slice(low, min(low + _PIECE, len(rows)))
-                network: dict[str, Any] = {} if split.embed is None else {"embed": split.embed, "shape": split.shape}
-                found = attacks.gradient(
-                    _part(train(), part), split.pool_labels[rows[part]], seed=context.seed, **network, **how
-                )  # fmt: skip
-                return {"points": found.points.astype(np.float64).reshape(len(found.labels), -1).tolist()}
-
-            piece = context.pieces.get_or_run(f"gradient-{digest}-{start + low}-{len(rows)}", reconstruct)
-            points += piece["points"]
-            context.progress(task, len(points), len(index))
+            name, part = f"gradient-{digest}-{start + low}-{len(rows)}", slice(low, min(low + _PIECE, len(rows)))
+            # What is stored needs no training.
+            jobs[name] = dict if context.pieces.has(name) else functools.partial(
+                _reconstructed, _part(train(), part), split.pool_labels[rows[part]], seed=context.seed,
+                num_threads=threads, **network, **how,
+            )  # fmt: skip
+        found: dict[str, list[list[float]]] = {}
+        for name, piece in context.pieces.each(jobs, context.executor):
+            found[name] = piece["points"]
+            context.progress(task, len(points) + sum(map(len, found.values())), len(index))
+        points += [point for name in jobs for point in found[name]]
     return Found(np.array(points, dtype=np.float32), index)
+
+
+def _reconstructed(run: EnsembleRun, labels: np.ndarray, **how: Any) -> dict[str, Any]:
+    found = attacks.gradient(run, labels, **how)
+    return {"points": found.points.astype(np.float64).reshape(len(found.labels), -1).tolist()}
 
 
 def _trained(model: Ensemble, split: Split, rows: np.ndarray, start: int) -> EnsembleRun:

@@ -93,6 +93,7 @@ def _model_based(
         both = np.concatenate([chosen, index])
         parameters = attacks.shadow_models(
             model, split.known_features, split.known_labels, split.pool_features[both], split.pool_labels[both],
+            executor=context.executor,
             progress=lambda done, total: context.progress(f"{name}, shadow models, ε = {setting.epsilon:g}", done,
             total),
         )  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -110,24 +112,26 @@ def _values(context: Context, mechanism: _Mechanism, noise: float, samples: int,
     task = f"{mechanism.name}, {samples:,} samples, {under}"
     # Seeds of one call are consecutive; 2³² of them lie between one series of calls and the next.
     series = (list(_PRINTED).index(samples) * 2 + (under == "null")) * 2**32 + context.seed * 2**40
-    rows: list[list[float]] = []
-    for first in range(0, calls, size):
+    given = (noise, mechanism.sample_rate, mechanism.steps)
+    how = {"kappa": kappa, "method": "monte-carlo", "num_samples": samples, "under": under}
+    parts = {
+        f"spread-{mechanism.steps}-{samples}-{under}-{first}-{min(first + size, calls)}":
+        range(first, min(first + size, calls)) for first in range(0, calls, size)
+    }  # fmt: skip
+    jobs = {
+        name: functools.partial(_estimates, given, how, [(series + i) % 2**64 for i in many])
+        for name, many in parts.items()
+    }
+    found: dict[str, list[list[float]]] = {}
+    for name, piece in context.pieces.each(jobs, context.executor):
+        found[name] = piece["values"]
+        context.progress(task, sum(map(len, found.values())), calls)
+    return np.array([row for name in parts for row in found[name]])
 
-        def estimate(first: int = first) -> dict[str, list[list[float]]]:
-            many = range(first, min(first + size, calls))
-            drawn = [
-                bounds.reconstruction(
-                    noise, mechanism.sample_rate, mechanism.steps, kappa=kappa, method="monte-carlo",
-                    num_samples=samples, seed=(series + i) % 2**64, under=under,
-                ).value
-                for i in many
-            ]  # fmt: skip
-            return {"values": [[float(v) for v in np.asarray(one)] for one in drawn]}
 
-        name = f"spread-{mechanism.steps}-{samples}-{under}-{first}-{min(first + size, calls)}"
-        rows += context.pieces.get_or_run(name, estimate)["values"]
-        context.progress(task, min(first + size, calls), calls)
-    return np.array(rows)
+def _estimates(given: tuple[float, float, int], how: dict[str, Any], seeds: list[int]) -> dict[str, list[list[float]]]:
+    drawn = [bounds.reconstruction(*given, seed=seed, **how).value for seed in seeds]
+    return {"values": [[float(v) for v in np.asarray(one)] for one in drawn]}
 
 
 def _limits(deviation: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

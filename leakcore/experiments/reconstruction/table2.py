@@ -31,7 +31,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     values = {}
     for n in (10, 100):
         for noise in _NOISE:
-            analytic, drawn = _fano.fano(noise, n, samples=samples, seed=context.seed)
+            analytic, drawn = _fano.fano(noise, n, samples=samples, seed=context.seed, executor=context.executor)
             values[n, "analytic", noise], values[n, "monte-carlo", noise] = analytic, drawn
             values[n, "ours", noise] = _fano.ours(noise, n)
     stated, below = [], []
