@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakcore import bounds, dpsgd
+from leakcore import audit, bounds, dpsgd
+from leakcore.audit import _layers, _reconstruction
 
 distributed = pytest.importorskip("distributed")
 pytestmark = [
@@ -64,10 +65,45 @@ def test_the_same_numbers_for_any_number_of_workers(workers: Any) -> None:
     np.testing.assert_array_equal(_runs(workers), _runs(None))
 
 
-def test_a_process_pool_gives_the_same() -> None:
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        assert _certified(pool) == _certified(None)
-        np.testing.assert_array_equal(_runs(pool), _runs(None))
+def _audited(executor: Any, **more: Any) -> dict[str, Any]:
+    config = audit.AuditConfig(runs=320, sweep=(4.0,), num_rows=200, steps=20, label_draws=5)
+    found = audit.run(config, executor=executor, **more).to_dict()
+    del found["seconds"]
+    return found
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_reconstruction, "_PIECE", 32)
+    monkeypatch.setattr(_layers, "_PERMUTATIONS", 1)
+
+
+def test_an_audit_and_a_self_test_for_any_number_of_workers(workers: Any, brief: None) -> None:
+    assert _audited(workers) == _audited(None)
+    assert audit.selftest(audits=20, executor=workers).to_dict() == audit.selftest(audits=20).to_dict()
+
+
+def test_an_audit_outlives_a_worker(tmp_path: Path, brief: None) -> None:
+    """SIGKILL for one of two after the second piece; a cluster does again what it had, and the report is the same."""
+    with _cluster(2) as client:
+        pids = list(client.run(os.getpid).values())
+        seen: list[int] = []
+
+        def kill(task: str, done: int, total: int) -> None:
+            if task.startswith("attack"):
+                seen.append(done)
+                if len(seen) == 2:
+                    os.kill(pids[0], signal.SIGKILL)
+
+        assert _audited(client.get_executor(), folder=tmp_path, progress=kill) == _audited(None)
+    assert seen == [32 * n for n in range(1, 21)]
+
+
+def test_process_pools_give_the_same() -> None:
+    for workers in (1, 2):
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            assert _certified(pool) == _certified(None)
+            np.testing.assert_array_equal(_runs(pool), _runs(None))
 
 
 class Slow:
