@@ -36,6 +36,16 @@ T* pointer(uint64_t address) {
   return reinterpret_cast<T*>(address);  // NOLINT: addresses cross the language border as integers
 }
 
+// Where an array's first element lies, through the buffer protocol: a fifth of the time that its
+// __array_interface__ takes, of which a short call makes several.
+uint64_t address(const py::buffer& array) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(array.ptr(), &view, PyBUF_STRIDES) != 0) throw py::error_already_set();
+  const uint64_t first = reinterpret_cast<uint64_t>(view.buf);  // NOLINT: as pointer() above
+  PyBuffer_Release(&view);
+  return first;
+}
+
 // (address, dtype, run stride, row stride, sizes, strides), all in elements.
 using View = std::tuple<uint64_t, int32_t, int64_t, int64_t, std::vector<int64_t>, std::vector<int64_t>>;
 // (device type, device index, stream, what allocates scratch there: bytes -> address; None on the CPU)
@@ -361,6 +371,7 @@ PYBIND11_MODULE(_C, m) {
                                py::arg("laplace") = static_cast<uint32_t>(Purpose::laplace),
                                py::arg("features") = static_cast<uint32_t>(Purpose::features),
                                py::arg("defense") = static_cast<uint32_t>(Purpose::defense));
+  m.def("address", &address);
   m.def("clip_and_noise", &clip_and_noise);
   m.def("clip_scores", &clip_scores);
   m.def("solve_labels", &solve_labels);

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 _View = tuple[int, int, int, int, list[int], list[int]]
 _Place = tuple[int, int, int, Callable[[int], int] | None]
 _Plan = tuple[int, int]
@@ -16,6 +18,7 @@ max_dims: int
 streams: dict[str, int]
 kernels: object  # a capsule: leakcore/kernels.h
 
+def address(array: np.ndarray, /) -> int: ...
 def clip_and_noise(
     grads: list[_View],
     sums: list[_View],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,9 @@ def attach(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any]
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = importlib.import_module(names[name], package)
-        return module if names[name].rpartition(".")[2] == name else getattr(module, name)
+        found = module if names[name].rpartition(".")[2] == name else getattr(module, name)
+        setattr(sys.modules[package], name, found)  # the next look-up does not come here
+        return found
 
     def __dir__() -> list[str]:
         return sorted(names)

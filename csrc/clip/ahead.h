@@ -54,6 +54,14 @@ class Ahead {
     at_ += std::min(bytes, left_);
     left_ -= std::min(bytes, left_);
   }
+  // As skip, with what is skipped asked for.
+  void bring(int64_t bytes) {
+    constexpr int64_t kLine = 64;
+    for (; bytes > 0 && left_ > 0; bytes -= kLine) {
+      __builtin_prefetch(at_, 0, 2);
+      skip(std::min(bytes, kLine));
+    }
+  }
 
  private:
   void piece() {

@@ -5,9 +5,10 @@
 //
 // What limits it (Zen 4, 4 KiB pages, one core, float32; ns per element): the norms alone take 0.147, which is as fast
 // as such memory is read there, and sums alone, from the second-level cache, 0.079: conversion to double, 0.068 of
-// either. One after the other they took 0.24 to 0.27; side by side 0.16 in the inner loop and 0.18 in all for rows of
-// 32 KiB. Rows of 200 KiB take 0.25, of which 0.02 are partial sums in memory and 0.04 the third-level cache, where
-// four rows have to wait. Two cores are limited by memory alone.
+// either. One after the other they took 0.24 to 0.27; side by side, eight rows added beside the squares of eight, 0.165
+// for rows of 32 KiB and 0.22 for rows of 200 KiB, which have to wait in the third-level cache. Fewer rows at a time
+// fit in the second level but move their sums through it more often: 0.19 and 0.25 for four, 0.31 for two rows of 200
+// KiB. Rows a multiple of a page apart take 0.26, whichever. Two cores are limited by memory alone.
 #include "clip/clip.h"
 
 #include <algorithm>
@@ -41,11 +42,22 @@ constexpr int64_t kMostBlocks = 16;
 // Rows too short for the bookkeeping of norms beside sums, and how far in front of the norms to ask memory.
 constexpr int64_t kBesideBytes = 2048;
 constexpr int64_t kAheadBytes = 12288;
+// Columns of a segment too short for it.
+constexpr int64_t kShort = 256;
+
+// Whether rows lie a multiple of a page apart: the same columns of eight of them fill a set of the nearest cache.
+bool pages_apart(const ClipArgs& args) {
+  constexpr int64_t kPage = 4096;
+  return std::any_of(args.grads, args.grads + args.num_params, [](const Rows& rows) {
+    return rows.numel >= kShort && rows.row_stride * size_of(rows.dtype) % kPage == 0;
+  });
+}
 
 struct Plan {
   std::vector<Segment> segments;
   int64_t columns = 0, slots = 0, row_bytes = 0;
   bool once = false;
+  int64_t beside = 1;  // rows added beside the squares of as many: their order of addition is the same for all
   int64_t block_rows = 1, blocks = 1;  // of one run; from the sizes alone, never from the threads
 
   explicit Plan(const ClipArgs& args) {
@@ -60,6 +72,7 @@ struct Plan {
       row_bytes += rows.numel * size_of(rows.dtype);
     }
     once = row_bytes <= kOnceBytes && args.num_rows >= (args.num_runs >= 4 ? kLeastRows / 2 : kLeastRows);
+    beside = pages_apart(args) ? kMostBeside / 2 : kMostBeside;
     block_rows = std::max(kLeastBlock, (args.num_rows + kMostBlocks - 1) / kMostBlocks);
     blocks = std::max<int64_t>((args.num_rows + block_rows - 1) / block_rows, 1);
   }
@@ -165,46 +178,52 @@ void all_norms(const ClipArgs& args, const Plan& plan, int threads) {
   }
 }
 
-// The squares of kBeside rows of a group, and beside them the first kBeside rows of `keep` into their sum.
+// The squares of a group's rows, and beside them as many first rows of `keep` into their sum.
 void squares_beside_sum(const ClipArgs& args, const Plan& plan, const Group& group, Ahead& ahead, int64_t run,
                         const Kept& keep, double* squares, double* sum) {
-  const int64_t per_row = plan.size();
+  const int64_t per_row = plan.size(), beside = plan.beside;
   for (int64_t k = 0; k < per_row; ++k) {
     const Segment& s = plan.segments[static_cast<size_t>(k)];
     const Rows& rows = args.grads[s.param];
     const ClipLoops& loops = loops_of(rows.dtype);
-    const int64_t size = size_of(rows.dtype), columns = s.count / kBesideStep * kBesideColumns;
-    const int64_t whole = columns * kBeside;
-    double* acc = sum + s.slot;
-    const char* added[kBeside];
-    for (int64_t r = 0; r < kBeside; ++r) {
+    const int64_t size = size_of(rows.dtype);
+    const char *read[kMostBeside], *added[kMostBeside];
+    for (int64_t r = 0; r < beside; ++r) {
+      read[r] = static_cast<const char*>(row_in_place(rows, group.run, group.begin + r, s.first));
       added[r] = static_cast<const char*>(row_in_place(rows, run, keep.rows[static_cast<size_t>(r)], s.first));
     }
-    for (int64_t r = 0; r < kBeside; ++r) {
-      const char* x = static_cast<const char*>(row_in_place(rows, group.run, group.begin + r, s.first));
-      double lanes[kSquareLanes] = {};
-      for (int64_t done = 0; done < whole;) {
-        const int64_t here = std::clamp(ahead.left() / size / kBesideStep * kBesideStep, kBesideStep, whole - done);
-        const int64_t column = r * columns + done / kBeside;
-        const void* others[kBeside];
-        for (int64_t o = 0; o < kBeside; ++o) others[o] = added[o] + column * size;
-        loops.squares_beside(x + done * size, here, lanes, ahead.here(), others, keep.factors.data(), acc + column);
-        ahead.skip(here * size);
-        done += here;
+    const void* others[kMostBeside];
+    int64_t whole = 0;
+    if (s.count < kShort) {
+      ahead.bring(beside * s.count * size);
+      for (int64_t r = 0; r < beside; ++r) others[r] = read[r];
+      loops.sums_of_squares(others, beside, s.count, squares + k, per_row);
+    } else {
+      whole = s.count / kBesideStep * kBesideStep;
+      for (int64_t r = 0; r < beside; ++r) {
+        double lanes[kSquareLanes] = {};
+        for (int64_t done = 0; done < whole;) {
+          const int64_t here = std::clamp(ahead.left() / size / kBesideStep * kBesideStep, kBesideStep, whole - done);
+          const int64_t column = (r * whole + done) / beside;
+          for (int64_t o = 0; o < beside; ++o) others[o] = added[o] + column * size;
+          loops.squares_beside(read[r] + done * size, here, lanes, ahead.here(), others, keep.factors.data(), beside,
+                               sum + s.slot + column);
+          ahead.skip(here * size);
+          done += here;
+        }
+        loops.squares(read[r] + whole * size, s.count - whole, lanes);
+        ahead.skip((s.count - whole) * size);
+        squares[r * per_row + k] = fold_squares(lanes);
       }
-      loops.squares(x + whole * size, s.count - whole, lanes);
-      ahead.skip((s.count - whole) * size);
-      squares[r * per_row + k] = fold_squares(lanes);
     }
-    const void* others[kBeside];
-    for (int64_t o = 0; o < kBeside; ++o) others[o] = added[o] + whole * size;
-    loops.add_rows(others, keep.factors.data(), kBeside, s.count - whole, acc + whole);
+    for (int64_t o = 0; o < beside; ++o) others[o] = added[o] + whole * size;
+    loops.add_rows(others, keep.factors.data(), beside, s.count - whole, sum + s.slot + whole);
   }
 }
 
 // partial[run·blocks + block][slot], and all norms: the norms of a few rows while the few before them are added.
 void norms_beside_partial_sums(const ClipArgs& args, const Plan& plan, int threads, double* partial) {
-  const int64_t per_row = plan.size(), items = args.num_runs * plan.blocks;
+  const int64_t per_row = plan.size(), items = args.num_runs * plan.blocks, beside = plan.beside;
   const int64_t chunk = args.schedule.chunk > 0 ? args.schedule.chunk
                         : threads == 1          ? items
                                                 : std::max<int64_t>(items / (2 * threads), 1);
@@ -212,11 +231,11 @@ void norms_beside_partial_sums(const ClipArgs& args, const Plan& plan, int threa
     std::vector<Group> groups;
     for (int64_t i = from; i < to; ++i) {
       const int64_t start = i % plan.blocks * plan.block_rows, stop = std::min(args.num_rows, start + plan.block_rows);
-      for (int64_t begin = start; begin < stop; begin += kBeside) {
-        groups.push_back({i / plan.blocks, begin, std::min(stop, begin + kBeside), i});
+      for (int64_t begin = start; begin < stop; begin += beside) {
+        groups.push_back({i / plan.blocks, begin, std::min(stop, begin + beside), i});
       }
     }
-    std::vector<double> squares(static_cast<size_t>(kBeside * per_row));
+    std::vector<double> squares(static_cast<size_t>(beside * per_row));
     Ahead ahead(args.grads, plan.segments, groups);
     Kept keep;  // of one block: rows with norms that are not yet added
     int64_t block = -1;
@@ -229,11 +248,11 @@ void norms_beside_partial_sums(const ClipArgs& args, const Plan& plan, int threa
     };
     for (size_t g = 0; g < groups.size(); ++g) {
       const Group& group = groups[g];
-      if (keep.count() >= kBeside && group.end - group.begin == kBeside) {
+      if (keep.count() >= beside && group.end - group.begin == beside) {
         ahead.start(g, kAheadBytes);
         squares_beside_sum(args, plan, group, ahead, block / plan.blocks, keep, squares.data(),
                            partial + block * plan.slots);
-        keep.drop(kBeside);
+        keep.drop(beside);
       } else {
         for (int64_t s = 0; s < per_row; ++s) {
           segment_squares(args, plan.segments[static_cast<size_t>(s)], group.run, group.begin, group.end - group.begin,

@@ -130,11 +130,8 @@ inline void foresee_page(const void* p, int64_t step) {
 }
 
 template <class T>
-void squares(const void* data, int64_t count, double* lanes) {
-  const T* x = static_cast<const T*>(data);
+inline int64_t whole_squares(const T* x, int64_t count, Doubles* acc) {
   constexpr int V = kSquareLanes / W;
-  Doubles acc[V];
-  memcpy(acc, lanes, sizeof acc);
   int64_t i = 0;
   for (; i + kSquareLanes <= count; i += kSquareLanes) {
     foresee_page(x + i, kSquareLanes * static_cast<int64_t>(sizeof(T)));
@@ -143,8 +140,30 @@ void squares(const void* data, int64_t count, double* lanes) {
       acc[v] = mul_add(y, y, acc[v]);
     }
   }
+  return i;
+}
+
+template <class T>
+void squares(const void* data, int64_t count, double* lanes) {
+  const T* x = static_cast<const T*>(data);
+  Doubles acc[kSquareLanes / W];
+  memcpy(acc, lanes, sizeof acc);
+  int64_t i = whole_squares(x, count, acc);
   memcpy(lanes, acc, sizeof acc);
   for (int k = 0; i < count; ++i, ++k) lanes[k] = mul_add(widen(x[i]), widen(x[i]), lanes[k]);
+}
+
+template <class T>
+void sums_of_squares(const void* const* rows, int64_t num_rows, int64_t count, double* sums, int64_t stride) {
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const T* x = static_cast<const T*>(rows[r]);
+    Doubles acc[kSquareLanes / W] = {};
+    int64_t i = whole_squares(x, count, acc);
+    double lanes[kSquareLanes];
+    memcpy(lanes, acc, sizeof acc);
+    for (int k = 0; i < count; ++i, ++k) lanes[k] = mul_add(widen(x[i]), widen(x[i]), lanes[k]);
+    sums[r * stride] = fold<kSquareLanes>(lanes);
+  }
 }
 
 // Many rows at a time: each is a stream that the hardware foresees, and the sum goes through the cache once for all.
@@ -189,14 +208,14 @@ void add_rows(const void* const* rows, const double* factors, int64_t num_rows, 
 // A row's squares wait for memory, the rows that are added come from the second-level cache: side by side, one's
 // arithmetic hides the other's wait. The hardware's prefetchers lose the row among the others, so it is asked for by
 // hand, in the order in which it will be read.
-template <class T>
-void squares_beside(const void* data, int64_t count, double* lanes, const void* ahead, const void* const* others,
-                    const double* factors, double* acc) {
+template <class T, int R>
+inline void squares_beside_rows(const void* data, int64_t count, double* lanes, const void* ahead,
+                                const void* const* others, const double* factors, double* acc) {
   const T* x = static_cast<const T*>(data);
   const char* next = static_cast<const char*>(ahead);
-  const T* rows[kBeside];
-  for (int r = 0; r < kBeside; ++r) rows[r] = static_cast<const T*>(others[r]);
-  constexpr int V = kSquareLanes / W, C = kBesideColumns / W;
+  const T* rows[R];
+  for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(others[r]);
+  constexpr int V = kSquareLanes / W, C = kBesideStep / R / W;
   constexpr int64_t kLine = 64, kStepBytes = kBesideStep * static_cast<int64_t>(sizeof(T));
   Doubles sum[V];
   memcpy(sum, lanes, sizeof sum);
@@ -210,16 +229,23 @@ void squares_beside(const void* data, int64_t count, double* lanes, const void* 
         sum[v] = mul_add(y, y, sum[v]);
       }
     }
-    const int64_t j = i / kBeside;
+    const int64_t j = i / R;
     Doubles total[C];
     for (int c = 0; c < C; ++c) total[c] = load(acc + j + c * W);
-    for (int r = 0; r < kBeside; ++r) {
+    for (int r = 0; r < R; ++r) {
       const Doubles factor = factors[r] - Doubles{};
       for (int c = 0; c < C; ++c) total[c] = mul_add(load(rows[r] + j + c * W), factor, total[c]);
     }
     for (int c = 0; c < C; ++c) store(acc + j + c * W, total[c]);
   }
   memcpy(lanes, sum, sizeof sum);
+}
+
+template <class T>
+void squares_beside(const void* data, int64_t count, double* lanes, const void* ahead, const void* const* others,
+                    const double* factors, int64_t num_rows, double* acc) {
+  if (num_rows == 8) return squares_beside_rows<T, 8>(data, count, lanes, ahead, others, factors, acc);
+  squares_beside_rows<T, 4>(data, count, lanes, ahead, others, factors, acc);
 }
 
 // Brings in R pieces one after the other, in as many steps as R rows as long take kSquareLanes columns at a time.
@@ -343,7 +369,7 @@ void add_dots(const void* const* rows, const void* const* ahead, int64_t num_row
 
 template <class T>
 constexpr ClipLoops loops() {
-  return {squares<T>, add_rows<T>, squares_beside<T>, add_dots<T>};
+  return {squares<T>, sums_of_squares<T>, add_rows<T>, squares_beside<T>, add_dots<T>};
 }
 
 constexpr ClipKernels kKernels = {loops<Half>(), loops<Brain>(), loops<float>(), loops<double>()};

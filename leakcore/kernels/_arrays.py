@@ -244,4 +244,4 @@ def rows_view(array: Array, lead: int) -> View:
 
 def address(values: np.ndarray) -> int:
     """Address of the first element (not of the lowest one: strides may be negative)."""
-    return int(values.__array_interface__["data"][0])
+    return _C.address(values)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from leakcore import _C
+from leakcore.kernels import _arrays
 
 ACTIVATIONS = ("identity", "relu", "leaky_relu", "elu", "tanh", "sigmoid")
 """Those that the native loops know, by the number they know them by."""
@@ -101,18 +102,14 @@ class EnsembleSums:
             _view(extra, extra_taken),
             list(into_common),
             list(into_extra),
-            _address(self._scratch),
+            _arrays.address(self._scratch),
         )
 
 
 def _view(rows: EnsembleRows | None, taken: Taken | None) -> View:
     if rows is None:
         return _NOTHING
-    index = (0, 0) if taken is None else (_address(taken.rows), _address(taken.offsets))
+    index = (0, 0) if taken is None else (_arrays.address(taken.rows), _arrays.address(taken.offsets))
     between = rows.count if rows.classes.ndim == 2 else 0
-    addresses = (_address(rows.inputs), _address(rows.classes), _address(rows.squares))
+    addresses = (_arrays.address(rows.inputs), _arrays.address(rows.classes), _arrays.address(rows.squares))
     return (*addresses, rows.count, rows.inputs.shape[-1], between, *index)
-
-
-def _address(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])

@@ -12,8 +12,9 @@ import pytest
 from leakcore import kernels
 from tests.kernels.layouts import laid_out, normals
 
-# In blocks and not; across segments of 16,384 and stripes; rows short and long enough to be summed beside norms.
-SIZES = [(40, 2067), (3, 40_001), (33, 16_385), (520, 130), (150, 1100)]
+# In blocks and not; across segments of 16,384 and stripes; rows short and long enough to be summed beside norms, eight
+# at a time and, where they lie a multiple of a page apart, four.
+SIZES = [(40, 2067), (3, 40_001), (33, 16_385), (520, 130), (150, 1100), (75, 2048)]
 
 
 def as_bfloat16(values):
