@@ -60,3 +60,31 @@ def test_pictures_are_light() -> None:
     for picture in (DOCS / "papers" / "img").glob("*"):
         assert picture.suffix in (".png", ".svg")
         assert picture.stat().st_size <= 100_000, picture.name
+
+
+def test_every_public_function_and_class_is_in_the_reference() -> None:
+    import importlib
+
+    reference = (DOCS / "reference.md").read_text(encoding="utf-8")
+    listed = dict(
+        re.findall(r"^::: (\S+)\n    options:\n      members:\n((?:        - \w+\n)+)", reference, re.MULTILINE)
+    )
+    public = (
+        "accounting",
+        "attacks",
+        "audit",
+        "bounds",
+        "datasets",
+        "defenses",
+        "dpsgd",
+        "kernels",
+        "leakage",
+        "models",
+    )
+    for name in public:
+        module = importlib.import_module(f"leakcore.{name}")
+        own = [n for n in vars(module) if getattr(getattr(module, n), "__module__", "") == module.__name__]
+        names = getattr(module, "__all__", own)
+        wanted = {n for n in names if not n.startswith("_") and callable(getattr(module, n))}
+        assert wanted
+        assert wanted <= set(listed[f"leakcore.{name}"].split()), name
