@@ -13,10 +13,15 @@ from leakcore import _validate
 from leakcore._results import Assumptions, Result
 from leakcore.bounds._kappa import parse_prior
 from leakcore.bounds._reconstruction_input import ATTACKER, Mechanism
+from leakcore.numerics import _gaussian
 from leakcore.numerics._blow_up import log_blow_up_exact
 from leakcore.numerics._loss import PrivacyLoss
-from leakcore.numerics._profile import log_delta
+from leakcore.numerics._profile import chernoff_log_delta, log_delta
 
+_NEGLIGIBLE = -41.5
+"""log of 1e-18: less than the rounding of any success probability."""
+_PROMISE = 1e-9
+"""Relative error of B that numerical inversion may have: no answer need be narrower than that."""
 _NODES = 33
 """Distinct weights for which the profile is computed; between them it is convex and a chord lies above."""
 
@@ -43,7 +48,8 @@ def discrete_prior(noise_multiplier: Any, sample_rate: Any, steps: int, *, prior
 
     prior: probabilities that sum to 1. noise_multiplier, sample_rate, steps: as in `reconstruction`.
     Returns a `DiscretePriorBound` of kind "upper", deterministic, in [max p, B(max p)]; beyond 33 distinct weights
-    chords between them add less than 1% as a rule, never a wrong side. Raises ValueError or TypeError that names the
+    chords between them add less than 1% as a rule, never a wrong side. Where even whole batches would let B(max p)
+    exceed max p by 1e-9 of it at most, their closed form is the answer. Raises ValueError or TypeError that names the
     argument, AccuracyError as "exact" does.
     """
     weights = parse_prior(prior)
@@ -109,6 +115,9 @@ def _fields(value: float, blow_up: float, weights: np.ndarray) -> dict[str, Any]
 def _success(loss: PrivacyLoss, weights: np.ndarray) -> tuple[float, float]:
     """(the bound, B at κ = the largest weight)."""
     distinct, counts = np.unique(weights, return_counts=True)
+    whole = _whole_batches(loss, float(distinct[-1]))
+    if whole <= distinct[-1] * (1.0 + _PROMISE):
+        return whole, whole
     blow_up = math.exp(float(log_blow_up_exact(loss, np.log(distinct[-1:])).log_high[0]))
     if len(distinct) == 1 or math.isinf(loss.log_no_escape):
         return blow_up, blow_up
@@ -117,11 +126,38 @@ def _success(loss: PrivacyLoss, weights: np.ndarray) -> tuple[float, float]:
         nodes = np.unique(distinct[np.linspace(0, len(distinct) - 1, _NODES).round().astype(int)])
 
     def dual(log_price: float) -> float:
-        gains = np.array([p * math.exp(log_delta(loss, log_price - math.log(p), "remove")[1]) for p in nodes])
+        gains = np.array([p * _profile(loss, log_price - math.log(p)) for p in nodes])
         return math.exp(log_price) + float(counts @ np.interp(distinct, nodes, gains))
 
-    best = _least_near(dual, _price(loss, distinct, counts))
+    # The dual bends within a deviation of the loss around each weight's logarithm.
+    deviation = math.sqrt(loss.cumulants(1.0).variance) if loss.groups else 0.0
+    best = _least_near(dual, _price(loss, distinct, counts), min(0.1, deviation or 0.1))
     return min(max(best, float(distinct[-1])), blow_up, 1.0), blow_up
+
+
+def _whole_batches(loss: PrivacyLoss, blind: float) -> float:
+    """B at κ = blind were every row in every batch, in closed form: no less than the mechanism's own.
+
+    Who sees outputs with every row in them can replace each, with probability 1 − q, by a draw without the record.
+    """
+    if loss.log_no_escape != 0.0:
+        return 1.0
+    precision = loss.gaussian_variance + sum(group.count / group.sigma**2 for group in loss.groups)
+    return max(blind, math.exp(float(_gaussian.log_blow_up(np.log([blind]), math.sqrt(precision))[0])))
+
+
+def _profile(loss: PrivacyLoss, epsilon: float) -> float:
+    """δ(ε) or, where it is within 1e-18 of its limit for an ε beyond all losses, a Chernoff bound from above.
+
+    There numerical inversion is slow, and with very little leakage (σ = 1e5, say) it fails.
+    """
+    if loss.groups and loss.log_no_escape == 0.0:
+        side = "remove" if epsilon > 0.0 else "add"
+        rest = chernoff_log_delta(loss, abs(epsilon), side, enough=_NEGLIGIBLE)
+        if rest < _NEGLIGIBLE:
+            # E_μ(1 − e^{ε−L})_+ = 1 − e^ε + e^ε·E_ν(1 − e^{L−ε})_+.
+            return math.exp(rest) if epsilon > 0.0 else -math.expm1(epsilon) + math.exp(epsilon + rest)
+    return math.exp(log_delta(loss, epsilon, "remove")[1])
 
 
 def _price(loss: PrivacyLoss, distinct: np.ndarray, counts: np.ndarray) -> float:
@@ -145,9 +181,9 @@ def _price(loss: PrivacyLoss, distinct: np.ndarray, counts: np.ndarray) -> float
     return high
 
 
-def _least_near(function: Callable[[float], float], start: float) -> float:
+def _least_near(function: Callable[[float], float], start: float, step: float) -> float:
     """The least value met on a walk downhill from `start` and in a parabola's vertex; the function is unimodal."""
-    step = 0.1
+    least = 0.3 * step
     x, at = start, function(start)
     left, right = function(x - step), function(x + step)
     for _ in range(40):
@@ -157,7 +193,7 @@ def _least_near(function: Callable[[float], float], start: float) -> float:
         elif right < at:
             x, left, at = x + step, at, right
             right = function(x + step)
-        elif step < 0.03:
+        elif step < least:
             break
         else:
             step *= 0.25

@@ -89,7 +89,17 @@ def _around(value: float, error: float) -> tuple[float, float]:
     return value - error, min(value + error, 0.0)
 
 
-def _chernoff_log_delta(loss: PrivacyLoss, threshold: float, power: float, sign: float) -> float:
+def chernoff_log_delta(
+    loss: PrivacyLoss, epsilon: float, direction: str, *, enough: float = -math.inf
+) -> float:  # fmt: skip
+    """An upper bound of log δ(ε), cheap and never inaccurate; its search ends below `enough`."""
+    power, sign = _side(direction)
+    return _chernoff_log_delta(loss, epsilon if direction == "remove" else -epsilon, power, sign, enough)
+
+
+def _chernoff_log_delta(
+    loss: PrivacyLoss, threshold: float, power: float, sign: float, enough: float = -math.inf
+) -> float:
     """log of inf over s ≥ 0 of E[e^{s·|L − threshold| outward}] ≥ δ: K(θ) − (θ − power)·threshold, θ = power ± s."""
     step, best = 0.1 / math.sqrt(loss.cumulants(power).variance), 0.0
     for _ in range(200):
@@ -97,7 +107,8 @@ def _chernoff_log_delta(loss: PrivacyLoss, threshold: float, power: float, sign:
             value = loss.cumulants(power + sign * step).value - sign * step * threshold
         except AccuracyError:
             break
-        if value > best + 1.0:
+        if value > best + 1.0 or value < enough:
+            best = min(best, value)
             break
         best, step = min(best, value), 1.1 * step
     return best

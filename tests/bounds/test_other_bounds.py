@@ -151,6 +151,24 @@ def test_many_weights_use_chords_on_the_safe_side(monkeypatch: pytest.MonkeyPatc
     assert fine * (1 - 1e-9) <= coarse <= 1.05 * fine
 
 
+def test_discrete_prior_where_next_to_nothing_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To first order L is N(0, s²), s = q√T/σ: two candidates that share the largest weight p win 2pφ(0)s."""
+    for sigma, q, steps in ((1e4, 0.1, 100), (1e5, 0.1, 100), (3e5, 0.01, 10), (1e6, 0.5, 1000)):
+        tied = bounds.discrete_prior(sigma, q, steps, prior=[0.4, 0.4, 0.2])
+        s = q * math.sqrt(steps) / sigma
+        assert tied.value - 0.4 == pytest.approx(0.8 * s / math.sqrt(2 * math.pi), rel=1e-3)
+        apart = bounds.discrete_prior(sigma, q, steps, prior=[0.5, 0.3, 0.2])
+        assert 0.5 <= apart.value <= 0.5 + 1e-15 < apart.blow_up
+    for sigma in (1e10, 1e12, 1e15):
+        for prior in ([0.25] * 4, [0.4, 0.4, 0.1, 0.1], [0.5, 0.3, 0.2]):
+            found = bounds.discrete_prior(sigma, 0.5, 10, prior=prior)
+            assert found.blind <= found.value <= found.blind * (1 + 1e-9)
+    short = [bounds.discrete_prior(30.0, 0.1, 100, prior=p).value for p in ([0.5, 0.3, 0.2], [0.4, 0.38, 0.22])]
+    monkeypatch.setattr("leakcore.bounds._discrete_prior._NEGLIGIBLE", -math.inf)
+    whole = [bounds.discrete_prior(30.0, 0.1, 100, prior=p).value for p in ([0.5, 0.3, 0.2], [0.4, 0.38, 0.22])]
+    np.testing.assert_allclose(short, whole, rtol=1e-12)
+
+
 def test_labels() -> None:
     assert bounds.label_success(10.0, 1.0, 100).value == pytest.approx(special.ndtr(1.0), rel=1e-12)
     found = bounds.label_success(1.0, 0.1, 20, num_classes=10)
