@@ -23,8 +23,9 @@ from leakcore.numerics._binomial import clopper_pearson
 _CHUNK = 1 << 16
 """Samples per draw. Fixed, so that no result depends on who draws what."""
 _SHARD = 16 * _CHUNK
+"""Samples that are counted together, at least: tens of milliseconds."""
 _MOST_SHARDS = 1 << 13
-"""Of one count: a cluster's scheduler takes up to a millisecond for each."""
+"""Of one count: a cluster's scheduler takes milliseconds for each."""
 _SIZES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 """Sample sizes for which an anytime-valid limit places its bets."""
 _STATE_SCHEMA = "leakcore.certificate-state/1"
@@ -236,7 +237,9 @@ def certify(
 
 
 def _counted_up_to(pair: Pair, state: CertificateState, stop: int, executor: Executor | None) -> CertificateState:
-    size = _SHARD * max(1, -(-(stop - state.next_sample) // (_SHARD * _MOST_SHARDS)))
+    # Larger counts in larger shards: fewer for a scheduler to handle, still many for each worker.
+    least = max(1, -(-(stop - state.next_sample) // _SHARD))
+    size = _SHARD * -(-least // min(_MOST_SHARDS, 8 * math.isqrt(least)))
     shards = [(pair, state.thresholds, state.seed, a, b) for a, b in _ranges(state.next_sample, stop, size)]
     counts = state.counts.copy()
     for part in map(_count, shards) if executor is None else executor.map(_count, shards):
