@@ -9,6 +9,8 @@ from leakcore.experiments._registry import Experiment
 from leakcore.experiments._result import ExperimentResult
 from leakcore.experiments.reconstruction import _data, _games, _report
 
+_PRINTED = (10, 100, 1000)
+
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Hidden layers of 10, 100 and 1,000."""
@@ -36,12 +38,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     rates = {e: [float(played[w, e].value) for w in widths] for e in epsilons}
     overlap = all(_overlap([_games.interval(played[w, e]) for w in widths]) for e in epsilons)
     fewest = min(widths.values())
+    left_out = [w for w in _PRINTED if w not in widths]
     return _report.report(
-        experiment, context, agreement="yes" if overlap else "partly", attacked=attacked,
+        experiment, context, agreement="yes" if overlap and not left_out else "partly", attacked=attacked,
         conclusion="Success at hidden layers of " + ", ".join(map(str, widths)) + ": "
         + "; ".join(", ".join(f"{r:.3f}" for r in rates[e]) + f" (ε = {e:g})" for e in epsilons)
         + f". The 95% intervals {'overlap at every ε' if overlap else 'do not overlap at every ε'}; "
-        f"differences below about {1.4 / fewest**0.5:.2f} would not show with {fewest} runs.",
+        f"differences below about {1.4 / fewest**0.5:.2f} would not show with {fewest} runs."
+        + (f" Left out at this scale: {', '.join(f'{w:,}' for w in left_out)}." if left_out else ""),
         stated=stated, panels=panels, splits=[split], setting=setting, runs=dict(widths),
     )  # fmt: skip
 
