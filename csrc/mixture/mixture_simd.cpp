@@ -51,7 +51,6 @@ struct Single : Draws<1, kWideBlock> {
   int samples;
   LEAKCORE_ALIGNED uint32_t even[kWideBlock / 2];
   LEAKCORE_ALIGNED uint32_t odd[kWideBlock / 2];
-  LEAKCORE_ALIGNED double excess[kWideBlock];
   LEAKCORE_ALIGNED float excess32[kWideBlock];
 };
 
@@ -233,11 +232,11 @@ LEAKCORE_HD bool any_beyond(const Pack<Floats, K>& u) {
 template <bool kPicks>
 void one_sparse(Single& w, const Group& g, double* out) {
   for (int i = 0; i < w.samples; i += kFactorPack * kDoubles) {
-    store_pack(w.excess + i, mixture_excess(exponent<kPicks>(w, g, 0, i), g.q[0]));
+    store_pack(out + i, mixture_excess(exponent<kPicks>(w, g, 0, i), g.q[0]));
   }
   const bool low = g.q[0] > -kNearLow;  // u >= -q
   for (int i = 0; i < w.samples; i += kFactorPack * kDoubles) {
-    const WideDoubles u = load_pack<Doubles, kFactorPack>(w.excess + i);
+    const WideDoubles u = load_pack<Doubles, kFactorPack>(out + i);
     store_pack(out + i, low || any_beyond(u) ? log1p_safe(u) : log1p_near(u));
   }
 }
