@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,13 @@ def instance(*kinds: type, **kwargs: Any) -> None:
     name, value = _one(kwargs)
     if not isinstance(value, kinds):
         raise TypeError(f"{name} is a {type(value).__name__}: must be a {' or '.join(k.__name__ for k in kinds)}")
+
+
+def executor(**kwargs: Any) -> None:
+    """TypeError where the value is neither None nor a `concurrent.futures.Executor`."""
+    name, value = _one(kwargs)
+    if value is not None and not isinstance(value, Executor):
+        raise TypeError(f"{name}={value!r}: must be a concurrent.futures.Executor, or None")
 
 
 def sizes(**kwargs: Any) -> tuple[int, ...]:

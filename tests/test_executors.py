@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from leakcore import audit, bounds, leakage, models
+from leakcore import audit, bounds, experiments, leakage, models
 from leakcore._futures import answers
 from leakcore._one_thread import one_thread
 from leakcore._store import PartialResults
@@ -185,6 +185,26 @@ def test_every_measure_by_layer(pool: ProcessPoolExecutor) -> None:
     found, own = (leakage.by_layer(model, None, x, y, **how, executor=e) for e in (counting, None))
     assert counting.submitted == 2 + 3 * 2  # pairs of layers, and layers by permutations
     assert found.to_dict() == own.to_dict()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda e: audit.run({"runs": 1}, executor=e),
+        lambda e: audit.claim({"claim": {"epsilon": 1.0}}, executor=e),
+        lambda e: audit.selftest(executor=e),
+        lambda e: experiments.run("reconstruction-table2", executor=e),
+        lambda e: bounds.fano_advantage(1.0, prior_size=3, information="monte-carlo", executor=e),
+        lambda e: bounds.reconstruction(1.0, 0.1, 5, kappa=0.1, method="certified", executor=e),
+        lambda e: bounds.reconstruction_dkw(1.0, 0.1, 5, kappa=0.1, executor=e),
+        lambda e: leakage.v_information(np.eye(40), np.arange(40) % 2, executor=e),
+        lambda e: leakage.mutual_information(np.eye(60), np.eye(60), executor=e),
+        lambda e: leakage.by_layer(models.mlp((3, 2)), None, np.ones((4, 3), np.float32), [0, 1, 0, 1], executor=e),
+    ],
+)
+def test_what_is_no_executor_is_named_before_any_work(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError, match=r"executor=4: must be a concurrent\.futures\.Executor, or None"):
+        call(4)
 
 
 def _cube(n: int) -> int:

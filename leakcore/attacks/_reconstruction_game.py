@@ -131,6 +131,7 @@ def reconstruction_games(
     )  # fmt: skip
     count = check.integer(1, None, runs=runs)
     first = check.integer(0, 2**62, first_run=first_run)
+    check.executor(executor=executor)
     totals = {name: dict.fromkeys(COUNTS, 0) for name in game.methods}
     for part, done in _played(game, first, count, executor, progress):
         for name, counts in part.items():

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from leakcore import _validate as check
 from leakcore import attacks, bounds, dpsgd
 from leakcore._progress import Progress
 from leakcore._results import Result
@@ -58,6 +59,7 @@ def claim(
         config = ClaimConfig.from_dict(config)
     if not isinstance(config, ClaimConfig):
         raise TypeError(f"config={config!r}: must be a ClaimConfig or a mapping of its sections")
+    check.executor(executor=executor)
     started = time.monotonic()
     target = None if folder is None else Path(folder)
     if target is not None:

@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
+from leakcore import _validate as check
 from leakcore._progress import Progress
 from leakcore._store import PartialResults, identity, require_ours
 from leakcore.audit import _defense, _labels, _layers, _reconstruction
@@ -51,6 +52,7 @@ def run(
         config = AuditConfig.from_dict(config or {})
     if not isinstance(config, AuditConfig):
         raise TypeError(f"config={config!r}: must be an AuditConfig or a mapping of its fields")
+    check.executor(executor=executor)
     report_progress = progress or (lambda task, done, total: None)
     started = time.monotonic()
     target = None if folder is None else Path(folder)

@@ -136,14 +136,17 @@ def _success(loss: PrivacyLoss, weights: np.ndarray) -> tuple[float, float]:
 
 
 def _whole_batches(loss: PrivacyLoss, blind: float) -> float:
-    """B at κ = blind were every row in every batch, in closed form: no less than the mechanism's own.
+    """B at κ = blind were every row in every batch, in closed form, 1 where they leak much: no less than B itself.
 
     Who sees outputs with every row in them can replace each, with probability 1 − q, by a draw without the record.
     """
     if loss.log_no_escape != 0.0:
         return 1.0
-    precision = loss.gaussian_variance + sum(group.count / group.sigma**2 for group in loss.groups)
-    return max(blind, math.exp(float(_gaussian.log_blow_up(np.log([blind]), math.sqrt(precision))[0])))
+    steps = (math.sqrt(group.count) / group.sigma for group in loss.groups)
+    separation = math.hypot(math.sqrt(loss.gaussian_variance), *steps)
+    if separation > 1.0:
+        return 1.0
+    return max(blind, math.exp(float(_gaussian.log_blow_up(np.log([blind]), separation)[0])))
 
 
 def _profile(loss: PrivacyLoss, epsilon: float) -> float:

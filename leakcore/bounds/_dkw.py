@@ -47,6 +47,7 @@ def reconstruction_dkw(
     count = _validate.integer(2, num_samples=num_samples)
     level = _validate.open_probability(confidence=confidence)
     key = _validate.seed(seed=seed)
+    _validate.executor(executor=executor)
     loss = mechanism.loss()
     if loss.log_no_escape != 0.0:
         raise ValueError("noise_multiplier=0: must be positive, the ratio has no variance; use method='exact'")

@@ -97,6 +97,7 @@ def fano_advantage(
         raise ValueError(f"separation={separation!r}: must be in (0, 2], clipped gradients are no farther apart")
     count = _validate.integer(2, num_samples=num_samples)
     key = _validate.seed(seed=seed)
+    _validate.executor(executor=executor)
     if executor is not None and source != "monte-carlo":
         raise ValueError(f"executor={executor!r}: only information='monte-carlo' samples, not {source!r}")
     loss = Mechanism.parse(noise_multiplier, sample_rate, steps).loss()

@@ -88,6 +88,7 @@ def reconstruction(
     count = _validate.integer(1, num_samples=num_samples)
     level = _validate.open_probability(confidence=confidence)
     key = _validate.seed(seed=seed)
+    _validate.executor(executor=executor)
     _check_device(device, name)
     if under is not None and name != "monte-carlo":
         raise ValueError(f"under={under!r}: only method='monte-carlo' takes it, not {name!r}")
@@ -150,6 +151,7 @@ def reconstruction_of(
     count = _validate.integer(2, num_samples=num_samples)
     level = _validate.open_probability(confidence=confidence)
     key = _validate.seed(seed=seed)
+    _validate.executor(executor=executor)
     relation = None if adjacency is None else parse_adjacency(adjacency)
     own = getattr(pair, "adjacency", None)
     if own is not None and relation not in (None, own):

@@ -231,6 +231,7 @@ class Ensemble:
             raise ValueError(f"candidate_features has {candidates.rows} row: candidate_cosines needs at least 2")
         if num_threads is not None:
             num_threads = check.integer(1, None, num_threads=num_threads)
+        check.executor(executor=executor)
         request = Request(
             first=first,
             stop=stop,

@@ -50,6 +50,7 @@ def run(
     how = check.one_of(*TRAINERS, trainer=trainer)
     if how != "ensemble" and not name.startswith("labels-"):
         raise ValueError(f"trainer={how!r}: only for the label figures; {name} has one trainer, dpsgd.Ensemble")
+    check.executor(executor=executor)
     folder = None if out is None else Path(out)
     where = None if data is None else Path(data)
     if where is not None and not where.is_dir():

@@ -159,6 +159,7 @@ def measured(
     few = min(check.integer(1, None, samples=samples), len(data.inputs))
     most = check.integer(1, None, columns=columns)
     start = check.seed(seed=seed)
+    check.executor(executor=executor)
     shown: Progress = progress or (lambda task, done, total: None)
     if probes is None and sum(sizes) * data.inputs[0].numel() > _EXACT:
         probes = _PROBES

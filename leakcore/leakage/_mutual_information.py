@@ -91,6 +91,7 @@ def mutual_information(
     shuffles = check.integer(0, None, permutations=permutations)
     level = check.open_probability(confidence=confidence)
     start = check.seed(seed=seed)
+    check.executor(executor=executor)
     order = np.random.default_rng([start, 0]).permutation(len(u))
     job = functools.partial(_trained, u, v, order, size, number, rate, start)
     found = {}

@@ -120,6 +120,7 @@ def v_information_original(
     if top <= bottom:
         raise ValueError(f"low={bottom}, high={top}: low must be below high")
     level = check.open_probability(confidence=confidence)
+    check.executor(executor=executor)
     rng = np.random.default_rng(check.seed(seed=seed))
     start = bottom + (top - bottom) * rng.random(tuple(data.inputs.shape))
     job = functools.partial(

@@ -112,6 +112,7 @@ def v_information(
     shuffles = check.integer(0, None, permutations=permutations)
     level = check.open_probability(confidence=confidence)
     start = check.seed(seed=seed)
+    check.executor(executor=executor)
     name, model = family_of(family, start)
     units = Units.of(given, groups, strata)
     kept = units.balanced(np.random.default_rng([start, 0])) if balance else np.arange(len(units.labels))
