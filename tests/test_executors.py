@@ -24,7 +24,7 @@ from leakcore._store import PartialResults
 from leakcore.audit import _layers, _reconstruction
 
 SMALL: dict[str, Any] = {
-    "runs": 96, "sweep": (4.0,), "num_rows": 100, "steps": 10, "label_draws": 2, "label_steps": 20,
+    "runs": 96, "sweep": (4.0,), "num_rows": 100, "steps": 10, "label_draws": 2, "label_steps": 1,
     "defense": "prune:0.5",
 }  # fmt: skip
 
@@ -153,8 +153,8 @@ def test_v_information(
     family: str, pool: ProcessPoolExecutor, gradients: tuple[dict[str, np.ndarray], np.ndarray]
 ) -> None:
     how: dict[str, Any] = {"family": family, "permutations": 2, "folds": 2, "seed": 1}
-    if family == "random-forest":
-        how["family"] = leakage.RandomForest(8)
+    if family != "logistic":
+        how["family"] = leakage.RandomForest(8) if family == "random-forest" else leakage.MLP(4, steps=15)
     seen: list[int] = []
     found = leakage.v_information(*gradients, **how, executor=pool, progress=lambda done, _: seen.append(done))
     own = leakage.v_information(*gradients, **how)
