@@ -59,15 +59,16 @@ def ours(row: dict[str, Any]) -> str:
 
 
 def shrink(source: Path, target: Path) -> None:
-    """At most 1,000 pixels wide, few colours, at most 100 kB."""
+    """At most 1,000 pixels wide, 256 colours or fewer, at most 100 kB."""
     from PIL import Image
 
     with Image.open(source) as opened:
         image = opened.convert("RGB")
     image.thumbnail((1000, 1400))
     target.parent.mkdir(exist_ok=True)
-    for colours in (64, 32, 16, 8):
-        image.quantize(colours).save(target, optimize=True)
+    for colours in (256, 128, 64, 32):
+        # The palette that covers all colours: the usual one gives the few pixels of a marker a curve's colour.
+        image.quantize(colours, method=Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
         if target.stat().st_size <= LARGEST:
             return
     raise SystemExit(f"{target} is larger than {LARGEST:,} bytes")
