@@ -8,6 +8,7 @@ free, and the `with` around it then raises "RuntimeError: release unlocked lock"
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import queue
 import signal
@@ -101,3 +102,16 @@ def answers(
     finally:
         for future in running:
             future.cancel()
+
+
+def in_order(function: Callable[[K], T], arguments: Iterable[K], executor: Executor | None) -> Generator[T, None, None]:
+    """`map(function, arguments)`, whose calls are made by the executor's workers where there is one."""
+    early: dict[int, T] = {}
+    due = 0
+    jobs = ((i, functools.partial(function, argument)) for i, argument in enumerate(arguments))
+    with contextlib.closing(answers(jobs, executor)) as found:
+        for i, answer in found:
+            early[i] = answer
+            while due in early:
+                yield early.pop(due)
+                due += 1

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from leakcore import audit, bounds, experiments, leakage, models
-from leakcore._futures import answers
+from leakcore._futures import answers, in_order
 from leakcore._one_thread import one_thread
 from leakcore._store import PartialResults
 from leakcore.audit import _layers, _reconstruction
@@ -248,6 +248,21 @@ def test_at_most_so_many_jobs_are_out_and_the_rest_is_called_off() -> None:
     assert asked == [0, 1, 2, 3]
     found.close()
     assert [f.cancelled() for f in executor.out] == [True, False, False, True]
+
+
+def test_answers_come_in_the_order_of_the_arguments() -> None:
+    executor = Direct()
+    found = in_order(_cube, [1, 2, 3], executor)
+
+    def backwards() -> None:
+        for number in (2, 1, 0):
+            executor.finish(number, number)
+
+    thread = threading.Timer(0.05, backwards)
+    thread.start()
+    assert list(found) == [0, 1, 2]
+    thread.join()
+    assert list(in_order(_cube, range(4), None)) == [0, 1, 8, 27]
 
 
 def test_an_error_of_a_job_is_the_callers_and_stored_pieces_stay(pool: ProcessPoolExecutor, tmp_path: Path) -> None:

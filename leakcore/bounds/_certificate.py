@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from leakcore._futures import in_order
 from leakcore.numerics._betting import betting_upper_limit, choose_bet
 from leakcore.numerics._binomial import clopper_pearson
 
@@ -174,7 +175,7 @@ def draw(pair: Pair, num_samples: int, under: str, seed: int, first_sample: int)
 def draw_all(pair: Pair, num_samples: int, under: str, seed: int, executor: Executor | None) -> np.ndarray:
     """Samples 0 to num_samples − 1, drawn in shards, by `executor` if given: the same for any number of workers."""
     shards = [(pair, under, seed, a, b) for a, b in _ranges(0, num_samples, _SHARD)]
-    return np.concatenate(list(map(_drawn, shards) if executor is None else executor.map(_drawn, shards)))
+    return np.concatenate(list(in_order(_drawn, shards, executor)))
 
 
 def _drawn(shard: tuple[Pair, str, int, int, int]) -> np.ndarray:
@@ -242,7 +243,7 @@ def _counted_up_to(pair: Pair, state: CertificateState, stop: int, executor: Exe
     size = _SHARD * -(-least // min(_MOST_SHARDS, 8 * math.isqrt(least)))
     shards = [(pair, state.thresholds, state.seed, a, b) for a, b in _ranges(state.next_sample, stop, size)]
     counts = state.counts.copy()
-    for part in map(_count, shards) if executor is None else executor.map(_count, shards):
+    for part in in_order(_count, shards, executor):
         counts += part
     return dataclasses.replace(state, counts=counts, next_sample=max(stop, state.next_sample))
 

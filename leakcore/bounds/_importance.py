@@ -22,6 +22,7 @@ from concurrent.futures import Executor
 import numpy as np
 from scipy import special
 
+from leakcore._futures import in_order
 from leakcore.numerics._betting import betting_upper_limit, choose_bet
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss
 from leakcore.numerics._moment_limits import PairSums, lower_limit
@@ -205,7 +206,7 @@ def _one_side(
         (sampler, thresholds, seed, pilot_chunks + a // _CHUNK, min(_SHARD, rest - a)) for a in range(0, rest, _SHARD)
     ]
     seen = np.zeros((len(thresholds), sampler.statistics))
-    for part in map(_tally, shards) if executor is None else executor.map(_tally, shards):
+    for part in in_order(_tally, shards, executor):
         seen += part
     tried = _counted(sampler, pilot, thresholds)
     limit = _upper if sampler.side == "dots" else _lower
