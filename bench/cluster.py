@@ -33,7 +33,7 @@ RUNS = 10**6
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
-    parser.add_argument("--samples", type=int, default=700_000_000, help="of the job that is shared out")
+    parser.add_argument("--samples", type=int, default=850_000_000, help="of the job that is shared out")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out", type=Path, help="where to write the JSON")
     options = parser.parse_args()
