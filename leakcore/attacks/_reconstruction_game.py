@@ -27,6 +27,8 @@ _PORTION = 1024
 """Runs trained per call of the ensemble: 32 blocks, whose parameters fit in tens of megabytes."""
 _TASK = 128
 """Runs per task of an executor: seconds of work for the papers' settings."""
+_BYTES_AHEAD, _LEAST_AHEAD = 2**32, 64
+"""A task carries the rows. A scheduler that is handed all tasks at once would hold as many copies of them."""
 _COSINES = 256
 """Up to this many candidates all pairs' cosines cost less than the scores themselves."""
 
@@ -69,7 +71,8 @@ def reconstruction_game(
         method: see `prior_aware`. subtract_known: see `dpsgd.Ensemble.run`; False is the weaker attacker of Appendix E.
         nearest_cosines: measure how close candidates' gradients are; None: if there are at most 256 candidates.
         confidence: of the interval, in (0, 1). device, num_threads, progress: as in `dpsgd.Ensemble.run`.
-        executor: ranges of 128 runs go to its workers, each using `num_threads` threads (None: one).
+        executor: ranges of 128 runs go to its workers, each using `num_threads` threads (None: one). Each carries the
+            rows; at most 4 GiB of them, but at least 64 ranges, are handed out at a time.
 
     Resume and shards: results over disjoint ranges `merge` to exactly what one call over all of them returns, since
     run r is a pure function of (seed, r) and the data, and all sums are integers; for the same reason threads and
@@ -233,7 +236,9 @@ def _played(
     cuts = [first, *range(first - first % _TASK + _TASK, stop, _TASK), stop]
     jobs = ((high - low, functools.partial(_play, game, low, high - low)) for low, high in itertools.pairwise(cuts))
     done = 0
-    with contextlib.closing(answers(jobs, executor)) as finished:
+    carried = sum(part.features.nbytes + part.labels.nbytes for part in (game.known, game.pool))
+    ahead = max(_LEAST_AHEAD, _BYTES_AHEAD // max(carried, 1))
+    with contextlib.closing(answers(jobs, executor, ahead=ahead)) as finished:
         for runs, counts in finished:
             done += runs
             yield counts, done

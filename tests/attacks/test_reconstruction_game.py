@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,6 +122,32 @@ def test_portions_of_one_call_do_not_show(monkeypatch) -> None:
     pieces = _play(3.0, known=60, runs=50, steps=8, game={"progress": lambda *at: seen.append(at)})
     assert _same(pieces, whole)
     assert seen == [(16, 50), (32, 50), (48, 50), (50, 50)]
+
+
+class _Counting(ThreadPoolExecutor):
+    """How many tasks were ever out at once."""
+
+    most = out = 0
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.out += 1
+        self.most = max(self.most, self.out)
+        future = super().submit(*args, **kwargs)
+        future.add_done_callback(lambda _: setattr(self, "out", self.out - 1))
+        return future
+
+
+def test_a_scheduler_is_not_handed_a_copy_of_the_rows_for_every_task(monkeypatch) -> None:
+    whole = _play(3.0, known=60, runs=50, steps=8)
+    monkeypatch.setattr(_reconstruction_game, "_TASK", 5)
+    monkeypatch.setattr(_reconstruction_game, "_LEAST_AHEAD", 2)
+    rows = 1797 * (64 * 4 + 8)
+    for copies, most in ((100, 10), (3, 3), (1, 2)):
+        monkeypatch.setattr(_reconstruction_game, "_BYTES_AHEAD", copies * rows)
+        with _Counting(1) as executor:
+            assert _same(_play(3.0, known=60, runs=50, steps=8, game={"executor": executor}), whole)
+        assert executor.most <= most
+        assert executor.most == most or copies == 100  # of ten, some may be done before the last is out
 
 
 def test_merging_what_does_not_belong_together() -> None:

@@ -193,5 +193,6 @@ def test_an_impatient_second_interrupt_does_not_abort(pause: float) -> None:
         finally:
             process.kill()
     assert process.returncode in (-signal.SIGINT, 130), errors[-2000:]
-    assert errors.rstrip().endswith("KeyboardInterrupt")
+    # With a colon where the second one hits a library's own clearing up at exit.
+    assert errors.rstrip().splitlines()[-1] in ("KeyboardInterrupt", "KeyboardInterrupt:"), errors[-2000:]
     assert "terminate called" not in errors
