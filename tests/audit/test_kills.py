@@ -46,11 +46,12 @@ def test_fifty_kills_lose_nothing(tmp_path: Path) -> None:
     expected = _finish(tmp_path / "undisturbed")
     whole = time.monotonic() - began
     rng = random.Random(5)
-    kills, finished, folder = 0, 0, tmp_path / "run-0"
+    kills, finished, resumed, folder = 0, 0, 0, tmp_path / "run-0"
     while kills < KILLS:
+        resumed += any((folder / "partial").rglob("game-*.json"))
         process = _start(folder)
         try:
-            process.communicate(timeout=rng.uniform(0.1, 0.7) * whole)
+            process.communicate(timeout=rng.uniform(0.1, 0.9) * whole)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -61,4 +62,4 @@ def test_fifty_kills_lose_nothing(tmp_path: Path) -> None:
         finished += 1
         folder = tmp_path / f"run-{finished}"
     assert _finish(folder) == expected
-    assert finished > 0, "no run outlived the kills: nothing was resumed to its end"
+    assert resumed > 0, "no start found a piece: nothing was resumed"
