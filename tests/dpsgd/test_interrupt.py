@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 from typing import Any
@@ -21,6 +22,14 @@ from leakcore._futures import Finished
 _ENSEMBLE = dpsgd.Ensemble((6, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=3, seed=0)
 _ROWS = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 _LABELS = np.arange(40) % 2
+
+
+@pytest.fixture(autouse=True)
+def _in_the_foreground() -> Iterator[None]:
+    """A shell starts what it puts in the background with SIGINT ignored, and children inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def _run() -> np.ndarray:
@@ -128,6 +137,7 @@ import collections, os, random, signal, sys, threading, time
 import numpy as np
 from leakcore import dpsgd
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
 ensemble = dpsgd.Ensemble((6, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=3, seed=0)
 rows, labels = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32), np.arange(40) % 2
 alone = ensemble.run(rows, labels, runs=160, num_threads=2).parameters
@@ -166,9 +176,11 @@ def test_a_storm_of_interrupts_at_random_moments(times: int) -> None:
 
 
 _TWICE = """
+import signal
 import numpy as np
 from leakcore import dpsgd
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
 ensemble = dpsgd.Ensemble((300, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=4000, seed=0)
 rows, labels = np.random.default_rng(0).normal(size=(2000, 300)).astype(np.float32), np.arange(2000) % 2
 print("ready", flush=True)
