@@ -13,6 +13,15 @@ _inside: list[Any] = []
 """The limits that are in force, once for each block that is at work."""
 
 
+class _Torch(threading.local):
+    """torch keeps a number for each calling thread: `before` the first of the blocks that are at work in it."""
+
+    blocks, before = 0, 1
+
+
+_torch = _Torch()
+
+
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """One thread per pool while the block runs. Blocks may overlap, in several threads: the last one lifts the limit.
@@ -22,19 +31,21 @@ def one_thread() -> Iterator[None]:
     import scipy.linalg  # noqa: F401  # brings a BLAS of its own
     from threadpoolctl import threadpool_limits
 
+    torch = sys.modules.get("torch")
+    if torch is not None and _torch.blocks == 0:
+        _torch.before = torch.get_num_threads()  # asked under the limit, it would name the limit
     with _lock:
         _inside.append(_inside[0] if _inside else threadpool_limits(1))
-    # torch keeps a number for each calling thread.
-    torch = sys.modules.get("torch")
-    before = None if torch is None else torch.get_num_threads()
+    _torch.blocks += 1
     try:
         if torch is not None:
             torch.set_num_threads(1)
         yield
     finally:
-        if torch is not None:
-            torch.set_num_threads(before)
+        _torch.blocks -= 1
         with _lock:
             limits = _inside.pop()
             if not _inside:
                 limits.restore_original_limits()
+        if torch is not None and _torch.blocks == 0:
+            torch.set_num_threads(_torch.before)

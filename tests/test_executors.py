@@ -285,13 +285,17 @@ def test_one_thread_is_lifted_when_the_last_block_ends() -> None:
     def threads() -> set[int]:
         return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
 
-    before, torch_before = threads(), torch.get_num_threads()
-    first, second = one_thread(), one_thread()
-    first.__enter__()
-    second.__enter__()
-    assert threads() == {1}
-    first.__exit__(None, None, None)
-    assert threads() == {1}
-    second.__exit__(None, None, None)
-    assert threads() == before
-    assert torch.get_num_threads() == torch_before
+    torch_before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        before = threads()
+        first, second = one_thread(), one_thread()
+        first.__enter__()
+        second.__enter__()
+        assert (threads(), torch.get_num_threads()) == ({1}, 1)
+        first.__exit__(None, None, None)
+        assert (threads(), torch.get_num_threads()) == ({1}, 1)
+        second.__exit__(None, None, None)
+        assert (threads(), torch.get_num_threads()) == (before, 2)
+    finally:
+        torch.set_num_threads(torch_before)

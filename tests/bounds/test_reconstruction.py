@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +301,7 @@ def test_shapes_and_fields() -> None:
         ({"device": "tpu"}, "device='tpu'"),
         ({"under": "null"}, "under='null': only method='monte-carlo'"),
         ({"under": "both", "method": "monte-carlo"}, "under='both'"),
-        ({"executor": object()}, "only methods that sample take it"),
+        ({"executor": ThreadPoolExecutor(1)}, "only methods that sample take it"),
         ({"noise_multiplier": 0.0, "method": "pld"}, "does not cover noise_multiplier=0"),
     ],
 )
