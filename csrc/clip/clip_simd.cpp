@@ -129,8 +129,9 @@ inline void foresee_page(const void* p, int64_t step) {
   }
 }
 
+// lanes = acc, to which the squares of x are added.
 template <class T>
-inline int64_t whole_squares(const T* x, int64_t count, Doubles* acc) {
+inline void add_squares(const T* x, int64_t count, Doubles* acc, double* lanes) {
   constexpr int V = kSquareLanes / W;
   int64_t i = 0;
   for (; i + kSquareLanes <= count; i += kSquareLanes) {
@@ -140,28 +141,23 @@ inline int64_t whole_squares(const T* x, int64_t count, Doubles* acc) {
       acc[v] = mul_add(y, y, acc[v]);
     }
   }
-  return i;
+  memcpy(lanes, acc, V * sizeof *acc);
+  for (int k = 0; i < count; ++i, ++k) lanes[k] = mul_add(widen(x[i]), widen(x[i]), lanes[k]);
 }
 
 template <class T>
 void squares(const void* data, int64_t count, double* lanes) {
-  const T* x = static_cast<const T*>(data);
   Doubles acc[kSquareLanes / W];
   memcpy(acc, lanes, sizeof acc);
-  int64_t i = whole_squares(x, count, acc);
-  memcpy(lanes, acc, sizeof acc);
-  for (int k = 0; i < count; ++i, ++k) lanes[k] = mul_add(widen(x[i]), widen(x[i]), lanes[k]);
+  add_squares(static_cast<const T*>(data), count, acc, lanes);
 }
 
 template <class T>
 void sums_of_squares(const void* const* rows, int64_t num_rows, int64_t count, double* sums, int64_t stride) {
   for (int64_t r = 0; r < num_rows; ++r) {
-    const T* x = static_cast<const T*>(rows[r]);
     Doubles acc[kSquareLanes / W] = {};
-    int64_t i = whole_squares(x, count, acc);
     double lanes[kSquareLanes];
-    memcpy(lanes, acc, sizeof acc);
-    for (int k = 0; i < count; ++i, ++k) lanes[k] = mul_add(widen(x[i]), widen(x[i]), lanes[k]);
+    add_squares(static_cast<const T*>(rows[r]), count, acc, lanes);
     sums[r * stride] = fold<kSquareLanes>(lanes);
   }
 }
