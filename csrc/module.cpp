@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <array>
-
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -52,6 +52,37 @@ using View = std::tuple<uint64_t, int32_t, int64_t, int64_t, std::vector<int64_t
 using Place = std::tuple<int32_t, int32_t, uint64_t, py::object>;
 // (threads, chunk)
 using Plan = std::tuple<int, int64_t>;
+
+// The View of an array whose first dimensions are runs and rows, where it has them, and whose others make up columns,
+// those that lie in line as one. None if more than kMaxDims are left.
+py::object rows_view(const py::buffer& array, int32_t dtype, bool runs, bool rows) {
+  Py_buffer buffer;
+  if (PyObject_GetBuffer(array.ptr(), &buffer, PyBUF_STRIDES) != 0) throw py::error_already_set();
+  const std::unique_ptr<Py_buffer, void (*)(Py_buffer*)> release(&buffer, PyBuffer_Release);
+  const int lead = static_cast<int>(runs) + static_cast<int>(rows);
+  if (buffer.ndim < lead) throw py::value_error("an array has fewer dimensions than runs and rows");
+  const auto stride = [&](int k) { return static_cast<int64_t>(buffer.strides[k] / buffer.itemsize); };
+  std::vector<int64_t> sizes, strides;
+  if (std::find(buffer.shape + lead, buffer.shape + buffer.ndim, 0) != buffer.shape + buffer.ndim) {
+    sizes = {0};
+    strides = {1};
+  } else {
+    for (int k = lead; k < buffer.ndim; ++k) {
+      const int64_t size = buffer.shape[k];
+      if (size == 1) continue;
+      if (!sizes.empty() && strides.back() == stride(k) * size) {
+        sizes.back() *= size;
+        strides.back() = stride(k);
+      } else {
+        sizes.push_back(size);
+        strides.push_back(stride(k));
+      }
+    }
+  }
+  if (sizes.size() > static_cast<size_t>(kMaxDims)) return py::none();
+  return py::cast(View(reinterpret_cast<uint64_t>(buffer.buf), dtype, runs ? stride(0) : 0,  // NOLINT: as pointer()
+                       rows ? stride(lead - 1) : 0, sizes, strides));
+}
 
 Rows rows_of(const View& view) {
   const auto& [address, dtype, run_stride, row_stride, sizes, strides] = view;
@@ -372,6 +403,7 @@ PYBIND11_MODULE(_C, m) {
                                py::arg("features") = static_cast<uint32_t>(Purpose::features),
                                py::arg("defense") = static_cast<uint32_t>(Purpose::defense));
   m.def("address", &address);
+  m.def("rows_view", &rows_view);
   m.def("clip_and_noise", &clip_and_noise);
   m.def("clip_scores", &clip_scores);
   m.def("solve_labels", &solve_labels);

@@ -19,6 +19,7 @@ streams: dict[str, int]
 kernels: object  # a capsule: leakcore/kernels.h
 
 def address(array: np.ndarray, /) -> int: ...
+def rows_view(array: np.ndarray, dtype: int, runs: bool, rows: bool, /) -> _View | None: ...
 def clip_and_noise(
     grads: list[_View],
     sums: list[_View],

@@ -38,7 +38,7 @@ def real(**kwargs: Any) -> float:
 
 def _check(allowed: str, ok: Callable[[float], bool], kwargs: dict[str, Any]) -> float:
     name, value = _one(kwargs)
-    out = real(**kwargs)
+    out = value if type(value) is float and value == value else real(**kwargs)
     if not ok(out):
         raise ValueError(f"{name}={value!r}: must be {allowed}")
     return out
@@ -72,6 +72,8 @@ def below_one(**kwargs: Any) -> float:
 def integer(low: int | None = None, high: int | None = None, **kwargs: Any) -> int:
     """An integer in [low, high] (either end may be absent)."""
     name, value = _one(kwargs)
+    if type(value) is int and (low is None or low <= value) and (high is None or value <= high):
+        return value  # the usual case, in calls that may be short
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name}={value!r}: must be an integer")
     try:

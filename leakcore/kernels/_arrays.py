@@ -23,12 +23,18 @@ from leakcore.kernels._backends import is_torch as is_torch
 View = tuple[int, int, int, int, list[int], list[int]]
 
 _DTYPE_CODES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
+_NAMES = {np.dtype(name): name for name in ("float16", "float32", "float64", "bool")}  # NumPy makes a name anew, slowly
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _ALLOWED = "float16, bfloat16, float32 or float64"
 _DLPACK_CPU = 1
 _DLPACK_CUDA = (2, 13)  # device memory, managed memory
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    return _NAMES.get(dtype) or dtype.name
+
+
+@dataclasses.dataclass(slots=True, eq=False)  # not frozen, which would triple the time it takes to make one
 class Array:
     """A caller's array: its values as NumPy sees them (the bits, for bfloat16), its element type, its origin, and the
     library that makes results beside it. On a CUDA device `values` is a header: no element may be read.
@@ -47,7 +53,7 @@ class Array:
     @property
     def result_dtype(self) -> np.dtype[Any]:
         """What a result computed from it holds: float64 from float64, else float32."""
-        return np.dtype(np.float64 if self.dtype == "float64" else np.float32)
+        return _FLOAT64 if self.dtype == "float64" else _FLOAT32
 
     @property
     def epsilon(self) -> float:
@@ -65,7 +71,8 @@ def _refuse_cuda(kernel: str, name: str, device: str) -> None:
 
 def _of_torch(kernel: str, name: str, x: Any) -> Array:
     torch = sys.modules["torch"]
-    if x.device.type not in ("cpu", "cuda"):
+    on_cpu = x.is_cpu
+    if not on_cpu and x.device.type != "cuda":
         raise ValueError(f"{kernel}: {name} is on device {str(x.device)!r}: must be on the CPU or a CUDA device")
     if x.layout != torch.strided:
         raise TypeError(f"{kernel}: {name} has layout {x.layout}: must be a dense (strided) tensor")
@@ -73,17 +80,17 @@ def _of_torch(kernel: str, name: str, x: Any) -> Array:
         raise ValueError(f"{kernel}: {name} requires grad, but kernels are not differentiable: pass {name}.detach()")
     if x.is_neg() or x.is_conj():
         x = x.resolve_neg().resolve_conj()
-    if x.device.type == "cuda":
+    if not on_cpu:
         return _on_device(kernel, name, x, str(x.device))
     if x.dtype == torch.bfloat16:
         return Array(name, x.view(torch.int16).numpy(), "bfloat16", x, Host(x))
     values = x.numpy()
-    return Array(name, values, values.dtype.name, x, Host(x))
+    return Array(name, values, dtype_name(values.dtype), x, Host(x))
 
 
 def _of_numpy(name: str, values: np.ndarray, origin: Any) -> Array:
-    bits = values.view(np.int16) if values.dtype.name == "bfloat16" else values  # ml_dtypes' type, as JAX has it
-    return Array(name, bits, values.dtype.name, origin, Host(origin))
+    bits = values.view(np.int16) if dtype_name(values.dtype) == "bfloat16" else values  # ml_dtypes' type, as JAX has it
+    return Array(name, bits, dtype_name(values.dtype), origin, Host(origin))
 
 
 def _on_device(kernel: str, name: str, x: Any, device: str) -> Array:
@@ -96,7 +103,7 @@ def _on_device(kernel: str, name: str, x: Any, device: str) -> Array:
         values = library.header(held)
     except TypeError as error:
         raise TypeError(f"{kernel}: {name}, a {type(x).__name__} on {device}, cannot be read: {error}") from error
-    dtype = str(held.dtype).removeprefix("torch.") if is_torch(held) else values.dtype.name
+    dtype = str(held.dtype).removeprefix("torch.") if is_torch(held) else dtype_name(values.dtype)
     return Array(name, values, dtype, held, library)
 
 
@@ -121,7 +128,7 @@ def _any(kernel: str, name: str, x: Any) -> Array:
             values = np.from_dlpack(x)
         except (BufferError, RuntimeError, TypeError) as error:
             raise TypeError(f"{kernel}: {name} cannot be read through DLPack: {error}") from error
-        return Array(name, values, values.dtype.name, x, Host(x))
+        return Array(name, values, dtype_name(values.dtype), x, Host(x))
     if hasattr(x, "__cuda_array_interface__"):
         return _on_device(kernel, name, x, "a CUDA device")
     raise TypeError(
@@ -161,6 +168,8 @@ def read_bool(kernel: str, name: str, x: Any) -> Array:
 def same_library(kernel: str, first: Array, other: Array) -> None:
     """Results follow the first array's library and device, so mixing them is refused."""
     same_device(kernel, first, other)
+    if type(first.origin) is type(other.origin):
+        return
     if is_torch(first.origin) != is_torch(other.origin):
         raise TypeError(
             f"{kernel}: {first.name} is a {type(first.origin).__name__} and {other.name} a "
@@ -222,24 +231,20 @@ def lead_stride(values: np.ndarray, dims: int) -> tuple[int, int] | None:
     return (sizes[0], merged[0]) if sizes else (1, 0)
 
 
-def view(array: Array, run: int, row: int, inner: tuple[int, ...], order: tuple[int, ...]) -> View:
-    """The native view: element strides of run and row (0 if there is none), and the inner dimensions in `order`."""
-    item = array.values.itemsize
-    strides = tuple(array.values.strides[k] // item for k in order)
-    sizes, merged = _merge(inner, strides)
-    if len(sizes) > _C.max_dims:
+def view(array: Array, run: int, row: int, size: int, stride: int) -> View:
+    """The native view, in elements: strides of run and row (0 if there is none), and one inner dimension."""
+    sizes, strides = _merge((size,), (stride,))
+    return address(array.values), _DTYPE_CODES[array.dtype], run, row, sizes, strides
+
+
+def rows_view(array: Array, *, runs: bool = False, rows: bool = False) -> View:
+    """Leading dimensions of runs and of rows, where there are any, and the rest flattened into columns."""
+    made = _C.rows_view(array.values, _DTYPE_CODES[array.dtype], runs, rows)
+    if made is None:
         raise ValueError(
             f"{array.name} has more than {_C.max_dims} dimensions that do not lie in line: pass a contiguous copy"
         )
-    return address(array.values), _DTYPE_CODES[array.dtype], run, row, sizes, merged
-
-
-def rows_view(array: Array, lead: int) -> View:
-    """`lead` leading dimensions (0: a lone row; 1: rows; 2: runs of rows) and the rest flattened into columns."""
-    values = array.values
-    strides = [s // values.itemsize for s in values.strides[:lead]]
-    run, row = (strides[0], strides[1]) if lead == 2 else (0, strides[0]) if lead == 1 else (0, 0)
-    return view(array, run, row, values.shape[lead:], tuple(range(lead, values.ndim)))
+    return made
 
 
 def address(values: np.ndarray) -> int:

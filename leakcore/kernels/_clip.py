@@ -91,6 +91,7 @@ def clip_and_noise(
         )
     batched = not several and first.values.ndim == 3
     lead = 2 if batched else 1
+    dtype = first.result_dtype
     runs, rows = first.shape[:2] if batched else (1, first.shape[0])
     columns = sum(math.prod(p.shape[lead:]) for p in params)
 
@@ -116,10 +117,11 @@ def clip_and_noise(
     mask_view, mask_array = _read_mask(kernel, mask, runs, rows, batched, first)
     noises = [] if noise is None else _read_matching(kernel, "noise", noise, several, shapes, first)
     if out is None:
-        made = [library.empty(shape, first.result_dtype) for shape in shapes]
-        sums = [_arrays.Array("out", library.header(x), first.result_dtype.name, x, library) for x in made]
+        made = [library.empty(shape, dtype) for shape in shapes]
+        name = _arrays.dtype_name(dtype)
+        sums = [_arrays.Array("out", library.header(x), name, x, library) for x in made]
     else:
-        sums = _read_matching(kernel, "out", out, several, shapes, first, writeable=first.result_dtype)
+        sums = _read_matching(kernel, "out", out, several, shapes, first, writeable=dtype)
         for target in sums:
             for source in [*params, *noises]:
                 if np.may_share_memory(target.values, source.values):
@@ -127,15 +129,15 @@ def clip_and_noise(
     norms = library.empty((runs, rows), np.dtype(np.float64))
 
     bad = _C.clip_and_noise(
-        [_arrays.rows_view(p, lead) for p in params],
-        [_lone_rows(s, batched) for s in sums],
+        [_arrays.rows_view(p, runs=batched, rows=True) for p in params],
+        [_arrays.rows_view(s, runs=batched) for s in sums],
         runs,
         rows,
         library.address(norms),
         mask_view,
         clip,
         sigma * clip,
-        [_lone_rows(z, batched) for z in noises],
+        [_arrays.rows_view(z, runs=batched) for z in noises],
         key or 0,
         step,
         first_run,
@@ -150,7 +152,7 @@ def clip_and_noise(
     if index is not None:
         run, row = divmod(index, rows)
         raise _bad_row(kernel, library.to_host(norms)[run, row], run if batched else None, row)
-    wrapped = library.give(library.cast(norms if batched else norms[0], first.result_dtype))
+    wrapped = library.give(library.cast(norms if batched else norms[0], dtype))
     if out is None:
         result = [library.give(x) for x in made]
         return Clipped(sum=result if several else result[0], norms=wrapped)
@@ -166,14 +168,6 @@ def _first_bad_row(norms: np.ndarray, kept: np.ndarray | None) -> int | None:
 def _bad_row(kernel: str, norm: float, run: int | None, row: int) -> ValueError:
     where = f"row {row}" if run is None else f"run {run}, row {row}"
     return ValueError(f"{kernel}: grads {where} has norm {norm}: {_FINITE}")
-
-
-def _lone_rows(array: _arrays.Array, batched: bool) -> _arrays.View:
-    """A sum, a noise or a lone observation: one row per run."""
-    values = array.values
-    run = values.strides[0] // values.itemsize if batched else 0
-    lead = 1 if batched else 0
-    return _arrays.view(array, run, 0, values.shape[lead:], tuple(range(lead, values.ndim)))
 
 
 def _read_params(kernel: str, grads: Sequence[Any]) -> list[_arrays.Array]:
@@ -284,8 +278,8 @@ def clip_scores(grads: Any, observed: Any, max_grad_norm: float, *, check_finite
     dots = library.empty((runs, m, n), np.dtype(np.float64))
     norms = library.empty((runs, n), np.dtype(np.float64))
     bad = _C.clip_scores(
-        _arrays.rows_view(g, lead + 1),
-        _lone_rows(o, batched) if single else _arrays.rows_view(o, lead + 1),
+        _arrays.rows_view(g, runs=batched, rows=True),
+        _arrays.rows_view(o, runs=batched, rows=not single),
         runs,
         n,
         m,
@@ -313,6 +307,6 @@ def clip_scores(grads: Any, observed: Any, max_grad_norm: float, *, check_finite
         dots = dots[:, 0]
     if not batched:
         dots, norms = dots[0], norms[0]
-    dtype = np.result_type(g.result_dtype, o.result_dtype)
+    dtype = max(g.result_dtype, o.result_dtype, key=lambda t: t.itemsize)
     clipped = library.cast(library.at_most(norms, clip), dtype)
     return Scores(dots=library.give(library.cast(dots, dtype)), norms=library.give(clipped))

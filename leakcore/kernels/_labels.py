@@ -183,13 +183,13 @@ def _calls(jac: _arrays.Array, grad: _arrays.Array, batch: tuple[int, ...], seve
 
 
 def _jacobian_view(jac: _arrays.Array, run: int) -> _arrays.View:
-    n = jac.values.ndim
-    return _arrays.view(jac, run, jac.values.strides[-2] // jac.values.itemsize, jac.shape[-1:], (n - 1,))
+    row, column = (s // jac.values.itemsize for s in jac.values.strides[-2:])
+    return _arrays.view(jac, run, row, jac.shape[-1], column)
 
 
 def _gradient_view(grad: _arrays.Array, run: int, several: bool) -> _arrays.View:
     """Right-hand sides as rows: for `(..., d, K)` the inner dimension is the last but one."""
-    n = grad.values.ndim
+    strides = [s // grad.values.itemsize for s in grad.values.strides]
     if not several:
-        return _arrays.view(grad, run, 0, grad.shape[-1:], (n - 1,))
-    return _arrays.view(grad, run, grad.values.strides[-1] // grad.values.itemsize, grad.shape[-2:-1], (n - 2,))
+        return _arrays.view(grad, run, 0, grad.shape[-1], strides[-1])
+    return _arrays.view(grad, run, strides[-1], grad.shape[-2], strides[-2])

@@ -20,7 +20,7 @@ _REMEMBERED_STEPS = 4096
 _BLOCK = 256  # the native core works on so many samples at a time
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class _Mixture:
     """The validated arguments that `mixture_log_ratio` and `mixture_tail` share; σ and q are `(configs, steps)`."""
 

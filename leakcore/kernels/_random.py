@@ -15,6 +15,9 @@ MAX_DRAWS = 2**34
 """Draws of one stream and sample: the block counter has 32 bits, four draws each."""
 
 
+_FLOATS = {name: np.dtype(name) for name in ("float32", "float64")}
+
+
 def philox4x32(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, int, int]:
     """Philox4x32-10 (Salmon, Moraes, Dror and Shaw 2011) of four counter words and two key words, each in [0, 2³²).
 
@@ -96,16 +99,18 @@ def _fill(
     if out is None:
         element = float_dtype(kernel, dtype)
         values = library.empty((rows, cols), element)
-        target = _arrays.Array("out", library.header(values), element.name, values, library)
+        target = _arrays.Array("out", library.header(values), _arrays.dtype_name(element), values, library)
     else:
         target = read_out(kernel, "out", out, (rows, cols))
-    view = _arrays.rows_view(target, 1)
+    view = _arrays.rows_view(target, rows=True)
     _C.fill_rows(kernel == "standard_normal", view, rows, key, stream, first, target.library.place, _threads.plan())
     return library.give(values) if out is None else out
 
 
 def float_dtype(kernel: str, dtype: Any) -> np.dtype[Any]:
     """float64 or float32, by name, NumPy type or torch type."""
+    if type(dtype) is str and dtype in _FLOATS:
+        return _FLOATS[dtype]
     name = str(dtype).removeprefix("torch.") if not isinstance(dtype, type | np.dtype) else np.dtype(dtype).name
     if name not in ("float32", "float64"):
         raise TypeError(f"{kernel}: dtype={dtype!r}: must be 'float32' or 'float64'")
