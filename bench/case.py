@@ -20,7 +20,8 @@ class Contender:
     force (ours only); "" is the widest. beside: the contender of ours that it is compared with ("" for ours). share:
     the part of the case's work that one call does, its time is divided by it: only where work is a loop over equal
     blocks. needs: modules without which the row says "not installed". floor: the case's floor as it applies to this
-    contender, if not the case's own. spins: ours, but its threads are those of torch, as a peer's are.
+    contender, if not the case's own. spins: ours, but its threads are those of torch, as a peer's are. reads: it is no
+    contender but the time that the case's arrays take to be read once, of which the floor is a multiple.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Contender:
     needs: tuple[str, ...] = ()
     floor: Callable[[Rates], float | None] | None = None
     spins: bool = False
+    reads: bool = False
 
     @property
     def ours(self) -> bool:
@@ -40,7 +42,7 @@ class Contender:
     @property
     def home(self) -> str:
         """The worker process that it is timed in."""
-        return environment.SPINNING if self.threads > 1 and (self.spins or not self.ours) else self.tier
+        return environment.SPINNING if self.threads > 1 and (self.spins or not (self.ours or self.reads)) else self.tier
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +51,10 @@ class Case:
 
     data: made once per worker process. work: how many units one call does, to show time per unit. floor: seconds that
     the hardware needs at least, given its rates with the contender's threads and tier (None: no useful limit), and
-    limit says in words what it counts. memory: whether peak memory is measured, each contender in a process of its own.
-    extra: something to print beside the times (accuracy), computed once in the main worker.
+    limit says in words what it counts. reads: instead, how many times the arrays must be read at least; the floor is as
+    many times what the contender that reads them takes, in the same rounds. memory: whether peak memory is measured,
+    each contender in a process of its own. extra: something to print beside the times (accuracy), computed once in the
+    main worker.
     """
 
     kernel: str
@@ -61,6 +65,7 @@ class Case:
     unit: str
     floor: Callable[[Rates], float | None] = lambda rates: None
     limit: str = ""
+    reads: int = 0
     memory: bool = False
     seconds: float = 10.0
     extra: Callable[[], list[list[str]]] | None = None

@@ -135,7 +135,7 @@ class Bench:
     def _row(self, case: Case, contender: Contender, taken: dict[str, list[float]]) -> dict[str, Any]:
         seconds = taken[contender.name]
         middle = statistics.median(seconds)
-        limit = (contender.floor or case.floor)(self.rates(contender.tier, contender.threads))
+        limit, of_limit = self._limit(case, contender, taken)
         beside = contender.beside
         return {
             "threads": contender.threads,
@@ -146,10 +146,24 @@ class Bench:
             "beside": beside,
             "ratio": ratio(seconds, taken[beside]) if beside in taken else None,
             "limit_seconds": limit,
-            "of_limit": None if limit is None else limit / middle,
+            "of_limit": of_limit,
             "share": contender.share,
             "seconds": seconds,
         }
+
+    def _limit(
+        self, case: Case, contender: Contender, taken: dict[str, list[float]]
+    ) -> tuple[float | None, float | None]:
+        """Seconds that the hardware needs at least, and which part of the time taken they are."""
+        seconds = taken[contender.name]
+        reader = next((c for c in case.contenders if c.reads and c.threads == contender.threads), None)
+        if case.reads and reader is not None and reader.name in taken:
+            if contender is reader:
+                return None, None
+            floors = [case.reads * r for r in taken[reader.name]]
+            return statistics.median(floors), ratio(floors, seconds)
+        limit = (contender.floor or case.floor)(self.rates(contender.tier, contender.threads))
+        return limit, None if limit is None else limit / statistics.median(seconds)
 
     def _extra(self, case: Case) -> list[list[str]]:
         """In a process of its own: what the peers leave behind in a process is not our accuracy's business."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,38 @@ def streaming(threads: int, quick: bool) -> tuple[Rates, str]:
     speeds = {name: long.nbytes / best(run) for name, run in readers.items()}
     who = max(speeds, key=speeds.__getitem__)
     return {"read": speeds[who]}, who
+
+
+def reading(arrays: Sequence[Any], threads: int) -> Callable[[], None]:
+    """A call that reads every byte of these tensors once, with the native loop: what a kernel that must see them needs.
+
+    Memory is read as fast as its pages allow, and those are the caller's: torch's are of 4 KiB here, and the arrays of
+    `streaming` of 2 MiB. So the floor of a kernel is the time its own arrays take.
+    """
+    from leakcore import _C
+
+    parts: list[list[tuple[int, int]]] = [[] for _ in range(threads)]
+    for array in arrays:
+        step = 4096 * max(array.nbytes // threads // 4096, 1)
+        for i, mine in enumerate(parts):
+            end = array.nbytes if i == threads - 1 else min((i + 1) * step, array.nbytes)
+            if length := max(end - i * step, 0) // 256 * 256:
+                mine.append((array.data_ptr() + i * step, length))
+
+    def read(mine: list[tuple[int, int]]) -> None:
+        for address, length in mine:
+            _C.probe_read(address, length)
+
+    pool = ThreadPoolExecutor(max(threads - 1, 1))
+
+    def run() -> None:
+        others = [pool.submit(read, mine) for mine in parts[1:]]
+        read(parts[0])
+        for other in others:
+            other.result()
+
+    run.arrays = arrays  # type: ignore[attr-defined]  # addresses alone would not keep them
+    return run
 
 
 def products(quick: bool) -> Rates:

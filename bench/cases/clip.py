@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.case import Case, Contender, Rates
+from bench import limits
+from bench.case import Case, Contender
 from leakcore import kernels
 
 CLIP, SIGMA = 1.0, 1.0
@@ -40,8 +41,12 @@ def _gradients(rows: int, columns: int, dtype: str) -> Any:
     return out
 
 
-def _reads(size: float, times: int) -> Callable[[Rates], float | None]:
-    return lambda rates: times * size / rates["read"] if "read" in rates else None
+ONCE = "every gradient read once, as fast as these arrays can be"
+
+
+def _reader(threads: int, arrays: Callable[[Any], list[Any]]) -> Contender:
+    more = "" if threads == 1 else ", 2 threads"
+    return Contender(f"one read{more}", lambda data: limits.reading(arrays(data), threads), threads, reads=True)
 
 
 def opacus_flat(grads: list[Any]) -> Callable[[], Any]:
@@ -73,8 +78,6 @@ def opacus_flat(grads: list[Any]) -> Callable[[], Any]:
 
 
 def _matrix(rows: int, columns: int, dtype: str, reads: int) -> Case:
-    size = rows * columns * (2 if dtype == "bfloat16" else 4)
-
     def ours(sigma: float) -> Callable[[Any], Callable[[], Any]]:
         seed = 1 if sigma else None
         return lambda grads: lambda: kernels.clip_and_noise(grads, CLIP, sigma, seed=seed)
@@ -122,9 +125,8 @@ def _matrix(rows: int, columns: int, dtype: str, reads: int) -> Case:
         ]
         if dtype == "float32":
             contenders.append(Contender(f"NumPy, norm and product{more}", in_numpy, threads, beside=beside))
-    times = (
-        "once" if reads == 1 else "twice: a row's norm is known only at its end, and the batch is larger than the cache"
-    )
+        contenders.append(_reader(threads, lambda grads: [grads]))
+    twice = "twice that: a row's norm is known only at its end, and the batch is larger than the cache"
     return Case(
         "clip_and_noise",
         f"({rows}, {columns}) {dtype}",
@@ -132,8 +134,8 @@ def _matrix(rows: int, columns: int, dtype: str, reads: int) -> Case:
         tuple(contenders),
         rows * columns,
         "element",
-        _reads(size, reads),
-        f"every gradient read {times}, at the measured bandwidth",
+        limit=ONCE if reads == 1 else f"{ONCE}; at (256, 1000000) {twice}",
+        reads=reads,
         memory=True,
         seconds=12,
     )
@@ -185,6 +187,7 @@ def _list(rows: int) -> Case:
             Contender(f"Opacus flat{more}", opacus_flat, threads, beside=beside, needs=("opacus",)),
             Contender(f"torch, layer by layer{more}", in_torch, threads, beside=beside),
             Contender(f"torch, concatenated{more}", concatenated, threads, beside=beside),
+            _reader(threads, lambda grads: grads),
         ]
     return Case(
         "clip_and_noise",
@@ -193,8 +196,8 @@ def _list(rows: int) -> Case:
         tuple(contenders),
         rows * columns,
         "element",
-        _reads(rows * columns * 4, 1),
-        "every gradient read once, at the measured bandwidth",
+        limit=ONCE,
+        reads=1,
         memory=True,
         seconds=8,
     )
@@ -338,6 +341,7 @@ def _scores(rows: int, columns: int, observed: int) -> Case:
             Contender(f"leakcore{more}", ours, threads),
             Contender(f"NumPy, norm and product{more}", in_numpy, threads, beside=beside),
             Contender(f"torch, norm and product{more}", in_torch, threads, beside=beside),
+            _reader(threads, lambda arrays: [arrays[0]]),
         ]
     return Case(
         "clip_scores",
@@ -346,8 +350,8 @@ def _scores(rows: int, columns: int, observed: int) -> Case:
         tuple(contenders),
         rows * columns,
         "element",
-        _reads(rows * columns * 4, 1),
-        "every gradient read once, at the measured bandwidth",
+        limit=ONCE,
+        reads=1,
         memory=True,
         seconds=8,
     )
