@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -61,9 +60,7 @@ def streaming(threads: int, quick: bool) -> tuple[Rates, str]:
         "torch norm": lambda: torch.linalg.vector_norm(tensor),
     }
     if hasattr(_C, "probe_read"):
-        part = long.nbytes // threads // 4096 * 4096
-        parts = [lambda a=i: _C.probe_read(long.ctypes.data + a * part, part) for i in range(threads)]
-        readers["native loop"] = lambda: _together(parts)
+        readers["native loop"] = lambda: _C.probe_read([(long.ctypes.data, long.nbytes)], threads)
     speeds = {name: long.nbytes / best(run) for name, run in readers.items()}
     who = max(speeds, key=speeds.__getitem__)
     return {"read": speeds[who]}, who
@@ -77,25 +74,10 @@ def reading(arrays: Sequence[Any], threads: int) -> Callable[[], None]:
     """
     from leakcore import _C
 
-    parts: list[list[tuple[int, int]]] = [[] for _ in range(threads)]
-    for array in arrays:
-        step = 4096 * max(array.nbytes // threads // 4096, 1)
-        for i, mine in enumerate(parts):
-            end = array.nbytes if i == threads - 1 else min((i + 1) * step, array.nbytes)
-            if length := max(end - i * step, 0) // 256 * 256:
-                mine.append((array.data_ptr() + i * step, length))
-
-    def read(mine: list[tuple[int, int]]) -> None:
-        for address, length in mine:
-            _C.probe_read(address, length)
-
-    pool = ThreadPoolExecutor(max(threads - 1, 1))
+    ranges = [(array.data_ptr(), array.nbytes) for array in arrays]
 
     def run() -> None:
-        others = [pool.submit(read, mine) for mine in parts[1:]]
-        read(parts[0])
-        for other in others:
-            other.result()
+        _C.probe_read(ranges, threads)
 
     run.arrays = arrays  # type: ignore[attr-defined]  # addresses alone would not keep them
     return run

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "core/elementary_simd.h"
 #include "core/isa.h"
 #include "core/normal.h"
+#include "core/parallel.h"
 #include "core/probe.h"
 #include "core/selftest.h"
 #include "core/streams.h"
@@ -377,9 +379,23 @@ double probe(const std::string& name, int64_t count) {
   return loop(count);
 }
 
-uint64_t probe_read(uint64_t address, int64_t bytes) {
+// Reads every byte of these ranges (address, bytes) once, but for up to 255 at the end of each.
+void probe_read(const std::vector<std::pair<uint64_t, int64_t>>& ranges, int threads) {
+  constexpr int64_t kPiece = 1 << 20, kUnit = 256;
+  std::vector<std::pair<const char*, int64_t>> pieces;
+  for (const auto& [address, bytes] : ranges) {
+    for (int64_t at = 0; at + kUnit <= bytes; at += kPiece) {
+      pieces.emplace_back(pointer<const char>(address) + at, std::min(kPiece, (bytes - at) / kUnit * kUnit));
+    }
+  }
   py::gil_scoped_release release;
-  return probe_loops().read(pointer<const void>(address), bytes);
+  std::atomic<uint64_t> total{0};
+  parallel_for(static_cast<int64_t>(pieces.size()), 1, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto& [data, bytes] = pieces[static_cast<size_t>(i)];
+      total += probe_loops().read(data, bytes);
+    }
+  });
 }
 
 }  // namespace

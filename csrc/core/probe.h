@@ -13,7 +13,7 @@ struct ProbeLoops {
   double (*exp_f64)(int64_t count);
   double (*exp_f32)(int64_t count);
   double (*philox_words)(int64_t count);
-  // Reads every byte of `bytes` (a multiple of 4096) once.
+  // Reads every byte of `bytes` (a multiple of 256) once.
   uint64_t (*read)(const void* data, int64_t bytes);
 };
 

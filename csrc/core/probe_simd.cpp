@@ -172,7 +172,7 @@ double philox_loop(int64_t count) {
   return total;
 }
 
-// Four streams at a time, the translation of each one's pages asked for two pages early: from 4 KiB pages a quarter
+// Four streams at a time, the translation of each one's pages asked for eight pages early: from 4 KiB pages a quarter
 // faster than one stream, from larger ones no slower.
 uint64_t read_loop(const void* data, int64_t bytes) {
   constexpr int kStreams = 4, kVectors = 64 / kBytes;
@@ -185,8 +185,8 @@ uint64_t read_loop(const void* data, int64_t bytes) {
 #pragma GCC unroll 4
     for (int s = 0; s < kStreams; ++s) {
       const char* p = from[s] + at;
-      if (reinterpret_cast<uintptr_t>(p) % kPage < kLine) __builtin_prefetch(p + 2 * kPage);
-      __builtin_prefetch(p + 2048, 0, 2);
+      if (reinterpret_cast<uintptr_t>(p) % kPage < kLine) __builtin_prefetch(p + 8 * kPage);
+      __builtin_prefetch(p + 1024, 0, 2);
 #pragma GCC unroll 4
       for (int k = 0; k < kVectors; ++k) {
         Bits x;
