@@ -28,30 +28,39 @@ inline void pause_briefly() {
 }
 
 #if defined(__linux__)
-// Where a helper may run: at first beside its caller, not in its place; then wherever the caller may.
-struct Places {
-  cpu_set_t allowed, elsewhere;
-  bool known = false;
+inline int processor_here() {
+  return sched_getcpu();
+}
 
-  Places() {
-    const int here = sched_getcpu();
-    if (here < 0 || here >= CPU_SETSIZE || sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
-    elsewhere = allowed;
+// Where a helper may run: at first beside its caller, not in its place; then wherever the caller may.
+class Places {
+ public:
+  // Moves a helper off the processor `here`.
+  void send(pthread_t thread, int here) {
+    sent_ = here >= 0 && here < CPU_SETSIZE && sched_getaffinity(0, sizeof(allowed_), &allowed_) == 0;
+    if (!sent_) return;
+    cpu_set_t elsewhere = allowed_;
     CPU_CLR(here, &elsewhere);
-    if (CPU_COUNT(&elsewhere) == 0) elsewhere = allowed;
-    known = true;
+    if (CPU_COUNT(&elsewhere) == 0) elsewhere = allowed_;
+    pthread_setaffinity_np(thread, sizeof(elsewhere), &elsewhere);
   }
-  void send(pthread_t thread) const {
-    if (known) pthread_setaffinity_np(thread, sizeof(elsewhere), &elsewhere);
+  void free_me() {
+    if (sent_) sched_setaffinity(0, sizeof(allowed_), &allowed_);
+    sent_ = false;
   }
-  void free_me() const {
-    if (known) sched_setaffinity(0, sizeof(allowed), &allowed);
-  }
+
+ private:
+  cpu_set_t allowed_;
+  bool sent_ = false;
 };
 #else
+inline int processor_here() {
+  return -1;
+}
+
 struct Places {
-  void send(pthread_t) const {}
-  void free_me() const {}
+  void send(pthread_t, int) {}
+  void free_me() {}
 };
 #endif
 
@@ -60,16 +69,15 @@ class Worker {
   // Throws std::system_error where no thread is to be had.
   Worker() : thread_([this] { live(); }) {}
 
-  void post(void (*body)(void*), void* context, const Places& places) {
-    places.send(thread_.native_handle());
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      body_ = body;
-      context_ = context;
-      places_ = places;
-      state_.store(State::posted, std::memory_order_relaxed);
-    }
-    changed_.notify_one();
+  // A worker that still looks for its next call, on another processor than the caller's (`here`), needs no system call.
+  void post(void (*body)(void*), void* context, int here) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    body_ = body;
+    context_ = context;
+    const int there = processor_.load(std::memory_order_relaxed);
+    if (asleep_ || there < 0 || there == here) places_.send(thread_.native_handle(), here);
+    state_.store(State::posted, std::memory_order_release);
+    if (asleep_) changed_.notify_one();
   }
 
   // Back to idle: what had begun is over, what had not is called off.
@@ -95,6 +103,10 @@ class Worker {
   void look_while(State state) const {
     for (int i = 0; i < kLooks && state_.load(std::memory_order_acquire) == state; ++i) pause_briefly();
   }
+  void look_for_a_call() {
+    processor_.store(processor_here(), std::memory_order_relaxed);
+    look_while(State::idle);
+  }
 
   // Under the lock. changed_.wait does the same, but GCC 12 gave it a new name, which older systems' libstdc++ lacks.
   template <class Ready>
@@ -105,10 +117,12 @@ class Worker {
   void live() {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
+      asleep_ = true;
       wait([this] {
         const State now = state_.load(std::memory_order_relaxed);
         return now == State::posted || now == State::leaving;
       });
+      asleep_ = false;
       if (state_.load(std::memory_order_relaxed) == State::leaving) break;
       state_.store(State::running, std::memory_order_relaxed);
       lock.unlock();
@@ -118,7 +132,7 @@ class Worker {
       state_.store(State::idle, std::memory_order_release);
       changed_.notify_one();
       lock.unlock();
-      look_while(State::idle);
+      look_for_a_call();
       lock.lock();
     }
     lock.unlock();
@@ -128,6 +142,8 @@ class Worker {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<State> state_{State::idle};
+  std::atomic<int> processor_{-1};  // where the worker last began to look; a new one is where its parent is
+  bool asleep_ = false;             // or about to be; under the lock
   void (*body_)(void*) = nullptr;
   void* context_ = nullptr;
   Places places_;
@@ -146,6 +162,7 @@ class Pool {
         idle_.pop_back();
       }
     }
+    if (static_cast<int>(taken.size()) == wanted) return taken;
     // A worker takes no signals: Python's handlers run in the thread that waits for them.
     sigset_t all, before;
     sigfillset(&all);
@@ -201,8 +218,8 @@ void run_together(void (*body)(void*), void* context, int helpers) {
   if (helpers <= 0) return body(context);
   Pool& shared = pool();
   const std::vector<Worker*> workers = shared.take(helpers);
-  const Places places;
-  for (Worker* worker : workers) worker->post(body, context, places);
+  const int here = processor_here();
+  for (Worker* worker : workers) worker->post(body, context, here);
   body(context);
   for (Worker* worker : workers) worker->settle();
   shared.give_back(workers);
