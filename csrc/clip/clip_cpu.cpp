@@ -42,6 +42,8 @@ constexpr int64_t kMostBlocks = 16;
 // Rows too short for the bookkeeping of norms beside sums, and how far in front of the norms to ask memory.
 constexpr int64_t kBesideBytes = 2048;
 constexpr int64_t kAheadBytes = 12288;
+// Rows whose norms alone are taken side by side.
+constexpr int64_t kAside = 4;
 // Columns of a segment too short for it.
 constexpr int64_t kShort = 256;
 
@@ -130,7 +132,7 @@ void segment_squares(const ClipArgs& args, const Segment& s, int64_t run, int64_
   for (int64_t r = 0; r < num_rows; ++r) numbers[r] = row + r;
   for_stripes(rows, run, numbers, num_rows, s.first, s.count, buffer,
               [&](const ClipLoops& loops, const void* const* pointers, int64_t, int64_t count) {
-                for (int64_t r = 0; r < num_rows; ++r) loops.squares(pointers[r], count, lanes[r]);
+                loops.squares(pointers, num_rows, count, lanes[0]);
               });
   for (int64_t r = 0; r < num_rows; ++r) squares[r * stride] = fold_squares(lanes[r]);
 }
@@ -159,7 +161,7 @@ void add_rows(const ClipArgs& args, const Segment& s, int64_t run, const Kept& k
 }
 
 void all_norms(const ClipArgs& args, const Plan& plan, int threads) {
-  const int64_t group = rows_in_place(args) ? 1 : kPanelRows;
+  const int64_t group = rows_in_place(args) ? kAside : kPanelRows;
   const int64_t groups = (args.num_rows + group - 1) / group, per_row = plan.size();
   std::vector<double> squares(static_cast<size_t>(args.num_runs * args.num_rows * per_row));
   const int64_t items = args.num_runs * groups * per_row;
@@ -211,7 +213,8 @@ void squares_beside_sum(const ClipArgs& args, const Plan& plan, const Group& gro
           ahead.skip(here * size);
           done += here;
         }
-        loops.squares(read[r] + whole * size, s.count - whole, lanes);
+        const void* rest = read[r] + whole * size;
+        loops.squares(&rest, 1, s.count - whole, lanes);
         ahead.skip((s.count - whole) * size);
         squares[r * per_row + k] = fold_squares(lanes);
       }

@@ -120,44 +120,63 @@ inline double fold(double* lane) {
   return lane[0];
 }
 
-// Hardware prefetches within a page of 4 KiB and waits for the translation of the next: one line of it, asked for two
+// Hardware prefetches within a page of 4 KiB and waits for the translation of the next: one line of it, asked for a few
 // pages early, is worth 25% of the speed of reading such memory (from huge pages it costs nothing).
+template <int Pages = 2>
 inline void foresee_page(const void* p, int64_t step) {
   constexpr uintptr_t kPage = 4096;
   if (reinterpret_cast<uintptr_t>(p) % kPage < static_cast<uintptr_t>(step)) {
-    __builtin_prefetch(static_cast<const char*>(p) + 2 * kPage, 0, 3);
+    __builtin_prefetch(static_cast<const char*>(p) + Pages * kPage, 0, 3);
   }
 }
 
-// lanes = acc, to which the squares of x are added.
-template <class T>
-inline void add_squares(const T* x, int64_t count, Doubles* acc, double* lanes) {
+// lanes = acc, to which the squares of R rows are added.
+template <class T, int R>
+inline void add_squares(const void* const* data, int64_t count, Doubles (*acc)[kSquareLanes / W], double* lanes) {
   constexpr int V = kSquareLanes / W;
+  const T* rows[R];
+  for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
   int64_t i = 0;
   for (; i + kSquareLanes <= count; i += kSquareLanes) {
-    foresee_page(x + i, kSquareLanes * static_cast<int64_t>(sizeof(T)));
-    for (int v = 0; v < V; ++v) {
-      const Doubles y = load(x + i + v * W);
-      acc[v] = mul_add(y, y, acc[v]);
+    for (int r = 0; r < R; ++r) {
+      foresee_page<R == 1 ? 2 : 8>(rows[r] + i, kSquareLanes * static_cast<int64_t>(sizeof(T)));
+      for (int v = 0; v < V; ++v) {
+        const Doubles y = load(rows[r] + i + v * W);
+        acc[r][v] = mul_add(y, y, acc[r][v]);
+      }
     }
   }
-  memcpy(lanes, acc, V * sizeof *acc);
-  for (int k = 0; i < count; ++i, ++k) lanes[k] = mul_add(widen(x[i]), widen(x[i]), lanes[k]);
+  memcpy(lanes, acc, R * sizeof *acc);
+  for (int r = 0; r < R; ++r) {
+    for (int64_t j = i; j < count; ++j) {
+      double& lane = lanes[r * kSquareLanes + (j - i)];
+      lane = mul_add(widen(rows[r][j]), widen(rows[r][j]), lane);
+    }
+  }
 }
 
+// Streams side by side are read a little faster than one.
 template <class T>
-void squares(const void* data, int64_t count, double* lanes) {
-  Doubles acc[kSquareLanes / W];
-  memcpy(acc, lanes, sizeof acc);
-  add_squares(static_cast<const T*>(data), count, acc, lanes);
+void squares(const void* const* rows, int64_t num_rows, int64_t count, double* lanes) {
+  constexpr int R = W == 8 ? 4 : W == 4 ? 2 : 1;
+  Doubles acc[R][kSquareLanes / W];
+  int64_t r = 0;
+  for (; r + R <= num_rows; r += R) {
+    memcpy(acc, lanes + r * kSquareLanes, sizeof acc);
+    add_squares<T, R>(rows + r, count, acc, lanes + r * kSquareLanes);
+  }
+  for (; r < num_rows; ++r) {
+    memcpy(acc, lanes + r * kSquareLanes, sizeof *acc);
+    add_squares<T, 1>(rows + r, count, acc, lanes + r * kSquareLanes);
+  }
 }
 
 template <class T>
 void sums_of_squares(const void* const* rows, int64_t num_rows, int64_t count, double* sums, int64_t stride) {
   for (int64_t r = 0; r < num_rows; ++r) {
-    Doubles acc[kSquareLanes / W] = {};
+    Doubles acc[1][kSquareLanes / W] = {};
     double lanes[kSquareLanes];
-    add_squares(static_cast<const T*>(rows[r]), count, acc, lanes);
+    add_squares<T, 1>(rows + r, count, acc, lanes);
     sums[r * stride] = fold<kSquareLanes>(lanes);
   }
 }
@@ -340,6 +359,11 @@ inline void dots_of_rows(const void* const* rows, const void* const* ahead, int6
   for (; m + kDotColumns <= num_observed; m += kDotColumns) {
     some_dots<T, R, kDotColumns>(rows, ahead, count, observed + m * observed_stride, observed_stride, dots + m,
                                  dots_stride, m == 0 ? lanes : nullptr);
+  }
+  if (kDotColumns > 2 && m + 2 <= num_observed) {
+    some_dots<T, R, 2>(rows, ahead, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride,
+                       m == 0 ? lanes : nullptr);
+    m += 2;
   }
   for (; m < num_observed; ++m) {
     some_dots<T, R, 1>(rows, ahead, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride,

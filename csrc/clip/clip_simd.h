@@ -17,14 +17,14 @@ constexpr int64_t kMostBeside = 8;   // rows added beside the squares of one
 constexpr int64_t kBesideStep = 64;  // columns of it in one step
 
 struct ClipLoops {
-  // lanes[i mod 16] += x[i]², i from 0: a row may come in pieces, all but the last a multiple of 16 long.
-  void (*squares)(const void* x, int64_t count, double* lanes);
+  // lanes[16·r + i mod 16] += rows[r][i]², i from 0: rows may come in pieces, all but the last a multiple of 16 long.
+  void (*squares)(const void* const* rows, int64_t num_rows, int64_t count, double* lanes);
   // sums[r·stride] = what `squares` makes of row r, its lanes folded in halves: for short rows, whose lanes would cost
   // more than their squares.
   void (*sums_of_squares)(const void* const* rows, int64_t num_rows, int64_t count, double* sums, int64_t stride);
   // acc[i] = (acc[i] + factor[0]·rows[0][i]) + factor[1]·rows[1][i] + …
   void (*add_rows)(const void* const* rows, const double* factors, int64_t num_rows, int64_t count, double* acc);
-  // `squares` of count columns of x, a multiple of kBesideStep, and beside them `add_rows` of 4 or 8 rows over
+  // `squares` of count columns of one row x, a multiple of kBesideStep, and beside them `add_rows` of 4 or 8 rows over
   // count / num_rows columns. As many bytes from `ahead` as x has are brought into the second-level cache.
   void (*squares_beside)(const void* x, int64_t count, double* lanes, const void* ahead, const void* const* rows,
                          const double* factors, int64_t num_rows, double* acc);

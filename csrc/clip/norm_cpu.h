@@ -47,7 +47,8 @@ inline double norm_of(double squares, const Rows* params, int32_t num_params, in
       const int64_t count = std::min(kStripe, params[p].numel - c);
       load_tile(params[p], run, row, c, count, buffer);
       for (int64_t i = 0; i < count; ++i) buffer[i] = std::ldexp(buffer[i], -exponent);
-      clip_kernels().f64.squares(buffer, count, lanes);
+      const void* scaled = buffer;
+      clip_kernels().f64.squares(&scaled, 1, count, lanes);
     }
   }
   return std::ldexp(std::sqrt(fold_squares(lanes)), exponent);

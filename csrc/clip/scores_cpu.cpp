@@ -76,9 +76,7 @@ void score_rows(const ClipScoresArgs& args, int64_t run, int64_t begin, int64_t 
                                  last - first, dots.data() + r * args.num_observed + first, args.num_observed, squares);
                   return;
                 }
-                for (int64_t k = 0; k < here; ++k) {
-                  loops.squares(rows_here[k], columns, squares + k * kSquareLanes);
-                }
+                loops.squares(rows_here, here, columns, squares);
               });
         }
       }
