@@ -17,8 +17,6 @@ namespace {
 
 constexpr int64_t kTile = 4096;  // columns whose inner products are summed in one go
 constexpr int64_t kStretch = 4;  // tiles of a row read in one go where the observations leave room for them
-// Observations that leave arithmetic enough time to wait for memory; with more it is the products that take it.
-constexpr int64_t kFewObserved = 4;
 constexpr int64_t kObservedBlock = 16;
 constexpr int64_t kGroup = 4;  // rows whose tiles are read together
 constexpr int64_t kMostRows = 64;
@@ -66,18 +64,18 @@ void score_rows(const ClipScoresArgs& args, int64_t run, int64_t begin, int64_t 
         double* squares = first == 0 ? lanes.data() + r * kSquareLanes : nullptr;
         for (int64_t t = 0; t < count; t += kTile) {
           const void* ahead[kGroup];
-          for_stripes<kTile>(
-              args.grads, run, numbers, here, c + t, std::min(kTile, count - t), buffer.data(),
-              [&](const ClipLoops& loops, const void* const* rows_here, int64_t, int64_t columns) {
-                if (args.num_observed > 0) {
-                  const bool bring = first == 0 && args.num_observed <= kFewObserved && in_place(args.grads);
-                  if (bring) next_rows(args, run, begin, end, begin + r, c, stretch, t, ahead);
-                  loops.add_dots(rows_here, bring ? ahead : nullptr, here, columns, observed.data() + t, stretch,
-                                 last - first, dots.data() + r * args.num_observed + first, args.num_observed, squares);
-                  return;
-                }
-                loops.squares(rows_here, here, columns, squares);
-              });
+          for_stripes<kTile>(args.grads, run, numbers, here, c + t, std::min(kTile, count - t), buffer.data(),
+                             [&](const ClipLoops& loops, const void* const* rows_here, int64_t, int64_t columns) {
+                               if (args.num_observed > 0) {
+                                 const bool bring = first == 0 && in_place(args.grads);
+                                 if (bring) next_rows(args, run, begin, end, begin + r, c, stretch, t, ahead);
+                                 loops.add_dots(rows_here, bring ? ahead : nullptr, here, columns, observed.data() + t,
+                                                stretch, last - first, dots.data() + r * args.num_observed + first,
+                                                args.num_observed, squares);
+                                 return;
+                               }
+                               loops.squares(rows_here, here, columns, squares);
+                             });
         }
       }
     }
