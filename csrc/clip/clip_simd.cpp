@@ -4,113 +4,15 @@
 
 #include <cstring>
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
-#include "core/half.h"
+#include "core/lanes.h"
 
 namespace leakcore {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int W = 8;
-#elif defined(__AVX2__)
-constexpr int W = 4;
-#else
-constexpr int W = 2;
-#endif
+constexpr int W = kDoubles;
 // Rows that share a pass over the observations: as many accumulators as the tier has registers for.
 constexpr int kDotRows = W == 8 ? 4 : 1;
 constexpr int kDotColumns = W == 2 ? 2 : 4;
-
-typedef double Doubles __attribute__((vector_size(W * 8)));
-typedef float Floats __attribute__((vector_size(W * 4)));
-
-struct Half {
-  uint16_t bits;
-};
-struct Brain {
-  uint16_t bits;
-};
-
-inline double widen(double x) {
-  return x;
-}
-inline double widen(float x) {
-  return x;
-}
-inline double widen(Brain x) {
-  return float_of_brain(x.bits);
-}
-inline double widen(Half x) {
-  return float_of_half(x.bits);
-}
-
-#if defined(__AVX512F__)
-// GCC splits the conversion of eight lanes in two unless told the instruction.
-inline Doubles doubles(__m256 x) {
-  return (Doubles)_mm512_maskz_cvtps_pd(0xff, x);
-}
-inline Doubles load(const float* p) {
-  return doubles(_mm256_loadu_ps(p));
-}
-inline Doubles load(const Brain* p) {
-  const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return doubles(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)));
-}
-inline Doubles load(const Half* p) {
-  return doubles(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-}
-inline Doubles mul_add(Doubles a, Doubles b, Doubles c) {
-  return (Doubles)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
-}
-#elif defined(__AVX2__)
-inline Doubles load(const float* p) {
-  return (Doubles)_mm256_cvtps_pd(_mm_loadu_ps(p));
-}
-inline Doubles load(const Brain* p) {
-  const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
-  return (Doubles)_mm256_cvtps_pd(_mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(x), 16)));
-}
-inline Doubles load(const Half* p) {
-  return (Doubles)_mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
-}
-inline Doubles mul_add(Doubles a, Doubles b, Doubles c) {
-  return (Doubles)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
-}
-#else
-inline Doubles load(const float* p) {
-  Floats x;
-  memcpy(&x, p, sizeof x);
-  return __builtin_convertvector(x, Doubles);
-}
-template <class T>
-inline Doubles load(const T* p) {
-  Doubles x;
-  for (int k = 0; k < W; ++k) x[k] = widen(p[k]);
-  return x;
-}
-inline Doubles mul_add(Doubles a, Doubles b, Doubles c) {
-  return a * b + c;
-}
-#endif
-
-inline Doubles load(const double* p) {
-  Doubles x;
-  memcpy(&x, p, sizeof x);
-  return x;
-}
-inline void store(double* p, Doubles x) {
-  memcpy(p, &x, sizeof x);
-}
-inline double mul_add(double a, double b, double c) {
-#if defined(__FMA__)
-  return __builtin_fma(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
 
 template <int N>
 inline double fold(double* lane) {
@@ -141,8 +43,8 @@ inline void add_squares(const void* const* data, int64_t count, Doubles (*acc)[k
     for (int r = 0; r < R; ++r) {
       foresee_page<R == 1 ? 2 : 8>(rows[r] + i, kSquareLanes * static_cast<int64_t>(sizeof(T)));
       for (int v = 0; v < V; ++v) {
-        const Doubles y = load(rows[r] + i + v * W);
-        acc[r][v] = mul_add(y, y, acc[r][v]);
+        const Doubles y = doubles_at(rows[r] + i + v * W);
+        acc[r][v] = madd(y, y, acc[r][v]);
       }
     }
   }
@@ -150,7 +52,7 @@ inline void add_squares(const void* const* data, int64_t count, Doubles (*acc)[k
   for (int r = 0; r < R; ++r) {
     for (int64_t j = i; j < count; ++j) {
       double& lane = lanes[r * kSquareLanes + (j - i)];
-      lane = mul_add(widen(rows[r][j]), widen(rows[r][j]), lane);
+      lane = madd(widen(rows[r][j]), widen(rows[r][j]), lane);
     }
   }
 }
@@ -191,17 +93,17 @@ inline void add_some(const void* const* data, const double* factors, int64_t cou
   for (; i + kStep <= count; i += kStep) {
     // One row's page at a time, so that every row has its turn once a page (see foresee_page).
     if (const int64_t turn = i % kPage / kStep; turn < R) __builtin_prefetch(rows[turn] + i + 2 * kPage, 0, 3);
-    Doubles a = load(acc + i), b = load(acc + i + W);
+    Doubles a = doubles_at(acc + i), b = doubles_at(acc + i + W);
     for (int r = 0; r < R; ++r) {
-      const Doubles factor = factors[r] - Doubles{};
-      a = mul_add(load(rows[r] + i), factor, a);
-      b = mul_add(load(rows[r] + i + W), factor, b);
+      const Doubles factor = doubles(factors[r]);
+      a = madd(doubles_at(rows[r] + i), factor, a);
+      b = madd(doubles_at(rows[r] + i + W), factor, b);
     }
     store(acc + i, a);
     store(acc + i + W, b);
   }
   for (; i < count; ++i) {
-    for (int r = 0; r < R; ++r) acc[i] = mul_add(widen(rows[r][i]), factors[r], acc[i]);
+    for (int r = 0; r < R; ++r) acc[i] = madd(widen(rows[r][i]), factors[r], acc[i]);
   }
 }
 
@@ -240,16 +142,16 @@ inline void squares_beside_rows(const void* data, int64_t count, double* lanes, 
     next += kStepBytes;
     for (int64_t k = 0; k < kBesideStep; k += kSquareLanes) {
       for (int v = 0; v < V; ++v) {
-        const Doubles y = load(x + i + k + v * W);
-        sum[v] = mul_add(y, y, sum[v]);
+        const Doubles y = doubles_at(x + i + k + v * W);
+        sum[v] = madd(y, y, sum[v]);
       }
     }
     const int64_t j = i / R;
     Doubles total[C];
-    for (int c = 0; c < C; ++c) total[c] = load(acc + j + c * W);
+    for (int c = 0; c < C; ++c) total[c] = doubles_at(acc + j + c * W);
     for (int r = 0; r < R; ++r) {
-      const Doubles factor = factors[r] - Doubles{};
-      for (int c = 0; c < C; ++c) total[c] = mul_add(load(rows[r] + j + c * W), factor, total[c]);
+      const Doubles factor = doubles(factors[r]);
+      for (int c = 0; c < C; ++c) total[c] = madd(doubles_at(rows[r] + j + c * W), factor, total[c]);
     }
     for (int c = 0; c < C; ++c) store(acc + j + c * W, total[c]);
   }
@@ -300,7 +202,7 @@ inline void dots_of(const void* const* data, const void* const* ahead, int64_t c
   Doubles acc[R][M][D] = {};
   Doubles sum[R][V] = {};
 #pragma GCC unroll 64
-  for (int k = 0; k < (Squares ? R * V : 0); ++k) sum[k / V][k % V] = load(lanes + k * W);
+  for (int k = 0; k < (Squares ? R * V : 0); ++k) sum[k / V][k % V] = doubles_at(lanes + k * W);
   Bringer<T, R> bring(ahead, count);
   int64_t i = 0;
   for (; i + kSquareLanes <= count; i += kSquareLanes) {
@@ -308,12 +210,12 @@ inline void dots_of(const void* const* data, const void* const* ahead, int64_t c
     for (int v = 0; v < V; ++v) {
       Doubles x[R];
       for (int r = 0; r < R; ++r) {
-        x[r] = load(rows[r] + i + v * W);
-        if (Squares) sum[r][v] = mul_add(x[r], x[r], sum[r][v]);
+        x[r] = doubles_at(rows[r] + i + v * W);
+        if (Squares) sum[r][v] = madd(x[r], x[r], sum[r][v]);
       }
       for (int m = 0; m < M; ++m) {
-        const Doubles o = load(observed + m * observed_stride + i + v * W);
-        for (int r = 0; r < R; ++r) acc[r][m][v % D] = mul_add(x[r], o, acc[r][m][v % D]);
+        const Doubles o = doubles_at(observed + m * observed_stride + i + v * W);
+        for (int r = 0; r < R; ++r) acc[r][m][v % D] = madd(x[r], o, acc[r][m][v % D]);
       }
     }
   }
@@ -326,13 +228,13 @@ inline void dots_of(const void* const* data, const void* const* ahead, int64_t c
   for (int r = 0; r < R; ++r) {
     for (int64_t j = i; Squares && j < count; ++j) {
       double& lane = lanes[r * kSquareLanes + (j - i)];
-      lane = mul_add(widen(rows[r][j]), widen(rows[r][j]), lane);
+      lane = madd(widen(rows[r][j]), widen(rows[r][j]), lane);
     }
     for (int m = 0; m < M; ++m) {
       double* lane = folded + (r * M + m) * kDotLanes;
       for (int64_t j = i; j < count; ++j) {
         double& here = lane[(j - i) % kDotLanes];
-        here = mul_add(widen(rows[r][j]), observed[m * observed_stride + j], here);
+        here = madd(widen(rows[r][j]), observed[m * observed_stride + j], here);
       }
       dots[r * dots_stride + m] += fold<kDotLanes>(lane);
     }

@@ -29,4 +29,25 @@ LEAKCORE_HD float float_of_half(uint16_t bits) {
 #endif
 }
 
+// Elements of an array.
+struct Half {
+  uint16_t bits;
+};
+struct Brain {
+  uint16_t bits;
+};
+
+LEAKCORE_HD double widen(double x) {
+  return x;
+}
+LEAKCORE_HD double widen(float x) {
+  return x;
+}
+LEAKCORE_HD double widen(Brain x) {
+  return float_of_brain(x.bits);
+}
+LEAKCORE_HD double widen(Half x) {
+  return float_of_half(x.bits);
+}
+
 }  // namespace leakcore

@@ -7,27 +7,6 @@
 namespace leakcore {
 namespace {
 
-struct Half {
-  uint16_t bits;
-};
-struct Brain {
-  uint16_t bits;
-};
-
-double widen(float x) {
-  return x;
-}
-double widen(double x) {
-  return x;
-}
-
-double widen(Brain x) {
-  return float_of_brain(x.bits);
-}
-double widen(Half x) {
-  return float_of_half(x.bits);
-}
-
 // visit(pointer to first element, stride, count) over the runs of equal stride that make up columns [first, first +
 // count).
 template <class T, class Visit>

@@ -12,17 +12,17 @@ void apply(const double* m, int64_t num_rows, int64_t ld, const double* s, doubl
   for (int64_t k = 0; k < num_rows; ++k) {
     Doubles sum[V] = {};
     for (int64_t i = 0; i <= k; i += kStripe) {
-      for (int v = 0; v < V; ++v) sum[v] = fused(load(m + k * ld + i + v * W), load(s + i + v * W), sum[v]);
+      for (int v = 0; v < V; ++v) sum[v] = madd(doubles_at(m + k * ld + i + v * W), doubles_at(s + i + v * W), sum[v]);
     }
     double lanes[kStripe];
     memcpy(lanes, sum, sizeof lanes);
     work[k] = fold(lanes);
-    squares = fused(work[k], work[k], squares);
+    squares = madd(work[k], work[k], squares);
   }
   for (int64_t i = 0; i < num_rows; i += kStripe) {
     Doubles sum[V] = {};
     for (int64_t k = i; k < num_rows; ++k) {
-      for (int v = 0; v < V; ++v) sum[v] = fused(load(m + k * ld + i + v * W), all(work[k]), sum[v]);
+      for (int v = 0; v < V; ++v) sum[v] = madd(doubles_at(m + k * ld + i + v * W), doubles(work[k]), sum[v]);
     }
     memcpy(out + i, sum, sizeof sum);
   }

@@ -27,7 +27,7 @@ LEAKCORE_INLINE void eliminate(Doubles (*rows)[V], Corner* corner) {
   if constexpr (C < Count) {
     const Doubles pivot = spread<C % W>(rows[C][C / W]);
     corner->scale[C] = pivot[0];
-    const Doubles reciprocal = all(1.0) / pivot;
+    const Doubles reciprocal = doubles(1.0) / pivot;
     Doubles factor[V];
     for (int v = 0; v < V; ++v) factor[v] = rows[C][v] * reciprocal;
     memcpy(corner->unit[C], factor, sizeof corner->unit[C]);
@@ -44,12 +44,12 @@ LEAKCORE_INLINE void advance(const double* a, const double* b, int64_t ld, int64
   for (int c = 0; c < Count; c += Step) multiply<S, Step, true>(a, ld, kStripe, b + c, ld, depth, rows + c);
   for (int c = 0; c < Count; ++c) {
     for (int t = c + 1; t < Count; ++t) {
-      const Doubles factor = all(corner.unit[c][t]);
+      const Doubles factor = doubles(corner.unit[c][t]);
       for (int v = 0; v < S * V; ++v) rows[t][v] = less(factor, rows[c][v], rows[t][v]);
     }
   }
   for (int c = 0; c < Count; ++c) {
-    const Doubles scale = all(corner.scale[c]);
+    const Doubles scale = doubles(corner.scale[c]);
     for (int v = 0; v < S * V; ++v) rows[c][v] *= scale;
   }
 }
@@ -59,7 +59,7 @@ template <int S>
 inline void advance_factor(double* g, int64_t ld, int64_t k, int64_t i, const Corner& corner) {
   Doubles rows[kStripe][S * V];
   for (int c = 0; c < kStripe; ++c) {
-    for (int v = 0; v < S * V; ++v) rows[c][v] = load(g + (k + c) * ld + i + v * W);
+    for (int v = 0; v < S * V; ++v) rows[c][v] = doubles_at(g + (k + c) * ld + i + v * W);
   }
   advance<S, kStripe>(g + i, g + k, ld, k, corner, rows);
   for (int c = 0; c < kStripe; ++c) {
@@ -81,9 +81,9 @@ inline void advance_inverse(const double* g, int64_t ld, int64_t k, int64_t i, c
   }
   advance<S, Count>(m + i * ld + i, g + i * ld + k, ld, k - i, corner, rows);
   for (int v = 0; v < S * V; ++v) {
-    Doubles squares = i + S * kStripe > k && v >= (S - 1) * V ? Doubles{} : load(leverage + i + v * W);
+    Doubles squares = i + S * kStripe > k && v >= (S - 1) * V ? Doubles{} : doubles_at(leverage + i + v * W);
     for (int c = 0; c < Count; ++c) {
-      squares = fused(rows[c][v], rows[c][v], squares);
+      squares = madd(rows[c][v], rows[c][v], squares);
       store(m + (k + c) * ld + i + v * W, rows[c][v]);
     }
     store(leverage + i + v * W, squares);
@@ -99,7 +99,7 @@ inline bool factor_rows(double* g, int64_t num_rows, int64_t ld, int64_t k, doub
   for (int c = 0; c < Count; ++c) {
     diagonal[c] = block[c * ld + c];
     if (c >= here) block[c * ld + c] = 1.0;
-    for (int v = 0; v < V; ++v) rows[c][v] = load(block + c * ld + v * W);
+    for (int v = 0; v < V; ++v) rows[c][v] = doubles_at(block + c * ld + v * W);
   }
   constexpr int Step = Count < kColumns ? Count : kColumns;
   for (int c = 0; c < Count; c += Step) multiply<1, Step, true>(g + k, ld, 0, g + k + c, ld, k, rows + c);

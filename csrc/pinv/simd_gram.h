@@ -62,10 +62,10 @@ LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t firs
     for (; i + W <= count; i += kStripe) {
       here.fetch();
       Doubles y[B];
-      for (int t = 0; t < B; ++t) y[t] = load(y_at[t] + i);
+      for (int t = 0; t < B; ++t) y[t] = doubles_at(y_at[t] + i);
       for (int r = 0; r < A; ++r) {
-        const Doubles x = Diagonal ? y[r] : load(x_at[r] + i);
-        for (int t = Diagonal ? r : 0; t < B; ++t) acc[r][t] = fused(x, y[t], acc[r][t]);
+        const Doubles x = Diagonal ? y[r] : doubles_at(x_at[r] + i);
+        for (int t = Diagonal ? r : 0; t < B; ++t) acc[r][t] = madd(x, y[t], acc[r][t]);
       }
     }
     for (int r = 0; r < A; ++r) {
@@ -78,7 +78,7 @@ LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t firs
     for (int r = 0; r < A; ++r) {
       for (int t = Diagonal ? r : 0; t < B; ++t) {
         double* const sum = lanes[r * B + t] + i % kStripe;
-        *sum = fused(static_cast<double>(x_at[r][i]), static_cast<double>(y_at[t][i]), *sum);
+        *sum = madd(static_cast<double>(x_at[r][i]), static_cast<double>(y_at[t][i]), *sum);
       }
     }
   }
@@ -141,20 +141,20 @@ template <int U, class X>
 LEAKCORE_INLINE void residual_columns(const X* const* rows, int64_t num_rows, int64_t i, const double* b,
                                       const double* e, double* rest, double (*squares)[kStripe]) {
   Doubles x[U], t[U] = {};
-  for (int u = 0; u < U; ++u) x[u] = load(b + i + u * W);
+  for (int u = 0; u < U; ++u) x[u] = doubles_at(b + i + u * W);
   for (int64_t r = 0; r < num_rows; ++r) {
-    const Doubles factor = all(e[r]), weight = magnitude(factor);
+    const Doubles factor = doubles(e[r]), weight = magnitude(factor);
     for (int u = 0; u < U; ++u) {
-      const Doubles c = load(rows[r] + i + u * W);
+      const Doubles c = doubles_at(rows[r] + i + u * W);
       x[u] = less(factor, c, x[u]);
-      t[u] = fused(weight, magnitude(c), t[u]);
+      t[u] = madd(weight, magnitude(c), t[u]);
     }
   }
   for (int u = 0; u < U; ++u) {
     store(rest + i + u * W, x[u]);
     const int64_t lane = (i + u * W) % kStripe;
-    store(squares[0] + lane, fused(x[u], x[u], load(squares[0] + lane)));
-    store(squares[1] + lane, fused(t[u], t[u], load(squares[1] + lane)));
+    store(squares[0] + lane, madd(x[u], x[u], doubles_at(squares[0] + lane)));
+    store(squares[1] + lane, madd(t[u], t[u], doubles_at(squares[1] + lane)));
   }
 }
 
@@ -170,12 +170,12 @@ void residual(const X* const* rows, int64_t num_rows, int64_t count, const doubl
     double x = b[i], t = 0.0;
     for (int64_t r = 0; r < num_rows; ++r) {
       const double c = static_cast<double>(rows[r][i]);
-      x = fused(-e[r], c, x);
-      t = fused(__builtin_fabs(e[r]), __builtin_fabs(c), t);
+      x = madd(-e[r], c, x);
+      t = madd(__builtin_fabs(e[r]), __builtin_fabs(c), t);
     }
     rest[i] = x;
-    squares[0][i % kStripe] = fused(x, x, squares[0][i % kStripe]);
-    squares[1][i % kStripe] = fused(t, t, squares[1][i % kStripe]);
+    squares[0][i % kStripe] = madd(x, x, squares[0][i % kStripe]);
+    squares[1][i % kStripe] = madd(t, t, squares[1][i % kStripe]);
   }
   *rest_squares = fold(squares[0]);
   *terms_squares = fold(squares[1]);

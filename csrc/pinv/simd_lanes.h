@@ -4,22 +4,13 @@
 
 #include <cstring>
 
+#include "core/lanes.h"
 #include "pinv/pinv_simd.h"
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
 
 namespace leakcore {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int W = 8;
-#elif defined(__AVX2__)
-constexpr int W = 4;
-#else
-constexpr int W = 2;
-#endif
+constexpr int W = kDoubles;
 // Left to the compiler's judgement, tiles of sums would go through memory from one function to the next.
 #define LEAKCORE_INLINE [[gnu::always_inline]] inline
 
@@ -28,43 +19,6 @@ constexpr int V = kStripe / W;  // registers per stripe
 constexpr int kLanes = W == 8 ? 3 : 1;
 constexpr int kColumns = W == 8 ? 8 : W == 4 ? 4 : 2;
 
-typedef double Doubles __attribute__((vector_size(W * 8)));
-
-inline Doubles load(const double* p) {
-  Doubles x;
-  memcpy(&x, p, sizeof x);
-  return x;
-}
-inline Doubles load(const float* p) {
-#if defined(__AVX512F__)
-  // GCC 12 converts halves where it is left to convert the vector; the plain intrinsic makes it warn.
-  return _mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(p));
-#else
-  typedef float Floats __attribute__((vector_size(W * 4)));
-  Floats x;
-  memcpy(&x, p, sizeof x);
-  return __builtin_convertvector(x, Doubles);
-#endif
-}
-inline void store(double* p, Doubles x) {
-  memcpy(p, &x, sizeof x);
-}
-inline Doubles all(double x) {
-  return x - Doubles{};
-}
-
-inline Doubles fused(Doubles a, Doubles b, Doubles c) {
-#if defined(__AVX512F__)
-  return _mm512_fmadd_pd(a, b, c);
-#elif defined(__AVX2__)
-  return _mm256_fmadd_pd(a, b, c);
-#elif defined(__ARM_FEATURE_FMA)
-  for (int k = 0; k < W; ++k) c[k] = __builtin_fma(a[k], b[k], c[k]);
-  return c;
-#else
-  return a * b + c;
-#endif
-}
 // c − a·b.
 inline Doubles less(Doubles a, Doubles b, Doubles c) {
 #if defined(__AVX512F__)
@@ -72,17 +26,9 @@ inline Doubles less(Doubles a, Doubles b, Doubles c) {
 #elif defined(__AVX2__)
   return _mm256_fnmadd_pd(a, b, c);
 #else
-  return fused(-a, b, c);
+  return madd(-a, b, c);
 #endif
 }
-inline double fused(double a, double b, double c) {
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-  return __builtin_fma(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-
 inline Doubles magnitude(Doubles x) {
   typedef int64_t Words __attribute__((vector_size(W * 8)));
   Words bits;
@@ -137,11 +83,11 @@ LEAKCORE_INLINE void multiply(const double* a, int64_t a_step, int64_t a_next, c
   for (int64_t k = 0; k < depth; ++k, a += a_step, b += b_step) {
     Doubles x[S * V];
     for (int s = 0; s < S; ++s) {
-      for (int v = 0; v < V; ++v) x[s * V + v] = load(a + s * a_next + v * W);
+      for (int v = 0; v < V; ++v) x[s * V + v] = doubles_at(a + s * a_next + v * W);
     }
     for (int c = 0; c < C; ++c) {
-      const Doubles y = all(b[c]);
-      for (int v = 0; v < S * V; ++v) acc[c][v] = Minus ? less(x[v], y, acc[c][v]) : fused(x[v], y, acc[c][v]);
+      const Doubles y = doubles(b[c]);
+      for (int v = 0; v < S * V; ++v) acc[c][v] = Minus ? less(x[v], y, acc[c][v]) : madd(x[v], y, acc[c][v]);
     }
   }
   for (int c = 0; c < C; ++c) {

@@ -1,0 +1,52 @@
+// Array elements of any type as vectors of doubles of the tier that this file is compiled for (core/vec.h); all of them
+// widen exactly. Only *_simd.cpp may include it.
+#pragma once
+
+#include "core/arith.h"
+#include "core/half.h"
+#include "core/vec.h"
+
+namespace leakcore {
+
+LEAKCORE_HD Doubles doubles_at(const double* p) {
+  return load<Doubles>(p);
+}
+#if defined(__AVX512F__)
+// GCC 12 splits the conversion of eight lanes in two unless told the instruction; the plain intrinsic makes it warn.
+LEAKCORE_HD Doubles doubles_of(__m256 x) {
+  return _mm512_maskz_cvtps_pd(0xff, x);
+}
+LEAKCORE_HD Doubles doubles_at(const float* p) {
+  return doubles_of(_mm256_loadu_ps(p));
+}
+LEAKCORE_HD Doubles doubles_at(const Brain* p) {
+  const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return doubles_of(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)));
+}
+LEAKCORE_HD Doubles doubles_at(const Half* p) {
+  return doubles_of(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+#elif defined(__AVX2__)
+LEAKCORE_HD Doubles doubles_at(const float* p) {
+  return _mm256_cvtps_pd(_mm_loadu_ps(p));
+}
+LEAKCORE_HD Doubles doubles_at(const Brain* p) {
+  const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return _mm256_cvtps_pd(_mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(x), 16)));
+}
+LEAKCORE_HD Doubles doubles_at(const Half* p) {
+  return _mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+#else
+LEAKCORE_HD Doubles doubles_at(const float* p) {
+  return __builtin_convertvector(load<HalfFloats>(p), Doubles);
+}
+template <class T>
+LEAKCORE_HD Doubles doubles_at(const T* p) {
+  Doubles x;
+  for (int k = 0; k < kDoubles; ++k) x[k] = widen(p[k]);
+  return x;
+}
+#endif
+
+}  // namespace leakcore
