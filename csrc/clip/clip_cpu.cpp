@@ -3,12 +3,14 @@
 // twice: all norms, then the sum, segment of columns by segment, each over the rows in order. No row is ever copied,
 // and nothing is written before every norm is known, so that a bad row stops it first.
 //
-// What limits it (Zen 4, 4 KiB pages, one core, float32; ns per element): the norms alone take 0.147, which is as fast
-// as such memory is read there, and sums alone, from the second-level cache, 0.079: conversion to double, 0.068 of
-// either. One after the other they took 0.24 to 0.27; side by side, eight rows added beside the squares of eight, 0.165
-// for rows of 32 KiB and 0.22 for rows of 200 KiB, which have to wait in the third-level cache. Fewer rows at a time
-// fit in the second level but move their sums through it more often: 0.19 and 0.25 for four, 0.31 for two rows of 200
-// KiB. Rows a multiple of a page apart take 0.26, whichever. Two cores are limited by memory alone.
+// What limits it (Zen 4, 4 KiB pages, one core, float32; ns per element, where reading such memory takes 0.15 in four
+// streams and 0.157 in one): the norms alone take 0.15 four rows at a time, and sums of twelve rows 0.175 from memory,
+// 0.079 from the second-level cache; conversion to double, 0.068 of either. Side by side, eight rows added beside the
+// squares of eight, both take 0.19 for rows of 32 KiB, 0.21 for 64 KiB, and 0.27 to 0.3 for rows of 128 KiB and more,
+// which with their sums exceed the second-level cache: four rows at a time, or two, are no faster, and neither are
+// eight where rows lie a multiple of a page apart. Float32 arithmetic in chains of eight terms, a third of the
+// instructions, gained nothing anywhere: it is memory and the caches that are waited for. Two cores are limited by
+// memory alone.
 #include "clip/clip.h"
 
 #include <algorithm>

@@ -1,8 +1,9 @@
 // clip_scores on the CPU: norm and inner products of a row from the same tile of it, so that the gradients are read
 // once. The observed rows are converted once per block of rows and stay in the second-level cache.
 //
-// What limits it (Zen 4, one core): with one observation memory, with four and more the products in double, 1/8 of a
-// cycle each: five of them (one is the square) take 1.45 times as long as a float32 element takes to arrive at 34 GB/s.
+// What limits it (Zen 4, one core): with one observation memory; with four the products in double, an eighth of a cycle
+// each, five of them (one is the square) 0.17 ns for an element that arrives in 0.15, and the two overlap only in part.
+// Neither float32 chains nor shorter tiles, whose observations stay in the nearest cache, were faster.
 #include <algorithm>
 #include <cmath>
 #include <vector>
