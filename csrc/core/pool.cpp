@@ -87,7 +87,7 @@ class Worker {
     if (state_.load(std::memory_order_relaxed) == State::posted) {
       state_.store(State::idle, std::memory_order_relaxed);
     }
-    wait([this] { return state_.load(std::memory_order_relaxed) == State::idle; });
+    while (state_.load(std::memory_order_relaxed) != State::idle) sleep();
   }
 
   // The worker deletes itself.
@@ -109,20 +109,21 @@ class Worker {
   }
 
   // Under the lock. changed_.wait does the same, but GCC 12 gave it a new name, which older systems' libstdc++ lacks.
-  template <class Ready>
-  void wait(Ready ready) {
-    while (!ready()) pthread_cond_wait(changed_.native_handle(), mutex_.native_handle());
-  }
+  void sleep() { pthread_cond_wait(changed_.native_handle(), mutex_.native_handle()); }
 
   void live() {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      asleep_ = true;
-      wait([this] {
-        const State now = state_.load(std::memory_order_relaxed);
-        return now == State::posted || now == State::leaving;
-      });
-      asleep_ = false;
+      while (state_.load(std::memory_order_relaxed) == State::idle) {
+        asleep_ = true;
+        sleep();
+        asleep_ = false;
+        if (state_.load(std::memory_order_relaxed) != State::idle) break;
+        // Woken so late that the call has been called off: who goes back to sleep now will be late again.
+        lock.unlock();
+        look_for_a_call();
+        lock.lock();
+      }
       if (state_.load(std::memory_order_relaxed) == State::leaving) break;
       state_.store(State::running, std::memory_order_relaxed);
       lock.unlock();
@@ -143,7 +144,7 @@ class Worker {
   std::condition_variable changed_;
   std::atomic<State> state_{State::idle};
   std::atomic<int> processor_{-1};  // where the worker last began to look; a new one is where its parent is
-  bool asleep_ = false;             // or about to be; under the lock
+  bool asleep_ = false;             // under the lock
   void (*body_)(void*) = nullptr;
   void* context_ = nullptr;
   Places places_;
