@@ -145,16 +145,17 @@ def _reference(jacobian: Any, gradient: Any, n: int) -> Any:
     c = jacobian.swapaxes(1, 2).astype(np.longdouble)
     q, r = c.copy(), np.zeros((len(c), n, n), dtype=np.longdouble)
     for j in range(n):
-        for _ in range(2):
-            along = np.einsum("bdk,bd->bk", q[:, :, :j], q[:, :, j])
-            q[:, :, j] -= np.einsum("bdk,bk->bd", q[:, :, :j], along)
+        for _ in range(2):  # sums, since over no columns einsum of longdouble gives what was in memory (NumPy 2.4)
+            along = (q[:, :, :j] * q[:, :, j, None]).sum(axis=1)
+            q[:, :, j] -= (q[:, :, :j] * along[:, None]).sum(axis=2)
             r[:, :j, j] += along
-        r[:, j, j] = np.sqrt(np.einsum("bd,bd->b", q[:, :, j], q[:, :, j]))
+        r[:, j, j] = np.sqrt((q[:, :, j] ** 2).sum(axis=1))
         q[:, :, j] /= r[:, j, j][:, None]
     rest = n * gradient.astype(np.longdouble)
-    solution = np.einsum("bdk,bd->bk", q, rest)
+    solution = (q * rest[:, :, None]).sum(axis=1)
     for j in range(n - 1, -1, -1):
-        solution[:, j] = (solution[:, j] - np.einsum("bk,bk->b", r[:, j, j + 1 :], solution[:, j + 1 :])) / r[:, j, j]
+        known = (r[:, j, j + 1 :] * solution[:, j + 1 :]).sum(axis=1)
+        solution[:, j] = (solution[:, j] - known) / r[:, j, j]
     return solution
 
 
