@@ -248,12 +248,13 @@ def _limited(words: tuple[str, ...], limit: int, out: Path) -> subprocess.Comple
     ("words", "limit", "report"),
     [
         (PRIOR, 3000, "prior-aware.json"),
-        pytest.param(
+        (
             ("audit", "--sweep", "", "--runs", "64", "--steps", "4", "--num-rows", "40", "--quiet"), 16_000,
-            "report.json", marks=pytest.mark.slow,
+            "report.json",
         ),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_the_command_at_a_file_size_limit(words: tuple[str, ...], limit: int, report: str, tmp_path: Path) -> None:
     """The limit is the system's own: the report does not fit, the pieces do."""
     out = tmp_path / "out"

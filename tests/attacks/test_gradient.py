@@ -102,6 +102,7 @@ def test_without_noise_the_point_is_recovered_and_with_much_noise_it_is_not() ->
     assert (found.losses < at_target).all()
 
 
+@pytest.mark.slow
 def test_an_unknown_label_is_found_with_the_point() -> None:
     run, targets = _digits(0.0, 2)
     found = attacks.gradient(run, iterations=120, restarts=1)

@@ -124,7 +124,7 @@ def _active(model: torch.nn.Sequential, x: torch.Tensor, neuron: int) -> np.ndar
         return (model[:3](x)[:, neuron] > 0).numpy()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 def test_second_last_layer(dtype: torch.dtype) -> None:
     # 10 batches of bank, which has no repeated rows among them; J neurons drawn at random, 4 draws per batch.
     data, model = _data("bank"), _module("bank", "none", dtype)

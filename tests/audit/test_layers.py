@@ -78,6 +78,7 @@ def test_the_finding_says_what_the_numbers_say(study: _layers.LayerStudy) -> Non
         assert "no guarantee" in body
 
 
+@pytest.mark.slow
 def test_it_is_in_the_report_interrupted_or_not(tmp_path: Path) -> None:
     config = audit.AuditConfig(**SMALL, runs=8, sweep=(), label_draws=2)
     report = audit.run(config)

@@ -202,6 +202,7 @@ def test_audited_epsilon_is_zero_at_chance_and_never_above_its_ceiling(report: a
     assert at_chance.value == 0.0
 
 
+@pytest.mark.slow
 def test_poisson_sampling_is_audited_too() -> None:
     report = audit.run(audit.AuditConfig(**{**SMALL, "sweep": (), "sample_rate": 0.2, "runs": 32}))
     assert report.claimed.reference is None

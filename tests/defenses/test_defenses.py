@@ -260,6 +260,7 @@ def test_local_aggregation_of_minibatches_costs_the_tensor_attack():
     assert both > _tensor_error(None, m=50_000)
 
 
+@pytest.mark.slow
 def test_noise_and_pruning_move_gradient_inversion():
     def error(defense):
         out = []

@@ -58,7 +58,7 @@ def test_a_data_set_that_is_not_there_is_named(tmp_path: Path) -> None:
         experiments.run("reconstruction-fig7", scale="tiny", data=tmp_path)
 
 
-@pytest.mark.parametrize("name", BOUNDS_ONLY)
+@pytest.mark.parametrize("name", [*BOUNDS_ONLY[:-1], pytest.param(BOUNDS_ONLY[-1], marks=pytest.mark.slow)])
 def test_bounds_only_figures_write_their_files_and_leave_no_pieces(name: str, tmp_path: Path) -> None:
     result = experiments.run(name, scale="tiny", out=tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"{name}.{e}" for e in ("json", "png", "svg")]
