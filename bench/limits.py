@@ -74,13 +74,7 @@ def reading(arrays: Sequence[Any], threads: int) -> Callable[[], None]:
     """
     from leakcore import _C
 
-    ranges = [(array.data_ptr(), array.nbytes) for array in arrays]
-
-    def run() -> None:
-        _C.probe_read(ranges, threads)
-
-    run.arrays = arrays  # type: ignore[attr-defined]  # addresses alone would not keep them
-    return run
+    return lambda: _C.probe_read([(array.data_ptr(), array.nbytes) for array in arrays], threads)
 
 
 def products(quick: bool) -> Rates:

@@ -55,6 +55,25 @@ using Place = std::tuple<int32_t, int32_t, uint64_t, py::object>;
 // (threads, chunk)
 using Plan = std::tuple<int, int64_t>;
 
+// Neighbouring dimensions that lie in line as one; none left for a single element.
+std::pair<std::vector<int64_t>, std::vector<int64_t>> merge(const std::vector<int64_t>& sizes,
+                                                            const std::vector<int64_t>& strides) {
+  if (sizes.size() != strides.size()) throw py::value_error("sizes and strides differ in length");
+  if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return {{0}, {1}};
+  std::vector<int64_t> out_sizes, out_strides;
+  for (size_t k = 0; k < sizes.size(); ++k) {
+    if (sizes[k] == 1) continue;
+    if (!out_sizes.empty() && out_strides.back() == strides[k] * sizes[k]) {
+      out_sizes.back() *= sizes[k];
+      out_strides.back() = strides[k];
+    } else {
+      out_sizes.push_back(sizes[k]);
+      out_strides.push_back(strides[k]);
+    }
+  }
+  return {out_sizes, out_strides};
+}
+
 // The View of an array whose first dimensions are runs and rows, where it has them, and whose others make up columns,
 // those that lie in line as one. None if more than kMaxDims are left.
 py::object rows_view(const py::buffer& array, int32_t dtype, bool runs, bool rows) {
@@ -63,27 +82,13 @@ py::object rows_view(const py::buffer& array, int32_t dtype, bool runs, bool row
   const std::unique_ptr<Py_buffer, void (*)(Py_buffer*)> release(&buffer, PyBuffer_Release);
   const int lead = static_cast<int>(runs) + static_cast<int>(rows);
   if (buffer.ndim < lead) throw py::value_error("an array has fewer dimensions than runs and rows");
-  const auto stride = [&](int k) { return static_cast<int64_t>(buffer.strides[k] / buffer.itemsize); };
-  std::vector<int64_t> sizes, strides;
-  if (std::find(buffer.shape + lead, buffer.shape + buffer.ndim, 0) != buffer.shape + buffer.ndim) {
-    sizes = {0};
-    strides = {1};
-  } else {
-    for (int k = lead; k < buffer.ndim; ++k) {
-      const int64_t size = buffer.shape[k];
-      if (size == 1) continue;
-      if (!sizes.empty() && strides.back() == stride(k) * size) {
-        sizes.back() *= size;
-        strides.back() = stride(k);
-      } else {
-        sizes.push_back(size);
-        strides.push_back(stride(k));
-      }
-    }
-  }
+  std::vector<int64_t> all;
+  for (int k = 0; k < buffer.ndim; ++k) all.push_back(buffer.strides[k] / buffer.itemsize);
+  const auto [sizes, strides] =
+      merge({buffer.shape + lead, buffer.shape + buffer.ndim}, {all.begin() + lead, all.end()});
   if (sizes.size() > static_cast<size_t>(kMaxDims)) return py::none();
-  return py::cast(View(reinterpret_cast<uint64_t>(buffer.buf), dtype, runs ? stride(0) : 0,  // NOLINT: as pointer()
-                       rows ? stride(lead - 1) : 0, sizes, strides));
+  const uint64_t first = reinterpret_cast<uint64_t>(buffer.buf);  // NOLINT: as pointer() above
+  return py::cast(View(first, dtype, runs ? all[0] : 0, rows ? all[static_cast<size_t>(lead - 1)] : 0, sizes, strides));
 }
 
 Rows rows_of(const View& view) {
@@ -419,6 +424,7 @@ PYBIND11_MODULE(_C, m) {
                                py::arg("features") = static_cast<uint32_t>(Purpose::features),
                                py::arg("defense") = static_cast<uint32_t>(Purpose::defense));
   m.def("address", &address);
+  m.def("merge", &merge);
   m.def("rows_view", &rows_view);
   m.def("clip_and_noise", &clip_and_noise);
   m.def("clip_scores", &clip_scores);

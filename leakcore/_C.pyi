@@ -1,6 +1,6 @@
 """The native core, as leakcore.kernels calls it. Addresses are integers; strides are in elements."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ streams: dict[str, int]
 kernels: object  # a capsule: leakcore/kernels.h
 
 def address(array: np.ndarray, /) -> int: ...
+def merge(sizes: Sequence[int], strides: Sequence[int], /) -> tuple[list[int], list[int]]: ...
 def rows_view(array: np.ndarray, dtype: int, runs: bool, rows: bool, /) -> _View | None: ...
 def clip_and_noise(
     grads: list[_View],

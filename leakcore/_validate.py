@@ -23,6 +23,8 @@ def _one(kwargs: dict[str, Any]) -> tuple[str, Any]:
 def real(**kwargs: Any) -> float:
     """A real number, not NaN (infinity allowed)."""
     name, value = _one(kwargs)
+    if type(value) is float and value == value:
+        return value  # the usual case, in calls that may be short
     if isinstance(value, (bool, np.bool_, str, bytes)):
         raise TypeError(f"{name}={value!r}: must be a real number")
     try:
@@ -38,7 +40,7 @@ def real(**kwargs: Any) -> float:
 
 def _check(allowed: str, ok: Callable[[float], bool], kwargs: dict[str, Any]) -> float:
     name, value = _one(kwargs)
-    out = value if type(value) is float and value == value else real(**kwargs)
+    out = real(**kwargs)
     if not ok(out):
         raise ValueError(f"{name}={value!r}: must be {allowed}")
     return out

@@ -134,7 +134,7 @@ def _matrix(rows: int, columns: int, dtype: str, reads: int) -> Case:
         tuple(contenders),
         rows * columns,
         "element",
-        limit=ONCE if reads == 1 else f"{ONCE}; at (256, 1000000) {twice}",
+        limit=ONCE if reads == 1 else f"{ONCE}; at ({rows}, {columns}) {twice}",
         reads=reads,
         memory=True,
         seconds=12,

@@ -32,6 +32,12 @@ inline void foresee_page(const void* p, int64_t step) {
   }
 }
 
+// `lanes` += the squares of the last columns of a row, fewer than there are lanes.
+template <class T>
+inline void add_last_squares(const T* x, int64_t count, double* lanes) {
+  for (int64_t i = 0; i < count; ++i) lanes[i] = madd(widen(x[i]), widen(x[i]), lanes[i]);
+}
+
 // lanes = acc, to which the squares of R rows are added.
 template <class T, int R>
 inline void add_squares(const void* const* data, int64_t count, Doubles (*acc)[kSquareLanes / W], double* lanes) {
@@ -49,12 +55,7 @@ inline void add_squares(const void* const* data, int64_t count, Doubles (*acc)[k
     }
   }
   memcpy(lanes, acc, R * sizeof *acc);
-  for (int r = 0; r < R; ++r) {
-    for (int64_t j = i; j < count; ++j) {
-      double& lane = lanes[r * kSquareLanes + (j - i)];
-      lane = madd(widen(rows[r][j]), widen(rows[r][j]), lane);
-    }
-  }
+  for (int r = 0; r < R; ++r) add_last_squares(rows[r] + i, count - i, lanes + r * kSquareLanes);
 }
 
 // Streams side by side are read a little faster than one.
@@ -226,10 +227,7 @@ inline void dots_of(const void* const* data, const void* const* ahead, int64_t c
 #pragma GCC unroll 64
   for (int k = 0; k < R * M * D; ++k) store(folded + k * W, acc[k / (M * D)][k / D % M][k % D]);
   for (int r = 0; r < R; ++r) {
-    for (int64_t j = i; Squares && j < count; ++j) {
-      double& lane = lanes[r * kSquareLanes + (j - i)];
-      lane = madd(widen(rows[r][j]), widen(rows[r][j]), lane);
-    }
+    if (Squares) add_last_squares(rows[r] + i, count - i, lanes + r * kSquareLanes);
     for (int m = 0; m < M; ++m) {
       double* lane = folded + (r * M + m) * kDotLanes;
       for (int64_t j = i; j < count; ++j) {

@@ -114,15 +114,15 @@ class Worker {
   void live() {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
+      // Looks before every sleep, after one that ended too late for its call as well: else it is late for the next.
       while (state_.load(std::memory_order_relaxed) == State::idle) {
-        asleep_ = true;
-        sleep();
-        asleep_ = false;
-        if (state_.load(std::memory_order_relaxed) != State::idle) break;
-        // Woken so late that the call has been called off: who goes back to sleep now will be late again.
         lock.unlock();
         look_for_a_call();
         lock.lock();
+        if (state_.load(std::memory_order_relaxed) != State::idle) break;
+        asleep_ = true;
+        sleep();
+        asleep_ = false;
       }
       if (state_.load(std::memory_order_relaxed) == State::leaving) break;
       state_.store(State::running, std::memory_order_relaxed);
@@ -132,9 +132,6 @@ class Worker {
       lock.lock();
       state_.store(State::idle, std::memory_order_release);
       changed_.notify_one();
-      lock.unlock();
-      look_for_a_call();
-      lock.lock();
     }
     lock.unlock();
     delete this;

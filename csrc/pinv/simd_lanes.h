@@ -29,13 +29,9 @@ inline Doubles less(Doubles a, Doubles b, Doubles c) {
   return madd(-a, b, c);
 #endif
 }
+
 inline Doubles magnitude(Doubles x) {
-  typedef int64_t Words __attribute__((vector_size(W * 8)));
-  Words bits;
-  memcpy(&bits, &x, sizeof bits);
-  bits &= 0x7fffffffffffffffll;
-  memcpy(&x, &bits, sizeof x);
-  return x;
+  return real_of(bits_of(x) & 0x7fffffffffffffffull);
 }
 
 template <int L>

@@ -89,8 +89,9 @@ def _of_torch(kernel: str, name: str, x: Any) -> Array:
 
 
 def _of_numpy(name: str, values: np.ndarray, origin: Any) -> Array:
-    bits = values.view(np.int16) if dtype_name(values.dtype) == "bfloat16" else values  # ml_dtypes' type, as JAX has it
-    return Array(name, bits, dtype_name(values.dtype), origin, Host(origin))
+    dtype = dtype_name(values.dtype)
+    bits = values.view(np.int16) if dtype == "bfloat16" else values  # ml_dtypes' type, as JAX has it
+    return Array(name, bits, dtype, origin, Host(origin))
 
 
 def _on_device(kernel: str, name: str, x: Any, device: str) -> Array:
@@ -204,28 +205,10 @@ def read_like(kernel: str, like: Any) -> Library:
     return Host(None) if like is None else _any(kernel, "like", like).library
 
 
-def _merge(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Neighbouring dimensions that lie in line as one; none left for a single element."""
-    if 0 in sizes:
-        return [0], [1]
-    out_sizes: list[int] = []
-    out_strides: list[int] = []
-    for size, stride in zip(sizes, strides, strict=True):
-        if size == 1:
-            continue
-        if out_sizes and out_strides[-1] == stride * size:
-            out_sizes[-1] *= size
-            out_strides[-1] = stride
-        else:
-            out_sizes.append(size)
-            out_strides.append(stride)
-    return out_sizes, out_strides
-
-
 def lead_stride(values: np.ndarray, dims: int) -> tuple[int, int] | None:
     """Size and element stride of the first `dims` dimensions as one; None if they do not lie in line."""
     strides = tuple(s // values.itemsize for s in values.strides[:dims])
-    sizes, merged = _merge(values.shape[:dims], strides)
+    sizes, merged = _C.merge(values.shape[:dims], strides)
     if len(sizes) > 1:
         return None
     return (sizes[0], merged[0]) if sizes else (1, 0)
@@ -233,7 +216,7 @@ def lead_stride(values: np.ndarray, dims: int) -> tuple[int, int] | None:
 
 def view(array: Array, run: int, row: int, size: int, stride: int) -> View:
     """The native view, in elements: strides of run and row (0 if there is none), and one inner dimension."""
-    sizes, strides = _merge((size,), (stride,))
+    sizes, strides = _C.merge((size,), (stride,))
     return address(array.values), _DTYPE_CODES[array.dtype], run, row, sizes, strides
 
 

@@ -14,7 +14,6 @@ from leakcore.kernels._streams import Purpose, stream_word
 MAX_DRAWS = 2**34
 """Draws of one stream and sample: the block counter has 32 bits, four draws each."""
 
-
 _FLOATS = {name: np.dtype(name) for name in ("float32", "float64")}
 
 
@@ -109,12 +108,10 @@ def _fill(
 
 def float_dtype(kernel: str, dtype: Any) -> np.dtype[Any]:
     """float64 or float32, by name, NumPy type or torch type."""
-    if type(dtype) is str and dtype in _FLOATS:
-        return _FLOATS[dtype]
     name = str(dtype).removeprefix("torch.") if not isinstance(dtype, type | np.dtype) else np.dtype(dtype).name
-    if name not in ("float32", "float64"):
+    if name not in _FLOATS:
         raise TypeError(f"{kernel}: dtype={dtype!r}: must be 'float32' or 'float64'")
-    return np.dtype(name)
+    return _FLOATS[name]
 
 
 def read_out(

