@@ -92,6 +92,11 @@ LEAKCORE_HD uint64_t multiply32(uint64_t a, uint32_t m) {
   return (a & 0xffffffffu) * m;
 }
 
+// All ones if the top bit is set, else 0.
+LEAKCORE_HD uint32_t sign_mask(uint32_t x) {
+  return static_cast<uint32_t>(static_cast<int32_t>(x) >> 31);
+}
+
 // A signed 32-bit integer as the nearest float.
 LEAKCORE_HD float nearest_float(uint32_t x) {
   return static_cast<float>(static_cast<int32_t>(x));

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "core/arith.h"
+#include "core/eighths.h"
 
 namespace leakcore {
 
@@ -49,17 +50,30 @@ LEAKCORE_HD F exp2_rest_float(F f) {
   return p * f;
 }
 
-// q·2^y = weight·(1 + rest), weight a power of two times q, |rest| < 0.42; for |y| <= 1010 and a normal weight (or q =
-// 0 = y). The power goes into q's exponent by an integer addition.
+// (2^f − 1) for |f| <= 1/16; 1.2e-16.
 template <class D>
-LEAKCORE_HD void split_exp2(D y, double q, D* weight, D* rest) {
-  constexpr double kRound = 6755399441055744.0;  // 1.5·2^52: adding it rounds to an integer, held in the low bits
-  const D shifted = y + kRound;
-  *rest = exp2_rest(y - (shifted - kRound));
-  *weight = real_of((bits_of(shifted) << 52) + bits_of(q));
+LEAKCORE_HD D exp2_rest_small(D f) {
+  D p = madd(f, 1.5252733800634203e-05, 0.0001540443379135076);
+  p = madd(p, f, 0.0013333558173606798);
+  p = madd(p, f, 0.009618129089984669);
+  p = madd(p, f, 0.055504108664816275);
+  p = madd(p, f, 0.24022650695910933);
+  p = madd(p, f, 0.6931471805599453);
+  return p * f;
 }
 
-// For |y| <= 100.
+// q·2^y = weight·(1 + rest), weight = q·2^(n/8), |rest| < 0.05; for |y| <= 1010 and a normal weight (or q = 0 = y). S:
+// Scale, WideScale.
+template <class D, class S>
+LEAKCORE_HD void split_exp2(D y, const S& q, D* weight, D* rest) {
+  constexpr double kRound = 844424930131968.0;  // 1.5·2^49: adding it rounds to an eighth, n held in the low bits
+  const D shifted = y + kRound;
+  *rest = exp2_rest_small(y - (shifted - kRound));
+  *weight = real_of(scaled(q, bits_of(shifted)));
+}
+
+// q·2^y = weight·(1 + rest), weight a power of two times q, |rest| < 0.42; for |y| <= 100 and a normal weight (or q = 0
+// = y). The power goes into q's exponent by an integer addition.
 template <class F>
 LEAKCORE_HD void split_exp2_float(F y, float q, F* weight, F* rest) {
   constexpr float kRound = 12582912.0f;  // 1.5·2^23
@@ -151,24 +165,19 @@ LEAKCORE_HD D log1p_safe(D x) {
   return join_log(k, madd(lost, shrink, m - 1.0));
 }
 
-// Likewise in float32, times kSign; 3.2e-8.
-template <int kSign = 1, class F>
+// Likewise in float32; 3.2e-8.
+template <class F>
 LEAKCORE_HD F log1p_near_float(F f) {
-  F p = madd(f, kSign * 0.08700449019670486f, kSign * -0.1426750272512436f);
-  p = madd(p, f, kSign * 0.14914770424365997f);
-  p = madd(p, f, kSign * -0.1657758355140686f);
-  p = madd(p, f, kSign * 0.19963063299655914f);
-  p = madd(p, f, kSign * -0.2500133812427521f);
-  p = madd(p, f, kSign * 0.3333390951156616f);
-  const F square = f * f;
-  return madd(square, madd(p, f, kSign * -0.5f), kSign < 0 ? -f : f);
+  F p = madd(f, 0.08700449019670486f, -0.1426750272512436f);
+  p = madd(p, f, 0.14914770424365997f);
+  p = madd(p, f, -0.1657758355140686f);
+  p = madd(p, f, 0.19963063299655914f);
+  p = madd(p, f, -0.2500133812427521f);
+  p = madd(p, f, 0.3333390951156616f);
+  return madd(f * f, madd(p, f, -0.5f), f);
 }
 
-// kSign·(k·2^-23·log 2 + log(1 + f)) for f as above, in float32.
-template <int kSign = 1, class F>
-LEAKCORE_HD F join_log_float(F k, F f) {
-  return madd(k, kSign * 8.262958294867817e-08f, log1p_near_float<kSign>(f));
-}
+constexpr float kLn2Unit = 8.262958294867817e-08f;  // 2^-23·log 2
 
 // log(1 + x) for x > -1 with 1 + x normal, in float32; 1.5e-7 relative.
 template <class F>
@@ -177,7 +186,7 @@ LEAKCORE_HD F log1p_float(F x) {
   const F lost = x - (u - 1.0f);
   const auto octave = (bits_of(u) - 0x3f3504f3u) & 0xff800000u;
   const F m = real_of(bits_of(u) - octave);
-  return join_log_float(nearest_float(octave), madd(lost, real_of(0x3f800000u - octave), m - 1.0f));
+  return madd(nearest_float(octave), kLn2Unit, log1p_near_float(madd(lost, real_of(0x3f800000u - octave), m - 1.0f)));
 }
 
 // −2·log(u), u = (word + 1/2)·2^-32; 1e-16.
@@ -196,16 +205,27 @@ LEAKCORE_HD auto minus_two_log_unit(L word) {
   return madd(k, -2 * 0.6931471805599453, s * p);
 }
 
-// −log(u) in float32: 2e-7 relative, the u next to 1 included, where 1 − u is what is known exactly.
+// −log(1 + f) in float32, f in [−1/2, 0]; 3.1e-8.
+template <class F>
+LEAKCORE_HD F minus_log1p_below_float(F f) {
+  F p = madd(f, -1.299930453300476f, -1.4026594161987305f);
+  p = madd(p, f, -1.0086369514465332f);
+  p = madd(p, f, -0.09236999601125717f);
+  p = madd(p, f, -0.24178460240364075f);
+  p = madd(p, f, 0.2466503083705902f);
+  p = madd(p, f, -0.3334341049194336f);
+  return madd(f * f, madd(p, f, 0.5f), -f);
+}
+
+// −log(u) in float32, u = 2^k·(1 + f) with f in [−1/2, 0]: 2e-7 relative. Above 1/2 f is u − 1, which is known exactly
+// next to 1. Without comparisons, which take a multiplier's place on Zen.
 template <class I>
 LEAKCORE_HD auto minus_log_unit_float(I word) {
-  const auto distance = madd(nearest_float(word), 0x1p-32f, 0x1p-33f);  // from 0, or less that from 1
-  const auto below = (word & 0x80000000u) != 0u;
-  const auto x = select(below, 1.0f + distance, distance);
-  const I octave = (bits_of(x) - 0x3f3504f3u) & 0xff800000u;
-  const auto k = nearest_float(octave);  // times 2^23
-  const auto f = select(below & (octave == 0u), distance, real_of(bits_of(x) - octave) - 1.0f);
-  return join_log_float<-1>(k, f);
+  const auto x = madd(nearest_float(word), 0x1p-32f, 0x1p-33f);  // u, or above 1/2 u − 1
+  const I below = sign_mask(word) ^ 0xffffffffu;
+  const I octave = (bits_of(x) - 0x3f000000u) & (below & 0xff800000u);  // k·2^23
+  const auto f = real_of(bits_of(x) - octave) - real_of(below & 0x3f800000u);
+  return madd(nearest_float(octave), -kLn2Unit, minus_log1p_below_float(f));
 }
 
 // Cosine and sine of 2π(turn + 1/2)/2^32, turn a word per 64-bit lane. The quadrant is split off in integers, so there

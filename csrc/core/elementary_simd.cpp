@@ -39,6 +39,14 @@ void elementary(Elementary function, const double* x, double* y, int64_t count) 
       return over(x, y, count, [](Doubles v) { return log_positive(v); });
     case Elementary::log1p:
       return over(x, y, count, [](Doubles v) { return log1p_safe(v); });
+    case Elementary::exp2m1: {
+      const WideScale one(1.0);
+      return over(x, y, count, [&](Doubles v) {
+        Doubles weight, rest;
+        split_exp2(v, one, &weight, &rest);
+        return madd(weight, rest, weight - 1.0);
+      });
+    }
     case Elementary::cos_turn:
       return over(x, y, count, [](Doubles v) {
         Doubles c, s;

@@ -7,12 +7,14 @@
 
 namespace leakcore {
 
-// The last six take a word as a double: cosine and sine of the turn, and the radius, of Box-Muller.
+// exp2m1 is 2^y − 1 as the mixture has it, by the table of eighths. The last six take a word as a double: cosine and
+// sine of the turn, and the radius, of Box-Muller.
 enum class Elementary {
   exp,
   expm1,
   log,
   log1p,
+  exp2m1,
   cos_turn,
   sin_turn,
   radius,
@@ -20,9 +22,9 @@ enum class Elementary {
   sin_turn_float,
   radius_float
 };
-constexpr const char* kElementaryNames[] = {
-    "exp",         "expm1", "log", "log1p", "cos_turn", "sin_turn", "radius", "cos_turn_float", "sin_turn_float",
-    "radius_float"};
+constexpr const char* kElementaryNames[] = {"exp",         "expm1",    "log",    "log1p",          "exp2m1",
+                                            "cos_turn",    "sin_turn", "radius", "cos_turn_float", "sin_turn_float",
+                                            "radius_float"};
 
 struct ElementaryLoops {
   void (*apply)(Elementary function, const double* x, double* y, int64_t count);

@@ -63,6 +63,7 @@ LEAKCORE_PACK_UNARY(root)
 LEAKCORE_PACK_UNARY(bits_of)
 LEAKCORE_PACK_UNARY(real_of)
 LEAKCORE_PACK_UNARY(nearest_float)
+LEAKCORE_PACK_UNARY(sign_mask)
 #undef LEAKCORE_PACK_UNARY
 
 template <class M, class V, int K>

@@ -204,6 +204,9 @@ LEAKCORE_HD Floats select(IntMask condition, Floats yes, Floats no) {
   return condition ? yes : no;
 }
 
+LEAKCORE_HD Ints sign_mask(Ints x) {
+  return reinterpret_cast<Ints>(reinterpret_cast<IntMask>(x) >> 31);
+}
 LEAKCORE_HD Floats nearest_float(Ints x) {
   return __builtin_convertvector(reinterpret_cast<IntMask>(x), Floats);
 }
@@ -279,5 +282,48 @@ LEAKCORE_HD bool any(LongMask m) {
   return out != 0;
 #endif
 }
+
+// Eight numbers of 64 bits, one of them per lane by the three low bits of an index.
+#if defined(__AVX512F__)
+typedef Longs Eight;
+LEAKCORE_HD Eight eight(const uint64_t* x) {
+  return load<Longs>(x);
+}
+LEAKCORE_HD Longs look_up(Eight table, Longs index) {
+  return reinterpret_cast<Longs>(
+      _mm512_permutexvar_epi64(reinterpret_cast<__m512i>(index), reinterpret_cast<__m512i>(table)));
+}
+#elif defined(__AVX2__)
+struct Eight {
+  __m256i low, high;  // halves
+};
+LEAKCORE_HD Eight eight(const uint64_t* x) {
+  uint32_t low[8], high[8];
+  for (int j = 0; j < 8; ++j) {
+    low[j] = static_cast<uint32_t>(x[j]);
+    high[j] = static_cast<uint32_t>(x[j] >> 32);
+  }
+  return {load<__m256i>(low), load<__m256i>(high)};
+}
+LEAKCORE_HD Longs look_up(Eight table, Longs index) {
+  const __m256i low = _mm256_permutevar8x32_epi32(table.low, reinterpret_cast<__m256i>(index));
+  const __m256i high = _mm256_permutevar8x32_epi32(table.high, reinterpret_cast<__m256i>(index << 32));
+  return reinterpret_cast<Longs>(_mm256_blend_epi32(low, high, 0xAA));
+}
+#else
+struct Eight {
+  uint64_t x[8];
+};
+LEAKCORE_HD Eight eight(const uint64_t* x) {
+  Eight table;
+  memcpy(table.x, x, sizeof table.x);
+  return table;
+}
+LEAKCORE_HD Longs look_up(const Eight& table, Longs index) {
+  Longs r;
+  for (int i = 0; i < kDoubles; ++i) r[i] = table.x[index[i] & 7];
+  return r;
+}
+#endif
 
 }  // namespace leakcore

@@ -2,14 +2,15 @@
 // no library template is called, so that no inline function built for one tier can be linked into another.
 //
 // What limits it, on Zen 4 (two 512-bit instructions a cycle, one of them a multiplication): per 8 samples and step in
-// float64 about 13 instructions for random words, 28 and a division and a root per two steps for normals, 21 for the
-// factor, of which 14 need a multiplier; per 16 samples in float32 13, 29 and 16.
+// float64 about 13 instructions for random words, 28 and a division and a root per two steps for normals, 18 for the
+// factor, of which 10 need a multiplier; per 16 samples in float32 13, 28 and 16.
 //
 // At one step per sample every sample has a logarithm, too, with a division of its own. Nanoseconds per sample at 3.72
-// GHz, the best of many runs loop by loop: words 0.28, normals 0.72, e^y 0.48, logarithm 0.43; in float32 0.28, 0.29,
-// 0.16, 0.16. One multiplication of 512 bits a cycle, a division in three such slots and ten rounds of Philox at two
-// instructions a cycle allow 0.24, 0.55, 0.44 and 0.40 in float64. Of 10^7 samples a fresh array costs 0.7 (float32:
-// 0.35) more in page faults, hence `out`; stores past the caches gained nothing.
+// GHz, the best of many runs loop by loop: words 0.29, normals 0.72, e^y 0.37, logarithm 0.43; in float32 0.29, 0.26,
+// 0.15, 0.16. One multiplication of 512 bits a cycle, a division in three such slots and ten rounds of Philox at two
+// instructions a cycle allow 0.24, 0.55, 0.34 and 0.40 in float64. Of 10^7 samples a fresh array costs 0.7 (float32:
+// 0.35) more in page faults, hence `out`; stores past the caches gained nothing. Eighths of the exponent by table would
+// save 0.03 in float32 and cost a unit of q there: not taken.
 //
 // Random words, normals and factors are each made in a loop of their own over a block that stays in the first-level
 // cache, four steps (one Philox block) at a time: a loop with few constants keeps them all in registers.
@@ -120,10 +121,11 @@ LEAKCORE_HD void add(double* total, WideDoubles x) {
 
 template <int kSteps, bool kPicks, class D>
 void sparse(const D& w, const Group& g, double* product, double* total) {
+  const WideScale q[kGroup] = {WideScale(g.q[0]), WideScale(g.q[1]), WideScale(g.q[2]), WideScale(g.q[3])};
   for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
-    WideDoubles p = mixture_excess(exponent<kPicks>(w, g, 0, i), g.q[0]);
+    WideDoubles p = mixture_excess(exponent<kPicks>(w, g, 0, i), q[0]);
     if (!g.first) p = mixture_times(load_pack<Doubles, kFactorPack>(product + i), p);
-    for (int s = 1; s < kSteps; ++s) p = mixture_times(p, mixture_excess(exponent<kPicks>(w, g, s, i), g.q[s]));
+    for (int s = 1; s < kSteps; ++s) p = mixture_times(p, mixture_excess(exponent<kPicks>(w, g, s, i), q[s]));
     if (!g.last) store_pack(product + i, p);
     if (g.last) add(total + i, log1p_safe(p));
   }
@@ -131,10 +133,11 @@ void sparse(const D& w, const Group& g, double* product, double* total) {
 
 template <int kSteps, bool kPicks, class D>
 void dense(const D& w, const Group& g, double* product, double* total) {
+  const WideScale q[kGroup] = {WideScale(g.q[0]), WideScale(g.q[1]), WideScale(g.q[2]), WideScale(g.q[3])};
   for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
-    WideDoubles p = mixture_factor(exponent<kPicks>(w, g, 0, i), g.q[0]);
+    WideDoubles p = mixture_factor(exponent<kPicks>(w, g, 0, i), q[0]);
     if (!g.first) p = load_pack<Doubles, kFactorPack>(product + i) * p;
-    for (int s = 1; s < kSteps; ++s) p = p * mixture_factor(exponent<kPicks>(w, g, s, i), g.q[s]);
+    for (int s = 1; s < kSteps; ++s) p = p * mixture_factor(exponent<kPicks>(w, g, s, i), q[s]);
     if (!g.last) store_pack(product + i, p);
     if (g.last) add(total + i, log_positive(p));
   }
@@ -229,10 +232,12 @@ LEAKCORE_HD bool any_beyond(const Pack<Floats, K>& u) {
 }
 
 // T = 1: the ratio is one logarithm. Most often none of a pack needs its exponent split off; the two ways are equal.
+// The group is a copy, which `out` cannot be thought to overlap: its numbers stay in registers.
 template <bool kPicks>
-void one_sparse(Single& w, const Group& g, double* out) {
+void one_sparse(Single& w, const Group g, double* out) {
+  const WideScale q(g.q[0]);
   for (int i = 0; i < w.samples; i += kFactorPack * kDoubles) {
-    store_pack(out + i, mixture_excess(exponent<kPicks>(w, g, 0, i), g.q[0]));
+    store_pack(out + i, mixture_excess(exponent<kPicks>(w, g, 0, i), q));
   }
   const bool low = g.q[0] > -kNearLow;  // u >= -q
   for (int i = 0; i < w.samples; i += kFactorPack * kDoubles) {
@@ -242,7 +247,7 @@ void one_sparse(Single& w, const Group& g, double* out) {
 }
 
 template <bool kPicks, class T>
-void one_quick(Single& w, const Group& g, T* out) {
+void one_quick(Single& w, const Group g, T* out) {
   for (int i = 0; i < w.samples; i += kFactorPack * kFloats) {
     store_pack(w.excess32 + i, mixture_excess_float(exponent_float<kPicks, kFactorPack>(w, g, 0, i), g.q32[0]));
   }

@@ -98,10 +98,10 @@ __device__ void log_ratios(const Samples& x, uint64_t sample, int64_t config, do
         if (g.form == Form::linear) {
           total[c] += y;
         } else if (g.form == Form::sparse) {
-          const double u = mixture_excess(y, g.q[s]);
+          const double u = mixture_excess(y, Scale{g.q[s]});
           product[c] = start ? u : mixture_times(product[c], u);
         } else {
-          const double f = mixture_factor(y, g.q[s]);
+          const double f = mixture_factor(y, Scale{g.q[s]});
           product[c] = start ? f : product[c] * f;
         }
       }
@@ -157,7 +157,8 @@ __device__ inline double one_step(const Samples& x, const Quad& d, uint64_t row,
   }
   const double y = madd(d.z[s], g.slope[0], picked ? g.lifted[0] : g.offset[0]);
   if (g.form == Form::linear) return y;
-  return g.form == Form::sparse ? log1p_safe(mixture_excess(y, g.q[0])) : log_positive(mixture_factor(y, g.q[0]));
+  return g.form == Form::sparse ? log1p_safe(mixture_excess(y, Scale{g.q[0]}))
+                                : log_positive(mixture_factor(y, Scale{g.q[0]}));
 }
 
 // visit(i, config, L) for every sample x.first + i and configurations [config, config + kConfigs), a thread per quad.

@@ -7,12 +7,12 @@
 
 namespace leakcore {
 
-// u = q·(2^y − 1), exact in the limit of small y.
-template <class D>
-LEAKCORE_HD D mixture_excess(D y, double q) {
+// u = q·(2^y − 1), exact in the limit of small y; beyond 1/16, where the two terms cancel, to an ulp of q.
+template <class D, class S>
+LEAKCORE_HD D mixture_excess(D y, const S& q) {
   D weight, rest;
   split_exp2(y, q, &weight, &rest);
-  return madd(weight, rest, weight - q);
+  return madd(weight, rest, weight - q.q);
 }
 
 template <class F>
@@ -23,11 +23,11 @@ LEAKCORE_HD F mixture_excess_float(F y, float q) {
 }
 
 // 1 − q + q·2^y.
-template <class D>
-LEAKCORE_HD D mixture_factor(D y, double q) {
+template <class D, class S>
+LEAKCORE_HD D mixture_factor(D y, const S& q) {
   D weight, rest;
   split_exp2(y, q, &weight, &rest);
-  return madd(weight, rest, weight + (1.0 - q));
+  return madd(weight, rest, weight + (1.0 - q.q));
 }
 
 // (1 + p)·(1 + u) − 1.

@@ -41,6 +41,21 @@ def test_error_in_units_of_the_last_place(name):
     assert max(errors) <= limit, f"{float(max(errors)):.2f} at {x[int(np.argmax(errors))]!r}"
 
 
+def test_two_to_a_power_less_one_by_a_table_of_eighths():
+    """Where the entry of the table is 1 (|y| < 1/16) a few units of the result; elsewhere of 2^y, too: the entry is
+    rounded (half a unit), and what the entry and its q make together (one more, q = 1 here: none)."""
+    grid = np.arange(-80, 81) / 16  # where one entry gives way to the next
+    x = np.concatenate([RNG.uniform(-1010, 1010, 300), RNG.uniform(-2, 2, 300), NEAR_ZERO, grid, np.nextafter(grid, 9)])
+    got = np.empty_like(x)
+    _C.elementary("exp2m1", x.ctypes.data, got.ctypes.data, x.size)
+    limit = tolerances.elementary_ulps(kernels.build_info()["simd"])
+    with mpmath.workdps(400):
+        for y, g in zip(x, got, strict=True):
+            power = mpmath.mpf(2) ** mpmath.mpf(float(y))
+            unit = np.spacing(abs(float(power - 1)) or 1e-300) + (np.spacing(float(power)) if abs(y) >= 1 / 16 else 0.0)
+            assert abs(mpmath.mpf(float(g)) - (power - 1)) <= limit * mpmath.mpf(unit), y
+
+
 @pytest.mark.parametrize("name", SINGLE)
 def test_float32_twins_of_the_same_integers(name):
     got, wide = np.empty_like(TURNS), np.empty_like(TURNS)
