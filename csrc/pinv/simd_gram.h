@@ -25,10 +25,49 @@ struct Ahead {
   }
 };
 
+// out[p] = fold of the lanes of sum p.
+#if defined(__AVX512F__)
+// Without a way through memory: from eight sums of eight lanes each stage makes half as many vectors.
+LEAKCORE_INLINE Doubles fold_halves(Doubles x, Doubles y) {
+  return __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11) +
+         __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15);
+}
+LEAKCORE_INLINE Doubles fold_quarters(Doubles x, Doubles y) {
+  return __builtin_shufflevector(x, y, 0, 1, 4, 5, 8, 9, 12, 13) +
+         __builtin_shufflevector(x, y, 2, 3, 6, 7, 10, 11, 14, 15);
+}
+LEAKCORE_INLINE Doubles fold_pairs(Doubles x, Doubles y) {
+  return __builtin_shufflevector(x, y, 0, 8, 2, 10, 4, 12, 6, 14) +
+         __builtin_shufflevector(x, y, 1, 9, 3, 11, 5, 13, 7, 15);
+}
+
 template <int P>
-LEAKCORE_INLINE void fold_all(const double (*lanes)[kStripe], double* out) {
+LEAKCORE_INLINE void fold_all(const Doubles (*acc)[V], double* out) {
+  constexpr int kEights = P / 8 * 8;
+#pragma GCC unroll 4
+  for (int p = 0; p < kEights; p += 8) {
+    const Doubles even =
+        fold_quarters(fold_halves(acc[p][0], acc[p + 2][0]), fold_halves(acc[p + 4][0], acc[p + 6][0]));
+    const Doubles odd =
+        fold_quarters(fold_halves(acc[p + 1][0], acc[p + 3][0]), fold_halves(acc[p + 5][0], acc[p + 7][0]));
+    store(out + p, fold_pairs(even, odd));
+  }
+#pragma GCC unroll 4
+  for (int p = kEights; p < P; p += 2) {
+    const Doubles halves = fold_halves(acc[p][0], acc[p + 1 < P ? p + 1 : p][0]);
+    const Doubles quarters = fold_quarters(halves, halves), sums = fold_pairs(quarters, quarters);
+    out[p] = sums[0];
+    if (p + 1 < P) out[p + 1] = sums[2];
+  }
+}
+#else
+template <int P>
+LEAKCORE_INLINE void fold_all(const Doubles (*acc)[V], double* out) {
+  double lanes[P][kStripe];
+  memcpy(lanes, acc, sizeof lanes);
+  int p = 0;
 #if defined(__AVX2__)
-  for (int p = 0; p < P; p += 4) {
+  for (; p + 4 <= P; p += 4) {
     Tile x[4];
     for (int k = 0; k < 4; ++k) {
       Tile high;
@@ -40,53 +79,63 @@ LEAKCORE_INLINE void fold_all(const double (*lanes)[kStripe], double* out) {
     const Tile sums = (x[0] + x[2]) + (x[1] + x[3]);
     memcpy(out + p, &sums, sizeof sums);
   }
-#else
-  for (int p = 0; p < P; ++p) out[p] = fold(lanes[p]);
 #endif
+  for (; p < P; ++p) out[p] = fold(lanes[p]);
+}
+#endif
+
+// The last columns of some rows, fewer than a stripe, and zeros.
+template <int A, class X>
+LEAKCORE_INLINE void copy_tails(const X* const* rows, int64_t whole, int64_t count, X (*tails)[kStripe]) {
+  memset(tails, 0, sizeof(X) * A * kStripe);
+  for (int r = 0; r < A; ++r) {
+    for (int64_t i = whole; i < count; ++i) tails[r][i - whole] = rows[r][i];
+  }
 }
 
 // out[r·ld + t] (+)= Σ_i a[r][i]·b[t][i] over `count` columns; on the diagonal, where b is a, for r <= t alone.
 template <int A, int B, bool Diagonal, class X, class Y>
 LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t first, int64_t count, bool add, double* out,
                               int64_t ld, Ahead* ahead) {
-  constexpr int kPairs = (A * B + 3) / 4 * 4;
-  double lanes[kPairs][kStripe], sums[kPairs];
+  constexpr int kPairs = Diagonal ? A * (A + 1) / 2 : A * B;
   const X* x_at[A];
   const Y* y_at[B];
   for (int r = 0; r < A; ++r) x_at[r] = a[r] + first;
   for (int t = 0; t < B; ++t) y_at[t] = b[t] + first;
+  const int64_t whole = count / kStripe * kStripe;
+  X x_tail[A][kStripe];
+  Y y_tail[B][kStripe];
+  if (whole < count) {
+    copy_tails<A>(x_at, whole, count, x_tail);
+    copy_tails<B>(y_at, whole, count, y_tail);
+  }
+  Doubles lanes[kPairs][V];
+  double sums[kPairs];
   Ahead here = *ahead;
   for (int h = 0; h < V; ++h) {
-    Doubles acc[A][B] = {};
-    int64_t i = h * W;
-    for (; i + W <= count; i += kStripe) {
-      here.fetch();
+    Doubles acc[kPairs] = {};
+    const auto multiply_add = [&](auto&& x_of, auto&& y_of) {
       Doubles y[B];
-      for (int t = 0; t < B; ++t) y[t] = doubles_at(y_at[t] + i);
-      for (int r = 0; r < A; ++r) {
-        const Doubles x = Diagonal ? y[r] : doubles_at(x_at[r] + i);
-        for (int t = Diagonal ? r : 0; t < B; ++t) acc[r][t] = madd(x, y[t], acc[r][t]);
+      for (int t = 0; t < B; ++t) y[t] = doubles_at(y_of(t));
+      for (int r = 0, p = 0; r < A; ++r) {
+        const Doubles x = Diagonal ? y[r] : doubles_at(x_of(r));
+        for (int t = Diagonal ? r : 0; t < B; ++t, ++p) acc[p] = madd(x, y[t], acc[p]);
       }
+    };
+    for (int64_t i = h * W; i < whole; i += kStripe) {
+      here.fetch();
+      multiply_add([&](int r) { return x_at[r] + i; }, [&](int t) { return y_at[t] + i; });
     }
-    for (int r = 0; r < A; ++r) {
-      for (int t = 0; t < B; ++t) store(lanes[r * B + t] + h * W, acc[r][t]);
-    }
-    for (int p = A * B; p < kPairs; ++p) store(lanes[p] + h * W, Doubles{});
+    if (whole < count) multiply_add([&](int r) { return x_tail[r] + h * W; }, [&](int t) { return y_tail[t] + h * W; });
+#pragma GCC unroll 32
+    for (int p = 0; p < kPairs; ++p) lanes[p][h] = acc[p];
   }
   *ahead = here;
-  for (int64_t i = count / kStripe * kStripe + (count % kStripe) / W * W; i < count; ++i) {
-    for (int r = 0; r < A; ++r) {
-      for (int t = Diagonal ? r : 0; t < B; ++t) {
-        double* const sum = lanes[r * B + t] + i % kStripe;
-        *sum = madd(static_cast<double>(x_at[r][i]), static_cast<double>(y_at[t][i]), *sum);
-      }
-    }
-  }
   fold_all<kPairs>(lanes, sums);
-  for (int r = 0; r < A; ++r) {
-    for (int t = Diagonal ? r : 0; t < B; ++t) {
+  for (int r = 0, p = 0; r < A; ++r) {
+    for (int t = Diagonal ? r : 0; t < B; ++t, ++p) {
       double* const to = out + r * ld + t;
-      *to = add ? *to + sums[r * B + t] : sums[r * B + t];
+      *to = add ? *to + sums[p] : sums[p];
     }
   }
 }
