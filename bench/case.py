@@ -19,9 +19,10 @@ class Contender:
     build: takes the case's data, returns the call to time. threads: what it may use. tier: an instruction tier to
     force (ours only); "" is the widest. beside: the contender of ours that it is compared with ("" for ours). share:
     the part of the case's work that one call does, its time is divided by it: only where work is a loop over equal
-    blocks. needs: modules without which the row says "not installed". floor: the case's floor as it applies to this
-    contender, if not the case's own. spins: ours, but its threads are those of torch, as a peer's are. reads: it is no
-    contender but the time that the case's arrays take to be read once, of which the floor is a multiple.
+    blocks, or (more than 1) a bare part is done several times. needs: modules without which the row says "not
+    installed". floor: the case's floor as it applies to this contender, if not the case's own. spins: ours, but its
+    threads are those of torch, as a peer's are. least: it is no contender but a bare part of the work (one read of the
+    arrays, the multiply-adds), of which the floor is a multiple.
     """
 
     name: str
@@ -33,7 +34,7 @@ class Contender:
     needs: tuple[str, ...] = ()
     floor: Callable[[Rates], float | None] | None = None
     spins: bool = False
-    reads: bool = False
+    least: bool = False
 
     @property
     def ours(self) -> bool:
@@ -42,7 +43,7 @@ class Contender:
     @property
     def home(self) -> str:
         """The worker process that it is timed in."""
-        return environment.SPINNING if self.threads > 1 and (self.spins or not (self.ours or self.reads)) else self.tier
+        return environment.SPINNING if self.threads > 1 and (self.spins or not (self.ours or self.least)) else self.tier
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Case:
 
     data: made once per worker process. work: how many units one call does, to show time per unit. floor: seconds that
     the hardware needs at least, given its rates with the contender's threads and tier (None: no useful limit), and
-    limit says in words what it counts. reads: instead, how many times the arrays must be read at least; the floor is as
-    many times what the contender that reads them takes, in the same rounds. memory: whether peak memory is measured,
+    limit says in words what it counts. least: instead, the floor is as
+    many times what the contender marked `least` takes, in the same rounds. memory: whether peak memory is measured,
     each contender in a process of its own. extra: something to print beside the times (accuracy), computed once in the
     main worker.
     """
@@ -65,7 +66,7 @@ class Case:
     unit: str
     floor: Callable[[Rates], float | None] = lambda rates: None
     limit: str = ""
-    reads: int = 0
+    least: int = 0
     memory: bool = False
     seconds: float = 10.0
     extra: Callable[[], list[list[str]]] | None = None

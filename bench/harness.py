@@ -156,11 +156,11 @@ class Bench:
     ) -> tuple[float | None, float | None]:
         """Seconds that the hardware needs at least, and which part of the time taken they are."""
         seconds = taken[contender.name]
-        reader = next((c for c in case.contenders if c.reads and c.threads == contender.threads), None)
-        if case.reads and reader is not None and reader.name in taken:
-            if contender is reader:
+        bare = next((c for c in case.contenders if c.least and c.threads == contender.threads), None)
+        if case.least and bare is not None and bare.name in taken:
+            if contender is bare:
                 return None, None
-            floors = [case.reads * r for r in taken[reader.name]]
+            floors = [case.least * b for b in taken[bare.name]]
             return statistics.median(floors), ratio(floors, seconds)
         limit = (contender.floor or case.floor)(self.rates(contender.tier, contender.threads))
         return limit, None if limit is None else limit / statistics.median(seconds)

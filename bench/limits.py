@@ -77,6 +77,13 @@ def reading(arrays: Sequence[Any], threads: int) -> Callable[[], None]:
     return lambda: _C.probe_read([(array.data_ptr(), array.nbytes) for array in arrays], threads)
 
 
+def multiplying(count: int, threads: int) -> Callable[[], None]:
+    """A call that does `count` float64 multiply-adds and nothing else, as fast as the tier can."""
+    from leakcore import _C
+
+    return lambda: _together([lambda: _C.probe("fma_f64", count // threads)] * threads)
+
+
 def products(quick: bool) -> Rates:
     """Multiply-adds per second in a large matrix product of NumPy or torch, with the threads they have been given."""
     import torch

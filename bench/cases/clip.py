@@ -46,7 +46,7 @@ ONCE = "every gradient read once, as fast as these arrays can be"
 
 def _reader(threads: int, arrays: Callable[[Any], list[Any]]) -> Contender:
     more = "" if threads == 1 else ", 2 threads"
-    return Contender(f"one read{more}", lambda data: limits.reading(arrays(data), threads), threads, reads=True)
+    return Contender(f"one read{more}", lambda data: limits.reading(arrays(data), threads), threads, least=True)
 
 
 def opacus_flat(grads: list[Any]) -> Callable[[], Any]:
@@ -135,7 +135,7 @@ def _matrix(rows: int, columns: int, dtype: str, reads: int) -> Case:
         rows * columns,
         "element",
         limit=ONCE if reads == 1 else f"{ONCE}; at ({rows}, {columns}) {twice}",
-        reads=reads,
+        least=reads,
         memory=True,
         seconds=12,
     )
@@ -197,7 +197,7 @@ def _list(rows: int) -> Case:
         rows * columns,
         "element",
         limit=ONCE,
-        reads=1,
+        least=1,
         memory=True,
         seconds=8,
     )
@@ -351,7 +351,7 @@ def _scores(rows: int, columns: int, observed: int) -> Case:
         rows * columns,
         "element",
         limit=ONCE,
-        reads=1,
+        least=1,
         memory=True,
         seconds=8,
     )
