@@ -228,31 +228,32 @@ LEAKCORE_HD auto minus_log_unit_float(I word) {
   return madd(nearest_float(octave), -kLn2Unit, minus_log1p_below_float(f));
 }
 
-// Cosine and sine of 2π(turn + 1/2)/2^32, turn a word per 64-bit lane. The quadrant is split off in integers, so there
-// is no reduction error; the units of the angle are in the coefficients. 5e-17.
+// Cosine and sine of 2π(turn + 1/2)/2^32, turn the upper half of a 64-bit lane, whatever its lower half holds. The
+// quadrant is split off in integers, so there is no reduction error. 5e-17.
 template <class L, class D>
 LEAKCORE_HD void cos_sin_turn(L turn, D* cosine, D* sine) {
-  const L t = turn + static_cast<uint64_t>(0x20000000ull);
-  const D v = exact_double(t & static_cast<uint64_t>(0x3fffffffull), -536870912.0) + 0.5;
+  const L t = turn + static_cast<uint64_t>(0x2000000000000000ull);
+  // In quarters, from -1/2 to 1/2: the 30 bits below the quadrant, and a 1 for the half, are a mantissa.
+  const L mantissa = (t >> 10) & static_cast<uint64_t>(0x000fffffffc00000ull);
+  const D v = real_of(mantissa | static_cast<uint64_t>(0x3ff0000000200000ull)) - 1.5;
   const D z = v * v;
-  D s = madd(z, 2.2340712903242052e-125, -1.6452808604290068e-105);
-  s = madd(s, z, 8.457011823070748e-86);
-  s = madd(s, z, -2.845178466053029e-66);
-  s = madd(s, z, 5.583657738829343e-47);
-  s = madd(s, z, -5.21805642443827e-28);
-  s = madd(s, z, 1.4629180792671596e-09);
+  D s = madd(z, 5.633721012770646e-08, -3.5986417544449627e-06);
+  s = madd(s, z, 0.00016044115029164788);
+  s = madd(s, z, -0.0046817541322824174);
+  s = madd(s, z, 0.07969262624603957);
+  s = madd(s, z, -0.6459640975062443);
+  s = madd(s, z, 1.5707963267948966);
   s = s * v;
-  D c = madd(z, 1.9825077316532127e-115, -1.2371009992781933e-95);
-  c = madd(c, z, 5.202827036276767e-76);
-  c = madd(c, z, -1.3614056407489213e-56);
-  c = madd(c, z, 1.908397270479244e-37);
-  c = madd(c, z, -1.0700646533233468e-18);
+  D c = madd(z, 4.6560038284659296e-07, -2.5200192418890228e-05);
+  c = madd(c, z, 0.0009192599677595227);
+  c = madd(c, z, -0.0208634807375739);
+  c = madd(c, z, 0.25366950790005294);
+  c = madd(c, z, -1.233700550136157);
   c = madd(c, z, 1.0);
-  constexpr uint64_t kSign = 0x8000000000000000ull;
-  const auto odd = (t & static_cast<uint64_t>(0x40000000ull)) != static_cast<uint64_t>(0);
-  const L up = t << 32;
-  *cosine = real_of(bits_of(select(odd, s, c)) ^ ((up + static_cast<uint64_t>(0x4000000000000000ull)) & kSign));
-  *sine = real_of(bits_of(select(odd, c, s)) ^ (up & kSign));
+  constexpr uint64_t kOdd = 0x4000000000000000ull, kSign = 0x8000000000000000ull;
+  const auto odd = (t & kOdd) != static_cast<uint64_t>(0);
+  *cosine = real_of(bits_of(select(odd, s, c)) ^ ((t + kOdd) & kSign));
+  *sine = real_of(bits_of(select(odd, c, s)) ^ (t & kSign));
 }
 
 // sqrt(2) times cosine and sine, in float32, turn a word per 32-bit lane: Box-Muller's factor of 2 under the root, for

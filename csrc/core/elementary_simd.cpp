@@ -50,13 +50,13 @@ void elementary(Elementary function, const double* x, double* y, int64_t count) 
     case Elementary::cos_turn:
       return over(x, y, count, [](Doubles v) {
         Doubles c, s;
-        cos_sin_turn(words(v), &c, &s);
+        cos_sin_turn(words(v) << 32, &c, &s);
         return c;
       });
     case Elementary::sin_turn:
       return over(x, y, count, [](Doubles v) {
         Doubles c, s;
-        cos_sin_turn(words(v), &c, &s);
+        cos_sin_turn(words(v) << 32, &c, &s);
         return s;
       });
     case Elementary::radius:

@@ -25,7 +25,7 @@ LEAKCORE_HD double unit_open(uint32_t word) {
 template <class L, class D>
 LEAKCORE_HD void box_muller(L a, L b, D* z0, D* z1) {
   D c, s;
-  cos_sin_turn(b, &c, &s);
+  cos_sin_turn(b << 32, &c, &s);
   const D r = root(minus_two_log_unit(a));
   *z0 = r * c;
   *z1 = r * s;

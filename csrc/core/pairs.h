@@ -51,7 +51,7 @@ LEAKCORE_HD void normals_of_pairs(int pairs, const uint32_t* even, const uint32_
   }
   for (int i = 0; i < pairs; i += kPairPack * kDoubles) {
     Pack<Doubles, kPairPack> cosine, sine;
-    cos_sin_turn(widen_pack<kPairPack>(odd + i), &cosine, &sine);
+    cos_sin_turn(widen_pack<kPairPack>(odd + i) << 32, &cosine, &sine);
     const auto radius = root(load_pack<Doubles, kPairPack>(square + i));
     for (int k = 0; k < kPairPack; ++k) {
       store_interleaved(out + 2 * (i + k * kDoubles), radius.v[k] * cosine.v[k], radius.v[k] * sine.v[k]);

@@ -90,7 +90,7 @@ void normals(const uint32_t (*word)[kBlock], int steps, double (*z)[kBlock]) {
     }
     for (int i = 0; i < kBlock; i += kNormalPack * kDoubles) {
       Pack<Doubles, kNormalPack> cosine, sine;
-      cos_sin_turn(widen_pack<kNormalPack>(word[s + 1] + i), &cosine, &sine);
+      cos_sin_turn(widen_pack<kNormalPack>(word[s + 1] + i) << 32, &cosine, &sine);
       const auto radius = root(load_pack<Doubles, kNormalPack>(z[s] + i));
       store_pack(z[s] + i, radius * cosine);
       if (s + 1 < steps) store_pack(z[s + 1] + i, radius * sine);
