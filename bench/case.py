@@ -52,10 +52,9 @@ class Case:
 
     data: made once per worker process. work: how many units one call does, to show time per unit. floor: seconds that
     the hardware needs at least, given its rates with the contender's threads and tier (None: no useful limit), and
-    limit says in words what it counts. least: instead, the floor is as
-    many times what the contender marked `least` takes, in the same rounds. memory: whether peak memory is measured,
-    each contender in a process of its own. extra: something to print beside the times (accuracy), computed once in the
-    main worker.
+    limit says in words what it counts. least: instead, the floor is as many times what the contender marked `least`
+    takes, in the same rounds. memory: whether peak memory is measured, each contender in a process of its own. extra:
+    something to print beside the times (accuracy), computed once in the main worker.
     """
 
     kernel: str
