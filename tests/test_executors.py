@@ -91,6 +91,7 @@ def test_an_audit_by_two_workers_is_the_audit_of_one(
         assert done[-1] == reports[-1][1]
 
 
+@pytest.mark.slow
 def test_a_folder_begun_by_workers_that_died_is_finished_without_them(
     alone: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

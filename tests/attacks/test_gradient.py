@@ -135,6 +135,7 @@ def test_an_image_is_recovered_through_a_frozen_extractor() -> None:
         attacks.gradient(_run()[0], shape=(1, 6, 6))
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_company_threads_or_workers() -> None:
     run, _, labels = _run(runs=3, dtype="float32")
     whole = attacks.gradient(run, labels, iterations=5, restarts=2, num_threads=1)

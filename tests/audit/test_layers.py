@@ -111,6 +111,7 @@ print(json.dumps(_layers.study(config, 2.0, lambda *_: None).content()))
 """
 
 
+@pytest.mark.slow
 def test_no_number_depends_on_the_number_of_threads(study: _layers.LayerStudy) -> None:
     expected = json.loads(json.dumps(study.content()))
     env = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "3")}

@@ -180,6 +180,7 @@ def test_every_figure_says_how_long_it_takes(name: str) -> None:
     assert experiments.find(name).quick.startswith("about ")
 
 
+@pytest.mark.slow
 @needs_data
 def test_an_interrupted_run_goes_on_and_gives_the_same_json(tmp_path: Path) -> None:
     name = "reconstruction-fig7"
