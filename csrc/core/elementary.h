@@ -72,6 +72,14 @@ LEAKCORE_HD void split_exp2(D y, const S& q, D* weight, D* rest) {
   *weight = real_of(scaled(q, bits_of(shifted)));
 }
 
+// q·(2^y − 1), exact in the limit of small y; beyond 1/16, where the two terms cancel, to an ulp of q.
+template <class D, class S>
+LEAKCORE_HD D scaled_exp2m1(D y, const S& q) {
+  D weight, rest;
+  split_exp2(y, q, &weight, &rest);
+  return madd(weight, rest, weight - q.q);
+}
+
 // q·2^y = weight·(1 + rest), weight a power of two times q, |rest| < 0.42; for |y| <= 100 and a normal weight (or q = 0
 // = y). The power goes into q's exponent by an integer addition.
 template <class F>

@@ -41,11 +41,7 @@ void elementary(Elementary function, const double* x, double* y, int64_t count) 
       return over(x, y, count, [](Doubles v) { return log1p_safe(v); });
     case Elementary::exp2m1: {
       const WideScale one(1.0);
-      return over(x, y, count, [&](Doubles v) {
-        Doubles weight, rest;
-        split_exp2(v, one, &weight, &rest);
-        return madd(weight, rest, weight - 1.0);
-      });
+      return over(x, y, count, [&](Doubles v) { return scaled_exp2m1(v, one); });
     }
     case Elementary::cos_turn:
       return over(x, y, count, [](Doubles v) {

@@ -7,7 +7,7 @@
 
 namespace leakcore {
 
-// exp2m1 is 2^y − 1 as the mixture has it, by the table of eighths. The last six take a word as a double: cosine and
+// exp2m1 is scaled_exp2m1 at q = 1. The last six take a word as a double: cosine and
 // sine of the turn, and the radius, of Box-Muller.
 enum class Elementary {
   exp,

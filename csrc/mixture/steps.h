@@ -7,12 +7,10 @@
 
 namespace leakcore {
 
-// u = q·(2^y − 1), exact in the limit of small y; beyond 1/16, where the two terms cancel, to an ulp of q.
+// u = q·(2^y − 1).
 template <class D, class S>
 LEAKCORE_HD D mixture_excess(D y, const S& q) {
-  D weight, rest;
-  split_exp2(y, q, &weight, &rest);
-  return madd(weight, rest, weight - q.q);
+  return scaled_exp2m1(y, q);
 }
 
 template <class F>
