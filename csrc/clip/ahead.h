@@ -29,8 +29,7 @@ class Ahead {
   void start(size_t group, int64_t bytes) {
     group_ = group;
     segment_ = 0;
-    row_ = groups_[group].begin;
-    piece();
+    first_piece();
     skip(bytes);
   }
   const char* here() const { return at_; }
@@ -47,9 +46,10 @@ class Ahead {
           left_ = 0;
           return;
         }
-        row_ = groups_[group_].begin;
+        first_piece();
+      } else {
+        piece();
       }
-      piece();
     }
     at_ += std::min(bytes, left_);
     left_ -= std::min(bytes, left_);
@@ -64,6 +64,17 @@ class Ahead {
   }
 
  private:
+  // Of a segment: its first row, or where rows follow on each other in memory all of them.
+  void first_piece() {
+    const Group& g = groups_[group_];
+    const Segment& s = segments_[segment_];
+    row_ = g.begin;
+    piece();
+    if (grads_[s.param].row_stride == s.count) {
+      row_ = g.end - 1;
+      left_ *= g.end - g.begin;
+    }
+  }
   void piece() {
     const Segment& s = segments_[segment_];
     at_ = static_cast<const char*>(row_in_place(grads_[s.param], groups_[group_].run, row_, s.first));

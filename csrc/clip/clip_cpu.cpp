@@ -3,26 +3,24 @@
 // twice: all norms, then the sum, segment of columns by segment, each over the rows in order. No row is ever copied,
 // and nothing is written before every norm is known, so that a bad row stops it first.
 //
-// What limits it (Zen 4, 4 KiB pages, one core, float32; ns per element, where reading such memory takes 0.15 in four
-// streams and 0.157 in one): the norms alone take 0.15 four rows at a time, and sums of twelve rows 0.175 from memory,
-// 0.079 from the second-level cache; conversion to double, 0.068 of either. Side by side, eight rows added beside the
-// squares of eight, both take 0.19 for rows of 32 KiB, 0.21 for 64 KiB, and 0.27 to 0.3 for rows of 128 KiB and more,
-// which with their sums exceed the second-level cache: four rows at a time, or two, are no faster, and neither are
-// eight where rows lie a multiple of a page apart. Float32 arithmetic in chains of eight terms, a third of the
-// instructions, gained nothing anywhere: it is memory and the caches that are waited for. Two cores are limited by
-// memory alone.
+// What limits it (Zen 4, 4 KiB pages, one core, float32; ns per element, where reading such memory takes 0.135 in four
+// streams): the norms alone take 0.145 four rows at a time, and sums of twelve rows 0.145 from memory, 0.079 from the
+// second-level cache; conversion to double, 0.068 of either. Side by side, eight rows added beside the squares of
+// eight, both take 0.16 for rows of 32 KiB, 0.18 for 64 KiB, and 0.22 to 0.25 for rows of 128 KiB and more, which with
+// their sums exceed the second-level cache: four rows at a time, or two, are no faster, and neither are eight where
+// rows lie a multiple of a page apart. Float32 arithmetic in chains of eight terms, a third of the instructions, gained
+// nothing anywhere: it is memory and the caches that are waited for. Two cores are limited by memory alone.
 #include "clip/clip.h"
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <new>
 #include <vector>
 
 #include "clip/ahead.h"
 #include "clip/norm_cpu.h"
 #include "core/normal.h"
 #include "core/parallel.h"
+#include "core/scratch.h"
 #include "core/streams.h"
 #include "core/tile.h"
 
@@ -81,21 +79,6 @@ struct Plan {
     blocks = std::max<int64_t>((args.num_rows + block_rows - 1) / block_rows, 1);
   }
   int64_t size() const { return static_cast<int64_t>(segments.size()); }
-};
-
-// Cache-aligned and not initialised: each worker clears its own part.
-class Doubles {
- public:
-  explicit Doubles(int64_t count)
-      : data_(static_cast<double*>(::operator new(static_cast<size_t>(count) * sizeof(double), kAlign))) {}
-  ~Doubles() { ::operator delete(data_, kAlign); }
-  Doubles(const Doubles&) = delete;
-  Doubles& operator=(const Doubles&) = delete;
-  double* get() const { return data_; }
-
- private:
-  static constexpr std::align_val_t kAlign{64};
-  double* data_;
 };
 
 bool rows_in_place(const ClipArgs& args) {
@@ -204,23 +187,27 @@ void squares_beside_sum(const ClipArgs& args, const Plan& plan, const Group& gro
       loops.sums_of_squares(others, beside, s.count, squares + k, per_row);
     } else {
       whole = s.count / kBesideStep * kBesideStep;
+      const int64_t rest = s.count - whole;
+      double lanes[kMostBeside][kSquareLanes] = {};
       for (int64_t r = 0; r < beside; ++r) {
-        double lanes[kSquareLanes] = {};
         for (int64_t done = 0; done < whole;) {
           const int64_t here = std::clamp(ahead.left() / size / kBesideStep * kBesideStep, kBesideStep, whole - done);
           const int64_t column = (r * whole + done) / beside;
           for (int64_t o = 0; o < beside; ++o) others[o] = added[o] + column * size;
-          loops.squares_beside(read[r] + done * size, here, lanes, ahead.here(), others, keep.factors.data(), beside,
+          loops.squares_beside(read[r] + done * size, here, lanes[r], ahead.here(), others, keep.factors.data(), beside,
                                sum + s.slot + column);
           ahead.skip(here * size);
           done += here;
         }
-        const void* rest = read[r] + whole * size;
-        loops.squares(&rest, 1, s.count - whole, lanes);
-        ahead.skip((s.count - whole) * size);
-        squares[r * per_row + k] = fold_squares(lanes);
+        ahead.bring(rest * size);
       }
+      if (rest > 0) {
+        for (int64_t r = 0; r < beside; ++r) others[r] = read[r] + whole * size;
+        loops.squares(others, beside, rest, lanes[0]);
+      }
+      for (int64_t r = 0; r < beside; ++r) squares[r * per_row + k] = fold_squares(lanes[r]);
     }
+    if (whole == s.count) continue;
     for (int64_t o = 0; o < beside; ++o) others[o] = added[o] + whole * size;
     loops.add_rows(others, keep.factors.data(), beside, s.count - whole, sum + s.slot + whole);
   }
@@ -306,6 +293,18 @@ void norms_and_partial_sums(const ClipArgs& args, const Plan& plan, int threads,
   });
 }
 
+// acc[c] = parts[c] + parts[stride + c] + …, in order; both have room for whole eights.
+void add_blocks(const double* parts, int64_t blocks, int64_t stride, int64_t count, double* acc) {
+  constexpr int64_t kEight = 8;
+  for (int64_t c = 0; c < count; c += kEight) {
+    double sum[kEight] = {};
+    for (int64_t b = 0; b < blocks; ++b) {
+      for (int64_t k = 0; k < kEight; ++k) sum[k] += parts[b * stride + c + k];
+    }
+    std::copy_n(sum, kEight, acc + c);
+  }
+}
+
 void add_noise(const ClipArgs& args, const Segment& s, int64_t run, double* acc) {
   double z[kStripe];
   for (int64_t offset = 0; offset < s.count; offset += kStripe) {
@@ -332,7 +331,7 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
                                          kNanosecondsPerRowSegment * static_cast<double>(total_rows * num_segments),
                                      args.schedule.num_threads);
 
-  const Doubles partial(plan.once ? args.num_runs * plan.blocks * plan.slots : 0);
+  const Scratch partial(plan.once ? args.num_runs * plan.blocks * plan.slots : 0);
   if (plan.once && plan.row_bytes >= kBesideBytes && rows_in_place(args)) {
     norms_beside_partial_sums(args, plan, threads, partial.get());
   } else if (plan.once) {
@@ -350,21 +349,20 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
 
   std::vector<Kept> keep(static_cast<size_t>(plan.once ? 0 : args.num_runs));
   for (size_t run = 0; run < keep.size(); ++run) keep[run].take(args, static_cast<int64_t>(run), 0, args.num_rows);
-  const int64_t chunk = args.schedule.chunk > 0 ? args.schedule.chunk : 1;
-  parallel_for(args.num_runs * num_segments, chunk, threads, [&](int64_t begin, int64_t end) {
-    const Doubles sum(kSegment);
+  const int64_t items = args.num_runs * num_segments;
+  const int64_t chunk =
+      args.schedule.chunk > 0 ? args.schedule.chunk : std::max<int64_t>(items / (threads == 1 ? 1 : 8 * threads), 1);
+  parallel_for(items, chunk, threads, [&](int64_t begin, int64_t end) {
+    const Scratch sum(std::min(kSegment, plan.slots));
     double* acc = sum.get();
     double buffer[kPanelRows * kStripe];
     for (int64_t i = begin; i < end; ++i) {
       const Segment& s = plan.segments[static_cast<size_t>(i % num_segments)];
       const int64_t run = i / num_segments;
-      std::fill(acc, acc + s.count, 0.0);
       if (plan.once) {
-        for (int64_t b = 0; b < plan.blocks; ++b) {
-          const double* part = partial.get() + (run * plan.blocks + b) * plan.slots + s.slot;
-          for (int64_t c = 0; c < s.count; ++c) acc[c] += part[c];
-        }
+        add_blocks(partial.get() + run * plan.blocks * plan.slots + s.slot, plan.blocks, plan.slots, s.count, acc);
       } else {
+        std::fill(acc, acc + s.count, 0.0);
         add_rows(args, s, run, keep[static_cast<size_t>(run)], buffer, acc);
       }
       if (args.noise_scale > 0.0) add_noise(args, s, run, acc);
