@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -423,6 +424,7 @@ PYBIND11_MODULE(_C, m) {
                                py::arg("laplace") = static_cast<uint32_t>(Purpose::laplace),
                                py::arg("features") = static_cast<uint32_t>(Purpose::features),
                                py::arg("defense") = static_cast<uint32_t>(Purpose::defense));
+  m.def("environment", [](const char* name) { return std::getenv(name); });
   m.def("address", &address);
   m.def("merge", &merge);
   m.def("rows_view", &rows_view);

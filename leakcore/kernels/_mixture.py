@@ -39,6 +39,8 @@ class _Mixture:
 
     def shards(self) -> list[tuple[int, int]]:
         """(offset, length): native calls short enough for Ctrl-C to get through between them."""
+        if 0 < self.count * self.sigma.size <= _SAMPLE_STEPS_PER_CALL:
+            return [(0, self.count)]
         size = max(_SAMPLE_STEPS_PER_CALL // max(self.sigma.size, 1) // _BLOCK, 64) * _BLOCK
         return [(a, min(size, self.count - a)) for a in range(0, self.count, size)] if self.configs else []
 

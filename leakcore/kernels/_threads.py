@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from leakcore import _validate
+from leakcore import _C, _validate
 
 _chosen: int | None = None
 _limit: contextvars.ContextVar[int | None] = contextvars.ContextVar("leakcore_threads", default=None)
@@ -21,17 +21,20 @@ _chunk: contextvars.ContextVar[int] = contextvars.ContextVar("leakcore_chunk", d
 
 def num_threads() -> int:
     """The number of threads the next kernel may use; small inputs use fewer."""
-    for choice in (_limit.get(), _chosen):
-        if choice is not None:
-            return choice
-    if text := os.environ.get("LEAKCORE_NUM_THREADS", "").strip():
+    limit = _limit.get()
+    if limit is not None:
+        return limit
+    if _chosen is not None:
+        return _chosen
+    # `os.environ` would take as long as all the rest of a short call's Python.
+    if text := (_C.environment("LEAKCORE_NUM_THREADS") or "").strip():
         if not text.isdecimal() or int(text) < 1:
             raise ValueError(f"LEAKCORE_NUM_THREADS={text!r}: must be a positive integer")
         return int(text)
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_num_threads"):
         return int(torch.get_num_threads())
-    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    first = (_C.environment("OMP_NUM_THREADS") or "").split(",")[0].strip()
     if first.isdecimal() and int(first) >= 1:
         return int(first)
     if hasattr(os, "sched_getaffinity"):
