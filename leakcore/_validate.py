@@ -73,7 +73,7 @@ def below_one(**kwargs: Any) -> float:
 
 def integer(low: int | None = None, high: int | None = None, **kwargs: Any) -> int:
     """An integer in [low, high] (either end may be absent)."""
-    name, value = _one(kwargs)
+    ((name, value),) = kwargs.items()
     if type(value) is int and (low is None or low <= value) and (high is None or value <= high):
         return value  # the usual case, in calls that may be short
     if isinstance(value, (bool, np.bool_)):
@@ -94,7 +94,7 @@ def seed(**kwargs: Any) -> int:
 
 def one_of(*allowed: str, **kwargs: Any) -> str:
     """One of the named strings."""
-    name, value = _one(kwargs)
+    ((name, value),) = kwargs.items()
     if value not in allowed:
         raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(repr, allowed))}")
     return str(value)

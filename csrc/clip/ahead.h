@@ -57,9 +57,11 @@ class Ahead {
   // As skip, with what is skipped asked for.
   void bring(int64_t bytes) {
     constexpr int64_t kLine = 64;
-    for (; bytes > 0 && left_ > 0; bytes -= kLine) {
-      __builtin_prefetch(at_, 0, 2);
-      skip(std::min(bytes, kLine));
+    while (bytes > 0 && left_ > 0) {
+      const int64_t here = std::min(bytes, left_);
+      for (int64_t line = 0; line < here; line += kLine) __builtin_prefetch(at_ + line, 0, 2);
+      skip(here);
+      bytes -= here;
     }
   }
 

@@ -108,6 +108,8 @@ def _fill(
 
 def float_dtype(kernel: str, dtype: Any) -> np.dtype[Any]:
     """float64 or float32, by name, NumPy type or torch type."""
+    if type(dtype) is str and dtype in _FLOATS:
+        return _FLOATS[dtype]  # the usual case, in calls that may be short
     name = str(dtype).removeprefix("torch.") if not isinstance(dtype, type | np.dtype) else np.dtype(dtype).name
     if name not in _FLOATS:
         raise TypeError(f"{kernel}: dtype={dtype!r}: must be 'float32' or 'float64'")
