@@ -21,11 +21,7 @@ const MixtureLoops& mixture_loops() {
 // a draw.
 class Blocks {
  public:
-  Blocks(const MixtureArgs& args, const MixturePlan& plan)
-      : args_(args), plan_(plan), memory_(static_cast<size_t>(2 * plan.configs * kBlock) + kLine) {
-    const size_t past = reinterpret_cast<uintptr_t>(memory_.data()) / sizeof(double) % kLine;
-    ratios_ = memory_.data() + (kLine - past) % kLine;
-  }
+  Blocks(const MixtureArgs& args, const MixturePlan& plan) : args_(args), plan_(plan) {}
 
   static int64_t skipped(const MixtureArgs& args) { return static_cast<int64_t>(args.first_sample % kBlock); }
   static int64_t number(const MixtureArgs& args) {
@@ -34,6 +30,11 @@ class Blocks {
 
   void move_to(int64_t b) { offset_ = b * kBlock - skipped(args_); }
   void compute() {
+    if (ratios_ == nullptr) {
+      memory_.resize(static_cast<size_t>(2 * plan_.configs * kBlock) + kLine);
+      const size_t past = reinterpret_cast<uintptr_t>(memory_.data()) / sizeof(double) % kLine;
+      ratios_ = memory_.data() + (kLine - past) % kLine;
+    }
     mixture_loops().log_ratios(plan_, args_.seed, args_.alternative, first_sample(), ratios_,
                                ratios_ + plan_.configs * kBlock);
   }
@@ -50,7 +51,7 @@ class Blocks {
   const MixturePlan& plan_;
   static constexpr size_t kLine = 8;  // doubles in a cache line: vectors that straddle two cost twice
   std::vector<double> memory_;
-  double* ratios_;
+  double* ratios_ = nullptr;  // not before they are needed: one step's go straight to their place
   int64_t offset_ = 0;
 };
 
