@@ -7,6 +7,7 @@ says how far to trust it.
 from __future__ import annotations
 
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -115,7 +116,9 @@ class Bench:
         return result
 
     def _rounds(self, case: Case, present: list[Contender]) -> dict[str, list[float]]:
-        """Every contender once per round, from another one on in each, until the case's time is used up."""
+        """Every contender once per round, in another order in each, so that none always finds what the same one left
+        behind, until the case's time is used up.
+        """
         most, least = (3, 2) if self.quick else (15, 3)
         allowed = case.seconds / 5 if self.quick else case.seconds
         taken: dict[str, list[float]] = {c.name: [] for c in present}
@@ -123,8 +126,7 @@ class Bench:
         for r in range(most):
             if r >= least and time.perf_counter() - start > allowed:
                 break
-            at = r % max(len(present), 1)
-            for contender in present[at:] + present[:at]:
+            for contender in random.Random(r).sample(present, len(present)):
                 taken[contender.name].append(
                     self.process(contender.home).ask("time", contender=contender.name)["seconds"]
                 )
