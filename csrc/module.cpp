@@ -228,6 +228,13 @@ py::object solve_labels(const View& jacobian, const View& gradient, int64_t num_
   return dispatch(args, place, solve_labels_cpu, solve_labels_cuda, solve_labels_cuda_scratch);
 }
 
+// What os.environ holds, which hands every change on to the C library, in a tenth of the time.
+py::object environment(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr) return py::none();
+  return py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefault(value));
+}
+
 // (seed, first sample, number of samples, alternative, float32, configurations, steps, σ, q)
 using Mixture = std::tuple<uint64_t, uint64_t, int64_t, bool, bool, int64_t, int64_t, uint64_t, uint64_t>;
 
@@ -424,7 +431,7 @@ PYBIND11_MODULE(_C, m) {
                                py::arg("laplace") = static_cast<uint32_t>(Purpose::laplace),
                                py::arg("features") = static_cast<uint32_t>(Purpose::features),
                                py::arg("defense") = static_cast<uint32_t>(Purpose::defense));
-  m.def("environment", [](const char* name) { return std::getenv(name); });
+  m.def("environment", &environment);
   m.def("address", &address);
   m.def("merge", &merge);
   m.def("rows_view", &rows_view);

@@ -78,7 +78,10 @@ def test_threads_are_chosen_in_the_documented_order(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert kernels.num_threads() == 3
-    monkeypatch.setenv("OMP_NUM_THREADS", "many")
+    for other in ("many", "\udcff", ""):
+        monkeypatch.setenv("OMP_NUM_THREADS", other)
+        assert kernels.num_threads() == len(os.sched_getaffinity(0))
+    monkeypatch.delenv("OMP_NUM_THREADS")
     assert kernels.num_threads() == len(os.sched_getaffinity(0))
     monkeypatch.setenv("LEAKCORE_NUM_THREADS", "5")
     assert kernels.num_threads() == 5
