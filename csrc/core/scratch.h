@@ -26,7 +26,7 @@ class Scratch {
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
-  double* get() const { return reinterpret_cast<double*>(block_ + 1); }
+  double* get() const { return block_ == nullptr ? nullptr : reinterpret_cast<double*>(block_ + 1); }
 
  private:
   static constexpr std::align_val_t kAlign{64};

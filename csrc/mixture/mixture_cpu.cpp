@@ -1,10 +1,12 @@
 // The mixture on the CPU: threads over chunks of blocks; the work is mixture_simd's.
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "core/isa.h"
 #include "core/parallel.h"
+#include "core/scratch.h"
 #include "mixture/mixture.h"
 #include "mixture/mixture_simd.h"
 #include "mixture/plan.h"
@@ -30,13 +32,8 @@ class Blocks {
 
   void move_to(int64_t b) { offset_ = b * kBlock - skipped(args_); }
   void compute() {
-    if (ratios_ == nullptr) {
-      memory_.resize(static_cast<size_t>(2 * plan_.configs * kBlock) + kLine);
-      const size_t past = reinterpret_cast<uintptr_t>(memory_.data()) / sizeof(double) % kLine;
-      ratios_ = memory_.data() + (kLine - past) % kLine;
-    }
-    mixture_loops().log_ratios(plan_, args_.seed, args_.alternative, first_sample(), ratios_,
-                               ratios_ + plan_.configs * kBlock);
+    if (!memory_) memory_.emplace(2 * plan_.configs * kBlock);
+    mixture_loops().log_ratios(plan_, args_.seed, args_.alternative, first_sample(), at(0), at(plan_.configs));
   }
   uint64_t first_sample() const { return args_.first_sample + static_cast<uint64_t>(offset_); }
   // The block's samples in use are [begin, end); number i of the block is number offset + i of the call.
@@ -44,14 +41,12 @@ class Blocks {
   int begin() const { return static_cast<int>(std::max<int64_t>(-offset_, 0)); }
   int end() const { return static_cast<int>(std::min<int64_t>(kBlock, args_.num_samples - offset_)); }
   bool whole() const { return begin() == 0 && end() == kBlock; }
-  double* at(int64_t config) { return ratios_ + config * kBlock; }
+  double* at(int64_t config) { return memory_->get() + config * kBlock; }
 
  private:
   const MixtureArgs& args_;
   const MixturePlan& plan_;
-  static constexpr size_t kLine = 8;  // doubles in a cache line: vectors that straddle two cost twice
-  std::vector<double> memory_;
-  double* ratios_ = nullptr;  // not before they are needed: one step's go straight to their place
+  std::optional<Scratch> memory_;  // not before it is needed: one step's ratios go straight to their place
   int64_t offset_ = 0;
 };
 
