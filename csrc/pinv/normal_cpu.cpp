@@ -53,13 +53,13 @@ NormalRoute::NormalRoute(const SolveLabelsArgs& args)
       one_block_(contiguous(args.jacobian) && args.jacobian.row_stride == d_) {
   if (!possible_) return;
   const int64_t buffer = in_place_ ? 0 : n_ * round_up(d_);
-  scratch_.resize(static_cast<size_t>(buffer + 2 * ld_ * ld_ + 5 * ld_ + 2 * round_up(d_) + kStripe));
+  scratch_.resize(static_cast<size_t>(buffer + 2 * ld_ * ld_ + 6 * ld_ + 2 * round_up(d_) + kStripe));
   // Vector loads that straddle a cache line cost double.
   taken_ = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(scratch_.data()) / sizeof(double)) & (kStripe - 1);
   buffer_ = take(buffer);
   r_ = take(ld_ * ld_);
   m_ = take(ld_ * ld_);
-  for (double** vector : {&leverage_, &s_, &work_, &step_, &e_}) *vector = take(ld_);
+  for (double** vector : {&leverage_, &square_, &s_, &work_, &step_, &e_}) *vector = take(ld_);
   for (double** vector : {&b_, &rest_}) *vector = take(round_up(d_));
   residual_.resize(static_cast<size_t>(n_ * args.num_outputs));
   error_.resize(static_cast<size_t>(n_ * args.num_outputs));
@@ -93,11 +93,16 @@ bool NormalRoute::solve_with(const SampleKernels<Entry>& loops, int64_t index, s
     row = static_cast<const Entry*>(args_.jacobian.data) + index * args_.jacobian.run_stride +
           r * args_.jacobian.row_stride;
   }
-  if (!factorise(loops, index, rows->data())) return false;
-  for (int64_t o = 0; o < args_.num_outputs; ++o) {
-    if (!solve_output(loops, index, o, rows->data())) return false;
-  }
   const int64_t outputs = args_.num_outputs;
+  if (outputs > 0 && !read_output(index, 0)) return false;
+  if (!factorise(loops, index, rows->data())) return false;
+  for (int64_t o = 0; o < outputs; ++o) {
+    if (o > 0) {
+      if (!read_output(index, o)) return false;
+      loops.project(rows->data(), n_, d_, b_, s_);
+    }
+    solve_output(loops, o, rows->data());
+  }
   std::copy(residual_.begin(), residual_.end(), args_.residual + index * n_ * outputs);
   std::copy(error_.begin(), error_.end(), args_.error + index * n_ * outputs);
   std::copy(leverage_, leverage_ + n_, args_.leverage + index * n_);
@@ -106,12 +111,28 @@ bool NormalRoute::solve_with(const SampleKernels<Entry>& loops, int64_t index, s
   return true;
 }
 
+bool NormalRoute::read_output(int64_t index, int64_t output) {
+  load_tile(args_.gradient, index, output, 0, d_, b_);
+  // Squares of what is left must neither overflow nor vanish, and nothing may be NaN.
+  const double n = static_cast<double>(n_);
+  double largest[4] = {};  // side by side: each comparison waits for the one before
+  bool within = true;
+  for (int64_t i = 0; i < d_; ++i) {
+    b_[i] *= n;
+    const double size = std::abs(b_[i]);
+    within &= size <= kSquareRange;
+    largest[i % 4] = std::max(largest[i % 4], size);
+  }
+  const double most = *std::max_element(largest, largest + 4);
+  return within && (most == 0.0 || most >= 1.0 / kSquareRange);
+}
+
 template <class Entry>
 bool NormalRoute::factorise(const SampleKernels<Entry>& loops, int64_t index, const Entry* const* rows) {
   const int64_t size = element_size(args_.jacobian.dtype);
   const bool next = one_block_ && index + 1 < args_.num_problems;
   loops.gram(
-      rows, n_, d_, r_, ld_,
+      rows, n_, d_, b_, s_, r_, ld_,
       next ? static_cast<const char*>(args_.jacobian.data) + size * (index + 1) * args_.jacobian.run_stride : nullptr,
       size * n_ * d_);
   double squares = 0.0;
@@ -120,35 +141,23 @@ bool NormalRoute::factorise(const SampleKernels<Entry>& loops, int64_t index, co
     // Not finite counts as out of range: the other route says where.
     if (!(square >= 1.0 / kSquareRange && square <= kSquareRange)) return false;
     squares += square;
-    s_[r] = square;
+    square_[r] = square;
   }
   if (!loops_.factor(r_, n_, ld_, kSmallPivot, m_, leverage_)) return false;
   double inverse_squares = 0.0;
   inflation_ = 0.0;
   for (int64_t r = 0; r < n_; ++r) {
     inverse_squares += leverage_[r];
-    inflation_ += s_[r] * leverage_[r];
+    inflation_ += square_[r] * leverage_[r];
   }
   return normal_accepted(static_cast<double>(n_), static_cast<double>(d_), inflation_, squares * inverse_squares,
                          args_.rcond);
 }
 
 template <class Entry>
-bool NormalRoute::solve_output(const SampleKernels<Entry>& loops, int64_t index, int64_t output,
-                               const Entry* const* rows) {
+void NormalRoute::solve_output(const SampleKernels<Entry>& loops, int64_t output, const Entry* const* rows) {
   const double n = static_cast<double>(n_), d = static_cast<double>(d_);
-  load_tile(args_.gradient, index, output, 0, d_, b_);
-  double largest = 0.0;
-  bool finite = true;
-  for (int64_t i = 0; i < d_; ++i) {
-    b_[i] *= n;
-    largest = std::max(largest, std::abs(b_[i]));
-    finite &= std::isfinite(b_[i]);
-  }
-  // Squares of what is left must neither overflow nor vanish.
-  if (!finite || largest > kSquareRange || (largest > 0.0 && largest < 1.0 / kSquareRange)) return false;
   double spread = 0.0, outside = 0.0, last = 0.0;
-  loops.project(rows, n_, d_, b_, s_);
   loops_.apply(m_, n_, ld_, s_, work_, e_, &last);
   for (int correction = 0; correction < kMostCorrections; ++correction) {
     loops.residual(rows, n_, d_, b_, e_, rest_, &outside, &spread);
@@ -166,7 +175,6 @@ bool NormalRoute::solve_output(const SampleKernels<Entry>& loops, int64_t index,
     residual_[at] = e_[r];
     error_[at] = std::sqrt(leverage_[r]) * scale + args_.unit * std::abs(e_[r]);
   }
-  return true;
 }
 
 }  // namespace leakcore

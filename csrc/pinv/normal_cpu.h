@@ -22,8 +22,11 @@ class NormalRoute {
   bool solve_with(const SampleKernels<Entry>& loops, int64_t index, std::vector<const Entry*>* rows);
   template <class Entry>
   bool factorise(const SampleKernels<Entry>& loops, int64_t index, const Entry* const* rows);
+  // b_ = N times an output's gradient, the right side; false where another route must take it.
+  bool read_output(int64_t index, int64_t output);
+  // From b_ and s_ = Cᵀ·b_.
   template <class Entry>
-  bool solve_output(const SampleKernels<Entry>& loops, int64_t index, int64_t output, const Entry* const* rows);
+  void solve_output(const SampleKernels<Entry>& loops, int64_t output, const Entry* const* rows);
 
   const SolveLabelsArgs& args_;
   const PinvKernels& loops_;
@@ -34,8 +37,8 @@ class NormalRoute {
   std::vector<const double*> rows64_;
   std::vector<const float*> rows32_;
   std::vector<double> residual_, error_;
-  double *buffer_ = nullptr, *r_ = nullptr, *m_ = nullptr, *leverage_ = nullptr, *s_ = nullptr, *work_ = nullptr,
-         *step_ = nullptr, *e_ = nullptr, *b_ = nullptr, *rest_ = nullptr;
+  double *buffer_ = nullptr, *r_ = nullptr, *m_ = nullptr, *leverage_ = nullptr, *square_ = nullptr, *s_ = nullptr,
+         *work_ = nullptr, *step_ = nullptr, *e_ = nullptr, *b_ = nullptr, *rest_ = nullptr;
   double inflation_ = 0.0;
 };
 

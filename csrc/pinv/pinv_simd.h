@@ -14,10 +14,10 @@ constexpr int64_t kStripe = 8;
 // rows[r], r < num_rows, is sample r: `count` entries in line. C is the matrix whose columns they are.
 template <class Entry>
 struct SampleKernels {
-  // The upper triangle of CᵀC: gram[r·ld + t] = Σ_i rows[r][i]·rows[t][i], r <= t; what is below is not touched.
-  // Meanwhile `next_bytes` at `next` (null: none) are fetched into the cache.
-  void (*gram)(const Entry* const* rows, int64_t num_rows, int64_t count, double* gram, int64_t ld, const void* next,
-               int64_t next_bytes);
+  // The upper triangle of CᵀC: gram[r·ld + t] = Σ_i rows[r][i]·rows[t][i], r <= t; what is below is not touched. And
+  // s = Cᵀ·x, as `project` has it. Meanwhile `next_bytes` at `next` (null: none) are fetched into the cache.
+  void (*gram)(const Entry* const* rows, int64_t num_rows, int64_t count, const double* x, double* s, double* gram,
+               int64_t ld, const void* next, int64_t next_bytes);
   // rest = b − C·e, *rest_squares = ‖rest‖², *terms_squares = ‖|C|·|e|‖².
   void (*residual)(const Entry* const* rows, int64_t num_rows, int64_t count, const double* b, const double* e,
                    double* rest, double* rest_squares, double* terms_squares);

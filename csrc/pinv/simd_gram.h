@@ -93,40 +93,55 @@ LEAKCORE_INLINE void copy_tails(const X* const* rows, int64_t whole, int64_t cou
   }
 }
 
-// out[r·ld + t] (+)= Σ_i a[r][i]·b[t][i] over `count` columns; on the diagonal, where b is a, for r <= t alone.
+// A vector and where its products with the samples go.
+struct Beside {
+  const double* x = nullptr;
+  double* s = nullptr;
+};
+
+// out[r·ld + t] (+)= Σ_i a[r][i]·b[t][i] over `count` columns; on the diagonal, where b is a, for r <= t alone, and
+// beside it s[r] (+)= Σ_i a[r][i]·x[i].
 template <int A, int B, bool Diagonal, class X, class Y>
 LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t first, int64_t count, bool add, double* out,
-                              int64_t ld, Ahead* ahead) {
-  constexpr int kPairs = Diagonal ? A * (A + 1) / 2 : A * B;
+                              int64_t ld, Ahead* ahead, Beside beside = {}) {
+  constexpr int kOfPairs = Diagonal ? A * (A + 1) / 2 : A * B, kPairs = kOfPairs + (Diagonal ? A : 0);
   const X* x_at[A];
   const Y* y_at[B];
   for (int r = 0; r < A; ++r) x_at[r] = a[r] + first;
   for (int t = 0; t < B; ++t) y_at[t] = b[t] + first;
   const int64_t whole = count / kStripe * kStripe;
+  const double* const z_at = Diagonal ? beside.x + first : nullptr;
   X x_tail[A][kStripe];
   Y y_tail[B][kStripe];
+  double z_tail[1][kStripe];
   if (whole < count) {
     copy_tails<A>(x_at, whole, count, x_tail);
     copy_tails<B>(y_at, whole, count, y_tail);
+    if (Diagonal) copy_tails<1>(&z_at, whole, count, z_tail);
   }
   Doubles lanes[kPairs][V];
   double sums[kPairs];
   Ahead here = *ahead;
   for (int h = 0; h < V; ++h) {
     Doubles acc[kPairs] = {};
-    const auto multiply_add = [&](auto&& x_of, auto&& y_of) {
+    const auto multiply_add = [&](auto&& x_of, auto&& y_of, const double* z) {
       Doubles y[B];
       for (int t = 0; t < B; ++t) y[t] = doubles_at(y_of(t));
       for (int r = 0, p = 0; r < A; ++r) {
         const Doubles x = Diagonal ? y[r] : doubles_at(x_of(r));
         for (int t = Diagonal ? r : 0; t < B; ++t, ++p) acc[p] = madd(x, y[t], acc[p]);
+        if (Diagonal) acc[kOfPairs + r] = madd(x, doubles_at(z), acc[kOfPairs + r]);
       }
     };
     for (int64_t i = h * W; i < whole; i += kStripe) {
       here.fetch();
-      multiply_add([&](int r) { return x_at[r] + i; }, [&](int t) { return y_at[t] + i; });
+      multiply_add([&](int r) { return x_at[r] + i; }, [&](int t) { return y_at[t] + i; },
+                   Diagonal ? z_at + i : nullptr);
     }
-    if (whole < count) multiply_add([&](int r) { return x_tail[r] + h * W; }, [&](int t) { return y_tail[t] + h * W; });
+    if (whole < count) {
+      multiply_add([&](int r) { return x_tail[r] + h * W; }, [&](int t) { return y_tail[t] + h * W; },
+                   z_tail[0] + h * W);
+    }
 #pragma GCC unroll 32
     for (int p = 0; p < kPairs; ++p) lanes[p][h] = acc[p];
   }
@@ -137,52 +152,62 @@ LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t firs
       double* const to = out + r * ld + t;
       *to = add ? *to + sums[p] : sums[p];
     }
+    if (Diagonal) beside.s[r] = add ? beside.s[r] + sums[kOfPairs + r] : sums[kOfPairs + r];
   }
 }
 
-// The last `B` samples or fewer against all before them and themselves.
+// `B` samples from t against all before them and themselves.
 template <int B, class X>
-void gram_columns(const X* const* rows, int64_t t, int64_t first, int64_t count, double* out, int64_t ld,
-                  Ahead* ahead) {
+void gram_columns(const X* const* rows, int64_t t, int64_t first, int64_t count, double* out, int64_t ld, Ahead* ahead,
+                  Beside beside) {
   const bool add = first > 0;
   int64_t r = 0;
   for (; r + kTile <= t; r += kTile) {
     dot_tile<kTile, B, false>(rows + r, rows + t, first, count, add, out + r * ld + t, ld, ahead);
   }
-  dot_tile<B, B, true>(rows + t, rows + t, first, count, add, out + t * ld + t, ld, ahead);
+  dot_tile<B, B, true>(rows + t, rows + t, first, count, add, out + t * ld + t, ld, ahead, {beside.x, beside.s + t});
 }
 
 template <int B, class X>
 void gram_rest(const X* const* rows, int64_t num_rows, int64_t t, int64_t first, int64_t count, double* out, int64_t ld,
-               Ahead* ahead) {
-  if (num_rows - t == B) return gram_columns<B>(rows, t, first, count, out, ld, ahead);
-  if constexpr (B > 1) gram_rest<B - 1>(rows, num_rows, t, first, count, out, ld, ahead);
+               Ahead* ahead, Beside beside) {
+  if (num_rows - t == B) return gram_columns<B>(rows, t, first, count, out, ld, ahead, beside);
+  if constexpr (B > 1) gram_rest<B - 1>(rows, num_rows, t, first, count, out, ld, ahead, beside);
+}
+
+// body(first, here) for panel after panel.
+template <class Body>
+LEAKCORE_INLINE void for_panels(int64_t count, Body&& body) {
+  for (int64_t first = 0; first < count; first += kPanel) body(first, count - first < kPanel ? count - first : kPanel);
 }
 
 template <class X>
-void gram(const X* const* rows, int64_t num_rows, int64_t count, double* out, int64_t ld, const void* next,
-          int64_t next_bytes) {
+void gram(const X* const* rows, int64_t num_rows, int64_t count, const double* x, double* s, double* out, int64_t ld,
+          const void* next, int64_t next_bytes) {
   const int64_t blocks = num_rows / kTile, steps = blocks * (blocks + 1) / 2 * (count / kStripe) + 1;
   Ahead ahead = {reinterpret_cast<const char*>(rows), 0};
   if (next != nullptr) ahead = {static_cast<const char*>(next), (next_bytes - 1) / steps + 1};
-  for (int64_t first = 0; first < count; first += kPanel) {
-    const int64_t here = count - first < kPanel ? count - first : kPanel;
+  const Beside beside = {x, s};
+  for_panels(count, [&](int64_t first, int64_t here) {
     int64_t t = 0;
-    for (; t + kTile <= num_rows; t += kTile) gram_columns<kTile>(rows, t, first, here, out, ld, &ahead);
-    gram_rest<kTile - 1>(rows, num_rows, t, first, here, out, ld, &ahead);
-  }
+    for (; t + kTile <= num_rows; t += kTile) gram_columns<kTile>(rows, t, first, here, out, ld, &ahead, beside);
+    gram_rest<kTile - 1>(rows, num_rows, t, first, here, out, ld, &ahead, beside);
+  });
 }
 
 template <class X>
 void project(const X* const* rows, int64_t num_rows, int64_t count, const double* x, double* s) {
   constexpr int kMany = 8;
   Ahead ahead = {reinterpret_cast<const char*>(rows), 0};
-  int64_t r = 0;
-  for (; r + kMany <= num_rows; r += kMany) {
-    dot_tile<kMany, 1, false>(rows + r, &x, 0, count, false, s + r, 1, &ahead);
-  }
-  for (; r + 2 <= num_rows; r += 2) dot_tile<2, 1, false>(rows + r, &x, 0, count, false, s + r, 1, &ahead);
-  for (; r < num_rows; ++r) dot_tile<1, 1, false>(rows + r, &x, 0, count, false, s + r, 1, &ahead);
+  for_panels(count, [&](int64_t first, int64_t here) {
+    const bool add = first > 0;
+    int64_t r = 0;
+    for (; r + kMany <= num_rows; r += kMany) {
+      dot_tile<kMany, 1, false>(rows + r, &x, first, here, add, s + r, 1, &ahead);
+    }
+    for (; r + 2 <= num_rows; r += 2) dot_tile<2, 1, false>(rows + r, &x, first, here, add, s + r, 1, &ahead);
+    for (; r < num_rows; ++r) dot_tile<1, 1, false>(rows + r, &x, first, here, add, s + r, 1, &ahead);
+  });
 }
 
 // U registers of columns from number i of the residual, whose squares go to their lanes of the sums.
