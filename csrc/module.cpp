@@ -190,8 +190,8 @@ py::object clip_and_noise(const std::vector<View>& grads, const std::vector<View
 }
 
 py::object clip_scores(const View& grads, const View& observed, int64_t num_runs, int64_t num_rows,
-                       int64_t num_observed, uint64_t dots, uint64_t norms, double max_grad_norm, bool check_finite,
-                       const Place& place, const Plan& plan) {
+                       int64_t num_observed, uint64_t dots, uint64_t norms, double max_grad_norm, bool float_products,
+                       bool check_finite, const Place& place, const Plan& plan) {
   ClipScoresArgs args;
   args.num_runs = num_runs;
   args.num_rows = num_rows;
@@ -201,6 +201,7 @@ py::object clip_scores(const View& grads, const View& observed, int64_t num_runs
   args.dots = pointer<double>(dots);
   args.norms = pointer<double>(norms);
   args.max_grad_norm = max_grad_norm;
+  args.float_products = float_products;
   args.check_finite = check_finite;
   args.device = device_of(place);
   args.schedule = schedule_of(plan);

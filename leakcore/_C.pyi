@@ -49,6 +49,7 @@ def clip_scores(
     dots: int,
     norms: int,
     max_grad_norm: float,
+    float_products: bool,
     check_finite: bool,
     place: _Place,
     plan: _Plan,

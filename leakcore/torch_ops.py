@@ -105,9 +105,13 @@ def _clip_list_fake(grads: Sequence[torch.Tensor], *_: Any) -> tuple[list[torch.
 
 
 def _scores(
-    grads: torch.Tensor, observed: torch.Tensor, max_grad_norm: float, check_finite: bool | None
+    grads: torch.Tensor,
+    observed: torch.Tensor,
+    max_grad_norm: float,
+    check_finite: bool | None,
+    product_dtype: str = "float64",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    done = kernels.clip_scores(grads, observed, max_grad_norm, check_finite=check_finite)
+    done = kernels.clip_scores(grads, observed, max_grad_norm, check_finite=check_finite, product_dtype=product_dtype)
     return done.dots, done.norms
 
 
@@ -184,7 +188,8 @@ clip_and_noise_list = _operator(
 )
 clip_scores = _operator(
     "clip_scores",
-    "(Tensor grads, Tensor observed, float max_grad_norm, bool? check_finite) -> (Tensor, Tensor)",
+    "(Tensor grads, Tensor observed, float max_grad_norm, bool? check_finite, str product_dtype='float64')"
+    " -> (Tensor, Tensor)",
     _scores,
     _scores_fake,
 )

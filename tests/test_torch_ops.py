@@ -18,7 +18,7 @@ KEPT = torch.tensor([True, False, True, True, False])
 CASES = {
     "clip_and_noise": (GRADS, 1.0, 1.0, 3, 0, None, None, None, 0),
     "clip_and_noise_list": (PARAMS, 1.0, 0.0, None, 0, None, KEPT, None, 0),
-    "clip_scores": (GRADS, GRADS[:2].cos(), 1.0, None),
+    "clip_scores": (GRADS, GRADS[:2].cos(), 1.0, None, "float32"),
     "solve_labels": (GRADS, GRADS[0].cos(), None),
     "mixture_log_ratio": (GRADS, 7, 1.0, 0.1, 3, "null", 0, 0, "float64"),
 }
@@ -42,7 +42,8 @@ def clipped_parameters(grads):
 
 
 def scored_and_solved(grads):
-    return kernels.clip_scores(grads, grads[0], 1.0).dots, kernels.solve_labels(grads, grads[0]).residual
+    single = kernels.clip_scores(grads, grads[0], 1.0, product_dtype=torch.float32)
+    return kernels.clip_scores(grads, grads[0], 1.0).dots, single.dots, kernels.solve_labels(grads, grads[0]).residual
 
 
 @pytest.mark.parametrize("function", [clipped, clipped_parameters, scored_and_solved])

@@ -44,6 +44,12 @@ def score(columns: int, terms: np.ndarray, total: np.ndarray, dtype: np.dtype) -
     return 2 * (2 * columns + 8) * U64 * terms + rounding(dtype) * np.abs(total) + np.finfo(np.float32).tiny
 
 
+def float_score(columns: int, terms: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Absolute: 32 products added in float32 round each at most 32 times, the product itself and the sum of two lanes
+    once more, and what underflows loses at most 2⁻¹²⁶."""
+    return 35 * U32 * terms + score(columns, terms, total, np.dtype(np.float32)) + columns * 2.0**-126
+
+
 def least_squares(rows: int, columns: int, condition: float, solution: float, outside: float) -> float:
     """Absolute in ‖x‖, before the rounding to the result's type: both routes are backward stable with a factor of
     max(N, d) (Higham, §20.3), so each errs by max(N, d)·u·κ·(‖x‖ + κ·‖residual‖/‖C‖), times a constant: 20."""

@@ -323,6 +323,10 @@ def _scores(rows: int, columns: int, observed: int) -> Case:
         grads, seen = arrays
         return lambda: kernels.clip_scores(grads, seen, CLIP)
 
+    def in_single(arrays: Any) -> Callable[[], Any]:
+        grads, seen = arrays
+        return lambda: kernels.clip_scores(grads, seen, CLIP, product_dtype="float32")
+
     def in_numpy(arrays: Any) -> Callable[[], Any]:
         grads, seen = (a.numpy() for a in arrays)
         return lambda: seen @ grads.T * np.minimum(1, CLIP / np.sqrt(np.einsum("ij,ij->i", grads, grads)))
@@ -339,6 +343,7 @@ def _scores(rows: int, columns: int, observed: int) -> Case:
         beside = f"leakcore{more}"
         contenders += [
             Contender(f"leakcore{more}", ours, threads),
+            Contender(f"leakcore, float32 products{more}", in_single, threads, beside=beside),
             Contender(f"NumPy, norm and product{more}", in_numpy, threads, beside=beside),
             Contender(f"torch, norm and product{more}", in_torch, threads, beside=beside),
             _reader(threads, lambda arrays: [arrays[0]]),

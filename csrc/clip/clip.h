@@ -1,6 +1,7 @@
 // Per-sample clipping fused with what follows it: the clipped, noised sum of a batch, and the scores of clipped
-// gradients against observations. Neither ever holds a clipped gradient. Accumulation is in double for every input
-// type; partial sums have a shape fixed by the sizes alone, so results do not depend on threads or chunks.
+// // gradients against observations. Neither ever holds a clipped gradient. Accumulation is in double for every input
+// type, unless float products are asked for; partial sums have a shape fixed by the sizes alone, so results do not
+// depend on threads or chunks.
 #pragma once
 
 #include "core/array.h"
@@ -41,8 +42,9 @@ struct ClipScoresArgs {
   double* dots = nullptr;   // [num_runs][num_observed][num_rows]
   double* norms = nullptr;  // [num_runs][num_rows], before clipping
   double max_grad_norm = 1.0;
-  bool check_finite = true;  // CPU: index = run·num_rows + row
-  void* scratch = nullptr;   // CUDA: clip_scores_cuda_scratch bytes on the device
+  bool float_products = false;  // inner products in float32, for arrays of at most 32 bits
+  bool check_finite = true;     // CPU: index = run·num_rows + row
+  void* scratch = nullptr;      // CUDA: clip_scores_cuda_scratch bytes on the device
   Device device;
   Schedule schedule;
 };

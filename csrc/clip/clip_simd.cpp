@@ -1,43 +1,11 @@
-// Compiled once per instruction tier (setup.py). All but the table is in an anonymous namespace, and no library
-// template is used, so that no inline function built for one tier can be linked into another.
+// Compiled once per instruction tier (setup.py): norms and sums of rows, and the table of all loops.
 #include "clip/clip_simd.h"
 
-#include <cstring>
-
-#include "core/lanes.h"
+#include "clip/simd_dots.h"
+#include "clip/simd_rows.h"
 
 namespace leakcore {
 namespace {
-
-constexpr int W = kDoubles;
-constexpr int64_t kLine = 64;
-// Rows that share a pass over the observations: as many accumulators as the tier has registers for.
-constexpr int kDotRows = W == 8 ? 4 : 1;
-constexpr int kDotColumns = W == 2 ? 2 : 4;
-
-template <int N>
-inline double fold(double* lane) {
-  for (int half = N / 2; half > 0; half /= 2) {
-    for (int k = 0; k < half; ++k) lane[k] += lane[k + half];
-  }
-  return lane[0];
-}
-
-// Hardware prefetches within a page of 4 KiB and waits for the translation of the next: one line of it, asked for a few
-// pages early, is worth 25% of the speed of reading such memory (from huge pages it costs nothing).
-template <int Pages = 2>
-inline void foresee_page(const void* p, int64_t step) {
-  constexpr uintptr_t kPage = 4096;
-  if (reinterpret_cast<uintptr_t>(p) % kPage < static_cast<uintptr_t>(step)) {
-    __builtin_prefetch(static_cast<const char*>(p) + Pages * kPage, 0, 3);
-  }
-}
-
-// `lanes` += the squares of the last columns of a row, fewer than there are lanes.
-template <class T>
-inline void add_last_squares(const T* x, int64_t count, double* lanes) {
-  for (int64_t i = 0; i < count; ++i) lanes[i] = madd(widen(x[i]), widen(x[i]), lanes[i]);
-}
 
 // lanes = acc, to which the squares of R rows are added.
 template <class T, int R>
@@ -178,133 +146,13 @@ void squares_beside(const void* data, int64_t count, double* lanes, const void* 
   squares_beside_rows<T, 4>(data, count, lanes, ahead, others, factors, acc);
 }
 
-// Brings in R pieces one after the other, in as many steps as R rows as long take kSquareLanes columns at a time.
-template <class T, int R>
-class Bringer {
- public:
-  Bringer(const void* const* pieces, int64_t count)
-      : pieces_(pieces), bytes_(count * static_cast<int64_t>(sizeof(T))), left_(bytes_) {
-    if (pieces != nullptr) next_ = static_cast<const char*>(pieces[0]);
-  }
-  inline void step() {
-    constexpr int64_t kBytes = R * kSquareLanes * static_cast<int64_t>(sizeof(T));
-    foresee_page(next_, kBytes);
-    for (int64_t line = 0; line < kBytes; line += kLine) __builtin_prefetch(next_ + line, 0, 2);
-    next_ += kBytes;
-    left_ -= kBytes;
-    if (left_ <= 0 && ++piece_ < R) {
-      next_ = static_cast<const char*>(pieces_[piece_]);
-      left_ = bytes_;
-    }
-  }
-
- private:
-  const void* const* pieces_;
-  const char* next_ = nullptr;
-  int64_t bytes_, left_;
-  int piece_ = 0;
-};
-
-// Inner products, and with Squares also the squares: one pass, so that arithmetic goes on while memory answers.
-template <class T, int R, int M, bool Squares, bool Ahead>
-inline void dots_of(const void* const* data, const void* const* ahead, int64_t count, const double* observed,
-                    int64_t observed_stride, double* dots, int64_t dots_stride, double* lanes) {
-  constexpr int V = kSquareLanes / W, D = kDotLanes / W;
-  const T* rows[R];
-  for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
-  Doubles acc[R][M][D] = {};
-  Doubles sum[R][V] = {};
-#pragma GCC unroll 64
-  for (int k = 0; k < (Squares ? R * V : 0); ++k) sum[k / V][k % V] = doubles_at(lanes + k * W);
-  Bringer<T, R> bring(ahead, count);
-  int64_t i = 0;
-  for (; i + kSquareLanes <= count; i += kSquareLanes) {
-    if (Ahead) bring.step();
-    for (int v = 0; v < V; ++v) {
-      Doubles x[R];
-      for (int r = 0; r < R; ++r) {
-        x[r] = doubles_at(rows[r] + i + v * W);
-        if (Squares) sum[r][v] = madd(x[r], x[r], sum[r][v]);
-      }
-      for (int m = 0; m < M; ++m) {
-        const Doubles o = doubles_at(observed + m * observed_stride + i + v * W);
-        for (int r = 0; r < R; ++r) acc[r][m][v % D] = madd(x[r], o, acc[r][m][v % D]);
-      }
-    }
-  }
-  // Unrolled, so that the registers are never taken for an array in memory, which GCC would write in every iteration.
-#pragma GCC unroll 64
-  for (int k = 0; k < (Squares ? R * V : 0); ++k) store(lanes + k * W, sum[k / V][k % V]);
-  double folded[R * M * kDotLanes];
-#pragma GCC unroll 64
-  for (int k = 0; k < R * M * D; ++k) store(folded + k * W, acc[k / (M * D)][k / D % M][k % D]);
-  for (int r = 0; r < R; ++r) {
-    if (Squares) add_last_squares(rows[r] + i, count - i, lanes + r * kSquareLanes);
-    for (int m = 0; m < M; ++m) {
-      double* lane = folded + (r * M + m) * kDotLanes;
-      for (int64_t j = i; j < count; ++j) {
-        double& here = lane[(j - i) % kDotLanes];
-        here = madd(widen(rows[r][j]), observed[m * observed_stride + j], here);
-      }
-      dots[r * dots_stride + m] += fold<kDotLanes>(lane);
-    }
-  }
-}
-
-template <class T, int R, int M>
-inline void some_dots(const void* const* rows, const void* const* ahead, int64_t count, const double* observed,
-                      int64_t observed_stride, double* dots, int64_t dots_stride, double* lanes) {
-  if (lanes != nullptr && ahead != nullptr) {
-    dots_of<T, R, M, true, true>(rows, ahead, count, observed, observed_stride, dots, dots_stride, lanes);
-  } else if (lanes != nullptr) {
-    dots_of<T, R, M, true, false>(rows, nullptr, count, observed, observed_stride, dots, dots_stride, lanes);
-  } else {
-    dots_of<T, R, M, false, false>(rows, nullptr, count, observed, observed_stride, dots, dots_stride, nullptr);
-  }
-}
-
-template <class T, int R>
-inline void dots_of_rows(const void* const* rows, const void* const* ahead, int64_t count, const double* observed,
-                         int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
-                         double* lanes) {
-  int64_t m = 0;
-  for (; m + kDotColumns <= num_observed; m += kDotColumns) {
-    some_dots<T, R, kDotColumns>(rows, ahead, count, observed + m * observed_stride, observed_stride, dots + m,
-                                 dots_stride, m == 0 ? lanes : nullptr);
-  }
-  if (kDotColumns > 2 && m + 2 <= num_observed) {
-    some_dots<T, R, 2>(rows, ahead, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride,
-                       m == 0 ? lanes : nullptr);
-    m += 2;
-  }
-  for (; m < num_observed; ++m) {
-    some_dots<T, R, 1>(rows, ahead, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride,
-                       m == 0 ? lanes : nullptr);
-  }
-}
-
 template <class T>
-void add_dots(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
-              const double* observed, int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
-              double* lanes) {
-  int64_t r = 0;
-  for (; r + kDotRows <= num_rows; r += kDotRows) {
-    dots_of_rows<T, kDotRows>(rows + r, ahead == nullptr ? nullptr : ahead + r, count, observed, observed_stride,
-                              num_observed, dots + r * dots_stride, dots_stride,
-                              lanes == nullptr ? nullptr : lanes + r * kSquareLanes);
-  }
-  for (; r < num_rows; ++r) {
-    dots_of_rows<T, 1>(rows + r, ahead == nullptr ? nullptr : ahead + r, count, observed, observed_stride, num_observed,
-                       dots + r * dots_stride, dots_stride, lanes == nullptr ? nullptr : lanes + r * kSquareLanes);
-  }
+constexpr ClipLoops loops(decltype(ClipLoops::add_float_dots) float_dots) {
+  return {squares<T>, sums_of_squares<T>, add_rows<T>, squares_beside<T>, add_dots<T>, float_dots};
 }
 
-template <class T>
-constexpr ClipLoops loops() {
-  return {squares<T>, sums_of_squares<T>, add_rows<T>, squares_beside<T>, add_dots<T>};
-}
-
-constexpr ClipKernels kKernels = {loops<Half>(), loops<Brain>(), loops<float>(), loops<double>()};
+constexpr ClipKernels kKernels = {loops<Half>(add_float_dots<Half>), loops<Brain>(add_float_dots<Brain>),
+                                  loops<float>(add_float_dots<float>), loops<double>(nullptr)};
 
 }  // namespace
 

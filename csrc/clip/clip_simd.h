@@ -2,7 +2,8 @@
 // same on every tier: sums of squares run in kSquareLanes fixed lanes and inner products in kDotLanes, folded in
 // halves, and a clipped sum adds its rows one after the other, column by column. AVX2 and AVX-512 fuse each product
 // with its addition and agree bit for bit; baseline x86-64 rounds products that a double cannot hold (never the squares
-// or inner products of float32 and narrower), one rounding more per term.
+// or inner products of float32 and narrower), one rounding more per term. Inner products in float32 run in chains of
+// kChain terms in each of kSquareLanes lanes; what comes of a chain is added in double.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,10 @@ namespace leakcore {
 
 constexpr int kSquareLanes = 16;
 constexpr int kDotLanes = 8;
-constexpr int64_t kMostBeside = 8;   // rows added beside the squares of one
-constexpr int64_t kBesideStep = 64;  // columns of it in one step
+constexpr int64_t kMostBeside = 8;     // rows added beside the squares of one
+constexpr int64_t kBesideStep = 64;    // columns of it in one step
+constexpr int64_t kChain = 32;         // terms of an inner product that are added in float32
+constexpr int64_t kMostObserved = 16;  // observations in one call
 
 struct ClipLoops {
   // lanes[16·r + i mod 16] += rows[r][i]², i from 0: rows may come in pieces, all but the last a multiple of 16 long.
@@ -34,6 +37,11 @@ struct ClipLoops {
   void (*add_dots)(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
                    const double* observed, int64_t observed_stride, int64_t num_observed, double* dots,
                    int64_t dots_stride, double* lanes);
+  // The same with inner products in float32, for rows of at most 32 bits and at most kMostObserved observations; the
+  // squares are those of `add_dots`. Null for doubles.
+  void (*add_float_dots)(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
+                         const float* observed, int64_t observed_stride, int64_t num_observed, double* dots,
+                         int64_t dots_stride, double* lanes);
 };
 
 struct ClipKernels {

@@ -57,10 +57,10 @@ inline const void* row_in_place(const Rows& rows, int64_t run, int64_t row, int6
 }
 
 // body(loops, pointers, offset, count): columns [first, first + count) of up to kPanelRows rows, by number, whole where
-// they lie in place, else stripe by stripe. `buffer` has room for num_rows·Stripe.
-template <int64_t Stripe = kStripe, class Body>
+// they lie in place, else stripe by stripe, widened to the type of `buffer`, which has room for num_rows·Stripe.
+template <int64_t Stripe = kStripe, class Real, class Body>
 void for_stripes(const Rows& rows, int64_t run, const int64_t* numbers, int64_t num_rows, int64_t first, int64_t count,
-                 double* buffer, Body&& body) {
+                 Real* buffer, Body&& body) {
   const void* pointers[kPanelRows];
   if (in_place(rows)) {
     for (int64_t r = 0; r < num_rows; ++r) pointers[r] = row_in_place(rows, run, numbers[r], first);
@@ -73,7 +73,7 @@ void for_stripes(const Rows& rows, int64_t run, const int64_t* numbers, int64_t 
     for (int64_t r = 0; r < num_rows; ++r) {
       load_tile(rows, run, numbers[r], first + offset, here, buffer + r * Stripe);
     }
-    body(loops_of(DType::f64), pointers, offset, here);
+    body(loops_of(sizeof(Real) == 8 ? DType::f64 : DType::f32), pointers, offset, here);
   }
 }
 

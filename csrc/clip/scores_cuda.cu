@@ -1,6 +1,7 @@
 // clip_scores on CUDA, the gradients read once: a warp takes four rows of a segment of columns, so that an observation
 // fetched from the cache serves all four; then a warp per row adds its segments.
 #include "clip/clip.h"
+#include "clip/clip_simd.h"
 #include "core/rows.cuh"
 
 namespace leakcore {
@@ -59,14 +60,18 @@ __device__ void load_observed(const Job& job, int64_t offset, int64_t column, in
   for (int k = 0; k < N; ++k) out[k] = columns.x[k];
 }
 
-// Inner products of kRows rows from `row` with M observations from `first`, and, with first = 0, the squares.
-template <class E, int M>
+// Inner products of kRows rows from `row` with M observations from `first`, with Single in float32, kChain terms at a
+// time; and, with first = 0, the squares.
+template <class E, int M, bool Single>
 __device__ void segment_dots(const Job& job, int64_t run, int64_t row, int64_t segment, int64_t first) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t begin = segment * kSegment;
   const int64_t end = begin + kSegment < job.grads.numel ? begin + kSegment : job.grads.numel;
-  double acc[kRows][M > 0 ? M : 1] = {};
+  constexpr int kColumns = M > 0 ? M : 1;
+  double acc[kRows][kColumns] = {};
+  float chain[kRows][kColumns] = {};
   double squares[kRows] = {};
+  int terms = 0;
   for (int64_t column = begin + lane * E::kPack; column < end; column += kWarp * E::kPack) {
     double x[kRows][E::kPack];
 #pragma unroll
@@ -87,7 +92,22 @@ __device__ void segment_dots(const Job& job, int64_t run, int64_t row, int64_t s
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-        for (int k = 0; k < E::kPack; ++k) acc[r][m] = madd(x[r][k], o[k], acc[r][m]);
+        for (int k = 0; k < E::kPack; ++k) {
+          if (Single) {
+            chain[r][m] = madd(static_cast<float>(x[r][k]), static_cast<float>(o[k]), chain[r][m]);
+          } else {
+            acc[r][m] = madd(x[r][k], o[k], acc[r][m]);
+          }
+        }
+      }
+    }
+    terms += E::kPack;
+    if (Single && (terms >= kChain || column + kWarp * E::kPack >= end)) {
+      terms = 0;
+#pragma unroll
+      for (int k = 0; k < kRows * M; ++k) {
+        acc[k / kColumns][k % kColumns] += static_cast<double>(chain[k / kColumns][k % kColumns]);
+        chain[k / kColumns][k % kColumns] = 0.0f;
       }
     }
   }
@@ -106,7 +126,7 @@ __device__ void segment_dots(const Job& job, int64_t run, int64_t row, int64_t s
 }
 
 // Neighbouring warps take neighbouring rows of one segment, whose observations they then share.
-template <class E>
+template <class E, bool Single>
 __global__ void all_dots(Job job) {
   const int64_t groups = (job.rows + kRows - 1) / kRows, items = job.runs * job.segments * groups;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps;
@@ -114,9 +134,10 @@ __global__ void all_dots(Job job) {
     const int64_t row = item % groups * kRows, segment = item / groups % job.segments;
     const int64_t run = item / groups / job.segments;
     int64_t m = 0;
-    if (job.num_observed == 0) segment_dots<E, 0>(job, run, row, segment, 0);
-    for (; m + kObserved <= job.num_observed; m += kObserved) segment_dots<E, kObserved>(job, run, row, segment, m);
-    for (; m < job.num_observed; ++m) segment_dots<E, 1>(job, run, row, segment, m);
+    if (job.num_observed == 0) segment_dots<E, 0, Single>(job, run, row, segment, 0);
+    for (; m + kObserved <= job.num_observed; m += kObserved)
+      segment_dots<E, kObserved, Single>(job, run, row, segment, m);
+    for (; m < job.num_observed; ++m) segment_dots<E, 1, Single>(job, run, row, segment, m);
   }
 }
 
@@ -136,7 +157,22 @@ __device__ double row_squares(const Job& job, int64_t run, int64_t row, double s
   return warp_sum(sum);
 }
 
+// A whole inner product in double: one that left the range of float32 on the way.
 template <class E>
+__device__ double row_dot(const Job& job, int64_t run, int64_t row, int64_t m) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  double sum = 0.0;
+  for (int64_t c = lane * E::kPack; c < job.grads.numel; c += kWarp * E::kPack) {
+    const Packet<E> pack =
+        load_packet<E>(job.grads, job.grads_aligned, row_offset(job.grads, run, row), c, job.grads.numel);
+    double o[E::kPack];
+    load_observed<E::kPack>(job, row_offset(job.observed, run, m), c, job.grads.numel, o);
+    for (int k = 0; k < E::kPack; ++k) sum = madd(static_cast<double>(pack.value(k)), o[k], sum);
+  }
+  return warp_sum(sum);
+}
+
+template <class E, bool Single>
 __global__ void finish_scores(Job job) {
   const int64_t items = job.runs * job.rows;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -157,6 +193,7 @@ __global__ void finish_scores(Job job) {
         dot += job.partial[(item * job.segments + s) * job.num_observed + m];
       }
       dot = warp_sum(dot);
+      if (Single && !(dot - dot == 0.0)) dot = row_dot<E>(job, run, row, m);
       if (lane == 0) job.dots[(run * job.num_observed + m) * job.rows + row] = factor * dot;
     }
   }
@@ -195,8 +232,9 @@ Status clip_scores_cuda(const ClipScoresArgs& args) {
   job.max_grad_norm = args.max_grad_norm;
   return with_element(args.grads.dtype, [&](auto element) -> Status {
     using E = decltype(element);
-    const auto dots = &all_dots<E>;
-    const auto finish = &finish_scores<E>;
+    constexpr bool kNarrow = sizeof(typename E::Raw) < sizeof(double);
+    const auto dots = args.float_products ? &all_dots<E, kNarrow> : &all_dots<E, false>;
+    const auto finish = args.float_products ? &finish_scores<E, kNarrow> : &finish_scores<E, false>;
     const int64_t items = job.runs * job.segments * ((job.rows + kRows - 1) / kRows);
     if (items > 0) {
       const cudaError_t error = LEAKCORE_LAUNCH(dots, grid_for(items, kWarps), kThreads, 0, stream, job);

@@ -1,5 +1,5 @@
-// Array elements of any type as vectors of doubles of the tier that this file is compiled for (core/vec.h); all of them
-// widen exactly. Only *_simd.cpp may include it.
+// Array elements of any type as vectors of doubles of the tier that this file is compiled for (core/vec.h), and those
+// of at most 32 bits as vectors of floats: all widen exactly. Only *_simd.cpp may include it.
 #pragma once
 
 #include "core/arith.h"
@@ -10,6 +10,9 @@ namespace leakcore {
 
 LEAKCORE_HD Doubles doubles_at(const double* p) {
   return load<Doubles>(p);
+}
+LEAKCORE_HD Floats floats_at(const float* p) {
+  return load<Floats>(p);
 }
 #if defined(__AVX512F__)
 // GCC 12 splits the conversion of eight lanes in two unless told the instruction; the plain intrinsic makes it warn.
@@ -26,6 +29,13 @@ LEAKCORE_HD Doubles doubles_at(const Brain* p) {
 LEAKCORE_HD Doubles doubles_at(const Half* p) {
   return doubles_of(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
+LEAKCORE_HD Floats floats_at(const Brain* p) {
+  const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+LEAKCORE_HD Floats floats_at(const Half* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
 #elif defined(__AVX2__)
 LEAKCORE_HD Doubles doubles_at(const float* p) {
   return _mm256_cvtps_pd(_mm_loadu_ps(p));
@@ -37,6 +47,13 @@ LEAKCORE_HD Doubles doubles_at(const Brain* p) {
 LEAKCORE_HD Doubles doubles_at(const Half* p) {
   return _mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
+LEAKCORE_HD Floats floats_at(const Brain* p) {
+  const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+}
+LEAKCORE_HD Floats floats_at(const Half* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
 #else
 LEAKCORE_HD Doubles doubles_at(const float* p) {
   return __builtin_convertvector(load<HalfFloats>(p), Doubles);
@@ -45,6 +62,12 @@ template <class T>
 LEAKCORE_HD Doubles doubles_at(const T* p) {
   Doubles x;
   for (int k = 0; k < kDoubles; ++k) x[k] = widen(p[k]);
+  return x;
+}
+template <class T>
+LEAKCORE_HD Floats floats_at(const T* p) {
+  Floats x;
+  for (int k = 0; k < kFloats; ++k) x[k] = static_cast<float>(widen(p[k]));
   return x;
 }
 #endif

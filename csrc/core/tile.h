@@ -8,8 +8,9 @@
 
 namespace leakcore {
 
-// Columns [first, first + count) of row (run, row).
+// Columns [first, first + count) of row (run, row); into floats exact for types of at most 32 bits.
 void load_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, double* out);
+void load_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, float* out);
 
 // Rounds once to the array's type (float32 or float64).
 void store_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, const double* in);

@@ -34,13 +34,13 @@ void runs(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t cou
   }
 }
 
-template <class T>
-void load(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, double* out) {
+template <class T, class Out>
+void load(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, Out* out) {
   runs<const T>(rows, run, row, first, count, [&](const T* in, int64_t stride, int64_t n) {
     if (stride == 1) {
-      for (int64_t i = 0; i < n; ++i) out[i] = widen(in[i]);
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<Out>(widen(in[i]));
     } else {
-      for (int64_t i = 0; i < n; ++i) out[i] = widen(in[i * stride]);
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<Out>(widen(in[i * stride]));
     }
     out += n;
   });
@@ -58,9 +58,8 @@ void store(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t co
   });
 }
 
-}  // namespace
-
-void load_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, double* out) {
+template <class Out>
+void load_any(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, Out* out) {
   switch (rows.dtype) {
     case DType::f16:
       return load<Half>(rows, run, row, first, count, out);
@@ -71,6 +70,15 @@ void load_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_
     case DType::f64:
       return load<double>(rows, run, row, first, count, out);
   }
+}
+
+}  // namespace
+
+void load_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, double* out) {
+  load_any(rows, run, row, first, count, out);
+}
+void load_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, float* out) {
+  load_any(rows, run, row, first, count, out);
 }
 
 void store_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, const double* in) {

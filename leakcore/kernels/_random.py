@@ -106,13 +106,13 @@ def _fill(
     return library.give(values) if out is None else out
 
 
-def float_dtype(kernel: str, dtype: Any) -> np.dtype[Any]:
+def float_dtype(kernel: str, dtype: Any, argument: str = "dtype") -> np.dtype[Any]:
     """float64 or float32, by name, NumPy type or torch type."""
     if type(dtype) is str and dtype in _FLOATS:
         return _FLOATS[dtype]  # the usual case, in calls that may be short
     name = str(dtype).removeprefix("torch.") if not isinstance(dtype, type | np.dtype) else np.dtype(dtype).name
     if name not in _FLOATS:
-        raise TypeError(f"{kernel}: dtype={dtype!r}: must be 'float32' or 'float64'")
+        raise TypeError(f"{kernel}: {argument}={dtype!r}: must be 'float32' or 'float64'")
     return _FLOATS[name]
 
 

@@ -48,6 +48,7 @@ CASES = {
     "clip runs": lambda: kernels.clip_and_noise(RUNS, 1.0, 1.0, seed=1),
     "clip parameters": lambda: kernels.clip_and_noise([TALL, TALL[:, ::-2]], 1.0, 1.0, seed=1),
     "scores": lambda: kernels.clip_scores(RUNS[0], RUNS[1], 1.0),
+    "float scores": lambda: kernels.clip_scores(WIDE, WIDE[::2], 1.0, product_dtype="float32"),
     "labels": lambda: kernels.solve_labels(normals(4, 40, 20, 35), normals(5, 40, 35)),
     "ratios": lambda: kernels.mixture_log_ratio(20_001, **MIXTURE),
     "tails": lambda: kernels.mixture_tail(20_001, [-1.0, 0.0, 0.5], **MIXTURE),

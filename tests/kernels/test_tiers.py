@@ -42,6 +42,9 @@ def results():
                     (scores.dots, tolerances.score(columns, products, scores.dots, scores.dots.dtype)),
                     (scores.norms, near * scores.norms),
                 ]
+                if dtype != "float64":
+                    dots = kernels.clip_scores(g, observed, clip, product_dtype="float32").dots
+                    found.append((dots, tolerances.float_score(columns, products, dots)))
     runs = kernels.clip_and_noise(normals(3, 3, 300, 11), 1.0)
     lists = kernels.clip_and_noise([normals(4, 40, 5, 7), normals(5, 40, 1500)], 1.0)
     rest = [runs.sum, runs.norms, *lists.sum, lists.norms]

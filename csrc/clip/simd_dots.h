@@ -1,0 +1,276 @@
+// Inner products of rows with observations, in double and in float32, for clip_simd.cpp alone.
+#pragma once
+
+#include "clip/simd_rows.h"
+
+namespace leakcore {
+namespace {
+
+// Rows that share a pass over the observations: as many accumulators as the tier has registers for.
+constexpr int kDotRows = W == 8 ? 4 : 1;
+constexpr int kDotColumns = W == 2 ? 2 : 4;
+
+// Brings in R pieces one after the other, evenly over as many steps as R rows as long take kSquareLanes columns at a
+// time in `passes` passes: in a burst, most of what is asked for would be dropped.
+template <class T, int R>
+class Bringer {
+ public:
+  Bringer(const void* const* pieces, int64_t count, int64_t passes)
+      : pieces_(pieces),
+        bytes_(count * static_cast<int64_t>(sizeof(T))),
+        step_((R * kSquareLanes * static_cast<int64_t>(sizeof(T)) + passes - 1) / passes) {
+    if (pieces == nullptr) return;
+    next_ = static_cast<const char*>(pieces[0]);
+    left_ = bytes_;
+  }
+  inline void step() {
+    for (due_ += step_; due_ > 0 && left_ > 0; due_ -= kLine) {
+      foresee_page(next_, kLine);
+      __builtin_prefetch(next_, 0, 2);
+      next_ += kLine;
+      left_ -= kLine;
+      if (left_ <= 0 && ++piece_ < R) {
+        next_ = static_cast<const char*>(pieces_[piece_]);
+        left_ = bytes_;
+      }
+    }
+  }
+
+ private:
+  const void* const* pieces_;
+  const char* next_ = nullptr;
+  int64_t bytes_, step_, left_ = 0, due_ = 0;
+  int piece_ = 0;
+};
+
+// Inner products, and with Squares also the squares: one pass, so that arithmetic goes on while memory answers.
+template <class T, int R, int M, bool Squares, bool Ahead>
+inline void dots_of(const void* const* data, const void* const* ahead, int64_t count, const double* observed,
+                    int64_t observed_stride, double* dots, int64_t dots_stride, double* lanes) {
+  constexpr int V = kSquareLanes / W, D = kDotLanes / W;
+  const T* rows[R];
+  for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
+  Doubles acc[R][M][D] = {};
+  Doubles sum[R][V] = {};
+#pragma GCC unroll 64
+  for (int k = 0; k < (Squares ? R * V : 0); ++k) sum[k / V][k % V] = doubles_at(lanes + k * W);
+  Bringer<T, R> bring(ahead, count, 1);
+  int64_t i = 0;
+  for (; i + kSquareLanes <= count; i += kSquareLanes) {
+    if (Ahead) bring.step();
+    for (int v = 0; v < V; ++v) {
+      Doubles x[R];
+      for (int r = 0; r < R; ++r) {
+        x[r] = doubles_at(rows[r] + i + v * W);
+        if (Squares) sum[r][v] = madd(x[r], x[r], sum[r][v]);
+      }
+      for (int m = 0; m < M; ++m) {
+        const Doubles o = doubles_at(observed + m * observed_stride + i + v * W);
+        for (int r = 0; r < R; ++r) acc[r][m][v % D] = madd(x[r], o, acc[r][m][v % D]);
+      }
+    }
+  }
+  // Unrolled, so that the registers are never taken for an array in memory, which GCC would write in every iteration.
+#pragma GCC unroll 64
+  for (int k = 0; k < (Squares ? R * V : 0); ++k) store(lanes + k * W, sum[k / V][k % V]);
+  double folded[R * M * kDotLanes];
+#pragma GCC unroll 64
+  for (int k = 0; k < R * M * D; ++k) store(folded + k * W, acc[k / (M * D)][k / D % M][k % D]);
+  for (int r = 0; r < R; ++r) {
+    if (Squares) add_last_squares(rows[r] + i, count - i, lanes + r * kSquareLanes);
+    for (int m = 0; m < M; ++m) {
+      double* lane = folded + (r * M + m) * kDotLanes;
+      for (int64_t j = i; j < count; ++j) {
+        double& here = lane[(j - i) % kDotLanes];
+        here = madd(widen(rows[r][j]), observed[m * observed_stride + j], here);
+      }
+      dots[r * dots_stride + m] += fold<kDotLanes>(lane);
+    }
+  }
+}
+
+template <class T, int R, int M>
+inline void some_dots(const void* const* rows, const void* const* ahead, int64_t count, const double* observed,
+                      int64_t observed_stride, double* dots, int64_t dots_stride, double* lanes) {
+  if (lanes != nullptr && ahead != nullptr) {
+    dots_of<T, R, M, true, true>(rows, ahead, count, observed, observed_stride, dots, dots_stride, lanes);
+  } else if (lanes != nullptr) {
+    dots_of<T, R, M, true, false>(rows, nullptr, count, observed, observed_stride, dots, dots_stride, lanes);
+  } else {
+    dots_of<T, R, M, false, false>(rows, nullptr, count, observed, observed_stride, dots, dots_stride, nullptr);
+  }
+}
+
+template <class T, int R>
+inline void dots_of_rows(const void* const* rows, const void* const* ahead, int64_t count, const double* observed,
+                         int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
+                         double* lanes) {
+  int64_t m = 0;
+  for (; m + kDotColumns <= num_observed; m += kDotColumns) {
+    some_dots<T, R, kDotColumns>(rows, ahead, count, observed + m * observed_stride, observed_stride, dots + m,
+                                 dots_stride, m == 0 ? lanes : nullptr);
+  }
+  if (kDotColumns > 2 && m + 2 <= num_observed) {
+    some_dots<T, R, 2>(rows, ahead, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride,
+                       m == 0 ? lanes : nullptr);
+    m += 2;
+  }
+  for (; m < num_observed; ++m) {
+    some_dots<T, R, 1>(rows, ahead, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride,
+                       m == 0 ? lanes : nullptr);
+  }
+}
+
+template <class T>
+void add_dots(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
+              const double* observed, int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
+              double* lanes) {
+  int64_t r = 0;
+  for (; r + kDotRows <= num_rows; r += kDotRows) {
+    dots_of_rows<T, kDotRows>(rows + r, ahead == nullptr ? nullptr : ahead + r, count, observed, observed_stride,
+                              num_observed, dots + r * dots_stride, dots_stride,
+                              lanes == nullptr ? nullptr : lanes + r * kSquareLanes);
+  }
+  for (; r < num_rows; ++r) {
+    dots_of_rows<T, 1>(rows + r, ahead == nullptr ? nullptr : ahead + r, count, observed, observed_stride, num_observed,
+                       dots + r * dots_stride, dots_stride, lanes == nullptr ? nullptr : lanes + r * kSquareLanes);
+  }
+}
+
+// total[i] += lane i + lane i + 8 of a chain, which are added in float32.
+inline void add_lanes(const Floats* lanes, double* total) {
+#if defined(__AVX512F__)
+  const __m256 sum = _mm256_add_ps(_mm512_castps512_ps256(*lanes), _mm512_extractf32x8_ps(*lanes, 1));
+  store(total, doubles_at(total) + doubles_of(sum));
+#else
+  constexpr int kHalf = kDotLanes / kFloats;
+  for (int h = 0; h < kHalf; ++h, total += kFloats) {
+    Doubles low, high;
+    widen(lanes[h] + lanes[h + kHalf], &low, &high);
+    store(total, doubles_at(total) + low);
+    store(total + W, doubles_at(total + W) + high);
+  }
+#endif
+}
+
+// totals[(r·num_observed + m)·kDotLanes + …] += the lanes of a chain over `steps`·kSquareLanes columns, in float32.
+template <class T, int R, int M, bool Squares>
+inline void add_chain(const T* const* rows, int64_t steps, const float* observed, int64_t observed_stride,
+                      double* totals, int64_t num_observed, double* lanes, Bringer<T, R>* bring) {
+  constexpr int V = kSquareLanes / W, F = kSquareLanes / kFloats;
+  Floats acc[R][M][F] = {};
+  Doubles sum[R][V] = {};
+#pragma GCC unroll 64
+  for (int k = 0; k < (Squares ? R * V : 0); ++k) sum[k / V][k % V] = doubles_at(lanes + k * W);
+  Bringer<T, R> here = *bring;
+  for (int64_t i = 0; i < steps * kSquareLanes; i += kSquareLanes) {
+    here.step();
+    if (Squares) {
+      for (int r = 0; r < R; ++r) {
+        for (int v = 0; v < V; ++v) {
+          const Doubles y = doubles_at(rows[r] + i + v * W);
+          sum[r][v] = madd(y, y, sum[r][v]);
+        }
+      }
+    }
+    for (int f = 0; f < F; ++f) {
+      Floats x[R];
+      for (int r = 0; r < R; ++r) x[r] = floats_at(rows[r] + i + f * kFloats);
+      for (int m = 0; m < M; ++m) {
+        const Floats o = floats_at(observed + m * observed_stride + i + f * kFloats);
+        for (int r = 0; r < R; ++r) acc[r][m][f] = madd(x[r], o, acc[r][m][f]);
+      }
+    }
+  }
+  *bring = here;
+#pragma GCC unroll 64
+  for (int k = 0; k < (Squares ? R * V : 0); ++k) store(lanes + k * W, sum[k / V][k % V]);
+#pragma GCC unroll 64
+  for (int k = 0; k < R * M; ++k) add_lanes(acc[k / M][k % M], totals + (k / M * num_observed + k % M) * kDotLanes);
+}
+
+// A chain of each row with each of M observations; Squares: unless lanes is null.
+template <class T, int R, int M>
+inline void some_chains(const T* const* rows, int64_t steps, const float* observed, int64_t observed_stride,
+                        double* totals, int64_t num_observed, double* lanes, Bringer<T, R>* bring) {
+  if (lanes == nullptr) {
+    add_chain<T, R, M, false>(rows, steps, observed, observed_stride, totals, num_observed, nullptr, bring);
+  } else {
+    add_chain<T, R, M, true>(rows, steps, observed, observed_stride, totals, num_observed, lanes, bring);
+  }
+}
+
+template <class T, int R>
+inline void add_chains(const T* const* rows, int64_t steps, const float* observed, int64_t observed_stride,
+                       int64_t num_observed, double* totals, double* lanes, Bringer<T, R>* bring) {
+  for (int64_t m = 0; m < num_observed;) {
+    const float* const from = observed + m * observed_stride;
+    double* const to = totals + m * kDotLanes;
+    double* const squares = m == 0 ? lanes : nullptr;
+    if (m + kDotColumns <= num_observed) {
+      some_chains<T, R, kDotColumns>(rows, steps, from, observed_stride, to, num_observed, squares, bring);
+      m += kDotColumns;
+    } else if (kDotColumns > 2 && m + 2 <= num_observed) {
+      some_chains<T, R, 2>(rows, steps, from, observed_stride, to, num_observed, squares, bring);
+      m += 2;
+    } else {
+      some_chains<T, R, 1>(rows, steps, from, observed_stride, to, num_observed, squares, bring);
+      ++m;
+    }
+  }
+}
+
+template <class T, int R>
+inline void float_dots_of(const void* const* data, const void* const* ahead, int64_t count, const float* observed,
+                          int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
+                          double* lanes) {
+  constexpr int64_t kColumns = kChain * kSquareLanes;
+  const T* rows[R];
+  for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
+  LEAKCORE_ALIGNED double totals[R * kMostObserved * kDotLanes];
+  memset(totals, 0, sizeof(double) * static_cast<size_t>(R * num_observed * kDotLanes));
+  Bringer<T, R> bring(ahead, count, (num_observed + kDotColumns - 1) / kDotColumns);
+  const int64_t whole = count / kSquareLanes * kSquareLanes;
+  for (int64_t i = 0; i < whole; i += kColumns) {
+    const int64_t steps = (whole - i < kColumns ? whole - i : kColumns) / kSquareLanes;
+    add_chains<T, R>(rows, steps, observed + i, observed_stride, num_observed, totals, lanes, &bring);
+    for (int r = 0; r < R; ++r) rows[r] += steps * kSquareLanes;
+  }
+  if (whole < count) {  // the last columns and zeros
+    T tails[R][kSquareLanes] = {};
+    float observed_tails[kMostObserved][kSquareLanes] = {};
+    for (int r = 0; r < R; ++r) {
+      memcpy(tails[r], rows[r], sizeof(T) * static_cast<size_t>(count - whole));
+      rows[r] = tails[r];
+    }
+    for (int64_t m = 0; m < num_observed; ++m) {
+      memcpy(observed_tails[m], observed + m * observed_stride + whole,
+             sizeof(float) * static_cast<size_t>(count - whole));
+    }
+    add_chains<T, R>(rows, 1, observed_tails[0], kSquareLanes, num_observed, totals, lanes, &bring);
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int64_t m = 0; m < num_observed; ++m) {
+      dots[r * dots_stride + m] += fold<kDotLanes>(totals + (r * num_observed + m) * kDotLanes);
+    }
+  }
+}
+
+template <class T>
+void add_float_dots(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
+                    const float* observed, int64_t observed_stride, int64_t num_observed, double* dots,
+                    int64_t dots_stride, double* lanes) {
+  const auto from = [](auto* p, int64_t offset) { return p == nullptr ? nullptr : p + offset; };
+  int64_t r = 0;
+  for (; r + kDotRows <= num_rows; r += kDotRows) {
+    float_dots_of<T, kDotRows>(rows + r, from(ahead, r), count, observed, observed_stride, num_observed,
+                               dots + r * dots_stride, dots_stride, from(lanes, r * kSquareLanes));
+  }
+  for (; r < num_rows; ++r) {
+    float_dots_of<T, 1>(rows + r, from(ahead, r), count, observed, observed_stride, num_observed,
+                        dots + r * dots_stride, dots_stride, from(lanes, r * kSquareLanes));
+  }
+}
+
+}  // namespace
+}  // namespace leakcore

@@ -1,0 +1,88 @@
+"""clip_scores with products in float32: the documented error over shapes, layouts and types, the same norms bit for
+bit, what leaves the range of float32, and errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leakcore.reference import clip as reference
+from tests import tolerances
+from tests.kernels.devices import kernels
+from tests.kernels.layouts import checked, laid_out, layouts, normals, seeds
+
+pytestmark = pytest.mark.usefixtures("device")
+
+NARROW = st.sampled_from(("float16", "float32"))
+
+
+def check(grads, observed, clip, layout="contiguous"):
+    """Both routes from one layout; the float32 one within its documented distance of the float64 reference."""
+    double = kernels.clip_scores(laid_out(grads, layout), observed, clip)
+    single = kernels.clip_scores(laid_out(grads, layout), observed, clip, product_dtype="float32")
+    dots, _ = reference.clip_scores(grads, observed, clip)
+    (clipped,) = reference.clip([grads], clip)
+    terms = np.abs(observed.astype(np.float64)) @ np.abs(clipped).T
+    assert single.dots.dtype == double.dots.dtype == np.float32
+    assert (np.abs(single.dots - dots) <= tolerances.float_score(grads.shape[1], terms, dots)).all()
+    np.testing.assert_array_equal(single.norms, double.norms)
+    return single
+
+
+@checked
+@given(seeds, st.integers(0, 9), st.integers(0, 40), st.integers(0, 6), NARROW, NARROW, layouts, st.floats(0.1, 20))
+def test_scores(seed, n, columns, m, dtype, other_dtype, layout, clip):
+    grads = normals(seed, n, columns, dtype=dtype)
+    grads[n // 2 : n // 2 + 1] = 0
+    check(grads, normals(seed + 1, m, columns, dtype=other_dtype), clip, layout)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    ("n", "columns", "m"), [(3, 9001, 40), (130, 1025, 33), (9, 512, 16), (5, 527, 17), (65, 4097, 1), (6, 513, 7)]
+)
+def test_sizes_around_chains_tiles_and_blocks_of_observations(n, columns, m, dtype):
+    grads, observed = normals(1, n, columns, dtype=dtype), normals(2, m, columns, dtype=dtype)
+    contiguous = check(grads, observed, 10.0)
+    np.testing.assert_array_equal(check(grads, observed, 10.0, "sliced").dots, contiguous.dots)
+
+
+def test_the_rounding_is_that_of_chains_of_32():
+    """Equal terms that a double adds exactly: the error is there, and far below that of a sum all in float32."""
+    columns = 1_000_000
+    grads, observed = np.full((1, columns), 1 / 3, np.float32), np.full(columns, 1 / 3, np.float32)
+    single = kernels.clip_scores(grads.astype(np.float32), observed, 1e9, product_dtype="float32").dots[0]
+    exact = columns * float(grads[0, 0]) * float(observed[0])
+    assert 0 < abs(single / exact - 1) <= 35 * tolerances.U32
+    naive = np.cumsum(grads[0] * observed)[-1]
+    assert abs(naive / exact - 1) > 100 * abs(single / exact - 1)
+
+
+def test_products_beyond_float32_are_taken_again_in_float64():
+    grads, observed = normals(1, 5, 700, dtype="float32"), normals(2, 3, 700, dtype="float32")
+    grads[2] *= np.float32(1e25)
+    observed[1] *= np.float32(1e20)
+    assert np.isfinite(check(grads, observed, 1.0).dots).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_bad_rows_are_named(bad):
+    grads, observed = normals(1, 5, 8, dtype="float32"), normals(2, 3, 8, dtype="float32")
+    grads[2, 3] = bad
+    with pytest.raises(ValueError, match=r"clip_scores: grads row 2 has norm (nan|inf): must be finite"):
+        kernels.clip_scores(grads, observed, 1.0, product_dtype="float32")
+    grads[2, 3], observed[1, 0] = 0, bad
+    with pytest.raises(ValueError, match="clip_scores: observed row 1 gives a score that is not finite"):
+        kernels.clip_scores(grads, observed, 1.0, product_dtype="float32")
+
+
+def test_errors_name_argument_value_and_what_is_allowed():
+    wide, narrow = np.ones((3, 4)), np.ones((3, 4), np.float32)
+    with pytest.raises(ValueError, match="product_dtype='float32': must be 'float64', since grads is float64"):
+        kernels.clip_scores(wide, narrow, 1.0, product_dtype="float32")
+    with pytest.raises(ValueError, match=r"product_dtype=<class 'numpy.float32'>: must be 'float64', since observed"):
+        kernels.clip_scores(narrow, wide, 1.0, product_dtype=np.float32)
+    with pytest.raises(TypeError, match="product_dtype='half': must be 'float32' or 'float64'"):
+        kernels.clip_scores(narrow, narrow, 1.0, product_dtype="half")
