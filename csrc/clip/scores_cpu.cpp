@@ -20,10 +20,10 @@
 namespace leakcore {
 namespace {
 
-constexpr int64_t kTile = 4096;  // columns whose inner products are summed in one go
-constexpr int64_t kStretch = 4;  // tiles of a row read in one go where the observations leave room for them
-constexpr int64_t kGroup = 4;    // rows whose tiles are read together
-constexpr int64_t kMostRows = 64;
+constexpr int64_t kTile = 4096;     // columns whose inner products are summed in one go
+constexpr int64_t kStretch = 4;     // tiles of a row read in one go where the observations leave room for them
+constexpr int64_t kGroup = 4;       // rows whose tiles are read together
+constexpr int64_t kMostRows = 256;  // that share observations converted once
 
 // Where the group after this one lies: its rows at the same columns, or after the last group the first ones,
 // `stretch` columns further on. The translation of the pages where the group after that starts is asked for, too.

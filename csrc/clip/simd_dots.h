@@ -10,36 +10,35 @@ namespace {
 constexpr int kDotRows = W == 8 ? 4 : 1;
 constexpr int kDotColumns = W == 2 ? 2 : 4;
 
-// Brings in R pieces one after the other, evenly over as many steps as R rows as long take kSquareLanes columns at a
-// time in `passes` passes: in a burst, most of what is asked for would be dropped.
+// Brings in R pieces one after the other while R rows as long are read `passes` times, kSquareLanes columns a step:
+// evenly, since of a burst most would be dropped.
 template <class T, int R>
 class Bringer {
  public:
   Bringer(const void* const* pieces, int64_t count, int64_t passes)
-      : pieces_(pieces),
-        bytes_(count * static_cast<int64_t>(sizeof(T))),
-        step_((R * kSquareLanes * static_cast<int64_t>(sizeof(T)) + passes - 1) / passes) {
+      : pieces_(pieces), bytes_(count * static_cast<int64_t>(sizeof(T))), passes_(passes) {
     if (pieces == nullptr) return;
     next_ = static_cast<const char*>(pieces[0]);
     left_ = bytes_;
   }
   inline void step() {
-    for (due_ += step_; due_ > 0 && left_ > 0; due_ -= kLine) {
-      foresee_page(next_, kLine);
-      __builtin_prefetch(next_, 0, 2);
-      next_ += kLine;
-      left_ -= kLine;
-      if (left_ <= 0 && ++piece_ < R) {
-        next_ = static_cast<const char*>(pieces_[piece_]);
-        left_ = bytes_;
-      }
+    if (++turn_ < passes_ || left_ <= 0) return;
+    turn_ = 0;
+    constexpr int64_t kBytes = R * kSquareLanes * static_cast<int64_t>(sizeof(T));
+    foresee_page(next_, kBytes);
+    for (int64_t line = 0; line < kBytes; line += kLine) __builtin_prefetch(next_ + line, 0, 2);
+    next_ += kBytes;
+    left_ -= kBytes;
+    if (left_ <= 0 && ++piece_ < R) {
+      next_ = static_cast<const char*>(pieces_[piece_]);
+      left_ = bytes_;
     }
   }
 
  private:
   const void* const* pieces_;
   const char* next_ = nullptr;
-  int64_t bytes_, step_, left_ = 0, due_ = 0;
+  int64_t bytes_, passes_, left_ = 0, turn_ = 0;
   int piece_ = 0;
 };
 
