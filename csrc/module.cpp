@@ -249,12 +249,13 @@ void set_mixture(MixtureArgs& args, const Mixture& m, const Place& place, const 
   args.schedule = schedule_of(plan);
 }
 
-py::object mixture_log_ratio(const Mixture& mixture, uint64_t out, int64_t config_stride, const Place& place,
-                             const Plan& plan) {
+py::object mixture_log_ratio(const Mixture& mixture, uint64_t out, int64_t config_stride, bool written,
+                             const Place& place, const Plan& plan) {
   MixtureLogRatioArgs args;
   set_mixture(args, mixture, place, plan);
   args.out = pointer<void>(out);
   args.config_stride = config_stride;
+  args.written = written;
   return dispatch(args, place, mixture_log_ratio_cpu, mixture_log_ratio_cuda, mixture_log_ratio_cuda_scratch);
 }
 

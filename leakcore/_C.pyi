@@ -88,7 +88,9 @@ def solve_labels(
     plan: _Plan,
     /,
 ) -> _Bad: ...
-def mixture_log_ratio(mixture: _Mixture, out: int, config_stride: int, place: _Place, plan: _Plan, /) -> None: ...
+def mixture_log_ratio(
+    mixture: _Mixture, out: int, config_stride: int, written: bool, place: _Place, plan: _Plan, /
+) -> None: ...
 def mixture_tail(
     mixture: _Mixture,
     num_thresholds: int,

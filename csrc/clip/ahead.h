@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "clip/panel.h"
+#include "core/line.h"
 
 namespace leakcore {
 
@@ -56,7 +57,6 @@ class Ahead {
   }
   // As skip, with what is skipped asked for.
   void bring(int64_t bytes) {
-    constexpr int64_t kLine = 64;
     while (bytes > 0 && left_ > 0) {
       const int64_t here = std::min(bytes, left_);
       for (int64_t line = 0; line < here; line += kLine) __builtin_prefetch(at_ + line, 0, 2);

@@ -6,12 +6,12 @@
 
 #include "clip/clip_simd.h"
 #include "core/lanes.h"
+#include "core/line.h"
 
 namespace leakcore {
 namespace {
 
 constexpr int W = kDoubles;
-constexpr int64_t kLine = 64;
 
 template <int N>
 inline double fold(double* lane) {

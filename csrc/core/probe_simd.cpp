@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "core/line.h"
+
 #ifdef __SSE2__
 #include <immintrin.h>
 #endif
@@ -176,7 +178,7 @@ double philox_loop(int64_t count) {
 // faster than one stream, from larger ones no slower.
 uint64_t read_loop(const void* data, int64_t bytes) {
   constexpr int kStreams = 4, kVectors = 64 / kBytes;
-  constexpr int64_t kLine = 64, kPage = 4096;
+  constexpr int64_t kPage = 4096;
   const int64_t part = bytes / kStreams;
   const char* from[kStreams];
   for (int s = 0; s < kStreams; ++s) from[s] = static_cast<const char*>(data) + s * part;

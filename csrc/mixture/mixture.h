@@ -29,6 +29,7 @@ struct MixtureArgs {
 struct MixtureLogRatioArgs : MixtureArgs {
   void* out = nullptr;
   int64_t config_stride = 0;
+  bool written = false;  // memory of the caller's, which has been written to before
 };
 
 // Counts and exact sums over samples, added to what the arrays hold. Each configuration's thresholds ascend strictly;

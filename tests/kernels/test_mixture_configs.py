@@ -81,6 +81,18 @@ def test_an_array_of_the_callers_is_filled(steps, dtype):
         kernels.mixture_log_ratio(1001, out=np.zeros((2, 1001), dtype=np.float16), **arguments)
 
 
+@pytest.mark.parametrize("shift", [0, 1, 5])
+@pytest.mark.parametrize(("sigma", "shape"), [(1.0, (4_200_003,)), ([[1.0], [2.0]], (2, 2_100_003))])
+def test_a_large_array_of_the_callers_is_filled_past_the_caches(sigma, shape, shift):
+    """From 32 MiB on, one step's ratios are stored line by line: wherever the array and its rows begin."""
+    arguments = {"noise_multiplier": sigma, "sample_rate": 0.01, "steps": 1, "first_sample": 3}
+    out = np.full(np.prod(shape) + 9, np.nan)
+    inside = slice(shift, shift + np.prod(shape))
+    kernels.mixture_log_ratio(shape[-1], out=out[inside].reshape(shape), **arguments)
+    np.testing.assert_array_equal(out[inside].reshape(shape), kernels.mixture_log_ratio(shape[-1], **arguments))
+    assert np.isnan(np.delete(out, inside)).all()
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_shards_of_configurations_merge_to_the_bits_of_the_whole(dtype):
     arguments = {"noise_multiplier": SIGMAS, "sample_rate": RATES, "steps": 5, "under": "alternative", "dtype": dtype}
