@@ -124,7 +124,8 @@ ARRAYS = {
         lambda r: quality(r.sum) and at_least_zero(r.norms), also=("grads",),
     ),
     "kernels.clip_scores": Call(
-        lambda: {"grads": rng().normal(size=(3, 5)), "observed": rng().normal(size=(2, 5)), "max_grad_norm": 1.0},
+        lambda: {"grads": rng().normal(size=(3, 5)), "observed": rng().normal(size=(2, 5)), "max_grad_norm": 1.0,
+                 "product_dtype": "float64"},
         lambda r: quality(r.dots) and at_least_zero(r.norms),
     ),
     "kernels.solve_labels": Call(
