@@ -141,35 +141,36 @@ __global__ void all_dots(Job job) {
   }
 }
 
-// Σ (scale·x)² of a whole row.
-template <class E>
-__device__ double row_squares(const Job& job, int64_t run, int64_t row, double scale) {
+// add(pack, column, &sum) for every pack of a whole row, and the warp's sums added.
+template <class E, class Add>
+__device__ double row_sum(const Job& job, int64_t run, int64_t row, Add&& add) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   double sum = 0.0;
   for (int64_t c = lane * E::kPack; c < job.grads.numel; c += kWarp * E::kPack) {
-    const Packet<E> pack =
-        load_packet<E>(job.grads, job.grads_aligned, row_offset(job.grads, run, row), c, job.grads.numel);
-    for (int k = 0; k < E::kPack; ++k) {
-      const double x = scale * pack.value(k);
-      sum = madd(x, x, sum);
-    }
+    add(load_packet<E>(job.grads, job.grads_aligned, row_offset(job.grads, run, row), c, job.grads.numel), c, &sum);
   }
   return warp_sum(sum);
+}
+
+// Σ (scale·x)² of a whole row.
+template <class E>
+__device__ double row_squares(const Job& job, int64_t run, int64_t row, double scale) {
+  return row_sum<E>(job, run, row, [&](const Packet<E>& pack, int64_t, double* sum) {
+    for (int k = 0; k < E::kPack; ++k) {
+      const double x = scale * pack.value(k);
+      *sum = madd(x, x, *sum);
+    }
+  });
 }
 
 // A whole inner product in double: one that left the range of float32 on the way.
 template <class E>
 __device__ double row_dot(const Job& job, int64_t run, int64_t row, int64_t m) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  double sum = 0.0;
-  for (int64_t c = lane * E::kPack; c < job.grads.numel; c += kWarp * E::kPack) {
-    const Packet<E> pack =
-        load_packet<E>(job.grads, job.grads_aligned, row_offset(job.grads, run, row), c, job.grads.numel);
+  return row_sum<E>(job, run, row, [&](const Packet<E>& pack, int64_t column, double* sum) {
     double o[E::kPack];
-    load_observed<E::kPack>(job, row_offset(job.observed, run, m), c, job.grads.numel, o);
-    for (int k = 0; k < E::kPack; ++k) sum = madd(static_cast<double>(pack.value(k)), o[k], sum);
-  }
-  return warp_sum(sum);
+    load_observed<E::kPack>(job, row_offset(job.observed, run, m), column, job.grads.numel, o);
+    for (int k = 0; k < E::kPack; ++k) *sum = madd(pack.value(k), o[k], *sum);
+  });
 }
 
 template <class E, bool Single>
