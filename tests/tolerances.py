@@ -29,25 +29,38 @@ def rounding(dtype: np.dtype) -> float:
     return U64 if dtype == np.float64 else U32
 
 
-def norm(columns: int, dtype: np.dtype) -> float:
+NARROW_NORM = 1.5 * U32
+"""Relative, of elements of 16 bits on the CPU: of four squares, exact in float32, the last three are added there, and
+the root halves that."""
+
+NARROW_SUM = 6.5 * U32
+"""Relative to the terms of a clipped sum of such elements: the norm's error and one rounding in the factor, and of four
+rows the first product is rounded and added to three times, each time in float32."""
+
+
+def norm(columns: int, dtype: np.dtype, narrow: bool = False) -> float:
     """Relative: a sum of D squares, its root, kernel and reference, and one rounding to the result's type."""
-    return 2 * (columns + 4) * U64 + rounding(dtype)
+    return 2 * (columns + 4) * U64 + rounding(dtype) + NARROW_NORM * narrow
 
 
-def clipped_sum(rows: int, columns: int, terms: np.ndarray, total: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def clipped_sum(
+    rows: int, columns: int, terms: np.ndarray, total: np.ndarray, dtype: np.dtype, narrow: bool = False
+) -> np.ndarray:
     """Absolute, per column: B terms with the norm's relative error in their factors; `terms` = Σ|f·g| + |σCz|."""
-    return 2 * (rows + columns + 8) * U64 * terms + rounding(dtype) * np.abs(total) + np.finfo(np.float32).tiny
+    relative = 2 * (rows + columns + 8) * U64 + NARROW_SUM * narrow
+    return relative * terms + rounding(dtype) * np.abs(total) + np.finfo(np.float32).tiny
 
 
-def score(columns: int, terms: np.ndarray, total: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def score(columns: int, terms: np.ndarray, total: np.ndarray, dtype: np.dtype, narrow: bool = False) -> np.ndarray:
     """Absolute: D products and a clip factor; `terms` = Σ|f·g·o|."""
-    return 2 * (2 * columns + 8) * U64 * terms + rounding(dtype) * np.abs(total) + np.finfo(np.float32).tiny
+    relative = 2 * (2 * columns + 8) * U64 + NARROW_NORM * narrow
+    return relative * terms + rounding(dtype) * np.abs(total) + np.finfo(np.float32).tiny
 
 
 def float_score(columns: int, terms: np.ndarray, total: np.ndarray) -> np.ndarray:
     """Absolute: 32 products added in float32 round each at most 32 times, the product itself and the sum of two lanes
     once more, and what underflows loses at most 2⁻¹²⁶."""
-    return 35 * U32 * terms + score(columns, terms, total, np.dtype(np.float32)) + columns * 2.0**-126
+    return 35 * U32 * terms + score(columns, terms, total, np.dtype(np.float32), True) + columns * 2.0**-126
 
 
 def least_squares(rows: int, columns: int, condition: float, solution: float, outside: float) -> float:

@@ -1,9 +1,12 @@
 // The inner loops of clipping over contiguous columns, one table per instruction tier. Their order of addition is the
 // same on every tier: sums of squares run in kSquareLanes fixed lanes and inner products in kDotLanes, folded in
-// halves, and a clipped sum adds its rows one after the other, column by column. AVX2 and AVX-512 fuse each product
-// with its addition and agree bit for bit; baseline x86-64 rounds products that a double cannot hold (never the squares
-// or inner products of float32 and narrower), one rounding more per term. Inner products in float32 run in chains of
-// kChain terms in each of kSquareLanes lanes; what comes of a chain is added in double.
+// halves, and a clipped sum adds its rows one after the other, column by column. Elements of 16 bits are first added in
+// float32, kSquareChain squares of a lane (which column is in which lane depends on the type) and kSumChain rows at a
+// time: those of the first four, the next four, …, of a block, as long as there are four and all their factors are
+// numbers that float32 holds. AVX2 and AVX-512 fuse each product with its addition and agree bit for bit; baseline
+// x86-64 rounds products that do not fit (squares and inner products in double of float32 and narrower always do), one
+// rounding more per term. Inner products in float32 run in chains of kChain terms in each of kSquareLanes lanes; what
+// comes of a chain is added in double.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +18,28 @@ namespace leakcore {
 constexpr int kSquareLanes = 16;
 constexpr int kDotLanes = 8;
 constexpr int64_t kMostBeside = 8;     // rows added beside the squares of one
-constexpr int64_t kBesideStep = 64;    // columns of it in one step
+constexpr int64_t kBesideStep = 64;    // columns of it in one step, at least
+constexpr int kSquareChain = 4;        // squares of 16-bit elements that are added in float32
+constexpr int kSumChain = 4;           // rows of them that are added in float32
 constexpr int64_t kChain = 32;         // terms of an inner product that are added in float32
 constexpr int64_t kMostObserved = 16;  // observations in one call
 
 struct ClipLoops {
-  // lanes[16·r + i mod 16] += rows[r][i]², i from 0: rows may come in pieces, all but the last a multiple of 16 long.
+  // lanes[16·r …] += rows[r][i]², in 16 lanes: rows may come in pieces, all but the last a multiple of 64 long.
   void (*squares)(const void* const* rows, int64_t num_rows, int64_t count, double* lanes);
   // sums[r·stride] = what `squares` makes of row r, its lanes folded in halves: for short rows, whose lanes would cost
   // more than their squares.
   void (*sums_of_squares)(const void* const* rows, int64_t num_rows, int64_t count, double* sums, int64_t stride);
-  // acc[i] = (acc[i] + factor[0]·rows[0][i]) + factor[1]·rows[1][i] + …
+  // acc[i] = (acc[i] + factor[0]·rows[0][i]) + factor[1]·rows[1][i] + …: rows may come in groups, all but the last a
+  // multiple of kSumChain long. Of 16-bit rows no sum of four may leave the range of float32.
   void (*add_rows)(const void* const* rows, const double* factors, int64_t num_rows, int64_t count, double* acc);
-  // `squares` of count columns of one row x, a multiple of kBesideStep, and beside them `add_rows` of 4 or 8 rows over
+  // `squares` of count columns of one row x, a multiple of beside_step, and beside them `add_rows` of 4 or 8 rows over
   // count / num_rows columns. As many bytes from `ahead` as x has are brought into the second-level cache.
   void (*squares_beside)(const void* x, int64_t count, double* lanes, const void* ahead, const void* const* rows,
                          const double* factors, int64_t num_rows, double* acc);
   // dots[r·dots_stride + m] += Σ_i rows[r][i]·observed[m·observed_stride + i], for at least one m; unless lanes is
-  // null, also `squares` of row r into lanes[r·kSquareLanes], and unless ahead is, as much from each
-  // ahead[r] as from rows[r] is brought into the second-level cache.
+  // null, also `squares` of row r into lanes[r·kSquareLanes], and unless ahead is, as much from each ahead[r] as from
+  // rows[r] is brought into the second-level cache.
   void (*add_dots)(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
                    const double* observed, int64_t observed_stride, int64_t num_observed, double* dots,
                    int64_t dots_stride, double* lanes);
@@ -42,6 +48,7 @@ struct ClipLoops {
   void (*add_float_dots)(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
                          const float* observed, int64_t observed_stride, int64_t num_observed, double* dots,
                          int64_t dots_stride, double* lanes);
+  int64_t beside_step;  // a multiple of kBesideStep
 };
 
 struct ClipKernels {

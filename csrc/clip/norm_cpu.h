@@ -22,10 +22,12 @@ inline double fold_squares(double* lanes) {
   return lanes[0];
 }
 
-// The norm from a sum of squares; where the squares left the range of a double (only float64 input can), from a second,
-// scaled pass over the row, so that a finite gradient never looks infinite or zero.
+// The norm from a sum of squares; where squares left the range of a double (only float64 input can) or of a float32 (so
+// can bfloat16), from a second, scaled pass over the row, so that a finite gradient never looks infinite or zero. Below
+// `least` the squares of 2⁴⁰ columns that vanished in float32 could show.
 inline double norm_of(double squares, const Rows* params, int32_t num_params, int64_t run, int64_t row) {
-  if (squares > 1e-280 && squares < 1e300) return std::sqrt(squares);
+  const double least = num_params > 0 && size_of(params->dtype) == 2 ? 1e-24 : 1e-280;
+  if (squares > least && squares < 1e300) return std::sqrt(squares);
   double buffer[kStripe];
   double largest = 0.0;
   for (int32_t p = 0; p < num_params; ++p) {

@@ -1,5 +1,6 @@
-// Rows as the loops of clip_simd want them: in place where their columns lie contiguous, else widened into a buffer.
-// The widening is exact, so no result depends on layout.
+// Rows as the loops of clip_simd want them: in place where their columns lie contiguous, else in a buffer, those of 16
+// bits as they are, others widened. No result depends on layout: float32 rows are treated as the same numbers in
+// double.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 
 namespace leakcore {
 
-// Columns of a strided row widened at a time, a multiple of kSquareLanes, and rows widened side by side: neighbours of
-// a transposed array share cache lines.
+// Columns of a strided row that are copied at a time, a multiple of 64, and rows side by side: neighbours of a
+// transposed array share cache lines.
 constexpr int64_t kStripe = 1024;
 constexpr int64_t kPanelRows = 16;
 
@@ -57,7 +58,7 @@ inline const void* row_in_place(const Rows& rows, int64_t run, int64_t row, int6
 }
 
 // body(loops, pointers, offset, count): columns [first, first + count) of up to kPanelRows rows, by number, whole where
-// they lie in place, else stripe by stripe, widened to the type of `buffer`, which has room for num_rows·Stripe.
+// they lie in place, else stripe by stripe from `buffer`, which has room for num_rows·Stripe.
 template <int64_t Stripe = kStripe, class Real, class Body>
 void for_stripes(const Rows& rows, int64_t run, const int64_t* numbers, int64_t num_rows, int64_t first, int64_t count,
                  Real* buffer, Body&& body) {
@@ -67,14 +68,18 @@ void for_stripes(const Rows& rows, int64_t run, const int64_t* numbers, int64_t 
     body(loops_of(rows.dtype), pointers, int64_t{0}, count);
     return;
   }
-  for (int64_t r = 0; r < num_rows; ++r) pointers[r] = buffer + r * Stripe;
-  for (int64_t offset = 0; offset < count; offset += Stripe) {
-    const int64_t here = count - offset < Stripe ? count - offset : Stripe;
-    for (int64_t r = 0; r < num_rows; ++r) {
-      load_tile(rows, run, numbers[r], first + offset, here, buffer + r * Stripe);
+  const auto body_of = [&](const ClipLoops& loops, auto* copies) {
+    for (int64_t r = 0; r < num_rows; ++r) pointers[r] = copies + r * Stripe;
+    for (int64_t offset = 0; offset < count; offset += Stripe) {
+      const int64_t here = count - offset < Stripe ? count - offset : Stripe;
+      for (int64_t r = 0; r < num_rows; ++r) {
+        load_tile(rows, run, numbers[r], first + offset, here, copies + r * Stripe);
+      }
+      body(loops, pointers, offset, here);
     }
-    body(loops_of(sizeof(Real) == 8 ? DType::f64 : DType::f32), pointers, offset, here);
-  }
+  };
+  if (size_of(rows.dtype) == 2) return body_of(loops_of(rows.dtype), reinterpret_cast<uint16_t*>(buffer));
+  body_of(loops_of(sizeof(Real) == 8 ? DType::f64 : DType::f32), buffer);
 }
 
 }  // namespace leakcore

@@ -6,7 +6,8 @@
 // Products in float32, of which the squares are none, leave 0.1 ns; sixteen observations take 0.5 ns an element in
 // float32, of which multiply-adds are 0.3, and 0.8 in double. Squares in float32, too, were slower: what is read ahead
 // is dropped where it is asked for faster than it comes. Shorter tiles, whose observations stay in the nearest cache,
-// brought nothing.
+// brought nothing. Squares of 16-bit elements are taken in a pass of their own: 5 to 10% more for inner products in
+// double, 15% less for those in float32.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>

@@ -43,9 +43,9 @@ class Bringer {
 };
 
 // Inner products, and with Squares also the squares: one pass, so that arithmetic goes on while memory answers.
-template <class T, int R, int M, bool Squares, bool Ahead>
-inline void dots_of(const void* const* data, const void* const* ahead, int64_t count, const double* observed,
-                    int64_t observed_stride, double* dots, int64_t dots_stride, double* lanes) {
+template <class T, int R, int M, bool Squares>
+inline void dots_of(const void* const* data, int64_t count, const double* observed, int64_t observed_stride,
+                    double* dots, int64_t dots_stride, double* lanes, Bringer<T, R>* bring) {
   constexpr int V = kSquareLanes / W, D = kDotLanes / W;
   const T* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
@@ -53,10 +53,10 @@ inline void dots_of(const void* const* data, const void* const* ahead, int64_t c
   Doubles sum[R][V] = {};
 #pragma GCC unroll 64
   for (int k = 0; k < (Squares ? R * V : 0); ++k) sum[k / V][k % V] = doubles_at(lanes + k * W);
-  Bringer<T, R> bring(ahead, count, 1);
+  Bringer<T, R> here = *bring;
   int64_t i = 0;
   for (; i + kSquareLanes <= count; i += kSquareLanes) {
-    if (Ahead) bring.step();
+    here.step();
     for (int v = 0; v < V; ++v) {
       Doubles x[R];
       for (int r = 0; r < R; ++r) {
@@ -69,6 +69,7 @@ inline void dots_of(const void* const* data, const void* const* ahead, int64_t c
       }
     }
   }
+  *bring = here;
   // Unrolled, so that the registers are never taken for an array in memory, which GCC would write in every iteration.
 #pragma GCC unroll 64
   for (int k = 0; k < (Squares ? R * V : 0); ++k) store(lanes + k * W, sum[k / V][k % V]);
@@ -76,63 +77,74 @@ inline void dots_of(const void* const* data, const void* const* ahead, int64_t c
 #pragma GCC unroll 64
   for (int k = 0; k < R * M * D; ++k) store(folded + k * W, acc[k / (M * D)][k / D % M][k % D]);
   for (int r = 0; r < R; ++r) {
-    if (Squares) add_last_squares(rows[r] + i, count - i, lanes + r * kSquareLanes);
+    if constexpr (Squares) add_last_squares(rows[r] + i, count - i, lanes + r * kSquareLanes);
     for (int m = 0; m < M; ++m) {
       double* lane = folded + (r * M + m) * kDotLanes;
       for (int64_t j = i; j < count; ++j) {
-        double& here = lane[(j - i) % kDotLanes];
-        here = madd(widen(rows[r][j]), observed[m * observed_stride + j], here);
+        double& here_lane = lane[(j - i) % kDotLanes];
+        here_lane = madd(widen(rows[r][j]), observed[m * observed_stride + j], here_lane);
       }
       dots[r * dots_stride + m] += fold<kDotLanes>(lane);
     }
   }
 }
 
+// Squares: unless lanes is null.
 template <class T, int R, int M>
-inline void some_dots(const void* const* rows, const void* const* ahead, int64_t count, const double* observed,
-                      int64_t observed_stride, double* dots, int64_t dots_stride, double* lanes) {
-  if (lanes != nullptr && ahead != nullptr) {
-    dots_of<T, R, M, true, true>(rows, ahead, count, observed, observed_stride, dots, dots_stride, lanes);
-  } else if (lanes != nullptr) {
-    dots_of<T, R, M, true, false>(rows, nullptr, count, observed, observed_stride, dots, dots_stride, lanes);
-  } else {
-    dots_of<T, R, M, false, false>(rows, nullptr, count, observed, observed_stride, dots, dots_stride, nullptr);
+inline void some_dots(const void* const* rows, int64_t count, const double* observed, int64_t observed_stride,
+                      double* dots, int64_t dots_stride, double* lanes, Bringer<T, R>* bring) {
+  if constexpr (!kNarrow<T>) {
+    if (lanes != nullptr) {
+      return dots_of<T, R, M, true>(rows, count, observed, observed_stride, dots, dots_stride, lanes, bring);
+    }
   }
+  dots_of<T, R, M, false>(rows, count, observed, observed_stride, dots, dots_stride, nullptr, bring);
 }
 
 template <class T, int R>
 inline void dots_of_rows(const void* const* rows, const void* const* ahead, int64_t count, const double* observed,
                          int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
                          double* lanes) {
-  int64_t m = 0;
-  for (; m + kDotColumns <= num_observed; m += kDotColumns) {
-    some_dots<T, R, kDotColumns>(rows, ahead, count, observed + m * observed_stride, observed_stride, dots + m,
-                                 dots_stride, m == 0 ? lanes : nullptr);
+  Bringer<T, R> bring(ahead, count, (num_observed + kDotColumns - 1) / kDotColumns);
+  for (int64_t m = 0; m < num_observed;) {
+    const double* const from = observed + m * observed_stride;
+    double* const squares = m == 0 ? lanes : nullptr;
+    if (m + kDotColumns <= num_observed) {
+      some_dots<T, R, kDotColumns>(rows, count, from, observed_stride, dots + m, dots_stride, squares, &bring);
+      m += kDotColumns;
+    } else if (kDotColumns > 2 && m + 2 <= num_observed) {
+      some_dots<T, R, 2>(rows, count, from, observed_stride, dots + m, dots_stride, squares, &bring);
+      m += 2;
+    } else {
+      some_dots<T, R, 1>(rows, count, from, observed_stride, dots + m, dots_stride, squares, &bring);
+      ++m;
+    }
   }
-  if (kDotColumns > 2 && m + 2 <= num_observed) {
-    some_dots<T, R, 2>(rows, ahead, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride,
-                       m == 0 ? lanes : nullptr);
-    m += 2;
-  }
-  for (; m < num_observed; ++m) {
-    some_dots<T, R, 1>(rows, ahead, count, observed + m * observed_stride, observed_stride, dots + m, dots_stride,
-                       m == 0 ? lanes : nullptr);
-  }
+}
+
+// The squares of 16-bit elements, added elsewhere than their products, go first: `lanes`, unless it is null, is made
+// so.
+template <class T>
+inline void narrow_squares_first(const void* const* rows, int64_t num_rows, int64_t count, double** lanes) {
+  if (!kNarrow<T> || *lanes == nullptr) return;
+  squares<T>(rows, num_rows, count, *lanes);
+  *lanes = nullptr;
 }
 
 template <class T>
 void add_dots(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
               const double* observed, int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
               double* lanes) {
+  narrow_squares_first<T>(rows, num_rows, count, &lanes);
+  const auto from = [](auto* p, int64_t offset) { return p == nullptr ? nullptr : p + offset; };
   int64_t r = 0;
   for (; r + kDotRows <= num_rows; r += kDotRows) {
-    dots_of_rows<T, kDotRows>(rows + r, ahead == nullptr ? nullptr : ahead + r, count, observed, observed_stride,
-                              num_observed, dots + r * dots_stride, dots_stride,
-                              lanes == nullptr ? nullptr : lanes + r * kSquareLanes);
+    dots_of_rows<T, kDotRows>(rows + r, from(ahead, r), count, observed, observed_stride, num_observed,
+                              dots + r * dots_stride, dots_stride, from(lanes, r * kSquareLanes));
   }
   for (; r < num_rows; ++r) {
-    dots_of_rows<T, 1>(rows + r, ahead == nullptr ? nullptr : ahead + r, count, observed, observed_stride, num_observed,
-                       dots + r * dots_stride, dots_stride, lanes == nullptr ? nullptr : lanes + r * kSquareLanes);
+    dots_of_rows<T, 1>(rows + r, from(ahead, r), count, observed, observed_stride, num_observed, dots + r * dots_stride,
+                       dots_stride, from(lanes, r * kSquareLanes));
   }
 }
 
@@ -192,11 +204,12 @@ inline void add_chain(const T* const* rows, int64_t steps, const float* observed
 template <class T, int R, int M>
 inline void some_chains(const T* const* rows, int64_t steps, const float* observed, int64_t observed_stride,
                         double* totals, int64_t num_observed, double* lanes, Bringer<T, R>* bring) {
-  if (lanes == nullptr) {
-    add_chain<T, R, M, false>(rows, steps, observed, observed_stride, totals, num_observed, nullptr, bring);
-  } else {
-    add_chain<T, R, M, true>(rows, steps, observed, observed_stride, totals, num_observed, lanes, bring);
+  if constexpr (!kNarrow<T>) {
+    if (lanes != nullptr) {
+      return add_chain<T, R, M, true>(rows, steps, observed, observed_stride, totals, num_observed, lanes, bring);
+    }
   }
+  add_chain<T, R, M, false>(rows, steps, observed, observed_stride, totals, num_observed, nullptr, bring);
 }
 
 template <class T, int R>
@@ -259,6 +272,7 @@ template <class T>
 void add_float_dots(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
                     const float* observed, int64_t observed_stride, int64_t num_observed, double* dots,
                     int64_t dots_stride, double* lanes) {
+  narrow_squares_first<T>(rows, num_rows, count, &lanes);
   const auto from = [](auto* p, int64_t offset) { return p == nullptr ? nullptr : p + offset; };
   int64_t r = 0;
   for (; r + kDotRows <= num_rows; r += kDotRows) {

@@ -72,4 +72,23 @@ LEAKCORE_HD Floats floats_at(const T* p) {
 }
 #endif
 
+// 2·kFloats elements as floats, in the order that costs least: of Brain those at even places and those at odd ones, of
+// Half the first and the second half. `join` puts lanes of such vectors into the elements' order.
+LEAKCORE_HD void split(const Brain* p, Floats* a, Floats* b) {
+  const Ints pairs = load<Ints>(p);
+  *a = real_of(pairs << 16);
+  *b = real_of(pairs & ints(0xffff0000u));
+}
+LEAKCORE_HD void join(const Brain*, Floats* a, Floats* b) {
+  Ints even = bits_of(*a), odd = bits_of(*b);
+  interleave(&even, &odd);
+  *a = real_of(even);
+  *b = real_of(odd);
+}
+LEAKCORE_HD void split(const Half* p, Floats* a, Floats* b) {
+  *a = floats_at(p);
+  *b = floats_at(p + kFloats);
+}
+LEAKCORE_HD void join(const Half*, Floats*, Floats*) {}
+
 }  // namespace leakcore

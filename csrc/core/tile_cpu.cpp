@@ -80,6 +80,12 @@ void load_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_
 void load_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, float* out) {
   load_any(rows, run, row, first, count, out);
 }
+void load_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, uint16_t* out) {
+  runs<const uint16_t>(rows, run, row, first, count, [&](const uint16_t* in, int64_t stride, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) out[i] = in[i * stride];
+    out += n;
+  });
+}
 
 void store_tile(const Rows& rows, int64_t run, int64_t row, int64_t first, int64_t count, const double* in) {
   if (rows.dtype == DType::f32) {

@@ -248,27 +248,34 @@ LEAKCORE_HD void store_interleaved(double* out, Doubles a, Doubles b) {
 #endif
 }
 
-LEAKCORE_HD void store_interleaved(void* out, Ints a, Ints b) {
-  char* to = static_cast<char*>(out);
+// a0 b0 a1 b1 … in the order of their lanes, first in a, then in b.
+LEAKCORE_HD void interleave(Ints* a, Ints* b) {
 #if defined(__AVX512F__)
-  const __m512i x = reinterpret_cast<__m512i>(a), y = reinterpret_cast<__m512i>(b);
+  const __m512i x = reinterpret_cast<__m512i>(*a), y = reinterpret_cast<__m512i>(*b);
   const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
   const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-  _mm512_storeu_si512(to, _mm512_permutex2var_epi32(x, low, y));
-  _mm512_storeu_si512(to + kVectorBytes, _mm512_permutex2var_epi32(x, high, y));
+  *a = reinterpret_cast<Ints>(_mm512_permutex2var_epi32(x, low, y));
+  *b = reinterpret_cast<Ints>(_mm512_permutex2var_epi32(x, high, y));
 #elif defined(__AVX2__)
-  const __m256i x = reinterpret_cast<__m256i>(a), y = reinterpret_cast<__m256i>(b);
+  const __m256i x = reinterpret_cast<__m256i>(*a), y = reinterpret_cast<__m256i>(*b);
   const __m256i low = _mm256_unpacklo_epi32(x, y), high = _mm256_unpackhi_epi32(x, y);
-  store(to, _mm256_permute2x128_si256(low, high, 0x20));
-  store(to + kVectorBytes, _mm256_permute2x128_si256(low, high, 0x31));
+  *a = reinterpret_cast<Ints>(_mm256_permute2x128_si256(low, high, 0x20));
+  *b = reinterpret_cast<Ints>(_mm256_permute2x128_si256(low, high, 0x31));
 #else
   uint32_t lanes[2 * kFloats];
   for (int i = 0; i < kFloats; ++i) {
-    lanes[2 * i] = a[i];
-    lanes[2 * i + 1] = b[i];
+    lanes[2 * i] = (*a)[i];
+    lanes[2 * i + 1] = (*b)[i];
   }
-  memcpy(to, lanes, sizeof lanes);
+  memcpy(a, lanes, sizeof *a);
+  memcpy(b, lanes + kFloats, sizeof *b);
 #endif
+}
+
+LEAKCORE_HD void store_interleaved(void* out, Ints a, Ints b) {
+  interleave(&a, &b);
+  store(static_cast<char*>(out), a);
+  store(static_cast<char*>(out) + kVectorBytes, b);
 }
 
 LEAKCORE_HD bool any(LongMask m) {

@@ -69,8 +69,10 @@ def clip_and_noise(
         False; True waits for the stream and raises when the sum has been written.
 
     Returns `.sum`: `(D,)`, `(runs, D)` or a list of arrays shaped like the parameters; `.norms`: `(B,)` or `(runs, B)`.
-    float64 from float64, otherwise float32; accumulated in float64 and rounded once. An empty batch gives pure noise
-    and no norms. The bits do not depend on threads.
+    float64 from float64, otherwise float32; accumulated in float64 and rounded once. On the CPU float16 and bfloat16
+    are first added in float32, four squares or four rows at a time: before it is rounded, a norm is then within 9e-8 of
+    itself and a column j of the sum within 4e-7·Σ_i |clip_C(g_i)_j| + B·2⁻¹⁴⁹ of the exact one. An empty batch gives
+    pure noise and no norms. The bits do not depend on threads, nor on strides.
 
     Raises ValueError or TypeError, naming the argument, for: C ≤ 0, σ < 0, σ > 0 without seed or noise (or with both),
     a step or seed out of range, wrong or differing shapes, integer types, mixed types or libraries, tensors that
@@ -257,8 +259,9 @@ def clip_scores(
         the default is False, since True waits for the stream.
 
     Returns `.dots`: `(M, n)`, or `(n,)` for one observation; `.norms`: `(n,)`, after clipping; with runs, `(runs, …)`.
-    float64 if either input is float64, otherwise float32; accumulated in float64 (but see product_dtype) and rounded
-    once. The bits do not depend on threads, nor on what other runs and rows are in the call.
+    float64 if either input is float64, otherwise float32; accumulated in float64 (but see product_dtype; norms of
+    float16 and bfloat16 are those of `clip_and_noise`, within 9e-8) and rounded once. The bits do not depend on
+    threads, nor on what other runs and rows are in the call.
 
     Raises ValueError or TypeError, naming the argument, for C ≤ 0, wrong shapes, different D, integer types, mixed
     libraries, products in float32 of a float64 array, tensors that require grad, arrays on a CUDA device in a CPU-only

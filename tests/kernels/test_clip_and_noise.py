@@ -20,15 +20,15 @@ def check(result_sum, result_norms, params, clip, sigma=0.0, noise=None, mask=No
     sums, norms = reference.clip_and_noise(params, clip, sigma, noise=noise, mask=mask)
     rows, columns = len(params[0]), sum(int(np.prod(p.shape[1:])) for p in params)
     kept = np.ones(rows, dtype=bool) if mask is None else mask
-    dtype = result_norms.dtype
-    np.testing.assert_allclose(result_norms, norms, rtol=tolerances.norm(columns, dtype), atol=1e-300)
+    dtype, narrow = result_norms.dtype, params[0].dtype.itemsize == 2
+    np.testing.assert_allclose(result_norms, norms, rtol=tolerances.norm(columns, dtype, narrow), atol=1e-300)
     clipped = reference.clip(params, clip)
     for i, (got, wanted) in enumerate(zip(result_sum, sums, strict=True)):
         terms = np.abs(clipped[i][kept]).sum(axis=0)
         if noise is not None:
             terms = terms + sigma * clip * np.abs(noise[i])
         assert got.dtype == dtype
-        assert (np.abs(got - wanted) <= tolerances.clipped_sum(rows, columns, terms, wanted, dtype)).all()
+        assert (np.abs(got - wanted) <= tolerances.clipped_sum(rows, columns, terms, wanted, dtype, narrow)).all()
 
 
 @checked

@@ -35,9 +35,9 @@ def results():
                 scores = kernels.clip_scores(g, observed, clip)
                 terms = clipped[keep].sum(axis=0)
                 products = np.abs(observed.astype(np.float64)) @ clipped.T
-                near = tolerances.norm(columns, total.norms.dtype)
+                near, narrow = tolerances.norm(columns, total.norms.dtype), dtype == "float16"
                 found += [
-                    (total.sum, tolerances.clipped_sum(rows, columns, terms, total.sum, total.sum.dtype)),
+                    (total.sum, 2 * tolerances.clipped_sum(rows, columns, terms, total.sum, total.sum.dtype, narrow)),
                     (total.norms, near * total.norms),
                     (scores.dots, tolerances.score(columns, products, scores.dots, scores.dots.dtype)),
                     (scores.norms, near * scores.norms),
