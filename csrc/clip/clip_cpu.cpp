@@ -44,8 +44,6 @@ constexpr int64_t kMostBlocks = 16;
 // Rows too short for the bookkeeping of norms beside sums, and how far in front of the norms to ask memory.
 constexpr int64_t kBesideBytes = 2048;
 constexpr int64_t kAheadBytes = 12288;
-// From here on four rows of 16 bits could leave the range of float32: rows are added singly, in double.
-constexpr double kFloatClip = 0x1p120;
 // Rows whose norms alone are taken side by side.
 constexpr int64_t kAside = 4;
 // Columns of a segment too short for it.
@@ -84,6 +82,11 @@ struct Plan {
   }
   int64_t size() const { return static_cast<int64_t>(segments.size()); }
 };
+
+// Four clipped rows of 16 bits could leave the range of float32: they are added singly, in double.
+bool beyond_floats(const ClipArgs& args) {
+  return args.num_params > 0 && size_of(args.grads->dtype) == 2 && args.max_grad_norm >= 0x1p120;
+}
 
 bool rows_in_place(const ClipArgs& args) {
   return std::all_of(args.grads, args.grads + args.num_params, in_place);
@@ -139,7 +142,7 @@ void finish_norms(const ClipArgs& args, int64_t run, int64_t begin, int64_t end,
 // acc += the first `total` of the rows that count, in order.
 void add_rows(const ClipArgs& args, const Segment& s, int64_t run, const Kept& keep, int64_t total, double* buffer,
               double* acc) {
-  const int64_t together = args.max_grad_norm < kFloatClip ? 12 : 1;
+  const int64_t together = beyond_floats(args) ? 1 : 12;
   for (int64_t r = 0; r < total; r += together) {
     const int64_t here = std::min(together, total - r);
     for_stripes(args.grads[s.param], run, keep.rows.data() + r, here, s.first, s.count, buffer,
@@ -338,7 +341,7 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
                                      args.schedule.num_threads);
 
   const Scratch partial(plan.once ? args.num_runs * plan.blocks * plan.slots : 0);
-  if (plan.once && plan.row_bytes >= kBesideBytes && rows_in_place(args) && args.max_grad_norm < kFloatClip) {
+  if (plan.once && plan.row_bytes >= kBesideBytes && rows_in_place(args) && !beyond_floats(args)) {
     norms_beside_partial_sums(args, plan, threads, partial.get());
   } else if (plan.once) {
     norms_and_partial_sums(args, plan, threads, partial.get());

@@ -1,6 +1,5 @@
 // Rows as the loops of clip_simd want them: in place where their columns lie contiguous, else in a buffer, those of 16
-// bits as they are, others widened. No result depends on layout: float32 rows are treated as the same numbers in
-// double.
+// bits as they are, others widened. No result depends on layout: float32 is added as the same numbers in double are.
 #pragma once
 
 #include <cstdint>

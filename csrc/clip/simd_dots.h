@@ -81,8 +81,8 @@ inline void dots_of(const void* const* data, int64_t count, const double* observ
     for (int m = 0; m < M; ++m) {
       double* lane = folded + (r * M + m) * kDotLanes;
       for (int64_t j = i; j < count; ++j) {
-        double& here_lane = lane[(j - i) % kDotLanes];
-        here_lane = madd(widen(rows[r][j]), observed[m * observed_stride + j], here_lane);
+        double& at = lane[(j - i) % kDotLanes];
+        at = madd(widen(rows[r][j]), observed[m * observed_stride + j], at);
       }
       dots[r * dots_stride + m] += fold<kDotLanes>(lane);
     }
@@ -122,8 +122,7 @@ inline void dots_of_rows(const void* const* rows, const void* const* ahead, int6
   }
 }
 
-// The squares of 16-bit elements, added elsewhere than their products, go first: `lanes`, unless it is null, is made
-// so.
+// The squares of 16-bit elements are not added beside their products but before: `lanes`, if not null, becomes null.
 template <class T>
 inline void narrow_squares_first(const void* const* rows, int64_t num_rows, int64_t count, double** lanes) {
   if (!kNarrow<T> || *lanes == nullptr) return;
