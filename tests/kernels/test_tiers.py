@@ -36,8 +36,9 @@ def results():
                 terms = clipped[keep].sum(axis=0)
                 products = np.abs(observed.astype(np.float64)) @ clipped.T
                 near, narrow = tolerances.norm(columns, total.norms.dtype), dtype == "float16"
+                sums = tolerances.clipped_sum(rows, columns, terms, total.sum, total.sum.dtype, narrow)
                 found += [
-                    (total.sum, 2 * tolerances.clipped_sum(rows, columns, terms, total.sum, total.sum.dtype, narrow)),
+                    (total.sum, (1 + narrow) * sums),
                     (total.norms, near * total.norms),
                     (scores.dots, tolerances.score(columns, products, scores.dots, scores.dots.dtype)),
                     (scores.norms, near * scores.norms),
