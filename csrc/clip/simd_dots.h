@@ -10,6 +10,24 @@ namespace {
 constexpr int kDotRows = W == 8 ? 4 : 1;
 constexpr int kDotColumns = W == 2 ? 2 : 4;
 
+// As a type, so that a loop over as many observations is unrolled.
+template <int Count>
+struct Some {
+  static constexpr int kCount = Count;
+};
+
+// body(Some<M>, m) for observations m … m + M − 1, as many at a time as the registers hold.
+template <class Body>
+inline void for_observations(int64_t num_observed, const Body& body) {
+  int64_t m = 0;
+  for (; m + kDotColumns <= num_observed; m += kDotColumns) body(Some<kDotColumns>{}, m);
+  if (kDotColumns > 2 && m + 2 <= num_observed) {
+    body(Some<2>{}, m);
+    m += 2;
+  }
+  for (; m < num_observed; ++m) body(Some<1>{}, m);
+}
+
 // Brings in R pieces one after the other while R rows as long are read `passes` times, kSquareLanes columns a step:
 // evenly, since of a burst most would be dropped.
 template <class T, int R>
@@ -106,20 +124,10 @@ inline void dots_of_rows(const void* const* rows, const void* const* ahead, int6
                          int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
                          double* lanes) {
   Bringer<T, R> bring(ahead, count, (num_observed + kDotColumns - 1) / kDotColumns);
-  for (int64_t m = 0; m < num_observed;) {
-    const double* const from = observed + m * observed_stride;
-    double* const squares = m == 0 ? lanes : nullptr;
-    if (m + kDotColumns <= num_observed) {
-      some_dots<T, R, kDotColumns>(rows, count, from, observed_stride, dots + m, dots_stride, squares, &bring);
-      m += kDotColumns;
-    } else if (kDotColumns > 2 && m + 2 <= num_observed) {
-      some_dots<T, R, 2>(rows, count, from, observed_stride, dots + m, dots_stride, squares, &bring);
-      m += 2;
-    } else {
-      some_dots<T, R, 1>(rows, count, from, observed_stride, dots + m, dots_stride, squares, &bring);
-      ++m;
-    }
-  }
+  for_observations(num_observed, [&](auto some, int64_t m) {
+    some_dots<T, R, decltype(some)::kCount>(rows, count, observed + m * observed_stride, observed_stride, dots + m,
+                                            dots_stride, m == 0 ? lanes : nullptr, &bring);
+  });
 }
 
 // The squares of 16-bit elements are not added beside their products but before: `lanes`, if not null, becomes null.
@@ -175,14 +183,7 @@ inline void add_chain(const T* const* rows, int64_t steps, const float* observed
   Bringer<T, R> here = *bring;
   for (int64_t i = 0; i < steps * kSquareLanes; i += kSquareLanes) {
     here.step();
-    if (Squares) {
-      for (int r = 0; r < R; ++r) {
-        for (int v = 0; v < V; ++v) {
-          const Doubles y = doubles_at(rows[r] + i + v * W);
-          sum[r][v] = madd(y, y, sum[r][v]);
-        }
-      }
-    }
+    for (int r = 0; r < (Squares ? R : 0); ++r) add_square_step(rows[r] + i, sum[r]);
     for (int f = 0; f < F; ++f) {
       Floats x[R];
       for (int r = 0; r < R; ++r) x[r] = floats_at(rows[r] + i + f * kFloats);
@@ -214,21 +215,10 @@ inline void some_chains(const T* const* rows, int64_t steps, const float* observ
 template <class T, int R>
 inline void add_chains(const T* const* rows, int64_t steps, const float* observed, int64_t observed_stride,
                        int64_t num_observed, double* totals, double* lanes, Bringer<T, R>* bring) {
-  for (int64_t m = 0; m < num_observed;) {
-    const float* const from = observed + m * observed_stride;
-    double* const to = totals + m * kDotLanes;
-    double* const squares = m == 0 ? lanes : nullptr;
-    if (m + kDotColumns <= num_observed) {
-      some_chains<T, R, kDotColumns>(rows, steps, from, observed_stride, to, num_observed, squares, bring);
-      m += kDotColumns;
-    } else if (kDotColumns > 2 && m + 2 <= num_observed) {
-      some_chains<T, R, 2>(rows, steps, from, observed_stride, to, num_observed, squares, bring);
-      m += 2;
-    } else {
-      some_chains<T, R, 1>(rows, steps, from, observed_stride, to, num_observed, squares, bring);
-      ++m;
-    }
-  }
+  for_observations(num_observed, [&](auto some, int64_t m) {
+    some_chains<T, R, decltype(some)::kCount>(rows, steps, observed + m * observed_stride, observed_stride,
+                                              totals + m * kDotLanes, num_observed, m == 0 ? lanes : nullptr, bring);
+  });
 }
 
 template <class T, int R>
