@@ -70,6 +70,7 @@ class Counting(Executor):
         return self.inner.submit(function, *args, **more)
 
 
+@pytest.mark.slow
 def test_an_audit_by_two_workers_is_the_audit_of_one(
     pool: ProcessPoolExecutor, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,7 @@ def _module(name: str, training: str, dtype: torch.dtype) -> torch.nn.Sequential
     return copy.deepcopy(_model(name, training)).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("training", ["none", "SGD", "Adam", "DP-SGD"])
 @pytest.mark.parametrize("name", ["bank", "cervical"])
 def test_last_layer(name: str, training: str, dtype: torch.dtype) -> None:
@@ -157,7 +157,9 @@ def test_second_last_layer(dtype: torch.dtype) -> None:
     assert means[20] >= 0.999
 
 
-@pytest.mark.parametrize("training", ["SGD", "Adam", "DP-SGD"])
+@pytest.mark.parametrize(
+    "training", [pytest.param("SGD", marks=pytest.mark.slow), pytest.param("Adam", marks=pytest.mark.slow), "DP-SGD"]
+)
 @pytest.mark.parametrize("name", ["bank", "cervical"])
 def test_second_last_layer_of_trained_models(name: str, training: str) -> None:
     # One neuron of a trained float32 model sees mostly rows of the rare class: the prior's majority alone would choose

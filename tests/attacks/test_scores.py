@@ -167,7 +167,7 @@ def test_games_carry_exactly_what_prior_aware_says_of_the_stored_steps() -> None
     assert all((lean.scores[m] == out.scores[m]).all() for m in rules)
 
 
-@pytest.mark.parametrize("pool", [ThreadPoolExecutor, ProcessPoolExecutor])
+@pytest.mark.parametrize("pool", [ThreadPoolExecutor, pytest.param(ProcessPoolExecutor, marks=pytest.mark.slow)])
 def test_games_do_not_depend_on_workers(pool) -> None:
     seen: list[tuple[int, int]] = []
     whole = _games(150)

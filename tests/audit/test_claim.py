@@ -286,6 +286,7 @@ def test_area_under_the_curve() -> None:
     assert area(a, b) == pytest.approx(stats.mannwhitneyu(a, b).statistic / 3000)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_it_resumes_to_the_same_json(tmp_path: Path) -> None:
     sections = _with(audit={"trials": 400, "k": [1]}, mechanism={"steps": 60})
     code = f"from leakcore import audit; audit.claim({sections!r}, folder={str(tmp_path / 'b')!r}, num_threads=1)"

@@ -74,6 +74,7 @@ def test_labels_without_noise_are_all_right_and_bounds_in_order(report: audit.Ru
         assert 0 < lower[0] <= lower[1] <= lower[2] <= float(o.replacement.value)
 
 
+@pytest.mark.slow
 def test_the_same_configuration_gives_the_same_report(report: audit.RunReport, tmp_path: Path) -> None:
     again = audit.run(audit.AuditConfig(**SMALL), folder=tmp_path)
     one, two = report.to_dict(), again.to_dict()

@@ -98,7 +98,7 @@ def test_a_pool_gives_the_same_bits_as_features() -> None:
         assert (getattr(by_index, field) == getattr(by_features, field)).all()
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("kind", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
 def test_an_executor_changes_nothing(kind) -> None:
     data = {"pool_features": X, "pool_labels": Y, "extra_index": np.arange(300)[:, None], "record": True}
     ensemble = dpsgd.Ensemble(

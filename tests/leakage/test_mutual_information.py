@@ -34,6 +34,7 @@ def test_in_five_dimensions_it_finds_most_and_not_more():
     assert found.rows == 450
 
 
+@pytest.mark.slow
 def test_classes_and_many_columns():
     rng = np.random.default_rng(1)
     y = rng.integers(0, 2, 400)
