@@ -5,7 +5,7 @@ PY     := $(VENV)/bin/python
 BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
 NATIVE := setup.py $(shell find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
-.PHONY: audit test test-slow test-emulated fuzz wheel sanitize sanitize-cuda bench docs lint format clean
+.PHONY: audit test test-slow test-emulated test-clang fuzz wheel sanitize sanitize-cuda bench docs lint format clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.core
@@ -39,14 +39,25 @@ test-emulated: $(VENV)/.core
 docs: $(VENV)/.core
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]" --no-build-isolation
 	$(VENV)/bin/mkdocs build --strict
-# The kernel tests on a core built with AddressSanitizer and UndefinedBehaviorSanitizer, in a copy of the tree: the usual
-# build stays as it is. Python itself is not instrumented, so the runtimes are preloaded and what it leaks is not looked
-# for; Python's allocator gives way to malloc, so that arrays have guarded ends.
+
+# A copy of the tree, for a core that is built otherwise: the usual build stays as it is.
+COPIED := pyproject.toml setup.py README.md LICENSE csrc leakcore tests examples
+copied = mkdir -p $(1) && rm -rf $(1)/leakcore $(1)/tests $(1)/csrc && \
+  tar -c --exclude='*.so' --exclude=__pycache__ $(COPIED) | tar -x -C $(1)
+
+# The kernel tests on a core built by Clang, or by the compiler that CXX names.
+BY_CLANG := build/clang
+test-clang: $(VENV)/.deps
+	@$(call copied,$(BY_CLANG))
+	@cd $(BY_CLANG) && CXX="$${CXX:-clang++}" LEAKCORE_CUDA=0 $(abspath $(PY)) setup.py --quiet build_ext --inplace
+	@cd $(BY_CLANG) && PYTHONPATH="$$PWD" $(abspath $(PY)) -m pytest tests/kernels -m "not slow" -p no:cacheprovider $(ARGS)
+
+# The kernel tests on a core built with AddressSanitizer and UndefinedBehaviorSanitizer. Python itself is not
+# instrumented, so the runtimes are preloaded and what it leaks is not looked for; Python's allocator gives way to malloc,
+# so that arrays have guarded ends.
 SANITIZED := build/sanitized
 sanitize: $(VENV)/.deps
-	@mkdir -p $(SANITIZED)
-	@rm -rf $(SANITIZED)/leakcore $(SANITIZED)/tests $(SANITIZED)/csrc
-	@tar -c --exclude='*.so' --exclude=__pycache__ pyproject.toml setup.py README.md LICENSE csrc leakcore tests examples | tar -x -C $(SANITIZED)
+	@$(call copied,$(SANITIZED))
 	@cd $(SANITIZED) && LEAKCORE_SANITIZE=1 LEAKCORE_CUDA=0 $(abspath $(PY)) setup.py --quiet build_ext --inplace
 	@cd $(SANITIZED) && env LD_PRELOAD="$$($(SANITIZER_RUNTIMES))" PYTHONPATH="$$PWD" PYTHONMALLOC=malloc \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \

@@ -77,7 +77,7 @@ inline void squares_beside_rows(const void* data, int64_t count, double* lanes, 
   constexpr int64_t kStep = R * kSumStep<T, R> > kBesideStep ? R * kSumStep<T, R> : kBesideStep;
   constexpr int64_t kBytes = kBesideStep * static_cast<int64_t>(sizeof(T));
   Doubles sum[kSquareLanes / W];
-  memcpy(sum, lanes, sizeof sum);
+  for (int v = 0; v < kSquareLanes / W; ++v) sum[v] = doubles_at(lanes + v * W);
   for (int64_t i = 0; i < count; i += kStep) {
     for (int64_t k = i; k < i + kStep; k += kBesideStep) {
       const char* again = reinterpret_cast<const char*>(x + k) + kAgainBytes;
@@ -91,7 +91,7 @@ inline void squares_beside_rows(const void* data, int64_t count, double* lanes, 
     }
     add_sum_step<T, R, static_cast<int>(kStep / R / kSumStep<T, R>)>(rows, factors, i / R, acc + i / R);
   }
-  memcpy(lanes, sum, sizeof sum);
+  for (int v = 0; v < kSquareLanes / W; ++v) store(lanes + v * W, sum[v]);
 }
 
 template <class T>

@@ -56,7 +56,13 @@ LEAKCORE_HD Floats floats_at(const Half* p) {
 }
 #else
 LEAKCORE_HD Doubles doubles_at(const float* p) {
+#if defined(__SSE2__)
+  return _mm_cvtps_pd(_mm_castsi128_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__aarch64__)
+  return vcvt_f64_f32(vld1_f32(p));
+#else
   return __builtin_convertvector(load<HalfFloats>(p), Doubles);
+#endif
 }
 template <class T>
 LEAKCORE_HD Doubles doubles_at(const T* p) {
@@ -64,12 +70,21 @@ LEAKCORE_HD Doubles doubles_at(const T* p) {
   for (int k = 0; k < kDoubles; ++k) x[k] = widen(p[k]);
   return x;
 }
+#if defined(__aarch64__)
+LEAKCORE_HD Floats floats_at(const Brain* p) {
+  return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(&p->bits), 16));
+}
+LEAKCORE_HD Floats floats_at(const Half* p) {
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p->bits)));
+}
+#else
 template <class T>
 LEAKCORE_HD Floats floats_at(const T* p) {
   Floats x;
   for (int k = 0; k < kFloats; ++k) x[k] = static_cast<float>(widen(p[k]));
   return x;
 }
+#endif
 #endif
 
 // 2·kFloats elements as floats, in the order that costs least: of Brain those at even places and those at odd ones, of

@@ -2,52 +2,11 @@
 // template is used, so that no inline function built for one tier can be linked into another.
 #include "core/probe.h"
 
-#include <cstring>
-
 #include "core/line.h"
-
-#ifdef __SSE2__
-#include <immintrin.h>
-#endif
+#include "core/vec.h"
 
 namespace leakcore {
 namespace {
-
-#if defined(__AVX512F__)
-constexpr int kBytes = 64;
-#elif defined(__AVX2__)
-constexpr int kBytes = 32;
-#else
-constexpr int kBytes = 16;
-#endif
-
-typedef double Doubles __attribute__((vector_size(kBytes)));
-typedef float Floats __attribute__((vector_size(kBytes)));
-typedef int64_t Longs __attribute__((vector_size(kBytes)));
-typedef int32_t Ints __attribute__((vector_size(kBytes)));
-typedef uint64_t Bits __attribute__((vector_size(kBytes)));
-constexpr int kDoubles = kBytes / 8;
-constexpr int kFloats = kBytes / 4;
-
-// The loop is over lanes, which the compiler turns into one instruction; without fused hardware it is two.
-inline Doubles madd(Doubles a, Doubles b, Doubles c) {
-#ifdef __FMA__
-  Doubles r;
-  for (int i = 0; i < kDoubles; ++i) r[i] = __builtin_fma(a[i], b[i], c[i]);
-  return r;
-#else
-  return a * b + c;
-#endif
-}
-inline Floats madd(Floats a, Floats b, Floats c) {
-#ifdef __FMA__
-  Floats r;
-  for (int i = 0; i < kFloats; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
-  return r;
-#else
-  return a * b + c;
-#endif
-}
 
 // Enough chains to cover a latency of four cycles on two pipes, few enough for sixteen registers.
 constexpr int kChains = 10;
@@ -70,87 +29,58 @@ double fma_loop(int64_t count) {
 // e^x by the fewest operations that give a working accuracy: reduction, polynomial of degree 11 or 5, exponent.
 inline Doubles exponential(Doubles x) {
   const double magic = 6755399441055744.0;
-  const Doubles shifted = madd(x, Doubles{} + 1.4426950408889634, Doubles{} + magic);
-  const Doubles k = shifted - magic;
-  const Doubles r = madd(k, Doubles{} - 0.6931471805599453, x);
-  Doubles p = Doubles{} + 1.0 / 39916800;
+  const Doubles shifted = madd(x, 1.4426950408889634, magic);
+  const Doubles r = madd(shifted - magic, -0.6931471805599453, x);
+  Doubles p = doubles(1.0 / 39916800);
   const double factorials[] = {3628800, 362880, 40320, 5040, 720, 120, 24, 6, 2, 1, 1};
 #pragma GCC unroll 11
-  for (int i = 0; i < 11; ++i) p = madd(p, r, Doubles{} + 1.0 / factorials[i]);
-  Longs bits;
-  memcpy(&bits, &shifted, sizeof bits);
-  bits = (bits << 52) + 0x3ff0000000000000ll;
-  Doubles scale;
-  memcpy(&scale, &bits, sizeof scale);
-  return p * scale;
+  for (int i = 0; i < 11; ++i) p = madd(p, r, 1.0 / factorials[i]);
+  return p * real_of((bits_of(shifted) << 52) + 0x3ff0000000000000ull);
 }
 inline Floats exponential(Floats x) {
   const float magic = 12582912.0f;
-  const Floats shifted = madd(x, Floats{} + 1.44269504f, Floats{} + magic);
-  const Floats k = shifted - magic;
-  const Floats r = madd(k, Floats{} - 0.693147181f, x);
-  Floats p = Floats{} + 1.0f / 120;
+  const Floats shifted = madd(x, 1.44269504f, magic);
+  const Floats r = madd(shifted - magic, -0.693147181f, x);
+  Floats p = floats(1.0f / 120);
   const float factorials[] = {24, 6, 2, 1, 1};
 #pragma GCC unroll 5
-  for (int i = 0; i < 5; ++i) p = madd(p, r, Floats{} + 1.0f / factorials[i]);
-  Ints bits;
-  memcpy(&bits, &shifted, sizeof bits);
-  bits = (bits << 23) + 0x3f800000;
-  Floats scale;
-  memcpy(&scale, &bits, sizeof scale);
-  return p * scale;
+  for (int i = 0; i < 5; ++i) p = madd(p, r, 1.0f / factorials[i]);
+  return p * real_of((bits_of(shifted) << 23) + 0x3f800000u);
 }
 
 template <class V, class T>
 double exp_loop(int64_t count) {
   constexpr int kLanes = static_cast<int>(sizeof(V) / sizeof(T));
   constexpr int kBuffer = 1024;
-  alignas(64) T in[kBuffer], out[kBuffer];
+  LEAKCORE_ALIGNED T in[kBuffer];
+  LEAKCORE_ALIGNED T out[kBuffer];
   for (int i = 0; i < kBuffer; ++i) in[i] = static_cast<T>(i) / kBuffer - static_cast<T>(0.5);
   double sum = 0;
   for (int64_t done = 0; done < count; done += kBuffer) {
 #pragma GCC unroll 4
-    for (int i = 0; i < kBuffer; i += kLanes) {
-      V x;
-      memcpy(&x, in + i, sizeof x);
-      const V e = exponential(x);
-      memcpy(out + i, &e, sizeof e);
-    }
+    for (int i = 0; i < kBuffer; i += kLanes) store(out + i, exponential(load<V>(in + i)));
     sum += static_cast<double>(out[done / kBuffer % kBuffer]);
     asm volatile("" : : "r"(in), "r"(out) : "memory");
   }
   return sum;
 }
 
-// The 64-bit products of the low halves of the lanes.
-inline Bits product(Bits a, uint32_t m) {
-#if defined(__AVX512F__)
-  return reinterpret_cast<Bits>(_mm512_maskz_mul_epu32(0xff, reinterpret_cast<__m512i>(a), _mm512_set1_epi64(m)));
-#elif defined(__AVX2__)
-  return reinterpret_cast<Bits>(_mm256_mul_epu32(reinterpret_cast<__m256i>(a), _mm256_set1_epi64x(m)));
-#elif defined(__SSE2__)
-  return reinterpret_cast<Bits>(_mm_mul_epu32(reinterpret_cast<__m128i>(a), _mm_set1_epi64x(m)));
-#else
-  return (a & 0xffffffffull) * static_cast<uint64_t>(m);
-#endif
-}
-
 // Philox4x32-10 in 64-bit lanes, four words per lane; as many lanes at a time as the registers hold.
 double philox_loop(int64_t count) {
-  constexpr int kAtOnce = kBytes == 64 ? 4 : 2;
+  constexpr int kAtOnce = kVectorBytes == 64 ? 4 : 2;
   constexpr int64_t kWords = static_cast<int64_t>(4) * kDoubles * kAtOnce;
-  Bits sum = {};
-  Bits index[kAtOnce];
+  Longs sum = {};
+  Longs index[kAtOnce];
   for (int u = 0; u < kAtOnce; ++u) {
     for (int i = 0; i < kDoubles; ++i) index[u][i] = static_cast<uint64_t>(u * kDoubles + i);
   }
   for (int64_t done = 0; done < count; done += kWords) {
-    Bits c0[kAtOnce], c1[kAtOnce], c2[kAtOnce], c3[kAtOnce];
+    Longs c0[kAtOnce], c1[kAtOnce], c2[kAtOnce], c3[kAtOnce];
     for (int u = 0; u < kAtOnce; ++u) {
       c0[u] = index[u];
-      c1[u] = Bits{} + 1;
-      c2[u] = Bits{} + static_cast<uint64_t>(done & 0xffff);
-      c3[u] = Bits{};
+      c1[u] = longs(1);
+      c2[u] = longs(static_cast<uint64_t>(done & 0xffff));
+      c3[u] = Longs{};
       index[u] += static_cast<uint64_t>(kDoubles) * kAtOnce;
     }
     uint64_t k0 = 0x1234567, k1 = 0x89abcde;
@@ -158,7 +88,7 @@ double philox_loop(int64_t count) {
     for (int round = 0; round < 10; ++round) {
 #pragma GCC unroll 4
       for (int u = 0; u < kAtOnce; ++u) {
-        const Bits a = product(c0[u], 0xD2511F53u), b = product(c2[u], 0xCD9E8D57u);
+        const Longs a = multiply32(c0[u], 0xD2511F53u), b = multiply32(c2[u], 0xCD9E8D57u);
         c0[u] = (b >> 32) ^ c1[u] ^ k0;
         c1[u] = b;
         c2[u] = (a >> 32) ^ c3[u] ^ k1;
@@ -177,12 +107,12 @@ double philox_loop(int64_t count) {
 // Four streams at a time, the translation of each one's pages asked for eight pages early: from 4 KiB pages a quarter
 // faster than one stream, from larger ones no slower.
 uint64_t read_loop(const void* data, int64_t bytes) {
-  constexpr int kStreams = 4, kVectors = 64 / kBytes;
+  constexpr int kStreams = 4, kVectors = static_cast<int>(kLine) / kVectorBytes;
   constexpr int64_t kPage = 4096;
   const int64_t part = bytes / kStreams;
   const char* from[kStreams];
   for (int s = 0; s < kStreams; ++s) from[s] = static_cast<const char*>(data) + s * part;
-  Bits sum[kStreams] = {};
+  Longs sum[kStreams] = {};
   for (int64_t at = 0; at < part; at += kLine) {
 #pragma GCC unroll 4
     for (int s = 0; s < kStreams; ++s) {
@@ -190,11 +120,7 @@ uint64_t read_loop(const void* data, int64_t bytes) {
       if (reinterpret_cast<uintptr_t>(p) % kPage < kLine) __builtin_prefetch(p + 8 * kPage);
       __builtin_prefetch(p + 1024, 0, 2);
 #pragma GCC unroll 4
-      for (int k = 0; k < kVectors; ++k) {
-        Bits x;
-        memcpy(&x, p + k * kBytes, sizeof x);
-        sum[s] += x;
-      }
+      for (int k = 0; k < kVectors; ++k) sum[s] += load<Longs>(p + k * kVectorBytes);
     }
   }
   uint64_t total = 0;

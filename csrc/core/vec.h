@@ -11,9 +11,13 @@
 #if defined(__SSE2__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"  // GCC's own headers read a register without setting it, on purpose
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 #pragma GCC diagnostic pop
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace leakcore {
@@ -127,17 +131,21 @@ LEAKCORE_HD Longs merge_lower(Longs a, Longs b) {
   return reinterpret_cast<Longs>(
       _mm256_blend_epi32(reinterpret_cast<__m256i>(a), _mm256_slli_epi64(reinterpret_cast<__m256i>(b), 32), 0xAA));
 }
-#else
-#if LEAKCORE_FUSED
+#elif defined(__aarch64__)
 LEAKCORE_HD Doubles madd(Doubles a, Doubles b, Doubles c) {
-  Doubles r;
-  for (int i = 0; i < kDoubles; ++i) r[i] = __builtin_fma(a[i], b[i], c[i]);
-  return r;
+  return vfmaq_f64(c, a, b);
 }
 LEAKCORE_HD Floats madd(Floats a, Floats b, Floats c) {
-  Floats r;
-  for (int i = 0; i < kFloats; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
-  return r;
+  return vfmaq_f32(c, a, b);
+}
+LEAKCORE_HD Doubles root(Doubles x) {
+  return vsqrtq_f64(x);
+}
+LEAKCORE_HD Floats root(Floats x) {
+  return vsqrtq_f32(x);
+}
+LEAKCORE_HD Longs multiply32(Longs a, uint32_t m) {
+  return reinterpret_cast<Longs>(vmull_n_u32(vmovn_u64(reinterpret_cast<uint64x2_t>(a)), m));
 }
 #else
 LEAKCORE_HD Doubles madd(Doubles a, Doubles b, Doubles c) {
@@ -146,7 +154,6 @@ LEAKCORE_HD Doubles madd(Doubles a, Doubles b, Doubles c) {
 LEAKCORE_HD Floats madd(Floats a, Floats b, Floats c) {
   return a * b + c;
 }
-#endif
 #if defined(__SSE2__)
 LEAKCORE_HD Doubles root(Doubles x) {
   return _mm_sqrt_pd(x);
@@ -170,6 +177,8 @@ LEAKCORE_HD Longs multiply32(Longs a, uint32_t m) {
   return (a & 0xffffffffu) * m;
 }
 #endif
+#endif
+#if !defined(__AVX2__)
 LEAKCORE_HD Longs merge_upper(Longs a, Longs b) {
   return a >> 32 | (b & 0xffffffff00000000ull);
 }
@@ -197,6 +206,21 @@ LEAKCORE_HD Floats madd(Floats a, float b, float c) {
   return madd(a, floats(b), floats(c));
 }
 
+// Lanes by number, those of b after those of a. GCC has Clang's function for it from version 12 on.
+#if defined(__clang__) || __GNUC__ >= 12
+#define LEAKCORE_SHUFFLED(mask) __builtin_shufflevector(a, b, Lanes...)
+#else
+#define LEAKCORE_SHUFFLED(mask) __builtin_shuffle(a, b, mask{Lanes...})
+#endif
+template <int... Lanes>
+LEAKCORE_HD Doubles shuffled(Doubles a, Doubles b) {
+  return LEAKCORE_SHUFFLED(LongMask);
+}
+template <int... Lanes>
+LEAKCORE_HD Ints shuffled(Ints a, Ints b) {
+  return LEAKCORE_SHUFFLED(IntMask);
+}
+
 LEAKCORE_HD Doubles select(LongMask condition, Doubles yes, Doubles no) {
   return condition ? yes : no;
 }
@@ -213,7 +237,11 @@ LEAKCORE_HD Floats nearest_float(Ints x) {
 
 // 32-bit words, one to a 64-bit lane.
 LEAKCORE_HD Longs widen(const uint32_t* p) {
+#if defined(__aarch64__)
+  return reinterpret_cast<Longs>(vmovl_u32(vld1_u32(p)));
+#else
   return __builtin_convertvector(load<HalfInts>(p), Longs);
+#endif
 }
 LEAKCORE_HD void widen(Floats x, Doubles* low, Doubles* high) {
 #if defined(__AVX512F__)
@@ -222,6 +250,12 @@ LEAKCORE_HD void widen(Floats x, Doubles* low, Doubles* high) {
 #elif defined(__AVX2__)
   *low = _mm256_cvtps_pd(_mm256_castps256_ps128(x));
   *high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+#elif defined(__SSE2__)
+  *low = _mm_cvtps_pd(x);
+  *high = _mm_cvtps_pd(_mm_movehl_ps(x, x));
+#elif defined(__aarch64__)
+  *low = vcvt_f64_f32(vget_low_f32(x));
+  *high = vcvt_high_f64_f32(x);
 #else
   HalfFloats halves[2];
   memcpy(halves, &x, sizeof halves);
@@ -241,10 +275,8 @@ LEAKCORE_HD void store_interleaved(double* out, Doubles a, Doubles b) {
   _mm256_storeu_pd(out, _mm256_permute2f128_pd(low, high, 0x20));
   _mm256_storeu_pd(out + 4, _mm256_permute2f128_pd(low, high, 0x31));
 #else
-  for (int i = 0; i < kDoubles; ++i) {
-    out[2 * i] = a[i];
-    out[2 * i + 1] = b[i];
-  }
+  store(out, shuffled<0, 2>(a, b));
+  store(out + 2, shuffled<1, 3>(a, b));
 #endif
 }
 
@@ -262,13 +294,9 @@ LEAKCORE_HD void interleave(Ints* a, Ints* b) {
   *a = reinterpret_cast<Ints>(_mm256_permute2x128_si256(low, high, 0x20));
   *b = reinterpret_cast<Ints>(_mm256_permute2x128_si256(low, high, 0x31));
 #else
-  uint32_t lanes[2 * kFloats];
-  for (int i = 0; i < kFloats; ++i) {
-    lanes[2 * i] = (*a)[i];
-    lanes[2 * i + 1] = (*b)[i];
-  }
-  memcpy(a, lanes, sizeof *a);
-  memcpy(b, lanes + kFloats, sizeof *b);
+  const Ints x = *a, y = *b;
+  *a = shuffled<0, 4, 1, 5>(x, y);
+  *b = shuffled<2, 6, 3, 7>(x, y);
 #endif
 }
 

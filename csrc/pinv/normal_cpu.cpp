@@ -4,6 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "core/arith.h"
 #include "core/isa.h"
 #include "core/tile.h"
 #include "pinv/normal.h"
@@ -115,16 +116,14 @@ bool NormalRoute::read_output(int64_t index, int64_t output) {
   load_tile(args_.gradient, index, output, 0, d_, b_);
   // Squares of what is left must neither overflow nor vanish, and nothing may be NaN.
   const double n = static_cast<double>(n_);
-  double largest[4] = {};  // side by side: each comparison waits for the one before
-  bool within = true;
+  // Of magnitudes as bits, where NaN is above all numbers; side by side: one comparison waits for the one before.
+  uint64_t largest[4] = {};
   for (int64_t i = 0; i < d_; ++i) {
     b_[i] *= n;
-    const double size = std::abs(b_[i]);
-    within &= size <= kSquareRange;
-    largest[i % 4] = std::max(largest[i % 4], size);
+    largest[i % 4] = std::max(largest[i % 4], bits_of(b_[i]) << 1);
   }
-  const double most = *std::max_element(largest, largest + 4);
-  return within && (most == 0.0 || most >= 1.0 / kSquareRange);
+  const double most = real_of(*std::max_element(largest, largest + 4) >> 1);
+  return most == 0.0 || (most >= 1.0 / kSquareRange && most <= kSquareRange);
 }
 
 template <class Entry>

@@ -7,6 +7,22 @@
 namespace leakcore {
 namespace {
 
+// out = mᵀ·work for S stripes of columns from i on, each from its first row on the diagonal.
+template <int S>
+LEAKCORE_INLINE void apply_transposed(const double* m, int64_t num_rows, int64_t ld, int64_t i, const double* work,
+                                      double* out) {
+  Doubles sum[S * V] = {};
+  int64_t k = i;
+  for (int s = 0; s < S; ++s) {
+    const int64_t end = s + 1 < S ? i + (s + 1) * kStripe : num_rows;
+    for (; k < end; ++k) {
+      for (int v = 0; v <= s * V + V - 1; ++v)
+        sum[v] = madd(doubles_at(m + k * ld + i + v * W), doubles(work[k]), sum[v]);
+    }
+  }
+  memcpy(out + i, sum, sizeof sum);
+}
+
 void apply(const double* m, int64_t num_rows, int64_t ld, const double* s, double* work, double* out, double* middle) {
   double squares = 0.0;
   for (int64_t k = 0; k < num_rows; ++k) {
@@ -19,13 +35,10 @@ void apply(const double* m, int64_t num_rows, int64_t ld, const double* s, doubl
     work[k] = fold(lanes);
     squares = madd(work[k], work[k], squares);
   }
-  for (int64_t i = 0; i < num_rows; i += kStripe) {
-    Doubles sum[V] = {};
-    for (int64_t k = i; k < num_rows; ++k) {
-      for (int v = 0; v < V; ++v) sum[v] = madd(doubles_at(m + k * ld + i + v * W), doubles(work[k]), sum[v]);
-    }
-    memcpy(out + i, sum, sizeof sum);
-  }
+  // Stripes side by side: the additions to one wait for each other.
+  int64_t i = 0;
+  for (; i + 3 * kStripe < num_rows; i += 4 * kStripe) apply_transposed<4>(m, num_rows, ld, i, work, out);
+  for (; i < num_rows; i += kStripe) apply_transposed<1>(m, num_rows, ld, i, work, out);
   *middle = squares;
 }
 

@@ -42,12 +42,16 @@ LEAKCORE_INLINE void advance(const double* a, const double* b, int64_t ld, int64
                              Doubles (*rows)[S * V]) {
   constexpr int Step = Count < kColumns ? Count : kColumns;
   for (int c = 0; c < Count; c += Step) multiply<S, Step, true>(a, ld, kStripe, b + c, ld, depth, rows + c);
+  // As loops they would go through memory, row by row.
+#pragma GCC unroll 8
   for (int c = 0; c < Count; ++c) {
+#pragma GCC unroll 8
     for (int t = c + 1; t < Count; ++t) {
       const Doubles factor = doubles(corner.unit[c][t]);
       for (int v = 0; v < S * V; ++v) rows[t][v] = less(factor, rows[c][v], rows[t][v]);
     }
   }
+#pragma GCC unroll 8
   for (int c = 0; c < Count; ++c) {
     const Doubles scale = doubles(corner.scale[c]);
     for (int v = 0; v < S * V; ++v) rows[c][v] *= scale;
@@ -67,21 +71,26 @@ inline void advance_factor(double* g, int64_t ld, int64_t k, int64_t i, const Co
   }
 }
 
+// A table, where writing it anew would cost a tenth of all.
+constexpr double kOne[kStripe][kStripe] = {{1, 0, 0, 0, 0, 0, 0, 0}, {0, 1, 0, 0, 0, 0, 0, 0}, {0, 0, 1, 0, 0, 0, 0, 0},
+                                           {0, 0, 0, 1, 0, 0, 0, 0}, {0, 0, 0, 0, 1, 0, 0, 0}, {0, 0, 0, 0, 0, 1, 0, 0},
+                                           {0, 0, 0, 0, 0, 0, 1, 0}, {0, 0, 0, 0, 0, 0, 0, 1}};
+
 // Of the inverse's rows k … the columns i …, their squares added to the leverages.
 template <int S, int Count>
 inline void advance_inverse(const double* g, int64_t ld, int64_t k, int64_t i, const Corner& corner, double* m,
                             double* leverage) {
-  Doubles rows[Count][S * V] = {};
-  double one[kStripe][kStripe] = {};
-  if (i + S * kStripe > k) {
-    for (int c = 0; c < Count; ++c) {
-      one[c][c] = 1.0;
-      memcpy(rows[c] + (S - 1) * V, one[c], sizeof one[c]);
+  Doubles rows[Count][S * V];
+  const bool diagonal = i + S * kStripe > k;
+#pragma GCC unroll 8
+  for (int c = 0; c < Count; ++c) {
+    for (int v = 0; v < S * V; ++v) {
+      rows[c][v] = diagonal && v >= (S - 1) * V ? doubles_at(kOne[c] + (v - (S - 1) * V) * W) : Doubles{};
     }
   }
   advance<S, Count>(m + i * ld + i, g + i * ld + k, ld, k - i, corner, rows);
   for (int v = 0; v < S * V; ++v) {
-    Doubles squares = i + S * kStripe > k && v >= (S - 1) * V ? Doubles{} : doubles_at(leverage + i + v * W);
+    Doubles squares = diagonal && v >= (S - 1) * V ? Doubles{} : doubles_at(leverage + i + v * W);
     for (int c = 0; c < Count; ++c) {
       squares = madd(rows[c][v], rows[c][v], squares);
       store(m + (k + c) * ld + i + v * W, rows[c][v]);

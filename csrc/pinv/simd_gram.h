@@ -25,20 +25,17 @@ struct Ahead {
   }
 };
 
-// out[p] = fold of the lanes of sum p.
+// out[p] = fold of the lanes of sum p, without a way through memory.
 #if defined(__AVX512F__)
-// Without a way through memory: from eight sums of eight lanes each stage makes half as many vectors.
+// From eight sums of eight lanes each stage makes half as many vectors.
 LEAKCORE_INLINE Doubles fold_halves(Doubles x, Doubles y) {
-  return __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11) +
-         __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15);
+  return shuffled<0, 1, 2, 3, 8, 9, 10, 11>(x, y) + shuffled<4, 5, 6, 7, 12, 13, 14, 15>(x, y);
 }
 LEAKCORE_INLINE Doubles fold_quarters(Doubles x, Doubles y) {
-  return __builtin_shufflevector(x, y, 0, 1, 4, 5, 8, 9, 12, 13) +
-         __builtin_shufflevector(x, y, 2, 3, 6, 7, 10, 11, 14, 15);
+  return shuffled<0, 1, 4, 5, 8, 9, 12, 13>(x, y) + shuffled<2, 3, 6, 7, 10, 11, 14, 15>(x, y);
 }
 LEAKCORE_INLINE Doubles fold_pairs(Doubles x, Doubles y) {
-  return __builtin_shufflevector(x, y, 0, 8, 2, 10, 4, 12, 6, 14) +
-         __builtin_shufflevector(x, y, 1, 9, 3, 11, 5, 13, 7, 15);
+  return shuffled<0, 8, 2, 10, 4, 12, 6, 14>(x, y) + shuffled<1, 9, 3, 11, 5, 13, 7, 15>(x, y);
 }
 
 template <int P>
@@ -60,27 +57,30 @@ LEAKCORE_INLINE void fold_all(const Doubles (*acc)[V], double* out) {
     if (p + 1 < P) out[p + 1] = sums[2];
   }
 }
+#elif defined(__AVX2__)
+template <int P>
+LEAKCORE_INLINE void fold_all(const Doubles (*acc)[V], double* out) {
+#pragma GCC unroll 8
+  for (int p = 0; p < P; p += 4) {
+    Doubles x[4];
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) {
+      const int q = p + k < P ? p + k : P - 1;
+      x[k] = acc[q][0] + acc[q][1];
+    }
+    exchange(x);
+    const Doubles sums = (x[0] + x[2]) + (x[1] + x[3]);
+    memcpy(out + p, &sums, sizeof(double) * (P - p < 4 ? P - p : 4));
+  }
+}
 #else
 template <int P>
 LEAKCORE_INLINE void fold_all(const Doubles (*acc)[V], double* out) {
-  double lanes[P][kStripe];
-  memcpy(lanes, acc, sizeof lanes);
-  int p = 0;
-#if defined(__AVX2__)
-  for (; p + 4 <= P; p += 4) {
-    Tile x[4];
-    for (int k = 0; k < 4; ++k) {
-      Tile high;
-      memcpy(&x[k], lanes[p + k], sizeof x[k]);
-      memcpy(&high, lanes[p + k] + 4, sizeof high);
-      x[k] += high;
-    }
-    exchange(x);
-    const Tile sums = (x[0] + x[2]) + (x[1] + x[3]);
-    memcpy(out + p, &sums, sizeof sums);
+#pragma GCC unroll 32
+  for (int p = 0; p < P; ++p) {
+    const Doubles sum = (acc[p][0] + acc[p][2]) + (acc[p][1] + acc[p][3]);
+    out[p] = sum[0] + sum[1];
   }
-#endif
-  for (; p < P; ++p) out[p] = fold(lanes[p]);
 }
 #endif
 
@@ -219,7 +219,7 @@ LEAKCORE_INLINE void residual_columns(const X* const* rows, int64_t num_rows, in
   for (int64_t r = 0; r < num_rows; ++r) {
     const Doubles factor = doubles(e[r]), weight = magnitude(factor);
     for (int u = 0; u < U; ++u) {
-      const Doubles c = doubles_at(rows[r] + i + u * W);
+      const Doubles c = loaded(doubles_at(rows[r] + i + u * W));
       x[u] = less(factor, c, x[u]);
       t[u] = madd(weight, magnitude(c), t[u]);
     }

@@ -30,6 +30,14 @@ inline Doubles less(Doubles a, Doubles b, Doubles c) {
 #endif
 }
 
+// x in a register: what is used twice GCC would load twice.
+inline Doubles loaded(Doubles x) {
+#if defined(__SSE2__)
+  asm("" : "+v"(x));
+#endif
+  return x;
+}
+
 inline Doubles magnitude(Doubles x) {
   return real_of(bits_of(x) & 0x7fffffffffffffffull);
 }
@@ -37,28 +45,26 @@ inline Doubles magnitude(Doubles x) {
 template <int L>
 inline Doubles spread(Doubles x) {
 #if defined(__AVX512F__)
-  return __builtin_shufflevector(x, x, L, L, L, L, L, L, L, L);
+  return shuffled<L, L, L, L, L, L, L, L>(x, x);
 #elif defined(__AVX2__)
-  return __builtin_shufflevector(x, x, L, L, L, L);
+  return shuffled<L, L, L, L>(x, x);
 #else
-  return __builtin_shufflevector(x, x, L, L);
+  return shuffled<L, L>(x, x);
 #endif
 }
 
-#if defined(__AVX2__)
-typedef double Tile __attribute__((vector_size(32)));
-
+#if defined(__AVX2__) && !defined(__AVX512F__)
 // The 4 × 4 tile transposed.
-inline void exchange(Tile* x) {
+LEAKCORE_INLINE void exchange(Doubles* x) {
   for (int i = 0; i < 4; i += 2) {
-    const Tile a = x[i], b = x[i + 1];
-    x[i] = __builtin_shufflevector(a, b, 0, 4, 2, 6);
-    x[i + 1] = __builtin_shufflevector(a, b, 1, 5, 3, 7);
+    const Doubles a = x[i], b = x[i + 1];
+    x[i] = shuffled<0, 4, 2, 6>(a, b);
+    x[i + 1] = shuffled<1, 5, 3, 7>(a, b);
   }
   for (int i = 0; i < 2; ++i) {
-    const Tile a = x[i], b = x[i + 2];
-    x[i] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-    x[i + 2] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+    const Doubles a = x[i], b = x[i + 2];
+    x[i] = shuffled<0, 1, 4, 5>(a, b);
+    x[i + 2] = shuffled<2, 3, 6, 7>(a, b);
   }
 }
 #endif
