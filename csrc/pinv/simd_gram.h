@@ -10,9 +10,6 @@ namespace {
 constexpr int kTile = W == 8 ? 5 : 3;  // kTile² pairs of samples have their sums in registers
 constexpr int64_t kPanel = 512;        // columns at a time: the rows of a tile stay in the nearest cache
 
-// With four lanes the extra instruction cost more than it brought: 4 µs per problem of 200 × 50.
-constexpr bool kFetches = W == 8;
-
 // What will be read later, fetched evenly while the registers are busy: in steps of less than a line, since a burst of
 // lines would hold up the loads of the present.
 struct Ahead {
@@ -20,7 +17,7 @@ struct Ahead {
   int64_t step;
 
   void fetch() {
-    if (kFetches) __builtin_prefetch(at, 0, 2);
+    __builtin_prefetch(at, 0, 2);
     at += step;
   }
 };
@@ -184,7 +181,7 @@ LEAKCORE_INLINE void for_panels(int64_t count, Body&& body) {
 template <class X>
 void gram(const X* const* rows, int64_t num_rows, int64_t count, const double* x, double* s, double* out, int64_t ld,
           const void* next, int64_t next_bytes) {
-  const int64_t blocks = num_rows / kTile, steps = blocks * (blocks + 1) / 2 * (count / kStripe) + 1;
+  const int64_t blocks = num_rows / kTile, steps = blocks * (blocks + 1) / 2 * (count / kStripe) * V + 1;
   Ahead ahead = {reinterpret_cast<const char*>(rows), 0};
   if (next != nullptr) ahead = {static_cast<const char*>(next), (next_bytes - 1) / steps + 1};
   const Beside beside = {x, s};
