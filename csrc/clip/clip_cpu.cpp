@@ -119,6 +119,12 @@ struct Kept {
 void segment_squares(const ClipArgs& args, const Segment& s, int64_t run, int64_t row, int64_t num_rows, double* buffer,
                      double* squares, int64_t stride) {
   const Rows& rows = args.grads[s.param];
+  // Of rows of a few steps the lanes need not go through memory.
+  if (s.count >= kSquareLanes && s.count < kShort && in_place(rows)) {
+    const void* pointers[kPanelRows];
+    for (int64_t r = 0; r < num_rows; ++r) pointers[r] = row_in_place(rows, run, row + r, s.first);
+    return loops_of(rows.dtype).sums_of_squares(pointers, num_rows, s.count, squares, stride);
+  }
   double lanes[kPanelRows][kSquareLanes] = {};
   int64_t numbers[kPanelRows];
   for (int64_t r = 0; r < num_rows; ++r) numbers[r] = row + r;

@@ -176,19 +176,22 @@ template <class T, int R, int M, bool Squares>
 inline void add_chain(const T* const* rows, int64_t steps, const float* observed, int64_t observed_stride,
                       double* totals, int64_t num_observed, double* lanes, Bringer<T, R>* bring) {
   constexpr int V = kSquareLanes / W, F = kSquareLanes / kFloats;
+  const float* seen[M];
+  for (int m = 0; m < M; ++m) seen[m] = observed + m * observed_stride;
   Floats acc[R][M][F] = {};
   Doubles sum[R][V] = {};
 #pragma GCC unroll 64
   for (int k = 0; k < (Squares ? R * V : 0); ++k) sum[k / V][k % V] = doubles_at(lanes + k * W);
   Bringer<T, R> here = *bring;
-  for (int64_t i = 0; i < steps * kSquareLanes; i += kSquareLanes) {
+  const int64_t end = steps * kSquareLanes;
+  for (int64_t i = 0; i < end; i += kSquareLanes) {
     here.step();
     for (int r = 0; r < (Squares ? R : 0); ++r) add_square_step(rows[r] + i, sum[r]);
     for (int f = 0; f < F; ++f) {
       Floats x[R];
       for (int r = 0; r < R; ++r) x[r] = floats_at(rows[r] + i + f * kFloats);
       for (int m = 0; m < M; ++m) {
-        const Floats o = floats_at(observed + m * observed_stride + i + f * kFloats);
+        const Floats o = floats_at(seen[m] + i + f * kFloats);
         for (int r = 0; r < R; ++r) acc[r][m][f] = madd(x[r], o, acc[r][m][f]);
       }
     }
