@@ -16,8 +16,8 @@ LEAKCORE_INLINE void apply_transposed(const double* m, int64_t num_rows, int64_t
   for (int s = 0; s < S; ++s) {
     const int64_t end = s + 1 < S ? i + (s + 1) * kStripe : num_rows;
     for (; k < end; ++k) {
-      for (int v = 0; v <= s * V + V - 1; ++v)
-        sum[v] = madd(doubles_at(m + k * ld + i + v * W), doubles(work[k]), sum[v]);
+      const double* const row = m + k * ld + i;
+      for (int v = 0; v < (s + 1) * V; ++v) sum[v] = madd(doubles_at(row + v * W), doubles(work[k]), sum[v]);
     }
   }
   memcpy(out + i, sum, sizeof sum);
