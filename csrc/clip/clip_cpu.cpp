@@ -196,8 +196,7 @@ void squares_beside_sum(const ClipArgs& args, const Plan& plan, const Group& gro
     int64_t whole = 0;
     if (s.count < kShort) {
       ahead.bring(beside * s.count * size);
-      for (int64_t r = 0; r < beside; ++r) others[r] = read[r];
-      loops.sums_of_squares(others, beside, s.count, squares + k, per_row);
+      segment_squares(args, s, group.run, group.begin, beside, nullptr, squares + k, per_row);
     } else {
       const int64_t step = loops.beside_step;
       whole = s.count / step * step;
