@@ -14,11 +14,17 @@ namespace leakcore {
 struct Segment {
   int32_t param;
   int64_t first, count, joint, slot;
+
+  int64_t room() const { return (count + 7) / 8 * 8; }  // whole eights
 };
 
-// Neighbouring rows of one run whose norms are taken together, segment by segment.
+// Neighbouring rows of one run whose norms are taken together, segment by segment: those of every other group from the
+// last one on.
 struct Group {
   int64_t run, begin, end, block;
+  bool backwards;
+
+  size_t segment(size_t step, size_t segments) const { return backwards ? segments - 1 - step : step; }
 };
 
 class Ahead {
@@ -29,7 +35,7 @@ class Ahead {
   // To what is read `bytes` after the start of a group.
   void start(size_t group, int64_t bytes) {
     group_ = group;
-    segment_ = 0;
+    step_ = 0;
     first_piece();
     skip(bytes);
   }
@@ -39,8 +45,8 @@ class Ahead {
     while (bytes >= left_ && left_ > 0) {
       bytes -= left_;
       if (++row_ == groups_[group_].end) {
-        if (++segment_ == segments_.size()) {
-          segment_ = 0;
+        if (++step_ == segments_.size()) {
+          step_ = 0;
           ++group_;
         }
         if (group_ == groups_.size()) {
@@ -69,7 +75,7 @@ class Ahead {
   // Of a segment: its first row, or where rows follow on each other in memory all of them.
   void first_piece() {
     const Group& g = groups_[group_];
-    const Segment& s = segments_[segment_];
+    const Segment& s = segment();
     row_ = g.begin;
     piece();
     if (grads_[s.param].row_stride == s.count) {
@@ -78,15 +84,17 @@ class Ahead {
     }
   }
   void piece() {
-    const Segment& s = segments_[segment_];
+    const Segment& s = segment();
     at_ = static_cast<const char*>(row_in_place(grads_[s.param], groups_[group_].run, row_, s.first));
     left_ = s.count * size_of(grads_[s.param].dtype);
   }
 
+  const Segment& segment() const { return segments_[groups_[group_].segment(step_, segments_.size())]; }
+
   const Rows* grads_;
   const std::vector<Segment>& segments_;
   const std::vector<Group>& groups_;
-  size_t group_ = 0, segment_ = 0;
+  size_t group_ = 0, step_ = 0;
   int64_t row_ = 0, left_ = 0;
   const char* at_ = nullptr;
 };

@@ -6,12 +6,16 @@
 // What limits it (Zen 4, 4 KiB pages, one core, float32; ns per element, where reading such memory takes 0.135 in four
 // streams): the norms alone take 0.145 four rows at a time, and sums of twelve rows 0.145 from memory, 0.079 from the
 // second-level cache; conversion to double, 0.068 of either. Side by side, eight rows added beside the squares of
-// eight, both take 0.16 for rows of 32 KiB, 0.18 for 64 KiB, and 0.22 to 0.25 for rows of 128 KiB and more, which with
-// their sums exceed the second-level cache: four rows at a time, or two, are no faster, and neither are eight where
-// rows lie a multiple of a page apart. Float32 arithmetic in chains of eight terms, a third of the instructions, gained
-// nothing anywhere: it is memory and the caches that are waited for. Two cores are limited by memory alone. Elements of
-// 16 bits arrive in half the time, and two conversions to double would be their limit, 0.1 ns each: added in float32 by
-// fours, with one shift or mask as their conversion, both sums take 0.09 where rows are read once.
+// eight, both take 0.15 for rows of 32 KiB, 0.18 for 64 KiB, and 0.2 to 0.22 for rows of 128 KiB and more, which with
+// their sums exceed the second-level cache: the rows that are added come from the third level, at 0.043 if nothing else
+// went on, and little of that is hidden. So every other group of rows is walked backwards: what was read last, which
+// the second level still has, is added first, and the sum's end with it (3 to 5%). Four rows at a time, or two, are no
+// faster, and neither are eight where rows lie a multiple of a page apart. Float32 arithmetic in chains, a third of the
+// instructions, gained nothing anywhere, nor did asking for the rows that are added: it is memory and the caches that
+// are waited for. Of a list of many arrays the blocks' sums and short arrays take a tenth. Two cores are limited by
+// memory alone. Elements of 16 bits arrive in half the time, and two conversions to double would be their limit, 0.1 ns
+// each: added in float32 by fours, with one shift or mask as their conversion, both sums take 0.09 where rows are read
+// once.
 #include "clip/clip.h"
 
 #include <algorithm>
@@ -70,7 +74,7 @@ struct Plan {
       for (int64_t c = 0; c < rows.numel; c += kSegment) {
         const int64_t count = std::min(kSegment, rows.numel - c);
         segments.push_back({p, c, count, columns + c, slots});
-        slots += (count + 7) / 8 * 8;
+        slots += segments.back().room();
       }
       columns += rows.numel;
       row_bytes += rows.numel * size_of(rows.dtype);
@@ -182,8 +186,9 @@ void all_norms(const ClipArgs& args, const Plan& plan, int threads) {
 void squares_beside_sum(const ClipArgs& args, const Plan& plan, const Group& group, Ahead& ahead, int64_t run,
                         const Kept& keep, double* squares, double* sum) {
   const int64_t per_row = plan.size(), beside = plan.beside;
-  for (int64_t k = 0; k < per_row; ++k) {
-    const Segment& s = plan.segments[static_cast<size_t>(k)];
+  for (size_t turn = 0; turn < plan.segments.size(); ++turn) {
+    const size_t k = group.segment(turn, plan.segments.size());
+    const Segment& s = plan.segments[k];
     const Rows& rows = args.grads[s.param];
     const ClipLoops& loops = loops_of(rows.dtype);
     const int64_t size = size_of(rows.dtype);
@@ -218,7 +223,7 @@ void squares_beside_sum(const ClipArgs& args, const Plan& plan, const Group& gro
         for (int64_t r = 0; r < beside; ++r) others[r] = read[r] + whole * size;
         loops.squares(others, beside, rest, lanes[0]);
       }
-      for (int64_t r = 0; r < beside; ++r) squares[r * per_row + k] = fold_squares(lanes[r]);
+      for (int64_t r = 0; r < beside; ++r) squares[r * per_row + static_cast<int64_t>(k)] = fold_squares(lanes[r]);
     }
     if (whole == s.count) continue;
     for (int64_t o = 0; o < beside; ++o) others[o] = added[o] + whole * size;
@@ -237,7 +242,7 @@ void norms_beside_partial_sums(const ClipArgs& args, const Plan& plan, int threa
     for (int64_t i = from; i < to; ++i) {
       const int64_t start = i % plan.blocks * plan.block_rows, stop = std::min(args.num_rows, start + plan.block_rows);
       for (int64_t begin = start; begin < stop; begin += beside) {
-        groups.push_back({i / plan.blocks, begin, std::min(stop, begin + beside), i});
+        groups.push_back({i / plan.blocks, begin, std::min(stop, begin + beside), i, groups.size() % 2 == 1});
       }
     }
     std::vector<double> squares(static_cast<size_t>(beside * per_row));
