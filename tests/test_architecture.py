@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "leakcore"
 
 # Left may import right. A package absent from the right of its own row may not be imported by it.
-BASE = {"_results", "_validate", "_lazy", "_store", "_pieces", "_npz", "_progress", "_futures", "_one_thread"}
+BASE = {"_results", "_validate", "_lazy", "_store", "_pieces", "_npz", "_progress", "_futures", "_one_thread", "_cores"}
 LAYERS = [
     {"cli"},
     {"audit", "experiments"},
@@ -25,22 +25,7 @@ LAYERS = [
     {"numerics", "kernels"},
     {"_C"},
 ]
-TORCH_FREE = {
-    "bounds",
-    "numerics",
-    "accounting",
-    "reference",
-    "_results",
-    "_validate",
-    "_lazy",
-    "_store",
-    "_pieces",
-    "_npz",
-    "_progress",
-    "_futures",
-    "_one_thread",
-    "__init__",
-}
+TORCH_FREE = {"bounds", "numerics", "accounting", "reference", "__init__"} | BASE
 
 
 def _allowed(part: str) -> set[str]:

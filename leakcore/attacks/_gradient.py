@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from leakcore import _validate as check
 from leakcore import kernels
+from leakcore._cores import usable_cores
 from leakcore._futures import answers
 from leakcore.dpsgd import _inputs
 
@@ -284,8 +284,7 @@ def _spread(
     import torch
 
     before = torch.get_num_threads()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    pool = None if executor is not None else ThreadPoolExecutor(min(threads or cores, len(jobs)))
+    pool = None if executor is not None else ThreadPoolExecutor(min(threads or usable_cores(), len(jobs)))
     where = executor if executor is not None else pool
     assert where is not None
     numbered = ((i, functools.partial(work, *job)) for i, job in enumerate(jobs))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 
 from leakcore import _validate as check
 from leakcore import models
+from leakcore._cores import usable_cores
 from leakcore.dpsgd import _initial, _inputs, _request
 from leakcore.dpsgd._block import Plan
 from leakcore.dpsgd._checkpoint import Checkpoint
@@ -278,7 +278,7 @@ class Ensemble:
         self, plan: Plan, request: Request, num_threads: int | None, executor: Executor | None
     ) -> Generator[Piece, None, None]:  # fmt: skip
         if executor is None:
-            return train(plan, request, num_threads or _usable_cores())
+            return train(plan, request, num_threads or usable_cores())
         return train_elsewhere(plan, request, num_threads or 1, executor)
 
     def _samples(self, features: Any, labels: Any, name: str) -> Samples:
@@ -322,10 +322,3 @@ class Ensemble:
             dtype=self.dtype,
             streams=Streams(self.seed, self.dtype),
         )
-
-
-def _usable_cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not offered by macOS and Windows
-        return os.cpu_count() or 1

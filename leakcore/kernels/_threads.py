@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import os
 import sys
 from collections.abc import Iterator
 
 from leakcore import _C, _validate
+from leakcore._cores import usable_cores
 
 _chosen: int | None = None
 _limit: contextvars.ContextVar[int | None] = contextvars.ContextVar("leakcore_threads", default=None)
@@ -37,9 +37,7 @@ def num_threads() -> int:
     first = (_C.environment("OMP_NUM_THREADS") or "").split(",")[0].strip()
     if first.isdecimal() and int(first) >= 1:
         return int(first)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return usable_cores()
 
 
 def set_num_threads(count: int | None) -> None:
