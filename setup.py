@@ -191,15 +191,12 @@ class NinjaBuild(build_ext):
             *sanitize,
             *shlex.split(os.environ.get("CXXFLAGS", "")),
         ]
-        ldflags = [
-            "-shared",
-            "-pthread",
-            "-Wl,--exclude-libs,ALL",
-            *sanitize,
-            *shlex.split(os.environ.get("LDFLAGS", "")),
-        ]
+        # Apple's linker wants to be told that Python's symbols are found when the module is loaded.
+        apple = "-apple-" in target or "macos" in target
+        symbols, strip = ("-undefined,dynamic_lookup", "-x") if apple else ("--exclude-libs,ALL", "-s")
+        ldflags = ["-shared", "-pthread", f"-Wl,{symbols}", *sanitize, *shlex.split(os.environ.get("LDFLAGS", ""))]
         if not sanitize:
-            ldflags.append("-Wl,-s")
+            ldflags.append(f"-Wl,{strip}")
 
         with open(build / "build.ninja.new", "w") as file:
             w = Writer(file, width=120)

@@ -96,6 +96,12 @@ bool rows_in_place(const ClipArgs& args) {
   return std::all_of(args.grads, args.grads + args.num_params, in_place);
 }
 
+// Room for the columns of rows that do not lie in place: not on the stack, of which a thread may have as little as
+// that.
+int64_t copies(const ClipArgs& args) {
+  return rows_in_place(args) ? 0 : kPanelRows * kStripe;
+}
+
 bool kept(const ClipArgs& args, int64_t run, int64_t row) {
   return args.mask == nullptr || args.mask[run * args.mask_run_stride + row * args.mask_row_stride] != 0;
 }
@@ -170,11 +176,11 @@ void all_norms(const ClipArgs& args, const Plan& plan, int threads) {
   const int64_t chunk =
       args.schedule.chunk > 0 ? args.schedule.chunk : std::clamp<int64_t>(items / (8 * threads), 1, 256);
   parallel_for(items, chunk, threads, [&](int64_t begin, int64_t end) {
-    double buffer[kPanelRows * kStripe];
+    const Scratch buffer(copies(args));
     for (int64_t i = begin; i < end; ++i) {
       const int64_t run = i / (groups * per_row), row = i / per_row % groups * group, s = i % per_row;
       segment_squares(args, plan.segments[static_cast<size_t>(s)], run, row, std::min(group, args.num_rows - row),
-                      buffer, squares.data() + (run * args.num_rows + row) * per_row + s, per_row);
+                      buffer.get(), squares.data() + (run * args.num_rows + row) * per_row + s, per_row);
     }
   });
   for (int64_t run = 0; run < args.num_runs; ++run) {
@@ -288,7 +294,7 @@ void norms_and_partial_sums(const ClipArgs& args, const Plan& plan, int threads,
   const int64_t per_row = plan.size();
   const int64_t chunk = args.schedule.chunk > 0 ? args.schedule.chunk : 1;
   parallel_for(args.num_runs * plan.blocks, chunk, threads, [&](int64_t from, int64_t to) {
-    double buffer[kPanelRows * kStripe];
+    const Scratch buffer(copies(args));
     std::vector<double> squares(static_cast<size_t>(group * per_row));
     Kept keep;
     for (int64_t i = from; i < to; ++i) {
@@ -299,13 +305,13 @@ void norms_and_partial_sums(const ClipArgs& args, const Plan& plan, int threads,
       for (int64_t begin = start; begin < stop; begin += group) {
         const int64_t end = std::min(stop, begin + group);
         for (int64_t s = 0; s < per_row; ++s) {
-          segment_squares(args, plan.segments[static_cast<size_t>(s)], run, begin, end - begin, buffer,
+          segment_squares(args, plan.segments[static_cast<size_t>(s)], run, begin, end - begin, buffer.get(),
                           squares.data() + s, per_row);
         }
         finish_norms(args, run, begin, end, squares.data(), per_row);
         keep.take(args, run, begin, end);
         const int64_t ready = end == stop ? keep.count() : keep.count() / kSumChain * kSumChain;
-        for (const Segment& s : plan.segments) add_rows(args, s, run, keep, ready, buffer, sum + s.slot);
+        for (const Segment& s : plan.segments) add_rows(args, s, run, keep, ready, buffer.get(), sum + s.slot);
         keep.drop(ready);
       }
     }
@@ -374,7 +380,7 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
   parallel_for(items, chunk, threads, [&](int64_t begin, int64_t end) {
     const Scratch sum(std::min(kSegment, plan.slots));
     double* acc = sum.get();
-    double buffer[kPanelRows * kStripe];
+    const Scratch buffer(copies(args));
     for (int64_t i = begin; i < end; ++i) {
       const Segment& s = plan.segments[static_cast<size_t>(i % num_segments)];
       const int64_t run = i / num_segments;
@@ -383,7 +389,7 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
       } else {
         std::fill(acc, acc + s.count, 0.0);
         const Kept& rows = keep[static_cast<size_t>(run)];
-        add_rows(args, s, run, rows, rows.count(), buffer, acc);
+        add_rows(args, s, run, rows, rows.count(), buffer.get(), acc);
       }
       if (args.noise_scale > 0.0) add_noise(args, s, run, acc);
       store_tile(args.sum[s.param], run, 0, s.first, s.count, acc);
