@@ -209,7 +209,7 @@ py::object clip_scores(const View& grads, const View& observed, int64_t num_runs
 }
 
 py::object solve_labels(const View& jacobian, const View& gradient, int64_t num_problems, int64_t num_samples,
-                        int64_t num_outputs, double rcond, double unit, uint64_t residual, uint64_t error,
+                        int64_t num_outputs, double rcond, double unit, double lost, uint64_t residual, uint64_t error,
                         uint64_t leverage, uint64_t identifiable, uint64_t rank, const Place& place, const Plan& plan) {
   SolveLabelsArgs args;
   args.num_problems = num_problems;
@@ -219,6 +219,7 @@ py::object solve_labels(const View& jacobian, const View& gradient, int64_t num_
   args.gradient = rows_of(gradient);
   args.rcond = rcond;
   args.unit = unit;
+  args.lost = lost;
   args.residual = pointer<double>(residual);
   args.error = pointer<double>(error);
   args.leverage = pointer<double>(leverage);

@@ -79,6 +79,7 @@ def solve_labels(
     num_outputs: int,
     rcond: float,
     unit: float,
+    lost: float,
     residual: int,
     error: int,
     leverage: int,

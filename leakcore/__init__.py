@@ -9,7 +9,30 @@ Three questions, each answered with a number that says its kind, its confidence 
 Importing leakcore imports neither torch nor SciPy; each part is loaded at first use.
 """
 
+from typing import TYPE_CHECKING
+
 from leakcore._lazy import attach as _attach
+
+if TYPE_CHECKING:
+    from leakcore import accounting as accounting
+    from leakcore import attacks as attacks
+    from leakcore import audit as audit
+    from leakcore import bounds as bounds
+    from leakcore import datasets as datasets
+    from leakcore import defenses as defenses
+    from leakcore import dpsgd as dpsgd
+    from leakcore import experiments as experiments
+    from leakcore import kernels as kernels
+    from leakcore import leakage as leakage
+    from leakcore import models as models
+    from leakcore import numerics as numerics
+    from leakcore.dpsgd import record as record
+    from leakcore.kernels import clip_and_noise as clip_and_noise
+    from leakcore.kernels import clip_scores as clip_scores
+    from leakcore.kernels import get_include as get_include
+    from leakcore.kernels import mixture_log_ratio as mixture_log_ratio
+    from leakcore.kernels import mixture_tail as mixture_tail
+    from leakcore.kernels import solve_labels as solve_labels
 
 __version__ = "0.1.0"
 
@@ -19,10 +42,13 @@ _NAMES = {
     "audit": ".audit",
     "bounds": ".bounds",
     "datasets": ".datasets",
+    "defenses": ".defenses",
     "dpsgd": ".dpsgd",
+    "experiments": ".experiments",
     "kernels": ".kernels",
     "leakage": ".leakage",
     "models": ".models",
+    "numerics": ".numerics",
     "record": ".dpsgd",
     "clip_and_noise": ".kernels",
     "clip_scores": ".kernels",
@@ -31,4 +57,5 @@ _NAMES = {
     "mixture_tail": ".kernels",
     "solve_labels": ".kernels",
 }
-__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+if not TYPE_CHECKING:  # a checker would take any name from it
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
 from leakcore import _validate
 from leakcore._results import Adjacency, Assumptions, Result, parse_adjacency
-from leakcore.numerics import _gaussian, _profile
+from leakcore.numerics import _gaussian, _profile, _search
 from leakcore.numerics._loss import PrivacyLoss, parse_schedule
 
 METHODS = ("exact", "pld", "rdp")
+_NEGLIGIBLE = 1e-6
+"""An upper bound of ε that is as good as the exact value: what "exact" promises."""
+_FAINT = 1e-6
+"""Separation of the full batches' Gaussian pair below which the profile is left to that pair's."""
 _ATTACKER = "sees every noisy gradient sum and all model states, knows every other record and the hyperparameters"
 _PROVENANCE = {
     "exact": "privacy profile of the dominating pair (Zhu, Dong and Wang 2022; Hayes et al. 2023, Corollary 4)",
@@ -77,7 +80,8 @@ def epsilon(
 
     Returns an `Epsilon` of kind "upper", deterministic; interval = numerical error for "exact", rounded outward, else
     None. T = 0, q = 0 or σ = ∞ give 0; δ = 0 or σ = 0 give inf where anything leaks beyond δ. Raises ValueError or
-    TypeError that names the argument, ImportError when dp-accounting is missing.
+    TypeError that names the argument, ImportError when dp-accounting is missing, AccuracyError (an ArithmeticError)
+    where "exact" cannot keep its promise of 1e-6, as at σ < 0.1 with 0 < q < 1 and several steps: "pld" can.
     """
     loss, relation, name, grid = _parse(noise_multiplier, sample_rate, steps, adjacency, method, orders)
     target = _validate.below_one(delta=delta)
@@ -158,15 +162,17 @@ def noise_multiplier(
         value = 0.0
     elif slack == 0.0:
         value = math.inf
+    elif name == "exact" and proved(0.0) <= wanted:
+        value = 0.0
     else:
         # Full batches leak at least as much as subsampled ones.
         separation = _gaussian.gaussian_separation(wanted, slack) * (0.5 if relation == "replace" else 1.0)
         guess, tolerance = math.sqrt(count) / separation, 1e-9 if name == "exact" else 1e-6
         # Removing a record is nearly always the direction that decides, and the cheaper one: search with it alone,
         # and with both only where the other one objects to what was found.
-        value = _least_sigma(lambda sigma: proved(sigma, ("remove",)), wanted, guess, tolerance)
+        value = _search.least_sigma(lambda sigma: proved(sigma, ("remove",)), wanted, guess, tolerance)
         if proved(value) > wanted:
-            value = _least_sigma(proved, wanted, guess, tolerance)
+            value = _search.least_sigma(proved, wanted, guess, tolerance)
     return NoiseMultiplier(
         value=value,
         kind="upper",
@@ -311,11 +317,23 @@ def _epsilon(
 
         value = max(0.0, float(composed_accountant(loss, orders).get_epsilon(delta)))
         return value, value
+    if method == "exact" and (high := _next_to_nothing(loss, delta, relation)) < _NEGLIGIBLE:
+        return 0.0, high
     curve: _Curve = _Exact(loss) if method == "exact" else _Pld(loss)
     if relation == "replace":
         return _through_neighbour(curve, target)
     pairs = [curve.epsilon(target, direction) for direction in directions or _directions(loss)]
     return max(0.0, *(low for low, _ in pairs)), max(0.0, *(high for _, high in pairs))
+
+
+def _next_to_nothing(loss: PrivacyLoss, delta: float, relation: Adjacency) -> float:
+    """An upper bound of ε ≥ 0 for losses too small, or δ too large, for the profile: 0 where δ is beyond the total
+    variation, else the full batches' ε. Replacing, at q < 1, is two add/remove steps."""
+    steps = 2.0 if relation == "replace" else 1.0
+    if steps * loss.total_variation() * (1.0 + 1e-12) <= delta:
+        return 0.0
+    separation = steps * loss.full_batch_separation()
+    return max(0.0, _gaussian.epsilon_of(math.log(delta), separation)) if separation < _FAINT else math.inf
 
 
 def _directions(loss: PrivacyLoss) -> tuple[str, ...]:
@@ -331,27 +349,8 @@ def _through_neighbour(curve: _Curve, log_target: float) -> tuple[float, float]:
         second = curve.epsilon(min(log_target - math.log1p(math.exp(logit)) - first[1], -1e-12), "add")
         return first[0] + second[0], first[1] + second[1]
 
-    low, high = _golden(total, -12.0, 12.0)
+    low, high = _search.golden(total, -12.0, 12.0)
     return max(0.0, low), max(0.0, high)
-
-
-def _golden(function: Callable[[float], tuple[float, float]], a: float, b: float) -> tuple[float, float]:
-    """The pair with the least second entry that a golden-section search meets."""
-    ratio = 0.5 * (math.sqrt(5.0) - 1.0)
-    x, y = b - ratio * (b - a), a + ratio * (b - a)
-    at_x, at_y = function(x), function(y)
-    best = min(at_x, at_y, key=lambda pair: pair[1])
-    for _ in range(16):
-        if at_x[1] < at_y[1]:
-            b, y, at_y = y, x, at_x
-            x = b - ratio * (b - a)
-            at_x = function(x)
-        else:
-            a, x, at_x = x, y, at_y
-            y = a + ratio * (b - a)
-            at_y = function(y)
-        best = min(best, at_x, at_y, key=lambda pair: pair[1])
-    return best
 
 
 def _log_delta(loss: PrivacyLoss, epsilon: float, relation: Adjacency, method: str, orders: Any) -> tuple[float, float]:
@@ -369,6 +368,11 @@ def _log_delta(loss: PrivacyLoss, epsilon: float, relation: Adjacency, method: s
         value = float(composed_accountant(loss, orders).get_delta(epsilon))
         out = math.log(value) if value > 0.0 else -math.inf
         return out, out
+    separation = (2.0 if relation == "replace" else 1.0) * loss.full_batch_separation()
+    if method == "exact" and separation < _FAINT:
+        bound = float(_gaussian.log_profile(np.asarray(epsilon), separation))
+        if bound < math.log(1e-18):
+            return -math.inf, bound
     curve: _Curve = _Exact(loss) if method == "exact" else _Pld(loss)
     if relation == "replace":
         return _log_delta_through_neighbour(curve, epsilon)
@@ -382,44 +386,7 @@ def _log_delta_through_neighbour(curve: _Curve, epsilon: float) -> tuple[float, 
         both = [float(np.logaddexp(r, first + a)) for r, a in zip(removed, added, strict=True)]
         return min(both[0], 0.0), min(both[1], 0.0)
 
-    return _golden(total, 0.0, max(epsilon, 1e-9))
-
-
-def _least_sigma(proved: Callable[[float], float], epsilon: float, guess: float, tolerance: float) -> float:
-    """The least σ with proved(σ) ≤ epsilon, on the safe side, to a relative `tolerance`; `proved` falls with σ.
-
-    Regula falsi in (log σ, log ε) kept inside a bracket, with a step to either side of its root to close the bracket.
-    """
-    high, at_high = guess, proved(guess)
-    while at_high > epsilon:
-        high *= 1.5
-        at_high = proved(high)
-    low, at_low = 0.7 * high, proved(0.7 * high)
-    while at_low <= epsilon:
-        low, high, at_high = 0.7 * low, low, at_low
-        if low < 1e-4:
-            return high
-        at_low = proved(low)
-    for _ in range(100):
-        width = math.log(high / low)
-        if width <= tolerance:
-            break
-        share = 0.5
-        if 0.0 < at_high < at_low < math.inf and epsilon > 0.0:
-            share = min(max(math.log(at_low / epsilon) / math.log(at_low / at_high), 0.01), 0.99)
-        root = math.log(low) + share * width
-        # First the probable side, then, a hair away, the other one: the bracket closes from both ends.
-        for side in (0.45, -0.45):
-            shift = side * max(tolerance, 0.02 * width**2)
-            at = math.exp(min(max(root + shift, math.log(low) + 0.01 * width), math.log(high) - 0.01 * width))
-            if not low < at < high:
-                continue
-            value = proved(at)
-            if value <= epsilon:
-                high, at_high = at, value
-            else:
-                low, at_low = at, value
-    return high
+    return _search.golden(total, 0.0, max(epsilon, 1e-9))
 
 
 __all__ = ["METHODS", "Delta", "Epsilon", "NoiseMultiplier", "delta", "epsilon", "noise_multiplier", "to_replacement"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from leakcore import accounting
+from leakcore.numerics._loss import PrivacyLoss
 
 # T, q, ε, σ by PLD, σ by RDP; δ = 1e-5. From dp-accounting at discretisation 1e-4 (1e-3 at ε = 100).
 CALIBRATION = [
@@ -194,6 +195,65 @@ def test_no_noise_reveals_sampled_records_only() -> None:
     assert accounting.epsilon(0.0, 0.1, 2, delta=1e-5).value == math.inf
     assert accounting.epsilon(0.0, 0.1, 2, delta=0.2).value == pytest.approx(0.0, abs=1e-12)
     assert accounting.delta(0.0, 0.1, 2, epsilon=3.0).value == pytest.approx(0.19, rel=1e-12)
+
+
+NOTHING = [
+    (1.0, 0.1, 10, 0.9),
+    (0.5, 0.01, 3, 0.03),  # 1 − (1−q)^T = 0.0297: most likely the record is never sampled
+    (1e6, 0.1, 10, 1e-5),
+    (1e8, 0.1, 10, 1e-5),
+    (1.0, 1e-7, 10, 1e-5),
+]
+
+
+@pytest.mark.parametrize(("sigma", "rate", "steps", "delta"), NOTHING)
+def test_a_large_delta_leaves_nothing(sigma: float, rate: float, steps: int, delta: float) -> None:
+    found = accounting.epsilon(sigma, rate, steps, delta=delta)
+    assert (found.value, found.interval) == (0.0, (0.0, 0.0))
+    if "dp_accounting" in sys.modules or sigma < 1e3:  # its grid is coarser than the loss beyond
+        pytest.importorskip("dp_accounting")
+        assert accounting.epsilon(sigma, rate, steps, delta=delta, method="pld").value < 1e-3
+
+
+def test_noise_too_large_for_the_profile() -> None:
+    found = accounting.epsilon(1e8, 0.1, 10, delta=1e-12)
+    assert 0.0 <= found.value < 1e-6
+    # Full batches leak at least as much.
+    assert found.value <= accounting.epsilon(1e8, 1.0, 10, delta=1e-12).value + 1e-15
+    assert accounting.delta(1e8, 0.1, 10, epsilon=1.0).log_value < -1e6
+
+
+def test_no_noise_is_enough_where_delta_allows_every_sample() -> None:
+    for adjacency, factor in (("add-remove", 1.0), ("replace", 2.0)):
+        same: dict[str, Any] = {"epsilon": 1e-9, "sample_rate": 0.01, "steps": 3, "adjacency": adjacency}
+        assert accounting.noise_multiplier(delta=factor * 0.0298, **same).value == 0.0
+    assert accounting.noise_multiplier(epsilon=1e-9, delta=0.0296, sample_rate=0.01, steps=3).value > 0.01
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate", "steps"), [(0.15, 0.1, 10), (0.1, 0.01, 10), pytest.param(0.1, 0.1, 10, marks=pytest.mark.slow)]
+)
+def test_little_noise(sigma: float, rate: float, steps: int) -> None:
+    pytest.importorskip("dp_accounting")
+    found = accounting.epsilon(sigma, rate, steps, delta=1e-5)
+    pessimistic = accounting.epsilon(sigma, rate, steps, delta=1e-5, method="pld").value
+    assert found.value <= pessimistic == pytest.approx(found.value, rel=1e-7)
+
+
+@pytest.mark.slow
+def test_little_noise_is_found_beside_what_cannot_be_told() -> None:
+    found = accounting.noise_multiplier(epsilon=300.0, delta=1e-5, sample_rate=0.1, steps=10).value
+    assert accounting.epsilon(found, 0.1, 10, delta=1e-5).value <= 300.0
+    assert accounting.epsilon(found * (1 - 1e-6), 0.1, 10, delta=1e-5).value > 300.0
+
+
+@pytest.mark.parametrize("setting", [(0.7, 0.3, 1), (1.0, 0.1, 10), (2.0, 0.05, 200), (1.5, 1.0, 3), (0.0, 0.1, 4)])
+def test_total_variation_is_above_the_profile_at_zero(setting: tuple[float, float, int]) -> None:
+    loss = PrivacyLoss.of_steps(np.asarray(setting[0]), np.asarray(setting[1]), setting[2])
+    exact = accounting.delta(*setting, epsilon=0.0).value
+    assert loss.total_variation() >= exact * (1 - 1e-9)
+    if setting[2] == 1 or setting[1] == 1.0 or setting[0] == 0.0:
+        assert loss.total_variation() == pytest.approx(exact, rel=1e-9)
 
 
 def test_tiny_deltas() -> None:

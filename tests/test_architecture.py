@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -116,6 +117,22 @@ def test_torch_is_not_imported_where_it_may_be_absent(path: Path) -> None:
 
 def _python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+PACKAGES = [p.parent for p in _files() if p.name == "__init__.py" and "_attach(" in p.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("folder", PACKAGES, ids=lambda p: p.name)
+def test_what_a_type_checker_sees_is_what_there_is(folder: Path) -> None:
+    """Names looked up at first use stand under TYPE_CHECKING as well, and nothing else does."""
+    tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
+    blocks = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    seen = {a.asname for b in blocks for n in b.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    package = ".".join(("leakcore", *folder.relative_to(PACKAGE).parts))
+    assert seen == set(importlib.import_module(package).__all__)
+    # A module-level __getattr__ that a checker sees would let any name pass.
+    hidden = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "not TYPE_CHECKING"]
+    assert len(hidden) == 1
 
 
 def test_import_leakcore_does_not_import_torch() -> None:

@@ -184,7 +184,8 @@ __device__ inline void solve_jacobi(const SolveLabelsArgs& args, int64_t problem
       weight = block_sum(weight, at.partial);
       residual_of(args.jacobian, problem, n, d, scale, at.b, e, at.rest, at.partial, &outside, &spread);
     }
-    const double bound = residual_error(count, length, args.unit, condition, sqrt(spread), weight, sqrt(outside));
+    const double bound = residual_error(count, length, args.unit, condition, sqrt(spread), weight, sqrt(outside)) +
+                         ldexp(args.lost, -exponent);
     for (int64_t r = threadIdx.x; r < n; r += kPinvThreads) {
       const int64_t to = (problem * n + r) * outputs + o;
       args.residual[to] = e[r];

@@ -168,7 +168,7 @@ void NormalRoute::solve_output(const SampleKernels<Entry>& loops, int64_t output
     last = std::sqrt(last);
     if (!correct_again(n, d, inflation_, spread, outside, last)) break;
   }
-  const double scale = normal_error(n, d, inflation_, input_error(n, args_.unit), spread, outside, last);
+  const double scale = normal_error(n, d, inflation_, input_error(n, args_.unit), spread, outside, last) + args_.lost;
   for (int64_t r = 0; r < n_; ++r) {
     const size_t at = static_cast<size_t>(r * args_.num_outputs + output);
     residual_[at] = e_[r];

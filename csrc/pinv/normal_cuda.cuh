@@ -195,7 +195,8 @@ __device__ inline bool solve_normal(const SolveLabelsArgs& args, int64_t problem
       spread = sqrt(spread);
       if (!correct_again(count, length, inflation, spread, outside, last)) break;
     }
-    const double scale = normal_error(count, length, inflation, input_error(count, args.unit), spread, outside, last);
+    const double scale =
+        normal_error(count, length, inflation, input_error(count, args.unit), spread, outside, last) + args.lost;
     for (int64_t r = threadIdx.x; r < n; r += kPinvThreads) {
       const int64_t to = (problem * n + r) * outputs + o;
       args.residual[to] = e[r];

@@ -16,6 +16,7 @@ struct SolveLabelsArgs {
   Rows gradient;                    // run = problem, row = output, numel = d
   double rcond = 0.0;               // singular values up to rcond·(largest) count as zero
   double unit = 0.0;                // unit roundoff of the arithmetic that made jacobian and gradient
+  double lost = 0.0;                // norm of what underflow may have taken from a gradient, which no `unit` covers
   double* residual = nullptr;       // [num_problems][N][K]
   double* error = nullptr;          // likewise; infinite where not identifiable
   double* leverage = nullptr;       // [num_problems][N]

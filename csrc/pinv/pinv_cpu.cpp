@@ -222,7 +222,8 @@ class Problem {
       for (int64_t r = 0; r < n_; ++r) weight += column_norm_[static_cast<size_t>(r)] * std::abs(e.at(r, o));
       const double outside = norm2(b_.col(o) + k, d_ - k);
       const double scale =
-          residual_error(count, length, args_.unit, condition, spread[static_cast<size_t>(o)], weight, outside);
+          residual_error(count, length, args_.unit, condition, spread[static_cast<size_t>(o)], weight, outside) +
+          std::ldexp(args_.lost, -exponent_);
       for (int64_t r = 0; r < n_; ++r) {
         const size_t i = static_cast<size_t>(r);
         const int64_t at = (index_ * n_ + r) * outputs_ + o;

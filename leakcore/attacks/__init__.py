@@ -56,4 +56,5 @@ _NAMES = {
     "pixel_success": "._similarity",
     "pixels_within": "._similarity",
 }
-__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+if not TYPE_CHECKING:  # a checker would take any name from it
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

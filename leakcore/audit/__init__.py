@@ -24,26 +24,27 @@ if TYPE_CHECKING:
     from leakcore.audit._trace_report import TraceReport as TraceReport
     from leakcore.audit._where import where_it_sits as where_it_sits
 
-__getattr__, __dir__, __all__ = _attach(
-    __name__,
-    {
-        "AuditConfig": "._config",
-        "ClaimConfig": "._claim_config",
-        "ClaimReport": "._claim_report",
-        "claim": "._claim_run",
-        "AuditReport": "._report",
-        "RunReport": "._run_report",
-        "TraceReport": "._trace_report",
-        "diagnose": "._doctor",
-        "from_scores": "._from_scores",
-        "from_trace": "._from_trace",
-        "read_scores": "._score_file",
-        "ScoreFile": "._score_file",
-        "ScoresReport": "._scores_report",
-        "progress_bars": "leakcore._progress",
-        "run": "._run",
-        "SelfTest": "._selftest",
-        "selftest": "._selftest",
-        "where_it_sits": "._where",
-    },
-)
+if not TYPE_CHECKING:  # a checker would take any name from it
+    __getattr__, __dir__, __all__ = _attach(
+        __name__,
+        {
+            "AuditConfig": "._config",
+            "ClaimConfig": "._claim_config",
+            "ClaimReport": "._claim_report",
+            "claim": "._claim_run",
+            "AuditReport": "._report",
+            "RunReport": "._run_report",
+            "TraceReport": "._trace_report",
+            "diagnose": "._doctor",
+            "from_scores": "._from_scores",
+            "from_trace": "._from_trace",
+            "read_scores": "._score_file",
+            "ScoreFile": "._score_file",
+            "ScoresReport": "._scores_report",
+            "progress_bars": "leakcore._progress",
+            "run": "._run",
+            "SelfTest": "._selftest",
+            "selftest": "._selftest",
+            "where_it_sits": "._where",
+        },
+    )

@@ -94,4 +94,5 @@ _NAMES = {
     "MembershipBound": "._reconstruction_beside",
     "OrthogonalSuccess": "._reconstruction_beside",
 }
-__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+if not TYPE_CHECKING:  # a checker would take any name from it
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

@@ -154,8 +154,11 @@ def label_epsilon(
         per_row = np.where(seen, per_row, -np.inf)
     else:
         per_row = np.where(seen, gaussian_pair_epsilon(separation, delta=slack), -np.inf)
-    value = np.maximum(per_row.max(axis=-1), 0.0)
     steps = len(rows) if compose else 1
+    replacement = _replacement(sigma, slack, steps)
+    # Nothing but rounding can be above it.
+    per_row = np.minimum(per_row, float(replacement.value))
+    value = np.maximum(per_row.max(axis=-1), 0.0)
     return LabelEpsilon(
         value=float(value) if value.ndim == 0 else value,
         kind="lower" if steps == 1 else "estimate",
@@ -176,7 +179,7 @@ def label_epsilon(
         max_grad_norm=clip,
         delta=slack,
         steps=steps,
-        replacement=_replacement(sigma, slack, steps),
+        replacement=replacement,
     )
 
 

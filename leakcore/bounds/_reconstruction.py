@@ -243,7 +243,10 @@ def _deterministic(mechanism: Mechanism, prior: Kappa, name: str) -> Reconstruct
             f"this has {loss.num_mixture_steps} subsampled steps; use method='exact'"
         )
     notes: tuple[str, ...] = ()
-    if name == "pld":
+    if name == "pld" and not (loss.groups or loss.gaussian_variance or loss.log_no_escape):
+        tail = _blow_up.Tail(prior.log, prior.log, prior.log)
+        notes = ("nothing leaks: no step samples and tells",)
+    elif name == "pld":
         from leakcore.numerics._pld import DiscreteLoss
 
         high, low = (DiscreteLoss(loss, pessimistic=side).log_blow_up(prior.log) for side in (True, False))

@@ -38,4 +38,5 @@ _NAMES = {
     "Reviews": "._text",
     "imdb": "._text",
 }
-__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+if not TYPE_CHECKING:  # a checker would take any name from it
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

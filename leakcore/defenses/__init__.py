@@ -74,4 +74,5 @@ _NAMES = {
     "LocalSteps": "._transforms",
     "Prune": "._transforms",
 }
-__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+if not TYPE_CHECKING:  # a checker would take any name from it
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

@@ -30,4 +30,5 @@ _NAMES = {
     "record": "._recorder",
     "secure_normal": "._secure_noise",
 }
-__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+if not TYPE_CHECKING:  # a checker would take any name from it
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

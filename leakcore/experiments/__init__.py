@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from leakcore.experiments._result import ExperimentResult as ExperimentResult
     from leakcore.experiments._run import run as run
 
-__getattr__, __dir__, __all__ = _attach(
-    __name__,
-    {
-        "Experiment": "._registry",
-        "ExperimentResult": "._result",
-        "find": "._registry",
-        "names": "._registry",
-        "run": "._run",
-    },
-)
+if not TYPE_CHECKING:  # a checker would take any name from it
+    __getattr__, __dir__, __all__ = _attach(
+        __name__,
+        {
+            "Experiment": "._registry",
+            "ExperimentResult": "._result",
+            "find": "._registry",
+            "names": "._registry",
+            "run": "._run",
+        },
+    )

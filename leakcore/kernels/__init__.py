@@ -58,4 +58,5 @@ _NAMES = {
     "get_include": "._include",
     "selftest": "._info",
 }
-__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+if not TYPE_CHECKING:  # a checker would take any name from it
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

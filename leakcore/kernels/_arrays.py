@@ -60,6 +60,13 @@ class Array:
         """Spacing of the element type at 1."""
         return 2.0**-7 if self.dtype == "bfloat16" else float(np.finfo(self.dtype).eps)
 
+    @property
+    def vanishing(self) -> float:
+        """The largest number that the element type rounds to 0 (of float64 the next that a float holds)."""
+        if self.dtype == "bfloat16":
+            return 2.0**-134
+        return max(0.5 * float(np.finfo(self.dtype).smallest_subnormal), 2.0**-1074)
+
 
 def _refuse_cuda(kernel: str, name: str, device: str) -> None:
     if not _C.with_cuda:

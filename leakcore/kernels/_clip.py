@@ -100,6 +100,8 @@ def clip_and_noise(
 
     clip = _validate.positive(max_grad_norm=max_grad_norm)
     sigma = _validate.non_negative(noise_multiplier=noise_multiplier)
+    if not math.isfinite(sigma * clip):
+        raise ValueError(f"{kernel}: noise_multiplier={sigma} times max_grad_norm={clip}: must be within float64")
     step = step_in_range(step=step)
     first_run = _validate.integer(0, 2**63 - 1, first_run=first_run)
     key = None if seed is None else _validate.seed(seed=seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,9 @@ def solve_labels(
         undetermined: never guess it.
     `.error`: residual ± error holds the exact solution. It covers the rounding of C and of the gradient, whose entries
         may each be off by (20 + 2√N)·u times the sum of the magnitudes that made them (u: unit roundoff of the input
-        type; √N: growth of rounding in sums of N), the float64 arithmetic here, and what the null space could move,
-        given |e| ≤ 1. First order in u. It does not cover noise added to the gradient. Infinite where not
-        identifiable. A residual smaller than its error has no sign.
+        type; √N: growth of rounding in sums of N) and by what underflow in that type takes, the float64 arithmetic
+        here, and what the null space could move, given |e| ≤ 1. First order in u. It does not cover noise added to the
+        gradient. Infinite where not identifiable. A residual smaller than its error has no sign.
     `.rank`: the number of singular values above the cut.
 
     Two routes, chosen per problem. Well-conditioned systems: normal equations, corrected from the residual in float64
@@ -102,6 +103,9 @@ def solve_labels(
     if cut >= 1:
         raise ValueError(f"rcond={rcond!r}: must be in [0, 1)")
 
+    # N products, their mean and N entries of the Jacobian (|e| <= 1) in each of d columns.
+    lost = n * (n + 2) * math.sqrt(d) * max(jac.vanishing, grad.vanishing)
+
     outer = batch or (1,)
     library = jac.library
     real = np.dtype(np.float64)
@@ -119,6 +123,7 @@ def solve_labels(
             outputs,
             cut,
             0.5 * epsilon,
+            lost,
             _arrays.address(targets[0][at]),
             _arrays.address(targets[1][at]),
             _arrays.address(targets[2][at]),

@@ -48,4 +48,5 @@ _NAMES = {
     "VInformation": "._v_information",
     "v_information": "._v_information",
 }
-__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+if not TYPE_CHECKING:  # a checker would take any name from it
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

@@ -56,4 +56,5 @@ _NAMES = {
     "read_safetensors": "._safetensors",
     "save_safetensors": "._safetensors",
 }
-__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+if not TYPE_CHECKING:  # a checker would take any name from it
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

@@ -16,4 +16,5 @@ _NAMES = {
     "AccuracyError": "._loss",
     "simultaneous_lower_limits": "._order_band",
 }
-__getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+if not TYPE_CHECKING:  # a checker would take any name from it
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

@@ -207,6 +207,25 @@ class PrivacyLoss:
         rest = tuple(g for g in self.groups if g.sigma >= 0.15)
         return PrivacyLoss(rest, self.gaussian_variance, self.log_no_escape + seen), log_eta
 
+    def total_variation(self) -> float:
+        """An upper bound of the total variation distance between μ and ν, δ(0) in both directions.
+
+        1 − Π(1 − d_t) with d_t = q_t·erf(1/(σ_t√8)), the steps' own distances (a coupling of each); exact for one step.
+        """
+        log_equal = self.log_no_escape
+        if self.gaussian_variance > 0.0:
+            log_equal += math.log1p(-min(math.erf(math.sqrt(self.gaussian_variance / 8.0)), 1.0 - 2.0**-53))
+        log_equal += math.fsum(
+            g.count * math.log1p(-g.rate * math.erf(1.0 / (g.sigma * 8.0**0.5))) for g in self.groups
+        )
+        return -math.expm1(log_equal)
+
+    def full_batch_separation(self) -> float:
+        """s of the Gaussian pair of the same steps without sampling, which leaks at least as much; ∞ with σ = 0."""
+        if self.log_no_escape != 0.0:
+            return math.inf
+        return math.sqrt(self.gaussian_variance + math.fsum(g.count / g.sigma**2 for g in self.groups))
+
     @property
     def num_mixture_steps(self) -> int:
         """Steps with 0 < q < 1."""

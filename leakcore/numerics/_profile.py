@@ -19,6 +19,8 @@ from leakcore.numerics._recursion import Profile, profile_pair
 _FLOOR = 4e-15
 _LEAST_ADD = math.log(1e-8)
 """Below this the recursion, which gets δ_add as a difference of numbers near 1, cannot promise its digits."""
+_HOPELESS = -41.0
+"""log δ below which a Chernoff bound is the answer: 1.6e-18."""
 _PROMISE = 1e-6
 """Largest relative error of δ that is accepted: about 1e-7 in ε."""
 
@@ -53,7 +55,13 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple
     if _is_one_step(loss):
         return _around(_one_step_log_delta(loss.groups[0], epsilon, direction), 1e-12)
     power, sign = _side(direction)
-    theta = loss.tilt_with_mean(threshold, power, sign)
+    try:
+        theta = loss.tilt_with_mean(threshold, power, sign)
+    except AccuracyError:  # so far out that no tilt reaches it
+        bound = _chernoff_log_delta(loss, threshold, power, sign)
+        if bound < _HOPELESS:
+            return -math.inf, bound
+        raise
     try:
         # How small δ is decides how far the loss must be known; a guess from below suffices.
         limited = loss.limited(min(2.0 * loss.cumulants(theta).value - 2.0 * (theta - power) * threshold, 0.0) - 10.0)
@@ -61,7 +69,7 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple
         return _around(*_agreeing_log_delta(limited, epsilon, direction, (gap, 0.6 * gap, 0.35 * gap)))
     except AccuracyError:
         bound = _chernoff_log_delta(loss, threshold, power, sign)
-        if bound < -41.0:
+        if bound < _HOPELESS:
             return -math.inf, bound
         profiles = profile_pair(loss, threshold - loss.minimum, theta)
         first, second = (_recursion_log_delta(one, epsilon, direction) for one in profiles)

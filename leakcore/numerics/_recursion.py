@@ -20,7 +20,12 @@ from leakcore.numerics._loss import AccuracyError, PrivacyLoss, StepGroup
 _LEAST = 1e-15
 """h is Lipschitz with constant 1, so values of Y below this are 0 for every purpose."""
 _GROUP_LIMIT = 32
-_PANEL_LIMIT = 160
+_PANEL_LIMIT = 400
+_WORK_LIMIT = 1e10
+"""Steps times entries of a step's matrix: some seconds."""
+_WIDEST = 690.0
+"""e^y must be a float."""
+_TOO_WIDE = "the privacy loss spans too wide a range for the recursion: use method='pld'"
 _REACH = 9.5
 """Standard deviations beyond which a Gaussian has no mass (1e-21)."""
 _GROWTH = 20.0
@@ -45,6 +50,9 @@ class Profile:
         self._reference, self._barycentric = _chebyshev(self._order)
         left, right = self._edges[:-1, None], self._edges[1:, None]
         self.nodes = (left + (right - left) * self._reference).ravel()
+        steps = sum(min(g.count, 2 * len(self.nodes)) for g in loss.groups)
+        if steps * float(len(self.nodes)) ** 2 > _WORK_LIMIT or top > _WIDEST:
+            raise AccuracyError(_TOO_WIDE)
         self._flattened = self._iterate(loss)
         self.values = self._flattened * np.exp(-self._slope * self.nodes)
         # h is a probability: anything else means that the grid was lost, which two grids may be in the same way.
@@ -208,7 +216,7 @@ def _panel_edges(loss: PrivacyLoss, top: float, decay: float, ratio: float) -> n
             width = min(width, ratio / 3.0 * max(2.0 * spread, edge - centre - 10.0 * spread))
         edges.append(edge + width)
         if len(edges) > _PANEL_LIMIT:
-            raise AccuracyError("the privacy loss spans too wide a range for the recursion: use method='pld'")
+            raise AccuracyError(_TOO_WIDE)
     edges[-1] = top
     return np.array(edges)
 

@@ -190,3 +190,13 @@ def test_joint_norms_that_no_logistic_model_has_are_refused() -> None:
         bound(jacobian, probs, labels, grad_norms=np.stack([pair[0], 20 * pair[1]]))
     with pytest.raises(ValueError, match=r"grad_norms of shape \(4,\) and probs of shape \(4,\).*\(2, 4\)"):
         bound(jacobian, probs, labels, grad_norms=pair[0])
+
+
+def test_no_test_is_above_the_upper_bound_not_even_by_rounding() -> None:
+    # Unclipped rows at both labels: the likelihood ratio attains the bound.
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        jacobian, probs, labels = rng.normal(size=(5, 9)), rng.uniform(size=5), rng.integers(0, 2, 5)
+        for test in TESTS:
+            result = bound(jacobian, probs, labels, test=test, noise_multiplier=0.5, max_grad_norm=0.1)
+            assert result.value <= result.replacement.value

@@ -200,6 +200,12 @@ def test_certain_prior_is_certain(method: str) -> None:
     assert found.advantage == 0.0
 
 
+@pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.1, 0), (1.0, 0.0, 5), (math.inf, 0.1, 3)])
+def test_pld_where_nothing_leaks(sigma: float, rate: float, steps: int) -> None:
+    found = bounds.reconstruction(sigma, rate, steps, kappa=[0.1, 1e-9], method="pld")
+    np.testing.assert_allclose(found.value, [0.1, 1e-9], rtol=1e-14)
+
+
 @pytest.mark.parametrize("sigma", [1e-200, 1e-3, 0.05, 0.08, 0.1, 0.13])
 def test_little_noise_tends_to_none(sigma: float) -> None:
     kappa = np.array([0.9, 0.1, 1e-3])

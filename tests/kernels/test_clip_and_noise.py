@@ -167,6 +167,12 @@ GRADS = np.ones((3, 4))
         (GRADS, {"max_grad_norm": -1}, ValueError, "max_grad_norm=-1"),
         (GRADS, {"max_grad_norm": float("nan")}, ValueError, "max_grad_norm=nan"),
         (GRADS, {"max_grad_norm": "1"}, TypeError, "max_grad_norm='1': must be a real number"),
+        (
+            GRADS,
+            {"noise_multiplier": 1e300, "max_grad_norm": 1e10, "seed": 1},
+            ValueError,
+            "noise_multiplier=1e.300 times",
+        ),
         (GRADS, {"noise_multiplier": -0.1}, ValueError, r"noise_multiplier=-0.1: must be in \[0, inf\)"),
         (
             GRADS,

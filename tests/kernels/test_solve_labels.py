@@ -122,6 +122,33 @@ def test_the_error_bound_holds_for_a_gradient_rounded_where_it_was_made(seed, n,
     assert (np.sign(result.residual)[signs] == np.sign(true)[signs]).all()
 
 
+@pytest.mark.parametrize(("dtype", "entry", "size"), [("float16", 1.0, 1e-9), ("float32", 1e-30, 1e-17)])
+def test_the_error_bound_covers_a_gradient_that_underflowed(dtype, entry, size):
+    jacobian = np.full((1, 1), entry, dtype)
+    gradient = np.array([entry * size]).astype(dtype)
+    assert gradient == 0
+    result = kernels.solve_labels(jacobian, gradient)
+    assert result.identifiable.all()
+    assert (np.abs(result.residual - size) <= result.error).all()
+    assert (result.error < 1e-6).all()  # 1e-6 of a whole label would be seen
+
+
+def test_the_error_bound_covers_terms_that_underflow():
+    """500 float16 systems whose products lie about the smallest number of the type, summed there."""
+    rng = np.random.default_rng(8)
+    jacobian = (rng.standard_normal((500, 4, 12)) * 2.0 ** rng.uniform(-9, -5, (500, 1, 1))).astype("float16")
+    true = rng.uniform(-1, 1, (500, 4)) * 2.0 ** rng.uniform(-16, -8, (500, 4))
+    gradient = np.zeros((500, 12), "float16")
+    for r in range(4):
+        gradient += (jacobian[:, r] * true[:, r, None].astype("float16")).astype("float16")
+    gradient = (gradient / np.float16(4)).astype("float16")
+    result = kernels.solve_labels(jacobian, gradient)
+    off = np.abs(result.residual - true.astype("float16"))
+    assert (off <= result.error).all()
+    # Relative rounding alone, a factor of the terms' own size, is not what was lost.
+    assert (off > 40 * 2.0**-11 * np.abs(true)).any()
+
+
 def test_the_error_bound_is_not_vacuous():
     """A well-conditioned batch in float32: the bound is a small share of a typical residual, so signs are decided."""
     jacobian, true = normals(1, 50, 200, dtype="float32"), np.random.default_rng(2).uniform(-1, 1, 50)
