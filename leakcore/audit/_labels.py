@@ -13,15 +13,16 @@ import functools
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore import accounting, bounds, datasets, dpsgd, kernels
-from leakcore._futures import answers
 from leakcore._one_thread import one_thread
+from leakcore._pieces import from_piece, to_piece
 from leakcore._progress import Progress
 from leakcore._results import Assumptions, Result
+from leakcore._store import PartialResults
 from leakcore.attacks import labels as label_attacks
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._format import power
@@ -58,6 +59,9 @@ class LabelOutcome:
     replacement: Result | None
 
 
+_KEPT = (LabelOutcome, Result, Assumptions, accounting.Epsilon)
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class LabelStudy:
     """All release settings and how they were obtained."""
@@ -81,21 +85,25 @@ class _Batches:
 
 
 def study(
-    config: AuditConfig, points: list[ReconstructionPoint], progress: Progress, executor: Executor | None = None
+    config: AuditConfig,
+    points: list[ReconstructionPoint],
+    pieces: PartialResults,
+    progress: Progress,
+    executor: Executor | None = None,
 ) -> LabelStudy:
     """The study at the ε of every reconstruction point; the release without noise uses the claimed level's model."""
-    jobs = []
+    jobs = {}
     for number, point in enumerate(points):
         show: Callable[[int, int], object] | None = None
         if executor is None:
             show = functools.partial(progress, f"labels {number + 1} of {len(points)}")
-        jobs.append((number, functools.partial(_level, config, float(point.epsilon.value), point.claimed, show)))
-    found: dict[int, list[LabelOutcome]] = {}
-    for number, of_level in answers(jobs, executor):
-        found[number] = of_level
+        jobs[f"labels-{number}"] = functools.partial(_level, config, float(point.epsilon.value), point.claimed, show)
+    found: dict[str, list[LabelOutcome]] = {}
+    for name, piece in pieces.each(jobs, executor):
+        found[name] = from_piece(piece["outcomes"], _KEPT)
         if executor is not None:
             progress("labels", len(found), len(points))
-    outcomes = [outcome for number in range(len(points)) for outcome in found[number]]
+    outcomes = [outcome for name in jobs for outcome in found[name]]
     outcomes.sort(key=lambda outcome: outcome.noise_multiplier > 0)
     size = config.label_batch_size
     count = outcomes[0].labels // size
@@ -121,13 +129,13 @@ def study(
 
 def _level(
     config: AuditConfig, epsilon: float, claimed: bool, progress: Callable[[int, int], object] | None
-) -> list[LabelOutcome]:
-    """The release at one ε; where it is the claimed one, its model's release without noise before it."""
+) -> dict[str, Any]:
+    """The release at one ε as a piece; where it is the claimed one, its model's release without noise before it."""
     with one_thread():
         sigma = _companion_noise(config, epsilon)
         batches = _companion(config, sigma)
         noisy = _with_noise(config, batches, sigma, epsilon, claimed, progress)
-        return [_without_noise(config, batches), noisy] if claimed else [noisy]
+        return {"outcomes": to_piece([_without_noise(config, batches), noisy] if claimed else [noisy])}
 
 
 def _companion_noise(config: AuditConfig, epsilon: float) -> float:

@@ -11,8 +11,10 @@ import numpy as np
 
 from leakcore import datasets
 from leakcore._one_thread import one_thread
+from leakcore._pieces import from_piece, to_piece
 from leakcore._progress import Progress
-from leakcore._results import jsonable
+from leakcore._results import Assumptions, jsonable
+from leakcore._store import PartialResults
 from leakcore.audit import _reconstruction
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._format import number
@@ -125,8 +127,22 @@ class LayerStudy:
         )
 
 
-def study(config: AuditConfig, noise: float, progress: Progress, executor: Executor | None = None) -> LayerStudy:
-    """One training as claimed, and the measures of its final model; seconds. Deterministic by the configuration."""
+def study(
+    config: AuditConfig, noise: float, pieces: PartialResults, progress: Progress, executor: Executor | None = None
+) -> LayerStudy:
+    """One training as claimed, and the measures of its final model; seconds, and a piece when it is done.
+
+    Deterministic by the configuration.
+    """
+    from leakcore import leakage
+
+    measured = (leakage.LeakageByLayer, leakage.Sensitivity, leakage.VInformation, leakage.SubspaceDistance)
+    piece = pieces.get_or_run("layers", lambda: {"study": to_piece(_measured(config, noise, progress, executor))})
+    found: LayerStudy = from_piece(piece["study"], (LayerStudy, *measured, Assumptions))
+    return found
+
+
+def _measured(config: AuditConfig, noise: float, progress: Progress, executor: Executor | None) -> LayerStudy:
     import torch
 
     from leakcore.attacks import attributes

@@ -60,9 +60,9 @@ def run(
         require_writable(target)
     pieces = PartialResults(target, "audit", identity("audit", config.to_dict(), config.seed))
     points, curve = _reconstruction.study(config, pieces, report_progress, executor)
-    labels = _labels.study(config, points, report_progress, executor)
+    labels = _labels.study(config, points, pieces, report_progress, executor)
     claimed = next(p for p in points if p.claimed)
-    layers = _layers.study(config, claimed.noise_multiplier, report_progress, executor)
+    layers = _layers.study(config, claimed.noise_multiplier, pieces, report_progress, executor)
     defended = _defense.study(config, points, pieces, report_progress, executor)
     report = RunReport(
         config=config,

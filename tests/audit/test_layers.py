@@ -15,14 +15,16 @@ import numpy as np
 import pytest
 
 from leakcore import audit
+from leakcore._store import PartialResults
 from leakcore.audit import _layers
 
+NOWHERE = PartialResults(None, "")
 SMALL: dict[str, Any] = {"num_rows": 200, "steps": 20}
 
 
 @pytest.fixture(scope="module")
 def study() -> _layers.LayerStudy:
-    return _layers.study(audit.AuditConfig(**SMALL), 2.0, lambda *_: None)
+    return _layers.study(audit.AuditConfig(**SMALL), 2.0, NOWHERE, lambda *_: None)
 
 
 def test_each_layer_stands_beside_its_null(study: _layers.LayerStudy) -> None:
@@ -40,7 +42,7 @@ def test_each_layer_stands_beside_its_null(study: _layers.LayerStudy) -> None:
 
 def test_less_noise_leaves_more(study: _layers.LayerStudy) -> None:
     # Without noise the release is the clipped gradient; the noise of σ = 2 on a norm of at most C hides it.
-    clear = _layers.study(audit.AuditConfig(**SMALL), 1e-6, lambda *_: None)
+    clear = _layers.study(audit.AuditConfig(**SMALL), 1e-6, NOWHERE, lambda *_: None)
     assert np.max(clear.released.value) > 0.05 > np.max(study.released.value)
     assert "still shows" in clear.finding()
 
@@ -95,19 +97,34 @@ def test_it_is_in_the_report_interrupted_or_not(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         audit.run(config, folder=tmp_path, progress=interrupt)
-    again = json.loads(audit.run(config, folder=tmp_path).to_json())
+    tasks: set[str] = set()
+    resumed = audit.run(config, folder=tmp_path, progress=lambda task, done, total: tasks.add(task))
+    assert any(task.startswith("where it sits") for task in tasks)
+    assert not any(task.startswith("labels") for task in tasks), "the label study was finished"
+    again = json.loads(resumed.to_json())
     for one in (found, again):
         del one["seconds"]
     assert again == found
 
 
+def test_a_finished_study_is_kept_to_the_bit(study: _layers.LayerStudy, tmp_path: Path) -> None:
+    config = audit.AuditConfig(**SMALL)
+    for name in ("first", "again"):
+        seen: list[str] = []
+        kept = _layers.study(config, 2.0, PartialResults(tmp_path, "audit"), lambda task, *_: seen.append(task))  # noqa: B023
+        assert bool(seen) == (name == "first")
+        assert kept.content() == study.content()
+        np.testing.assert_array_equal(kept.released.gains, study.released.gains)
+
+
 _SCRIPT = """
 import json
 from leakcore import audit
+from leakcore._store import PartialResults
 from leakcore.audit import _layers
 _layers._ROWS, _layers._PERMUTATIONS = 120, 3
 config = audit.AuditConfig(num_rows=200, steps=20)
-print(json.dumps(_layers.study(config, 2.0, lambda *_: None).content()))
+print(json.dumps(_layers.study(config, 2.0, PartialResults(None, ""), lambda *_: None).content()))
 """
 
 
@@ -120,7 +137,7 @@ def test_no_number_depends_on_the_number_of_threads(study: _layers.LayerStudy) -
 
 
 def test_a_deeper_model() -> None:
-    found = _layers.study(audit.AuditConfig(**SMALL, hidden=(12, 8)), 2.0, lambda *_: None)
+    found = _layers.study(audit.AuditConfig(**SMALL, hidden=(12, 8)), 2.0, NOWHERE, lambda *_: None)
     assert [found.name(i) for i in range(3)] == ["layer 1 (64→12)", "layer 2 (12→8)", "layer 3 (8→10)"]
     assert len(found.table().rows) == 3
     assert found.finding()
