@@ -224,7 +224,7 @@ class PrivacyLoss:
         """s of the Gaussian pair of the same steps without sampling, which leaks at least as much; ∞ with σ = 0."""
         if self.log_no_escape != 0.0:
             return math.inf
-        return math.sqrt(self.gaussian_variance + math.fsum(g.count / g.sigma**2 for g in self.groups))
+        return math.sqrt(self.gaussian_variance + math.fsum(g.count / g.sigma / g.sigma for g in self.groups))
 
     @property
     def num_mixture_steps(self) -> int:

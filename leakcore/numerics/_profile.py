@@ -14,7 +14,7 @@ from leakcore.numerics import _gaussian
 from leakcore.numerics._blow_up import log1mexp
 from leakcore.numerics._inversion import TiltedLaw
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss, StepGroup
-from leakcore.numerics._recursion import Profile, profile_pair
+from leakcore.numerics._recursion import MANY_PANELS, Profile, profile_pair
 
 _FLOOR = 4e-15
 _LEAST_ADD = math.log(1e-8)
@@ -71,7 +71,7 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple
         bound = _chernoff_log_delta(loss, threshold, power, sign)
         if bound < _HOPELESS:
             return -math.inf, bound
-        profiles = profile_pair(loss, threshold - loss.minimum, theta)
+        profiles = profile_pair(loss, threshold - loss.minimum, theta, panels=MANY_PANELS)
         first, second = (_recursion_log_delta(one, epsilon, direction) for one in profiles)
         if direction == "add" and first < _LEAST_ADD:
             return -math.inf, _LEAST_ADD
@@ -274,9 +274,10 @@ def _epsilon_by_recursion(loss: PrivacyLoss, log_target: float, direction: str) 
         # δ(ε) ≤ inf_s exp(K(1+s) − sε): with s at K′(1+s) = ε this end is feasible.
         theta = loss.solve_tilt(lambda tilt: loss.log_chernoff(tilt) + loss.cumulants(tilt).mean, log_target, 1.0, 1.0)
         low, high = loss.minimum, loss.cumulants(theta).mean
-        coarse = Profile(loss, high - loss.minimum, theta, 0.6)
+        coarse = Profile(loss, high - loss.minimum, theta, 0.6, MANY_PANELS)
         top = 1.05 * max(_bisect_epsilon(coarse, log_target, direction, low, high) - loss.minimum, 1e-9)
-    found = [_bisect_epsilon(one, log_target, direction, low, high) for one in profile_pair(loss, top, theta)]
+    profiles = profile_pair(loss, top, theta, panels=MANY_PANELS)
+    found = [_bisect_epsilon(one, log_target, direction, low, high) for one in profiles]
     error = abs(found[0] - found[1]) + 1e-13 * (1.0 + abs(found[0]))
     if error > 1e-6 * (1.0 + abs(found[0])):
         raise AccuracyError("epsilon could not be computed to 1e-6: use method='pld'")

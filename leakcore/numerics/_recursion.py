@@ -20,9 +20,10 @@ from leakcore.numerics._loss import AccuracyError, PrivacyLoss, StepGroup
 _LEAST = 1e-15
 """h is Lipschitz with constant 1, so values of Y below this are 0 for every purpose."""
 _GROUP_LIMIT = 32
-_PANEL_LIMIT = 400
+PANELS, MANY_PANELS = 160, 400
+"""At most: a second or two, and some seconds where another way would take as long or does not exist."""
 _WORK_LIMIT = 1e10
-"""Steps times entries of a step's matrix: some seconds."""
+"""Steps times entries of a step's matrix, beyond PANELS."""
 _WIDEST = 690.0
 """e^y must be a float."""
 _TOO_WIDE = "the privacy loss spans too wide a range for the recursion: use method='pld'"
@@ -39,19 +40,19 @@ class Profile:
     is interpolated is h·e^{(θ−1)y}, which is flatter.
     """
 
-    def __init__(self, loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0) -> None:
+    def __init__(self, loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0, panels: int = PANELS) -> None:
         if loss.gaussian_variance > 0.0 or len(loss.groups) > _GROUP_LIMIT:
             raise AccuracyError("the privacy loss is too rough for Fourier inversion and too varied for the recursion")
         self.minimum, self.top = loss.minimum, top
         self._order = round(16 * refine)
         self._theta = max(theta, 1.0)
         self._slope = _flattening(loss, self._theta - 1.0, top)
-        self._edges = _panel_edges(loss, top, self._theta - self._slope, 3.0 / refine)
+        self._edges = _panel_edges(loss, top, self._theta - self._slope, 3.0 / refine, panels)
         self._reference, self._barycentric = _chebyshev(self._order)
         left, right = self._edges[:-1, None], self._edges[1:, None]
         self.nodes = (left + (right - left) * self._reference).ravel()
-        steps = sum(min(g.count, 2 * len(self.nodes)) for g in loss.groups)
-        if steps * float(len(self.nodes)) ** 2 > _WORK_LIMIT or top > _WIDEST:
+        work = float(len(self.nodes)) ** 2 * sum(min(g.count, 2 * len(self.nodes)) for g in loss.groups)
+        if top > _WIDEST or (len(self._edges) > PANELS and work > _WORK_LIMIT):
             raise AccuracyError(_TOO_WIDE)
         self._flattened = self._iterate(loss)
         self.values = self._flattened * np.exp(-self._slope * self.nodes)
@@ -192,8 +193,8 @@ def _flattening(loss: PrivacyLoss, wanted: float, top: float) -> float:
     return 0.0
 
 
-def _panel_edges(loss: PrivacyLoss, top: float, decay: float, ratio: float) -> np.ndarray:
-    """0, then geometric panels up to where linear ones are shorter."""
+def _panel_edges(loss: PrivacyLoss, top: float, decay: float, ratio: float, most: int) -> np.ndarray:
+    """0, then geometric panels up to where linear ones are shorter; AccuracyError where it takes more than `most`."""
     odds = [
         math.exp(math.log(g.rate) - math.log1p(-g.rate) - 0.5 / (g.sigma * g.sigma) - _REACH / g.sigma)
         for g in loss.groups
@@ -215,7 +216,7 @@ def _panel_edges(loss: PrivacyLoss, top: float, decay: float, ratio: float) -> n
         else:
             width = min(width, ratio / 3.0 * max(2.0 * spread, edge - centre - 10.0 * spread))
         edges.append(edge + width)
-        if len(edges) > _PANEL_LIMIT:
+        if len(edges) > most:
             raise AccuracyError(_TOO_WIDE)
     edges[-1] = top
     return np.array(edges)
@@ -227,7 +228,9 @@ def _chebyshev(order: int) -> tuple[np.ndarray, np.ndarray]:
     return 0.5 * (1.0 - np.cos(angle)), np.where(np.arange(order) % 2 == 0, 1.0, -1.0) * np.sin(angle)
 
 
-def profile_pair(loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0) -> tuple[Profile, Profile]:
+def profile_pair(
+    loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0, panels: int = PANELS
+) -> tuple[Profile, Profile]:
     """Two profiles on grids of different fineness, for the answer and its error, that reach at least to `top`.
 
     They are kept with the loss, and `top` and `theta` are rounded up, so that neighbouring questions share them.
@@ -238,8 +241,8 @@ def profile_pair(loss: PrivacyLoss, top: float, theta: float, refine: float = 1.
     if key not in loss.cache:
         reach = 1.3**steps
         loss.cache[key] = (
-            Profile(loss, reach, tilt, refine),
-            Profile(loss, 1.03 * reach, tilt, 0.85 * refine),
+            Profile(loss, reach, tilt, refine, panels),
+            Profile(loss, 1.03 * reach, tilt, 0.85 * refine, panels),
         )
     first, second = loss.cache[key]
     return first, second
