@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, ClassVar
 
 import numpy as np
 
 from leakcore._results import Result, jsonable, require_same_adjacency
 from leakcore.audit import _page
-from leakcore.audit._format import guarantee, number, percent, power
+from leakcore.audit._format import guarantee, interval, number, percent, power
 from leakcore.audit._page import Finding
 from leakcore.audit._report import AuditReport
 from leakcore.audit._tables import Cell, Column, Row, Table
+from leakcore.audit._trace_rates import GATE, Compared, Measured, Separation, standing
 
 _SETTINGS = (
-    "delta", "claimed_epsilon", "coins", "steps", "noise_multiplier", "max_grad_norm", "sample_rate", "batch_rows",
-    "members", "non_members", "members_given", "recognised", "statistic",
+    "delta", "claimed_epsilon", "confidence", "coins", "steps", "noise_multiplier", "max_grad_norm", "sample_rate",
+    "batch_rows", "members", "non_members", "members_given", "recognised", "statistic",
 )  # fmt: skip
 _RESULTS = (
     "epsilon", "epsilon_replace", "prior_sizes", "reconstruction", "named", "membership", "at_fpr", "found_at_fpr",
@@ -26,8 +28,8 @@ _RESULTS = (
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Exposure:
-    """A member among the candidates. beaten: share of non-members that it outscores. lead: own score less the best
-    rival's, in the statistic's units.
+    """A member among the candidates that was in a batch. beaten: share of non-members that it outscores. lead: own
+    score less the best rival's, in the statistic's units.
     """
 
     candidate: int
@@ -41,7 +43,8 @@ class Exposure:
 class TraceReport(AuditReport):
     """What `audit.from_trace` found; fields are its results, in the order of the report.
 
-    named, found_at_fpr, area: estimates on this run's candidates, None where there were too few to measure.
+    named, found_at_fpr, area: estimates on this run's candidates with finite-sample intervals for rows drawn
+    independently, None where there were too few to measure; area has the p-value of scores that say nothing.
     audited: the proved lower bound on ε, gate: the same at 99.9%; None unless coins decided the members.
     """
 
@@ -49,6 +52,7 @@ class TraceReport(AuditReport):
 
     delta: float
     claimed_epsilon: float | None
+    confidence: float
     coins: bool
     steps: int
     noise_multiplier: tuple[float, float]
@@ -64,12 +68,12 @@ class TraceReport(AuditReport):
     epsilon_replace: Result
     prior_sizes: tuple[int, ...]
     reconstruction: tuple[Result, ...]
-    named: tuple[Result | None, ...]
+    named: tuple[Measured | None, ...]
     membership: Result
     at_fpr: Result
-    found_at_fpr: tuple[Result | None, ...]
+    found_at_fpr: tuple[Measured | None, ...]
     roc: tuple[np.ndarray, np.ndarray] | None
-    area: Result | None
+    area: Separation | None
     audited: Result | None
     gate: Result | None
     exposed: tuple[Exposure, ...]
@@ -78,6 +82,45 @@ class TraceReport(AuditReport):
     def claim(self) -> float:
         """The ε that the run is held to, add/remove adjacency."""
         return float(self.epsilon.value) if self.claimed_epsilon is None else self.claimed_epsilon
+
+    @property
+    def told(self) -> bool:
+        """Whether the test rejects, at 1 − confidence, that scores say nothing of who is a member."""
+        return self.area is not None and self.area.p_value <= 1 - self.confidence
+
+    @property
+    def picked(self) -> float:
+        """P(sampling picks a row at least once): members that were recognised in a batch are those rows alone, and a
+        rate among them is at most its bound divided by this. 1 where the caller said who the members are.
+        """
+        if self.members_given or self.sample_rate == 1:
+            return 1.0
+        return -math.expm1(self.steps * math.log1p(-self.sample_rate))
+
+    def _beside(self, what: str, found: Measured, bound: Any) -> Compared:
+        share = self.picked
+        return Compared(
+            what=what, found=found, bound=min(1.0, float(bound) / share) if share > 0 else 1.0, lifted=share < 0.999,
+            members=self.members, non_members=self.non_members, alike=self.coins,
+            rows=len(self.prior_sizes) + len(self.found_at_fpr),
+        )  # fmt: skip
+
+    def _names(self) -> list[Compared]:
+        triples = zip(self.prior_sizes, self.named, self.reconstruction, strict=True)
+        return [self._beside(f"Naming a row among {p}", m, b.value) for p, m, b in triples if m is not None]
+
+    def _tells(self) -> list[Compared]:
+        triples = zip(_levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
+        return [
+            self._beside(f"Telling members at {percent(f)} false positives", m, b) for f, m, b in triples
+            if m is not None
+        ]  # fmt: skip
+
+    @property
+    def word(self) -> str:
+        if self.passed and any(c.odd for c in (*self._names(), *self._tells())):
+            return "Above a bound: check."
+        return super().word
 
     @property
     def title(self) -> str:
@@ -102,7 +145,7 @@ class TraceReport(AuditReport):
                     f"Guesses at the coins prove ε ≥ {number(self.gate.value)} ({guarantee(self.gate)}), above the "
                     f"claimed {number(self.claim)}: the mechanism does not do what its schedule says."
                 )
-        return found
+        return [*found, *(c.said() for c in (*self._names(), *self._tells()) if c.wrong)]
 
     def judged(self) -> tuple[_page.Judged, ...]:
         said = [("the accountant's ε of the recorded schedule", self.epsilon)]
@@ -119,15 +162,14 @@ class TraceReport(AuditReport):
             f"attacker who holds a prior of {size} candidates names a training row with probability above "
             f"{percent(bound.value)}"
         )
+        odd = [c.said() for c in (*self._names(), *self._tells()) if c.odd]
         best = self.named[-1]
-        if best is None:
-            return f"{said}."
-        above = (
-            ", which is above the bound: chance with few candidates, or the mechanism is not as recorded"
-            if float(best.value) > float(bound.value)
-            else ""
-        )
-        return f"{said}; the attack on this run's candidates reached {percent(best.value)} (estimate){above}."
+        if best is not None:
+            said += f"; the attack on this run's candidates reached {self._estimate(best)}"
+        return " ".join([f"{said}.", *odd])
+
+    def _estimate(self, found: Measured) -> str:
+        return f"{percent(found.value)} (estimate, {100 * self.confidence:g}% interval {interval(found)})"
 
     def findings(self) -> list[str]:
         out = [self._accountant(), self._reconstruction(), self._membership(), self._proof()]
@@ -138,7 +180,11 @@ class TraceReport(AuditReport):
                     f"Most exposed: candidate {first.candidate} was in {first.times_seen} batches, its gradient was "
                     f"clipped in {percent(first.clipped_share)} of the steps, and it outscores "
                     f"{percent(first.beaten)} of the non-members.",
-                    verdict="Look at such rows first: whoever is unlike the others is told apart most easily.",
+                    verdict=(
+                        "Look at such rows first: whoever is unlike the others is told apart most easily."
+                        if self.told
+                        else "Chance may have chosen it: these candidates are not told from guessing."
+                    ),
                     assumes="other scores may rank rows otherwise; what was chosen for standing out has no guarantee.",
                 )
             )
@@ -161,22 +207,19 @@ class TraceReport(AuditReport):
             "Reconstruction: knowing all rows but one, and that the missing one is among equally likely candidates, no "
             f"attacker names it more often than {', '.join(parts)} ({guarantee(self.reconstruction[0])})."
         )
-        measured = [
-            f"{percent(m.value)} of {p}" for p, m in zip(self.prior_sizes, self.named, strict=True) if m is not None
-        ]
-        if measured:
-            over = any(
-                m is not None and float(m.value) > float(b.value)
-                for m, b in zip(self.named, self.reconstruction, strict=True)
-            )
+        compared = self._names()
+        if compared:
+            reached = [
+                f"{percent(m.value)} of {p} ({interval(m)})"
+                for p, m in zip(self.prior_sizes, self.named, strict=True)
+                if m is not None
+            ]
             return Finding(
-                f"{said} On this run the prior-aware attack named {', '.join(measured)} (estimate, {self.statistic}).",
-                verdict=(
-                    "More than the bound on this run: chance with few candidates, or the mechanism is not as recorded."
-                    if over
-                    else "Below the bound: nothing contradicts the schedule."
-                ),
-                assumes="the attacker knows every other row and every batch; members and non-members are alike.",
+                f"{said} On this run the prior-aware attack named {', '.join(reached)} (estimate, "
+                f"{100 * self.confidence:g}% intervals, {self.statistic}).",
+                verdict=standing(compared) or "Below the bound: nothing contradicts the schedule.",
+                assumes="the attacker knows every other row and every batch; members and non-members are alike, and "
+                "the intervals take rows as drawn independently: what the run's noise does to all of them is not in.",
             )
         if not self.recognised:
             return said + (
@@ -188,24 +231,29 @@ class TraceReport(AuditReport):
     def _membership(self) -> str:
         if self.area is None:
             return "Membership: not measured; candidates must hold members and non-members."
+        compared = self._tells()
         rates = [
-            f"{percent(m.value)} at {percent(f)} false positives (no attacker beats {percent(b)})"
+            f"{percent(m.value)} ({interval(m)}) at {percent(f)} false positives (no attacker beats {percent(b)})"
             for f, m, b in zip(_levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
             if m is not None
         ]
+        found = self.area
+        sure, few = f"{100 * self.confidence:g}%", self.members + self.non_members
         return Finding(
             f"Membership: the test by {self.statistic} separates members from non-members with an area under the ROC "
-            f"curve of {number(self.area.value, 3)} (estimate; 0.5 is guessing)"
-            + (f", and finds {'; '.join(rates)}." if rates else "."),
-            verdict=(
-                "Members of this run can hardly be told from others."
-                if float(self.area.value) < 0.55
-                else "Members can be told from others, better than guessing."
-                if float(self.area.value) < 0.75
-                else "Members can be told from others in most cases."
-            ),
-            assumes="members and non-members come from the same distribution; one run, so without an interval.",
-        )
+            f"curve of {number(found.value, 3)} (estimate, {sure} interval {_ends(found)}; 0.5 is guessing, which "
+            f"reaches this with p = {number(found.p_value, 2)}, one-sided Mann-Whitney)"
+            + (f", and finds {'; '.join(rates)}; {sure} intervals." if rates else "."),
+            verdict=" ".join([
+                f"These {few:,} candidates do not tell members from guessing." if not self.told
+                else "Members can be told from others, hardly better than guessing." if float(found.value) < 0.55
+                else "Members can be told from others, better than guessing." if float(found.value) < 0.75
+                else "Members can be told from others in most cases.",
+                *([above] if (above := standing(compared)) else []),
+            ]),
+            assumes="members and non-members come from the same distribution; intervals take rows as drawn "
+            "independently and count the threshold's own uncertainty, not the noise that all rows of one run share.",
+        )  # fmt: skip
 
     def _proof(self) -> str:
         if self.audited is None:
@@ -229,20 +277,21 @@ class TraceReport(AuditReport):
     def tables(self) -> dict[str, Table]:
         rows = []
         for size, bound, found in zip(self.prior_sizes, self.reconstruction, self.named, strict=True):
-            cells = (f"name a row among {size}", percent(1 / size), _shown(found), percent(bound.value))
-            rows.append(Row(tuple(Cell(c) for c in cells)))
+            cells = (f"name a row among {size}", percent(1 / size), found, percent(bound.value))
+            rows.append(Row(tuple(map(_cell, cells))))
         for level, bound, found in zip(
             _levels(self.at_fpr), np.atleast_1d(self.at_fpr.value), self.found_at_fpr, strict=True
         ):
-            cells = (f"tell members, {percent(level)} false", percent(level), _shown(found), percent(bound))
-            rows.append(Row(tuple(Cell(c) for c in cells)))
+            cells = (f"tell members, {percent(level)} false", percent(level), found, percent(bound))
+            rows.append(Row(tuple(map(_cell, cells))))
         columns = (
             Column("attack", "parameter"), Column("guessing", "parameter"),
             Column("reached on\nthis run", "estimate"), Column("exact\nbound", "upper"),
         )  # fmt: skip
         caption = (
-            "Add/remove adjacency; bounds are deterministic. What was reached is one run's, without an interval: the "
-            "candidates share its noise."
+            f"Add/remove adjacency; bounds are deterministic. Below what was reached its own "
+            f"{100 * self.confidence:g}% interval, for rows drawn independently; that all rows share one run's noise "
+            "is not counted."
         )
         made = {"attacks": Table("Attacks beside their bounds", columns, tuple(rows), caption)}
         if self.exposed:
@@ -269,14 +318,19 @@ class TraceReport(AuditReport):
 
         tables, figure = self.tables(), None
         if self.roc is not None:
+            bars = [
+                (float(f), float(m.value), float(m.interval[0]), float(m.interval[1]))
+                for f, m in zip(_levels(self.at_fpr), self.found_at_fpr, strict=True)
+                if m is not None and m.interval is not None
+            ]
             figure = _page.Figure(
-                svg=roc_svg(_levels(self.membership), np.atleast_1d(self.membership.value), self.roc),
+                svg=roc_svg(_levels(self.membership), np.atleast_1d(self.membership.value), self.roc, intervals=bars),
                 alt="True-positive against false-positive rate of the membership test, below the curve of the bound; "
                 + self._membership(),
                 caption="Upper curve: what no membership attacker can beat (upper, deterministic). Below it the test "
-                "on this run's candidates (estimate, no interval: one run). Near the upper curve means the bound is "
-                "nearly reached; above it, beyond what few candidates explain, that the mechanism is not what the "
-                "schedule says.",
+                f"on this run's candidates (estimate; bars: {100 * self.confidence:g}% intervals for rows drawn "
+                "independently). Near the upper curve means the bound is nearly reached; a whole bar above it, that "
+                "the mechanism is not what the schedule says, or a rare chance.",
             )
         shown = [_page.Section("Attacks beside their bounds", (tables["attacks"],), figure)]
         if "exposed" in tables:
@@ -294,7 +348,8 @@ class TraceReport(AuditReport):
             "Which candidates are members is as the caller said."
             if self.members_given
             else "A candidate counts as a member if it turned up in a batch; one that sampling never picked counts as "
-            "none."
+            "none. Rates are held against bounds divided by the probability that sampling picks a row, "
+            f"{percent(self.picked)}."
         )
         mechanism = (
             "The optimizer clipped each sample and added the noise that its settings say; batches were drawn by "
@@ -304,13 +359,17 @@ class TraceReport(AuditReport):
             "The attacker knows all rows but the candidate in question and which of them were in each batch, and sees "
             "every noisy gradient and every model. Adjacency: add/remove."
         )
+        gate = (
+            f"The gate fails a correct run with probability at most {1 - GATE:.1g} by the proof, where coins decided, "
+            f"and {1 - GATE:.1g} by rates above their bounds, if rows are as if drawn independently."
+        )
         return [
             mechanism,
             attacker,
             told,
             chosen,
             "Candidates' gradients were taken without dropout.",
-            f"The gate fails a correct run with probability at most {1 - 0.999:.1g}, and only where coins decided.",
+            gate,
         ]
 
     def settings(self) -> dict[str, Any]:
@@ -325,8 +384,15 @@ def _span(ends: tuple[float, float]) -> str:
     return f"{low:.4g}" if low == high else f"{low:.4g}–{high:.4g}"
 
 
-def _shown(found: Result | None) -> str:
-    return "—" if found is None else percent(found.value)
+def _ends(found: Result) -> str:
+    low, high = found.interval or (0.0, 1.0)
+    return f"{number(low, 2)}–{number(high, 2)}"
+
+
+def _cell(shown: str | Measured | None) -> Cell:
+    if isinstance(shown, Measured):
+        return Cell(percent(shown.value), interval(shown))
+    return Cell(shown or "—")
 
 
 def _levels(bound: Any) -> np.ndarray:
