@@ -34,7 +34,8 @@ FAMILY = "magnitudes"
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class LayerStudy:
     """measures: of gradients of single rows as the model gives them. released: what is left of the attribute in one
-    step's release, all other rows subtracted: the row's gradient clipped to C, with noise σC. noise_multiplier: σ.
+    step's release, all other rows subtracted: the row's gradient clipped to C, with noise σC. Both without the gains of
+    single rows. noise_multiplier: σ.
     sizes: (inputs, outputs) of every layer."""
 
     measures: LeakageByLayer
@@ -43,10 +44,10 @@ class LayerStudy:
     sizes: tuple[tuple[int, int], ...]
 
     def content(self) -> dict[str, Any]:
-        """JSON-ready; single gains are left out."""
+        """JSON-ready."""
         return {
             "measures": self.measures.to_dict(),
-            "released": jsonable(dataclasses.replace(self.released, gains=np.empty(0))),
+            "released": jsonable(self.released),
             "noise_multiplier": self.noise_multiplier,
         }
 
@@ -174,12 +175,17 @@ def _measured(config: AuditConfig, noise: float, progress: Progress, executor: E
             progress=lambda done, total: shown("after noise", done, total),
         )  # fmt: skip
     sizes = (features.shape[1], *config.hidden, data.num_classes)
+    latent = {name: _without_gains(found) for name, found in measures.latent.items()}
     return LayerStudy(
-        measures=measures,
-        released=released,
+        measures=dataclasses.replace(measures, latent=latent),
+        released=_without_gains(released),
         noise_multiplier=noise,
         sizes=tuple(itertools.pairwise(sizes)),
     )
+
+
+def _without_gains(found: VInformation) -> VInformation:
+    return dataclasses.replace(found, gains=np.empty(0))
 
 
 def _released(plain: dict[str, np.ndarray], bound: float, noise: float, seed: int) -> dict[str, np.ndarray]:

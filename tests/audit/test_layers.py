@@ -114,7 +114,6 @@ def test_a_finished_study_is_kept_to_the_bit(study: _layers.LayerStudy, tmp_path
         kept = _layers.study(config, 2.0, PartialResults(tmp_path, "audit"), lambda task, *_: seen.append(task))  # noqa: B023
         assert bool(seen) == (name == "first")
         assert kept.content() == study.content()
-        np.testing.assert_array_equal(kept.released.gains, study.released.gains)
 
 
 _SCRIPT = """
