@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from leakcore import experiments
+from leakcore import accounting, experiments
 from leakcore.cli import main
 
 
@@ -142,15 +142,6 @@ def test_ctrl_c_leaves_no_half_written_report_and_the_next_call_finishes(tmp_pat
     assert [p.name for p in tmp_path.iterdir()] == ["partial"]
 
 
-def test_doctor_reports_facts_and_what_is_missing() -> None:
-    code, out, _ = run("doctor")
-    assert code == 0
-    for word in ("leakcore", "native compiler", "native simd", "native cuda", "torch", "numpy", "missing"):
-        assert word in out
-    code, out, _ = run("doctor", "--json")
-    assert "missing" in json.loads(out)
-
-
 def test_calibrate_prints_less_noise_than_epsilon_takes() -> None:
     arguments = ("calibrate", "--target-success", "0.5", "--prior", "10", "--sample-rate", "1", "--steps", "100")
     code, out, _ = run(*arguments)
@@ -161,6 +152,37 @@ def test_calibrate_prints_less_noise_than_epsilon_takes() -> None:
     assert code == 0
     assert found["value"] < found["epsilon_noise_multiplier"]
     assert found["success"] <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "by_epsilon", "less"),
+    [
+        (
+            ("0.5", "1", "100"),
+            "24.2362  the noise of ε = 1.609 at δ = 1e-5, which implies the same limit",
+            "3.11 times",
+        ),
+        (("1", "1", "100"), "0  any ε implies that limit", "nothing: neither way needs any"),
+        (("0.5", "0", "100"), "0  the noise of ε = 1.609", "nothing: neither way needs any"),
+        (("0.5", "0.01", "1"), "0.598842  the noise of ε = 1.609", "all of it: none is needed"),
+        (("0.100005", "1", "1"), "∞  no ε at δ = 1e-5 implies that limit", "no number: by ε no noise is enough"),
+    ],
+)
+def test_calibrate_says_the_guarantee_and_no_nan(arguments: tuple[str, str, str], by_epsilon: str, less: str) -> None:
+    goal, rate, steps = arguments
+    code, out, _ = run(
+        "calibrate", "--target-success", goal, "--prior", "10", "--sample-rate", rate, "--steps", steps
+    )  # fmt: skip
+    assert code == 0
+    sure = "(upper, deterministic, add/remove adjacency)"
+    lines = out.splitlines()
+    assert lines[0].startswith("noise multiplier")
+    assert lines[0].endswith(sure)
+    assert lines[1].endswith(sure)
+    assert f"by ε instead      {by_epsilon}" in lines[2]
+    assert sure in lines[2] or "the noise of" not in lines[2]
+    assert lines[3] == f"less noise by     {less}"
+    assert "nan" not in out.split("attacker")[0]
 
 
 def test_calibrate_refuses_what_no_noise_reaches() -> None:
@@ -195,7 +217,35 @@ def test_attack_prints_success_beside_the_bound() -> None:
 def test_attack_says_what_is_wrong() -> None:
     code, _, err = run("attack", "prior-aware", "--prior", "1", "--quiet")
     assert code == 2
-    assert "prior_size=1" in err
+    assert "'--prior': 1 is not in the range x>=2" in err
+    code, _, err = run("attack", "prior-aware", "--hidden", "0", "--quiet")
+    assert code == 2
+    assert "'--hidden': 0 is not in the range x>=1" in err
+    code, _, err = run("attack", "prior-aware", "--noise-multiplier", "1", "--delta", "2", "--quiet")
+    assert code == 2
+    assert "delta=2.0: must be in (0, 1)" in err
+
+
+def test_attack_says_kind_confidence_and_adjacency_of_every_number_and_what_its_noise_is_worth() -> None:
+    code, out, _ = run("attack", "prior-aware", "--num-rows", "50", "--steps", "10", "--runs", "16", "--quiet")
+    assert code == 0
+    lines = {line.split()[0]: line for line in out.splitlines() if line}
+    assert lines["attack"].endswith("of 16 runs (estimate, 95% confidence, add/remove adjacency)")
+    assert lines["bound"].endswith("(upper, deterministic, add/remove adjacency)")
+    assert lines["orthogonal"].endswith("(estimate, no guarantee, add/remove adjacency)")
+    assert lines["noise"].endswith(": ε = 10 at δ = 1e-5 (upper, deterministic, add/remove adjacency)")
+
+
+def test_attack_says_where_no_epsilon_can_be_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise ArithmeticError("too wide a range: use method='pld'")
+
+    monkeypatch.setattr(accounting, "epsilon", refused)
+    attack = ("attack", "prior-aware", "--num-rows", "20", "--steps", "3", "--runs", "4", "--noise-multiplier", "0.01")
+    code, out, _ = run(*attack, "--quiet")
+    assert code == 0
+    assert "σ = 0.01: ε not computed (too wide a range)" in out
+    assert "method=" not in out
 
 
 def test_reproduce_lists_its_names() -> None:

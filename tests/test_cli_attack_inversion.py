@@ -98,3 +98,7 @@ def test_bad_options() -> None:
     code, text = _call("--dataset", "digits", "--rows", "0", "--quiet")
     assert code == 2
     assert "rows=0" in text
+    for value in ("-1", "nan"):
+        code, text = _call("--dataset", "digits", "--noise", value, "--quiet")
+        assert code == 2
+        assert f"--noise={float(value)}: must be" in text

@@ -60,6 +60,11 @@ SECTIONS: dict[str, Keys] = {
 }  # fmt: skip
 FORMS = {"run": ("run",), "trace": ("trace",), "scores": ("scores",), "claim": tuple(_claim_config.KEYS)}
 """Form of the audit: the sections that belong to it. [report] goes with each."""
+LACKING = (
+    "describes no audit; it must have [run] (which may be empty: the defaults), [trace], [scores], or sections of a "
+    f"claim ({', '.join(f'[{name}]' for name in _claim_config.KEYS)})"
+)
+"""What is said of a file that has none of these, where no option says which audit it is."""
 
 
 def read_config(path: str | Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
@@ -67,6 +72,8 @@ def read_config(path: str | Path) -> tuple[str | None, dict[str, dict[str, Any]]
     yet. ValueError or TypeError names what is wrong.
     """
     sections = read_toml(path)
+    if not sections:
+        raise ValueError(f"config={str(path)!r}: is empty and {LACKING}")
     for name, section in sections.items():
         if name not in SECTIONS:
             near = nearest(name, SECTIONS)

@@ -1,4 +1,5 @@
-"""The `leakcore` command. Exit codes: 0 done, 1 a gate failed, 2 bad input or no place to write, 130 interrupted.
+"""The `leakcore` command. Exit codes: 0 done, 1 a gate failed, 2 bad input or no place to write, 130 interrupted,
+141 the reader of the output closed it.
 
 Only click is imported at the top: `leakcore bound` must answer in well under a second.
 """
@@ -27,7 +28,11 @@ from leakcore.cli._selftest import selftest
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__)
 def main() -> None:
-    """Measure and bound how much a gradient leaks."""
+    """Measure and bound how much a gradient leaks.
+
+    Exit codes: 0 done; 1 a gate failed; 2 bad input, or no place to write; 130 interrupted; 141 whoever read the output
+    closed it (`| head`), whatever the answer.
+    """
 
 
 main.add_command(_attack)
@@ -155,14 +160,19 @@ def bench(arguments: tuple[str, ...]) -> None:
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
 def doctor(as_json: bool) -> None:
-    """Say what this installation has, and what is missing."""
+    """Say what this installation has, what is missing, and what is wrong (exit code 2).
+
+    Wrong are: an environment variable with a value that leakcore refuses, an installed package that cannot be imported.
+    """
     from leakcore.audit import diagnose
 
     facts = diagnose()
     if as_json:
         click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
-        return
-    width = max(map(len, facts))
-    for name, value in facts.items():
-        shown = ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
-        click.echo(f"{name:<{width}}  {shown}")
+    else:
+        width = max(map(len, facts))
+        for name, value in facts.items():
+            between = "\n" + " " * (width + 2) if name in ("missing", "wrong") else ", "
+            shown = between.join(map(str, value)) or "none" if isinstance(value, list) else value
+            click.echo(f"{name:<{width}}  {shown}")
+    sys.exit(0 if facts["wrong"] == "nothing" else 2)

@@ -32,10 +32,19 @@ attack.add_command(inversion)
 @click.option("--sample-rate", type=float, default=1.0, show_default=True)
 @click.option("--max-grad-norm", type=float, default=0.1, show_default=True)
 @click.option("--learning-rate", type=float, default=10.0, show_default=True)
-@click.option("--hidden", type=int, default=10, show_default=True, help="Width of the hidden layer.")
-@click.option("--num-rows", type=int, default=1000, show_default=True, help="Training rows, the target included.")
-@click.option("--prior", "prior_size", type=int, default=10, show_default=True)
-@click.option("--runs", type=int, default=1000, show_default=True)
+@click.option("--hidden", type=click.IntRange(min=1), default=10, show_default=True, help="Width of the hidden layer.")
+@click.option(
+    "--num-rows",
+    type=click.IntRange(min=2),
+    default=1000,
+    show_default=True,
+    help="Training rows, the target included.",
+)
+@click.option(
+    "--prior", "prior_size", type=click.IntRange(min=2), default=10, show_default=True,
+    help="Number of equally likely candidates.",
+)  # fmt: skip
+@click.option("--runs", type=click.IntRange(min=1), default=1000, show_default=True)
 @click.option("--method", type=click.Choice(["auto", "sum", "top", "likelihood"]), default="auto", show_default=True)
 @click.option("--no-subtraction", is_flag=True, help="The weaker attacker, who cannot subtract known gradients.")
 @click.option("--confidence", type=float, default=0.95, show_default=True)
@@ -71,24 +80,41 @@ def prior_aware(
         lambda: _played(
             dataset, data, 10.0 if epsilon is None else epsilon, noise_multiplier, delta, steps, sample_rate, num_rows,
             prior_size, quiet, out, **rest,
-        )
+        ),
+        goes_on=out is not None,
     )  # fmt: skip
     if as_json:
         click.echo(json.dumps(_as_dict(game, bound, reference), indent=2, ensure_ascii=False))
         return
+    from leakcore.audit._format import guarantee
+
     low, high = game.interval
-    click.echo(
-        f"attack      {game.value:.4f}  [{low:.4f}, {high:.4f}] at {100 * game.confidence:g}%, {game.trials:,} runs"
-    )
-    click.echo(f"bound       {float(bound.value):.4f}  no attack succeeds more often")
+    click.echo(f"attack      {game.value:.4f}  [{low:.4f}, {high:.4f}]  of {game.trials:,} runs ({guarantee(game)})")
+    click.echo(f"bound       {float(bound.value):.4f}  no attack succeeds more often ({guarantee(bound)})")
     if reference is not None:
-        click.echo(f"orthogonal  {float(reference.value):.4f}  the optimum, were candidates' gradients orthogonal")
+        click.echo(
+            f"orthogonal  {float(reference.value):.4f}  the optimum, were candidates' gradients orthogonal "
+            f"({guarantee(reference)})"
+        )
     click.echo(f"guessing    {game.chance:.4f}")
     click.echo(f"clipped     {100 * game.clipped_share:.1f}% of candidates' gradients")
-    click.echo(f"noise       σ = {game.settings['noise_multiplier']:.6g}")
+    sigma = game.settings["noise_multiplier"]
+    click.echo(f"noise       σ = {sigma:.6g}: {_epsilon(sigma, sample_rate, steps, delta)}")
     click.echo(f"attacker    {game.assumptions.attacker}")
     if out is not None:
         click.echo(f"\n{out / _REPORT}")
+
+
+def _epsilon(sigma: float, sample_rate: float, steps: int, delta: float) -> str:
+    """What the accountant says of the noise, as text."""
+    from leakcore import accounting
+    from leakcore.audit._format import guarantee, number, power
+
+    try:
+        found = accounting.epsilon(sigma, sample_rate, steps, delta=delta)
+    except ArithmeticError as error:
+        return f"ε not computed ({str(error).partition(':')[0]})"
+    return f"ε = {number(found.value)} at δ = {power(delta)} ({guarantee(found)})"
 
 
 _REPORT = "prior-aware.json"
@@ -111,10 +137,7 @@ def _played(
     from leakcore._progress import progress_bars
     from leakcore._store import PartialResults, identity, require_ours, write_atomically
 
-    if num_rows < 2:
-        raise ValueError(f"num_rows={num_rows}: must be at least 2")
-    if prior_size < 2:
-        raise ValueError(f"prior_size={prior_size}: must be an integer of at least 2")
+    check.open_probability(delta=delta)
     if noise is None:
         found = accounting.noise_multiplier(epsilon=epsilon, delta=delta, sample_rate=sample_rate, steps=steps)
         noise = float(found.value)

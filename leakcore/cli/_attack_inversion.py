@@ -9,6 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
+from leakcore import _validate as check
 from leakcore.cli._attack_labels import _built, _read
 from leakcore.cli._checked import checked
 
@@ -143,6 +144,8 @@ def _from_data(
 
     from leakcore import datasets, defenses, models
 
+    if noise is not None:
+        check.non_negative(**{"--noise": noise})
     count = 1 if rows is None else rows
     if count < 1:
         raise ValueError(f"rows={count}: must be at least 1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -49,7 +50,6 @@ _WITH = {
     "trace": ": not with --trace, the recorded run says it",
     "scores": ": not with --scores",
     "claim": " does not go with --attack, nor with a --config that describes its audit",
-    "run": ": only with --trace, --scores or --attack",
 }
 
 
@@ -130,7 +130,8 @@ def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
 
     Options go before the file's keys. Interrupted, the same command goes on where it stopped. Exit codes: 0 nothing
     contradicts the claim and --fail-above; 1 an attack proves more than is claimed, or an ε is above the limit; 2 bad
-    input.
+    input, or no place to write; 130 interrupted; 141 whoever read standard output closed it (`| head`), whatever
+    the answer: the report's files are written by then.
     """
     from leakcore import audit as audits
     from leakcore.audit._config_file import read_config, read_report
@@ -138,8 +139,8 @@ def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
     given = {name: value for name, value in params.items() if value is not None and value is not False}
     where = {key: given.pop(name) for name, key in _OF_REPORT.items() if name in given}
     form, sections = (None, {}) if config_path is None else checked(lambda: read_config(config_path))
-    form = _form(form, given, config_path)
     report = {**checked(lambda: read_report(sections.get("report", {}))), **where}
+    form = _form(form, given, config_path)
     short = form in ("trace", "scores")
     named = report["json"] not in (None, "-") or report["html"] is not None
     folder = None if short and named and report["out"] is None else Path(report["out"] or _OUT)
@@ -151,11 +152,7 @@ def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
         checked(lambda: _require_limit(limit))
     show = None if quiet else audits.progress_bars()
     made = {"trace": _trace, "scores": _scores, "claim": _claim, "run": _run}[form]
-    try:
-        found = checked(lambda: made(sections, given, folder, show))
-    except KeyboardInterrupt:
-        click.echo("Interrupted: nothing half-written; the same command goes on from here.", err=True)
-        sys.exit(130)
+    found = checked(lambda: made(sections, given, folder, show), goes_on=True)
     _finish(found, folder, report, written=not short)
 
 
@@ -165,6 +162,10 @@ def _form(of_file: str | None, given: dict[str, Any], config_path: Path | None) 
              if option in given]  # fmt: skip
     if len(asked) > 1:
         raise click.UsageError(f"--{asked[0][1]}, --{asked[1][1]}: different audits, one at a time")
+    if config_path is not None and of_file is None and not asked:
+        from leakcore.audit._config_file import LACKING
+
+        raise click.UsageError(f"--config {config_path}: {LACKING}")
     form = asked[0][0] if asked else of_file or "run"
     if of_file is not None and form != of_file:
         raise click.UsageError(f"--{asked[0][1]}: --config {config_path} describes another audit, [{of_file}]"
@@ -175,8 +176,13 @@ def _form(of_file: str | None, given: dict[str, Any], config_path: Path | None) 
             name not in _NOT_OF_A_RUN if form == "run" else name in (_CLAIM_KEYS if form == "claim" else _KEYS[form])
         )
         if not known:
-            raise click.UsageError(f"{parameters[name]}{_WITH[form]}")
+            raise click.UsageError(f"{parameters[name]}{_WITH[form] if form in _WITH else _only_with(name)}")
     return form
+
+
+def _only_with(name: str) -> str:
+    own: dict[str, Collection[str]] = {"--trace": _KEYS["trace"], "--scores": _KEYS["scores"], "--attack": _CLAIM_KEYS}
+    return ": only with " + " or ".join(option for option, keys in own.items() if name in keys)
 
 
 def _require_place(name: str, path: Path) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from typing import TYPE_CHECKING
+
 import click
 
 from leakcore.cli._checked import checked
+
+if TYPE_CHECKING:
+    from leakcore.bounds import CalibratedNoise
 
 
 @click.command()
@@ -31,6 +37,7 @@ def calibrate(
     Example: leakcore calibrate --target-success 0.5 --prior 10 --sample-rate 1 --steps 100
     """
     from leakcore import bounds
+    from leakcore.audit._format import guarantee, number
 
     given = [n for n, v in (("--prior", prior), ("--kappa", kappa), ("--log-kappa", log_kappa)) if v is not None]
     if len(given) != 1:
@@ -49,13 +56,33 @@ def calibrate(
     if as_json:
         click.echo(result.to_json(indent=2))
         return
-    click.echo(f"noise multiplier  {float(result.value):.6g}  (no attack succeeds with more than {target_success:g})")
-    click.echo(f"success bound     {result.success:.6g} at that noise")
+    sure = guarantee(result)
     click.echo(
-        f"by ε instead      {result.epsilon_noise_multiplier:.6g}  (ε = {result.epsilon:.4g} at δ = {delta:g} "
-        f"implies the "
-        "same limit)"
+        f"noise multiplier  {number(result.value, 6)}  no attack succeeds with more than {target_success:g} ({sure})"
     )
-    click.echo(f"less noise by     {result.savings:.3g} times")
+    click.echo(f"success bound     {result.success:.6g}  at that noise ({sure})")
+    click.echo(f"by ε instead      {number(result.epsilon_noise_multiplier, 6)}  {_by_epsilon(result)}")
+    click.echo(f"less noise by     {_less(result)}")
     click.echo(f"attacker          {result.assumptions.attacker}")
     click.echo(f"source            {result.provenance}")
+
+
+def _by_epsilon(result: CalibratedNoise) -> str:
+    from leakcore.audit._format import guarantee, number, power
+
+    at = f"at δ = {power(result.delta)}"
+    if result.epsilon < 0:
+        return f"no ε {at} implies that limit, whatever the noise"
+    if math.isinf(result.epsilon):
+        return "any ε implies that limit"
+    return f"the noise of ε = {number(result.epsilon)} {at}, which implies the same limit ({guarantee(result)})"
+
+
+def _less(result: CalibratedNoise) -> str:
+    if math.isnan(result.savings):
+        return "nothing: neither way needs any"
+    if float(result.value) == 0:
+        return "all of it: none is needed"
+    if math.isinf(result.savings):
+        return "no number: by ε no noise is enough"
+    return f"{result.savings:.3g} times"

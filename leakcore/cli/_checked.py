@@ -1,13 +1,20 @@
-"""The library's complaints as exit code 2."""
+"""What goes wrong as exit codes: the library's complaints 2, Ctrl-C 130, a reader that closed the pipe 141."""
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 T = TypeVar("T")
+
+_INTERRUPTED = 130
+_PIPE = 141
+"""128 + SIGPIPE: what a shell says of a Unix program whose reader went away."""
 
 
 class Failure(click.ClickException):
@@ -16,24 +23,64 @@ class Failure(click.ClickException):
     exit_code = 2
 
 
-def checked(call: Callable[[], T]) -> T:
+def checked(call: Callable[[], T], *, goes_on: bool = False) -> T:
     """Run `call`; the library's own complaints become exit code 2 with its message.
 
+    goes_on: finished pieces are kept, and Ctrl-C says so.
     ArithmeticError: a number that would not be reliable (AccuracyError), training that overflowed (FloatingPointError).
-    OSError: a data set that is not there, a disk that is full.
+    OSError: a data set that is not there, a disk that is full. A closed pipe is none of them: see `Commands`.
     """
     try:
         return call()
+    except KeyboardInterrupt:
+        if not goes_on:
+            raise
+        click.echo("Interrupted: nothing half-written; the same command goes on from here.", err=True)
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:
+        raise
     except (ValueError, TypeError, ImportError, ArithmeticError, OSError) as error:
         raise Failure(str(error)) from error
 
 
 class Commands(click.Group):
-    """Ctrl-C is exit code 130 in every command: click's own is 1, which here says that a gate failed."""
+    """Exit codes of every command where click's own is 1, which here says that a gate failed.
+
+    Ctrl-C is 130. What cannot be printed is 141 where the reader closed the pipe (`leakcore … | head -1`), whatever
+    the answer was, and 2 where there is no place to write.
+    """
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        return _printed(lambda: super(Commands, self).make_context(info_name, args, parent, **extra))
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            return _printed(lambda: super(Commands, self).invoke(ctx))
         except KeyboardInterrupt:
             click.echo("Interrupted: nothing half-written.", err=True)
-            ctx.exit(130)
+            ctx.exit(_INTERRUPTED)
+
+
+def _printed(call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except OSError as error:
+        _discard()
+        if error.errno == errno.EPIPE:
+            raise click.exceptions.Exit(_PIPE) from None
+        raise Failure(str(error)) from error
+
+
+def _discard() -> None:
+    """Send what is still buffered nowhere: Python would try once more on its way out, and fail with another code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+        except ValueError:  # closed already
+            pass

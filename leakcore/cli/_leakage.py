@@ -13,7 +13,9 @@ import click
 from leakcore.cli._attack_labels import _built, _read
 from leakcore.cli._checked import checked
 
-_BUNDLED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar100", "bank", "lfw")
+_NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar100", "bank", "lfw")
+_PAIRS = 10
+"""Rows with an attribute, and as many without, that a latent measure takes: two for each of its five folds."""
 
 
 @click.command()
@@ -21,7 +23,8 @@ _BUNDLED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cif
 @click.option(
     "--data", required=True, metavar="FILE|NAME",
     help="npz or safetensors with `inputs` and `targets` (or `labels`), and attributes as arrays of 0 and 1; or one of "
-    + ", ".join(_BUNDLED) + ".",
+    + ", ".join(_NAMED) + ": the first two are bundled, lfw is looked for in scikit-learn's data folder, the others in "
+    "LEAKCORE_DATA.",
 )  # fmt: skip
 @click.option("--weights", type=click.Path(dir_okay=False, path_type=Path), help="The model's weights, safetensors.")
 @click.option(
@@ -37,9 +40,18 @@ _BUNDLED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cif
     default="magnitudes",
     show_default=True,
 )
-@click.option("--samples", type=int, default=4, show_default=True, help="Inputs for sensitivity and inversion.")
-@click.option("--rows", type=int, default=400, show_default=True, help="Gradients behind the latent measures, at most.")
-@click.option("--permutations", type=int, default=9, show_default=True, help="Of every null.")
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Inputs for sensitivity and inversion.",
+)
+@click.option(
+    "--rows", type=click.IntRange(min=2 * _PAIRS), default=400, show_default=True,
+    help="Gradients behind the latent measures, at most, half of them with the attribute; five folds take 20.",
+)  # fmt: skip
+@click.option("--permutations", type=click.IntRange(min=0), default=9, show_default=True, help="Of every null.")
 @click.option("--no-inversion", is_flag=True, help="Leave out original information: inverting takes longest.")
 @click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Write the heat map: png, svg or pdf.")
 @click.option(
@@ -60,7 +72,7 @@ def leakage(model: str, figure: Path | None, as_json: bool, quiet: bool, **given
     """
     if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
         raise click.UsageError(f"--figure {figure}: must end in .png, .svg or .pdf")
-    report = checked(lambda: _measured(model, quiet=quiet, **given))
+    report = checked(lambda: _measured(model, quiet=quiet, **given), goes_on=given["out"] is not None)
     if figure is not None:
         checked(lambda: _drawn(report, figure))
     if as_json:
@@ -120,6 +132,7 @@ def _measured(
     if loss == "cross-entropy":
         y = y.long()
         _fits(module, x, y)
+    _enough(chosen, x, y)
     settings = {
         "model": model, "loss": loss, "family": family, "samples": samples, "rows": rows, "permutations": permutations,
         "inversion": not no_inversion, "attributes": None if chosen is None else list(chosen),
@@ -166,12 +179,30 @@ def _fits(module: Any, x: Any, y: Any) -> None:
         )
 
 
+def _enough(attributes: dict[str, Any] | None, x: Any, y: Any) -> None:
+    """ValueError where an attribute (None: the plain features of the inputs) leaves too few rows to compare."""
+    from leakcore.attacks.attributes import matched_batches
+    from leakcore.leakage import input_attributes
+
+    task = y.cpu().numpy() if y.ndim == 1 and not y.is_floating_point() else None
+    for name, has in (input_attributes(x) if attributes is None else attributes).items():
+        try:
+            pairs = len(matched_batches(has, task, seed=0).attribute) // 2
+        except ValueError as error:
+            raise ValueError(f"attribute={name!r}: {str(error).removeprefix('attribute: ')}") from error
+        if pairs < _PAIRS:
+            raise ValueError(
+                f"attribute={name!r}: the data have {pairs} pairs of rows with and without it that share a target; "
+                f"must be at least {_PAIRS}"
+            )
+
+
 def _data(data: str, attributes: tuple[str, ...]) -> tuple[Any, Any, dict[str, Any] | None]:
     """(inputs, targets, attributes or None for plain features of the inputs)."""
-    if data in _BUNDLED:
+    if data in _NAMED:
         if attributes:
             raise ValueError(f"attribute={attributes[0]!r}: {data} has none; give a file of your own")
-        found = _bundled(data)
+        found = _named(data)
         return (found.images() if found.shape is not None else found.features), found.labels, None
     arrays = _read(Path(data))
     names = ", ".join(sorted(arrays)) or "none"
@@ -182,7 +213,7 @@ def _data(data: str, attributes: tuple[str, ...]) -> tuple[Any, Any, dict[str, A
     return arrays["inputs"], arrays[kind], {a: arrays[a] for a in attributes} or None
 
 
-def _bundled(name: str) -> Any:
+def _named(name: str) -> Any:
     from leakcore import datasets
 
     if name == "digits":

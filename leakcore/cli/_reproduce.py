@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -52,21 +51,18 @@ def reproduce(
         return
     if scale == "quick" and not quiet and name in experiments.names() and (takes := experiments.find(name).quick):
         click.echo(f"{name} at quick scale: {takes} on two cores", err=True)
-    try:
-        result = checked(
-            lambda: experiments.run(
-                name,
-                scale=scale,
-                seed=seed,
-                data=data,
-                out=out,
-                trainer=trainer,
-                progress=None if quiet else progress_bars(),
-            )
-        )
-    except KeyboardInterrupt:
-        click.echo("Interrupted: nothing half-written; the same command goes on from here.", err=True)
-        sys.exit(130)
+    result = checked(
+        lambda: experiments.run(
+            name,
+            scale=scale,
+            seed=seed,
+            data=data,
+            out=out,
+            trainer=trainer,
+            progress=None if quiet else progress_bars(),
+        ),
+        goes_on=True,
+    )
     if as_json:
         click.echo(result.to_json(indent=2))
         return

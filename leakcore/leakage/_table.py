@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,8 @@ _NOTES = (
 
 _WIDTH = 110
 """Characters of a line, at most, but for very long names."""
+_PER_INCH = 17
+"""Characters of the figure's caption: at 7.5 points they take less than 0.055 inches each, margins included."""
 
 
 def _measures(report: LeakageByLayer) -> list[tuple[str, list[tuple[float | None, bool]]]]:
@@ -99,7 +102,10 @@ def heat_map(report: LeakageByLayer) -> Figure:
     numbers: Any = np.array([[math.nan if v is None else v for v, _ in values] for _, values in measures], float).T
     top = np.nanmax(numbers, axis=0)
     scaled = np.clip(numbers / np.where(top > 0, top, 1.0), 0.0, 1.0)
-    figure = Figure(figsize=(2.2 + 1.35 * len(measures), 1.9 + 0.46 * len(report.layers)), layout="constrained")
+    width = 2.2 + 1.35 * len(measures)
+    caption = textwrap.fill(_caption([name for name, _ in measures]), int(_PER_INCH * width))
+    height = 1.9 + 0.46 * len(report.layers) + 0.14 * caption.count("\n")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.imshow(np.ma.masked_invalid(scaled), cmap="YlOrRd", vmin=0, vmax=1, aspect="auto")
@@ -118,11 +124,18 @@ def heat_map(report: LeakageByLayer) -> Figure:
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     figure.suptitle("Where the leak sits", fontsize=11, fontweight="bold")
-    figure.supxlabel(
-        "colour: relative to the column's largest; original: together with the next layer; latent, subspace and "
-        "original above their nulls; * beats every permutation", fontsize=7.5,
-    )  # fmt: skip
+    figure.supxlabel(caption, fontsize=7.5)
     return figure
+
+
+def _caption(columns: list[str]) -> str:
+    """What colour and columns mean; of columns that are shown only."""
+    parts = ["estimates, no bounds", "colour: relative to the column's largest"]
+    if "original" in columns:
+        parts.append("original: together with the next layer, above its null")
+    if any(name.startswith("latent: ") for name in columns):
+        parts.append("latent, subspace: above their nulls, *: no permutation is larger")
+    return "; ".join(parts)
 
 
 def _shown(value: float | None, marked: bool) -> str:

@@ -88,8 +88,10 @@ def test_options_that_belong_to_another_form_are_refused(tmp_path: Path, trace: 
         (("--trace", trace, "--runs", "7"), "--runs: not with --trace"),
         (("--trace", trace, "--scores", "x.npz"), "--trace, --scores: different audits"),
         (("--attack", "clipbkd", "--config", config), "describes another audit, [run]"),
-        (("--coins",), "--coins: only with --trace"),
-        (("--members", "a"), "--members: only with --trace, --scores"),
+        (("--coins",), "--coins: only with --trace or --scores"),
+        (("--members", "a"), "--members: only with --scores"),
+        (("--retrained",), "--retrained: only with --scores"),
+        (("--adjacency", "replace"), "--adjacency: only with --scores or --attack"),
         (("--fail-above", "-1"), "--fail-above=-1.0: must be in [0, inf)"),
         (("--trace", trace, "--json", tmp_path), "is a folder"),
     ):
@@ -164,6 +166,55 @@ def test_the_annotated_example_is_read_and_every_key_in_it_exists(tmp_path: Path
     assert done.exit_code == 0, done.output
     assert "Limit ε = 4, kept. Judged: the audited ε" in done.stdout.replace("\n", " ").replace("  ", " ")
     assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["config"]["audit"]["trials"] == 20
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "[report]\nfail_above = 3\n"])
+def test_a_file_that_describes_no_audit_is_refused_before_any_work(text: str, tmp_path: Path) -> None:
+    done = run("--config", written(tmp_path, text), "--runs", "10", "--out", tmp_path / "out")
+    assert done.exit_code == 2, done.output
+    assert (
+        "describes no audit; it must have [run] (which may be empty: the defaults), [trace], [scores], or"
+        in done.output
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_with_only_a_report_goes_with_an_option_that_says_the_audit(tmp_path: Path, trace: Path) -> None:
+    config = written(tmp_path, "[report]\nfail_above = 1\n")
+    done = run("--config", config, "--trace", trace, "--out", tmp_path / "out")
+    assert done.exit_code == 1, done.output
+    assert "is above the limit 1." in done.output
+
+
+def test_the_documentation_lists_every_key_with_its_default(tmp_path: Path) -> None:
+    """A key without a value by default is there as a comment."""
+    page = (EXAMPLE.parent.parent / "docs" / "howto-config.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    seen = set()
+    for block in blocks:
+        values = _keys.read_toml(written(tmp_path, block))
+        for name, body in re.findall(r"^\[(\w+)\][^\n]*\n(.*?)(?=^\[|\Z)", block, re.DOTALL | re.MULTILINE):
+            defaults = {key: default for key, (default, _) in _config_file.SECTIONS[name].items()}
+            absent = set(re.findall(r"^# (\w+)(?: |$)", body, re.MULTILINE))
+            assert absent == {key for key, default in defaults.items() if default is None}, name
+            given = {k: tuple(v) if isinstance(v, list) else v for k, v in values[name].items()}
+            assert given == {k: v for k, v in defaults.items() if v is not None}, name
+            seen.add(name)
+    assert seen == set(_config_file.SECTIONS)
+
+
+@pytest.mark.parametrize(
+    ("change", "adjacency"),
+    [
+        ({}, "add-remove"),
+        ({"claim": {"epsilon": 4.0, "adjacency": "replace"}}, "replace"),
+        ({"mechanism": {"batch_size": 50}}, "replace"),
+        ({"audit": {"contrast": True}}, "replace"),
+    ],
+)
+def test_the_example_says_what_an_adjacency_left_out_is(change: dict[str, Any], adjacency: str) -> None:
+    assert "left out: the claim's own, but replace with shuffled batches or contrast" in EXAMPLE.read_text("utf-8")
+    assert audit.ClaimConfig.from_dict({"claim": {"epsilon": 4.0}, **change}).adjacency == adjacency
 
 
 def test_every_field_of_a_run_is_a_key_of_the_file() -> None:

@@ -1,0 +1,32 @@
+"""The heat map's caption: inside the figure, of the columns that are shown."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from leakcore import leakage
+
+
+@pytest.mark.parametrize(
+    ("attributes", "original"), [({}, False), ({}, True), (None, False), (None, True), ({"has": [0, 1] * 20}, False)]
+)
+def test_the_caption_fits_and_names_only_what_is_there(attributes: dict[str, list[int]] | None, original: bool) -> None:
+    torch.manual_seed(0)
+    x, y = torch.rand(40, 1, 4, 4), torch.arange(40) // 2 % 2
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Sigmoid(), nn.Linear(4, 2))
+    report = leakage.by_layer(
+        model, None, x, y, attributes=attributes, original=original, samples=2, rows=40, permutations=1, iterations=2
+    )
+    figure = report.figure()
+    (caption,) = [text for text in figure.texts if "colour: " in text.get_text()]
+    shown = caption.get_text()
+    assert ("original" in shown) is original
+    assert ("latent, subspace: above their nulls" in shown.replace("\n", " ")) is (attributes != {})
+    assert "estimates, no bounds" in shown
+    figure.canvas.draw()
+    box, whole = caption.get_window_extent(), figure.bbox
+    assert whole.x0 <= box.x0
+    assert box.x1 <= whole.x1
+    assert whole.y0 <= box.y0

@@ -1,0 +1,100 @@
+"""`leakcore leakage`: what cannot be measured is refused before anything is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from leakcore.cli import main
+from leakcore.leakage import _by_layer
+
+NETS = """
+import torch
+
+def build():
+    return torch.nn.Linear(5, 2)
+
+def broken():
+    raise RuntimeError("no such size")
+"""
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["leakage", *arguments, "--quiet"])
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module of the user's, 40 rows, and measures that must not begin."""
+    (tmp_path / "nets_to_measure.py").write_text(NETS, encoding="utf-8")
+    (tmp_path / "nets_with_a_fault.py").write_text("import no_such_package\n", encoding="utf-8")
+    (tmp_path / "nets_with_a_typo.py").write_text("def build(:\n", encoding="utf-8")
+    rng = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    few = (np.arange(40) < 9).astype(int)
+    np.savez(
+        tmp_path / "rows.npz", inputs=rng.normal(size=(40, 5)).astype(np.float32), targets=y, few=few, same=y,
+        odd=np.full(40, 3), short=few[:7],
+    )  # fmt: skip
+    np.savez(tmp_path / "few.npz", inputs=rng.normal(size=(18, 5)).astype(np.float32), targets=y[:18])
+    monkeypatch.chdir(tmp_path)
+
+    def begun(*_: object, **__: object) -> None:
+        raise AssertionError("measured before it was checked")
+
+    monkeypatch.setattr(_by_layer, "measured", begun)
+    return tmp_path
+
+
+MINE = ("nets_to_measure:build", "--data", "rows.npz")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*MINE, "--rows", "1"), "'--rows': 1 is not in the range x>=20"),
+        ((*MINE, "--rows", "19"), "'--rows': 19 is not in the range x>=20"),
+        ((*MINE, "--permutations", "-1"), "'--permutations': -1 is not in the range x>=0"),
+        ((*MINE, "--samples", "0"), "'--samples': 0 is not in the range x>=1"),
+        (
+            (*MINE, "--attribute", "few"),
+            "attribute='few': the data have 9 pairs of rows with and without it that share",
+        ),
+        ((*MINE, "--attribute", "same"), "attribute='same': no target has 1 rows on both sides"),
+        ((*MINE, "--attribute", "odd"), "attribute='odd': attribute.shape=(40,): must be (n,) of 0 and 1"),
+        ((*MINE, "--attribute", "short"), "attribute='short': targets.shape=(40,): must be (7,)"),
+        (("nets_to_measure:build", "--data", "few.npz"), "attribute='mean': the data have "),
+        (
+            ("no_such_nets:build", "--data", "rows.npz"),
+            "model='no_such_nets:build': cannot import no_such_nets (Module",
+        ),
+        (
+            ("nets_with_a_fault:build", "--data", "rows.npz"),
+            "cannot import nets_with_a_fault (ModuleNotFoundError: No m",
+        ),
+        (("nets_with_a_typo:build", "--data", "rows.npz"), "cannot import nets_with_a_typo (SyntaxError: "),
+        (("nets_to_measure:broken", "--data", "rows.npz"), "broken() failed (RuntimeError: no such size)"),
+    ],
+)
+def test_what_is_wrong_is_named_before_any_work(user: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2, done.output
+    assert message in done.output, done.output
+
+
+def test_the_least_number_of_rows_is_measured() -> None:
+    done = run(
+        "leakcore.models:digits_mlp", "--data", "digits", "--rows", "20", "--samples", "1", "--permutations", "0",
+        "--no-inversion",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "10 and 10 rows without and with it" in done.output
+
+
+def test_the_help_says_the_least_number_of_rows_and_what_is_bundled() -> None:
+    text = " ".join(run("--help").output.split())
+    assert "x>=20" in text
+    assert "lfw: the first two are bundled" in text
