@@ -43,9 +43,9 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
 
     def begun(*_: object, **__: object) -> None:
-        raise AssertionError("measured before it was checked")
+        raise AssertionError("measured before all was checked")
 
-    monkeypatch.setattr(_by_layer, "measured", begun)
+    monkeypatch.setattr(_by_layer, "sensitivity", begun)
     return tmp_path
 
 

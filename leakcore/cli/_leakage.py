@@ -14,8 +14,6 @@ from leakcore.cli._attack_labels import _built, _read
 from leakcore.cli._checked import checked
 
 _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar100", "bank", "lfw")
-_PAIRS = 10
-"""Rows with an attribute, and as many without, that a latent measure takes: two for each of its five folds."""
 
 
 @click.command()
@@ -48,7 +46,7 @@ _PAIRS = 10
     help="Inputs for sensitivity and inversion.",
 )
 @click.option(
-    "--rows", type=click.IntRange(min=2 * _PAIRS), default=400, show_default=True,
+    "--rows", type=click.IntRange(min=20), default=400, show_default=True,
     help="Gradients behind the latent measures, at most, half of them with the attribute; five folds take 20.",
 )  # fmt: skip
 @click.option("--permutations", type=click.IntRange(min=0), default=9, show_default=True, help="Of every null.")
@@ -132,7 +130,6 @@ def _measured(
     if loss == "cross-entropy":
         y = y.long()
         _fits(module, x, y)
-    _enough(chosen, x, y)
     settings = {
         "model": model, "loss": loss, "family": family, "samples": samples, "rows": rows, "permutations": permutations,
         "inversion": not no_inversion, "attributes": None if chosen is None else list(chosen),
@@ -177,24 +174,6 @@ def _fits(module: Any, x: Any, y: Any) -> None:
             f"data: targets span [{int(y.min())}, {int(y.max())}], the model returns {tuple(out.shape)} for one input; "
             "cross-entropy needs (1, classes)"
         )
-
-
-def _enough(attributes: dict[str, Any] | None, x: Any, y: Any) -> None:
-    """ValueError where an attribute (None: the plain features of the inputs) leaves too few rows to compare."""
-    from leakcore.attacks.attributes import matched_batches
-    from leakcore.leakage import input_attributes
-
-    task = y.cpu().numpy() if y.ndim == 1 and not y.is_floating_point() else None
-    for name, has in (input_attributes(x) if attributes is None else attributes).items():
-        try:
-            pairs = len(matched_batches(has, task, seed=0).attribute) // 2
-        except ValueError as error:
-            raise ValueError(f"attribute={name!r}: {str(error).removeprefix('attribute: ')}") from error
-        if pairs < _PAIRS:
-            raise ValueError(
-                f"attribute={name!r}: the data have {pairs} pairs of rows with and without it that share a target; "
-                f"must be at least {_PAIRS}"
-            )
 
 
 def _data(data: str, attributes: tuple[str, ...]) -> tuple[Any, Any, dict[str, Any] | None]:

@@ -31,6 +31,8 @@ _PROBES = 16
 _KEPT = (Assumptions, Sensitivity, OriginalInformation, VInformation, SubspaceDistance)
 _MEANS = 16
 """Means of gradients per side behind a subspace distance, which its null deals anew."""
+PAIRS = 10
+"""Rows with an attribute, and as many without, that a latent measure takes: two for each of its five folds."""
 _ROWS = 64
 
 
@@ -127,7 +129,8 @@ def by_layer(
 
     model, loss, inputs, targets: as in `sensitivity`.
     attributes: {name: (n,) 0 and 1}; None: `input_attributes(inputs)`; {}: none. Sets are matched by targets (where
-        they are integers), equal in size, of single samples, `rows` at most. family: as in `v_information`.
+        they are integers), equal in size, of single samples, `rows` ≥ 20 in all at most; 10 pairs at least. family: as
+        in `v_information`.
     original: whether to invert gradients pair by pair. samples: inputs for sensitivity and inversion, the first ones.
     columns: parameters that stand for a larger layer in the latent measure, drawn at random.
     permutations: of each null. iterations: of the inversion. probes: random directions behind the sensitivity; None:
@@ -160,6 +163,8 @@ def measured(
     most = check.integer(1, None, columns=columns)
     start = check.seed(seed=seed)
     check.executor(executor=executor)
+    check.integer(0, None, permutations=permutations)
+    matched = _matched(data, attributes, rows, start)
     shown: Progress = progress or (lambda task, done, total: None)
     if probes is None and sum(sizes) * data.inputs[0].numel() > _EXACT:
         probes = _PROBES
@@ -180,16 +185,8 @@ def measured(
             model, loss, x, y, iterations=iterations, seed=start, executor=executor,
             progress=lambda done, total: shown("inversion", done, total),
         ))  # fmt: skip
-    if attributes is not None:
-        check.instance(Mapping, attributes=attributes)
-    given = input_attributes(data.inputs) if attributes is None else dict(attributes)
-    integer = data.targets.ndim == 1 and not data.targets.is_floating_point()
-    task = data.targets.cpu().numpy() if integer else None
     latent, apart = {}, {}
-    for number, (name, has) in enumerate(given.items()):
-        batches = attack.matched_batches(
-            has, task, limit=max(1, check.integer(2, None, rows=rows) // 2), seed=start
-        )  # fmt: skip
+    for number, (name, batches) in enumerate(matched.items()):
 
         def read_latent(name: str = name, batches: Any = batches) -> VInformation:
             return v_information(
@@ -212,7 +209,7 @@ def measured(
 
         latent[name] = kept(f"latent-{number}", read_latent)
         apart[name] = kept(f"subspace-{number}", read_subspace)
-        shown("attributes", number + 1, len(given))
+        shown("attributes", number + 1, len(matched))
     return LeakageByLayer(
         layers=names,
         parameters=sizes,
@@ -224,6 +221,28 @@ def measured(
         columns=most,
         seed=start,
     )
+
+
+def _matched(data: Any, attributes: Mapping[str, Any] | None, rows: int, seed: int) -> dict[str, Any]:
+    """Sets of rows with and without each attribute; ValueError, before any measure, where they are too small."""
+    if attributes is not None:
+        check.instance(Mapping, attributes=attributes)
+    given = input_attributes(data.inputs) if attributes is None else dict(attributes)
+    integer = data.targets.ndim == 1 and not data.targets.is_floating_point()
+    task = data.targets.cpu().numpy() if integer else None
+    limit = check.integer(2 * PAIRS if given else 1, None, rows=rows) // 2
+    matched = {}
+    for name, has in given.items():
+        try:
+            matched[name] = attack.matched_batches(has, task, limit=limit, seed=seed)
+        except ValueError as error:
+            raise ValueError(f"attribute={name!r}: {str(error).removeprefix('attribute: ')}") from error
+        if (pairs := len(matched[name].attribute) // 2) < PAIRS:
+            raise ValueError(
+                f"attribute={name!r}: the data have {pairs} pairs of rows with and without it that share a target; "
+                f"must be at least {PAIRS}"
+            )
+    return matched
 
 
 def _columns(
