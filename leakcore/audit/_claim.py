@@ -41,24 +41,32 @@ def claim_of(config: ClaimConfig, rows: int) -> Claim:
     else:
         sigma = m["noise_multiplier"]
 
-    def accountant(adjacency: str) -> float:
-        if sigma == 0:
+    def accountant(adjacency: str, noise: float) -> float:
+        if noise == 0:
             return math.inf
-        return float(accounting.epsilon(sigma, rate, steps, delta=delta, adjacency=adjacency).value)
+        return float(accounting.epsilon(noise, rate, steps, delta=delta, adjacency=adjacency).value)
 
-    by_accountant = accountant(own)
+    by_accountant = accountant(own, sigma)
     stated = by_accountant if c["epsilon"] is None else c["epsilon"]
     gaussian = rate == 1
     common = {"noise_multiplier": sigma, "stated": stated, "stated_adjacency": own, "gaussian": gaussian}
     if own == config.adjacency:
         return Claim(**common, epsilon=stated, delta=delta, adjacency=own, how=f"as claimed ({words})")
     if by_accountant <= stated * (1 + 1e-6):
+        same, noise = by_accountant >= stated * (1 - 1e-6), sigma
+        if not same:  # a claim with room to spare: it allows less noise
+            noise = float(
+                accounting.noise_multiplier(
+                    epsilon=stated, delta=delta, sample_rate=rate, steps=steps, adjacency=own
+                ).value
+            )
+        which = "the same σ" if same else f"σ = {noise:.4g}, the least that the claim allows"
         return Claim(
             **common,
-            epsilon=accountant("replace"),
+            epsilon=accountant("replace", noise),
             delta=delta,
             adjacency="replace",
-            how=f"the accountant's ε of the same σ, {words}, under replacement",
+            how=f"the accountant's ε of {which}, {words}, under replacement",
         )
     # The claim is not what the accountant says of this σ: group privacy needs the claim alone.
     return Claim(

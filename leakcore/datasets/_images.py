@@ -84,7 +84,7 @@ def mnist(split: str = "test", *, path: Folder | None = None, download: bool = T
     """
     return _idx(
         "mnist",
-        split,
+        check.one_of("train", "test", split=split),
         path,
         download,
         mirrors=_MNIST_MIRRORS,
@@ -103,6 +103,7 @@ def fashion_mnist(
     or 1,000 test rows each (of the canonical files).
     """
     two = check.one_of("all", "classes-0-1", part=part) != "all"
+    check.one_of("train", "test", split=split)
     data = _idx(
         "fashion_mnist",
         "train01" if two and split == "train" else split,

@@ -46,7 +46,8 @@ ACTIVATIONS: dict[str, Activation] = {
         lambda grad, z, value: _aten.softplus_backward.grad_input(grad, z, 1.0, 20.0, grad_input=grad),
     ),
     "gelu": Activation(
-        lambda z, out: _aten.gelu.out(z, approximate="none", out=out),
+        # Not `_aten.gelu.out`: in float32 torch's oneDNN leaves a strided `out` as it was.
+        lambda z, out: out.copy_(torch.nn.functional.gelu(z)),
         lambda grad, z, value: _aten.gelu_backward.grad_input(grad, z, approximate="none", grad_input=grad),
     ),
     "silu": Activation(

@@ -306,7 +306,9 @@ class Trainer:
         self._candidates.run(rows, weights)
         dots = _here(self._candidates.scores(rows, observed))
         norms = _here(self._candidates.clipped_norms())
-        out.clipped += (norms >= norms.dtype.type(self._plan.max_grad_norm)).sum(axis=1)
+        # A norm n becomes nC/(n + slack), which grows with n, where n + slack > C; at the border both are C − slack.
+        least = max(self._plan.max_grad_norm - self._plan.clip_slack, 0.0)
+        out.clipped += ((norms >= norms.dtype.type(least)) & (norms > 0)).sum(axis=1)
         if out.dots is not None and out.norms is not None:
             out.dots[:, step] = dots
             out.norms[:, step] = norms

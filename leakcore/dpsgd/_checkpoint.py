@@ -11,6 +11,7 @@ import hashlib
 import io
 import pickle
 import re
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +105,11 @@ def _digest(plan: Plan, request: Request) -> str:
             add_array(f"{name} labels", rows.labels)
 
     add(__version__, np.__version__, torch.__version__, SLOTS, plan)
+    for name, part in plan.module.named_modules() if plan.module is not None else ():
+        add(name, type(part).__module__, type(part).__qualname__, part.training)
+        for buffer, values in part.named_buffers(recurse=False):
+            add_array(f"{name} {buffer}", values.detach().cpu().numpy())
+        add(*((key, _told(value)) for key, value in sorted(vars(part).items()) if not key.startswith("_")))
     simple = {f.name: getattr(request, f.name) for f in dataclasses.fields(request)}
     add(sorted((k, v) for k, v in simple.items() if isinstance(v, bool | str)))
     for name in sorted(request.scorers):
@@ -113,6 +119,25 @@ def _digest(plan: Plan, request: Request) -> str:
     for name in ("initial", "noise", "batches"):
         add_array(name, getattr(request, name))
     return found.hexdigest()
+
+
+def _told(value: object) -> object:
+    """What tells an attribute of a module from another, the same in every process: no address."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy().tobytes(), str(value.dtype), tuple(value.shape)
+    if isinstance(value, types.CodeType):
+        return value.co_code, _told(value.co_consts), value.co_names
+    if isinstance(value, types.FunctionType):
+        return value.__module__, value.__qualname__, _told(value.__code__)
+    if (name := getattr(value, "__qualname__", getattr(value, "__name__", None))) is not None:
+        return getattr(value, "__module__", None), name
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return value
+    if isinstance(value, tuple | list):
+        return [_told(v) for v in value]
+    if isinstance(value, dict):
+        return [(_told(k), _told(v)) for k, v in value.items()]
+    return type(value).__module__, type(value).__qualname__
 
 
 _SHARED = {f"{name} {what}" for name in ("common", "probes", "pool") for what in ("features", "labels")}

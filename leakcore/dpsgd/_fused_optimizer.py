@@ -56,6 +56,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         if isinstance(settings.get("max_grad_norm"), (list, tuple)):
             raise TypeError("max_grad_norm is a list: FusedDPOptimizer clips whole gradients, and takes one norm")
         super().__init__(optimizer, **settings)
+        _noise_std(self.noise_multiplier, self.max_grad_norm)
         if module is None:
             _attach_when_called(self)
         else:
@@ -98,6 +99,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
 
     def clip_and_accumulate(self) -> None:
         """Add Σ_i clip_C(g_i) to `p.summed_grad`."""
+        _noise_std(self.noise_multiplier, self.max_grad_norm)
         parameters = self.params
         batches = [_batches(p) for p in parameters]
         if len({len(found) for found in batches}) > 1:
@@ -120,7 +122,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         parameters = self.params
         for p in parameters:
             _check_processed_flag(p.summed_grad)
-        std = float(self.noise_multiplier) * float(self.max_grad_norm)
+        std = _noise_std(self.noise_multiplier, self.max_grad_norm)
         draw = self._normals() if std > 0 else None
         for index, p in enumerate(parameters):
             if draw is None:
@@ -198,3 +200,11 @@ def _attach_when_called(optimizer: FusedDPOptimizer) -> None:
 
     handle = register_module_forward_pre_hook(before)
     weakref.finalize(optimizer, handle.remove)
+
+
+def _noise_std(sigma: Any, clip: Any) -> float:
+    """σC; ValueError where a schedule or a setting made either negative or NaN: no noise would be added, or no clip."""
+    for name, value in (("noise_multiplier", sigma), ("max_grad_norm", clip)):
+        if not float(value) >= 0.0:
+            raise ValueError(f"{name}={value}: must be at least 0")
+    return float(sigma) * float(clip)

@@ -100,6 +100,12 @@ def _outputs(module: torch.nn.Module, input_shape: tuple[int, ...]) -> int:
     first = next(module.parameters(), None)
     if first is None:
         raise ValueError("module: has no parameters to train")
+    frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
+    if frozen:
+        raise ValueError(
+            f"module: parameter {frozen[0]!r} does not require grad, and every parameter is trained: make it a buffer, "
+            "or let it require grad"
+        )
     try:
         with torch.no_grad():
             out = module(torch.zeros((2, *input_shape), dtype=first.dtype, device=first.device))

@@ -49,7 +49,7 @@ def train_extractor(
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy((2 * draws - 1) * outputs**-0.5).view_as(head.weight))
         head.bias.zero_()
-    was_training = extractor.training
+    modes = {part: part.training for part in extractor.modules()}
     extractor.train()
     optimiser = torch.optim.AdamW([*extractor.parameters(), *head.parameters()], lr=rate, weight_decay=0.01)
     fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, count * -(-len(x) // size))
@@ -68,7 +68,8 @@ def train_extractor(
             hits += int((logits.argmax(1) == targets[which]).sum())
         if progress is not None:
             progress(epoch + 1, count)
-    extractor.train(was_training)
+    optimiser.zero_grad()
+    _restore(modes)
     return hits / len(x)
 
 
@@ -79,17 +80,22 @@ def extract_features(extractor: torch.nn.Module, images: Any) -> np.ndarray:
     the paper's CIFAR-10 setting: fine-tune the final layer only (Hayes et al. 2023, Appendix A).
     """
     x = _images(images)
-    was_training = extractor.training
+    modes = {part: part.training for part in extractor.modules()}
     extractor.eval()
     try:
         with torch.no_grad():
             parts = [extractor(x[start : start + _ROWS]) for start in range(0, len(x), _ROWS)]
     finally:
-        extractor.train(was_training)
+        _restore(modes)
     out: np.ndarray = torch.cat(parts).numpy()
     if out.ndim != 2:
         raise ValueError(f"extractor: its output has shape {out.shape}, must be (rows, features)")
     return out
+
+
+def _restore(modes: dict[torch.nn.Module, bool]) -> None:
+    for part, training in modes.items():
+        part.training = training
 
 
 def _images(images: Any) -> torch.Tensor:

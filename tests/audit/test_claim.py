@@ -124,6 +124,10 @@ def test_the_claim_is_converted_to_the_adjacency_of_the_audit() -> None:
     assert _claim(mechanism={"batch_size": 50}).adjacency == "replace"
     assert _claim(audit={"attack": "one-run"}).adjacency == "add-remove"
     assert (added.epsilon, added.delta) == (4.0, 1e-5)
+    # A claim with room to spare: what it would allow a mechanism of this kind, not what this σ reaches.
+    spare = _claim(mechanism={"noise_multiplier": 4 * sigma}, audit={"adjacency": "replace"})
+    assert spare.epsilon == pytest.approx(wanted, rel=1e-6)
+    assert "the least that the claim allows" in spare.how
     # A claim that this σ does not give: group privacy, at its own δ.
     lower = _claim(mechanism={"noise_multiplier": 1.0}, audit={"adjacency": "replace"})
     assert lower.epsilon == 8.0

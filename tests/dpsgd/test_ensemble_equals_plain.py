@@ -167,10 +167,32 @@ def test_the_comparison_can_fail() -> None:
     assert (moved[[0, 2]] == 0).all()
 
 
-def test_float32_agrees_to_rounding() -> None:
-    ours, theirs = _both((5, 4, 3), "elu", dtype="float32")
+@pytest.mark.parametrize("activation", models.ACTIVATIONS)
+def test_float32_agrees_to_rounding(activation) -> None:
+    ours, theirs = _both((5, 4, 3), activation, dtype="float32")
     for r, run in enumerate(theirs):
         np.testing.assert_allclose(ours.parameters[r], run.parameters, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("slack", [0.0, 1e-6, 0.1, 2.0])
+def test_clipped_gradients_are_counted(slack) -> None:
+    """One step from the same parameters: the norms of an ensemble that clips nothing say which are clipped."""
+    c, bound = _case((5, 4, 3)), 0.9
+
+    def first_step(**clip):
+        ensemble = dpsgd.Ensemble(
+            (5, 4, 3), "elu", noise_multiplier=0.0, learning_rate=1.5, steps=1, dtype="float64", seed=0, **clip
+        )
+        return ensemble.run(
+            c["x"], c["y"], runs=RUNS, candidate_features=c["cand_x"], candidate_labels=c["cand_y"],
+            initial=c["initial"], record=True,
+        )  # fmt: skip
+
+    norms = first_step(max_grad_norm=1e6).norms
+    found = first_step(max_grad_norm=bound, clip_slack=slack)
+    wanted = (norms + slack > bound).sum(axis=(1, 2))
+    assert slack > 1 or 0 < wanted.sum() < norms.size
+    np.testing.assert_array_equal(found.clipped, wanted)
 
 
 def test_norms_are_exactly_the_bound_where_clipped() -> None:

@@ -239,3 +239,17 @@ def test_only_flat_clipping_can_be_replaced() -> None:
     )  # fmt: skip
     with pytest.raises(TypeError, match="DPPerLayerOptimizer: must be Opacus's DPOptimizer"):
         FusedDPOptimizer.replace(per_layer)
+
+
+@pytest.mark.parametrize("name", ["noise_multiplier", "max_grad_norm"])
+@pytest.mark.parametrize("value", [-1.0, float("nan")])
+def test_noise_is_never_left_out_in_silence(name: str, value: float) -> None:
+    module = _network()
+    with pytest.raises(ValueError, match=f"{name}={value}: must be at least 0"):
+        _made(FusedDPOptimizer, module, **{name: value})
+    optimizer = _made(FusedDPOptimizer, module, noise_multiplier=1.0)
+    x, y = _batch(5, torch.float32)
+    functional.cross_entropy(module(x), y).backward()
+    setattr(optimizer, name, value)  # as a schedule would
+    with pytest.raises(ValueError, match=f"{name}={value}: must be at least 0"):
+        optimizer.step()

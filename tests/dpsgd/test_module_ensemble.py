@@ -90,6 +90,41 @@ def test_a_checkpoint_knows_the_module(tmp_path) -> None:
         assert (kept[0] == kept[1]).all()
 
 
+class _Scaled(nn.Module):
+    """Like another by its repr and its parameters, not by what it computes."""
+
+    def __init__(self, scale: float, act: object) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3).double()
+        nn.init.constant_(self.linear.weight, 0.1)
+        nn.init.zeros_(self.linear.bias)
+        self.register_buffer("scale", torch.tensor(scale, dtype=torch.float64))
+        self.act = act
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.act(x * self.scale))
+
+
+def test_a_checkpoint_knows_what_a_module_does_not_print(tmp_path) -> None:
+    x, y = RNG.random((10, 6)), RNG.integers(0, 3, 10)
+    modules = [_Scaled(1.0, torch.tanh), _Scaled(5.0, torch.tanh), _Scaled(1.0, torch.relu)]
+    modules += [_Scaled(1.0, lambda v: v * 2.0), _Scaled(1.0, lambda v: v * 3.0)]
+    for module in modules:
+        ensemble = dpsgd.ModuleEnsemble(module, (6,), **MECHANISM)
+        kept = ensemble.run(x, y, runs=2, checkpoint=tmp_path).parameters
+        assert (kept == ensemble.run(x, y, runs=2).parameters).all()
+    assert len(list(tmp_path.iterdir())) == len(modules)
+    # Made anew it is the same one.
+    dpsgd.ModuleEnsemble(_Scaled(5.0, torch.tanh), (6,), **MECHANISM).run(x, y, runs=2, checkpoint=tmp_path)
+    assert len(list(tmp_path.iterdir())) == len(modules)
+
+
+def _frozen() -> nn.Module:
+    module = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
+    module[0].requires_grad_(False)
+    return module
+
+
 @pytest.mark.parametrize(
     ("module", "shape", "error", "message"),
     [
@@ -97,6 +132,7 @@ def test_a_checkpoint_knows_the_module(tmp_path) -> None:
         (nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), (6,), ValueError, "module: BatchNorm1d.*mixes the rows"),
         (nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)), (6,), ValueError, "module: Dropout.*call module.eval"),
         (nn.Flatten(), (6,), ValueError, "module: has no parameters"),
+        (_frozen(), (6,), ValueError, "module: parameter '0.weight' does not require grad"),
         (nn.Linear(6, 3), (5,), ValueError, r"module: does not take rows of input_shape=\(5,\)"),
         (nn.Linear(6, 3), (2, 6), ValueError, r"module: gave \(2, 2, 3\) for two rows: must be \(2, outputs\)"),
     ],
