@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -31,7 +32,8 @@ def one_thread() -> Iterator[None]:
     import scipy.linalg  # noqa: F401  # brings a BLAS of its own
     from threadpoolctl import threadpool_limits
 
-    torch = sys.modules.get("torch")
+    # By import, which waits for another thread that has just begun to.
+    torch = importlib.import_module("torch") if sys.modules.get("torch") is not None else None
     if torch is not None and _torch.blocks == 0:
         _torch.before = torch.get_num_threads()  # asked under the limit, it would name the limit
     with _lock:

@@ -42,6 +42,9 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
     x = check.real_array("finite", np.isfinite, features=features)
     if x.ndim != 2 or 0 in x.shape:
         raise ValueError(f"features.shape={x.shape}: must be (rows, inputs), neither of them 0")
+    kind = np.asarray(features).dtype
+    if kind.kind != "f":
+        raise TypeError(f"features.dtype={kind}: must be floating, integers cannot hold a random direction")
     n, key = check.integer(1, None, count=count), check.seed(seed=seed)
     purpose = kernels.Purpose.ORDER
     drawn = special.ndtri(kernels.uniform(n, x.shape[1], seed=key, purpose=purpose, step=_DIRECTIONS))

@@ -80,7 +80,12 @@ def recover_up_to_sign(
     determined = (votes != 0) & resolved
     labels = np.where(determined, flip * votes < 0, UNDETERMINED).astype(np.int8)
     blind = any(n.stored is None for n in neurons)
-    exact = how.noise is not None and not blind and certain and proofs
+    assumed = any(
+        (~s.identifiable & (np.linalg.norm(n.rows, axis=1) > 0)).any()
+        for s, n, t in zip(solutions, neurons, turn, strict=True)
+        if t
+    )
+    exact = how.noise is not None and not blind and not assumed and certain and proofs
     notes = ["binary labels, logistic loss, one logit", *noise_notes(how)]
     notes.append(
         f"positives are taken to be {'fewer' if below else 'more'} than half of the batch, which "
@@ -92,6 +97,11 @@ def recover_up_to_sign(
             else "leaves the sign open"
         )
     )
+    if assumed:
+        notes.append(
+            "rows that a system does not determine are taken to be at most ten times the largest that it does: their "
+            "rounding is in the tolerance under this assumption, so nothing is proved"
+        )
     if blind:
         notes.append("the rounding of the stored weights is not in the tolerance, because the weights were not given")
     best = (np.abs(residuals) / np.maximum(tolerance, np.finfo(float).tiny) * (turn != 0)[:, None]).argmax(axis=0)

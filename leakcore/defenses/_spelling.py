@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from leakcore.defenses._transforms import (
     DPSGD,
     Clip,
@@ -96,7 +98,8 @@ def _spelt(part: Defense) -> str:
     for name, (made, numbers, words) in _KINDS.items():
         if type(part) is made:
             values = [getattr(part, field) for field, _ in numbers]
-            said = [repr(value).removesuffix(".0") for value in values if value is not None]
+            plain = [value.item() if isinstance(value, np.generic) else value for value in values if value is not None]
+            said = [repr(value).removesuffix(".0") for value in plain]
             said += [word for word, field, value in words if getattr(part, field) == value]
             return f"{name}:{','.join(said)}"
     raise TypeError(f"defense={type(part).__name__}: has no spelling; there are {', '.join(_KINDS)}")

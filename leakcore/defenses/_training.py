@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from leakcore import _validate as check
-from leakcore.defenses._transforms import Defense, GaussianNoise, Laplace, through
+from leakcore.defenses._transforms import Defense, GaussianNoise, Laplace, part_seed, through
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import EnsembleRun
@@ -30,7 +30,7 @@ class Attached:
             self._before = optimizer.step_hook
             optimizer.attach_step_hook(self._in_opacus)
         else:
-            self._handle = optimizer.register_step_pre_hook(lambda optimizer, args, kwargs: self._defend())
+            self._handle = optimizer.register_step_pre_hook(self._before_step)
 
     def remove(self) -> None:
         """Take the defence off; what Opacus's optimizer had before comes back."""
@@ -38,6 +38,15 @@ class Attached:
             self._optimizer.attach_step_hook(self._before)
         else:
             self._handle.remove()
+
+    def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # torch hands over the optimizer itself as the first of `args`.
+        if any(given is not None and given is not optimizer for given in (*args, kwargs.get("closure"))):
+            raise ValueError(
+                "attach: optimizer.step(closure) computes the gradient anew after the defence: call backward(), then "
+                "step() without a closure (an optimizer that needs one, as LBFGS, cannot be defended)"
+            )
+        self._defend()
 
     def _in_opacus(self, optimizer: Any) -> None:
         self._defend()
@@ -79,8 +88,9 @@ def _rows(grad_sample: Any) -> torch.Tensor | None:
 def attach(optimizer: Any, defense: Defense, *, seed: int | None = None) -> Attached:
     """From now on every `optimizer.step()` moves the parameters by the defended gradient.
 
-    optimizer: any torch.optim.Optimizer, or Opacus's (then the defence comes after Opacus has clipped, summed and
-        noised, and before `leakcore.record` looks, which must be entered later).
+    optimizer: any torch.optim.Optimizer, stepped without a closure (else ValueError), or Opacus's (then the defence
+        comes after Opacus has clipped, summed and noised, and before `leakcore.record` looks, which must be entered
+        later).
     defense: on the release; on samples or the sum where the model is an `opacus.GradSampleModule` with a plain
         optimizer (all gradients are joined, and the mean is what steps). What acts on training (`LocalSteps`,
         `Dropout`) is the loop's own affair: several steps, nn.Dropout.
@@ -111,9 +121,10 @@ def defended(run: EnsembleRun, defense: Defense, *, seed: int) -> EnsembleRun:
     """A recorded run of `dpsgd.Ensemble` whose observed gradients have noise on top, for the attacks that take a run.
 
     run: with thetas and observed (record=True). defense: `GaussianNoise`, `Laplace` or a composition of them, drawn
-    anew for every run and step, in units of the *sum*. The training itself is as it was. What is not linear in the
-    release (clipping, pruning) is refused, since the record holds the sum with the known rows taken off: use `attach`
-    in the loop. Scores computed before (dots, scores) are dropped. Raises ValueError or TypeError.
+    anew for every run and step, the same for a run whatever its neighbours, in units of the *sum*. The training itself
+    is as it was. What is not linear in the release (clipping, pruning) is refused, since the record holds the sum with
+    the known rows taken off: use `attach` in the loop. Scores computed before (dots, scores) are dropped. Raises
+    ValueError or TypeError.
     """
     from leakcore.dpsgd import EnsembleRun
 
@@ -127,7 +138,13 @@ def defended(run: EnsembleRun, defense: Defense, *, seed: int) -> EnsembleRun:
                 f"defense: {type(part).__name__} is not additive: the run's record holds what is left of the release "
                 "without the known rows; use defenses.attach in the training loop"
             )
+    runs, steps, size = run.observed.shape
+    observed = run.observed
+    for number, part in enumerate(defense.parts):
+        assert isinstance(part, (GaussianNoise, Laplace))
+        drawn = part.drawn(runs * steps, size, seed=part_seed(seed, number), first_row=run.first_run * steps)
+        observed = observed + drawn.reshape(observed.shape).astype(observed.dtype)
     return dataclasses.replace(
-        run, observed=through(defense.parts, run.observed, seed, 0, False), dots=None, norms=None, clipped=None,
+        run, observed=observed, dots=None, norms=None, clipped=None,
         cosine=None, scores={},
     )  # fmt: skip

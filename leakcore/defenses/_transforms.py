@@ -46,6 +46,12 @@ def _rows(name: str, gradients: Any, least: int = 1) -> Any:
         raise TypeError(f"{name}: gradients.dtype={gradients.dtype}: must be floating")
     if getattr(gradients, "requires_grad", False):
         raise ValueError(f"{name}: gradients requires grad; pass gradients.detach()")
+    if isinstance(gradients, np.ndarray):
+        finite = bool(np.isfinite(gradients).all())
+    else:  # not asked of a device, which would have to be waited for
+        finite = gradients.device.type != "cpu" or bool(gradients.isfinite().all())
+    if not finite:
+        raise ValueError(f"{name}: gradients: must be finite")
     return gradients
 
 
@@ -65,20 +71,27 @@ def need_seed(name: str, seed: int | None) -> int:
 
 
 def _norms(gradients: Any) -> Any:
-    """(..., 1), in the array's own library."""
+    """(..., 1), float64, in the array's own library; no finite row looks infinite or, but for zeros, of length 0."""
     if isinstance(gradients, np.ndarray):
-        return np.linalg.norm(gradients, axis=-1, keepdims=True)
-    return gradients.norm(dim=-1, keepdim=True)
+        largest = np.abs(gradients).max(axis=-1, keepdims=True).astype(np.float64)
+        scale = np.where(largest > 0, largest, 1.0)
+        return scale * np.linalg.norm(gradients / scale, axis=-1, keepdims=True)
+    import torch
+
+    most = gradients.abs().amax(dim=-1, keepdim=True).double()
+    scaled = torch.where(most > 0, most, torch.ones_like(most))
+    return scaled * (gradients / scaled).norm(dim=-1, keepdim=True)
 
 
 def _clipped(gradients: Any, limit: float) -> Any:
     norms = _norms(gradients)
     if isinstance(gradients, np.ndarray):
-        factor = np.minimum(1.0, limit / np.maximum(norms, np.finfo(gradients.dtype).tiny))
-        return gradients * factor.astype(gradients.dtype)
+        factor = np.minimum(1.0, limit / np.maximum(norms, np.finfo(np.float64).tiny))
+        return (gradients * factor).astype(gradients.dtype)
     import torch
 
-    return gradients * (limit / norms.clamp(min=torch.finfo(gradients.dtype).tiny)).clamp(max=1)
+    factor = (limit / norms.clamp(min=torch.finfo(torch.float64).tiny)).clamp(max=1)
+    return (gradients * factor).to(gradients.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +107,15 @@ class GaussianNoise(Defense):
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
         """As `Defense.apply`."""
         g = _rows("GaussianNoise", gradients)
+        return g + _like(self.drawn(math.prod(g.shape[:-1]), g.shape[-1], seed=seed, step=step).reshape(g.shape), g)
+
+    def drawn(self, rows: int, columns: int, *, seed: int | None, step: int = 0, first_row: int = 0) -> np.ndarray:
+        """(rows, columns) of the noise; each row's depends on seed, step and its number alone."""
         key = need_seed("GaussianNoise", seed)
-        draws = kernels.standard_normal(
-            math.prod(g.shape[:-1]), g.shape[-1], seed=key, purpose=kernels.Purpose.DEFENSE, step=step
-        )
-        return g + _like(self.scale * draws.reshape(g.shape), g)
+        z = kernels.standard_normal(
+            rows, columns, seed=key, purpose=kernels.Purpose.DEFENSE, step=step, first_row=first_row
+        )  # fmt: skip
+        return np.asarray(self.scale * z)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,12 +134,13 @@ class Laplace(Defense):
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
         """As `Defense.apply`."""
         g = _rows("Laplace", gradients)
+        return g + _like(self.drawn(math.prod(g.shape[:-1]), g.shape[-1], seed=seed, step=step).reshape(g.shape), g)
+
+    def drawn(self, rows: int, columns: int, *, seed: int | None, step: int = 0, first_row: int = 0) -> np.ndarray:
+        """(rows, columns) of the noise; each row's depends on seed, step and its number alone."""
         key = need_seed("Laplace", seed)
-        u = kernels.uniform(
-            math.prod(g.shape[:-1]), g.shape[-1], seed=key, purpose=kernels.Purpose.DEFENSE, step=step
-        )  # fmt: skip
-        draws = np.where(u < 0.5, np.log(2 * u), -np.log(2 * (1 - u)))
-        return g + _like(self.scale * draws.reshape(g.shape), g)
+        u = kernels.uniform(rows, columns, seed=key, purpose=kernels.Purpose.DEFENSE, step=step, first_row=first_row)
+        return np.asarray(self.scale * np.where(u < 0.5, np.log(2 * u), -np.log(2 * (1 - u))))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result, parse_adjacency
-from leakcore.attacks._layer_gradients import criterion, tensor
+from leakcore.attacks._layer_gradients import as_classes, criterion, tensor
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -70,6 +70,7 @@ def l1_sensitivity(
     budget = check.integer(1, None, memory=memory)
     size = 1 if batch_size is None else check.integer(1, batch_size=batch_size)
     x, y = _candidates(model, inputs, targets, 2 if relation == "replace" else 1)
+    y = as_classes(loss, y)
     measure = _Gradients(model, criterion(loss))
     block = max(1, min(len(x), budget // (4 * measure.bytes_each)))
     total: dict[str, torch.Tensor] = {}

@@ -13,7 +13,7 @@ import torch
 
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result
-from leakcore.attacks._layer_gradients import batch_of, criterion, parameters_by_layer
+from leakcore.attacks._layer_gradients import as_classes, batch_of, criterion, parameters_by_layer
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _NORMS = ("F", "1", "inf")
@@ -84,7 +84,7 @@ def sensitivity(
         raise ValueError("seed: required with probes")
     budget = check.integer(1, None, memory=memory)
     data = batch_of(model, inputs, targets)
-    x, y = data.inputs, data.targets
+    x, y = data.inputs, as_classes(loss, data.targets)
     layers = parameters_by_layer(model)
     names = tuple(layers)
     measure = _Measure(model, criterion(loss), layers)

@@ -12,6 +12,9 @@ import numpy as np
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result
 
+_TIE = 1e-9
+"""Distances (radians) that differ by less are equal: a permutation within the sets changes the mean's rounding."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class SubspaceDistance(Result):
@@ -153,7 +156,7 @@ def subspace_distance(
         largest=_distance(_widest(ranks, ambient), ranks),
         null=null,
         null_mean=float(null.mean()) if shuffles else math.nan,
-        p_value=(1 + int((null >= distances[space]).sum())) / (1 + shuffles) if shuffles else math.nan,
+        p_value=(1 + int((null >= distances[space] - _TIE).sum())) / (1 + shuffles) if shuffles else math.nan,
     )
 
 

@@ -115,3 +115,8 @@ def test_bad_canaries_are_named() -> None:
         membership.canaries(_ROWS, 1, count=1, seed=0)
     with pytest.raises(ValueError, match=r"features.shape=\(12,\)"):
         membership.canaries(_ROWS[0], 3, count=1, seed=0)
+
+
+def test_integers_hold_no_direction() -> None:
+    with pytest.raises(TypeError, match=r"features.dtype=uint8: must be floating"):
+        membership.canaries(np.ones((5, 4), np.uint8), 3, count=2, seed=0)

@@ -251,3 +251,28 @@ def test_what_malicious_input_refuses() -> None:
         made.recover(gradient=np.ones((7, 30)), positive_ratio=0.2)
     with pytest.raises(ValueError, match=r"positive_ratio=0\.5"):
         made.recover(gradient=np.ones((8, 30)), positive_ratio=0.5)
+
+
+def test_a_pair_that_the_system_does_not_determine_takes_the_proof_away() -> None:
+    """Two equal rows, one of each label, cancel in the solution but not in the gradient's rounding."""
+    torch.manual_seed(0)
+    n, d = 20, 40
+    model = torch.nn.Sequential(torch.nn.Linear(d, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+    x = torch.randn(n, d)
+    x[1] = x[0]
+    y = np.zeros(n, int)
+    y[1:6] = 1
+    wanted = torch.where(torch.tensor(y) > 0, 17.0, -17.0).double()
+    wanted[:2] = 0.0
+    hidden = model[1](model[0](x)).detach().double()
+    fitted = torch.linalg.lstsq(hidden, wanted[:, None], driver="gelsd").solution[:, 0]
+    with torch.no_grad():
+        model[2].weight.copy_(fitted[None])
+        model[2].bias.zero_()
+    _backward(model, x, y)
+    gradient = model[0].weight.grad
+    found = labels.second_last_layer(model=model, inputs=x, positive_ratio=0.25, gradient=gradient, noise_std=0)
+    assert not found.identifiable[:2].any()
+    assert (found.determined & (found.labels != y)).any(), "the case is made to mislead"
+    assert found.kind == "estimate"
+    assert any("nothing is proved" in note for note in found.assumptions.notes)

@@ -320,3 +320,66 @@ def test_bad_types_are_named():
         defenses.release(model, x, y, defense="noise")
     with pytest.raises(ValueError, match="at least 1"):
         defenses.release(model, x[:0], y[:0])
+
+
+def test_a_closure_is_refused_because_it_comes_after_the_defence():
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    defenses.attach(optimizer, Clip(1e-3))
+    before = model.weight.detach().clone()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 3)).sum()
+        loss.backward()
+        return loss
+
+    closure()
+    with pytest.raises(ValueError, match=r"step\(closure\) computes the gradient anew"):
+        optimizer.step(closure)
+    with pytest.raises(ValueError, match=r"step\(closure\)"):
+        optimizer.step(closure=closure)
+    assert (model.weight == before).all()
+    optimizer.step()
+    assert 0 < (model.weight - before).norm() <= 1e-3
+
+
+def test_noise_on_a_recorded_run_does_not_depend_on_its_neighbours():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(9, 4)), rng.integers(0, 3, 9)
+    ensemble = dpsgd.Ensemble((4, 3), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=3, seed=0)
+    noise = Compose(GaussianNoise(0.5), Laplace(0.2))
+    runs = [ensemble.run(x, y, runs=n, first_run=f, record=True) for n, f in ((4, 0), (2, 0), (2, 2))]
+    whole, first, second = (defenses.defended(run, noise, seed=1).observed for run in runs)
+    np.testing.assert_array_equal(np.concatenate([first, second]), whole)
+    assert not np.array_equal(first - runs[1].observed, second - runs[2].observed)
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.as_tensor])
+def test_clipping_has_the_range_of_its_type(library):
+    for dtype, size in (
+        ("float16", 30.0),
+        ("float16", 6e4),
+        ("float32", 1e30),
+        ("float64", 1e200),
+        ("float64", 1e-150),
+    ):
+        rows = library(np.full((2, 100), size, dtype))
+        for made in (Clip(1.0).apply(rows), ClipSamples(1.0).apply(rows)):
+            norms = np.linalg.norm(np.asarray(made, np.float64), axis=-1)
+            np.testing.assert_allclose(norms, min(1.0, 10 * size), rtol=2e-3)
+            assert made.dtype == rows.dtype
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.as_tensor])
+def test_what_is_not_finite_is_refused(library):
+    for bad in (np.nan, np.inf):
+        rows = library(np.array([[1.0, bad, 3.0]], np.float32))
+        for defense in (Clip(1.0), Prune(0.5), GaussianNoise(0.1)):
+            with pytest.raises(ValueError, match="gradients: must be finite"):
+                defense.apply(rows, seed=1)
+
+
+def test_spelling_of_numpys_numbers_is_read_again():
+    for defense in (GaussianNoise(np.float64(0.1)), Clip(np.float32(2.0))):
+        assert defenses.parse(defenses.spell(defense)) == defense

@@ -161,3 +161,13 @@ def test_bad_input_is_named():
         leakage.sensitivity(nn.ReLU(), None, x, y)
     with pytest.raises(TypeError, match="model=int"):
         leakage.sensitivity(3, None, x, y)
+
+
+def test_class_numbers_of_any_width():
+    torch.manual_seed(0)
+    model, x = torch.nn.Linear(4, 3).double(), torch.rand(3, 4, dtype=torch.float64)
+    wanted = leakage.sensitivity(model, None, x, torch.tensor([0, 1, 2]))
+    for dtype in (torch.uint8, torch.int32):
+        found = leakage.sensitivity(model, None, x, torch.tensor([0, 1, 2], dtype=dtype))
+        np.testing.assert_array_equal(found.value, wanted.value)
+        assert leakage.l1_sensitivity(model, None, x, torch.tensor([0, 1, 2], dtype=dtype))

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from scipy.linalg import subspace_angles
 from scipy.stats import ortho_group
 
@@ -118,3 +119,15 @@ def test_bad_input_is_named():
         leakage.subspace_distance(good, good * np.nan)
     with pytest.raises(ValueError, match="rank=4"):
         leakage.subspace_distance(good, good, rank=4)
+
+
+def test_permutations_that_change_nothing_but_rounding_count_as_equal():
+    """Of 20 ways to choose three of six two give the sets themselves: no p-value is below 2/20 but by chance."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(3, 6, 2)), rng.normal(size=(3, 6, 2))
+    b[:, :3] += 50
+    a[:, 3:] += 50
+    for seed in range(4):
+        found = leakage.subspace_distance(a, b, permutations=999, seed=seed)
+        # P(fewer) < 1e-4 if each permutation is one of the two with probability 1/10.
+        assert found.p_value * 1000 >= stats.binom.ppf(1e-4, 999, 0.1)
