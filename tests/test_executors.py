@@ -7,8 +7,9 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -301,3 +302,25 @@ def test_one_thread_is_lifted_when_the_last_block_ends() -> None:
         assert (threads(), torch.get_num_threads()) == (before, 2)
     finally:
         torch.set_num_threads(torch_before)
+
+
+def test_one_thread_is_lifted_whichever_thread_ends_last() -> None:
+    from threadpoolctl import threadpool_info
+
+    def threads() -> list[int]:
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    def block(held: float) -> list[int]:
+        with one_thread():
+            time.sleep(held)
+            return threads()
+
+    before = threads()
+    with ThreadPoolExecutor(4) as workers:
+        seen = list(workers.map(block, [0.05, 0.01, 0.02, 0.03, 0.01, 0.01]))
+    assert all(set(s) == {1} for s in seen)
+    assert threads() == before
+    # A limit that a thread of its own once set and lifted does not keep others from setting theirs.
+    with one_thread():
+        assert set(threads()) == {1}
+    assert threads() == before
