@@ -24,6 +24,8 @@ _NEGLIGIBLE = 1e-6
 """An upper bound of ε that is as good as the exact value: what "exact" promises."""
 _FAINT = 1e-6
 """Separation of the full batches' Gaussian pair below which the profile is left to that pair's."""
+_STEPS = {"add-remove": 1.0, "replace": 2.0}
+"""Add/remove steps of one change; of replacing where batches are sampled."""
 _ATTACKER = "sees every noisy gradient sum and all model states, knows every other record and the hyperparameters"
 _PROVENANCE = {
     "exact": "privacy profile of the dominating pair (Zhu, Dong and Wang 2022; Hayes et al. 2023, Corollary 4)",
@@ -286,10 +288,6 @@ def _assumptions(loss: PrivacyLoss, relation: Adjacency) -> Assumptions:
     return Assumptions(adjacency=relation, attacker=_ATTACKER, notes=notes)
 
 
-def _silent(loss: PrivacyLoss) -> bool:
-    return not loss.groups and loss.gaussian_variance == 0.0 and loss.log_no_escape == 0.0
-
-
 def _doubled(loss: PrivacyLoss) -> PrivacyLoss:
     """Full-batch steps under replacement: two clipped gradients are up to 2C apart, twice the separation."""
     return PrivacyLoss((), 4.0 * loss.gaussian_variance, loss.log_no_escape)
@@ -304,7 +302,7 @@ def _epsilon(
     directions: tuple[str, ...] | None = None,
 ) -> tuple[float, float]:
     """(low, high) of the smallest ε ≥ 0; directions: None for all that must hold under "add-remove"."""
-    if _silent(loss):
+    if loss.silent:
         return 0.0, 0.0
     if delta == 0.0 or (loss.log_no_escape != 0.0 and method != "exact"):
         return math.inf, math.inf
@@ -328,11 +326,10 @@ def _epsilon(
 
 def _next_to_nothing(loss: PrivacyLoss, delta: float, relation: Adjacency) -> float:
     """An upper bound of ε ≥ 0 for losses too small, or δ too large, for the profile: 0 where δ is beyond the total
-    variation, else the full batches' ε. Replacing, at q < 1, is two add/remove steps."""
-    steps = 2.0 if relation == "replace" else 1.0
-    if steps * loss.total_variation() * (1.0 + 1e-12) <= delta:
+    variation, else the full batches' ε."""
+    if _STEPS[relation] * loss.total_variation() * (1.0 + 1e-12) <= delta:
         return 0.0
-    separation = steps * loss.full_batch_separation()
+    separation = _STEPS[relation] * loss.full_batch_separation()
     return max(0.0, _gaussian.epsilon_of(math.log(delta), separation)) if separation < _FAINT else math.inf
 
 
@@ -355,7 +352,7 @@ def _through_neighbour(curve: _Curve, log_target: float) -> tuple[float, float]:
 
 def _log_delta(loss: PrivacyLoss, epsilon: float, relation: Adjacency, method: str, orders: Any) -> tuple[float, float]:
     """(low, high) of log δ(ε)."""
-    if _silent(loss):
+    if loss.silent:
         return -math.inf, -math.inf
     if loss.log_no_escape != 0.0 and method != "exact":
         return 0.0, 0.0
@@ -368,7 +365,7 @@ def _log_delta(loss: PrivacyLoss, epsilon: float, relation: Adjacency, method: s
         value = float(composed_accountant(loss, orders).get_delta(epsilon))
         out = math.log(value) if value > 0.0 else -math.inf
         return out, out
-    separation = (2.0 if relation == "replace" else 1.0) * loss.full_batch_separation()
+    separation = _STEPS[relation] * loss.full_batch_separation()
     if method == "exact" and separation < _FAINT:
         bound = float(_gaussian.log_profile(np.asarray(epsilon), separation))
         if bound < math.log(1e-18):

@@ -117,11 +117,11 @@ def from_scores(
         members=n,
         non_members=m,
         area=Result(
-            value=whole, kind="estimate", confidence=level, interval=_area_limits(whole, min(n, m), level),
+            value=whole, kind="estimate", confidence=level, interval=area_limits(whole, min(n, m), level),
             method="area under the ROC curve; Chernoff limits of a two-sample U-statistic",
             assumptions=_assumed(notes), provenance=_PROVENANCE,
         ),
-        at_fpr=tuple(_rate(inside, outside, f, level, notes) for f in _FPRS),
+        at_fpr=tuple(rate_limits(inside, outside, f, level, notes) for f in _FPRS),
         epsilon=found,
         gate=None if claim is None or not (coins or retrained) else proof(_GATE),
         roc=(false, true),
@@ -180,7 +180,7 @@ def _assumed(notes: tuple[str, ...]) -> Assumptions:
     return Assumptions(adjacency=None, attacker=_ATTACKER, notes=notes)
 
 
-def _rate(
+def rate_limits(
     inside: np.ndarray, outside: np.ndarray, fpr: float, level: float, notes: tuple[str, ...]
 ) -> MeasuredRate | None:
     """True-positive rate at a false-positive rate; None where there are too few non-members to see it.
@@ -212,7 +212,7 @@ def _rate(
     )  # fmt: skip
 
 
-def _area_limits(value: float, pairs: int, level: float) -> tuple[float, float]:
+def area_limits(value: float, pairs: int, level: float) -> tuple[float, float]:
     """All μ with pairs·KL(value ‖ μ) ≤ log(2/(1 − level)), each side at half of the error."""
     budget = math.log(2 / (1 - level)) / pairs
 

@@ -10,7 +10,7 @@ from scipy import special, stats
 from leakcore._results import Assumptions, Result
 from leakcore.audit._claim_report import area
 from leakcore.audit._format import interval, percent
-from leakcore.audit._from_scores import _area_limits, _rate
+from leakcore.audit._from_scores import area_limits, rate_limits
 
 GATE = 0.999
 _EXACT = 50_000
@@ -135,7 +135,7 @@ def named(pairs: np.ndarray, inside: np.ndarray, outside: np.ndarray, size: int,
     apart = min(len(inside), len(outside) // (size - 1))
     return Measured(
         value=value, kind="estimate", confidence=levels.confidence,
-        interval=_area_limits(value, apart, levels.confidence), gate_low=_area_limits(value, apart, levels.gate)[0],
+        interval=area_limits(value, apart, levels.confidence), gate_low=area_limits(value, apart, levels.gate)[0],
         method="prior-aware attack, expectation over random rivals; Chernoff limits of a two-sample U-statistic",
         trials=len(inside),
         assumptions=_assumed(
@@ -157,8 +157,8 @@ def rate_at(inside: np.ndarray, outside: np.ndarray, fpr: float, levels: Levels)
     is not one of them. The limits count the members (Clopper and Pearson 1934) and the threshold's own uncertainty
     (order statistics of the non-members).
     """
-    found = _rate(inside, outside, fpr, levels.confidence, _ONE_RUN)
-    gate = _rate(inside, outside, fpr, levels.gate, _ONE_RUN)
+    found = rate_limits(inside, outside, fpr, levels.confidence, _ONE_RUN)
+    gate = rate_limits(inside, outside, fpr, levels.gate, _ONE_RUN)
     if found is None or gate is None or gate.interval is None:
         return None
     return Measured(
@@ -183,7 +183,7 @@ def separation(inside: np.ndarray, outside: np.ndarray, confidence: float) -> Se
     value = area(inside, outside)
     return Separation(
         value=value, kind="estimate", confidence=confidence,
-        interval=_area_limits(value, min(len(inside), len(outside)), confidence), p_value=rank_sum(inside, outside),
+        interval=area_limits(value, min(len(inside), len(outside)), confidence), p_value=rank_sum(inside, outside),
         method="area under the ROC curve, Chernoff limits of a two-sample U-statistic; one-sided Mann-Whitney test",
         trials=len(inside) + len(outside), assumptions=_assumed(_TEST),
         provenance="Hayes et al. (2023), Appendix G; Hoeffding (1963), Section 5b; Mann and Whitney (1947)",

@@ -243,7 +243,7 @@ def _deterministic(mechanism: Mechanism, prior: Kappa, name: str) -> Reconstruct
             f"this has {loss.num_mixture_steps} subsampled steps; use method='exact'"
         )
     notes: tuple[str, ...] = ()
-    if name == "pld" and not (loss.groups or loss.gaussian_variance or loss.log_no_escape):
+    if name == "pld" and loss.silent:
         tail = _blow_up.Tail(prior.log, prior.log, prior.log)
         notes = ("nothing leaks: no step samples and tells",)
     elif name == "pld":

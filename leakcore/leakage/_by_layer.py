@@ -31,7 +31,7 @@ _PROBES = 16
 _KEPT = (Assumptions, Sensitivity, OriginalInformation, VInformation, SubspaceDistance)
 _MEANS = 16
 """Means of gradients per side behind a subspace distance, which its null deals anew."""
-PAIRS = 10
+_PAIRS = 10
 """Rows with an attribute, and as many without, that a latent measure takes: two for each of its five folds."""
 _ROWS = 64
 
@@ -230,17 +230,17 @@ def _matched(data: Any, attributes: Mapping[str, Any] | None, rows: int, seed: i
     given = input_attributes(data.inputs) if attributes is None else dict(attributes)
     integer = data.targets.ndim == 1 and not data.targets.is_floating_point()
     task = data.targets.cpu().numpy() if integer else None
-    limit = check.integer(2 * PAIRS if given else 1, None, rows=rows) // 2
+    limit = check.integer(2 * _PAIRS if given else 1, None, rows=rows) // 2
     matched = {}
     for name, has in given.items():
         try:
             matched[name] = attack.matched_batches(has, task, limit=limit, seed=seed)
         except ValueError as error:
             raise ValueError(f"attribute={name!r}: {str(error).removeprefix('attribute: ')}") from error
-        if (pairs := len(matched[name].attribute) // 2) < PAIRS:
+        if (pairs := len(matched[name].attribute) // 2) < _PAIRS:
             raise ValueError(
                 f"attribute={name!r}: the data have {pairs} pairs of rows with and without it that share a target; "
-                f"must be at least {PAIRS}"
+                f"must be at least {_PAIRS}"
             )
     return matched
 

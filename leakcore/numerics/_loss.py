@@ -207,6 +207,11 @@ class PrivacyLoss:
         rest = tuple(g for g in self.groups if g.sigma >= 0.15)
         return PrivacyLoss(rest, self.gaussian_variance, self.log_no_escape + seen), log_eta
 
+    @property
+    def silent(self) -> bool:
+        """Whether nothing leaks: L is 0."""
+        return not self.groups and self.gaussian_variance == 0.0 and self.log_no_escape == 0.0
+
     def total_variation(self) -> float:
         """An upper bound of the total variation distance between μ and ν, δ(0) in both directions.
 

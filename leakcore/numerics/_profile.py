@@ -57,12 +57,6 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple
     power, sign = _side(direction)
     try:
         theta = loss.tilt_with_mean(threshold, power, sign)
-    except AccuracyError:  # so far out that no tilt reaches it
-        bound = _chernoff_log_delta(loss, threshold, power, sign)
-        if bound < _HOPELESS:
-            return -math.inf, bound
-        raise
-    try:
         # How small δ is decides how far the loss must be known; a guess from below suffices.
         limited = loss.limited(min(2.0 * loss.cumulants(theta).value - 2.0 * (theta - power) * threshold, 0.0) - 10.0)
         gap = limited.tilt_with_mean(threshold, power, sign) - power
@@ -71,6 +65,7 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple
         bound = _chernoff_log_delta(loss, threshold, power, sign)
         if bound < _HOPELESS:
             return -math.inf, bound
+        theta = loss.tilt_with_mean(threshold, power, sign)  # or, where no tilt reaches so far out, its AccuracyError
         profiles = profile_pair(loss, threshold - loss.minimum, theta, panels=MANY_PANELS)
         first, second = (_recursion_log_delta(one, epsilon, direction) for one in profiles)
         if direction == "add" and first < _LEAST_ADD:

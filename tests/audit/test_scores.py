@@ -154,17 +154,17 @@ def test_the_intervals_cover_as_often_as_they_say() -> None:
     for _ in range(1000):
         a, b = rng.normal(1, 1, 80), rng.normal(0, 1, 120)
         for f in levels:
-            found = _from_scores._rate(a, b, f, 0.95, ())
+            found = _from_scores.rate_limits(a, b, f, 0.95, ())
             assert found is not None
             assert found.interval is not None
             missed[f] += not found.interval[0] <= truth[f] <= found.interval[1]
         value = _from_scores.area(a, b)
-        low, high = _from_scores._area_limits(value, 80, 0.95)
+        low, high = _from_scores.area_limits(value, 80, 0.95)
         assert low <= value <= high
         missed["area"] += not low <= whole <= high
         # Scores 0 and 1 alone: at 10% false positives randomisation reaches 0.6·0.1/0.5 at best.
         a, b = (rng.random(80) < 0.6).astype(float), (rng.random(120) < 0.5).astype(float)
-        tied = _from_scores._rate(a, b, 0.1, 0.95, ())
+        tied = _from_scores.rate_limits(a, b, 0.1, 0.95, ())
         assert tied is not None
         assert tied.interval is not None
         missed["tied"] += not tied.interval[0] <= 0.12 <= tied.interval[1]
