@@ -114,6 +114,13 @@ def executor(**kwargs: Any) -> None:
         raise TypeError(f"{name}={value!r}: must be a concurrent.futures.Executor, or None")
 
 
+def callback(**kwargs: Any) -> None:
+    """TypeError where the value is neither None nor callable."""
+    name, value = _one(kwargs)
+    if value is not None and not callable(value):
+        raise TypeError(f"{name}={value!r}: must be a callable, or None")
+
+
 def sizes(**kwargs: Any) -> tuple[int, ...]:
     """A sequence of integers of at least 1, such as an array's shape."""
     name, value = _one(kwargs)

@@ -79,6 +79,8 @@ def test_a_small_wide_resnet_runs_and_a_sample_does_not_see_the_others() -> None
         (lambda: models.wide_resnet(27), "depth=27: must be 6k"),
         (lambda: models.wide_resnet(28, 0), "width=0"),
         (lambda: models.wide_resnet(28, 1, groups=3), "groups=3: must divide 16"),
+        (lambda: models.dlg_lenet(shape=(3, 0, 8)), "shape=0: must be an integer in"),
+        (lambda: models.dlg_lenet(shape=()), r"shape=\(\): must be \(channels"),
         (lambda: models.conv_extractor(6), "width=6: must be a multiple of 4"),
     ],
 )
@@ -178,6 +180,7 @@ def test_an_extractor_learns_and_its_features_feed_an_ensemble() -> None:
         ({"images": np.zeros((2, 3, 8))}, r"images.shape=\(2, 3, 8\)"),
         ({"labels": [0]}, r"labels.shape=\(1,\)"),
         ({"labels": [0, -1]}, "must be one integer"),
+        ({"images": np.full((2, 3, 8, 8), np.nan)}, r"images\[0, 0, 0, 0\]=nan: must be finite"),
         ({"epochs": 0}, "epochs=0"),
         ({"extractor": torch.nn.Identity()}, "extractor: its output has shape"),
     ],

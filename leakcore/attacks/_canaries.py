@@ -54,6 +54,15 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
     return (drawn * length).astype(np.asarray(features).dtype), made
 
 
+def canary_coins(runs: int, canaries: int, *, seed: int, first_run: int = 0) -> np.ndarray:
+    """(runs, canaries) bool: the fair coins of `play_canaries`, a pure function of (seed, run, canary)."""
+    draws = kernels.uniform(
+        check.integer(1, None, runs=runs), check.integer(1, None, canaries=canaries), seed=check.seed(seed=seed),
+        purpose=kernels.Purpose.ORDER, step=_COINS, first_row=check.integer(0, 2**61, first_run=first_run),
+    )  # fmt: skip
+    return np.asarray(draws < 0.5)
+
+
 def play_canaries(
     ensemble: Ensemble,
     features: Any,
@@ -100,10 +109,7 @@ def play_canaries(
             "ensemble: expected_batch_size must be given, or the step's size tells how many canaries are in"
         )
     rows, m = len(y), len(extra)
-    drawn = kernels.uniform(
-        count, m, seed=ensemble.seed, purpose=kernels.Purpose.ORDER, step=_COINS, first_row=first
-    )  # fmt: skip
-    included = np.asarray(drawn < 0.5)
+    included = canary_coins(count, m, seed=ensemble.seed, first_run=first)
     batches = np.ones((count, ensemble.steps, rows + m), bool)
     if ensemble.sample_rate < 1:
         for step in range(ensemble.steps):

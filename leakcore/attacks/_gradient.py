@@ -137,6 +137,7 @@ def gradient(
     known = None if labels is None else _labels(labels, len(run), run.layers[-1])
     threads = None if num_threads is None else check.integer(1, None, num_threads=num_threads)
     check.executor(executor=executor)
+    check.callback(progress=progress)
 
     def jobs() -> Iterator[tuple[Any, ...]]:
         for i in range(len(run)):

@@ -44,12 +44,14 @@ def gradient(
     """
     import torch
 
-    from leakcore.dpsgd._flat_module import FlatModule
+    from leakcore.dpsgd._flat_module import FlatModule, require_classes
 
     flat = FlatModule(model, loss, parameters)
     x, y = _pair(inputs, labels, flat.theta)
     try:
         with torch.no_grad():
+            if loss is None:
+                require_classes(y, flat.outputs(flat.theta, x[:1]), "labels")
             return flat.gradient(flat.theta, x, y)
     except RuntimeError as why:
         raise ValueError(f"labels of shape {tuple(y.shape)}, {y.dtype}: do not fit the model's loss ({why})") from why
@@ -144,6 +146,7 @@ def invert(
     from leakcore.attacks._inversion_problem import METHODS, read
     from leakcore.attacks._inversion_smooth import warn_if_kinked
 
+    check.callback(progress=progress)
     how = check.one_of(*METHODS, method=method)
     chosen, steps, rate, enough = _DEFAULTS[how]
     if optimizer is not None:

@@ -132,8 +132,10 @@ def _lbfgs(problem: Problem, search: Search, x: torch.Tensor, y: torch.Tensor, _
     end, done = "iterations", 0
     while done < search.iterations:
         before = [leaf.detach().clone() for leaf in moved]
+        part = min(_ROUND, search.iterations - done)
+        optimiser.param_groups[0]["max_iter"] = part
         value = float(optimiser.step(closure))  # type: ignore[no-untyped-call]
-        done += _ROUND
+        done += part
         if not np.isfinite(value) or not all(bool(leaf.isfinite().all()) for leaf in moved):
             end = "diverged"
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -37,10 +38,10 @@ def tensor(**named: Any) -> torch.Tensor:
 
 def criterion(loss: Any) -> Callable[[Any, Any], Any]:
     """The loss, cross-entropy where it is None; TypeError where it is no function."""
-    import torch
-
     if loss is None:
-        return torch.nn.functional.cross_entropy
+        from leakcore.dpsgd._flat_module import mean_cross_entropy
+
+        return mean_cross_entropy
     if not callable(loss):
         raise TypeError(f"loss={type(loss).__name__}: must be a function of outputs and targets, or None")
     return loss  # type: ignore[no-any-return]
@@ -57,9 +58,27 @@ def as_classes(loss: Any, targets: torch.Tensor) -> torch.Tensor:
     return targets if targets.is_floating_point() else targets.long()
 
 
+def targets_of(model: torch.nn.Module, loss: Any, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """`as_classes`; ValueError where a class is none of the model.
+
+    A model that does not run passes: what differentiates it names the layer.
+    """
+    import torch
+
+    from leakcore.dpsgd._flat_module import require_classes
+
+    wanted = as_classes(loss, targets)
+    if loss is None:
+        with contextlib.suppress(RuntimeError), torch.no_grad():
+            require_classes(wanted, model(inputs[:1]), "targets")
+    return wanted
+
+
 def batch_of(model: Any, inputs: Any, targets: Any) -> Batch:
     """inputs (n, ...) floating, in the model's dtype and on its device, targets (n, ...); else an error."""
     import torch
+
+    from leakcore.dpsgd._flat_module import require_still
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
@@ -77,11 +96,7 @@ def batch_of(model: Any, inputs: Any, targets: Any) -> Batch:
         raise ValueError("inputs: must be finite")
     if x.dtype != anchor.dtype or x.device != anchor.device:
         raise ValueError(f"inputs: {x.dtype} on {x.device}, the model has {anchor.dtype} on {anchor.device}")
-    for name, module in model.named_modules():
-        mixes = isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
-        if module.training and (mixes or isinstance(module, torch.nn.modules.dropout._DropoutNd)):
-            what = "mixes samples" if mixes else "is random"
-            raise ValueError(f"model: layer {name} ({type(module).__name__}) {what}: call model.eval()")
+    require_still(model)
     return Batch(model, x, y.to(anchor.device))
 
 
@@ -115,7 +130,8 @@ def layer_gradients(
 
     model: any module that `torch.func` can differentiate, in eval mode where it has batch norm or dropout. A layer is a
         submodule with parameters of its own; its weight and bias are flattened and put side by side.
-    loss: loss(outputs, targets) of a batch of one, a scalar; None: cross-entropy.
+    loss: loss(outputs, targets) of a batch of one, a scalar; None: cross-entropy (of a logit, where
+        there is one output).
     inputs: (n, ...) in the model's dtype and on its device. targets: (n, ...).
     batches: (batches, size) integers, rows of `inputs`: the gradients are means over each; None: one row per sample.
     layers: only these of them. weights_only: the layer's first parameter alone, in its own shape (rows, out, ...).
@@ -135,13 +151,14 @@ def layer_gradients(
             model(data.inputs[:1])
     except RuntimeError as why:
         raise ValueError(f"inputs of shape {tuple(data.inputs.shape)}: do not fit the model ({why})") from why
+    y = targets_of(model, loss, data.inputs, data.targets)
     gradient = per_sample(model, loss, [key for group in wanted.values() for key in group])
     size = sum(p.numel() for group in wanted.values() for p in group.values()) * data.inputs.element_size()
     step = max(1, _BYTES // (size * index.shape[1]))
     out: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
     for start in range(0, len(index), step):
         rows = torch.from_numpy(index[start : start + step])
-        found = gradient(data.inputs[rows.reshape(-1)], data.targets[rows.reshape(-1)])
+        found = gradient(data.inputs[rows.reshape(-1)], y[rows.reshape(-1)])
         for name, group in wanted.items():
             keys = list(group)[:1] if weights_only else list(group)
             parts = [found[k].reshape(*rows.shape, *found[k].shape[1:]).mean(1) for k in keys]
@@ -168,7 +185,6 @@ def per_sample(
     mapped = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))
 
     def gradient(x: torch.Tensor, y: torch.Tensor) -> Mapping[str, torch.Tensor]:
-        y = as_classes(loss, y)
         with warnings.catch_warnings():  # torch's own batching rules use a deprecated part of torch
             warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
             found: Mapping[str, torch.Tensor] = mapped(own, x, y)

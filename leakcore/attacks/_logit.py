@@ -154,10 +154,12 @@ def cast_state(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Te
 
 
 def cast_inputs(inputs: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of the inputs, as `dtype` if they are floating."""
+    """A tensor of the inputs, as `dtype` if they are floating; ValueError where there are none."""
     import torch
 
     tensor = torch.as_tensor(inputs).detach()
+    if tensor.ndim == 0 or len(tensor) == 0:
+        raise ValueError(f"inputs.shape={tuple(tensor.shape)}: must hold at least one row")
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 

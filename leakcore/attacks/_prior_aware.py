@@ -91,13 +91,19 @@ def prior_aware(
         if lengths.shape != values.shape:
             raise ValueError(f"norms.shape={lengths.shape}: must be that of dots, {values.shape}")
     steps = values.shape[-2]
+    shape = (*values.shape[:-2], values.shape[-1])
+    weights = np.zeros(1) if prior is None else log_prior(prior, values.shape[-1])
+    if weights.ndim > len(shape) or any(
+        mine not in (1, whole) for mine, whole in zip(weights.shape[::-1], shape[::-1], strict=False)
+    ):
+        raise ValueError(f"prior.shape={weights.shape}: must be ({shape[-1]},), or broadcast to {shape}")
     rule = _scores.rule(which, max_grad_norm=norm, sample_rate=rate, steps=steps, noise_multiplier=sigma)
-    running = rule.start((*values.shape[:-2], values.shape[-1]))
+    running = rule.start(shape)
     for step in range(steps):
         running.add(values[..., step, :].astype(np.float64), lengths[..., step, :].astype(np.float64))
     scores = running.scores()
     if prior is not None:
-        scores = scores + log_prior(prior, values.shape[-1])
+        scores = scores + weights
     index, undecided = _scores.decide(scores)
     top = rule.count if isinstance(rule, _scores.Top) else steps
     return PriorAware(index=index, undecided=undecided, scores=scores, method=which, top=top)

@@ -135,6 +135,7 @@ def reconstruction_games(
     count = check.integer(1, None, runs=runs)
     first = check.integer(0, 2**62, first_run=first_run)
     check.executor(executor=executor)
+    check.callback(progress=progress)
     totals = {name: dict.fromkeys(COUNTS, 0) for name in game.methods}
     for part, done in _played(game, first, count, executor, progress):
         for name, counts in part.items():
@@ -186,7 +187,9 @@ def _checked(
         raise ValueError(f"prior_size={n}: must be at most the {pool.rows} rows of pool_features")
     weights = None
     if prior is not None:
-        _prior_aware.log_prior(np.atleast_1d(prior), n)
+        _prior_aware.log_prior(prior, n)
+        if np.ndim(prior) != 1:
+            raise ValueError(f"prior.shape={np.shape(prior)}: must be ({n},), one prior for all runs")
         weights = tuple(float(p) for p in np.asarray(prior, dtype=np.float64))
     resolved = {name: _prior_aware.resolve(name, ensemble.sample_rate, prior) for name in named}
     for which in resolved.values():

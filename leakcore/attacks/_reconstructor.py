@@ -45,6 +45,7 @@ def shadow_models(
     from leakcore.dpsgd import Ensemble, ModuleEnsemble
 
     check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
+    check.callback(progress=progress)
     x, y = check.plain_array(points=points), check.plain_array(labels=labels)
     if x.ndim != 2 or y.shape != x.shape[:1] or len(y) == 0:
         raise ValueError(f"points.shape={x.shape}, labels.shape={y.shape}: must be (points, inputs) and (points,)")
@@ -160,6 +161,7 @@ def reconstructor(
         raise ValueError(
             f"parameters.shape={values.shape}, points.shape={targets.shape}: must have the same rows, at least 2"
         )
+    check.callback(progress=progress)
     layers = models.layer_sizes([values.shape[1], *check.sizes(hidden=hidden), targets.shape[1]])
     count = check.integer(1, None, epochs=epochs)
     batch = check.integer(1, None, batch_size=batch_size)

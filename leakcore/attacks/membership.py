@@ -26,6 +26,7 @@ from leakcore import _validate as check
 from leakcore import kernels
 from leakcore.attacks._canaries import CanaryTrials as CanaryTrials
 from leakcore.attacks._canaries import canaries as canaries
+from leakcore.attacks._canaries import canary_coins as canary_coins
 from leakcore.attacks._canaries import play_canaries as play_canaries
 
 if TYPE_CHECKING:

@@ -60,6 +60,7 @@ def claim(
     if not isinstance(config, ClaimConfig):
         raise TypeError(f"config={config!r}: must be a ClaimConfig or a mapping of its sections")
     check.executor(executor=executor)
+    check.callback(progress=progress)
     started = time.monotonic()
     target = None if folder is None else Path(folder)
     if target is not None:
@@ -159,6 +160,12 @@ def _membership(
     config: ClaimConfig, rows: Rows, claimed: Claim, ensemble: dpsgd.Ensemble, show: Progress, how: dict[str, Any]
 ) -> tuple[Scores, tuple[Proof, ...]]:
     trials, both = config.audit["trials"], 2 * config.audit["trials"]
+    learnt = membership.coins(trials, len(rows.labels), seed=ensemble.seed)
+    if (learnt.all(axis=0) | ~learnt.any(axis=0)).any():
+        raise ValueError(
+            f"audit.trials={trials}: the likelihood ratio needs models with and without each of {len(rows.labels)} "
+            "rows, and their coins left some row on one side: take more"
+        )
     seen = membership.play(
         ensemble, rows.features, rows.labels, runs=both,
         progress=lambda done, total: show("membership: models", done, total), **how,
@@ -194,13 +201,14 @@ def _one_run(
     points, labels = membership.canaries(
         rows.features, rows.classes, count=config.audit["canaries"], seed=config.audit["seed"]
     )
+    there = membership.canary_coins(1, len(points), seed=ensemble.seed)[0]
+    if there.all() or not there.any():
+        raise ValueError(f"audit.canaries={len(there)}: all their coins fell on one side, take more or another seed")
     seen = membership.play_canaries(
         ensemble, rows.features, rows.labels, points, labels,
         progress=lambda done, total: show("one-run: models", done, total), **how,
     )  # fmt: skip
-    scores, there = seen.scores[0], seen.included[0]
-    if there.all() or not there.any():
-        raise ValueError(f"audit.canaries={len(there)}: all their coins fell on one side, take more or another seed")
+    scores = seen.scores[0]
     more = (claimed.delta, config.audit["confidence"])
     ceiling = audited(there.astype(float), there, *more)
     proof = Proof(

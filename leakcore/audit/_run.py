@@ -53,6 +53,7 @@ def run(
     if not isinstance(config, AuditConfig):
         raise TypeError(f"config={config!r}: must be an AuditConfig or a mapping of its fields")
     check.executor(executor=executor)
+    check.callback(progress=progress)
     report_progress = progress or (lambda task, done, total: None)
     started = time.monotonic()
     target = None if folder is None else Path(folder)

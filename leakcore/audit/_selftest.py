@@ -158,6 +158,7 @@ def selftest(
     count = check.integer(10, None, audits=audits)
     level, key = check.open_probability(confidence=confidence), check.seed(seed=seed)
     check.executor(executor=executor)
+    check.callback(progress=progress)
     cases = _cases(level)
     show = progress or (lambda task, done, total: None)
     jobs = (

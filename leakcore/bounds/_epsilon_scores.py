@@ -18,8 +18,8 @@ class EpsilonFromScores(EpsilonLowerBound):
     """An `EpsilonLowerBound` whose event is {score ≥ threshold}.
 
     threshold: of the event, None where every threshold proves nothing. select: how it was chosen (a split sets it half-
-    way to the next lower score). counted: trials that
-    were counted (with the k rows, without them), the same as `trials`.
+    way to the next lower score). counted: trials that were counted (with the k rows, without them), the same as
+    `trials`.
     """
 
     threshold: float | None
@@ -61,7 +61,8 @@ def epsilon_lower_bound_from_scores(
     confidence, delta, k, adjacency, family: as in `epsilon_lower_bound`.
     direction: "in": the event is likelier with the k rows (larger scores); "out": without them; "both": not fixed. With
         "split" the choosing trials settle it at no cost; "simultaneous" splits the error over both.
-    seed: of the random split.
+    seed: of the random split; where there are as many scores in as out, trials of one number fall on one side of it, so
+        trial i of both may share its randomness.
 
     Returns an `EpsilonFromScores`: kind "lower". Deterministic given the scores and the seed. Raises ValueError or
     TypeError that names the argument; "split" needs at least two trials per dataset.
@@ -82,8 +83,9 @@ def epsilon_lower_bound_from_scores(
     number = _validate.seed(seed=seed)
     if how == "simultaneous":
         return _simultaneous(inside, outside, level, claim, adjacency, side)
-    rng = np.random.default_rng(number)
-    (in_choose, in_count), (out_choose, out_count) = (split(rng, name, values, part) for name, values in sides.items())
+    (in_choose, in_count), (out_choose, out_count) = (
+        split(number, name, values, part) for name, values in sides.items()
+    )
     counting = (len(in_count), len(out_count))
     chosen_side, threshold, _ = choose(in_choose, out_choose, counting, level, claim, side)
     proof = epsilon_lower_bound(
@@ -109,16 +111,17 @@ def checked_scores(**given: Any) -> np.ndarray:
     return out
 
 
-def split(rng: np.random.Generator, name: str, scores: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
-    """(choosing, counting) parts."""
+def split(seed: int, name: str, scores: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """(choosing, counting) parts: the same trials by number for all arrays of one length, so that what chooses is never
+    counted where arrays share trials, or have the same randomness in trials of one number."""
     number = round(share * len(scores))
     if not 0 < number < len(scores):
         raise ValueError(
             f"{name}: {len(scores)} trials at share={share} leave none to choose or none to count: give more, or "
             "select='simultaneous'"
         )
-    shuffled = rng.permutation(scores)
-    return shuffled[:number], shuffled[number:]
+    order = np.random.default_rng(seed).permutation(len(scores))
+    return scores[order[:number]], scores[order[number:]]
 
 
 def _exceed(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:

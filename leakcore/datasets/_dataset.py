@@ -40,12 +40,16 @@ class Dataset:
             raise ValueError(
                 f"features.shape={features.shape}, labels.shape={labels.shape}: must be (rows, dimensions) and (rows,)"
             )
+        if self.shape is not None:
+            object.__setattr__(self, "shape", check.sizes(shape=self.shape))
         if self.shape is not None and math.prod(self.shape) != features.shape[1]:
             raise ValueError(f"shape={self.shape}: must hold the {features.shape[1]} columns of features")
         if not np.isfinite(features).all():
             raise ValueError("features: must be finite")
         if not np.issubdtype(labels.dtype, np.integer):
             raise TypeError(f"labels.dtype={labels.dtype}: must be an integer type")
+        if labels.size and labels.max() > np.iinfo(np.int64).max:
+            raise ValueError(f"labels span [{labels.min()}, {labels.max()}]: must fit int64")
         labels = labels.astype(np.int64)
         object.__setattr__(self, "num_classes", check.integer(1, None, num_classes=self.num_classes))
         if labels.size and not (labels.min() >= 0 and labels.max() < self.num_classes):

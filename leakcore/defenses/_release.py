@@ -13,7 +13,7 @@ from torch import nn
 
 from leakcore import kernels
 from leakcore.defenses._transforms import Defense, Dropout, LocalSteps, need_seed, part_seed, through
-from leakcore.dpsgd._flat_module import FlatModule, quiet_batching, tensor
+from leakcore.dpsgd._flat_module import FlatModule, quiet_batching, require_classes, tensor
 
 _LOCAL, _MASKS = 1 << 20, 1 << 21
 """Seeds of local steps and of dropout's masks lie beyond those of a composition's parts."""
@@ -53,8 +53,12 @@ def release(
             f"inputs.shape={tuple(x.shape)}, labels.shape={tuple(y.shape)}: must be (B, ...) and (B,), B at least 1"
         )
     y = y.to(x.dtype) if y.is_floating_point() else y.long()
-    if loss is None and y.ndim == 1 and y.is_floating_point() and flat.outputs(flat.theta, x[:1]).shape[-1] > 1:
-        raise TypeError(f"labels: of {y.dtype}, cross-entropy needs class numbers, integers")
+    if loss is None:
+        with torch.no_grad():
+            outputs = flat.outputs(flat.theta, x[:1])
+        if y.ndim == 1 and y.is_floating_point() and outputs.shape[-1] > 1:
+            raise TypeError(f"labels: of {y.dtype}, cross-entropy needs class numbers, integers")
+        require_classes(y, outputs, "labels")
     parts = () if defense is None else defense.parts
     local = next((p for p in parts if isinstance(p, LocalSteps)), LocalSteps(1, 1.0))
     dropout = next((p for p in parts if isinstance(p, Dropout)), None)

@@ -57,6 +57,12 @@ class Attached:
         trained = [p for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
         if not trained:
             raise ValueError("attach: optimizer.step() without gradients: call backward() first")
+        sparse = next((p for p in trained if p.grad.layout != torch.strided), None)
+        if sparse is not None:
+            raise ValueError(
+                f"attach: the gradient of a parameter of shape {tuple(sparse.shape)} is {sparse.grad.layout}: which rows "
+                "it holds leaks by itself; make it dense (nn.Embedding's sparse=False)"
+            )
         with torch.no_grad():
             if self._reduces:
                 held = [_rows(getattr(p, "grad_sample", None)) for p in trained]
@@ -74,7 +80,7 @@ class Attached:
                 seen = torch.cat([p.grad.flatten() for p in trained])
             out = through(self._defense.parts, seen, self._seed, self.step, self._reduces)
             for p, part in zip(trained, out.split([p.numel() for p in trained]), strict=True):
-                p.grad = part.reshape(p.shape).clone()
+                p.grad = part.reshape(p.shape).to(p.grad.dtype, copy=True)
         self.step += 1
 
 

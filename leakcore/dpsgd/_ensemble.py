@@ -232,6 +232,7 @@ class Ensemble:
         if num_threads is not None:
             num_threads = check.integer(1, None, num_threads=num_threads)
         check.executor(executor=executor)
+        check.callback(progress=progress)
         request = Request(
             first=first,
             stop=stop,

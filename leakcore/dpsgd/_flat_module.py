@@ -25,6 +25,34 @@ def mean_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
     return nn.functional.cross_entropy(outputs, targets)
 
 
+def require_still(model: nn.Module) -> None:
+    """ValueError where a layer, as its mode is, mixes samples, draws random numbers or changes buffers of its own."""
+    for name, module in model.named_modules():
+        what = None
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            what = "mixes samples"
+        elif isinstance(module, nn.modules.dropout._DropoutNd | nn.RReLU):
+            what = "is random"
+        elif isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+            what = "changes its running statistics"
+        if what is not None and module.training:
+            raise ValueError(f"model: layer {name} ({type(module).__name__}) {what}: call model.eval()")
+
+
+def require_classes(targets: torch.Tensor, outputs: torch.Tensor, name: str) -> None:
+    """ValueError where one of the class numbers (n,) is none of the model, whose outputs for some rows are (..., K).
+
+    Targets of another kind, which `mean_cross_entropy` takes too, or beside outputs of another shape, pass.
+    """
+    if targets.is_floating_point() or targets.ndim != 1 or outputs.ndim != 2 or not len(targets):
+        return
+    last = max(outputs.shape[1], 2) - 1
+    wrong = (targets < 0) | (targets > last)
+    if bool(wrong.any()):
+        at = int(wrong.int().argmax())
+        raise ValueError(f"{name}[{at}]={int(targets[at])}: must be a class of the model, in [0, {last}]")
+
+
 @contextmanager
 def quiet_batching() -> Iterator[None]:
     """torch's own batching rules use a deprecated part of torch."""
@@ -58,11 +86,7 @@ class FlatModule:
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not trained:
             raise ValueError("model: has no parameters that require grad, hence no gradient")
-        for name, module in model.named_modules():
-            mixes = isinstance(module, nn.modules.batchnorm._BatchNorm)
-            if module.training and (mixes or isinstance(module, nn.modules.dropout._DropoutNd)):
-                what = "mixes samples" if mixes else "is random"
-                raise ValueError(f"model: layer {name} ({type(module).__name__}) {what}: call model.eval()")
+        require_still(model)
         wanted = tuple(trained) if names is None else (names,) if isinstance(names, str) else tuple(names)
         if not wanted or len(set(wanted)) != len(wanted) or not set(wanted) <= set(trained):
             raise ValueError(f"parameters={wanted}: must name parameters of the model, each once: {', '.join(trained)}")

@@ -229,12 +229,19 @@ def _row_bytes(rows: torch.Tensor) -> list[bytes]:
 def _read_candidates(candidates: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if not isinstance(candidates, (tuple, list)) or len(candidates) != 2:
         raise TypeError(f"candidates is a {type(candidates).__name__}: must be a pair (inputs, targets)")
-    x, y = (torch.as_tensor(c).detach() for c in candidates)
+    x, y = (_as_tensor(c, what) for c, what in zip(candidates, ("inputs", "targets"), strict=True))
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or len(x) == 0:
         raise ValueError(
             f"candidates: {tuple(x.shape)} inputs and {tuple(y.shape)} targets: must be one or more rows, equally many"
         )
     return x, y
+
+
+def _as_tensor(given: Any, what: str) -> torch.Tensor:
+    try:
+        return torch.as_tensor(given).detach()
+    except (TypeError, ValueError, RuntimeError) as why:
+        raise TypeError(f"candidates: its {what} must be a tensor or an array of numbers ({why})") from None
 
 
 def _read_members(members: Any, count: int) -> np.ndarray:

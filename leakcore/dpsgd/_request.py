@@ -201,6 +201,7 @@ def scorers(given: Mapping[str, Scorer] | None) -> Mapping[str, Scorer]:
     """The scorers by name; TypeError where one cannot start."""
     if given is None:
         return {}
+    check.instance(Mapping, scorers=given)
     for name, scorer in given.items():
         if not callable(getattr(scorer, "start", None)):
             raise TypeError(f"scorers[{name!r}]={scorer!r}: must have a start(shape) method, see dpsgd.Scorer")

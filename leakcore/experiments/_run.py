@@ -51,6 +51,7 @@ def run(
     if how != "ensemble" and not name.startswith("labels-"):
         raise ValueError(f"trainer={how!r}: only for the label figures; {name} has one trainer, dpsgd.Ensemble")
     check.executor(executor=executor)
+    check.callback(progress=progress)
     folder = None if out is None else Path(out)
     where = None if data is None else Path(data)
     if where is not None and not where.is_dir():

@@ -163,6 +163,7 @@ def measured(
     most = check.integer(1, None, columns=columns)
     start = check.seed(seed=seed)
     check.executor(executor=executor)
+    check.callback(progress=progress)
     check.integer(0, None, permutations=permutations)
     matched = _matched(data, attributes, rows, start)
     shown: Progress = progress or (lambda task, done, total: None)
@@ -205,7 +206,7 @@ def measured(
             ]
             # A parameter that is a vector is a matrix of one row.
             flat = [{k: v if v.ndim > 2 else v[:, None] for k, v in side.items()} for side in means]
-            return dict(subspace_distance(*flat, permutations=permutations, seed=start))
+            return dict(subspace_distance(*flat, permutations=permutations, paired=True, seed=start))
 
         latent[name] = kept(f"latent-{number}", read_latent)
         apart[name] = kept(f"subspace-{number}", read_subspace)

@@ -12,7 +12,8 @@ import torch
 
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result, parse_adjacency
-from leakcore.attacks._layer_gradients import as_classes, criterion, tensor
+from leakcore.attacks._layer_gradients import criterion, targets_of, tensor
+from leakcore.dpsgd._flat_module import require_still
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -56,7 +57,8 @@ def l1_sensitivity(
     smaller. "add-remove": max ‖g(x, y)‖₁. `bounds.laplace.two_layer` bounds it from above for two-layer networks.
 
     model: any module that `torch.func` can differentiate, in eval mode where batch norm or dropout is involved. loss:
-        loss(outputs, targets) of a batch of one; None: cross-entropy.
+        loss(outputs, targets) of a batch of one; None: cross-entropy (of a logit, where
+        there is one output).
     inputs: (candidates, ...), floating, at least two for "replace"; targets: (candidates, ...), each one's own. To let
         the target change, too, repeat the input with every target.
     batch_size: None: of the summed gradient; B: divided by B.
@@ -67,10 +69,11 @@ def l1_sensitivity(
     Deterministic up to the model's own rounding. Raises ValueError or TypeError that names the argument.
     """
     relation = parse_adjacency(adjacency)
+    check.callback(progress=progress)
     budget = check.integer(1, None, memory=memory)
     size = 1 if batch_size is None else check.integer(1, batch_size=batch_size)
     x, y = _candidates(model, inputs, targets, 2 if relation == "replace" else 1)
-    y = as_classes(loss, y)
+    y = targets_of(model, loss, x, y)
     measure = _Gradients(model, criterion(loss))
     block = max(1, min(len(x), budget // (4 * measure.bytes_each)))
     total: dict[str, torch.Tensor] = {}
@@ -116,12 +119,7 @@ def _candidates(model: torch.nn.Module, inputs: Any, targets: Any, least: int) -
     anchor = next((p for p in model.parameters() if p.requires_grad), None)
     if anchor is None:
         raise ValueError("model: none of its parameters requires grad, hence there is no gradient")
-    for name, module in model.named_modules():
-        mixes = isinstance(module, torch.nn.modules.batchnorm._BatchNorm | torch.nn.modules.dropout._DropoutNd)
-        if module.training and mixes:
-            raise ValueError(
-                f"model: layer {name} ({type(module).__name__}) mixes samples or is random: call model.eval()"
-            )
+    require_still(model)
     x, y = tensor(inputs=inputs), tensor(targets=targets)
     if x.ndim < 2 or not x.is_floating_point() or len(x) < least:
         raise ValueError(

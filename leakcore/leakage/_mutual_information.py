@@ -92,6 +92,7 @@ def mutual_information(
     level = check.open_probability(confidence=confidence)
     start = check.seed(seed=seed)
     check.executor(executor=executor)
+    check.callback(progress=progress)
     order = np.random.default_rng([start, 0]).permutation(len(u))
     job = functools.partial(_trained, u, v, order, size, number, rate, start)
     found = {}

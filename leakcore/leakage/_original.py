@@ -18,7 +18,7 @@ from leakcore import _validate as check
 from leakcore._futures import answers
 from leakcore._results import Assumptions, Result
 from leakcore.attacks._image_quality import ssim
-from leakcore.attacks._layer_gradients import Batch, as_classes, batch_of, criterion, parameters_by_layer
+from leakcore.attacks._layer_gradients import Batch, batch_of, criterion, parameters_by_layer, targets_of
 
 if TYPE_CHECKING:
     import torch
@@ -107,7 +107,7 @@ def v_information_original(
 
     data = batch_of(model, inputs, targets)
     criterion(loss)
-    data = dataclasses.replace(data, targets=as_classes(loss, data.targets))
+    data = dataclasses.replace(data, targets=targets_of(model, loss, data.inputs, data.targets))
     layers = parameters_by_layer(model)
     chosen = _pairs(pairs, tuple(layers))
     steps = check.integer(1, None, iterations=iterations)
@@ -121,6 +121,7 @@ def v_information_original(
         raise ValueError(f"low={bottom}, high={top}: low must be below high")
     level = check.open_probability(confidence=confidence)
     check.executor(executor=executor)
+    check.callback(progress=progress)
     rng = np.random.default_rng(check.seed(seed=seed))
     start = bottom + (top - bottom) * rng.random(tuple(data.inputs.shape))
     job = functools.partial(

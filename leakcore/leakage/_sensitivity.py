@@ -13,7 +13,7 @@ import torch
 
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result
-from leakcore.attacks._layer_gradients import as_classes, batch_of, criterion, parameters_by_layer
+from leakcore.attacks._layer_gradients import batch_of, criterion, parameters_by_layer, targets_of
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _NORMS = ("F", "1", "inf")
@@ -66,7 +66,8 @@ def sensitivity(
 
     model: any module that `torch.func` can differentiate; its parameters are read, not changed. A layer is a submodule
         that has parameters of its own (weight and bias together). Batch norm must be in eval mode, dropout off.
-    loss: loss(outputs, targets) of a batch of one, a scalar; None: cross-entropy.
+    loss: loss(outputs, targets) of a batch of one, a scalar; None: cross-entropy (of a logit, where
+        there is one output).
     inputs: (samples, ...), floating, in the model's dtype and on its device. targets: (samples, ...).
     norms: of "F", "1" and "inf".
     probes: None: exact. A number k: only "F", by Hutchinson's estimator, ‖J‖_F² = E‖J v‖² over random signs v; k ≥ 2
@@ -82,14 +83,16 @@ def sensitivity(
     draws = 0 if probes is None else check.integer(2, None, probes=probes)
     if draws and seed is None:
         raise ValueError("seed: required with probes")
+    key = None if seed is None else check.seed(seed=seed)
+    check.callback(progress=progress)
     budget = check.integer(1, None, memory=memory)
     data = batch_of(model, inputs, targets)
-    x, y = data.inputs, as_classes(loss, data.targets)
+    x, y = data.inputs, targets_of(model, loss, data.inputs, data.targets)
     layers = parameters_by_layer(model)
     names = tuple(layers)
     measure = _Measure(model, criterion(loss), layers)
     chunk = max(1, budget // (_COPIES * measure.bytes_per_column(x[:1], y[:1])))
-    rng = np.random.default_rng(seed) if draws else None
+    rng = np.random.default_rng(key) if draws else None
     found = {norm: np.empty((len(x), len(names))) for norm in wanted}
     variance = np.zeros((len(x), len(names)))
     for i in range(len(x)):

@@ -24,8 +24,8 @@ class SubspaceDistance(Result):
     columns, rows: the distance of the column and of the row spaces. angles: principal angles behind `value`, largest
     first. ranks: numerical ranks (without, with). rtol: singular values below rtol·largest count as zero. set_sizes:
     gradients averaged (without, with). largest: the largest distance there can be at these ranks. null: (permutations,)
-    distances after permuting which gradients have the attribute, the set sizes kept; null_mean, p_value: the mean, and
-    (1 + permutations with at least this distance)/(1 + permutations); NaN without permutations.
+    distances after permuting which gradients have the attribute, the set sizes (and pairs) kept; null_mean, p_value:
+    the mean, and (1 + permutations with at least this distance)/(1 + permutations); NaN without permutations.
     """
 
     columns: float
@@ -53,6 +53,7 @@ def subspace_distance(
     rtol: float | None = None,
     rank: int | None = None,
     permutations: int = 0,
+    paired: bool = False,
     seed: int | None = None,
 ) -> Any:
     """Distance between the subspaces that a layer's mean gradients without and with an attribute span.
@@ -75,6 +76,9 @@ def subspace_distance(
     rank: take this many leading singular directions of each instead, at most the numerical rank.
     permutations: how often the distance is computed again with the gradients dealt to two sets of the same sizes at
         random: noise alone sets means apart, the more the larger the layer, so compare layers above this null.
+    paired: gradient i of both sets goes together, as those of `attacks.attributes.matched_batches` do, which share
+        their targets: a permutation swaps within pairs only, so that the null keeps each set's targets, too. Of n pairs
+        there are 2ⁿ⁻¹ different ones, a floor for the p-value. The sets must come in equal number.
     seed: draw as many of the larger set, at random by this seed, as the smaller one has; None: refuse unequal sets. It
         is required with permutations.
 
@@ -90,7 +94,13 @@ def subspace_distance(
             )
         return {
             key: subspace_distance(
-                grads_without[key], grads_with[key], rtol=rtol, rank=rank, permutations=permutations, seed=seed
+                grads_without[key],
+                grads_with[key],
+                rtol=rtol,
+                rank=rank,
+                permutations=permutations,
+                paired=paired,
+                seed=seed,
             )
             for key in keys[0]
         }
@@ -105,6 +115,10 @@ def subspace_distance(
             f"grads_with.shape={with_.shape}: must be gradients of one layer, as grads_without{without.shape}"
         )
     if len(without) != len(with_):
+        if paired:
+            raise ValueError(
+                f"grads_without, grads_with: {len(without)} and {len(with_)} gradients; paired=True needs equally many"
+            )
         if seed is None:
             raise ValueError(
                 f"grads_without, grads_with: {len(without)} and {len(with_)} gradients; unequal sets inflate the "
@@ -126,7 +140,12 @@ def subspace_distance(
     null = np.empty(shuffles)
     pool = np.concatenate([without, with_]).reshape(2 * len(without), -1) if shuffles else np.empty((0, 0))
     for k in range(shuffles):
-        dealt = np.random.default_rng([check.seed(seed=seed), 1, k]).permutation(len(pool))
+        rng = np.random.default_rng([check.seed(seed=seed), 1, k])
+        if paired:
+            own = np.arange(len(without)) + len(without) * rng.integers(0, 2, len(without))
+            dealt = np.concatenate([own, (own + len(without)) % len(pool)])
+        else:
+            dealt = rng.permutation(len(pool))
         first, second = (pool[d].reshape(len(d), out, rest) for d in np.split(dealt, [len(without)]))
         found_ranks, found = _compared(first, second, tolerance, limit)
         null[k] = _distance(found[space], found_ranks)

@@ -113,6 +113,7 @@ def v_information(
     level = check.open_probability(confidence=confidence)
     start = check.seed(seed=seed)
     check.executor(executor=executor)
+    check.callback(progress=progress)
     name, model = family_of(family, start)
     units = Units.of(given, groups, strata)
     kept = units.balanced(np.random.default_rng([start, 0])) if balance else np.arange(len(units.labels))

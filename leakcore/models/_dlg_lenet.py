@@ -27,7 +27,7 @@ def dlg_lenet(
     inverts far worse. seed: of the weights; None: torch's global generator. Raises ValueError or TypeError that names
     the argument.
     """
-    sizes = tuple(check.integer(1, None, shape=size) for size in shape)
+    sizes = check.sizes(shape=shape)
     if len(sizes) != 3:
         raise ValueError(f"shape={sizes}: must be (channels, height, width)")
     outputs, width = check.integer(1, None, num_classes=num_classes), check.integer(1, None, channels=channels)

@@ -33,6 +33,7 @@ def train_extractor(
     Returns the last epoch's training accuracy. Deterministic for a machine, torch build and number of torch threads.
     Raises ValueError or TypeError that names argument, value and what is allowed.
     """
+    check.callback(progress=progress)
     x, y = _images(images), np.asarray(labels)
     if y.dtype.kind not in "iu" or y.shape != x.shape[:1] or (y < 0).any():
         raise ValueError(
@@ -102,6 +103,9 @@ def _images(images: Any) -> torch.Tensor:
     x = np.asarray(images, dtype=np.float32)
     if x.ndim != 4 or len(x) == 0:
         raise ValueError(f"images.shape={x.shape}: must be (rows, channels, height, width), at least one row")
+    if not np.isfinite(x).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
+        raise ValueError(f"images{list(where)}={x[where]}: must be finite in float32")
     return torch.from_numpy(np.array(x))
 
 

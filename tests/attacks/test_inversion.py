@@ -408,6 +408,18 @@ def test_bad_input():
         inversion.invert(model, g, (12,), labels=[0], low=1, high=0)
     with pytest.raises(ValueError, match="both or neither"):
         inversion.invert(model, g, (12,), labels=[0], low=1)
+    with pytest.raises(ValueError, match=r"labels\[1\]=4: must be a class of the model, in \[0, 3\]"):
+        inversion.gradient(model, torch.rand(2, 12), [0, 4])
+    with pytest.raises(TypeError, match="progress=3"):
+        inversion.invert(model, g, (12,), labels=[0], progress=3)
+
+
+def test_lbfgs_does_not_iterate_more_than_asked():
+    model = _smooth()
+    g = inversion.gradient(model, torch.rand(1, 12), [0])
+    ends = {n: inversion.invert(model, g, (12,), labels=[0], restarts=1, iterations=n) for n in (1, 25, 40)}
+    assert {n: int(found.iterations[0]) for n, found in ends.items()} == {1: 1, 25: 25, 40: 40}
+    assert ends[1].value > ends[25].value
     with pytest.raises(ValueError, match="no images"):
         inversion.invert(model, g, (12,), labels=[0], total_variation=1.0)
     with pytest.raises(ValueError, match="max_grad_norm: required"):

@@ -387,6 +387,8 @@ def test_models_whose_last_layer_cannot_be_read_are_refused() -> None:
 
 
 def test_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match=r"inputs.shape=\(0, 4\): must hold at least one row"):
+        labels.general(model=torch.nn.Linear(4, 3), inputs=torch.zeros(0, 4), gradient=np.zeros(15))
     a, g = np.ones((3, 4)), np.ones(4)
     cases: list[tuple[dict[str, object], str]] = [
         ({"gradient": g}, "activations, model: give exactly one"),

@@ -148,6 +148,16 @@ def test_leading_axes_are_kept() -> None:
         ({"dots": np.zeros(3)}, ValueError, r"dots.shape=\(3,\): must be \(..., steps, candidates\)"),
         ({"dots": np.zeros((3, 0))}, ValueError, r"dots.shape=\(3, 0\): must be .* at least one candidate"),
         ({"dots": np.array([[0.0, np.inf]])}, ValueError, r"dots\[0, 1\]=inf: must be finite"),
+        (
+            {
+                "dots": np.zeros((2, 4, 3)),
+                "norms": np.ones((2, 4, 3)),
+                "noise_multiplier": 1.0,
+                "prior": np.full((4, 3), 1 / 3),
+            },
+            ValueError,
+            r"prior.shape=\(4, 3\): must be \(3,\), or broadcast to \(2, 3\)",
+        ),
         ({"dots": np.array([["a"]])}, TypeError, "dots.dtype=<U1: must be a real"),
     ],
 )

@@ -198,6 +198,8 @@ def test_priors_are_distinct_rows_with_the_target_anywhere() -> None:
         ({"first_run": -1}, ValueError, "first_run=-1"),
         ({"method": "best"}, ValueError, "method='best': must be one of 'auto', 'sum', 'top', 'likelihood'"),
         ({"prior": [0.5, 0.5]}, ValueError, r"prior.shape=\(2,\): must give one probability to each of 3"),
+        ({"prior": [[0.5, 0.25, 0.25]] * 2}, ValueError, r"prior.shape=\(2, 3\): must be \(3,\), one prior"),
+        ({"progress": 1}, TypeError, "progress=1: must be a callable"),
         ({"prior": [0.5, 0.2, 0.2]}, ValueError, r"prior: sums to 0.8\d*, must be 1"),
         ({"prior": [0.5, 0.25, 0.25], "method": "sum"}, ValueError, "prior: given, but method='sum'"),
         ({"confidence": 1.0}, ValueError, r"confidence=1.0: must be in \(0, 1\)"),

@@ -64,6 +64,8 @@ def _claim(**sections: dict[str, Any]) -> Any:
         ({"audit": {"attack": "one-run", "adjacency": "replace"}}, "one-run is add-remove"),
         ({"audit": {"attack": "one-run"}, "mechanism": {"batch_size": 50}}, "mechanism.batch_size: shuffled batches"),
         ({"audit": {"canaries": 1}}, "audit.canaries=1"),
+        ({"audit": {"canaries": 2, "seed": 1, "attack": "one-run"}}, "audit.canaries=2: all their coins fell on one"),
+        ({"audit": {"trials": 3, "attack": "membership"}}, "audit.trials=3: the likelihood ratio needs models with"),
         ({"data": {"features": "frozen"}}, "data.features='frozen': goes with data.name='cifar10', not 'digits'"),
         ({"audit": {"attack": "backdoor"}, "data": {"name": "breast-cancer"}}, "needs images, breast-cancer has none"),
         ({"fault": {"clip": "never"}}, "fault.clip='never'"),

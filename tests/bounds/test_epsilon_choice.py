@@ -51,6 +51,28 @@ def test_the_better_of_two_is_found() -> None:
         assert 1.5 < found.mu < 3
 
 
+def test_audits_that_share_trials_are_split_alike() -> None:
+    """Trials that choose among audits are not counted in any of them: equal audits promise and prove the same."""
+    rng = np.random.default_rng(10)
+    scores = rng.normal(2, size=100), rng.normal(size=100)
+    alone = bounds.epsilon_lower_bound_from_scores(*scores, seed=3)
+    many = bounds.epsilon_lower_bound_best({str(i): (*scores, 1) for i in range(20)}, seed=3)
+    assert many.chosen == "0"
+    assert (many.value, many.threshold) == (alone.value, alone.threshold)
+
+
+def test_trials_of_one_number_may_share_their_randomness() -> None:
+    """Pairs whose two scores differ by half a pair's noise: what is counted is still 60 trials that did not choose."""
+    rng = np.random.default_rng(11)
+    positive = 0
+    for i in range(500):
+        shared = rng.normal(size=120)
+        inside, outside = shared + rng.normal(size=(2, 120)) / 2
+        found = bounds.epsilon_lower_bound_from_scores(inside, outside, direction="both", confidence=0.95, seed=i)
+        positive += found.value > 0
+    assert positive <= stats.binom.ppf(1 - 1e-4, 500, 0.05)
+
+
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="audits: must be a mapping"):
         bounds.epsilon_lower_bound_best({})

@@ -57,6 +57,8 @@ def test_arrays_cannot_be_written() -> None:
         ({"features": np.full((3, 2), np.nan)}, ValueError, "features: must be finite"),
         ({"labels": np.zeros(3)}, TypeError, "labels.dtype=float64: must be an integer type"),
         ({"labels": np.array([0, 1, 2])}, ValueError, r"labels span \[0, 2\]: must lie in \[0, 1\]"),
+        ({"labels": np.array([0, 1, 2**63], np.uint64)}, ValueError, "must fit int64"),
+        ({"shape": (-1, -2)}, ValueError, "shape=-1: must be an integer in"),
         ({"labels": np.array([0, 1])}, ValueError, r"labels.shape=\(2,\)"),
     ],
 )

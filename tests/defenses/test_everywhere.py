@@ -181,3 +181,29 @@ def test_in_opacus_training(name: str) -> None:
             torch.testing.assert_close(seen[step], expected)
         torch.testing.assert_close(moved, expected, rtol=1e-3, atol=1e-5)
     assert handle.step == 2
+
+
+def test_attached_to_parameters_of_two_precisions_and_to_sparse_gradients() -> None:
+    mixed = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2).double())
+    optimizer = torch.optim.SGD(mixed.parameters(), lr=0.1)
+    defenses.attach(optimizer, Clip(1.0))
+    for p in mixed.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    size = sum(p.numel() for p in mixed.parameters())
+    for p in mixed.parameters():
+        assert p.grad is not None
+        assert p.grad.dtype == p.dtype
+        torch.testing.assert_close(p.grad, torch.full_like(p, size**-0.5))
+    rows = nn.Embedding(5, 3, sparse=True)
+    optimizer = torch.optim.SGD(rows.parameters(), lr=0.1)
+    defenses.attach(optimizer, Clip(1.0))
+    rows(torch.tensor([1])).sum().backward()
+    with pytest.raises(ValueError, match=r"shape \(5, 3\) is torch.sparse_coo: which rows it holds leaks"):
+        optimizer.step()
+
+
+def test_a_class_that_the_model_does_not_have_is_named() -> None:
+    model, x, _ = _given()
+    with pytest.raises(ValueError, match=r"labels\[0\]=3: must be a class of the model, in \[0, 2\]"):
+        defenses.release(model, x, [3])

@@ -224,6 +224,7 @@ def test_what_is_missing_is_named_in_the_first_step() -> None:
     [
         ({"candidates": torch.zeros(3, 5)}, TypeError, "must be a pair"),
         ({"candidates": (torch.zeros(3, 5), torch.zeros(2))}, ValueError, "equally many"),
+        ({"candidates": (torch.zeros(3, 5), ["a", "b", "c"])}, TypeError, "candidates: its targets must be a tensor"),
         ({"candidates": _candidates(), "members": [True]}, ValueError, r"members has shape \(1,\)"),
         ({"candidates": _candidates(), "sample_rate": 1.5}, ValueError, "sample_rate=1.5"),
         ({"candidates": _candidates(), "memory": 0}, ValueError, "memory=0"),

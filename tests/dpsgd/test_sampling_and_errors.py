@@ -186,6 +186,8 @@ CANDIDATES = {"candidate_features": np.zeros((2, 5, 2)), "candidate_labels": np.
         ({"batches": np.ones((2, 3, 4))}, TypeError, "batches.dtype=float64: must be bool"),
         ({"batches": np.ones((2, 3, 5), dtype=bool)}, ValueError, r"batches.shape=\(2, 3, 5\): must be \(2, 3, 4\)"),
         ({"num_threads": 0}, ValueError, "num_threads=0"),
+        ({"progress": 1}, TypeError, "progress=1: must be a callable, or None"),
+        ({**CANDIDATES, "scorers": 3}, TypeError, "scorers is a int: must be a Mapping"),
     ],
 )
 def test_errors_of_a_run(change, error, message) -> None:

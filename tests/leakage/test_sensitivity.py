@@ -161,6 +161,41 @@ def test_bad_input_is_named():
         leakage.sensitivity(nn.ReLU(), None, x, y)
     with pytest.raises(TypeError, match="model=int"):
         leakage.sensitivity(3, None, x, y)
+    for measure in (leakage.sensitivity, leakage.l1_sensitivity):
+        with pytest.raises(ValueError, match=r"targets\[1\]=3: must be a class of the model, in \[0, 2\]"):
+            measure(model, None, x, torch.tensor([0, 3]))
+    with pytest.raises(ValueError, match="seed=-1"):
+        leakage.sensitivity(model, None, x, y, probes=4, seed=-1)
+    with pytest.raises(TypeError, match="progress=1"):
+        leakage.sensitivity(model, None, x, y, progress=1)
+
+
+def test_one_output_is_a_logit():
+    """Cross-entropy of one class would be 0, and its gradient, whatever the model."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+    x, y = torch.rand(3, 4, dtype=torch.float64), torch.tensor([0, 1, 1])
+
+    def logistic(out, target):
+        return nn.functional.binary_cross_entropy_with_logits(out[:, 0], target.to(out.dtype))
+
+    for measure in (leakage.sensitivity, leakage.l1_sensitivity):
+        np.testing.assert_allclose(measure(model, None, x, y).value, measure(model, logistic, x, y).value)
+        assert np.all(np.asarray(measure(model, None, x, y).value) > 0)
+        with pytest.raises(ValueError, match=r"targets\[0\]=2: must be a class of the model, in \[0, 1\]"):
+            measure(model, None, x, y + 2)
+
+
+def test_running_statistics_stay_as_they_are():
+    model = nn.Sequential(
+        nn.Unflatten(1, (1, 4)), nn.InstanceNorm1d(1, track_running_stats=True), nn.Flatten(), nn.Linear(4, 3)
+    )
+    x, y = torch.rand(3, 4), torch.tensor([0, 1, 2])
+    before = model[1].running_mean.clone()
+    with pytest.raises(ValueError, match=r"layer 1 \(InstanceNorm1d\) changes its running statistics: call model.eval"):
+        leakage.sensitivity(model, None, x, y)
+    leakage.sensitivity(model.eval(), None, x, y)
+    assert torch.equal(model[1].running_mean, before)
 
 
 def test_class_numbers_of_any_width():

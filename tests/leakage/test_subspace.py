@@ -131,3 +131,21 @@ def test_permutations_that_change_nothing_but_rounding_count_as_equal():
         found = leakage.subspace_distance(a, b, permutations=999, seed=seed)
         # P(fewer) < 1e-4 if each permutation is one of the two with probability 1/10.
         assert found.p_value * 1000 >= stats.binom.ppf(1e-4, 999, 0.1)
+
+
+def test_swaps_within_pairs_keep_what_the_pairs_share():
+    """Pairs of two kinds, far apart, whose members differ by noise alone: dealt at random, kinds part the sets' means
+    (a null too wide); swapped within pairs, the p-value is uniform (chi-square over 40 draws, p > 1e-4)."""
+    rng = np.random.default_rng(3)
+    kinds = rng.normal(size=(2, 12, 3)) * 20
+    inside, anyhow = [], []
+    for seed in range(40):
+        sets = kinds[np.arange(12) % 2] + rng.normal(size=(2, 12, 12, 3))
+        paired = leakage.subspace_distance(*sets, permutations=19, paired=True, seed=seed)
+        inside.append(paired.p_value)
+        anyhow.append(leakage.subspace_distance(*sets, permutations=19, seed=seed).null_mean / paired.null_mean)
+    counts = np.histogram(inside, bins=[0, 0.275, 0.525, 0.775, 1.025])[0]
+    assert stats.chisquare(counts).pvalue > 1e-4
+    assert np.median(anyhow) > 1.5
+    with pytest.raises(ValueError, match="6 and 5 gradients; paired=True"):
+        leakage.subspace_distance(sets[0][:6], sets[1][:5], paired=True, seed=0)

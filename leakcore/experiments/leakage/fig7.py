@@ -37,7 +37,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             )
             for g in groups
         ]
-        found = leakage.subspace_distance(*means, permutations=shuffles, seed=context.seed)
+        found = leakage.subspace_distance(*means, permutations=shuffles, paired=True, seed=context.seed)
         values = [float(f.value) for f in found.values()]
         null = np.array([f.null for f in found.values()])
         panels.append(
@@ -101,8 +101,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         data=data,
         agreement="yes" if all(peaks) and span[0] > 0.3 else "partly" if any(peaks) or r > 0.3 else "no",
         conclusion=f"The raw distance is largest at the first or second classifier layer in {sum(peaks)} of "
-        f"{len(peaks)} pairs of network and attribute that have one; gradients dealt to two sets at random lie at "
-        f"{np.median(chance):.0%} of the distance (median over layers), and {outside} of {len(apart)} layers lie "
+        f"{len(peaks)} pairs of network and attribute that have one; gradients swapped within pairs of one target lie "
+        f"at {np.median(chance):.0%} of the distance (median over layers), and {outside} of {len(apart)} layers lie "
         f"beyond every permutation. Above its null the distance correlates with latent V-information at R = {r:.2f} "
         f"[{span[0]:.2f}, {span[1]:.2f}] (the paper: 0.69–0.71).",
         rows=rows,
