@@ -36,14 +36,15 @@ def read_npz(path: str | Path, names: Iterable[str] | None = None, *, text: bool
             allowed = max(FREE, RATIO * where.stat().st_size)
             if total > allowed:
                 raise ValueError(f"claims {total:,} bytes; a file of its size may hold {allowed:,}")
-            return {name: _array(file, info, "biufU" if text else "biuf") for name, info in wanted.items()}
+            return {name: member_of(file, info, "biufU" if text else "biuf") for name, info in wanted.items()}
     except FileNotFoundError:
         raise
     except Exception as why:  # zipfile, zlib, struct, ast and NumPy each have their own for a damaged file
         raise ValueError(f"{where}: is no npz file of plain arrays by name ({why})") from why
 
 
-def _array(file: zipfile.ZipFile, info: zipfile.ZipInfo, kinds: str) -> np.ndarray:
+def member_of(file: zipfile.ZipFile, info: zipfile.ZipInfo, kinds: str) -> np.ndarray:
+    """One array of an npz file, its size settled by its header; ValueError where it is of other kinds or damaged."""
     name = info.filename.removesuffix(".npy")
     with file.open(info) as stream:
         version = np.lib.format.read_magic(stream)

@@ -42,22 +42,29 @@ class CannotWrite(OSError):
 
     def __str__(self) -> str:
         return (
-            f"{self.filename}: cannot be written ({self.strerror}); nothing is half-written and what was finished is "
-            "kept: make room, or choose another place, and run the same again"
+            f"{self.filename}: cannot be written ({self.strerror}); nothing is half-written, and finished pieces in a "
+            "run's folder are kept: make room, or choose another place, and run the same again"
         )
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:
     """Write `text` (as UTF-8; bytes as they are) to `path`: a reader (or Ctrl-C) sees the old file or the new one.
 
-    Raises `CannotWrite`, an OSError, where the system refuses.
+    A link stays one: what it points at is written. A device or a pipe takes the bytes as they come. Raises
+    `CannotWrite`, an OSError, where the system refuses.
     """
+    content = text.encode() if isinstance(text, str) else text
     try:
+        path = Path(os.path.realpath(path))
+        if path.exists() and not path.is_file() and not path.is_dir():
+            with path.open("wb") as stream:
+                stream.write(content)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(text.encode() if isinstance(text, str) else text)
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             # mkstemp makes private files; a report is meant to be read as any new file of the user's.
@@ -120,10 +127,10 @@ class PartialResults:
         if name not in self._names:
             piece = run()
             self._begin(self._folder)
-            write_atomically(path, _sealed("piece", piece))
+            write_atomically(path, _sealed("piece", piece, name=name))
             self._names.add(name)
             return piece
-        stored: dict[str, Any] = _unsealed(path, "piece")
+        stored: dict[str, Any] = _unsealed(path, "piece", name=name)
         return stored
 
     def each(
@@ -187,7 +194,7 @@ class PartialResults:
             )
         for path in pieces:
             if path.suffix == ".json" and path.is_file():
-                _unsealed(path, "piece")
+                _unsealed(path, "piece", name=path.stem)
                 self._names.add(path.stem)
             elif self._arrays and path.is_dir():
                 _check_arrays(path)
@@ -221,6 +228,17 @@ class PartialResults:
             write_atomically(folder / _MANIFEST, _sealed("run", self._bound_to, _SCHEMA))
 
 
+def require_writable(folder: Path, *, name: str = "folder") -> None:
+    """Fail before the work, not after it: ValueError where the folder does not take files."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".{os.getpid()}.writable"
+        probe.touch()
+        probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise ValueError(f"{name}={str(folder)!r}: cannot be written ({error.strerror})") from error
+
+
 def require_ours(folder: Path, report: str, schema: str = "leakcore.") -> None:
     """ValueError where a report of that name is there which leakcore did not write: it would be overwritten."""
     path = folder / report
@@ -248,17 +266,18 @@ def _check_beside(folder: Path) -> None:
             )
 
 
-def _sealed(what: str, value: Any, schema: str = _SCHEMA) -> str:
+def _sealed(what: str, value: Any, schema: str = _SCHEMA, *, name: str = "") -> str:
+    """JSON text with a checksum of the value and of the name it is kept under: a copy is no other piece."""
     value = json.loads(json.dumps(value))  # as it will be read: keys are text, tuples are lists
-    return json.dumps({"schema": schema, "sha256": _digest(value), what: value})
+    return json.dumps({"schema": schema, "sha256": _digest([name, value]), what: value})
 
 
-def _unsealed(path: Path, what: str, schema: str = _SCHEMA) -> Any:
+def _unsealed(path: Path, what: str, schema: str = _SCHEMA, *, name: str = "") -> Any:
     try:
         found = json.loads(path.read_bytes())
         if found["schema"] != schema:
             raise ValueError(f"schema {found['schema']!r}, not {schema!r}")
-        if found["sha256"] != _digest(found[what]):
+        if found["sha256"] != _digest([name, found[what]]):
             raise ValueError("its checksum is another's")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as why:
         raise ValueError(_damaged(path, why)) from why

@@ -82,3 +82,87 @@ def test_an_interrupted_command_with_a_folder_says_that_it_goes_on(
     done = CliRunner().invoke(main, [*arguments, "--quiet"])
     assert done.exit_code == 130, done.output
     assert done.stderr.strip() == "Interrupted: nothing half-written."
+
+
+def _scores(folder: Path) -> tuple[str, ...]:
+    rng = np.random.default_rng(0)
+    np.savez(folder / "scores.npz", members=rng.normal(1, 1, 50), non_members=rng.normal(0, 1, 50))
+    return "audit", "--scores", str(folder / "scores.npz"), "--quiet", "--out", str(folder / "out")
+
+
+def test_an_encoding_that_lacks_a_sign_ends_no_audit(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "leakcore.cli", *_scores(tmp_path)], capture_output=True, check=False,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert rb"\u03b5" in done.stdout
+
+
+def _claim(folder: Path) -> tuple[str, ...]:
+    (folder / "claim.toml").write_text(
+        "[data]\nrows = 40\n[mechanism]\nnoise_multiplier = 2\nsteps = 2\n[audit]\nattack = 'clipbkd'\ntrials = 4\n"
+    )
+    return "audit", "--config", str(folder / "claim.toml"), "--out", str(folder / "out")
+
+
+def test_without_standard_error_there_are_no_bars_and_a_report(tmp_path: Path) -> None:
+    command = " ".join([sys.executable, "-m", "leakcore.cli", *_claim(tmp_path)])
+    done = subprocess.run(["sh", "-c", f"{command} 2>&-"], capture_output=True, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "out" / "report.json").exists()
+
+
+def test_bars_that_nobody_reads_end_no_audit(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "leakcore.cli", *_claim(tmp_path)], stdout=subprocess.PIPE, stderr=writer, check=False
+    )
+    os.close(writer)
+    assert done.returncode in (0, 141)
+    assert (tmp_path / "out" / "report.json").exists()
+
+
+def test_what_nobody_expected_is_70(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("leakcore.bounds.reconstruction", failing)
+    found = CliRunner().invoke(main, BOUND)
+    assert found.exit_code == 70
+    assert "a defect" in found.output
+
+
+@pytest.mark.parametrize("command", ["bound", "calibrate"])
+def test_a_prior_beyond_a_float_has_a_logarithm(command: str) -> None:
+    how = {"bound": ("--noise-multiplier", "1"), "calibrate": ("--target-success", "0.5")}[command]
+    given = ("--sample-rate", "1", "--steps", "1", "--prior", "1" + "0" * 400)
+    found = CliRunner().invoke(main, (command, *how, *given))
+    assert found.exit_code == 0, found.output
+
+
+def test_reports_do_not_replace_what_is_read_or_each_other(tmp_path: Path) -> None:
+    audit = _scores(tmp_path)
+    scores = str(tmp_path / "scores.npz")
+    before = Path(scores).read_bytes()
+    found = CliRunner().invoke(main, (*audit, "--json", scores))
+    assert (found.exit_code, Path(scores).read_bytes()) == (2, before)
+    assert "--scores, --json: are one file" in found.output
+    one = str(tmp_path / "one")
+    assert CliRunner().invoke(main, (*audit, "--json", one, "--html", one)).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("attack", "prior-aware", "--runs", "2000000"),
+        ("attack", "inversion", "--dataset", "digits", "--iterations", "100000000"),
+        ("leakage", "leakcore.models:digits_mlp", "--data", "digits"),
+    ],
+)
+def test_a_folder_that_takes_no_files_is_refused_before_the_work(command: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = CliRunner().invoke(main, (*command, "--out", str(tmp_path / "file" / "out")))
+    assert found.exit_code == 2
+    assert "cannot be written" in found.output

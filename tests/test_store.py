@@ -259,3 +259,30 @@ def test_a_report_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
         (tmp_path / "report.json").write_text(content)
         with pytest.raises(ValueError, match="would be overwritten; move it"):
             require_ours(tmp_path, "report.json")
+
+
+def test_a_copy_under_another_name_is_no_other_piece(tmp_path: Path) -> None:
+    pieces = PartialResults(tmp_path, "audit", {"a": 1})
+    pieces.get_or_run("one", lambda: {"value": 1})
+    pieces.get_or_run("two", lambda: {"value": 2})
+    folder = tmp_path / "partial" / "audit"
+    (folder / "two.json").write_bytes((folder / "one.json").read_bytes())
+    with pytest.raises(ValueError, match=r"two.json: is damaged .*checksum is another's.*remove this file"):
+        PartialResults(tmp_path, "audit", {"a": 1})
+
+
+def test_a_link_stays_one_and_a_pipe_takes_the_bytes(tmp_path: Path) -> None:
+    target, link = tmp_path / "real.json", tmp_path / "link.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_atomically(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    write_atomically(pipe, "through")
+    assert reader.communicate(timeout=60)[0] == b"through"
+    assert pipe.is_fifo()
+    write_atomically(Path(os.devnull), "nowhere")
+    assert Path(os.devnull).is_char_device()

@@ -105,7 +105,7 @@ class FrozenClipBKD:
         import torch
 
         v_low, v_high = (torch.from_numpy(np.ascontiguousarray(v)).float() for v in (low, high))
-        was_training = self.extractor.training
+        modes = {part: part.training for part in self.extractor.modules()}
         self.extractor.eval()
         x = torch.from_numpy(start.copy())[None]
         best, best_loss, shares = x.clone(), math.inf, []
@@ -126,7 +126,8 @@ class FrozenClipBKD:
                     break
                 x = (x - grad * (length / norm)).clamp_(0, 1)
         finally:
-            self.extractor.train(was_training)
+            for part, training in modes.items():
+                part.training = training
         return best[0].numpy(), (shares[0], shares[at])
 
 

@@ -114,8 +114,9 @@ def invert(
             or what `defenses.release` returned. "dp-sgd": ḡ_t, the noisy *sum* of clipped gradients.
         shape: of one input, (3, 32, 32) say. batch_size: B, where labels do not tell; 1.
         labels: (B,) known classes, −1 where unknown; None: all are optimised with the inputs, as softmax weights;
-            "recover": by the signs of the last layer's gradient (`attacks.labels.idlg`, one row); or a result of
-            `attacks.labels`. With a loss of your own: targets as it takes them; None: real ones, of the outputs' shape.
+            "recover": by the signs of the last layer's gradient (`attacks.labels.idlg`, one row), and optimised where
+            these do not tell (one or two logits without a bias); or a result of `attacks.labels`. With a loss of your
+            own: targets as it takes them; None: real ones, of the outputs' shape.
         loss: loss(outputs, targets), mean over rows; None: cross-entropy (of a logit, where there is one output).
         optimizer: "lbfgs", "adam" or "signed-adam" instead of the method's own. iterations, learning_rate: of it.
             Adam's step falls to 0 along a cosine; its rate is in units of high − low.
@@ -190,7 +191,7 @@ def invert(
         orders = [torch.as_tensor(q.order, device=points.device) for q in quality]
         points = torch.stack([each[order] for each, order in zip(points, orders, strict=True)])
         classes = [label[order] for label, order in zip(classes, orders, strict=True)]
-    every = points.cpu().numpy()
+    every = _host(points)
     weights = ", ".join(f"{weight:g}" for weight in problem.weights)
     prior = f", total variation {weights}" if any(problem.weights) else ""
     return Inversion(
@@ -204,7 +205,7 @@ def invert(
             adjacency=None,
             attacker=f"knows the model and sees {len(problem.states)} gradient{'s' * (len(problem.states) > 1)} of "
             f"{problem.batch} row{'s' * (problem.batch > 1)}"
-            + ("" if problem.free_labels else "; knows the labels")
+            + ("" if problem.free_labels else f"; {problem.labels_from}")
             + ("; knows the other rows" if known is not None else ""),
             notes=(
                 "a better search may reconstruct more: no bound",
@@ -215,16 +216,23 @@ def invert(
         provenance=_SOURCES[how],
         best=best,
         reconstructions=every[best] if best >= 0 else np.full_like(every[0], np.nan),
-        labels=classes[max(best, 0)].detach().cpu().numpy(),
+        labels=_host(classes[max(best, 0)]),
         every=every,
         distances=found.distances,
         ends=found.ends,
         iterations=found.iterations,
-        originals=None if truth is None else truth.cpu().numpy(),
+        originals=None if truth is None else _host(truth),
         quality=quality,
         value_range=span,
         kinked=names,
     )
+
+
+def _host(values: torch.Tensor) -> np.ndarray:
+    """As NumPy has it: bfloat16, which it does not know, as float32."""
+    held = values.detach().cpu()
+    out: np.ndarray = (held.float() if held.is_floating_point() and held.element_size() < 4 else held).numpy()
+    return out
 
 
 def _originals(originals: Any, batch: int, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:

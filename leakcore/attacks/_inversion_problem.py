@@ -12,7 +12,7 @@ from torch import nn
 
 from leakcore import _validate as check
 from leakcore.attacks import labels as label_attacks
-from leakcore.dpsgd._flat_module import FlatModule, quiet_batching, tensor
+from leakcore.dpsgd._flat_module import FlatModule, mean_cross_entropy, quiet_batching, require_classes, tensor
 
 METHODS = ("l2", "cosine", "dp-sgd")
 
@@ -36,6 +36,12 @@ class Problem:
     weights: tuple[float, ...]
     max_grad_norm: float
     l1_weight: float
+    recovered: bool
+
+    @property
+    def labels_from(self) -> str:
+        """Where labels that are not searched for come from."""
+        return "reads the label from the signs of the last layer's gradient" if self.recovered else "knows the labels"
 
     @property
     def free_labels(self) -> bool:
@@ -132,8 +138,10 @@ def read(
     else:
         limit = 1.0
     weight = 1.0 / limit if l1_weight is None else check.non_negative(l1_weight=l1_weight)
-    own = loss is not None
-    return Problem(flat, at, seen, sizes, rows, fixed, own, targets, how, smooth[0], smooth, limit, weight)
+    own, recovered = loss is not None, isinstance(labels, str)
+    return Problem(
+        flat, at, seen, sizes, rows, fixed, own, targets, how, smooth[0], smooth, limit, weight, recovered
+    )  # fmt: skip
 
 
 def _states(flat: FlatModule, states: Any) -> torch.Tensor:
@@ -223,6 +231,8 @@ def _recovered(flat: FlatModule, seen: torch.Tensor, classes: int) -> np.ndarray
     if not linear or f"{key}weight" not in parts or len(parts[f"{key}weight"]) != classes:
         raise ValueError("labels='recover': the gradient of a last nn.Linear must be among the parameters")
     bias = parts.get(f"{key}bias")
+    if bias is None and classes <= 2:
+        return np.array([-1])  # the signs of two rows tell only where the layer's inputs are known not to be negative
     found = label_attacks.idlg(
         parts[f"{key}weight"][None].cpu().double().numpy(),
         bias_gradients=None if bias is None else bias[None].cpu().double().numpy(),
@@ -238,6 +248,9 @@ def _of_known(flat: FlatModule, states: torch.Tensor, known: Any, limit: float) 
     x = x.to(flat.theta)
     if len(x) != len(y):
         raise ValueError(f"known: {len(x)} inputs and {len(y)} labels")
+    if flat.loss is mean_cross_entropy:
+        with torch.no_grad():
+            require_classes(y, flat.outputs(flat.theta, x[:1]), "known labels")
     if len(x) == 0:
         return torch.zeros_like(states)
     out = []

@@ -28,11 +28,15 @@ _LINEAR_PROGRAM_BOUND = 1e6
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BoxSolution:
-    """labels: (N,) 0, 1 or −1; y: (N,) relaxed solution; reach: (N,) how far from it any y that fits may be, or ∞."""
+    """labels: (N,) 0, 1 or −1; y: (N,) relaxed solution; reach: (N,) how far from it any y that fits may be, or ∞.
+
+    fits: whether any y does; if not, something that was said of the gradient is false, and no label is determined.
+    """
 
     labels: np.ndarray
     y: np.ndarray
     reach: np.ndarray
+    fits: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,7 +71,9 @@ def solve_box(observations: list[Observation], how: Conditions) -> BoxSolution:
     nearest = np.round(relaxed)
     misfit = float(np.linalg.norm(design @ relaxed - target))
     error += float(len(target) * 2.0**-53 * (np.abs(design) @ np.ones(n) + np.abs(target)).max())
-    unknown_noise = how.noise is None and misfit > error
+    if how.noise == 0 and misfit > error:
+        return BoxSolution(np.full(n, UNDETERMINED), relaxed, np.full(n, np.inf), fits=False)
+    unknown_noise = misfit > error
     if unknown_noise or np.linalg.norm(design @ nearest - target) <= error:
         vertex = nearest
         settled = np.ones(n, dtype=bool)

@@ -90,6 +90,7 @@ def general(
         weights=weights,
         known_weights=known.weights,
         steps=known.steps,
+        unit_roundoff=max(known.roundoff, unit_roundoff or 0.0),
     )
     return recover(
         known,

@@ -115,6 +115,7 @@ def second_last_layer(
         optimizer=optimizer,
         weights=weights,
         known_weights=held if held is not None and held.shape[1] == slope.shape[1] else None,
+        unit_roundoff=max(roundoff, unit_roundoff or 0.0),
     )
     count = slope.shape[1]
     if seen.values.shape[1] != count:

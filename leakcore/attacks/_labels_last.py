@@ -91,7 +91,8 @@ def last_layer(
         threshold is noise_std·batch_size·√v_r·Φ⁻¹(1 − (1 − confidence)/n), v the leverages, n the number of
         identifiable residuals (union bound); with known_probs, the χ quantile of the whole noise vector.
     unit_roundoff: of the arithmetic that computed the gradient, 2⁻²⁴ for float32. Default: the coarsest of the given
-        arrays. Set it where the arithmetic was coarser than the dtype shows (TF32: 2⁻¹¹).
+        arrays and the model. Set it where the arithmetic was coarser than the dtype shows (TF32: 2⁻¹¹), or where a
+        float64 weight_difference is of weights that were stored more coarsely and no model or weights= show it.
     rcond: singular values below rcond times the largest count as zero. Default 2·max(N, d)·unit_roundoff.
 
     A row is identifiable when its residual is a linear function of the gradient: not for zero rows, rows that are
@@ -117,6 +118,7 @@ def last_layer(
         weights=weights,
         known_weights=known.weights,
         steps=known.steps,
+        unit_roundoff=max(known.roundoff, unit_roundoff or 0.0),
     )
     if seen.with_bias:
         ones = np.ones((*known.rows.shape[:2], 1))

@@ -79,6 +79,7 @@ class MaliciousInput:
             optimizer=optimizer,
             weights=None,
             known_weights=np.c_[self.weights, self.bias][None],
+            unit_roundoff=max(self.roundoff, unit_roundoff or 0.0),
         )
         count = len(self.weights)
         if seen.values.shape[1] != count:

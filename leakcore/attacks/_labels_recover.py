@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from leakcore.attacks._labels_clipped import Clipping, read_clipping, two_values
 from leakcore.attacks._labels_known import Known
 from leakcore.attacks._labels_result import UNDETERMINED, LabelRecovery, combine, name_labels
 from leakcore.attacks._labels_seen import Seen
-from leakcore.attacks._labels_system import Conditions, conditions, growth, noise_notes, solve
+from leakcore.attacks._labels_system import HARD, Conditions, conditions, growth, noise_notes, solve
 
 
 def recover(
@@ -67,6 +68,7 @@ def recover(
     blind = seen.stored is None
     exact = how.noise is not None and not blind
     notes = ["binary labels, logistic loss, one logit"] if classes == 1 else [f"{classes} classes, softmax loss"]
+    notes.append(HARD)
     notes += noise_notes(how)
     if blind:
         notes.append("the rounding of the stored weights is not in the tolerance, because the weights were not given")
@@ -154,6 +156,8 @@ def _with_probs(
             )  # fmt: skip
         found = solve_box(observed, how.shared(problems))
         solved.append((observed[0].high - observed[0].gap * found.y, found.reach, found.labels))
+        if not found.fits:
+            common = {**common, "kind": "estimate", "confidence": None, "assumptions": _contradicted(common)}
     residuals, tolerance, states = (np.stack(parts, axis=1) for parts in zip(*solved, strict=True))
     if wide is not None:
         residuals, tolerance, states = (a.reshape(n, wide - 1) for a in (residuals, tolerance, states))
@@ -183,6 +187,15 @@ def _with_probs(
         rank=stacked.rank,
         condition=stacked.condition,
     )
+
+
+def _contradicted(common: dict[str, Any]) -> Assumptions:
+    note = (
+        "no labels fit this gradient: reduction, batch_size, clipping, noise_std, hard labels or the probabilities are "
+        "not as said"
+    )
+    said: Assumptions = common["assumptions"]
+    return dataclasses.replace(said, notes=(*(n for n in said.notes if n != note), note))
 
 
 def _one_class(states: np.ndarray) -> np.ndarray:

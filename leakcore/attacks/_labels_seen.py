@@ -105,8 +105,12 @@ def read_seen(
     weights: Any,
     known_weights: np.ndarray | None = None,
     steps: int | None = None,
+    unit_roundoff: float,
 ) -> Seen:
-    """Read and check it. steps=None: one step, without a leading axis; known_weights: (S, K, d + 1) of the model."""
+    """Read and check it. steps=None: one step, without a leading axis; known_weights: (S, K, d + 1) of the model.
+
+    unit_roundoff: of the victim's stored weights, as far as anything but these arrays tells.
+    """
     if (gradient is None) == (weight_difference is None):
         raise ValueError("gradient, weight_difference: give exactly one of them")
     if gradient is not None:
@@ -128,12 +132,19 @@ def read_seen(
     difference, roundoff = _joined(
         steps, width, ("weight_difference", weight_difference), ("bias_difference", bias_difference)
     )
+    # A difference of float32 weights that was taken in float64 still holds their rounding.
+    roundoff = max(roundoff, unit_roundoff)
     held = known_weights
     if weights is not None:
-        held = _wide(difference.shape, steps, weights=weights)
+        held, coarse = _wide(difference.shape, steps, weights=weights)
+        roundoff = max(roundoff, coarse)
     elif held is not None:
         held = np.broadcast_to(held[..., : difference.shape[2]], difference.shape)
-    values, stored = _undo(rule, difference, held, roundoff, steps)
+    past: np.ndarray | float = 0.0
+    if rule.momentum > 0 and not isinstance(rule.momentum_buffer, str):
+        past, coarse = _wide(difference.shape, steps, momentum_buffer=rule.momentum_buffer)
+        roundoff = max(roundoff, coarse)
+    values, stored = _undo(rule, difference, held, past, roundoff)
     return Seen(values, roundoff, stored, bias_difference is not None, "the weight difference of one SGD step")
 
 
@@ -142,14 +153,11 @@ def _rule(optimizer: Any) -> SGD:
 
 
 def _undo(
-    rule: SGD, difference: np.ndarray, weights: np.ndarray | None, roundoff: float, steps: int | None
+    rule: SGD, difference: np.ndarray, weights: np.ndarray | None, history: np.ndarray | float, roundoff: float
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The gradient behind a difference, and the error of its coordinates."""
     update = -difference / rule.lr
     first = isinstance(rule.momentum_buffer, str) or rule.momentum == 0
-    history: np.ndarray | float = 0.0
-    if not first:
-        history = _wide(difference.shape, steps, momentum_buffer=rule.momentum_buffer)
     if rule.nesterov:
         share = 1.0 + rule.momentum
         past = rule.momentum**2 * history
@@ -194,14 +202,15 @@ def _joined(steps: int | None, width: int, main: tuple[str, Any], bias: tuple[st
     return np.concatenate([array, constant.reshape(*array.shape[:2], 1)], axis=2), max(roundoff, coarse)
 
 
-def _wide(shape: tuple[int, ...], steps: int | None, **kwargs: Any) -> np.ndarray:
-    """Weights (or their buffer) of the difference's shape; the bias's column may be there though it is not seen."""
+def _wide(shape: tuple[int, ...], steps: int | None, **kwargs: Any) -> tuple[np.ndarray, float]:
+    """Weights (or their buffer) of the difference's shape, whose bias's column may be there though it is not seen; and
+    their unit roundoff."""
     ((name, _),) = kwargs.items()
-    array, _ = _validate.host_array(**kwargs)
+    array, roundoff = _validate.host_array(**kwargs)
     for width in (shape[2], shape[2] + 1):
         lead = () if steps is None else (shape[0],)
         if array.shape in {(*lead, width), (*lead, shape[1], width)} and (array.size == shape[0] * shape[1] * width):
-            return array.reshape(shape[0], shape[1], width)[..., : shape[2]]
+            return array.reshape(shape[0], shape[1], width)[..., : shape[2]], roundoff
     raise ValueError(
         f"{name} of shape {array.shape}: must have the difference's shape {shape[1:] if steps is None else shape}, "
         "bias last where it is seen"

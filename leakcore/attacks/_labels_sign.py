@@ -11,7 +11,7 @@ from scipy import special
 from leakcore import _validate
 from leakcore._results import Assumptions
 from leakcore.attacks._labels_result import UNDETERMINED, LabelRecovery, worst_condition
-from leakcore.attacks._labels_system import Conditions, Solution, noise_notes, solve
+from leakcore.attacks._labels_system import HARD, Conditions, Solution, noise_notes, solve
 
 _SIGN_TEST = 1e-3
 
@@ -86,7 +86,7 @@ def recover_up_to_sign(
         if t
     )
     exact = how.noise is not None and not blind and not assumed and certain and proofs
-    notes = ["binary labels, logistic loss, one logit", *noise_notes(how)]
+    notes = ["binary labels, logistic loss, one logit", HARD, *noise_notes(how)]
     notes.append(
         f"positives are taken to be {'fewer' if below else 'more'} than half of the batch, which "
         + (

@@ -57,6 +57,9 @@ def conditions(
     return Conditions(roundoff, min(cut, 0.5), None if noise is None else noise * divisor, level)
 
 
+HARD = "hard labels: not smoothed or mixed, and no weights of classes or samples in the loss"
+
+
 def noise_notes(how: Conditions) -> list[str]:
     """What the result must say about noise."""
     if how.noise is None:

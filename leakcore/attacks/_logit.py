@@ -64,13 +64,14 @@ def last_linear(model: torch.nn.Module, inputs: Any) -> LastLayer:
 
     The forward passes run in the model's present mode on copies of its parameters and buffers, so nothing about the
     model changes. Raises ValueError when there is no linear layer, when dropout is active (the attacker cannot know its
-    mask), when the model's output is neither that layer's output nor its sigmoid or softmax, or when the model does not
-    run in a second precision.
+    mask), when the model's output is neither that layer's output nor its sigmoid or softmax, when the model uses the
+    layer's weights in another place, too, or when it does not run in a second precision.
     """
     check_model(model)
     dtype, other, ratio = precisions(model)
     call = _linear_calls(model, inputs, dtype, 1)[-1]
     second = _linear_calls(model, inputs, other, 1)[-1]
+    _require_single_use(model, inputs, -1)
     entering, logits = _host(call.entering), _host(call.output)
     return LastLayer(
         activations=entering,
@@ -94,6 +95,7 @@ def hidden_linear(model: torch.nn.Module, inputs: Any) -> HiddenLayer:
     calls = _linear_calls(model, inputs, dtype, 2)
     call = calls[-2]
     second = _linear_calls(model, inputs, other, 2)[-2]
+    _require_single_use(model, inputs, -2)
     entering, z = _host(call.entering), _host(call.output)
     weight = _host(call.layer.weight)
     bias = None if call.layer.bias is None else _host(call.layer.bias).reshape(-1)
@@ -193,11 +195,17 @@ def forward(
         return replace[1] if replace is not None and len(calls) - 1 == replace[0] else None
 
     hooks = [m.register_forward_hook(record) for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    before = torch.get_rng_state()
     try:
-        return torch.func.functional_call(model, state, (inputs,)), calls
+        prediction = torch.func.functional_call(model, state, (inputs,))
     finally:
         for hook in hooks:
             hook.remove()
+        drawn = not torch.equal(before, torch.get_rng_state())
+        torch.set_rng_state(before)
+    if drawn:
+        raise ValueError("model: draws random numbers in its forward pass, so its output is not known; use eval()")
+    return prediction, calls
 
 
 def _linear_calls(model: torch.nn.Module, inputs: Any, dtype: torch.dtype, at_least: int) -> list[_Call]:
@@ -209,7 +217,7 @@ def _linear_calls(model: torch.nn.Module, inputs: Any, dtype: torch.dtype, at_le
             prediction, calls = forward(model, cast_state(model, dtype), cast_inputs(inputs, dtype))
     except RuntimeError as error:
         if dtype == own:
-            raise
+            raise ValueError(f"model: does not run on these inputs ({error})") from None
         raise ValueError(
             f"model: does not run in {dtype}, which is needed to measure its rounding ({error}); pass activations= "
             "instead"
@@ -223,6 +231,30 @@ def _linear_calls(model: torch.nn.Module, inputs: Any, dtype: torch.dtype, at_le
             "that layer's inputs are not dZ/dW; pass activations= instead"
         )
     return calls
+
+
+def _require_single_use(model: torch.nn.Module, inputs: Any, at: int) -> None:
+    """ValueError where the weights of linear call `at` act elsewhere, too: their gradient is then the sum of uses."""
+    import torch
+
+    state = cast_state(model, torch.float64)
+    with torch.no_grad():
+        layer = forward(model, state, cast_inputs(inputs, torch.float64))[1][at].layer
+    name = next((n for n, p in model.named_parameters() if p is layer.weight), None)
+    if name is None:
+        return  # the layer makes it from other parameters
+    with torch.enable_grad():
+        leaf = state[name].requires_grad_()
+        _, calls = forward(model, state, cast_inputs(inputs, torch.float64))
+        z, last = calls[at].output, calls[-1].output
+        weights = torch.rand(last.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
+        whole, above = torch.autograd.grad((last * weights.to(last.device)).sum(), [leaf, z])
+    alone = above.reshape(-1, above.shape[-1]).T @ calls[at].entering.reshape(-1, leaf.shape[1]).detach()
+    if not float((whole - alone).norm()) <= 1e-6 * float(alone.norm() + whole.norm()):
+        raise ValueError(
+            f"model: parameter {name!r} is used more than once, so its gradient is a sum over its uses and this "
+            "layer's inputs are not dZ/dW; use general(model=...), which differentiates them all"
+        )
 
 
 def _slope(
@@ -245,7 +277,8 @@ def _slope(
         weights = torch.rand(after.shape, generator=torch.Generator().manual_seed(0)).to(after) + 0.5
         (plain,) = torch.autograd.grad(after.sum(), at, retain_graph=True)
         (weighted,) = torch.autograd.grad((after * weights).sum(), at)
-    if not torch.allclose(weighted, plain * weights, rtol=1e-4, atol=1e-7):
+    rough = max(1e-4, 16.0 * roundoff_of(dtype))
+    if not torch.allclose(weighted, plain * weights, rtol=rough, atol=1e-3 * rough):
         raise ValueError(
             "model: what lies between its last two linear layers is not elementwise, so one unit's gradient depends on "
             "the weights of others; pass activations= and derivatives= instead, or use general()"

@@ -103,8 +103,9 @@ def reconstruct(
     Samples that cannot be told from noise are counted as unrecoverable, not guessed. The answer is held against the
     gradient by least squares from it (on as many entries as settle the unknowns 8 times over): if that leaves more than
     the subtracted lower orders did, or anything that still depends on w beyond noise, or if the spectrum shows more
-    than B inputs, the decomposition has failed and nothing is returned; else the distance each input moves estimates
-    its error, and one that moves more than 0.5 is dropped. Signs: order 3 with 2 determines them, order 4 through the
+    than B inputs, the decomposition has failed and nothing is returned; else the distance each input moves,
+    with the least squares' own noise and a share for samples below the noise, estimates its error, and one that moves
+    more than 0.5 is dropped. Signs: order 3 with 2 determines them, order 4 through the
     linear part (c_1 ≠ 0); for odd σ (up to a constant) g is the same for (−x_i, −r_i), which `signs_known` says.
 
     Returns a `TensorReconstruction`. Deterministic for a machine. Raises ValueError or TypeError that names the
@@ -146,7 +147,8 @@ def reconstruct(
     if rank < count:
         reason = (
             f"{count - rank} of {count} samples are not above the noise: their residuals are near 0 (below about "
-            f"{edge_margin * moments.edge / abs(used.coefficients[used.used[0]]):.2g}), or inputs are nearly parallel"
+            f"{edge_margin * moments.edge / abs(used.coefficients[used.used[0]]):.2g}), or inputs are nearly parallel, "
+            "and then a found one may stand for several, further from each than its error estimate says"
         )
     if not (certify or refined):
         return _result(
@@ -167,10 +169,14 @@ def reconstruct(
     if not keep.all():
         reason += ("; " if reason else "") + f"{int((~keep).sum())} moved more than {LARGEST_ERROR} under least squares"
     x, r = (better.inputs, better.residuals) if refined else (inputs, parts.weights)
+    # Beside the way to the least squares: its own noise, and what samples below the noise bend the found span by.
+    hidden = edge_margin * moments.edge / abs(used.coefficients[used.used[0]])
+    bent = 0.5 * math.sqrt(count - rank) * hidden / (np.abs(r) * np.linalg.svd(x, compute_uv=False)[-1])
+    errors = np.minimum(2.0, np.sqrt((0.0 if refined else moved**2) + better.errors**2 + bent**2))
     return _result(
         used, count, moments, parts.misfit, better, reason, seed, source, g,
-        method=f"{parts.method}{', refined on the gradient' if refined else ''}", found=(x[keep], r[keep], moved[keep]),
-        subtract=subtract,
+        method=f"{parts.method}{', refined on the gradient' if refined else ''}",
+        found=(x[keep], r[keep], errors[keep]), subtract=subtract,
     )  # fmt: skip
 
 

@@ -23,7 +23,9 @@ _ROWS_PER_UNKNOWN = 8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Refined:
-    """inputs (k, d) unit rows, residuals (k,), and the rms of what they leave of g, per degree of freedom.
+    """inputs (k, d) unit rows, residuals (k,), and the rms of what they leave of g, per degree of freedom. errors: (k,)
+    root mean square error of each input, were that remainder noise, from the last step's normal equations, and the
+    length of that step.
 
     structure: rms of the part of that which still depends on w (linear, quadratic, and cubic in the inputs' span)
     beyond what noise would show: noise on the gradient leaves none, a wrong answer does.
@@ -31,6 +33,7 @@ class Refined:
 
     inputs: np.ndarray
     residuals: np.ndarray
+    errors: np.ndarray
     remainder: float
     structure: float
 
@@ -61,6 +64,7 @@ def refine(
         nuisance = _linear_part(x, r, gradient, weights, sigma, limit)
     best = misfit(x, r, nuisance)
     damping = 1e-6
+    gram, last = np.eye(unknowns), np.zeros(k)
     for _ in range(_STEPS):
         gram, slope = np.zeros((unknowns, unknowns)), np.zeros(unknowns)
         for part, w in weights.blocks(unknowns, limit):
@@ -94,6 +98,7 @@ def refine(
         if not better:
             break
         gained, best = (best - found) / best, found
+        last = np.linalg.norm(trial[0] - x, axis=1)
         x, r, nuisance = trial
         if gained < 1e-6 or best == 0.0:
             break
@@ -102,7 +107,12 @@ def refine(
         rest[part] = gradient[part] - sigma(w @ x.T) @ r
         if others:
             rest[part] -= nuisance[0] + w @ nuisance[1:]
-    return Refined(x, r, math.sqrt(best / max(1, rows - unknowns)), _structure(rest, weights, x, limit))
+    remainder = math.sqrt(best / max(1, rows - unknowns))
+    inverse = np.linalg.pinv(gram, hermitian=True)
+    blocks = [inverse[at : at + d, at : at + d] for at in range(k, k + k * d, d)]
+    spread = [max(0.0, float(np.trace(b) - x[i] @ b @ x[i])) for i, b in enumerate(blocks)]
+    errors = np.hypot(remainder * np.sqrt(spread), last) + d * 2.0**-51
+    return Refined(x, r, errors, remainder, _structure(rest, weights, x, limit))
 
 
 def _structure(rest: np.ndarray, weights: Weights, x: np.ndarray, limit: int | None) -> float:

@@ -148,8 +148,9 @@ def likelihood_ratio(
 ) -> np.ndarray:  # fmt: skip
     """Scores log N(φ; μ_in, s_in²) − log N(φ; μ_out, s_out²): positive where a row looks trained on.
 
-    φ = log(p/(1 − p)), p = e^{−loss} the model's probability of the true label; its mean with and without the row is
-    taken from reference models (Carlini et al. 2022, the online attack).
+    φ = log(p/(1 − p)), p = e^{−loss} the model's probability of the true label (a loss below 2⁻⁵³ counts as 2⁻⁵³, all
+    that rounding leaves of it); its mean with and without the row is taken from reference models (Carlini et al. 2022,
+    the online attack).
 
     losses: (runs, rows) of the models under attack. reference_losses, reference_included: (references, rows), of other
     models and their coins; each row must be in at least one and out of at least one of them. spread: "shared": one
@@ -203,8 +204,9 @@ def guess(scores: Any, *, share: float = 1.0) -> Guesses:
 
 
 def _confidence(losses: np.ndarray) -> np.ndarray:
-    """log(p/(1 − p)) of p = e^{−loss}, finite also where the loss is 0 or so small that p rounds to 1."""
-    return np.asarray(-losses - np.log(-np.expm1(-np.maximum(losses, 1e-300))))
+    """log(p/(1 − p)) of p = e^{−loss}. A loss is known to half an ulp of 1, so what rounded to 0 counts as that much:
+    far smaller would make one such row's φ drown all others' spread."""
+    return np.asarray(-losses - np.log(-np.expm1(-np.maximum(losses, 2.0**-53))))
 
 
 def _matrix(**given: Any) -> np.ndarray:

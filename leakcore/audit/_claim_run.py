@@ -22,7 +22,7 @@ from leakcore.audit._claim_data import Rows, load
 from leakcore.audit._claim_report import ClaimReport, Proof
 from leakcore.audit._coins import audited
 from leakcore.audit._doctor import environment
-from leakcore.audit._run import require_writable
+from leakcore.audit._run import require_report_folder
 
 _TEST_ROWS = 200
 """Held-out rows on which a backdoor is tested: enough for a mean, a fraction of the cost of training."""
@@ -64,7 +64,7 @@ def claim(
     started = time.monotonic()
     target = None if folder is None else Path(folder)
     if target is not None:
-        require_writable(target)
+        require_report_folder(target)
     kept = PartialResults(
         target, "audit-attack", identity("audit --attack", config.to_dict(), config.audit["seed"]), arrays=True
     )

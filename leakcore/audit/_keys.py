@@ -103,7 +103,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     try:
         if where.stat().st_size > _LARGEST:
             raise ValueError(f"config={str(where)!r}: is larger than {_LARGEST:,} bytes, which no configuration is")
-        content = where.read_text(encoding="utf-8")
+        content = where.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as why:
         raise ValueError(f"config={str(where)!r}: cannot be read ({why})") from None
     # Python 3.10 has no tomllib; tomli is the same module under its first name.

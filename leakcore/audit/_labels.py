@@ -84,6 +84,10 @@ class _Batches:
     other_norms: np.ndarray
 
 
+LARGEST_EPSILON = 64.0
+"""Of a companion: above it noise hides no label, and the accountant takes minutes, then gives up, to find the noise."""
+
+
 def study(
     config: AuditConfig,
     points: list[ReconstructionPoint],
@@ -97,7 +101,8 @@ def study(
         show: Callable[[int, int], object] | None = None
         if executor is None:
             show = functools.partial(progress, f"labels {number + 1} of {len(points)}")
-        jobs[f"labels-{number}"] = functools.partial(_level, config, float(point.epsilon.value), point.claimed, show)
+        epsilon = min(float(point.epsilon.value), LARGEST_EPSILON)
+        jobs[f"labels-{number}"] = functools.partial(_level, config, epsilon, point.claimed, show)
     found: dict[str, list[LabelOutcome]] = {}
     for name, piece in pieces.each(jobs, executor):
         found[name] = from_piece(piece["outcomes"], _KEPT)
@@ -105,6 +110,7 @@ def study(
             progress("labels", len(found), len(points))
     outcomes = [outcome for name in jobs for outcome in found[name]]
     outcomes.sort(key=lambda outcome: outcome.noise_multiplier > 0)
+    beyond = any(float(point.epsilon.value) > LARGEST_EPSILON for point in points)
     size = config.label_batch_size
     count = outcomes[0].labels // size
     level = f"{100 * config.confidence:g}%"
@@ -116,7 +122,8 @@ def study(
             f"Breast cancer, MLP 30–{config.label_hidden}–1 ReLU, {count} batches of {size}; one released last-layer "
             f"gradient each. The noisy rows clip at C = {MAX_GRAD_NORM:g} by the joint norm and name labels by sign; "
             f"their share is a mean over {config.label_draws} noise draws per batch with a {level} Hoeffding interval. "
-            f"The named ε is the companion's own training ({config.label_steps} steps, add/remove, upper)."
+            f"The named ε is the companion's own training ({config.label_steps} steps, add/remove, upper)"
+            + (f"; levels above {LARGEST_EPSILON:g} stand at it." if beyond else ".")
         ),
         epsilon_caption=(
             f"ε of one label at δ = {power(config.delta)} in one step on a known batch, for the most exposed label of "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping
 from concurrent.futures import Executor
@@ -11,7 +10,7 @@ from typing import Any
 
 from leakcore import _validate as check
 from leakcore._progress import Progress
-from leakcore._store import PartialResults, identity, require_ours
+from leakcore._store import PartialResults, identity, require_ours, require_writable
 from leakcore.audit import _defense, _labels, _layers, _reconstruction
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._doctor import environment
@@ -58,7 +57,7 @@ def run(
     started = time.monotonic()
     target = None if folder is None else Path(folder)
     if target is not None:
-        require_writable(target)
+        require_report_folder(target)
     pieces = PartialResults(target, "audit", identity("audit", config.to_dict(), config.seed))
     points, curve = _reconstruction.study(config, pieces, report_progress, executor)
     labels = _labels.study(config, points, pieces, report_progress, executor)
@@ -81,16 +80,9 @@ def run(
     return report
 
 
-def require_writable(folder: Path) -> None:
+def require_report_folder(folder: Path) -> None:
     """Fail before the work, not after it: a folder that takes files, and no report in it that is not leakcore's."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        with contextlib.suppress(FileNotFoundError):
-            probe.unlink()
-    except OSError as error:
-        raise ValueError(f"folder={str(folder)!r}: cannot be written ({error.strerror})") from error
+    require_writable(folder)
     require_ours(folder, "report.json")
     if (folder / "report.html").exists() and not (folder / "report.json").exists():
         raise ValueError(

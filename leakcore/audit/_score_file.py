@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from leakcore._npz import member_of
+
 LARGEST = 2**30
 """Bytes of one array, or of one csv file: a hundred million scores."""
 
@@ -190,24 +192,9 @@ def _npz_array(where: Path, name: str) -> np.ndarray:
     with _opened(where) as file:
         try:
             info = next(i for i in file.infolist() if i.filename.removesuffix(".npy") == name)
-            with file.open(info) as stream:
-                version = np.lib.format.read_magic(stream)
-                header = {
-                    (1, 0): np.lib.format.read_array_header_1_0,
-                    (2, 0): np.lib.format.read_array_header_2_0,
-                }[version]
-                shape, _, dtype = header(stream)
-                if dtype.kind not in "biuf":
-                    raise ValueError(f"is of type {dtype}, must be numbers; objects are never unpickled")
-                size = math.prod(shape) * dtype.itemsize
-                if size > LARGEST or size > info.file_size:
-                    raise ValueError(
-                        f"claims {size:,} bytes; the file holds {info.file_size:,}, allowed is {LARGEST:,}"
-                    )
-                raw = stream.read(size)
-            if len(raw) != size:
-                raise ValueError("is cut short")
-            return np.frombuffer(raw, dtype).reshape(shape)
+            if info.file_size > LARGEST:
+                raise ValueError(f"holds {info.file_size:,} bytes, allowed is {LARGEST:,}")
+            return member_of(file, info, "biuf")
         except Exception as why:  # zipfile, zlib, struct and NumPy each have their own for a damaged file
             raise ValueError(f"{where}: {name}: {why}") from why
 
@@ -236,6 +223,9 @@ def _csv_header(where: Path) -> list[str]:
 
 def _csv_columns(where: Path, own: Mapping[str, str], layout: Layout) -> dict[str, np.ndarray]:
     header = _csv_header(where)
+    for spelt in own.values():
+        if header.count(spelt) > 1:
+            raise ValueError(f"{where}: has {header.count(spelt)} columns named {spelt!r}; rename all but one")
     at = {asked: header.index(spelt) for asked, spelt in own.items()}
     found = {asked: array.array("d") for asked in own}
     for number, line in enumerate(_lines(where), 1):

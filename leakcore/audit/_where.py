@@ -54,7 +54,8 @@ def _finding(measures: LeakageByLayer) -> Finding:
         if np.isfinite(above[best]):
             said.append(
                 f"of the input itself inverting {' and '.join(measures.original.pairs[best])} together gives back most "
-                f"(score {above[best]:.1f} above that against other inputs, 19.7 is perfect)"
+                f"(score {measures.original.raw[best]:.1f}, {2 * np.pi**2:.1f} is perfect; against other inputs "
+                f"{measures.original.null[best]:.1f})"
             )
     shown = []
     for name, found in measures.latent.items():

@@ -1,5 +1,5 @@
 """The `leakcore` command. Exit codes: 0 done, 1 a gate failed, 2 bad input or no place to write, 130 interrupted,
-141 the reader of the output closed it.
+70 an error of leakcore's own, 141 the reader of the output closed it.
 
 Only click is imported at the top: `leakcore bound` must answer in well under a second.
 """
@@ -7,6 +7,7 @@ Only click is imported at the top: `leakcore bound` must answer in well under a 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -30,8 +31,8 @@ from leakcore.cli._selftest import selftest
 def main() -> None:
     """Measure and bound how much a gradient leaks.
 
-    Exit codes: 0 done; 1 a gate failed; 2 bad input, or no place to write; 130 interrupted; 141 whoever read the output
-    closed it (`| head`), whatever the answer.
+    Exit codes: 0 done; 1 a gate failed; 2 bad input, or no place to write; 70 an error of leakcore's own; 130
+    interrupted; 141 whoever read the output closed it (`| head`), whatever the answer.
     """
 
 
@@ -112,7 +113,10 @@ def bound(
     if prior is not None:
         if prior < 1:
             raise click.UsageError(f"--prior {prior}: must be an integer of at least 1")
-        kappa = 1.0 / prior
+        if prior <= 1e300:
+            kappa = 1.0 / prior
+        else:
+            log_kappa = -math.log(prior)
     result = _checked(
         lambda: bounds.reconstruction(
             noise_multiplier,

@@ -135,8 +135,11 @@ def _played(
     from leakcore import _validate as check
     from leakcore import accounting, attacks, bounds, datasets, dpsgd
     from leakcore._progress import progress_bars
-    from leakcore._store import PartialResults, identity, require_ours, write_atomically
+    from leakcore._store import PartialResults, identity, require_ours, require_writable, write_atomically
 
+    if out is not None:
+        require_writable(out, name="out")
+        require_ours(out, _REPORT)
     check.open_probability(delta=delta)
     if noise is None:
         found = accounting.noise_multiplier(epsilon=epsilon, delta=delta, sample_rate=sample_rate, steps=steps)
@@ -159,8 +162,6 @@ def _played(
     )
     shown = None if quiet else progress_bars()
     total = check.integer(1, None, runs=runs)
-    if out is not None:
-        require_ours(out, _REPORT)
     settings = {
         **ensemble.settings(), "dataset": dataset, "num_rows": num_rows, "prior": prior_size, "runs": runs,
         "method": method, "subtract_known": not no_subtraction, "confidence": confidence,

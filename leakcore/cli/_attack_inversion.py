@@ -70,6 +70,10 @@ def inversion(out: Path | None, as_json: bool, dataset: str | None, **given: Any
             raise click.UsageError(f"--{missing[0]} is missing (or give --dataset)")
         if alone:
             raise click.UsageError(f"--{alone[0].replace('_', '-')}: only with --dataset")
+    if out is not None:
+        from leakcore._store import require_writable
+
+        checked(lambda: require_writable(out, name="out"))
     found = checked(lambda: _inverted(dataset, out, **given))
     if as_json:
         click.echo(found.to_json(indent=2))

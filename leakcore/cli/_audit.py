@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from leakcore.cli._checked import checked
+from leakcore.cli._checked import checked, require_place
 
 if TYPE_CHECKING:
     from leakcore import audit as audits
@@ -144,9 +144,13 @@ def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
     short = form in ("trace", "scores")
     named = report["json"] not in (None, "-") or report["html"] is not None
     folder = None if short and named and report["out"] is None else Path(report["out"] or _OUT)
-    for name in ("json", "html"):
-        if report[name] not in (None, "-"):
-            _require_place(name, Path(report[name]))
+    places = {name: Path(report[name]) for name in ("json", "html") if report[name] not in (None, "-")}
+    for name, path in places.items():
+        require_place(name, path)
+    inputs: dict[str, Any] = {option: given[option] for option in ("trace", "scores") if option in given}
+    if config_path is not None:
+        inputs["config"] = config_path
+    _require_apart({**inputs, **places})
     limit = report["fail_above"]
     if limit is not None:
         checked(lambda: _require_limit(limit))
@@ -185,17 +189,14 @@ def _only_with(name: str) -> str:
     return ": only with " + " or ".join(option for option, keys in own.items() if name in keys)
 
 
-def _require_place(name: str, path: Path) -> None:
-    """Fail before the work, not after it."""
-    try:
-        if path.is_dir():
-            raise OSError(None, "is a folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        probe = path.parent / f".{path.name}.writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise click.UsageError(f"--{name} {path}: cannot be written ({error.strerror})") from None
+def _require_apart(named: dict[str, Any]) -> None:
+    """A report must not replace what the audit reads, or the other report."""
+    seen: dict[Path, str] = {}
+    for name, path in named.items():
+        place = Path(path).resolve()
+        if place in seen and (place.is_file() or not place.exists()):
+            raise click.UsageError(f"--{seen[place]}, --{name}: are one file, {path}")
+        seen[place] = name
 
 
 def _require_limit(limit: Any) -> None:
@@ -251,10 +252,10 @@ def _run(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -
 
 
 def _require_folder(folder: Path | None) -> None:
-    from leakcore.audit._run import require_writable
+    from leakcore.audit._run import require_report_folder
 
     if folder is not None:
-        require_writable(folder)
+        require_report_folder(folder)
 
 
 def _finish(found: audits.AuditReport, folder: Path | None, report: dict[str, Any], *, written: bool) -> NoReturn:

@@ -47,7 +47,10 @@ def calibrate(
     if prior is not None:
         if prior < 1:
             raise click.UsageError(f"--prior {prior}: must be an integer of at least 1")
-        kappa = 1.0 / prior
+        if prior <= 1e300:
+            kappa = 1.0 / prior
+        else:
+            log_kappa = -math.log(prior)
     result = checked(
         lambda: bounds.calibrate_noise(
             target_success, kappa=kappa, log_kappa=log_kappa, sample_rate=sample_rate, steps=steps, delta=delta

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -13,6 +16,7 @@ import click
 T = TypeVar("T")
 
 _INTERRUPTED = 130
+_UNEXPECTED = 70
 _PIPE = 141
 """128 + SIGPIPE: what a shell says of a Unix program whose reader went away."""
 
@@ -39,20 +43,44 @@ def checked(call: Callable[[], T], *, goes_on: bool = False) -> T:
         sys.exit(_INTERRUPTED)
     except BrokenPipeError:
         raise
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise Failure(str(error)) from error
+        raise Failure("this command needs torch, which is not installed: pip install torch") from error
     except (ValueError, TypeError, ImportError, ArithmeticError, OSError) as error:
         raise Failure(str(error)) from error
+
+
+def require_place(name: str, path: Path) -> None:
+    """Fail before the work, not after it: a file that can be written, a device or a pipe."""
+    try:
+        if path.is_dir():
+            raise OSError(None, "is a folder")
+        if path.exists() and not path.is_file():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe = path.parent / f".{path.name}.writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise click.UsageError(f"--{name} {path}: cannot be written ({error.strerror})") from None
 
 
 class Commands(click.Group):
     """Exit codes of every command where click's own is 1, which here says that a gate failed.
 
     Ctrl-C is 130. What cannot be printed is 141 where the reader closed the pipe (`leakcore … | head -1`), whatever
-    the answer was, and 2 where there is no place to write.
+    the answer was, and 2 where there is no place to write. An exception that nobody expected is 70 (EX_SOFTWARE), with
+    its traceback.
     """
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
+        # A terminal without a sign that a report uses shows it as \\u…; a finished audit must not end in a traceback.
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         return _printed(lambda: super(Commands, self).make_context(info_name, args, parent, **extra))
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -61,6 +89,11 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("Interrupted: nothing half-written.", err=True)
             ctx.exit(_INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception:
+            traceback.print_exc()
+            ctx.exit(_UNEXPECTED)
 
 
 def _printed(call: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from leakcore.cli._attack_labels import _built, _read
-from leakcore.cli._checked import checked
+from leakcore.cli._checked import checked, require_place
 
 _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar100", "bank", "lfw")
 
@@ -70,6 +70,8 @@ def leakage(model: str, figure: Path | None, as_json: bool, quiet: bool, **given
     """
     if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
         raise click.UsageError(f"--figure {figure}: must end in .png, .svg or .pdf")
+    if figure is not None:
+        require_place("figure", figure)
     report = checked(lambda: _measured(model, quiet=quiet, **given), goes_on=given["out"] is not None)
     if figure is not None:
         checked(lambda: _drawn(report, figure))
@@ -102,11 +104,12 @@ def _measured(
     import torch
 
     from leakcore._progress import progress_bars
-    from leakcore._store import PartialResults, identity, require_ours, write_atomically
+    from leakcore._store import PartialResults, identity, require_ours, require_writable, write_atomically
     from leakcore.leakage import _by_layer
     from leakcore.models import load_safetensors
 
     if out is not None:
+        require_writable(out, name="out")
         require_ours(out, "leakage.json")
 
     inputs, targets, chosen = _data(data, attributes)
@@ -133,7 +136,8 @@ def _measured(
     settings = {
         "model": model, "loss": loss, "family": family, "samples": samples, "rows": rows, "permutations": permutations,
         "inversion": not no_inversion, "attributes": None if chosen is None else list(chosen),
-        "content": _content([*module.state_dict().items(), ("x", x), ("y", y), *(chosen or {}).items()]),
+        "content": _content([*module.state_dict().items(), ("x", x), ("y", y), *(chosen or {}).items(),
+                             *_behaviour(module, x[:2])]),
     }  # fmt: skip
     pieces = PartialResults(out, "leakage", identity("leakage", settings, seed))
     report = _by_layer.measured(
@@ -146,6 +150,23 @@ def _measured(
         write_atomically(out / "leakage.json", text + "\n")
         pieces.remove()
     return report
+
+
+def _behaviour(module: Any, x: Any) -> Iterable[tuple[str, Any]]:
+    """Outputs of a few inputs and their derivative: two models with the same weights may still compute other things."""
+    import torch
+
+    from leakcore._one_thread import one_thread
+
+    with one_thread(), torch.enable_grad():
+        try:
+            out = module(x)
+        except RuntimeError:
+            return  # whoever measures says what does not fit
+        trained = [p for p in module.parameters() if p.requires_grad] if out.requires_grad else []
+        moved = torch.autograd.grad((out * out.detach()).sum(), trained, allow_unused=True) if trained else ()
+    yield "outputs", out.detach()
+    yield from ((f"derivative {i}", g) for i, g in enumerate(moved) if g is not None)
 
 
 def _content(named: Iterable[tuple[str, Any]]) -> str:

@@ -65,7 +65,10 @@ def _cache() -> Path:
     if given := os.environ.get("LEAKCORE_CACHE", ""):
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "leakcore"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "leakcore"
+    except RuntimeError:  # no HOME, and a user without an entry
+        raise ValueError("no home folder to keep data sets in: set LEAKCORE_DATA, LEAKCORE_CACHE or HOME") from None
 
 
 def _checked(path: Path, file: RemoteFile) -> Path:

@@ -60,8 +60,8 @@ class Attached:
         sparse = next((p for p in trained if p.grad.layout != torch.strided), None)
         if sparse is not None:
             raise ValueError(
-                f"attach: the gradient of a parameter of shape {tuple(sparse.shape)} is {sparse.grad.layout}: which rows "
-                "it holds leaks by itself; make it dense (nn.Embedding's sparse=False)"
+                f"attach: the gradient of a parameter of shape {tuple(sparse.shape)} is {sparse.grad.layout}: which "
+                "rows it holds leaks by itself; make it dense (nn.Embedding's sparse=False)"
             )
         with torch.no_grad():
             if self._reduces:

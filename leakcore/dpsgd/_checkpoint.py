@@ -26,6 +26,8 @@ from leakcore.dpsgd._request import Request, Source
 
 _NAME = re.compile(r"runs-(\d+)-(\d+)\.npz")
 _SCORES = "scores/"
+_RANGE = "range of runs"
+"""In the file as well as in its name: a copy under another name would pass for other runs."""
 
 
 class Checkpoint:
@@ -53,7 +55,7 @@ class Checkpoint:
         arrays = {name: array for name in ARRAYS if (array := getattr(piece, name)) is not None}
         arrays |= {_SCORES + name: scores for name, scores in piece.scores.items()}
         file = io.BytesIO()
-        np.savez(file, allow_pickle=False, **arrays)
+        np.savez(file, allow_pickle=False, **arrays, **{_RANGE: np.array([low, high])})
         write_atomically(self._folder / f"runs-{low}-{high}.npz", file.getvalue())
 
     @staticmethod
@@ -70,7 +72,10 @@ def _read(path: Path, within: tuple[int, int], low: int, stop: int) -> BlockOutp
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        if not arrays or any(len(a) != within[1] - within[0] for a in arrays.values()):
+        held = arrays.pop(_RANGE, None)
+        if not arrays or held is None or held.tolist() != list(within):
+            raise ValueError("it does not hold the runs that its name says")
+        if any(len(a) != within[1] - within[0] for a in arrays.values()):
             raise ValueError("its arrays do not hold the runs that its name says")
         arrays = {name: a[low - within[0] : stop - within[0]] for name, a in arrays.items()}
         scores = {name.removeprefix(_SCORES): arrays.pop(name) for name in list(arrays) if name.startswith(_SCORES)}

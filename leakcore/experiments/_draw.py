@@ -41,9 +41,9 @@ def draw(result: ExperimentResult) -> tuple[bytes, str]:
 
     style: Any = {"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 9.5, "axes.titlesize": 10}
     with matplotlib.rc_context(style):
-        rows = math.ceil(len(result.panels) / _COLUMNS)
         # Four in two rows of two, not three and one.
         columns = 2 if len(result.panels) == 4 else min(_COLUMNS, max(len(result.panels), 1))
+        rows = math.ceil(len(result.panels) / columns)
         width = max(4.6 * columns, 7.6)
         names = _names(result)
         legend_columns = max(1, min(len(names), int(width // 2.5)))
@@ -62,7 +62,7 @@ def draw(result: ExperimentResult) -> tuple[bytes, str]:
         for row in range(rows):
             axes = np.atleast_1d(parts[row].subplots(1, columns))
             for place, ax in enumerate(axes):
-                index = row * _COLUMNS + place
+                index = row * columns + place
                 if index < len(result.panels):
                     _panel(figure, ax, result.panels[index])
                 else:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from leakcore import _validate as check
 from leakcore._progress import Progress
-from leakcore._store import PartialResults, identity, require_ours, write_atomically
+from leakcore._store import PartialResults, identity, require_ours, require_writable, write_atomically
 from leakcore.experiments._context import SCALES, TRAINERS, Context
 from leakcore.experiments._registry import find
 from leakcore.experiments._result import ExperimentResult
@@ -57,10 +57,7 @@ def run(
     if where is not None and not where.is_dir():
         raise ValueError(f"data={str(data)!r}: must be a folder that holds the data sets")
     if folder is not None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(f"out={str(folder)!r}: cannot be written ({error.strerror})") from error
+        require_writable(folder, name="out")
         require_ours(folder, f"{name}.json")
     # Not the folder of the data: pieces made from data carry a digest of its content.
     bound_to = identity("reproduce", {"name": name, "scale": size, "trainer": how}, start)

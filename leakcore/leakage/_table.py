@@ -109,11 +109,11 @@ def heat_map(report: LeakageByLayer) -> Figure:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.imshow(np.ma.masked_invalid(scaled), cmap="YlOrRd", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(measures)), [n.replace(": ", ":\n") for n, _ in measures], fontsize=8)
+    axes.set_xticks(range(len(measures)), [_plain(n).replace(": ", ":\n") for n, _ in measures], fontsize=8)
     axes.xaxis.tick_top()
     axes.set_yticks(
         range(len(report.layers)),
-        [f"{name}  ({size:,})" for name, size in zip(report.layers, report.parameters, strict=True)],
+        [f"{_plain(name)}  ({size:,})" for name, size in zip(report.layers, report.parameters, strict=True)],
         fontsize=8,
     )
     for j, (_, values) in enumerate(measures):
@@ -143,3 +143,8 @@ def _shown(value: float | None, marked: bool) -> str:
         return "–"
     text = f"{value:.3f}" if 1e-3 <= abs(value) < 100 or value == 0 else f"{value:.2g}"
     return text.replace("-", "−") + ("*" if marked else "")
+
+
+def _plain(name: str) -> str:
+    """A name of the user's as text: matplotlib takes what stands between dollar signs for mathematics."""
+    return name.replace("$", r"\$")

@@ -440,3 +440,25 @@ def test_lbfgs_does_not_iterate_more_than_asked():
         inversion.closed_form(conv, of_conv, (1, 8, 8))
     with pytest.raises(ValueError, match="no images"):
         inversion.invert(model, g, (12,), labels=[0], restarts=1, iterations=20).figure()
+
+
+def test_a_label_is_recovered_only_where_the_signs_tell():
+    """Two logits without a bias, inputs of the last layer of either sign: the label is searched for, and found."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2, bias=False)).double()
+    for label in (0, 1):
+        g = inversion.gradient(model, torch.rand(1, 6), [label])
+        found = inversion.invert(model, g, (6,), labels="recover", restarts=2, iterations=300)
+        assert "label" not in found.assumptions.attacker
+        assert found.labels.tolist() == [label]
+    g = inversion.gradient(_smooth(), torch.rand(1, 12), [1])
+    found = inversion.invert(_smooth(), g, (12,), labels="recover", restarts=1, iterations=20)
+    assert found.assumptions.attacker.endswith("reads the label from the signs of the last layer's gradient")
+
+
+def test_bfloat16_models_come_back_as_float32():
+    model = _smooth().bfloat16()
+    x = torch.rand(1, 12).bfloat16()
+    g = inversion.gradient(model, x, [0])
+    found = inversion.invert(model, g, (12,), labels=[0], method="cosine", restarts=1, iterations=20, originals=x)
+    assert found.reconstructions.dtype == np.float32

@@ -276,3 +276,15 @@ def test_a_pair_that_the_system_does_not_determine_takes_the_proof_away() -> Non
     assert (found.determined & (found.labels != y)).any(), "the case is made to mislead"
     assert found.kind == "estimate"
     assert any("nothing is proved" in note for note in found.assumptions.notes)
+
+
+@pytest.mark.parametrize("activation", [torch.nn.Tanh, torch.nn.GELU, torch.nn.ELU, torch.nn.Sigmoid])
+def test_smooth_activations_in_bfloat16_are_elementwise(activation: type[torch.nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(30, 5), activation(), torch.nn.Linear(5, 1)).bfloat16()
+    x, y = torch.randn(6, 30).bfloat16(), torch.tensor([1.0, 0, 0, 0, 1, 0])
+    torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y.bfloat16()).backward()
+    found = labels.second_last_layer(
+        model=model, inputs=x, gradient=model[0].weight.grad, positive_ratio=0.3, noise_std=0
+    )
+    assert (found.labels[found.determined] == y.numpy()[found.determined]).all()

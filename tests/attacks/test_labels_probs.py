@@ -256,3 +256,22 @@ def test_bad_clipping_is_named() -> None:
     classes = np.full((4, 3), 1 / 3)
     with pytest.raises(ValueError, match="max_grad_norm: only with one logit"):
         labels.last_layer(rows, gradient=np.ones((3, 6)), known_probs=classes, max_grad_norm=1.0)
+
+
+def test_a_gradient_that_no_labels_explain_proves_none() -> None:
+    """A sum taken for a mean: a box that no y fits is no reason to name the nearest one."""
+    rng = np.random.default_rng(12)
+    contradicted = 0
+    for _ in range(50):
+        rows = rng.normal(size=(8, 5))
+        probs, y = special.expit(rng.normal(size=8)), rng.integers(0, 2, 8)
+        total = rows.T @ (probs - y)
+        found = labels.last_layer(rows, gradient=total, known_probs=probs, noise_std=0)
+        if found.kind == "estimate":
+            contradicted += 1
+            assert not found.determined.any()
+            assert any("no labels fit this gradient" in note for note in found.assumptions.notes)
+        right = labels.last_layer(rows, gradient=total, known_probs=probs, noise_std=0, reduction="sum")
+        assert right.kind == "lower"
+        assert (right.labels[right.determined] == y[right.determined]).all()
+    assert contradicted > 25

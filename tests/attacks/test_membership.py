@@ -78,6 +78,20 @@ def test_the_scores_are_those_of_two_gaussians():
         np.testing.assert_allclose(found[:, i], wanted, rtol=1e-9)
 
 
+def test_losses_that_rounded_to_zero_do_not_drown_the_others():
+    """Members' losses of e^-30 or so, some of them 0 in float64: nearly every guess is right."""
+    rng = np.random.default_rng(5)
+    there = rng.random((64, 40)) < 0.5
+    losses = np.where(there, np.exp(rng.normal(-33, 2, (64, 40))), np.exp(rng.normal(-27, 2, (64, 40))))
+    losses = -np.log1p(-losses)
+    losses[losses < 2.0**-53] = 0
+    assert (losses == 0).mean() > 0.01
+    for spread in ("shared", "row"):
+        ratio = membership.likelihood_ratio(losses[:16], losses[16:], there[16:], spread=spread)
+        right, number = membership.guess(ratio, share=0.2).tally(there[:16])
+        assert right > 0.9 * number
+
+
 def test_no_model_no_proof():
     """Coins that had no effect: 400 audits at 95%, P(Bin(400, .05) > 35) < 1e-3."""
     rng = np.random.default_rng(4)

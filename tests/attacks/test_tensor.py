@@ -331,3 +331,25 @@ def test_the_error_over_the_batch_size() -> None:
     assert 0.4 <= slopes[1] <= 0.7, told
     assert slopes[1] < slopes[0], told
     assert (3 * subtracted < raw).all(), told
+
+
+@pytest.mark.parametrize("refined", [False, True])
+def test_errors_are_estimated_within_a_factor_of_two(refined: bool) -> None:
+    """Noise on the gradient, some samples below it: 20 batches, every error at most 2.5 times its estimate."""
+    ratios = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal((4, 10))
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        r = rng.uniform(0.4, 1, 4) * rng.choice([-1, 1], 4)
+        if seed % 2:
+            r[3] = rng.uniform(0.005, 0.05)
+        w = tensor.GaussianWeights(30_000, 10, seed)
+        g = tensor.output_gradient(x, r, w, "elu") + 0.3 * rng.standard_normal(30_000)
+        found = tensor.reconstruct(g, w, num_examples=4, activation="elu", refined=refined)
+        if len(found.inputs):
+            errors = tensor.match(found.inputs, x, signs_known=found.signs_known).errors
+            ratios += list(errors / found.error_estimates)
+    assert len(ratios) > 30
+    assert max(ratios) < 2.5
+    assert np.median(ratios) > 0.2

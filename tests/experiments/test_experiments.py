@@ -14,7 +14,7 @@ import torch
 from leakcore import experiments, models
 from leakcore._store import PartialResults
 from leakcore.experiments._context import Context
-from leakcore.experiments._draw import _panel
+from leakcore.experiments._draw import _panel, draw
 from leakcore.experiments._result import ExperimentResult, Panel, Series
 from leakcore.experiments.reconstruction import _data, _games, _report
 
@@ -156,6 +156,22 @@ def test_an_attack_that_beats_its_bound_is_called_an_error() -> None:
     wrong = _report.report(*where, attacked=[(game, 1.0), (game, 0.3)], **given)
     assert wrong.agreement == "no"
     assert "beats its bound" in wrong.caption
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+def test_every_panel_is_drawn(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four have two columns, all others three at most: the third of four once fell out."""
+    drawn = []
+    monkeypatch.setattr("leakcore.experiments._draw._panel", lambda figure, ax, panel: drawn.append(panel.title))
+    line = Series(name="a", role="attack", x=np.array([1.0, 2.0]), y=np.array([0.5, 0.5]))
+    titles = [f"P{i}" for i in range(count)]
+    panels = tuple(Panel(title=t, x_label="x", y_label="y", series=(line,)) for t in titles)
+    draw(
+        ExperimentResult(
+            name="n", title="t", statement="s", scale="tiny", seed=0, conclusion="c", stated=(), panels=panels
+        )
+    )
+    assert drawn == titles
 
 
 def test_intervals_are_inside_the_axes_and_points_have_no_line() -> None:

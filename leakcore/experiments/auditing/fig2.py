@@ -67,19 +67,23 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                     if lines[name]:
                         found[rows.name, net, epsilon, name] = lines[name][-1]
             panels.append(_panel(f"{rows.name}, {net}", epsilons, lines, ceiling, rows.shape is not None))
-    better = [
-        (found[r, n, e, "clipbkd"], found.get((r, n, e, "backdoor"), 0.0), found[r, n, e, "membership"])
-        for r, n, e, name in found
-        if name == "clipbkd"
-    ]
-    beats_membership = sum(c > 2.5 * m for c, _, m in better)
-    beats_doors = sum(c > d for c, d, _ in better)
+    settings = [(r, n, e) for r, n, e, name in found if name == "clipbkd"]
+    with_door = [key for key in settings if (*key, "backdoor") in found]
+
+    def proved(key: tuple[str, str, float], name: str) -> float:
+        at = (*key, name)
+        return found[at]
+
+    beats_membership = sum(proved(key, "clipbkd") > 2.5 * proved(key, "membership") for key in settings)
+    beats_doors = sum(proved(key, "clipbkd") > proved(key, "backdoor") for key in with_door)
     perfect = [found[r, n, e, "clipbkd"] for r, n, e, name in found if name == "clipbkd" and math.isinf(e)]
-    agreement = "yes" if beats_membership == beats_doors == len(better) else ("partly" if beats_doors else "no")
+    all_of_both = (beats_membership, beats_doors) == (len(settings), len(with_door))
+    agreement = "yes" if all_of_both else ("partly" if beats_doors else "no")
     return experiment.result(
         context, panels=panels, stated=stated, agreement=agreement,
         conclusion=f"ClipBKD proves more than 2.5 times what membership guesses prove in {beats_membership} of "
-        f"{len(better)} settings and more than the backdoor in {beats_doors}; without noise, in shuffled minibatches "
+        f"{len(settings)} settings and more than the backdoor in {beats_doors} of the {len(with_door)} that have one "
+        f"(membership is add/remove, and without noise in full batches); without noise, in shuffled minibatches "
         f"from one fixed start, it proves {', '.join(f'{v:.2f}' for v in perfect)} of the {ceiling:.2f} that {trials} "
         f"trials can. {_gaussian(panels)}",
         data=(r.described for r in sets),
