@@ -78,7 +78,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     beats_doors = sum(proved(key, "clipbkd") > proved(key, "backdoor") for key in with_door)
     perfect = [found[r, n, e, "clipbkd"] for r, n, e, name in found if name == "clipbkd" and math.isinf(e)]
     all_of_both = (beats_membership, beats_doors) == (len(settings), len(with_door))
-    agreement = "yes" if all_of_both else ("partly" if beats_doors else "no")
+    agreement = "yes" if all_of_both else ("partly" if beats_membership or beats_doors else "no")
     return experiment.result(
         context, panels=panels, stated=stated, agreement=agreement,
         conclusion=f"ClipBKD proves more than 2.5 times what membership guesses prove in {beats_membership} of "
