@@ -146,7 +146,7 @@ py::object outcome(const Status& status) {
   throw std::runtime_error(kernel + ": unknown status");
 }
 
-// Scratch is asked for only on a device: its library keeps what it allocated until the call is over.
+// Scratch is asked for only on a device, and once: its library keeps what it allocated until the next call.
 template <class Args>
 py::object dispatch(Args& args, const Place& place, Status (*cpu)(const Args&), Status (*cuda)(const Args&),
                     int64_t (*cuda_scratch)(const Args&)) {

@@ -35,7 +35,9 @@ def _result_dtype(*tensors: torch.Tensor) -> torch.dtype:
 
 
 def _operator(name: str, schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    made = torch.library.custom_op(f"leakcore::{name}", compute, mutates_args=(), schema=schema)
+    # A graph of CUDA's would replay the noise of one seed, and small tables from memory that is gone.
+    unsafe: dict[str, Any] = {"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
+    made = torch.library.custom_op(f"leakcore::{name}", compute, mutates_args=(), schema=schema, **unsafe)
     made.register_fake(fake)
     return made
 

@@ -201,6 +201,7 @@ ARRAYS = {
         lambda: {"features": rng().random((5, 4)), "classes": 2, "count": 2, "seed": 0}, lambda r: quality(r[0])
     ),
     "attacks.membership.coins": Call(lambda: {"runs": 2, "rows": 3, "seed": 0, "first_run": 0}),
+    "attacks.membership.canary_coins": Call(lambda: {"runs": 2, "canaries": 3, "seed": 0, "first_run": 0}),
     "attacks.membership.guess": Call(lambda: {"scores": rng().random((2, 5)), "share": 0.5}),
     "attacks.membership.loss_threshold": Call(lambda: {"losses": rng().random((2, 5)), "threshold": 0.5}, quality),
     "attacks.membership.likelihood_ratio": Call(

@@ -64,7 +64,7 @@ __global__ void finish_norms(Job job) {
     double sum = 0.0;
     for (int64_t s = lane; s < job.segments; s += kWarp) sum += job.squares[item * job.segments + s];
     sum = warp_sum(sum);
-    const double scale = norm_scale(sum);
+    const double scale = norm_scale_of<E>(sum);
     if (scale != 1.0) {
       sum = 0.0;
       for (int64_t s = 0; s < job.segments; ++s) sum += segment_squares<E, true>(segment_of(job, s), run, row, scale);
@@ -78,9 +78,45 @@ __global__ void finish_norms(Job job) {
   }
 }
 
-// A thread's pack of columns over the rows of one split, in order. Rows that do not count are not read.
+// A thread's pack of columns over the rows [begin, end), in order. Rows that do not count are not read.
+template <class E, class Load>
+__device__ __forceinline__ void sum_pack(const double* factors, int64_t begin, int64_t end, double* acc, Load&& load) {
+  for (int64_t row = begin; row < end; row += kUnrolled) {
+    double factor[kUnrolled];
+    Packet<E> packs[kUnrolled];
+#pragma unroll
+    for (int u = 0; u < kUnrolled; ++u) factor[u] = row + u < end ? factors[row + u] : kMasked;
+#pragma unroll
+    for (int u = 0; u < kUnrolled; ++u) {
+      if (factor[u] != kMasked) packs[u] = load(row + u);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnrolled; ++u) {
+      if (factor[u] != kMasked) {
+#pragma unroll
+        for (int k = 0; k < E::kPack; ++k) acc[k] = madd(packs[u].value(k), factor[u], acc[k]);
+      }
+    }
+  }
+}
+
+// Not inlined, so that its registers are no burden where columns lie aligned and in line.
 template <class E>
-__global__ void sum_rows(Job job) {
+__device__ __noinline__ void sum_elsewhere(const Rows& rows, bool aligned, int64_t run, int64_t begin, int64_t last,
+                                           int64_t column, int64_t end, const double* factors, double* out) {
+  double acc[E::kPack] = {};
+  sum_pack<E>(factors, begin, last, acc,
+              [&](int64_t row) { return load_packet<E>(rows, aligned, row_offset(rows, run, row), column, end); });
+#pragma unroll
+  for (int k = 0; k < E::kPack; ++k) {
+    if (column + k < end) out[k] = acc[k];
+  }
+}
+
+// partial[run][split]. What is added to it, and where it goes, is another kernel's: their registers would cost this one
+// the warps that it needs to keep the memory busy.
+template <class E>
+__global__ void __launch_bounds__(kThreads, 2) sum_rows(Job job) {
   constexpr int kBlock = kThreads * E::kPack;
   constexpr int64_t kBlocks = (kSegment + kBlock - 1) / kBlock;
   const int64_t items = job.runs * job.splits * job.segments * kBlocks;
@@ -93,43 +129,24 @@ __global__ void sum_rows(Job job) {
     if (column >= end) continue;
     const Rows& rows = s.param->grads;
     const double* factors = job.factors + run * job.rows;
-    const int64_t last = (split + 1) * job.split_rows < job.rows ? (split + 1) * job.split_rows : job.rows;
-    double acc[E::kPack] = {};
-    for (int64_t row = split * job.split_rows; row < last; row += kUnrolled) {
-      double factor[kUnrolled];
-      Packet<E> packs[kUnrolled];
-#pragma unroll
-      for (int u = 0; u < kUnrolled; ++u) factor[u] = row + u < last ? factors[row + u] : kMasked;
-#pragma unroll
-      for (int u = 0; u < kUnrolled; ++u) {
-        if (factor[u] != kMasked) {
-          packs[u] = load_packet<E>(rows, s.param->aligned != 0, row_offset(rows, run, row + u), column, end);
-        }
-      }
-#pragma unroll
-      for (int u = 0; u < kUnrolled; ++u) {
-        if (factor[u] != kMasked) {
-#pragma unroll
-          for (int k = 0; k < E::kPack; ++k) acc[k] = madd(packs[u].value(k), factor[u], acc[k]);
-        }
-      }
-    }
-    if (job.splits == 1) {
-      Columns<E::kPack> done;
-#pragma unroll
-      for (int k = 0; k < E::kPack; ++k) done.x[k] = acc[k];
-      finish_columns(job, *s.param, run, column, end, done);
+    const int64_t begin = split * job.split_rows;
+    const int64_t last = begin + job.split_rows < job.rows ? begin + job.split_rows : job.rows;
+    double* out = job.partial + (run * job.splits + split) * job.columns + s.param->joint + column;
+    if (s.param->aligned == 0 || column + E::kPack > end) {
+      sum_elsewhere<E>(rows, s.param->aligned != 0, run, begin, last, column, end, factors, out);
       continue;
     }
-    double* out = job.partial + (run * job.splits + split) * job.columns + s.param->joint;
+    const typename E::Raw* from = static_cast<const typename E::Raw*>(rows.data) + row_offset(rows, run, 0) + column;
+    const int64_t step = rows.row_stride;
+    double acc[E::kPack] = {};
+    sum_pack<E>(factors, begin, last, acc, [&](int64_t row) { return load_aligned<E>(from + row * step); });
 #pragma unroll
-    for (int k = 0; k < E::kPack; ++k) {
-      if (column + k < end) out[column + k] = acc[k];
-    }
+    for (int k = 0; k < E::kPack; ++k) out[k] = acc[k];
   }
 }
 
-__global__ void add_splits(Job job) {
+// A thread takes four columns and all splits, few as they are.
+__global__ void add_few_splits(Job job) {
   constexpr int kPack = 4;
   constexpr int64_t kBlocks = kSegment / (kThreads * kPack);
   const int64_t items = job.runs * job.segments * kBlocks;
@@ -139,18 +156,44 @@ __global__ void add_splits(Job job) {
     const int64_t column = s.first + item % kBlocks * kThreads * kPack + static_cast<int64_t>(threadIdx.x) * kPack;
     const int64_t end = s.first + s.count;
     if (column >= end) continue;
-    double acc[kPack] = {};
+    Columns<kPack> done = {};
     const double* from = job.partial + run * job.splits * job.columns + s.param->joint + column;
     for (int64_t split = 0; split < job.splits; ++split) {
 #pragma unroll
       for (int k = 0; k < kPack; ++k) {
-        if (column + k < end) acc[k] += from[split * job.columns + k];
+        if (column + k < end) done.x[k] += from[split * job.columns + k];
       }
     }
-    Columns<kPack> done;
-#pragma unroll
-    for (int k = 0; k < kPack; ++k) done.x[k] = acc[k];
     finish_columns(job, *s.param, run, column, end, done);
+  }
+}
+
+// A block takes 32 columns, each warp every eighth split: many blocks, however few the columns, and coalesced loads.
+__global__ void __launch_bounds__(kThreads) add_many_splits(Job job) {
+  LEAKCORE_DYNAMIC_SHARED(double, parts);  // [kWarps][kWarp]
+  constexpr int64_t kBlocks = kSegment / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int64_t items = job.runs * job.segments * kBlocks;
+  for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
+    const Segment s = segment_of(job, item / kBlocks % job.segments);
+    const int64_t run = item / (kBlocks * job.segments);
+    const int64_t column = s.first + item % kBlocks * kWarp + lane, end = s.first + s.count;
+    double sum = 0.0;
+    if (column < end) {
+      const double* from = job.partial + run * job.splits * job.columns + s.param->joint + column;
+#pragma unroll 4
+      for (int64_t split = warp; split < job.splits; split += kWarps) sum += from[split * job.columns];
+    }
+    parts[warp * kWarp + lane] = sum;
+    __syncthreads();
+    if (warp == 0 && column < end) {
+      Columns<1> done;
+      done.x[0] = parts[lane];
+#pragma unroll
+      for (int w = 1; w < kWarps; ++w) done.x[0] += parts[w * kWarp + lane];
+      finish_columns(job, *s.param, run, column, end, done);
+    }
+    __syncthreads();
   }
 }
 
@@ -182,7 +225,7 @@ struct Layout {
     squares = rounded(args.num_params * static_cast<int64_t>(sizeof(Param)));
     factors = squares + (once > 0 ? 0 : rounded(8 * rows * segments));
     partial = factors + (once > 0 ? 0 : rounded(8 * rows));
-    bytes = partial + (splits > 1 || once > 0 ? rounded(8 * args.num_runs * splits * columns) : 0);
+    bytes = partial + rounded(8 * args.num_runs * splits * columns);
   }
   static int64_t rounded(int64_t size) { return (size + 255) / 256 * 256; }
   static int64_t packs_of(const Rows& rows) {
@@ -226,8 +269,7 @@ Status clip_and_noise_cuda(const ClipArgs& args) {
     joint += args.grads[p].numel;
   }
   char* scratch = static_cast<char*>(args.scratch);
-  cudaError_t error =
-      cudaMemcpyAsync(scratch, params.data(), params.size() * sizeof(Param), cudaMemcpyHostToDevice, stream);
+  const cudaError_t error = send_table(scratch, params.data(), params.size() * sizeof(Param), stream);
   if (error != cudaSuccess) return cuda_status(error, kernel);
 
   Job job{};
@@ -279,11 +321,12 @@ Status clip_and_noise_cuda(const ClipArgs& args) {
           LEAKCORE_LAUNCH(sums, grid_for(job.runs * job.splits * job.segments * kBlocks, 1), kThreads, 0, stream, job);
       if (failed != cudaSuccess) return cuda_status(failed, kernel);
     }
-    if (job.splits > 1 || layout.once > 0) {
-      constexpr int64_t kAddBlocks = kSegment / (kThreads * 4);
-      failed = LEAKCORE_LAUNCH(add_splits, grid_for(job.runs * job.segments * kAddBlocks, 1), kThreads, 0, stream, job);
-      if (failed != cudaSuccess) return cuda_status(failed, kernel);
-    }
+    const bool few = job.splits <= kWarps;
+    const int64_t blocks = job.runs * job.segments * (kSegment / (few ? kThreads * 4 : kWarp));
+    failed =
+        few ? LEAKCORE_LAUNCH(add_few_splits, grid_for(blocks, 1), kThreads, 0, stream, job)
+            : LEAKCORE_LAUNCH(add_many_splits, grid_for(blocks, 1), kThreads, kThreads * sizeof(double), stream, job);
+    if (failed != cudaSuccess) return cuda_status(failed, kernel);
     return {};
   });
 }

@@ -25,7 +25,7 @@ struct Job {
   int64_t runs, rows, segments, columns, splits, split_rows;
   double* squares;  // [runs][rows][segments]
   double* factors;  // [runs][rows]: kMasked where the row does not count
-  double* partial;  // [runs][splits][columns], with more than one split or rows read once
+  double* partial;  // [runs][splits][columns]
   double* norms;    // [runs][rows]
   const uint8_t* mask;
   int64_t mask_run_stride, mask_row_stride;

@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kOnceThreads) rows_once(Job job) {
       for (int p = 0; p < P; ++p) now[p] = next[p];
       if (row + 1 < end) load_row<E, P>(job, sources, run, row + 1, next);
       double sum = block_sum(own_squares<E, P>(now, 1.0), sums + row % 2 * kOnceWarps);
-      const double scale = norm_scale(sum);
+      const double scale = norm_scale_of<E>(sum);
       if (scale != 1.0) sum = block_sum(own_squares<E, P>(now, scale), sums + 2 * kOnceWarps);
       const double norm = root(sum) / scale;
       if (threadIdx.x == 0) job.norms[run * job.rows + row] = norm;

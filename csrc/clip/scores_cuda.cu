@@ -183,7 +183,7 @@ __global__ void finish_scores(Job job) {
     double sum = 0.0;
     for (int64_t s = lane; s < job.segments; s += kWarp) sum += job.squares[item * job.segments + s];
     sum = warp_sum(sum);
-    const double scale = norm_scale(sum);
+    const double scale = norm_scale_of<E>(sum);
     if (scale != 1.0) sum = row_squares<E>(job, run, row, scale);
     const double norm = root(sum) / scale;
     const double factor = device_clip_factor(job.max_grad_norm, norm);

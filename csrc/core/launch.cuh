@@ -55,6 +55,18 @@ cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, c
 #endif
 }
 
+// A small table into scratch. Pageable host memory: the call returns once it has been read. A graph that is being
+// captured would read it again when it is replayed, where it no longer is, so that is an error.
+inline cudaError_t send_table(void* to, const void* from, size_t bytes, cudaStream_t stream) {
+#ifndef LEAKCORE_EMULATION
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(stream, &capture);
+  if (error != cudaSuccess) return error;
+  if (capture != cudaStreamCaptureStatusNone) return cudaErrorStreamCaptureUnsupported;
+#endif
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream);
+}
+
 inline Status cuda_status(cudaError_t error, const char* kernel) {
   if (error == cudaSuccess) return {};
   return {Code::cuda_error, kernel, cudaGetErrorString(error)};

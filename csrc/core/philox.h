@@ -25,6 +25,18 @@ LEAKCORE_HD uint32_t round_key1(uint64_t seed, int round) {
   return static_cast<uint32_t>(seed >> 32) + static_cast<uint32_t>(round) * 0xBB67AE85u;
 }
 
+// The halves of a product. On CUDA of two multiplications: from one of 64 bits nvcc makes three instructions.
+LEAKCORE_HD void multiply_halves(uint32_t a, uint32_t b, uint32_t* high, uint32_t* low) {
+#ifdef __CUDA_ARCH__
+  *high = __umulhi(a, b);
+  *low = a * b;
+#else
+  const uint64_t product = static_cast<uint64_t>(a) * b;
+  *high = static_cast<uint32_t>(product >> 32);
+  *low = static_cast<uint32_t>(product);
+#endif
+}
+
 LEAKCORE_HD Words philox4x32_10(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, uint32_t k1) {
 #ifdef __CUDACC__
 #pragma unroll
@@ -32,12 +44,13 @@ LEAKCORE_HD Words philox4x32_10(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t 
 #pragma GCC unroll 10
 #endif
   for (int round = 0; round < kRounds; ++round) {
-    const uint64_t a = static_cast<uint64_t>(c0) * kPhiloxM0;
-    const uint64_t b = static_cast<uint64_t>(c2) * kPhiloxM1;
-    c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
-    c1 = static_cast<uint32_t>(b);
-    c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
-    c3 = static_cast<uint32_t>(a);
+    uint32_t high0, low0, high1, low1;
+    multiply_halves(c0, kPhiloxM0, &high0, &low0);
+    multiply_halves(c2, kPhiloxM1, &high1, &low1);
+    c0 = high1 ^ c1 ^ k0;
+    c1 = low1;
+    c2 = high0 ^ c3 ^ k1;
+    c3 = low0;
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }

@@ -162,6 +162,14 @@ LEAKCORE_HD double norm_scale(double squares) {
   return squares <= 1e-280 ? 0x1p600 : 0x1p-600;
 }
 
+// Likewise for elements E. Squares of narrower types than double stay in its range: a sum that is 0, infinite or NaN is
+// just that, and need not be formed again.
+template <class E>
+LEAKCORE_HD double norm_scale_of(double squares) {
+  if constexpr (sizeof(typename E::Raw) == 8) return norm_scale(squares);
+  return 1.0;
+}
+
 // A grid-stride loop's grid: enough blocks for `items` of `per_block` each.
 inline unsigned grid_for(int64_t items, int64_t per_block) {
   const int64_t blocks = (items + per_block - 1) / per_block;

@@ -113,4 +113,21 @@ bool MixturePlan::all(Form form) const {
   return std::all_of(table.begin(), table.end(), [=](const Group& g) { return g.form == form; });
 }
 
+int32_t MixturePlan::period(int64_t config) const {
+  if (groups == 0 || one_step) return 0;
+  const Group& front = at(config, 0);
+  int64_t length = 1;
+  while (length < groups && at(config, length).first == 0) ++length;
+  for (int64_t k = 0; k < groups; ++k) {
+    const Group& g = at(config, k);
+    if (g.form != Form::quick || g.first != (k % length == 0) || g.last != ((k + 1) % length == 0 || k + 1 == groups)) {
+      return 0;
+    }
+    for (int s = 0; s < g.steps; ++s) {
+      if (g.sigma[s] != front.sigma[0] || g.q[s] != front.q[0]) return 0;
+    }
+  }
+  return length <= INT32_MAX ? static_cast<int32_t>(length) : 0;
+}
+
 }  // namespace leakcore

@@ -49,6 +49,9 @@ struct MixturePlan {
 
   explicit MixturePlan(const MixtureArgs& args);
   bool all(Form form) const;
+  // How many groups each product of a configuration has where all groups are `quick` with one σ and q, and every
+  // product but the last has as many; 0 where that is not so.
+  int32_t period(int64_t config) const;
   const Group& at(int64_t config, int64_t group) const { return table[static_cast<size_t>(config * groups + group)]; }
 };
 

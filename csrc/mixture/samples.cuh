@@ -10,13 +10,88 @@
 namespace leakcore {
 namespace {
 
+// A configuration whose groups are all alike (MixturePlan::period).
+struct Even {
+  float slope, offset, lifted, q;
+  uint32_t pick_high, pick_low;
+  int32_t period;
+};
+
 struct Samples {
   uint64_t seed;
   uint64_t first;
   int64_t count;
   bool alternative;
   int64_t configs, groups;
-  const Group* table;  // [configs][groups]
+  int32_t last_steps;  // of the last group
+  const Group* table;  // [configs][groups], or null where all are even
+  const Even* even;    // [configs], or null
+};
+
+// Π(1 + u) − 1 over `steps` of a group's steps.
+__device__ __forceinline__ float even_product(const Even& e, const float* z, const bool* picked, int steps) {
+  float p = 0.0f;
+#pragma unroll
+  for (int s = 0; s < kGroup; ++s) {
+    if (s >= steps) break;
+    const float u = mixture_excess_float(madd(z[s], e.slope, picked[s] ? e.lifted : e.offset), e.q);
+    p = s == 0 ? u : mixture_times(p, u);
+  }
+  return p;
+}
+
+// log_ratios where all configurations are even: the same numbers, with a third of the instructions around the
+// arithmetic. Nothing is read in the loop.
+template <bool kAlternative>
+struct EvenRatios {
+  template <int kConfigs>
+  static __device__ __forceinline__ void get(const Samples& x, uint64_t sample, int64_t config, double* total) {
+    Even e[kConfigs];
+    double product[kConfigs];
+    int32_t left[kConfigs];
+#pragma unroll
+    for (int c = 0; c < kConfigs; ++c) {
+      e[c] = x.even[config + c < x.configs ? config + c : config];
+      total[c] = product[c] = 0.0;
+      left[c] = e[c].period;
+    }
+    const int64_t whole = x.groups - (x.last_steps < kGroup);
+    for (int64_t k = 0; k < x.groups; ++k) {
+      const uint32_t block = static_cast<uint32_t>(k);
+      const Words word = draw_words(x.seed, stream_word(Purpose::mixture, kAlternative), sample, block);
+      float z[kGroup];
+      box_muller_float(word.w[0], word.w[1], &z[0], &z[1]);
+      box_muller_float(word.w[2], word.w[3], &z[2], &z[3]);
+      Words picks = {}, low = {};
+      bool have_low = false;
+      if (kAlternative) picks = draw_words(x.seed, stream_word(Purpose::mixture_pick, 0), sample, block);
+#pragma unroll
+      for (int c = 0; c < kConfigs; ++c) {
+        bool picked[kGroup] = {};
+        if (kAlternative) {
+#pragma unroll
+          for (int s = 0; s < kGroup; ++s) {
+            picked[s] = picks.w[s] < e[c].pick_high;
+            if (picks.w[s] == e[c].pick_high) {  // once in 2^32 draws
+              if (!have_low) low = draw_words(x.seed, stream_word(Purpose::mixture_pick, 1), sample, block);
+              have_low = true;
+              picked[s] = low.w[s] < e[c].pick_low;
+            }
+          }
+        }
+        const float p = k < whole ? even_product(e[c], z, picked, kGroup) : even_product(e[c], z, picked, x.last_steps);
+        const bool first = left[c] == e[c].period, last = left[c] == 1 || k + 1 == x.groups;
+        if (first && last) {
+          total[c] += static_cast<double>(log1p_float(p));
+        } else {
+          const double wide_p = static_cast<double>(p);
+          product[c] = first ? wide_p : mixture_times(product[c], wide_p);
+          if (last) total[c] += log1p_safe(product[c]);
+        }
+        left[c] = last ? e[c].period : left[c] - 1;
+      }
+    }
+  }
 };
 
 // L of one sample under configurations [config, config + kConfigs), as many as there are.
@@ -111,6 +186,13 @@ __device__ void log_ratios(const Samples& x, uint64_t sample, int64_t config, do
   }
 }
 
+struct AnyRatios {
+  template <int kConfigs>
+  static __device__ __forceinline__ void get(const Samples& x, uint64_t sample, int64_t config, double* total) {
+    log_ratios<kConfigs>(x, sample, config, total);
+  }
+};
+
 // T = 1: the four samples of a row of draws.
 struct Quad {
   double z[kGroup];
@@ -161,21 +243,23 @@ __device__ inline double one_step(const Samples& x, const Quad& d, uint64_t row,
                                 : log_positive(mixture_factor(y, Scale{g.q[0]}));
 }
 
-// visit(i, config, L) for every sample x.first + i and configurations [config, config + kConfigs), a thread per quad.
+// visit(counts, i, config, L) for every sample x.first + i and configurations [config, config + kConfigs), a thread per
+// quad. All threads of a block visit equally often, so that they may meet; `counts` is false where there is no sample.
 template <class Visit>
 __device__ void for_each_one_step(const Samples& x, int64_t config, int64_t end, Visit&& visit) {
   const uint64_t first_row = x.first / kGroup;
   const int64_t skip = static_cast<int64_t>(x.first % kGroup);
   const int64_t rows = (skip + x.count - 1) / kGroup + 1;
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t r = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; r < rows; r += step) {
-    const uint64_t row = first_row + static_cast<uint64_t>(r);
+  for (int64_t from = static_cast<int64_t>(blockIdx.x) * blockDim.x; from < rows; from += step) {
+    const int64_t r = from + threadIdx.x;
+    const uint64_t row = first_row + static_cast<uint64_t>(r < rows ? r : from);
     const Quad quad = draw_quad(x, row);
 #pragma unroll
     for (int s = 0; s < kGroup; ++s) {
       const int64_t i = r * kGroup + s - skip;
-      if (i < 0 || i >= x.count) continue;
-      for (int64_t c = config; c < end; ++c) visit(i, c, one_step(x, quad, row, s, c));
+      for (int64_t c = config; c < end; ++c)
+        visit(r < rows && i >= 0 && i < x.count, i, c, one_step(x, quad, row, s, c));
     }
   }
 }

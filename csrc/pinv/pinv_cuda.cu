@@ -13,6 +13,14 @@ int64_t aligned(int64_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
+// What a block may have of shared memory: 48 KiB anywhere, several times that where it is asked for.
+int64_t most_shared(const Device& device) {
+  int bytes = 0;
+  const cudaError_t error = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.index);
+  const int64_t plain = static_cast<int64_t>(kPlainSharedBytes);
+  return error == cudaSuccess && bytes > plain ? bytes : plain;
+}
+
 int64_t at_least_one(int64_t x) {
   return x < 1 ? 1 : x;
 }
@@ -31,7 +39,7 @@ struct Plan {
     const int64_t padded = (n + kGramTile - 1) / kGramTile * kGramTile;
     normal = n > 0 && n <= d;
     const int64_t inside = triangle(n) + kGramColumns * padded + kNormalVectors * n;
-    shared = inside * 8 <= static_cast<int64_t>(kPlainSharedBytes) - 256;
+    shared = inside * 8 <= most_shared(args.device) - 256;
     shared_bytes = shared ? static_cast<size_t>(inside * 8) : 0;
     normal_numbers = 2 * d + (shared ? 0 : triangle(n) + kNormalVectors * n);
     jacobi_numbers = n * d + n * n + kJacobiVectors * n + 2 * d;

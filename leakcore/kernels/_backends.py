@@ -26,7 +26,11 @@ class Library(abc.ABC):
     """Makes and converts arrays; they support `x[i]` and `x.reshape`, as NumPy's do."""
 
     device: str
-    place: Place
+
+    @property
+    @abc.abstractmethod
+    def place(self) -> Place:
+        """What the native core is told."""
 
     @abc.abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any: ...
@@ -61,7 +65,10 @@ class Host(Library):
     """NumPy, with results shared with the library of `like`."""
 
     device = "the CPU"
-    place = CPU
+
+    @property
+    def place(self) -> Place:
+        return CPU
 
     def __init__(self, like: Any) -> None:
         self.like = like
@@ -107,8 +114,14 @@ class OnDevice(Library):
 
     def __init__(self, index: int, stream: int) -> None:
         self.device = f"cuda:{index}"
-        self.place = (1, index, stream, self._scratch)
-        self._kept: list[Any] = []
+        self._index, self._stream = index, stream
+        self._held: Any = None
+        self._bytes = 0
+
+    @property
+    def place(self) -> Place:
+        """Not kept: a reference to itself would keep scratch until a collection."""
+        return (1, self._index, self._stream, self._scratch)
 
     @classmethod
     @abc.abstractmethod
@@ -124,8 +137,11 @@ class OnDevice(Library):
         return header_of_interface(x)
 
     def _scratch(self, size: int) -> int:
-        self._kept.append(self.empty((size,), np.dtype(np.uint8)))
-        return self.address(self._kept[-1])
+        """Device memory for a native call. The calls of one library run one after the other on its stream, so that the
+        next one may have what this one used."""
+        if self._bytes < size:
+            self._held, self._bytes = self.empty((size,), np.dtype(np.uint8)), size
+        return self.address(self._held)
 
 
 class Torch(OnDevice):
@@ -175,7 +191,7 @@ class CuPy(OnDevice):
             return cls(index, int(sys.modules["cupy"].cuda.get_current_stream().ptr))
 
     def _here(self) -> Any:
-        return sys.modules["cupy"].cuda.Device(self.place[1])
+        return sys.modules["cupy"].cuda.Device(self._index)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         with self._here():
@@ -205,7 +221,7 @@ class Imported(OnDevice):
     """Another library's array, served by torch or CuPy; results go back through DLPack."""
 
     def __init__(self, server: OnDevice, like: Any) -> None:
-        super().__init__(server.place[1], server.place[2])
+        super().__init__(server._index, server._stream)
         self.server, self.like = server, like
 
     @classmethod

@@ -16,6 +16,9 @@ from leakcore.kernels._random import float_dtype, read_out
 
 _MAX_STEPS = 2**34  # four steps per 32-bit draw block
 _SAMPLE_STEPS_PER_CALL = 50_000_000  # about a tenth of a second: how long Ctrl-C may have to wait
+_SAMPLE_STEPS_PER_LAUNCH = 40_000_000_000  # likewise of a GPU, which the host does not wait for
+_SAMPLES_PER_LAUNCH = 2**31 - 2**20  # the far sums of a call are carried at its end: 2³¹ summands leave room
+_CONFIGS_PER_LAUNCH = 4 * 65_535  # four to a row of blocks
 _REMEMBERED_STEPS = 4096
 _BLOCK = 256  # the native core works on so many samples at a time
 
@@ -37,11 +40,18 @@ class _Mixture:
     def configs(self) -> int:
         return len(self.sigma)
 
-    def shards(self) -> list[tuple[int, int]]:
+    def shards(self, on_device: bool) -> list[tuple[int, int]]:
         """(offset, length): native calls short enough for Ctrl-C to get through between them."""
-        if 0 < self.count * self.sigma.size <= _SAMPLE_STEPS_PER_CALL:
+        if on_device and self.configs > _CONFIGS_PER_LAUNCH:
+            raise ValueError(
+                f"noise_multiplier, sample_rate: {self.configs} configurations: a GPU takes at most "
+                f"{_CONFIGS_PER_LAUNCH} in one call"
+            )
+        allowed = _SAMPLE_STEPS_PER_LAUNCH if on_device else _SAMPLE_STEPS_PER_CALL
+        if 0 < self.count * self.sigma.size <= allowed and self.count <= _SAMPLES_PER_LAUNCH:
             return [(0, self.count)]
-        size = max(_SAMPLE_STEPS_PER_CALL // max(self.sigma.size, 1) // _BLOCK, 64) * _BLOCK
+        size = max(allowed // max(self.sigma.size, 1) // _BLOCK, 64) * _BLOCK
+        size = min(size, _SAMPLES_PER_LAUNCH)
         return [(a, min(size, self.count - a)) for a in range(0, self.count, size)] if self.configs else []
 
     def native(self, offset: int, length: int) -> tuple[int, int, int, bool, bool, int, int, int, int]:
@@ -112,7 +122,7 @@ def mixture_log_ratio(
             if not given.values.flags.c_contiguous:
                 raise ValueError(f"{kernel}: out has strides of {given.values.strides} bytes: must be contiguous")
             library, start = given.library, _arrays.address(given.values)
-    for offset, length in mixture.shards():
+    for offset, length in mixture.shards(library.place is not _arrays.CPU):
         _C.mixture_log_ratio(
             mixture.native(offset, length),
             start + offset * target.itemsize,
@@ -171,7 +181,7 @@ def mixture_tail(
             f"({configs}, ...), a row for each of the {configs} configurations"
         )
     brackets = Brackets(wanted, configs, library)
-    for offset, length in mixture.shards():
+    for offset, length in mixture.shards(library.place is not _arrays.CPU):
         _C.mixture_tail(
             mixture.native(offset, length),
             brackets.ascending.shape[1],

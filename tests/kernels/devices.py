@@ -110,9 +110,25 @@ def to_device(x):
         return x
     if _current == "emulated":
         return EmulatedArray(x)
+    return strided(x, "cuda") if x.dtype.kind in "fbiu" else x
+
+
+def strided(x, where):
+    """A torch tensor with the array's strides, and its place within 64 bytes: what a copy would hide is how kernels
+    load what does not lie aligned or in line. torch knows no negative strides: such an array lies in line."""
     import torch
 
-    return torch.from_numpy(np.ascontiguousarray(x)).to("cuda") if x.dtype.kind in "fbiu" else x
+    values = torch.from_numpy(np.ascontiguousarray(x))
+    steps = [s // x.itemsize for s in x.strides]
+    odd = any(s % x.itemsize for s in x.strides) or x.ctypes.data % x.itemsize
+    if odd or x.size == 0 or any(step <= 0 and n > 1 for step, n in zip(steps, x.shape, strict=True)):
+        return values.to(where)
+    head = x.ctypes.data % 64 // x.itemsize
+    span = 1 + sum(step * (n - 1) for step, n in zip(steps, x.shape, strict=True))
+    held = torch.empty(head + span, dtype=values.dtype, device=where)
+    view = held.as_strided(x.shape, [max(step, 1) for step in steps], head)
+    view.copy_(values)
+    return view
 
 
 def to_host(x):

@@ -366,3 +366,13 @@ JAC, GRAD = np.ones((2, 3, 4)), np.ones((2, 4))
 def test_errors_name_argument_value_and_what_is_allowed(jacobian, gradient, rcond, error, message):
     with pytest.raises(error, match=message):
         kernels.solve_labels(jacobian, gradient, rcond=rcond)
+
+
+def test_systems_beyond_48_kib_of_shared_memory(device):
+    """A device gives a block more where it is asked: up to N = 128 and more where 96 KiB are there."""
+    for n in (90, 91, 128, 161):
+        c, g = normals(n, 2, n, n + 20), normals(n + 1, 2, n + 20)
+        found = kernels.solve_labels(c, g)
+        wanted = np.linalg.lstsq(c[0].T, g[0], rcond=None)[0] * n
+        assert found.identifiable.all()
+        np.testing.assert_allclose(found.residual[0], wanted, rtol=0, atol=np.max(found.error[0]) + 1e-9)

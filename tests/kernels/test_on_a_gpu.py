@@ -1,0 +1,89 @@
+"""What only a GPU has: streams, memory that is handed back, graphs; and that the tests put arrays there as they lie."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from leakcore import kernels
+from leakcore.kernels import _mixture
+from tests.kernels import devices, layouts
+
+torch = pytest.importorskip("torch")
+MIXTURE = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 8}
+
+
+@pytest.fixture
+def cuda(device):
+    if device != "cuda":
+        pytest.skip("needs a GPU")
+
+
+@pytest.mark.parametrize("layout", layouts.LAYOUTS)
+@pytest.mark.parametrize("dtype", layouts.DTYPES)
+def test_tensors_lie_as_the_arrays_do(layout, dtype):
+    x = layouts.laid_out(layouts.normals(0, 5, 7, dtype=dtype), layout)
+    there = devices.strided(x, "cpu")
+    np.testing.assert_array_equal(there.numpy(), x)
+    if layout != "reversed":
+        assert tuple(s * x.itemsize for s in there.stride()) == x.strides
+        assert (there.storage_offset() * x.itemsize - x.ctypes.data) % 64 == 0
+
+
+def test_scratch_goes_with_its_call():
+    """No cycle holds it until a collection, and a call that is cut into several uses it again."""
+    library = devices.EmulatedLibrary(0, 0)
+    gc.disable()
+    try:
+        first = library.place[3](100)
+        assert library.place[3](50) == first
+        held = weakref.ref(library._held)
+        assert held() is not None
+        del library
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+def test_one_native_call_takes_all_samples_that_a_gpu_does_in_a_moment():
+    mixture = _mixture._mixture(10**6, 1.0, 0.1, 1000, "null", 0, 0, True)
+    assert mixture.shards(True) == [(0, 10**6)]
+    assert len(mixture.shards(False)) > 10
+    many = _mixture._mixture(2**33, 1.0, 0.1, 1, "null", 0, 0, True).shards(True)
+    assert all(length < 2**31 for _, length in many)
+    assert many[-1][0] + many[-1][1] == 2**33
+
+
+def test_streams_other_than_the_default(cuda):
+    grads = torch.randn(64, 5000, device="cuda")
+    wanted = kernels.clip_and_noise(grads, 1.0, 1.0, seed=1).sum
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(20):
+            found = kernels.clip_and_noise(grads, 1.0, 1.0, seed=1).sum
+            ratios = kernels.mixture_log_ratio(1000, seed=2, like=grads, **MIXTURE)
+    side.synchronize()
+    assert torch.equal(found, wanted)
+    np.testing.assert_array_equal(ratios.cpu().numpy(), kernels.mixture_log_ratio(1000, seed=2, **MIXTURE))
+
+
+def test_a_graph_that_is_captured_is_refused(cuda):
+    """It would replay one seed's noise, and read small tables where they no longer are."""
+    grads = torch.randn(8, 300, device="cuda")
+    kernels.clip_and_noise(grads, 1.0, 1.0, seed=1)
+    torch.cuda.synchronize()
+    with pytest.raises(RuntimeError, match="captur"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        kernels.clip_and_noise(grads, 1.0, 1.0, seed=1)
+
+
+def test_the_second_device(cuda):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    grads = torch.randn(8, 300, device="cuda:1")
+    found = kernels.clip_and_noise(grads, 1.0, 1.0, seed=1)
+    assert found.sum.device == grads.device
+    assert torch.cuda.current_device() == 0
