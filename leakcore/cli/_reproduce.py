@@ -37,7 +37,8 @@ def reproduce(
 ) -> None:
     """Reproduce figure or table NAME; `list` shows the names.
 
-    Writes OUT/NAME.json, .png and .svg. Interrupted, it goes on where it stopped when called again.
+    Writes OUT/NAME.json, .png and .svg. Interrupted, it goes on where it stopped when called again (a leakage
+    figure from its trained networks).
     """
     from leakcore import experiments
     from leakcore._progress import progress_bars

@@ -32,7 +32,8 @@ def run(
         data: folder of data sets; None: `LEAKCORE_DATA`, then the user's cache. Nothing is downloaded.
         out: folder for NAME.json, NAME.png and NAME.svg, each written atomically when all is done. Until then finished
             pieces are kept in out/partial/NAME, bound to this experiment, scale, seed and versions, and a later call
-            goes on from them; what was computed from data is also bound to the data's content. None: write nothing.
+            goes on from them; what was computed from data is also bound to the data's content (of the leakage figures
+            the trained networks are such pieces, and no more). None: write nothing.
         executor: any `concurrent.futures.Executor`, whose workers play the games, train the models, run the searches
             and fit the readers, as far as these do not wait for each other; None: this process, on all its cores. Data
             are read here and sent to them.

@@ -18,15 +18,15 @@ def jobs(context: Context) -> list[Job]:
     pictures = _study.images(context)
     kinds = [("lenet", 2)] if context.scale != "paper" else [("lenet", 2), ("alexnet", 5), ("vgg9", 6)]
     for kind, before in kinds:
-        (model,) = _study.trained(pictures, kind, [epochs], context.seed)
+        (model,) = _study.trained(context, pictures, kind, [epochs])
         out += [(f"{kind}, CIFAR-100", model, pictures, name, before) for name in pictures.attributes]
     text = _study.reviews(context)
-    (model,) = _study.trained(text, "textclf", [epochs], context.seed)
+    (model,) = _study.trained(context, text, "textclf", [epochs])
     out.append(("TextClf, IMDB", model, text, "length", 2))
     for attribute in ("housing", "married"):
         for kept in (True, False):
             clients = _study.bank(context, attribute, with_column=kept)
-            (model,) = _study.trained(clients, "mlp", [epochs], context.seed)
+            (model,) = _study.trained(context, clients, "mlp", [epochs])
             out.append(
                 (f"MLP, Bank, {attribute} {'in' if kept else 'not in'} the inputs", model, clients, attribute, 0)
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,8 +76,24 @@ def network(study: Study, kind: str, seed: int) -> torch.nn.Module:
         return build(study.classes, shape=tuple(study.inputs.shape[1:]))
 
 
-def trained(study: Study, kind: str, epochs: Sequence[int], seed: int, *, rate: float = 0.05) -> list[torch.nn.Module]:
-    """The network after each number of epochs of SGD, batches of 32 and momentum 0.5, on all rows."""
+def trained(
+    context: Context, study: Study, kind: str, epochs: Sequence[int], *, rate: float = 0.05
+) -> list[torch.nn.Module]:
+    """The network after each number of epochs of SGD, batches of 32 and momentum 0.5, on all rows; kept as a piece."""
+    named = repr((kind, list(epochs), rate, study.classes)).encode()
+    for part in (study.inputs, study.targets):
+        named += hashlib.sha256(np.ascontiguousarray(part.numpy()).data).digest()
+    piece = context.pieces.get_or_run(
+        f"{kind}-{hashlib.sha256(named).hexdigest()[:20]}",
+        lambda: {"networks": [models.state_text(m) for m in _train(study, kind, epochs, context.seed, rate)]},
+    )
+    out = [network(study, kind, context.seed).eval() for _ in piece["networks"]]
+    for model, state in zip(out, piece["networks"], strict=True):
+        models.load_state_text(model, state)
+    return out
+
+
+def _train(study: Study, kind: str, epochs: Sequence[int], seed: int, rate: float) -> list[torch.nn.Module]:
     model = network(study, kind, seed)
     optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.5)
     rng = np.random.default_rng([seed, 9])

@@ -21,7 +21,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     count, rows = context.pick(tiny=2, quick=5, paper=40), context.pick(tiny=15, quick=200, paper=600)
     x, y = _study.shown(study, count, context.seed)
     moved, inverted, latent = [], [], []
-    for k, model in enumerate(_study.trained(study, "lenet", epochs, context.seed)):
+    for k, model in enumerate(_study.trained(context, study, "lenet", epochs)):
         moved.append(
             leakage.sensitivity(
                 model, None, x, y, norms="F", probes=context.pick(tiny=2, quick=12, paper=200), seed=context.seed

@@ -17,7 +17,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     study = _study.images(context)
     sigmas = context.pick(tiny=(1e-4, 1.0), quick=(1e-4, 1e-3, 1e-2, 1e-1, 1.0), paper=tuple(np.logspace(-4, 0, 9)))
     count, rows = context.pick(tiny=2, quick=5, paper=40), context.pick(tiny=15, quick=200, paper=600)
-    (model,) = _study.trained(study, "lenet", [context.pick(tiny=0, quick=1, paper=10)], context.seed)
+    (model,) = _study.trained(context, study, "lenet", [context.pick(tiny=0, quick=1, paper=10)])
     x, y = _study.shown(study, count, context.seed)
     seen = _study.sets(model, study, "brightness", rows=rows, seed=context.seed, columns=1500)
     original, latent = [], []

@@ -24,7 +24,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     roles = {"lenet": "attack", "alexnet": "attack-2", "vgg9": "attack-3"}
     lenet = None
     for number, (kind, role) in enumerate(roles.items()):
-        (model,) = _study.trained(study, kind, [epochs], context.seed)
+        (model,) = _study.trained(context, study, kind, [epochs])
         found = leakage.sensitivity(
             model,
             None,

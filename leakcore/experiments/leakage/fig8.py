@@ -23,7 +23,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     stated, firsts = [], []
     for number, (kind, count) in enumerate(counts.items()):
         x, y = _study.shown(study, count, context.seed)
-        (model,) = _study.trained(study, kind, [epochs], context.seed)
+        (model,) = _study.trained(context, study, kind, [epochs])
         if context.scale == "tiny":
             x, y = x[:1], y[:1]
         found = leakage.sensitivity(model, None, x, y, norms=("1", "inf"))

@@ -37,7 +37,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     numbers = context.pick(tiny=(0, 3), quick=(0, 1, 3, 10, 30, 50), paper=(0, 1, 3, 10, 20, 30, 40, 50))
     count = context.pick(tiny=2, quick=6, paper=40)
     rows = context.pick(tiny=15, quick=200, paper=600)
-    (model,) = _study.trained(study, "lenet", [context.pick(tiny=0, quick=1, paper=10)], context.seed)
+    (model,) = _study.trained(context, study, "lenet", [context.pick(tiny=0, quick=1, paper=10)])
     x, y = _study.shown(study, count, context.seed)
     rng = np.random.default_rng([context.seed, 1])
     moved = np.array([_sensitivity(model, study, x, y, n, rng, context) for n in numbers])
