@@ -140,6 +140,14 @@ def read(paths: list[Path]) -> dict[str, Any]:
             raise ValueError(
                 f"{path} was measured on {report['device']!r}: must be {merged['device']!r}, as the others"
             )
+        for key in ("cpu", "processors"):
+            if merged and merged["machine"].get(key) != report["machine"].get(key):
+                raise ValueError(
+                    f"{path} was measured with {key}={report['machine'].get(key)!r}: must be "
+                    f"{merged['machine'].get(key)!r}, as the others"
+                )
+        if merged and merged["quick"] != report["quick"]:
+            raise ValueError(f"{path} has quick={report['quick']}: must be {merged['quick']}, as the others")
         limits = {**merged.get("limits", {}).get("per_second", {}), **report["limits"]["per_second"]}
         readers = {**merged.get("limits", {}).get("reader", {}), **report["limits"]["reader"]}
         merged = {**report, "limits": {"per_second": limits, "reader": readers}}

@@ -16,7 +16,7 @@ from leakcore.cli._checked import checked
     type=click.Choice(["quick", "paper"]),
     default="quick",
     show_default=True,
-    help="quick: up to three minutes on two cores, `list` says how long; paper: the paper's sizes, hours to days.",
+    help="quick: up to four minutes on two cores, `list` says how long; paper: the paper's sizes, hours to days.",
 )
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("leakcore-figures"), show_default=True

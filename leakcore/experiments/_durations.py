@@ -33,6 +33,7 @@ _SECONDS = {
     "leakage-fig9": 145,
     "leakage-fig10": 45,
     "leakage-fig11": 50,
+    "lecture-laplace": 20,
     "lecture-table1": 90,
 }
 
