@@ -224,6 +224,9 @@ ON_CPU = (
 
 ON_CUDA = (
     Claim("mixture f32, sample·steps per second", 4e11, _rate("mixture", "cuda", "leakcore f32"), shown="{:.2e}"),
+    Claim(
+        "mixture_tail f32, sample·steps per second", 4e11, _rate("mixture_tail", "cuda", "leakcore f32"), shown="{:.2e}"
+    ),
     Claim("mixture f32 beside torch compiled", 3, _faster("mixture", "cuda", "torch f32, compiled", "leakcore f32")),
     Claim("clip, of the floor by copy bandwidth", 80, _of_limit("clip_and_noise", "cuda"), shown=PERCENT),
     Claim(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 from leakcore.cli import main
@@ -98,3 +99,16 @@ def test_the_help_says_the_least_number_of_rows_and_what_is_bundled() -> None:
     text = " ".join(run("--help").output.split())
     assert "x>=20" in text
     assert "lfw: the first two are bundled" in text
+
+
+def test_a_run_is_bound_to_what_the_model_does_not_to_its_weights_alone() -> None:
+    """The same weights under another activation: pieces of one must not complete a report on the other."""
+    from leakcore.cli._leakage import _behaviour, _content
+
+    torch.manual_seed(0)
+    first, last = torch.nn.Linear(5, 4), torch.nn.Linear(4, 2)
+    relu = torch.nn.Sequential(first, torch.nn.ReLU(), last)
+    sigmoid = torch.nn.Sequential(first, torch.nn.Sigmoid(), last)
+    x = torch.rand(2, 5)
+    assert _content(_behaviour(relu, x)) == _content(_behaviour(relu, x))
+    assert _content(_behaviour(relu, x)) != _content(_behaviour(sigmoid, x))

@@ -77,20 +77,16 @@ def _tail(samples: int, steps: int) -> Case:
     import numpy as np
 
     thresholds = np.linspace(-0.5, 2, 10)
+    mixture = {"noise_multiplier": SIGMA, "sample_rate": RATE, "steps": steps}
+
+    def counted(dtype: str) -> Callable[[Any], Callable[[], Any]]:
+        return lambda like: lambda: kernels.mixture_tail(samples, thresholds, dtype=dtype, like=like, **mixture)
+
     return Case(
         "mixture_tail",
         f"cuda N={samples:.0e} T={steps}".replace("e+0", "e"),
         _empty,
-        (
-            Contender(
-                "leakcore",
-                lambda like: (
-                    lambda: kernels.mixture_tail(
-                        samples, thresholds, noise_multiplier=SIGMA, sample_rate=RATE, steps=steps, like=like
-                    )
-                ),
-            ),
-        ),
+        (Contender("leakcore f64", counted("float64")), Contender("leakcore f32", counted("float32"))),
         samples * steps,
         "sample·step",
     )
