@@ -15,6 +15,7 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kUnrolled = 4;
 constexpr int64_t kLeastSplit = 32;
 constexpr int64_t kWantedThreads = 1 << 17;
+constexpr int64_t kMostPartial = int64_t{64} << 20;
 
 // Σ x² of a segment of a row, or Σ (scale·x)², the same in every lane.
 template <class E, bool Scaled>
@@ -114,8 +115,8 @@ __device__ __noinline__ void sum_elsewhere(const Rows& rows, bool aligned, int64
 }
 
 // partial[run][split]. What is added to it, and where it goes, is another kernel's: their registers would cost this one
-// the warps that it needs to keep the memory busy.
-template <class E>
+// the warps that it needs to keep the memory busy. kFinish: it is this one's, where the partial sums would be large.
+template <class E, bool kFinish>
 __global__ void __launch_bounds__(kThreads, 2) sum_rows(Job job) {
   constexpr int kBlock = kThreads * E::kPack;
   constexpr int64_t kBlocks = (kSegment + kBlock - 1) / kBlock;
@@ -131,9 +132,11 @@ __global__ void __launch_bounds__(kThreads, 2) sum_rows(Job job) {
     const double* factors = job.factors + run * job.rows;
     const int64_t begin = split * job.split_rows;
     const int64_t last = begin + job.split_rows < job.rows ? begin + job.split_rows : job.rows;
-    double* out = job.partial + (run * job.splits + split) * job.columns + s.param->joint + column;
+    Columns<E::kPack> done = {};
+    double* out = kFinish ? done.x : job.partial + (run * job.splits + split) * job.columns + s.param->joint + column;
     if (s.param->aligned == 0 || column + E::kPack > end) {
       sum_elsewhere<E>(rows, s.param->aligned != 0, run, begin, last, column, end, factors, out);
+      if (kFinish) finish_columns(job, *s.param, run, column, end, done);
       continue;
     }
     const typename E::Raw* from = static_cast<const typename E::Raw*>(rows.data) + row_offset(rows, run, 0) + column;
@@ -142,6 +145,7 @@ __global__ void __launch_bounds__(kThreads, 2) sum_rows(Job job) {
     sum_pack<E>(factors, begin, last, acc, [&](int64_t row) { return load_aligned<E>(from + row * step); });
 #pragma unroll
     for (int k = 0; k < E::kPack; ++k) out[k] = acc[k];
+    if (kFinish) finish_columns(job, *s.param, run, column, end, done);
   }
 }
 
@@ -199,6 +203,7 @@ __global__ void __launch_bounds__(kThreads) add_many_splits(Job job) {
 
 struct Layout {
   int64_t segments = 0, columns = 0, splits = 1, split_rows = 1;
+  bool finish = false;                                       // columns are finished by the kernel that sums them
   int once = 0;                                              // packs a thread holds where rows are read once; 0: twice
   int64_t squares = 0, factors = 0, partial = 0, bytes = 0;  // offsets in the scratch, parameters first
 
@@ -225,7 +230,9 @@ struct Layout {
     squares = rounded(args.num_params * static_cast<int64_t>(sizeof(Param)));
     factors = squares + (once > 0 ? 0 : rounded(8 * rows * segments));
     partial = factors + (once > 0 ? 0 : rounded(8 * rows));
-    bytes = partial + rounded(8 * args.num_runs * splits * columns);
+    const int64_t sums = rounded(8 * args.num_runs * splits * columns);
+    finish = once == 0 && splits == 1 && sums > kMostPartial;
+    bytes = partial + (finish ? 0 : sums);
   }
   static int64_t rounded(int64_t size) { return (size + 255) / 256 * 256; }
   static int64_t packs_of(const Rows& rows) {
@@ -299,7 +306,7 @@ Status clip_and_noise_cuda(const ClipArgs& args) {
     using E = decltype(element);
     const auto squares = &all_squares<E>;
     const auto norms = &finish_norms<E>;
-    const auto sums = &sum_rows<E>;
+    const auto sums = layout.finish ? &sum_rows<E, true> : &sum_rows<E, false>;
     const int64_t rows = job.runs * job.rows;
     constexpr int64_t kBlock = kThreads * E::kPack, kBlocks = (kSegment + kBlock - 1) / kBlock;
     cudaError_t failed = cudaSuccess;
@@ -321,6 +328,7 @@ Status clip_and_noise_cuda(const ClipArgs& args) {
           LEAKCORE_LAUNCH(sums, grid_for(job.runs * job.splits * job.segments * kBlocks, 1), kThreads, 0, stream, job);
       if (failed != cudaSuccess) return cuda_status(failed, kernel);
     }
+    if (layout.finish) return {};
     const bool few = job.splits <= kWarps;
     const int64_t blocks = job.runs * job.segments * (kSegment / (few ? kThreads * 4 : kWarp));
     failed =
