@@ -192,7 +192,8 @@ def forward(
     def record(module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         assert isinstance(module, torch.nn.Linear)
         calls.append(_Call(module, args[0], output))
-        return replace[1] if replace is not None and len(calls) - 1 == replace[0] else None
+        # A copy goes on: what is recorded must not change where the next layer works in place.
+        return (replace[1] if replace is not None and len(calls) - 1 == replace[0] else output).clone()
 
     hooks = [m.register_forward_hook(record) for m in model.modules() if isinstance(m, torch.nn.Linear)]
     before = torch.get_rng_state()

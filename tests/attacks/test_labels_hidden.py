@@ -288,3 +288,18 @@ def test_smooth_activations_in_bfloat16_are_elementwise(activation: type[torch.n
         model=model, inputs=x, gradient=model[0].weight.grad, positive_ratio=0.3, noise_std=0
     )
     assert (found.labels[found.determined] == y.numpy()[found.determined]).all()
+
+
+def test_layers_that_work_in_place_are_read_as_they_were() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(6, 20), torch.tensor([1.0, 0, 0, 0, 1, 0])
+    relu = torch.nn.ReLU(inplace=True)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 30), relu, torch.nn.Linear(30, 8), relu, torch.nn.Linear(8, 1))
+    torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y).backward()
+    hidden = labels.second_last_layer(
+        model=model, inputs=x, gradient=model[2].weight.grad, positive_ratio=0.3, noise_std=0
+    )
+    last = labels.last_layer(model=model, inputs=x, gradient=model[4].weight.grad, noise_std=0)
+    for found in (hidden, last):
+        assert found.kind == "lower"
+        assert found.labels.tolist() == y.tolist()
