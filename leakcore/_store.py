@@ -8,6 +8,7 @@ any work and is not touched: a folder may hold somebody's only copy of something
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import hashlib
@@ -29,7 +30,7 @@ from leakcore._futures import answers
 
 _MANIFEST = "run.json"
 _LOCK = "lock"
-_SCHEMA = "leakcore.run/1"
+_SCHEMA = "leakcore.run/2"
 _TEMPORARY = re.compile(r"\..+\.(json|npz)\.[a-z0-9_]{8}")
 """What `write_atomically` leaves behind where it is killed."""
 
@@ -55,13 +56,15 @@ def write_atomically(path: Path, text: str | bytes) -> None:
     """
     content = text.encode() if isinstance(text, str) else text
     try:
-        path = Path(os.path.realpath(path))
-        if path.exists() and not path.is_file() and not path.is_dir():
-            with path.open("wb") as stream:
+        if is_stream(path):
+            with path.open("ab") as stream:
                 stream.write(content)
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        target = Path(os.path.realpath(path, strict=False))
+        if target.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
@@ -71,12 +74,26 @@ def write_atomically(path: Path, text: str | bytes) -> None:
             mask = os.umask(0)
             os.umask(mask)
             os.chmod(temporary, 0o666 & ~mask)
-            os.replace(temporary, path)
+            os.replace(temporary, target)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as why:
         raise CannotWrite(path, why) from why
+
+
+def is_stream(path: Path) -> bool:
+    """Whether what is written there is taken as it comes: a device, a pipe, or a descriptor that is open already."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return True
+    link = path
+    for _ in range(40):  # as many links as Linux follows
+        if re.fullmatch(r"/dev/fd/\d+|/proc/(self|\d+)/fd/\d+", str(link)):
+            return True
+        if not link.is_symlink():
+            return False
+        link = Path(os.path.normpath(link.parent / os.readlink(link)))
+    return False
 
 
 def identity(command: str, config: Any, seed: int | None = None) -> dict[str, Any]:

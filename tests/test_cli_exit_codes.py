@@ -148,9 +148,34 @@ def test_reports_do_not_replace_what_is_read_or_each_other(tmp_path: Path) -> No
     before = Path(scores).read_bytes()
     found = CliRunner().invoke(main, (*audit, "--json", scores))
     assert (found.exit_code, Path(scores).read_bytes()) == (2, before)
-    assert "--scores, --json: are one file" in found.output
+    assert "is also --scores" in found.output
+    (tmp_path / "audit.toml").write_text(f"[scores]\nfile = '{scores}'\n")
+    of_file = ("audit", "--config", str(tmp_path / "audit.toml"), "--quiet", "--out", str(tmp_path / "out"))
     one = str(tmp_path / "one")
-    assert CliRunner().invoke(main, (*audit, "--json", one, "--html", one)).exit_code == 2
+    for wrong in (
+        (*of_file, "--json", scores),
+        (*of_file, "--json", str(tmp_path / "audit.toml")),
+        (*audit, "--json", one, "--html", one),
+        (*audit, "--json", str(tmp_path / "out" / "report.html")),
+        (*audit, "--html", str(tmp_path / "out" / "report.json")),
+    ):
+        found = CliRunner().invoke(main, wrong)
+        assert (found.exit_code, Path(scores).read_bytes()) == (2, before), found.output
+        assert "is also" in found.output
+    assert CliRunner().invoke(main, (*audit, "--json", str(tmp_path / "out" / "report.json"))).exit_code == 0
+
+
+def test_reports_to_a_descriptor_go_where_it_leads(tmp_path: Path) -> None:
+    audit = [sys.executable, "-m", "leakcore.cli", *_scores(tmp_path), "--json", "/dev/stdout", "--html", "/dev/stdout"]
+    done = subprocess.run(audit, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b'"schema": "leakcore.' in done.stdout
+    kept = tmp_path / "all.txt"
+    kept.write_text("precious\n")
+    with kept.open("a") as out:
+        assert subprocess.run(audit, stdout=out, check=False).returncode == 0
+    assert kept.read_text().startswith("precious\n")
+    assert "</html>" in kept.read_text()
 
 
 @pytest.mark.parametrize(

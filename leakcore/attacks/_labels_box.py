@@ -73,7 +73,7 @@ def solve_box(observations: list[Observation], how: Conditions) -> BoxSolution:
     error += float(len(target) * 2.0**-53 * (np.abs(design) @ np.ones(n) + np.abs(target)).max())
     if how.noise == 0 and misfit > error:
         return BoxSolution(np.full(n, UNDETERMINED), relaxed, np.full(n, np.inf), fits=False)
-    unknown_noise = misfit > error
+    unknown_noise = how.noise is None and misfit > error
     if unknown_noise or np.linalg.norm(design @ nearest - target) <= error:
         vertex = nearest
         settled = np.ones(n, dtype=bool)

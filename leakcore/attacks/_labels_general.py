@@ -10,6 +10,7 @@ from leakcore.attacks._labels_known import known_of_arrays, known_of_jacobian
 from leakcore.attacks._labels_recover import recover
 from leakcore.attacks._labels_result import LabelRecovery
 from leakcore.attacks._labels_seen import read_seen
+from leakcore.attacks._labels_system import stored_roundoff
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +91,7 @@ def general(
         weights=weights,
         known_weights=known.weights,
         steps=known.steps,
-        unit_roundoff=max(known.roundoff, unit_roundoff or 0.0),
+        unit_roundoff=stored_roundoff(known.roundoff, unit_roundoff),
     )
     return recover(
         known,

@@ -11,7 +11,7 @@ from leakcore import _validate
 from leakcore.attacks._labels_result import LabelRecovery
 from leakcore.attacks._labels_seen import read_seen
 from leakcore.attacks._labels_sign import Neuron, chosen, prior_below_half, recover_up_to_sign
-from leakcore.attacks._labels_system import conditions
+from leakcore.attacks._labels_system import conditions, stored_roundoff
 from leakcore.attacks._logit import hidden_linear
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def second_last_layer(
         optimizer=optimizer,
         weights=weights,
         known_weights=held if held is not None and held.shape[1] == slope.shape[1] else None,
-        unit_roundoff=max(roundoff, unit_roundoff or 0.0),
+        unit_roundoff=stored_roundoff(roundoff, unit_roundoff),
     )
     count = slope.shape[1]
     if seen.values.shape[1] != count:

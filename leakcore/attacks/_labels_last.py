@@ -12,6 +12,7 @@ from leakcore.attacks._labels_known import known_of_last_layer
 from leakcore.attacks._labels_recover import recover
 from leakcore.attacks._labels_result import LabelRecovery
 from leakcore.attacks._labels_seen import read_seen
+from leakcore.attacks._labels_system import stored_roundoff
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +119,7 @@ def last_layer(
         weights=weights,
         known_weights=known.weights,
         steps=known.steps,
-        unit_roundoff=max(known.roundoff, unit_roundoff or 0.0),
+        unit_roundoff=stored_roundoff(known.roundoff, unit_roundoff),
     )
     if seen.with_bias:
         ones = np.ones((*known.rows.shape[:2], 1))

@@ -13,7 +13,7 @@ from leakcore.attacks import _logit
 from leakcore.attacks._labels_result import LabelRecovery
 from leakcore.attacks._labels_seen import read_seen
 from leakcore.attacks._labels_sign import Neuron, chosen, recover_up_to_sign
-from leakcore.attacks._labels_system import conditions
+from leakcore.attacks._labels_system import conditions, stored_roundoff
 from leakcore.kernels import Purpose, standard_normal
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class MaliciousInput:
             optimizer=optimizer,
             weights=None,
             known_weights=np.c_[self.weights, self.bias][None],
-            unit_roundoff=max(self.roundoff, unit_roundoff or 0.0),
+            unit_roundoff=stored_roundoff(self.roundoff, unit_roundoff),
         )
         count = len(self.weights)
         if seen.values.shape[1] != count:

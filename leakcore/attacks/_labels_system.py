@@ -60,6 +60,11 @@ def conditions(
 HARD = "hard labels: not smoothed or mixed, and no weights of classes or samples in the loss"
 
 
+def stored_roundoff(roundoff: float, unit_roundoff: float | None) -> float:
+    """Of stored weights: what model and arrays show, or what was said, whichever is coarser."""
+    return roundoff if unit_roundoff is None else max(roundoff, _validate.open_probability(unit_roundoff=unit_roundoff))
+
+
 def noise_notes(how: Conditions) -> list[str]:
     """What the result must say about noise."""
     if how.noise is None:

@@ -8,6 +8,7 @@ to twice the measured distance). A float64 model is measured against float32 and
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -202,11 +203,25 @@ def forward(
     finally:
         for hook in hooks:
             hook.remove()
-        drawn = not torch.equal(before, torch.get_rng_state())
-        torch.set_rng_state(before)
-    if drawn:
-        raise ValueError("model: draws random numbers in its forward pass, so its output is not known; use eval()")
+    if not torch.equal(before, torch.get_rng_state()):
+        _require_the_same(prediction, lambda: torch.func.functional_call(model, state, (inputs,)), before)
     return prediction, calls
+
+
+def _require_the_same(prediction: Any, again: Callable[[], Any], before: torch.Tensor) -> None:
+    """ValueError where the model, run with other random numbers, predicts something else. The generator is put back."""
+    import torch
+
+    try:
+        for seed in (1, 2):
+            torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+            other = again()
+            if isinstance(prediction, torch.Tensor) and not torch.equal(prediction, other):
+                raise ValueError(
+                    "model: its output depends on random numbers that it draws, so it is not known; use eval()"
+                )
+    finally:
+        torch.set_rng_state(before)
 
 
 def _linear_calls(model: torch.nn.Module, inputs: Any, dtype: torch.dtype, at_least: int) -> list[_Call]:
@@ -238,24 +253,34 @@ def _require_single_use(model: torch.nn.Module, inputs: Any, at: int) -> None:
     """ValueError where the weights of linear call `at` act elsewhere, too: their gradient is then the sum of uses."""
     import torch
 
-    state = cast_state(model, torch.float64)
-    with torch.no_grad():
-        layer = forward(model, state, cast_inputs(inputs, torch.float64))[1][at].layer
-    name = next((n for n, p in model.named_parameters() if p is layer.weight), None)
-    if name is None:
-        return  # the layer makes it from other parameters
-    with torch.enable_grad():
-        leaf = state[name].requires_grad_()
-        _, calls = forward(model, state, cast_inputs(inputs, torch.float64))
-        z, last = calls[at].output, calls[-1].output
-        weights = torch.rand(last.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
-        whole, above = torch.autograd.grad((last * weights.to(last.device)).sum(), [leaf, z])
-    alone = above.reshape(-1, above.shape[-1]).T @ calls[at].entering.reshape(-1, leaf.shape[1]).detach()
-    if not float((whole - alone).norm()) <= 1e-6 * float(alone.norm() + whole.norm()):
-        raise ValueError(
-            f"model: parameter {name!r} is used more than once, so its gradient is a sum over its uses and this "
-            "layer's inputs are not dZ/dW; use general(model=...), which differentiates them all"
-        )
+    with torch.inference_mode(False), torch.enable_grad():
+        state, batch = cast_state(model, torch.float64), cast_inputs(inputs, torch.float64).clone()
+        _, calls = forward(model, state, batch)
+        layer = calls[at].layer
+        held = {id(p): n for n, p in model.named_parameters()}
+        names = [held[id(p)] for p in (layer.weight, layer.bias) if p is not None and id(p) in held]
+        if not names:
+            # The layer makes its weight from other parameters, for itself alone unless it is called twice.
+            used = sum(call.layer is layer for call in calls)
+            whole, alone = [torch.tensor(float(used))], [torch.ones(())]
+        else:
+            leaves = [state[n].requires_grad_() for n in names]
+            _, calls = forward(model, state, batch)
+            z, last = calls[at].output, calls[-1].output
+            if not (z.requires_grad and last.requires_grad):
+                return  # a forward pass that keeps no graph, and trains nothing
+            weights = torch.rand(last.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
+            loss = (last * weights.to(last.device)).sum()
+            *whole, above = torch.autograd.grad(loss, [*leaves, z], allow_unused=True)
+            above = above.reshape(-1, above.shape[-1])
+            entering = calls[at].entering.detach().reshape(len(above), -1)
+            alone = [above.T @ entering if leaf.ndim == 2 else above.sum(dim=0) for leaf in leaves]
+    for name, all_uses, one_use in zip(names or ["weight"], whole, alone, strict=True):
+        if all_uses is None or not float((all_uses - one_use).norm()) <= 1e-6 * float(one_use.norm() + all_uses.norm()):
+            raise ValueError(
+                f"model: parameter {name!r} is used more than once, so its gradient is a sum over its uses and this "
+                "layer's inputs are not dZ/dW; use general(model=...), which differentiates them all"
+            )
 
 
 def _slope(

@@ -172,7 +172,7 @@ def reconstruct(
     # Beside the way to the least squares: its own noise, and what samples below the noise bend the found span by.
     hidden = edge_margin * moments.edge / abs(used.coefficients[used.used[0]])
     bent = 0.5 * math.sqrt(count - rank) * hidden / (np.abs(r) * np.linalg.svd(x, compute_uv=False)[-1])
-    errors = np.minimum(2.0, np.sqrt((0.0 if refined else moved**2) + better.errors**2 + bent**2))
+    errors = np.minimum(2.0, np.sqrt((0.0 if refined and certify else moved**2) + better.errors**2 + bent**2))
     return _result(
         used, count, moments, parts.misfit, better, reason, seed, source, g,
         method=f"{parts.method}{', refined on the gradient' if refined else ''}",

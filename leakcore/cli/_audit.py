@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from leakcore._store import is_stream
 from leakcore.cli._checked import checked, require_place
 
 if TYPE_CHECKING:
@@ -130,8 +131,8 @@ def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
 
     Options go before the file's keys. Interrupted, the same command goes on where it stopped. Exit codes: 0 nothing
     contradicts the claim and --fail-above; 1 an attack proves more than is claimed, or an ε is above the limit; 2 bad
-    input, or no place to write; 130 interrupted; 141 whoever read standard output closed it (`| head`), whatever
-    the answer: the report's files are written by then.
+    input, or no place to write; 70 an error of leakcore's own; 130 interrupted; 141 whoever read standard output closed
+    it (`| head`), whatever the answer: the report's files are written by then.
     """
     from leakcore import audit as audits
     from leakcore.audit._config_file import read_config, read_report
@@ -147,10 +148,7 @@ def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
     places = {name: Path(report[name]) for name in ("json", "html") if report[name] not in (None, "-")}
     for name, path in places.items():
         require_place(name, path)
-    inputs: dict[str, Any] = {option: given[option] for option in ("trace", "scores") if option in given}
-    if config_path is not None:
-        inputs["config"] = config_path
-    _require_apart({**inputs, **places})
+    _require_apart(places, folder, {"config": config_path, **_read_files(sections, given)})
     limit = report["fail_above"]
     if limit is not None:
         checked(lambda: _require_limit(limit))
@@ -189,14 +187,24 @@ def _only_with(name: str) -> str:
     return ": only with " + " or ".join(option for option, keys in own.items() if name in keys)
 
 
-def _require_apart(named: dict[str, Any]) -> None:
-    """A report must not replace what the audit reads, or the other report."""
-    seen: dict[Path, str] = {}
-    for name, path in named.items():
-        place = Path(path).resolve()
-        if place in seen and (place.is_file() or not place.exists()):
-            raise click.UsageError(f"--{seen[place]}, --{name}: are one file, {path}")
-        seen[place] = name
+def _read_files(sections: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The files that the audit reads, by what names them."""
+    named = {f"[{form}] file": sections.get(form, {}).get("file") for form in ("trace", "scores")}
+    return {**named, **{f"--{option}": given.get(option) for option in ("trace", "scores")}}
+
+
+def _require_apart(places: dict[str, Path], folder: Path | None, read: dict[str, Any]) -> None:
+    """A report must not replace what the audit reads, nor one of its own."""
+    taken = {Path(path).resolve(): name for name, path in read.items() if path is not None}
+    if folder is not None:
+        taken |= {(folder / f"report.{kind}").resolve(): f"report.{kind} in {folder}" for kind in ("html", "json")}
+    for name, path in places.items():
+        if is_stream(path):
+            continue
+        place = path.resolve()
+        if place in taken and taken[place] != f"report.{name} in {folder}":
+            raise click.UsageError(f"--{name} {path}: is also {taken[place]}")
+        taken[place] = f"--{name}"
 
 
 def _require_limit(limit: Any) -> None:

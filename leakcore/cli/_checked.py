@@ -1,4 +1,4 @@
-"""What goes wrong as exit codes: the library's complaints 2, Ctrl-C 130, a reader that closed the pipe 141."""
+"""What goes wrong as exit codes: complaints of the library 2, the unexpected 70, Ctrl-C 130, a closed pipe 141."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from leakcore._store import is_stream
 
 T = TypeVar("T")
 
@@ -56,7 +58,7 @@ def require_place(name: str, path: Path) -> None:
     try:
         if path.is_dir():
             raise OSError(None, "is a folder")
-        if path.exists() and not path.is_file():
+        if is_stream(path):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         probe = path.parent / f".{path.name}.writable"

@@ -163,6 +163,8 @@ def _behaviour(module: Any, x: Any) -> Iterable[tuple[str, Any]]:
             out = module(x)
         except RuntimeError:
             return  # whoever measures says what does not fit
+        if not isinstance(out, torch.Tensor):
+            raise TypeError(f"model: returns a {type(out).__name__}, must return a tensor")
         trained = [p for p in module.parameters() if p.requires_grad] if out.requires_grad else []
         moved = torch.autograd.grad((out * out.detach()).sum(), trained, allow_unused=True) if trained else ()
     yield "outputs", out.detach()
@@ -190,6 +192,8 @@ def _fits(module: Any, x: Any, y: Any) -> None:
             out = module(x[:1])
     except RuntimeError as error:
         raise ValueError(f"data: inputs of shape {tuple(x.shape[1:])} do not fit the model: {error}") from error
+    if not isinstance(out, torch.Tensor):
+        raise TypeError(f"model: returns a {type(out).__name__}, must return a tensor")
     if out.ndim != 2 or int(y.max()) >= out.shape[1] or int(y.min()) < 0:
         raise ValueError(
             f"data: targets span [{int(y.min())}, {int(y.max())}], the model returns {tuple(out.shape)} for one input; "

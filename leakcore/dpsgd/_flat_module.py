@@ -39,12 +39,14 @@ def require_still(model: nn.Module) -> None:
             raise ValueError(f"model: layer {name} ({type(module).__name__}) {what}: call model.eval()")
 
 
-def require_classes(targets: torch.Tensor, outputs: torch.Tensor, name: str) -> None:
+def require_classes(targets: torch.Tensor, outputs: Any, name: str) -> None:
     """ValueError where one of the class numbers (n,) is none of the model, whose outputs for some rows are (..., K).
 
     Targets of another kind, which `mean_cross_entropy` takes too, or beside outputs of another shape, pass.
     """
-    if targets.is_floating_point() or targets.ndim != 1 or outputs.ndim != 2 or not len(targets):
+    if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
+        return
+    if targets.is_floating_point() or targets.ndim != 1 or not len(targets):
         return
     last = max(outputs.shape[1], 2) - 1
     wrong = (targets < 0) | (targets > last)

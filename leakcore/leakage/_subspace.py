@@ -126,6 +126,7 @@ def subspace_distance(
             )
         rng, size = np.random.default_rng(check.seed(seed=seed)), min(len(without), len(with_))
         without, with_ = (s if len(s) == size else s[rng.choice(len(s), size, replace=False)] for s in (without, with_))
+    check.instance(bool, np.bool_, paired=paired)
     shuffles = check.integer(0, None, permutations=permutations)
     if shuffles and seed is None:
         raise ValueError("seed: required with permutations")

@@ -275,3 +275,14 @@ def test_a_gradient_that_no_labels_explain_proves_none() -> None:
         assert right.kind == "lower"
         assert (right.labels[right.determined] == y[right.determined]).all()
     assert contradicted > 25
+
+
+def test_understated_noise_proves_no_label() -> None:
+    """Noise of 0.3 called 1e-4: no labels fit to within it, and none is named."""
+    rng = np.random.default_rng(13)
+    for _ in range(20):
+        rows = rng.normal(size=(20, 12))
+        probs, y = special.expit(rng.normal(size=20)), rng.integers(0, 2, 20)
+        seen = rows.T @ (probs - y) / 20 + 0.3 * rng.normal(size=12)
+        found = labels.last_layer(rows, gradient=seen, known_probs=probs, noise_std=1e-4, confidence=0.95)
+        assert not found.determined.any()

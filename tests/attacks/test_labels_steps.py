@@ -338,7 +338,31 @@ def test_randomness_in_the_forward_pass_is_refused_and_put_back() -> None:
 
     model = Dropped()
     before = torch.get_rng_state()
-    with pytest.raises(ValueError, match="draws random numbers in its forward pass"):
+    with pytest.raises(ValueError, match="depends on random numbers that it draws"):
         labels.last_layer(model=model, inputs=torch.ones(2, 4), gradient=np.ones((3, 4)), noise_std=0)
     assert torch.equal(before, torch.get_rng_state())
+    dropped = model.forward
+    model.eval()
+    model.forward = lambda x: (torch.rand(()), dropped(x))[1]  # type: ignore[method-assign]
+    assert labels.last_layer(model=model, inputs=torch.ones(2, 4), gradient=np.ones((3, 4))) is not None
+    assert torch.equal(before, torch.get_rng_state())
+    with torch.inference_mode():
+        assert labels.last_layer(model=model, inputs=torch.ones(2, 4), gradient=np.ones((3, 4))) is not None
     assert labels.last_layer(model=model.eval(), inputs=torch.ones(2, 4), gradient=np.ones((3, 4))) is not None
+
+
+def test_a_bias_that_acts_twice_is_refused() -> None:
+    class Added(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.l(torch.tanh(x + self.l.bias))
+            return out
+
+    model, x = Added(), torch.randn(3, 4)
+    with pytest.raises(ValueError, match=r"parameter 'l.bias' is used more than once"):
+        labels.last_layer(model=model, inputs=x, gradient=np.ones((4, 4)), noise_std=0)
+    with pytest.raises(TypeError, match="unit_roundoff='x': must be a real number"):
+        labels.last_layer(x.numpy(), weight_difference=np.ones(4), lr=0.1, unit_roundoff="x")  # type: ignore[arg-type]
