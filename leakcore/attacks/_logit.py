@@ -271,12 +271,12 @@ def _require_single_use(model: torch.nn.Module, inputs: Any, at: int) -> None:
                 return  # a forward pass that keeps no graph, and trains nothing
             weights = torch.rand(last.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
             loss = (last * weights.to(last.device)).sum()
-            *whole, above = torch.autograd.grad(loss, [*leaves, z], allow_unused=True)
+            *whole, above = torch.autograd.grad(loss, [*leaves, z], materialize_grads=True)
             above = above.reshape(-1, above.shape[-1])
             entering = calls[at].entering.detach().reshape(len(above), -1)
             alone = [above.T @ entering if leaf.ndim == 2 else above.sum(dim=0) for leaf in leaves]
     for name, all_uses, one_use in zip(names or ["weight"], whole, alone, strict=True):
-        if all_uses is None or not float((all_uses - one_use).norm()) <= 1e-6 * float(one_use.norm() + all_uses.norm()):
+        if not float((all_uses - one_use).norm()) <= 1e-6 * float(one_use.norm() + all_uses.norm()):
             raise ValueError(
                 f"model: parameter {name!r} is used more than once, so its gradient is a sum over its uses and this "
                 "layer's inputs are not dZ/dW; use general(model=...), which differentiates them all"
