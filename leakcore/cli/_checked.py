@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import io
 import os
@@ -83,6 +84,8 @@ class Commands(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
+        # A remark of some library to standard error that nobody reads would make Python's own exit code 120.
+        atexit.register(_discard)
         return _printed(lambda: super(Commands, self).make_context(info_name, args, parent, **extra))
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -110,7 +113,7 @@ def _printed(call: Callable[[], T]) -> T:
 
 def _discard() -> None:
     """Send what is still buffered nowhere: Python would try once more on its way out, and fail with another code."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (s for s in (sys.stdout, sys.stderr) if s is not None):
         try:
             stream.flush()
         except OSError:
