@@ -245,13 +245,18 @@ class PartialResults:
             write_atomically(folder / _MANIFEST, _sealed("run", self._bound_to, _SCHEMA))
 
 
+def try_writing(folder: Path) -> None:
+    """OSError where the folder does not take files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / f".{os.getpid()}.writable"
+    probe.touch()
+    probe.unlink(missing_ok=True)
+
+
 def require_writable(folder: Path, *, name: str = "folder") -> None:
     """Fail before the work, not after it: ValueError where the folder does not take files."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".{os.getpid()}.writable"
-        probe.touch()
-        probe.unlink(missing_ok=True)
+        try_writing(folder)
     except OSError as error:
         raise ValueError(f"{name}={str(folder)!r}: cannot be written ({error.strerror})") from error
 

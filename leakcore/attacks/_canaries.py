@@ -56,9 +56,14 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
 
 def canary_coins(runs: int, canaries: int, *, seed: int, first_run: int = 0) -> np.ndarray:
     """(runs, canaries) bool: the fair coins of `play_canaries`, a pure function of (seed, run, canary)."""
+    return fair_coins(runs, check.integer(1, None, canaries=canaries), seed=seed, first_run=first_run, step=_COINS)
+
+
+def fair_coins(runs: int, count: int, *, seed: int, first_run: int, step: int) -> np.ndarray:
+    """(runs, count) bool; step: of Purpose.ORDER, each use its own."""
     draws = kernels.uniform(
-        check.integer(1, None, runs=runs), check.integer(1, None, canaries=canaries), seed=check.seed(seed=seed),
-        purpose=kernels.Purpose.ORDER, step=_COINS, first_row=check.integer(0, 2**61, first_run=first_run),
+        check.integer(1, None, runs=runs), count, seed=check.seed(seed=seed), purpose=kernels.Purpose.ORDER, step=step,
+        first_row=check.integer(0, 2**61, first_run=first_run),
     )  # fmt: skip
     return np.asarray(draws < 0.5)
 

@@ -104,13 +104,13 @@ class FrozenClipBKD:
     ) -> tuple[np.ndarray, tuple[float, float]]:  # fmt: skip
         import torch
 
+        from leakcore.models._features import evaluating
+
         v_low, v_high = (torch.from_numpy(np.ascontiguousarray(v)).float() for v in (low, high))
-        modes = {part: part.training for part in self.extractor.modules()}
-        self.extractor.eval()
         x = torch.from_numpy(start.copy())[None]
         best, best_loss, shares = x.clone(), math.inf, []
         length = self.learning_rate * math.sqrt(x.numel()) / 100
-        try:
+        with evaluating(self.extractor):
             for _ in range(self.steps):
                 x.requires_grad_(True)
                 with torch.enable_grad():
@@ -125,9 +125,6 @@ class FrozenClipBKD:
                 if norm == 0:
                     break
                 x = (x - grad * (length / norm)).clamp_(0, 1)
-        finally:
-            for part, training in modes.items():
-                part.training = training
         return best[0].numpy(), (shares[0], shares[at])
 
 

@@ -58,20 +58,22 @@ def as_classes(loss: Any, targets: torch.Tensor) -> torch.Tensor:
     return targets if targets.is_floating_point() else targets.long()
 
 
-def targets_of(model: torch.nn.Module, loss: Any, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """`as_classes`; ValueError where a class is none of the model.
-
-    A model that does not run passes: what differentiates it names the layer.
-    """
-    import torch
-
+def targets_of(loss: Any, targets: torch.Tensor, outputs: Any) -> torch.Tensor:
+    """`as_classes`; ValueError where a class is none of the model, whose outputs for some input these are, or None."""
     from leakcore.dpsgd._flat_module import require_classes
 
     wanted = as_classes(loss, targets)
     if loss is None:
-        with contextlib.suppress(RuntimeError), torch.no_grad():
-            require_classes(wanted, model(inputs[:1]), "targets")
+        require_classes(wanted, outputs, "targets")
     return wanted
+
+
+def first_output(model: torch.nn.Module, inputs: torch.Tensor) -> Any:
+    """Of one row; None where the model does not run: what differentiates it names the layer."""
+    import torch
+
+    with contextlib.suppress(RuntimeError), torch.no_grad():
+        return model(inputs[:1])
 
 
 def batch_of(model: Any, inputs: Any, targets: Any) -> Batch:
@@ -148,10 +150,10 @@ def layer_gradients(
     index = np.arange(len(data.inputs))[:, None] if batches is None else _batches(batches, len(data.inputs))
     try:
         with torch.no_grad():
-            model(data.inputs[:1])
+            outputs = model(data.inputs[:1])
     except RuntimeError as why:
         raise ValueError(f"inputs of shape {tuple(data.inputs.shape)}: do not fit the model ({why})") from why
-    y = targets_of(model, loss, data.inputs, data.targets)
+    y = targets_of(loss, data.targets, outputs)
     gradient = per_sample(model, loss, [key for group in wanted.values() for key in group])
     size = sum(p.numel() for group in wanted.values() for p in group.values()) * data.inputs.element_size()
     step = max(1, _BYTES // (size * index.shape[1]))

@@ -70,9 +70,10 @@ def last_linear(model: torch.nn.Module, inputs: Any) -> LastLayer:
     """
     check_model(model)
     dtype, other, ratio = precisions(model)
-    call = _linear_calls(model, inputs, dtype, 1)[-1]
+    calls = _linear_calls(model, inputs, dtype, 1)
+    call = calls[-1]
     second = _linear_calls(model, inputs, other, 1)[-1]
-    _require_single_use(model, inputs, -1)
+    _require_single_use(model, inputs, calls, -1)
     entering, logits = _host(call.entering), _host(call.output)
     return LastLayer(
         activations=entering,
@@ -96,7 +97,7 @@ def hidden_linear(model: torch.nn.Module, inputs: Any) -> HiddenLayer:
     calls = _linear_calls(model, inputs, dtype, 2)
     call = calls[-2]
     second = _linear_calls(model, inputs, other, 2)[-2]
-    _require_single_use(model, inputs, -2)
+    _require_single_use(model, inputs, calls, -2)
     entering, z = _host(call.entering), _host(call.output)
     weight = _host(call.layer.weight)
     bias = None if call.layer.bias is None else _host(call.layer.bias).reshape(-1)
@@ -249,38 +250,41 @@ def _linear_calls(model: torch.nn.Module, inputs: Any, dtype: torch.dtype, at_le
     return calls
 
 
-def _require_single_use(model: torch.nn.Module, inputs: Any, at: int) -> None:
+def _require_single_use(model: torch.nn.Module, inputs: Any, calls: list[_Call], at: int) -> None:
     """ValueError where the weights of linear call `at` act elsewhere, too: their gradient is then the sum of uses."""
     import torch
 
+    layer = calls[at].layer
+    held = {id(p): n for n, p in model.named_parameters()}
+    names = [held[id(p)] for p in (layer.weight, layer.bias) if p is not None and id(p) in held]
+    if not names:
+        # The layer makes its weight from other parameters, for itself alone unless it is called twice.
+        if sum(call.layer is layer for call in calls) > 1:
+            raise _used_twice("weight")
+        return
     with torch.inference_mode(False), torch.enable_grad():
-        state, batch = cast_state(model, torch.float64), cast_inputs(inputs, torch.float64).clone()
-        _, calls = forward(model, state, batch)
-        layer = calls[at].layer
-        held = {id(p): n for n, p in model.named_parameters()}
-        names = [held[id(p)] for p in (layer.weight, layer.bias) if p is not None and id(p) in held]
-        if not names:
-            # The layer makes its weight from other parameters, for itself alone unless it is called twice.
-            used = sum(call.layer is layer for call in calls)
-            whole, alone = [torch.tensor(float(used))], [torch.ones(())]
-        else:
-            leaves = [state[n].requires_grad_() for n in names]
-            _, calls = forward(model, state, batch)
-            z, last = calls[at].output, calls[-1].output
-            if not (z.requires_grad and last.requires_grad):
-                return  # a forward pass that keeps no graph, and trains nothing
-            weights = torch.rand(last.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
-            loss = (last * weights.to(last.device)).sum()
-            *whole, above = torch.autograd.grad(loss, [*leaves, z], materialize_grads=True)
-            above = above.reshape(-1, above.shape[-1])
-            entering = calls[at].entering.detach().reshape(len(above), -1)
-            alone = [above.T @ entering if leaf.ndim == 2 else above.sum(dim=0) for leaf in leaves]
-    for name, all_uses, one_use in zip(names or ["weight"], whole, alone, strict=True):
-        if not float((all_uses - one_use).norm()) <= 1e-6 * float(one_use.norm() + all_uses.norm()):
-            raise ValueError(
-                f"model: parameter {name!r} is used more than once, so its gradient is a sum over its uses and this "
-                "layer's inputs are not dZ/dW; use general(model=...), which differentiates them all"
-            )
+        state = cast_state(model, torch.float64)
+        leaves = [state[n].requires_grad_() for n in names]
+        _, traced = forward(model, state, cast_inputs(inputs, torch.float64).clone())
+        z, last = traced[at].output, traced[-1].output
+        if not (z.requires_grad and last.requires_grad):
+            return  # a forward pass that keeps no graph, and trains nothing
+        weights = torch.rand(last.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
+        loss = (last * weights.to(last.device)).sum()
+        *whole, above = torch.autograd.grad(loss, [*leaves, z], materialize_grads=True)
+    above = above.reshape(-1, above.shape[-1])
+    entering = traced[at].entering.detach().reshape(len(above), -1)
+    for name, all_uses in zip(names, whole, strict=True):
+        alone = above.T @ entering if all_uses.ndim == 2 else above.sum(dim=0)
+        if not float((all_uses - alone).norm()) <= 1e-6 * float(alone.norm() + all_uses.norm()):
+            raise _used_twice(name)
+
+
+def _used_twice(name: str) -> ValueError:
+    return ValueError(
+        f"model: parameter {name!r} is used more than once, so its gradient is a sum over its uses and this layer's "
+        "inputs are not dZ/dW; use general(model=...), which differentiates them all"
+    )
 
 
 def _slope(

@@ -27,6 +27,7 @@ from leakcore import kernels
 from leakcore.attacks._canaries import CanaryTrials as CanaryTrials
 from leakcore.attacks._canaries import canaries as canaries
 from leakcore.attacks._canaries import canary_coins as canary_coins
+from leakcore.attacks._canaries import fair_coins as _fair_coins
 from leakcore.attacks._canaries import play_canaries as play_canaries
 
 if TYPE_CHECKING:
@@ -72,11 +73,7 @@ class Guesses:
 
 def coins(runs: int, rows: int, *, seed: int, first_run: int = 0) -> np.ndarray:
     """(runs, rows) bool: fair coins, a pure function of (seed, run, row) on every machine."""
-    draws = kernels.uniform(
-        check.integer(1, None, runs=runs), check.integer(1, None, rows=rows), seed=check.seed(seed=seed),
-        purpose=kernels.Purpose.ORDER, step=_COINS, first_row=check.integer(0, 2**61, first_run=first_run),
-    )  # fmt: skip
-    return np.asarray(draws < 0.5)
+    return _fair_coins(runs, check.integer(1, None, rows=rows), seed=seed, first_run=first_run, step=_COINS)
 
 
 def play(

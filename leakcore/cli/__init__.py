@@ -7,7 +7,6 @@ Only click is imported at the top: `leakcore bound` must answer in well under a 
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from leakcore.cli._calibrate import calibrate
 from leakcore.cli._checked import Commands
 from leakcore.cli._checked import Failure as _Failure
 from leakcore.cli._checked import checked as _checked
+from leakcore.cli._checked import one_kappa as _one_kappa
 from leakcore.cli._leakage import leakage
 from leakcore.cli._reproduce import reproduce
 from leakcore.cli._selftest import selftest
@@ -101,22 +101,7 @@ def bound(
     from leakcore import bounds
     from leakcore.audit._format import guarantee
 
-    given = [
-        name
-        for name, value in (("--prior", prior), ("--kappa", kappa), ("--log-kappa", log_kappa))
-        if value is not None
-    ]
-    if len(given) != 1:
-        raise click.UsageError(
-            f"give exactly one of --prior, --kappa, --log-kappa (given: {', '.join(given) or 'none'})"
-        )
-    if prior is not None:
-        if prior < 1:
-            raise click.UsageError(f"--prior {prior}: must be an integer of at least 1")
-        if prior <= 1e300:
-            kappa = 1.0 / prior
-        else:
-            log_kappa = -math.log(prior)
+    kappa, log_kappa = _one_kappa(prior, kappa, log_kappa)
     result = _checked(
         lambda: bounds.reconstruction(
             noise_multiplier,

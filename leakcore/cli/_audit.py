@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from leakcore._store import is_stream
 from leakcore.cli._checked import checked, require_place
 
 if TYPE_CHECKING:
@@ -195,6 +194,8 @@ def _read_files(sections: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 def _require_apart(places: dict[str, Path], folder: Path | None, read: dict[str, Any]) -> None:
     """A report must not replace what the audit reads, nor one of its own."""
+    from leakcore._store import is_stream
+
     taken = {Path(path).resolve(): name for name, path in read.items() if path is not None}
     if folder is not None:
         taken |= {(folder / f"report.{kind}").resolve(): f"report.{kind} in {folder}" for kind in ("html", "json")}

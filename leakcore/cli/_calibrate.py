@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from leakcore.cli._checked import checked
+from leakcore.cli._checked import checked, one_kappa
 
 if TYPE_CHECKING:
     from leakcore.bounds import CalibratedNoise
@@ -39,18 +39,7 @@ def calibrate(
     from leakcore import bounds
     from leakcore.audit._format import guarantee, number
 
-    given = [n for n, v in (("--prior", prior), ("--kappa", kappa), ("--log-kappa", log_kappa)) if v is not None]
-    if len(given) != 1:
-        raise click.UsageError(
-            f"give exactly one of --prior, --kappa, --log-kappa (given: {', '.join(given) or 'none'})"
-        )
-    if prior is not None:
-        if prior < 1:
-            raise click.UsageError(f"--prior {prior}: must be an integer of at least 1")
-        if prior <= 1e300:
-            kappa = 1.0 / prior
-        else:
-            log_kappa = -math.log(prior)
+    kappa, log_kappa = one_kappa(prior, kappa, log_kappa)
     result = checked(
         lambda: bounds.calibrate_noise(
             target_success, kappa=kappa, log_kappa=log_kappa, sample_rate=sample_rate, steps=steps, delta=delta

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import errno
 import io
+import math
 import os
 import sys
 import traceback
@@ -13,8 +14,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-
-from leakcore._store import is_stream
 
 T = TypeVar("T")
 
@@ -54,17 +53,32 @@ def checked(call: Callable[[], T], *, goes_on: bool = False) -> T:
         raise Failure(str(error)) from error
 
 
+def one_kappa(prior: int | None, kappa: float | None, log_kappa: float | None) -> tuple[float | None, float | None]:
+    """(κ, log κ) as the bounds take them, one of them None, from the one of three options that was given."""
+    options = (("--prior", prior), ("--kappa", kappa), ("--log-kappa", log_kappa))
+    given = [name for name, value in options if value is not None]
+    if len(given) != 1:
+        raise click.UsageError(
+            f"give exactly one of --prior, --kappa, --log-kappa (given: {', '.join(given) or 'none'})"
+        )
+    if prior is not None:
+        if prior < 1:
+            raise click.UsageError(f"--prior {prior}: must be an integer of at least 1")
+        if prior > 1e300:  # beyond what a float holds there is the logarithm
+            return None, -math.log(prior)
+        kappa = 1.0 / prior
+    return kappa, log_kappa
+
+
 def require_place(name: str, path: Path) -> None:
     """Fail before the work, not after it: a file that can be written, a device or a pipe."""
+    from leakcore._store import is_stream, try_writing
+
     try:
         if path.is_dir():
             raise OSError(None, "is a folder")
-        if is_stream(path):
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        probe = path.parent / f".{path.name}.writable"
-        probe.touch()
-        probe.unlink()
+        if not is_stream(path):
+            try_writing(path.parent)
     except OSError as error:
         raise click.UsageError(f"--{name} {path}: cannot be written ({error.strerror})") from None
 
@@ -80,12 +94,8 @@ class Commands(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        # A terminal without a sign that a report uses shows it as \\u…; a finished audit must not end in a traceback.
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")
-        # A remark of some library to standard error that nobody reads would make Python's own exit code 120.
-        atexit.register(_discard)
+        if parent is None:
+            _make_streams_forgiving()
         return _printed(lambda: super(Commands, self).make_context(info_name, args, parent, **extra))
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -99,6 +109,16 @@ class Commands(click.Group):
         except Exception:
             traceback.print_exc()
             ctx.exit(_UNEXPECTED)
+
+
+def _make_streams_forgiving() -> None:
+    """A sign that the terminal lacks is shown as \\u…, and a remark of some library to standard error that nobody reads
+    leaves the exit code alone, which Python would make 120: neither may end a finished audit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    atexit.unregister(_discard)
+    atexit.register(_discard)
 
 
 def _printed(call: Callable[[], T]) -> T:

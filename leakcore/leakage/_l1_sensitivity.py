@@ -12,7 +12,7 @@ import torch
 
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result, parse_adjacency
-from leakcore.attacks._layer_gradients import criterion, targets_of, tensor
+from leakcore.attacks._layer_gradients import criterion, first_output, targets_of, tensor
 from leakcore.dpsgd._flat_module import require_still
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -73,7 +73,7 @@ def l1_sensitivity(
     budget = check.integer(1, None, memory=memory)
     size = 1 if batch_size is None else check.integer(1, batch_size=batch_size)
     x, y = _candidates(model, inputs, targets, 2 if relation == "replace" else 1)
-    y = targets_of(model, loss, x, y)
+    y = targets_of(loss, y, first_output(model, x))
     measure = _Gradients(model, criterion(loss))
     block = max(1, min(len(x), budget // (4 * measure.bytes_each)))
     total: dict[str, torch.Tensor] = {}

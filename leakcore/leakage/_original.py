@@ -18,7 +18,7 @@ from leakcore import _validate as check
 from leakcore._futures import answers
 from leakcore._results import Assumptions, Result
 from leakcore.attacks._image_quality import ssim
-from leakcore.attacks._layer_gradients import Batch, batch_of, criterion, parameters_by_layer, targets_of
+from leakcore.attacks._layer_gradients import Batch, batch_of, criterion, first_output, parameters_by_layer, targets_of
 
 if TYPE_CHECKING:
     import torch
@@ -107,7 +107,7 @@ def v_information_original(
 
     data = batch_of(model, inputs, targets)
     criterion(loss)
-    data = dataclasses.replace(data, targets=targets_of(model, loss, data.inputs, data.targets))
+    data = dataclasses.replace(data, targets=targets_of(loss, data.targets, first_output(model, data.inputs)))
     layers = parameters_by_layer(model)
     chosen = _pairs(pairs, tuple(layers))
     steps = check.integer(1, None, iterations=iterations)

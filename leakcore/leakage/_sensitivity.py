@@ -13,7 +13,7 @@ import torch
 
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result
-from leakcore.attacks._layer_gradients import batch_of, criterion, parameters_by_layer, targets_of
+from leakcore.attacks._layer_gradients import batch_of, criterion, first_output, parameters_by_layer, targets_of
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _NORMS = ("F", "1", "inf")
@@ -87,7 +87,7 @@ def sensitivity(
     check.callback(progress=progress)
     budget = check.integer(1, None, memory=memory)
     data = batch_of(model, inputs, targets)
-    x, y = data.inputs, targets_of(model, loss, data.inputs, data.targets)
+    x, y = data.inputs, targets_of(loss, data.targets, first_output(model, data.inputs))
     layers = parameters_by_layer(model)
     names = tuple(layers)
     measure = _Measure(model, criterion(loss), layers)

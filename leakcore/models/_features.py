@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -81,17 +82,23 @@ def extract_features(extractor: torch.nn.Module, images: Any) -> np.ndarray:
     the paper's CIFAR-10 setting: fine-tune the final layer only (Hayes et al. 2023, Appendix A).
     """
     x = _images(images)
-    modes = {part: part.training for part in extractor.modules()}
-    extractor.eval()
-    try:
-        with torch.no_grad():
-            parts = [extractor(x[start : start + _ROWS]) for start in range(0, len(x), _ROWS)]
-    finally:
-        _restore(modes)
+    with evaluating(extractor), torch.no_grad():
+        parts = [extractor(x[start : start + _ROWS]) for start in range(0, len(x), _ROWS)]
     out: np.ndarray = torch.cat(parts).numpy()
     if out.ndim != 2:
         raise ValueError(f"extractor: its output has shape {out.shape}, must be (rows, features)")
     return out
+
+
+@contextlib.contextmanager
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """In evaluation mode; each part's own mode comes back."""
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        _restore(modes)
 
 
 def _restore(modes: dict[torch.nn.Module, bool]) -> None:
