@@ -24,12 +24,11 @@
 namespace leakcore {
 namespace {
 
-// Vectors side by side, by measurement: the float32 chains are short enough already.
-constexpr int kFactorPack = 4, kFloatFactorPack = 1;
+constexpr int kFactorPack = 4;  // vectors side by side, by measurement
 // A little within log1p_near's reach.
 constexpr double kNearLow = -0.29, kNearHigh = 0.41;
 typedef Pack<Doubles, kFactorPack> WideDoubles;
-typedef Pack<Floats, kFloatFactorPack> WideFloats;
+typedef Pack<Floats, kFactorPack> WideFloats;
 
 // What kRows steps of kWidth samples draw, for all configurations.
 template <int kRows, int kWidth>
@@ -91,62 +90,87 @@ void pick(Single& w, const Group& g) {
   });
 }
 
-template <bool kPicks, class D>
-LEAKCORE_HD WideDoubles exponent(const D& w, const Group& g, int s, int i) {
-  const WideDoubles z = load_pack<Doubles, kFactorPack>(w.z[s] + i);
-  if (!kPicks) return madd(z, g.slope[s], g.offset[s]);
-  const Doubles offset = doubles(g.offset[s]), lifted = doubles(g.lifted[s]);
-  WideDoubles shift;
+// The exponents of a group's steps as lines in z. Copies, which what a loop stores cannot be thought to overlap: they
+// stay in registers.
+template <class T, int kSteps>
+struct Lines {
+  T slope[kSteps], offset[kSteps], lifted[kSteps];
+
+  LEAKCORE_HD Lines(const T* slopes, const T* offsets, const T* lifts) {
+    for (int s = 0; s < kSteps; ++s) {
+      slope[s] = slopes[s];
+      offset[s] = offsets[s];
+      lifted[s] = lifts[s];
+    }
+  }
+};
+
+template <bool kPicks, class D, int kSteps>
+LEAKCORE_HD WideDoubles exponent(const D& w, const Lines<double, kSteps>& line, int s, int i) {
+  const Doubles offset = doubles(line.offset[s]), lifted = doubles(line.lifted[s]);
+  WideDoubles y = load_pack<Doubles, kFactorPack>(w.z[s] + i);
   for (int k = 0; k < kFactorPack; ++k) {
-    shift.v[k] = select(widen(w.picked[s] + i + k * kDoubles) != 0u, lifted, offset);
+    const Doubles shift = kPicks ? select(widen(w.picked[s] + i + k * kDoubles) != 0u, lifted, offset) : offset;
+    y.v[k] = madd(y.v[k], line.slope[s], shift);
   }
-  return madd(z, g.slope[s], shift);
+  return y;
 }
 
-template <bool kPicks, int K = kFloatFactorPack, class D>
-LEAKCORE_HD Pack<Floats, K> exponent_float(const D& w, const Group& g, int s, int i) {
-  const Pack<Floats, K> z = load_pack<Floats, K>(w.z32[s] + i);
-  if (!kPicks) return madd(z, g.slope32[s], g.offset32[s]);
-  const Floats offset = floats(g.offset32[s]), lifted = floats(g.lifted32[s]);
-  Pack<Floats, K> shift;
-  for (int k = 0; k < K; ++k) {
-    shift.v[k] = select(load<Ints>(w.picked[s] + i + k * kFloats) != 0u, lifted, offset);
+template <bool kPicks, class D, int kSteps>
+LEAKCORE_HD WideFloats exponent(const D& w, const Lines<float, kSteps>& line, int s, int i) {
+  const Floats offset = floats(line.offset[s]), lifted = floats(line.lifted[s]);
+  WideFloats y = load_pack<Floats, kFactorPack>(w.z32[s] + i);
+  for (int k = 0; k < kFactorPack; ++k) {
+    const Floats shift = kPicks ? select(load<Ints>(w.picked[s] + i + k * kFloats) != 0u, lifted, offset) : offset;
+    y.v[k] = madd(y.v[k], line.slope[s], shift);
   }
-  return madd(z, g.slope32[s], shift);
+  return y;
 }
 
-LEAKCORE_HD void add(double* total, WideDoubles x) {
-  store_pack(total, load_pack<Doubles, kFactorPack>(total) + x);
+LEAKCORE_HD Pack<Doubles, 2 * kFactorPack> widened(const WideFloats& x) {
+  Pack<Doubles, 2 * kFactorPack> wide;
+  for (int k = 0; k < kFactorPack; ++k) widen(x.v[k], &wide.v[2 * k], &wide.v[2 * k + 1]);
+  return wide;
+}
+
+template <int K>
+LEAKCORE_HD void add(double* total, const Pack<Doubles, K>& x) {
+  store_pack(total, load_pack<Doubles, K>(total) + x);
 }
 
 template <int kSteps, bool kPicks, class D>
 void sparse(const D& w, const Group& g, double* product, double* total) {
   const WideScale q[kGroup] = {WideScale(g.q[0]), WideScale(g.q[1]), WideScale(g.q[2]), WideScale(g.q[3])};
+  const Lines<double, kSteps> line(g.slope, g.offset, g.lifted);
+  const bool first = g.first, last = g.last;
   for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
-    WideDoubles p = mixture_excess(exponent<kPicks>(w, g, 0, i), q[0]);
-    if (!g.first) p = mixture_times(load_pack<Doubles, kFactorPack>(product + i), p);
-    for (int s = 1; s < kSteps; ++s) p = mixture_times(p, mixture_excess(exponent<kPicks>(w, g, s, i), q[s]));
-    if (!g.last) store_pack(product + i, p);
-    if (g.last) add(total + i, log1p_safe(p));
+    WideDoubles p = mixture_excess(exponent<kPicks>(w, line, 0, i), q[0]);
+    if (!first) p = mixture_times(load_pack<Doubles, kFactorPack>(product + i), p);
+    for (int s = 1; s < kSteps; ++s) p = mixture_times(p, mixture_excess(exponent<kPicks>(w, line, s, i), q[s]));
+    if (!last) store_pack(product + i, p);
+    if (last) add(total + i, log1p_safe(p));
   }
 }
 
 template <int kSteps, bool kPicks, class D>
 void dense(const D& w, const Group& g, double* product, double* total) {
   const WideScale q[kGroup] = {WideScale(g.q[0]), WideScale(g.q[1]), WideScale(g.q[2]), WideScale(g.q[3])};
+  const Lines<double, kSteps> line(g.slope, g.offset, g.lifted);
+  const bool first = g.first, last = g.last;
   for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
-    WideDoubles p = mixture_factor(exponent<kPicks>(w, g, 0, i), q[0]);
-    if (!g.first) p = load_pack<Doubles, kFactorPack>(product + i) * p;
-    for (int s = 1; s < kSteps; ++s) p = p * mixture_factor(exponent<kPicks>(w, g, s, i), q[s]);
-    if (!g.last) store_pack(product + i, p);
-    if (g.last) add(total + i, log_positive(p));
+    WideDoubles p = mixture_factor(exponent<kPicks>(w, line, 0, i), q[0]);
+    if (!first) p = load_pack<Doubles, kFactorPack>(product + i) * p;
+    for (int s = 1; s < kSteps; ++s) p = p * mixture_factor(exponent<kPicks>(w, line, s, i), q[s]);
+    if (!last) store_pack(product + i, p);
+    if (last) add(total + i, log_positive(p));
   }
 }
 
 template <int kSteps, bool kPicks, class D>
 void linear(const D& w, const Group& g, double*, double* total) {
+  const Lines<double, kSteps> line(g.slope, g.offset, g.lifted);
   for (int i = 0; i < kBlock; i += kFactorPack * kDoubles) {
-    for (int s = 0; s < kSteps; ++s) add(total + i, exponent<kPicks>(w, g, s, i));
+    for (int s = 0; s < kSteps; ++s) add(total + i, exponent<kPicks>(w, line, s, i));
   }
 }
 
@@ -160,21 +184,23 @@ void careful(const D& w, const Group& g, double*, double* total) {
 
 template <int kSteps, bool kPicks, class D>
 void quick(const D& w, const Group& g, double* product, double* total) {
-  for (int i = 0; i < kBlock; i += kFloatFactorPack * kFloats) {
-    WideFloats narrow = mixture_excess_float(exponent_float<kPicks>(w, g, 0, i), g.q32[0]);
+  const Lines<float, kSteps> line(g.slope32, g.offset32, g.lifted32);
+  const float q[kGroup] = {g.q32[0], g.q32[1], g.q32[2], g.q32[3]};
+  const bool first = g.first, last = g.last;
+  for (int i = 0; i < kBlock; i += kFactorPack * kFloats) {
+    WideFloats narrow = mixture_excess_float(exponent<kPicks>(w, line, 0, i), q[0]);
     for (int s = 1; s < kSteps; ++s) {
-      narrow = mixture_times(narrow, mixture_excess_float(exponent_float<kPicks>(w, g, s, i), g.q32[s]));
+      narrow = mixture_times(narrow, mixture_excess_float(exponent<kPicks>(w, line, s, i), q[s]));
     }
-    if (g.first && g.last) narrow = log1p_float(narrow);
-    Pack<Doubles, 2 * kFloatFactorPack> p;
-    for (int k = 0; k < kFloatFactorPack; ++k) widen(narrow.v[k], &p.v[2 * k], &p.v[2 * k + 1]);
-    if (g.first && g.last) {
-      store_pack(total + i, load_pack<Doubles, 2 * kFloatFactorPack>(total + i) + p);
+    if (first && last) narrow = log1p_float(narrow);
+    Pack<Doubles, 2 * kFactorPack> p = widened(narrow);
+    if (first && last) {
+      add(total + i, p);
       continue;
     }
-    if (!g.first) p = mixture_times(load_pack<Doubles, 2 * kFloatFactorPack>(product + i), p);
-    if (!g.last) store_pack(product + i, p);
-    if (g.last) store_pack(total + i, load_pack<Doubles, 2 * kFloatFactorPack>(total + i) + log1p_safe(p));
+    if (!first) p = mixture_times(load_pack<Doubles, 2 * kFactorPack>(product + i), p);
+    if (!last) store_pack(product + i, p);
+    if (last) add(total + i, log1p_safe(p));
   }
 }
 
@@ -205,10 +231,8 @@ template <class T, class V>
 LEAKCORE_HD void put(T* out, Pack<V, kFactorPack> x) {
   store_pack(out, x);
 }
-LEAKCORE_HD void put(double* out, Pack<Floats, kFactorPack> x) {
-  Pack<Doubles, 2 * kFactorPack> wide;
-  for (int k = 0; k < kFactorPack; ++k) widen(x.v[k], &wide.v[2 * k], &wide.v[2 * k + 1]);
-  store_pack(out, wide);
+LEAKCORE_HD void put(double* out, WideFloats x) {
+  store_pack(out, widened(x));
 }
 
 // Whether some u > kNearHigh, in integers, which leave the multipliers alone: the sum carries into the exponent's top
@@ -232,14 +256,14 @@ LEAKCORE_HD bool any_beyond(const Pack<Floats, K>& u) {
 }
 
 // T = 1: the ratio is one logarithm. Most often none of a pack needs its exponent split off; the two ways are equal.
-// The group is a copy, which `out` cannot be thought to overlap: its numbers stay in registers.
 template <bool kPicks>
-void one_sparse(Single& w, const Group g, double* out) {
+void one_sparse(Single& w, const Group& g, double* out) {
   const WideScale q(g.q[0]);
-  for (int i = 0; i < w.samples; i += kFactorPack * kDoubles) {
-    store_pack(out + i, mixture_excess(exponent<kPicks>(w, g, 0, i), q));
-  }
+  const Lines<double, 1> line(g.slope, g.offset, g.lifted);
   const bool low = g.q[0] > -kNearLow;  // u >= -q
+  for (int i = 0; i < w.samples; i += kFactorPack * kDoubles) {
+    store_pack(out + i, mixture_excess(exponent<kPicks>(w, line, 0, i), q));
+  }
   for (int i = 0; i < w.samples; i += kFactorPack * kDoubles) {
     const WideDoubles u = load_pack<Doubles, kFactorPack>(out + i);
     store_pack(out + i, low || any_beyond(u) ? log1p_safe(u) : log1p_near(u));
@@ -247,13 +271,15 @@ void one_sparse(Single& w, const Group g, double* out) {
 }
 
 template <bool kPicks, class T>
-void one_quick(Single& w, const Group g, T* out) {
-  for (int i = 0; i < w.samples; i += kFactorPack * kFloats) {
-    store_pack(w.excess32 + i, mixture_excess_float(exponent_float<kPicks, kFactorPack>(w, g, 0, i), g.q32[0]));
-  }
+void one_quick(Single& w, const Group& g, T* out) {
+  const Lines<float, 1> line(g.slope32, g.offset32, g.lifted32);
+  const float q = g.q32[0];
   const bool low = g.q[0] > -kNearLow;
   for (int i = 0; i < w.samples; i += kFactorPack * kFloats) {
-    const Pack<Floats, kFactorPack> u = load_pack<Floats, kFactorPack>(w.excess32 + i);
+    store_pack(w.excess32 + i, mixture_excess_float(exponent<kPicks>(w, line, 0, i), q));
+  }
+  for (int i = 0; i < w.samples; i += kFactorPack * kFloats) {
+    const WideFloats u = load_pack<Floats, kFactorPack>(w.excess32 + i);
     put(out + i, low || any_beyond(u) ? log1p_float(u) : log1p_near_float(u));
   }
 }
