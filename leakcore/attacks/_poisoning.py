@@ -94,8 +94,10 @@ class Backdoor:
         self.value = check.real(value=value)
 
     def perturb(self, features: Any) -> np.ndarray:
-        """Pert of each row; a copy."""
-        rows = np.array(features)
+        """Pert of each row of (rows, pixels), floating; a copy."""
+        rows = np.array(check.plain_array(features=features))
+        if rows.dtype.kind != "f":
+            raise ValueError(f"features of {rows.dtype}: must be floating; `value` is in their units")
         if rows.ndim != 2 or rows.shape[1] != math.prod(self.shape):
             raise ValueError(
                 f"features.shape={rows.shape}: must be (rows, {math.prod(self.shape)}), images of {self.shape}"
@@ -350,6 +352,8 @@ def _rows(features: Any, labels: Any, prefix: str) -> tuple[np.ndarray, np.ndarr
         raise ValueError(
             f"{prefix}labels.shape={y.shape}, dtype={y.dtype}: must be one integer for each of {len(x)} rows"
         )
+    if (y < 0).any():
+        raise ValueError(f"{prefix}labels: the smallest is {y.min()}, must be classes from 0 on")
     return x, y.astype(np.int64)
 
 

@@ -60,10 +60,7 @@ def nearest_prior(
     rows = max(1, _BLOCK // others.shape[0])
     for start in range(0, len(points), rows):
         part = slice(start, start + rows)
-        distance = _squared_distances(points[part], others)
-        # The target's own entry is at most itself, hence the 1.
-        own = np.take_along_axis(distance, index[part, None], axis=1)
-        nearer[part] = (distance <= own).sum(axis=1) - 1
+        nearer[part] = _as_near(points[part], others, index[part])
     drawn = np.arange(n - 1)
     rest = len(others) - 1
     each = np.prod(np.maximum(rest - nearer[:, None] - drawn, 0) / (rest - drawn), axis=1)
@@ -126,6 +123,22 @@ def nearest_neighbour_mse(points: Any) -> np.ndarray:
         # Once more without the cancellation of the expanded square.
         out[start : start + len(distance)] = np.square(values[start : start + rows] - values[nearest]).mean(axis=1)
     return out
+
+
+def _as_near(points: np.ndarray, pool: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """How many other rows of the pool are at most as far from each point as row `index` is."""
+    distance = _squared_distances(points, pool)
+    own = np.take_along_axis(distance, index[:, None], axis=1)
+    # What the expanded square rounds away decides nothing: within reach of it, distances are taken once more.
+    reach = (points * points).sum(axis=1)[:, None] + (pool * pool).sum(axis=1)
+    close = abs(distance - own) <= 4 * (points.shape[1] + 4) * np.finfo(np.float64).eps * reach
+    nearer = ((distance < own) & ~close).sum(axis=1)
+    for row in range(len(points)):
+        columns = np.flatnonzero(close[row])
+        exact = np.square(pool[columns] - points[row]).sum(axis=1)
+        mine = np.square(pool[index[row]] - points[row]).sum()
+        nearer[row] += (exact <= mine).sum() - 1  # its own among them
+    return np.asarray(nearer)
 
 
 def _squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:

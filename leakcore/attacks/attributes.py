@@ -155,7 +155,7 @@ def infer(
     is the caller's to see to. layers: what the attacker sees; None: all. Probabilities are averaged over snapshots of a
     batch; ties name no attribute. Deterministic by seed.
 
-    Raises ValueError where the two hold different layers, or one holds a single side.
+    Raises ValueError where the two hold different layers, or one holds a single side or a batch of both.
     """
     from scipy.special import betaincinv
     from sklearn.ensemble import RandomForestClassifier
@@ -164,23 +164,22 @@ def infer(
     check.instance(GradientSets, known=known)
     check.instance(GradientSets, observed=observed)
     seen = tuple(known.gradients) if layers is None else tuple(layers)
+    if not seen:
+        raise ValueError("layers: must name at least one")
     for name in seen:
         if name not in known.gradients or name not in observed.gradients:
             raise ValueError(f"layers: {name!r} is not in both sets (known has {', '.join(known.gradients)})")
         if known.gradients[name].shape[1:] != observed.gradients[name].shape[1:]:
             raise ValueError(f"observed: layer {name!r} has another size than in known")
-    for name, sets in (("known", known), ("observed", observed)):
-        if len(np.unique(sets.attribute)) < 2:
-            raise ValueError(f"{name}: must hold gradients with and without the attribute")
+    _require_sides(known=known)
+    truth, batch = _require_sides(observed=observed)
     level = check.open_probability(confidence=confidence)
     start = check.integer(0, 2**32 - 1, seed=seed)
     forest = RandomForestClassifier(check.integer(1, None, trees=trees), random_state=start)
     forest.fit(np.concatenate([known.gradients[n] for n in seen], axis=1), known.attribute)
     each = forest.predict_proba(np.concatenate([observed.gradients[n] for n in seen], axis=1))[:, 1]
-    count = int(observed.batch.max()) + 1
-    scores = np.bincount(observed.batch, each, minlength=count) / np.bincount(observed.batch, minlength=count)
-    truth = np.zeros(count, np.int64)
-    truth[observed.batch] = observed.attribute
+    count = len(truth)
+    scores = np.bincount(batch, each) / np.bincount(batch)
     named = (scores > 0.5).astype(np.int64)
     right = int((named == truth).sum())
     tail = (1 - level) / 2
@@ -206,3 +205,19 @@ def infer(
         attribute=truth,
         batches=count,
     )
+
+
+def _require_sides(**given: GradientSets) -> tuple[np.ndarray, np.ndarray]:
+    """The attribute of each batch, in order of their numbers, and the place of each gradient's batch among them."""
+    ((name, sets),) = given.items()
+    count = len(sets.attribute)
+    if not np.isin(sets.attribute, (0, 1)).all() or len(np.unique(sets.attribute)) < 2:
+        raise ValueError(f"{name}: must hold gradients with and without the attribute, 1 and 0")
+    for what, rows in (("batch", sets.batch), *sets.gradients.items()):
+        if len(rows) != count:
+            raise ValueError(f"{name}: {what!r} has {len(rows)} rows, must have {count}, as attribute has")
+    _, first, place = np.unique(sets.batch, return_index=True, return_inverse=True)
+    truth = np.asarray(sets.attribute)[first].astype(np.int64)
+    if (truth[place] != sets.attribute).any():
+        raise ValueError(f"{name}: a batch has gradients with and without the attribute, must have one of the two")
+    return truth, place

@@ -1,5 +1,7 @@
 """Attribute inference: gradients by layer, matched and disjoint batches, an attribute that shows and one hidden."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +88,21 @@ def test_one_layer_alone():
     assert 0 <= last.value <= 1
 
 
+def test_numbers_of_batches_are_names_only():
+    known, observed = _sets(1.0, limit=20)
+    kept = observed.batch % 3 > 0
+    part = dataclasses.replace(
+        observed,
+        gradients={name: g[kept] for name, g in observed.gradients.items()},
+        attribute=observed.attribute[kept], batch=7 * observed.batch[kept] - 50,
+    )  # fmt: skip
+    whole, some = (attributes.infer(known, sets, trees=20) for sets in (observed, part))
+    numbers = np.unique(observed.batch[kept])
+    assert some.batches == len(numbers)
+    np.testing.assert_array_equal(some.scores, whole.scores[numbers])
+    np.testing.assert_array_equal(some.attribute, whole.attribute[numbers])
+
+
 def test_bad_input_is_named():
     model, x, y = _net(), torch.rand(4, 1, 6, 6), torch.tensor([0, 1, 2, 1])
     with pytest.raises(ValueError, match=r"batches span \[0, 9\]"):
@@ -103,3 +120,11 @@ def test_bad_input_is_named():
     known, observed = _sets(1.0, snapshots=1, limit=5)
     with pytest.raises(ValueError, match="'9' is not in both sets"):
         attributes.infer(known, observed, layers=["9"])
+    with pytest.raises(ValueError, match="layers: must name at least one"):
+        attributes.infer(known, observed, layers=[])
+    mixed = dataclasses.replace(observed, batch=np.zeros_like(observed.batch))
+    with pytest.raises(ValueError, match="observed: a batch has gradients with and without"):
+        attributes.infer(known, mixed)
+    short = dataclasses.replace(known, batch=known.batch[1:])
+    with pytest.raises(ValueError, match="known: 'batch' has 9 rows, must have 10"):
+        attributes.infer(short, observed)

@@ -131,6 +131,10 @@ def test_bad_input_is_named():
         poisoning.Backdoor((1, 8, 8), target=1, patch=9)
     with pytest.raises(ValueError, match=r"features.shape=\(2, 5\)"):
         poisoning.Backdoor((1, 8, 8), target=1).perturb(np.zeros((2, 5)))
+    with pytest.raises(ValueError, match="features of uint8: must be floating"):
+        poisoning.Backdoor((1, 8, 8), target=1).perturb(np.zeros((2, 64), np.uint8))
+    with pytest.raises(ValueError, match="labels: the smallest is -1"):
+        poisoning.ClipBKD().poison(X, np.where(Y == 0, -1, Y))
     with pytest.raises(ValueError, match="test_labels: every row"):
         poisoning.Backdoor((1, 8, 8), target=1).poison(X, Y, TX[TY == 1], TY[TY == 1])
     with pytest.raises(ValueError, match="k=0"):

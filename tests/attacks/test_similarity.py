@@ -36,6 +36,23 @@ def test_nearest_prior_at_its_limits() -> None:
     assert attacks.nearest_prior([[0.5]], [0], pool, prior_size=10).value == 0
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e6, -1e9])
+def test_nearest_prior_survives_what_the_expanded_square_rounds_away(offset: float) -> None:
+    """Against distances taken one by one: a far origin, points closer to each other than its rounding, duplicates."""
+    rng = np.random.default_rng(2)
+    pool = np.concatenate([rng.random((30, 5)), rng.random((10, 5)) * 1e-5, np.zeros((5, 5))]) + offset
+    pool = np.concatenate([pool, pool[::7]])
+    index = rng.integers(len(pool), size=60)
+    guess = pool[index] + rng.normal(scale=1e-3, size=(60, 5)) * rng.integers(2, size=(60, 1))
+    nearer = []
+    for point, target in zip(guess, index, strict=True):
+        distances = np.square(pool - point).sum(axis=1)
+        nearer.append((distances <= distances[target]).sum() - 1)
+    rest = len(pool) - 1
+    expected = [(rest - k) / rest for k in nearer]
+    assert attacks.nearest_prior(guess, index, pool, prior_size=2).each == pytest.approx(expected)
+
+
 def test_pixels() -> None:
     true, guess = np.zeros((3, 4)), np.array([[0, 0, 0, 0], [0.1, 0.1, 0.2, 0], [1, 1, 1, 0.0]])
     assert attacks.pixels_within(guess, true).tolist() == [1, 0.75, 0.25]
