@@ -137,8 +137,8 @@ def malicious_input(
     batch_size: N. seed: of V and of the choice in the null space.
 
     Raises ValueError for N > p₁ − p₂, for an activation with a derivative of 0 on an interval (ReLU, ReLU6, hard tanh:
-    neurons that are off give a zero gradient), and for a model whose logits differ between the rows made. Deterministic
-    given the seed.
+    neurons that are off give a zero gradient), and for a model whose logits differ between the rows made, or that no
+    neuron of its first layer moves. Deterministic given the seed.
     """
     if (model is None) == (weights is None):
         raise ValueError("model, weights: give exactly one of them")
@@ -259,7 +259,13 @@ def _verify(model: torch.nn.Module, features: torch.Tensor) -> tuple[float, np.n
         )
     factors = factor.double().cpu().numpy()
     middle = np.abs(factors.mean(axis=0))
-    return spread, (np.ptp(factors, axis=0) < 0.1 * middle) & (middle > 0)
+    usable = (np.ptp(factors, axis=0) < 0.1 * middle) & (middle > 0)
+    if not usable.any():
+        raise ValueError(
+            f"model: none of the {len(usable)} neurons of its first layer moves the logit in one direction over the "
+            "rows made; with other weights, or another seed, one may"
+        )
+    return spread, usable
 
 
 def _check_elementwise(model: torch.nn.Module, state: Any, features: torch.Tensor, calls: list[Any]) -> None:

@@ -233,6 +233,8 @@ def test_malicious_by_a_weight_difference_and_by_arrays() -> None:
 def test_what_malicious_input_refuses() -> None:
     linear = torch.nn.Linear
     tanh = _net(30, 8, torch.nn.Tanh, torch.float64)
+    still = torch.nn.Sequential(linear(20, 4), torch.nn.Tanh(), linear(4, 1))
+    torch.nn.init.zeros_(still[2].weight)
     for arguments, message in [
         ({"model": tanh, "batch_size": 23}, r"batch_size=23: must be at most p1 - p2 = 30 - 8 = 22"),
         ({"model": _net(30, 8, torch.nn.ReLU, torch.float32), "batch_size": 5}, "derivative .* is 0 on an interval"),
@@ -243,6 +245,7 @@ def test_what_malicious_input_refuses() -> None:
         ({"model": tanh, "batch_size": 5, "bias": np.ones(8)}, "bias, activation: only with weights="),
         ({"model": torch.nn.Identity(), "batch_size": 5}, r"no torch\.nn\.Linear"),
         ({"model": torch.nn.Sequential(torch.nn.Tanh(), linear(9, 2)), "batch_size": 5}, "as they are"),
+        ({"model": still, "batch_size": 5}, "none of the 4 neurons of its first layer moves the logit"),
     ]:
         with pytest.raises(ValueError, match=message):
             labels.malicious_input(**{"seed": 0, **arguments})
