@@ -217,7 +217,7 @@ def _adam(problem: Problem, search: Search, x: torch.Tensor, y: torch.Tensor, pr
              for i, (e, d) in enumerate(zip(ends, distances, strict=True))]  # fmt: skip
     # Its last steps are tiny by design: that is no stall.
     final = ["iterations" if f == "stalled" and e == "iterations" else f for f, e in zip(final, ends, strict=True)]
-    if progress is not None and done < search.iterations:
+    if progress is not None and (done < search.iterations or done % _ROUND):
         progress(search.iterations, search.iterations)
     return Found(point.detach(), free.detach(), distances, tuple(final), np.full(count, done, np.int64))
 

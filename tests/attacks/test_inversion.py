@@ -121,7 +121,7 @@ def test_a_falling_prior_goes_on_from_where_it_was():
     model = nn.Sequential(nn.Flatten(), _smooth(64, 8)).double()
     g = inversion.gradient(model, x, y)
     how = {"labels": y, "low": 0, "high": 1, "restarts": 2, "patience": 10_000}
-    for method, iterations in (("l2", 40), ("cosine", 60)):
+    for method, iterations in (("l2", 40), ("cosine", 60), ("cosine", 67)):
         seen = []
         both = inversion.invert(
             model, g, (1, 8, 8), method=method, total_variation=(0.1, 0.0), iterations=2 * iterations,
