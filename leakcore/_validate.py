@@ -92,6 +92,14 @@ def seed(**kwargs: Any) -> int:
     return integer(0, 2**64 - 1, **kwargs)
 
 
+def boolean(**kwargs: Any) -> bool:
+    """True or False, and nothing that only counts as one of them."""
+    ((name, value),) = kwargs.items()
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}={value!r}: must be True or False")
+    return bool(value)
+
+
 def one_of(*allowed: str, **kwargs: Any) -> str:
     """One of the named strings."""
     ((name, value),) = kwargs.items()

@@ -159,7 +159,7 @@ def test_calibrate_prints_less_noise_than_epsilon_takes() -> None:
     [
         (
             ("0.5", "1", "100"),
-            "24.2362  the noise of ε = 1.609 at δ = 1e-5, which implies the same limit",
+            "24.2363  the noise of ε = 1.609 at δ = 1e-5, which implies the same limit",
             "3.11 times",
         ),
         (("1", "1", "100"), "0  any ε implies that limit", "nothing: neither way needs any"),

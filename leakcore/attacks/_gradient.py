@@ -43,11 +43,23 @@ class GradientReconstruction:
 
 
 def _require_recorded(run: Any) -> None:
+    """Errors where it is no recorded run of an MLP."""
+    from leakcore import models
     from leakcore.dpsgd import EnsembleRun
 
     check.instance(EnsembleRun, run=run)
     if run.thetas is None or run.observed is None:
         raise ValueError("run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., record=True)")
+    if run.template is not None:
+        raise ValueError(
+            f"run: of dpsgd.ModuleEnsemble, module {type(run.template).__name__}: must be of dpsgd.Ensemble; take "
+            "attacks.inversion.invert(module, run.observed[i], shape, method='dp-sgd', states=run.thetas[i], "
+            "max_grad_norm=run.max_grad_norm)"
+        )
+    size = models.num_parameters(run.layers)
+    for name, values in (("thetas", run.thetas), ("observed", run.observed)):
+        if values.shape[-1] != size:
+            raise ValueError(f"run.{name}.shape={values.shape}: must end in the {size} parameters of {run.layers}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +106,7 @@ def gradient(
 
     Args:
         run: of `dpsgd.Ensemble.run(..., record=True)`: the attacker sees θ_t and ḡ_t. Full batches: the loss takes the
-            target to be in every batch.
+            target to be in every batch. Of another module (`dpsgd.ModuleEnsemble`): `inversion.invert`.
         labels: (runs,), the targets' labels, which the text takes as known; None: each class is tried and the one with
             the least loss kept, at `classes` times the cost.
         iterations ≥ 1, restarts ≥ 1, learning_rate > 0.

@@ -15,6 +15,8 @@ from leakcore.attacks._inversion_result import Inversion
 if TYPE_CHECKING:
     import torch
 
+    from leakcore.dpsgd._flat_module import FlatModule
+
 _SOURCES = {
     "l2": "Zhu, Liu and Han (2019), Algorithm 1; Lecture 13 (Lei 2024), eq. 5.1",
     "cosine": "Geiping, Bauermeister, Dröge and Moeller (2020), eq. 4; Lecture 13 (Lei 2024), eq. 5.1",
@@ -48,6 +50,7 @@ def gradient(
 
     flat = FlatModule(model, loss, parameters)
     x, y = _pair(inputs, labels, flat.theta)
+    flat.require_no_draws(x[:1])
     try:
         with torch.no_grad():
             if loss is None:
@@ -175,6 +178,7 @@ def invert(
         model, gradient, shape, loss=loss, labels=labels, batch_size=batch_size, method=how, parameters=parameters,
         states=states, max_grad_norm=max_grad_norm, known=known, l1_weight=l1_weight, total_variation=total_variation,
     )  # fmt: skip
+    problem.flat.require_no_draws(problem.states.new_zeros((1, *problem.shape)))
     truth = None if originals is None else _originals(originals, problem.batch, problem.shape, problem.flat.theta)
     # In the model's own mode and precision, at the point where the searches start.
     names = warn_if_kinked(model, searches.starts(problem, search)[0][0])
@@ -257,25 +261,44 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
     Section 3); of a batch it is the mean of rows weighted by what they add to ‖Σδ‖², no row of its own (of a linear
     network the gradient holds nothing else: Lecture 13, Section 4.4).
 
-    gradient: as in `invert`, of all parameters that require grad. The first module with parameters must be nn.Linear
-    with bias and be fed the flattened input. Raises ValueError otherwise, and where dL/db is 0 (a saturated row).
+    gradient: as in `invert`, of all parameters that require grad. The first module with parameters that the model calls
+    must be nn.Linear with bias, be fed the flattened input as it is, and be called once. Raises ValueError otherwise (a
+    random input is passed through the model to see), and where dL/db is 0 (a saturated row).
     """
-    import torch
-
     from leakcore.attacks._inversion_problem import _gradient
     from leakcore.dpsgd._flat_module import FlatModule
 
     flat = FlatModule(model)
     sizes = check.sizes(shape=shape)
     parts = flat.split(_gradient(flat, gradient, 1)[0])
-    first = next((n, m) for n, m in model.named_modules() if any(True for _ in m.parameters(recurse=False)))
-    key = f"{first[0]}." if first[0] else ""
-    if not isinstance(first[1], torch.nn.Linear) or f"{key}bias" not in parts or f"{key}weight" not in parts:
-        raise ValueError(f"model: its first layer is {type(first[1]).__name__}: must be nn.Linear with bias")
-    weight, bias = parts[f"{key}weight"].double(), parts[f"{key}bias"].double()
-    if weight.shape[1] != math.prod(sizes):
-        raise ValueError(f"shape={sizes}: the first layer takes {weight.shape[1]} numbers")
+    weight, bias = (parts[name].double() for name in _first_linear(flat, sizes))
     square = float(bias.square().sum())
     if square == 0.0:
         raise ValueError("gradient: the first layer's bias has gradient 0, so its input cannot be told")
     return np.asarray((weight.T @ bias / square).reshape(sizes).cpu().numpy())
+
+
+def _first_linear(flat: FlatModule, shape: tuple[int, ...]) -> tuple[str, str]:
+    """Names of weight and bias of the linear layer that the input enters first, flattened; ValueError without one."""
+    import torch
+
+    x = torch.rand((1, *shape), generator=torch.Generator().manual_seed(0)).to(flat.theta)
+    flat.require_no_draws(x)
+    try:
+        calls = flat.calls(x)
+    except (RuntimeError, ValueError) as why:
+        raise ValueError(f"shape={shape}: does not fit the model ({why})") from why
+    if not calls:
+        raise ValueError("model: calls no module with parameters: its first layer must be nn.Linear with bias")
+    first, fed = calls[0]
+    name = next(name for name, module in flat.model.named_modules() if module is first)
+    names = (f"{name}.weight", f"{name}.bias") if name else ("weight", "bias")
+    if not isinstance(first, torch.nn.Linear) or not set(names) <= set(flat.names):
+        raise ValueError(f"model: its first layer is {type(first).__name__}: must be nn.Linear with bias")
+    if not torch.equal(fed.flatten(), x.flatten()) or first.in_features != x.numel():
+        raise ValueError(f"model: its first layer, {name or 'Linear'}, must be fed the flattened input as it is")
+    own = {id(p) for p in first.parameters(recurse=False)}
+    uses = sum(any(id(p) in own for p in module.parameters(recurse=False)) for module, _ in calls)
+    if uses > 1:
+        raise ValueError(f"model: its first layer, {name or 'Linear'}, is used {uses} times: must be once")
+    return names

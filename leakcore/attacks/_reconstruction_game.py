@@ -62,7 +62,7 @@ def reconstruction_game(
 
     Args:
         ensemble: the mechanism; its seed seeds the game. Every run has its own initial parameters unless the ensemble
-            says `initialisation="fixed"`.
+            says `initialisation="fixed"`. Shuffled batches (`batch_size`) are refused: they are not add/remove's.
         known_features, known_labels: D₋, (rows, inputs) and (rows,). pool_features, pool_labels: where candidates come
             from; rows held out from D₋, at least `prior_size` of them.
         prior_size: n ≥ 2. prior: None, or the (n,) probabilities with which the first, second, … candidate drawn is the
@@ -180,6 +180,10 @@ def _checked(
     from leakcore.dpsgd import Ensemble
 
     check.instance(Ensemble, ensemble=ensemble)
+    if ensemble.batch_size is not None:
+        raise ValueError(
+            f"ensemble: batch_size={ensemble.batch_size}: the target is there or not, use Poisson or full batches"
+        )
     layers, dtype = ensemble.layers, ensemble.dtype
     known = _inputs.samples(*known_given, name="known_", layers=layers, dtype=dtype)
     pool = _inputs.samples(*pool_given, name="pool_", layers=layers, dtype=dtype)

@@ -12,7 +12,7 @@ from leakcore._results import Result, jsonable
 from leakcore.audit import _page
 from leakcore.audit._claim import Claim
 from leakcore.audit._claim_config import ClaimConfig
-from leakcore.audit._format import ADJACENCY, guarantee, number, power
+from leakcore.audit._format import ADJACENCY, above, guarantee, number, power
 from leakcore.audit._page import Finding
 from leakcore.audit._report import AuditReport
 from leakcore.audit._tables import Cell, Column, Row, Table
@@ -91,16 +91,20 @@ class ClaimReport(AuditReport):
 
     @property
     def contradictions(self) -> list[str]:
-        return [
-            f"The audited ε exceeds the claimed one of the same adjacency: {p.method}, {p.what}, proves ε ≥ "
-            f"{number(p.epsilon)} ({self._guarantee(p)}), claimed is ε = {number(self.claim.epsilon)} at δ = "
-            f"{power(self.claim.delta)} ({ADJACENCY[self._adjacency]} adjacency)."
-            for p in self.proofs
-            if p.epsilon > self.claim.epsilon
-        ]
+        said = []
+        for p in self.proofs:
+            if p.epsilon > self.claim.epsilon:
+                proved, claimed = above(p.epsilon, self.claim.epsilon)
+                said.append(
+                    f"The audited ε exceeds the claimed one of the same adjacency: {p.method}, {p.what}, proves ε ≥ "
+                    f"{proved} ({self._guarantee(p)}), claimed is ε = {claimed} at δ = {power(self.claim.delta)} "
+                    f"({ADJACENCY[self._adjacency]} adjacency)."
+                )
+        return said
 
     def judged(self) -> tuple[_page.Judged, ...]:
-        return (_page.Judged(what="the audited ε", value=self.epsilon, guarantee=self._guarantee(self.best)),)
+        sure = self._guarantee(self.best)
+        return (_page.Judged(what="the audited ε", value=self.epsilon, guarantee=sure),)
 
     @property
     def _adjacency(self) -> Any:
@@ -112,12 +116,15 @@ class ClaimReport(AuditReport):
 
     def verdict(self) -> str:
         if self.contradictions:
-            return " ".join(self.contradictions) + " Either the implementation or its accounting is wrong."
+            above_it = [p.found for p in self.proofs if p.epsilon > self.claim.epsilon]
+            gaussian = all(isinstance(f, EpsilonFromScores) and f.family == "gdp" for f in above_it)
+            unless = ", or the release is not Gaussian, as that bound takes it" if gaussian else ""
+            return " ".join(self.contradictions) + f" Either the implementation or its accounting is wrong{unless}."
         return (
-            f"The audit proves ε ≥ {number(self.epsilon)} ({self._guarantee(self.best)}); claimed is ε = "
+            f"The audit proves ε ≥ {number(self.epsilon, kind='lower')} ({self._guarantee(self.best)}); claimed is ε = "
             f"{number(self.claim.epsilon)} of the same adjacency. That is no proof that the claim is right: an audit "
-            f"of this size can prove at most ε = {number(max(p.ceiling for p in self.proofs))}, and a better attack "
-            "may prove more."
+            f"of this size can prove at most ε = {number(max(p.ceiling for p in self.proofs), kind='upper')}, and a "
+            "better attack may prove more."
         )
 
     def findings(self) -> list[str]:
@@ -148,11 +155,13 @@ class ClaimReport(AuditReport):
                 else "Below the claim: nothing contradicts it, and nothing confirms it."
             )
             if p.epsilon <= self.claim.epsilon and p.ceiling <= self.claim.epsilon:
-                follows += " An audit of this size could not have contradicted the claim: give it more trials."
+                more = "canaries" if isinstance(found, OneRunEpsilon) else "trials"
+                follows += f" An audit of this size could not have contradicted the claim: give it more {more}."
             out.append(
                 Finding(
-                    f"{p.method[0].upper()}{p.method[1:]}: ε ≥ {number(p.epsilon)} ({self._guarantee(p)}) by {p.what}: "
-                    f"{seen}. The most that counts of this size can prove is {number(p.ceiling)}.",
+                    f"{p.method[0].upper()}{p.method[1:]}: ε ≥ {number(p.epsilon, kind='lower')} "
+                    f"({self._guarantee(p)}) by {p.what}: {seen}. The most that counts of this size can prove is "
+                    f"{number(p.ceiling, kind='upper')}.",
                     verdict=follows,
                     assumes=_assumed(p),
                 )
@@ -175,8 +184,9 @@ class ClaimReport(AuditReport):
         rows = tuple(
             Row(
                 (
-                    Cell(p.method), Cell(p.what), Cell(number(p.epsilon)), Cell(number(self.claim.epsilon)),
-                    Cell(number(p.ceiling)), Cell("EXCEEDS THE CLAIM" if p.epsilon > self.claim.epsilon else "below"),
+                    Cell(p.method), Cell(p.what), Cell(number(p.epsilon, kind="lower")),
+                    Cell(number(self.claim.epsilon)), Cell(number(p.ceiling, kind="upper")),
+                    Cell("EXCEEDS THE CLAIM" if p.epsilon > self.claim.epsilon else "below"),
                 ),
                 p is self.best,
             )

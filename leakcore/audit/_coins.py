@@ -5,12 +5,24 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from scipy import special
 
 from leakcore import bounds
 from leakcore._results import Result
 
 _SHARES = (1.0, 0.5, 0.25, 0.125)
 """Shares of the coins that are guessed; the error is split over them, so that the best may be quoted."""
+_FAIR = 1e-6
+"""Fair coins that fall this unevenly, or more so, are not believed."""
+
+
+def require_fair(heads: int, coins: int, rows: str) -> None:
+    """ValueError where fair coins fall this unevenly less than once in a million."""
+    more = max(heads, coins - heads)
+    if 2 * float(special.betainc(more, coins - more + 1, 0.5)) < _FAIR:
+        raise ValueError(
+            f"coins=True: {heads:,} of {coins:,} {rows} are members: fair coins do not do that, or rows are missing"
+        )
 
 
 def audited(

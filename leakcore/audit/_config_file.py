@@ -42,6 +42,7 @@ SCORES: Keys = {
     "higher": (None, optional(words("members", "non-members"))),
     "coins": (False, flag),
     "retrained": (False, flag),
+    "k": (1, whole(1)),
     "delta": (1e-5, check.below_one),
     "claimed_epsilon": (None, optional(check.non_negative)),
     "adjacency": ("add-remove", adjacency),

@@ -117,8 +117,8 @@ def _part(config: AuditConfig, point: ReconstructionPoint, plain: Side, under: S
     rows = tuple(
         Row(
             (
-                Cell(name), Cell(percent(float(side.attack.value)), interval(side.attack)),
-                Cell(percent(float(side.bound.value))), Cell(number(side.epsilon.value)), Cell(percent(side.accuracy)),
+                Cell(name), Cell(percent(side.attack), interval(side.attack)),
+                Cell(percent(side.bound)), Cell(number(side.epsilon)), Cell(percent(side.accuracy)),
             ),
             name != "none",
         )
@@ -141,9 +141,9 @@ def _part(config: AuditConfig, point: ReconstructionPoint, plain: Side, under: S
         else "it is credited with no more than that, however much it hampers this attack"
     )
     finding = Finding(
-        f"Under {_title(config.defense)}: the attack named the target in {percent(float(under.attack.value))} of "
+        f"Under {_title(config.defense)}: the attack named the target in {percent(under.attack)} of "
         f"{runs} trainings ({interval(under.attack)}; {guarantee(under.attack)}), without the defence in "
-        f"{percent(float(plain.attack.value))} ({interval(plain.attack)}) of the same. The models' accuracy is "
+        f"{percent(plain.attack)} ({interval(plain.attack)}) of the same. The models' accuracy is "
         f"{percent(under.accuracy)}, without {percent(plain.accuracy)}. Bound and ε hold under it: {why}; {says}.",
         verdict="A measured effect on one attacker; what no attacker can do is in the column “no attacker above”.",
         assumes="The attacker knows the defence and its settings, not its random draws.",

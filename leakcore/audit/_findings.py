@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leakcore._results import require_same_adjacency
-from leakcore.audit._format import guarantee, interval, number, percent, power
+from leakcore.audit._format import above, guarantee, interval, number, percent, power
 from leakcore.audit._page import Finding
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def title(config: AuditConfig, claimed: ReconstructionPoint) -> str:
     return (
         f"DP-SGD on digits, MLP {layers} {config.activation.upper()}, {config.num_rows:,} rows, {config.steps} steps, "
         f"{batch}, C = {config.max_grad_norm:g}, σ = {number(claimed.noise_multiplier, 5)}, claimed ε = "
-        f"{number(claimed.epsilon.value)} at δ = {power(config.delta)}"
+        f"{number(claimed.epsilon)} at δ = {power(config.delta)}"
     )
 
 
@@ -32,14 +32,14 @@ def contradictions(points: list[ReconstructionPoint]) -> list[str]:
         require_same_adjacency(p.attack, p.bound)
         if p.attack_lower > float(p.bound.value):
             found.append(
-                f"At ε = {number(p.epsilon.value)} the attack's corrected lower limit {percent(p.attack_lower)} is "
-                f"above the bound {percent(float(p.bound.value))}."
+                f"At ε = {number(p.epsilon)} the attack's corrected lower limit {percent(p.attack_lower, 'lower')} is "
+                f"above the bound {percent(p.bound)}."
             )
         require_same_adjacency(p.epsilon_audited, p.epsilon)
         if float(p.epsilon_audited.value) > float(p.epsilon.value):
+            proved, claimed = above(p.epsilon_audited, float(p.epsilon.value))
             found.append(
-                f"The attack proves ε ≥ {number(float(p.epsilon_audited.value))} ({guarantee(p.epsilon_audited)}), "
-                f"above the claimed {number(p.epsilon.value)}."
+                f"The attack proves ε ≥ {proved} ({guarantee(p.epsilon_audited)}), above the claimed {claimed}."
             )
     return found
 
@@ -52,8 +52,8 @@ def verdict(points: list[ReconstructionPoint]) -> str:
     p = next(q for q in points if q.claimed)
     return (
         f"At σ = {number(p.noise_multiplier, 4)} no attacker who holds a prior of {p.prior_size} candidates names the "
-        f"target with probability above {percent(float(p.bound.value))} ({guarantee(p.bound)}); the best attack we ran "
-        f"reached {percent(float(p.attack.value))} ({interval(p.attack)}). No attack at any noise level proved more "
+        f"target with probability above {percent(p.bound)} ({guarantee(p.bound)}); the best attack we ran "
+        f"reached {percent(p.attack)} ({interval(p.attack)}). No attack at any noise level proved more "
         "than was claimed."
     )
 
@@ -66,14 +66,12 @@ def sentences(config: AuditConfig, points: list[ReconstructionPoint], labels: La
 
 
 def _accountant(config: AuditConfig, p: ReconstructionPoint) -> str:
-    others = [
-        f"{name} {number(r.value)}" for name, r in (("PLD", p.epsilon_pld), ("RDP", p.epsilon_rdp)) if r is not None
-    ]
+    others = [f"{name} {number(r)}" for name, r in (("PLD", p.epsilon_pld), ("RDP", p.epsilon_rdp)) if r is not None]
     beside = f" dp-accounting gives {' and '.join(others)} for the same." if others else ""
     return Finding(
         f"The accountant: σ = {number(p.noise_multiplier, 5)} over {config.steps} steps is ε = "
-        f"{number(p.epsilon.value)} at δ = {power(config.delta)} ({guarantee(p.epsilon)}).{beside} Against replacing a "
-        f"row instead of removing it, the same run is ε = {number(p.epsilon_replace.value)} "
+        f"{number(p.epsilon)} at δ = {power(config.delta)} ({guarantee(p.epsilon)}).{beside} Against replacing a "
+        f"row instead of removing it, the same run is ε = {number(p.epsilon_replace)} "
         f"({guarantee(p.epsilon_replace)}): another question, not a contradiction.",
         verdict="Quote ε together with its δ and its adjacency.",
         assumes="every step clips each row to C and adds noise σC to the sum, with batches drawn as configured.",
@@ -87,13 +85,13 @@ def _bound(config: AuditConfig, p: ReconstructionPoint) -> str:
         if bound < chance + 0.1
         else "This noise does not rule out reconstruction."
         if bound > 0.9
-        else f"Training lifts what an attacker can reach from {percent(chance)} to {percent(bound)}, no further."
+        else f"Training lifts what an attacker can reach from {percent(chance)} to {percent(p.bound)}, no further."
     )
-    rdp = f" The older bound through Rényi divergence only promises {percent(float(p.bound_rdp.value))}."
+    rdp = f" The older bound through Rényi divergence only promises {percent(p.bound_rdp)}."
     return Finding(
         "What no attacker can beat: knowing all rows but one, every noisy gradient, every model, and that the missing "
         f"row is one of {config.prior_size} equally likely candidates, an attacker names it with probability at most "
-        f"{percent(float(p.bound.value))} ({guarantee(p.bound)}). Guessing gives {percent(chance)}.{rdp}",
+        f"{percent(p.bound)} ({guarantee(p.bound)}). Guessing gives {percent(chance)}.{rdp}",
         verdict=follows,
         assumes="the mechanism is DP-SGD with this noise and sampling; the prior is uniform over that many candidates.",
     )
@@ -112,7 +110,7 @@ def _attack(p: ReconstructionPoint) -> str:
     )
     return Finding(
         f"What an attacker did: the prior-aware attack named the target in {p.attack.hits} of {p.attack.trials} "
-        f"independent trainings, {percent(float(p.attack.value))} (interval {interval(p.attack)}; "
+        f"independent trainings, {percent(p.attack)} (interval {interval(p.attack)}; "
         f"{guarantee(p.attack)}).",
         verdict=follows,
         assumes="the trainings are independent. Another attack may do better, up to the bound.",
@@ -122,10 +120,10 @@ def _attack(p: ReconstructionPoint) -> str:
 def _gaps(p: ReconstructionPoint) -> list[str]:
     if p.reference is None:
         return []
-    bound, middle, attack = float(p.bound.value), float(p.reference.value), float(p.attack.value)
+    middle, attack = float(p.reference.value), float(p.attack.value)
     first = (
-        f"Why the bound is higher ({percent(bound)} against {percent(middle)}): it must hold for every prior with κ = "
-        f"1/{p.prior_size} and is reached by telling the target from one alternative. Choosing among candidates does "
+        f"Why the bound is higher ({percent(p.bound)} against {percent(middle)}): it must hold for every prior with κ "
+        f"= 1/{p.prior_size} and is reached by telling the target from one alternative. Choosing among candidates does "
         "not reach it when their gradients are all clipped and orthogonal; the middle number is that case's optimum "
         "(an estimate: a model of the candidates, no guarantee for these)."
     )
@@ -155,7 +153,7 @@ def _gaps(p: ReconstructionPoint) -> list[str]:
 def _audited(p: ReconstructionPoint) -> str:
     proved, claimed = float(p.epsilon_audited.value), float(p.epsilon.value)
     return Finding(
-        f"What the attack proves: ε ≥ {number(float(p.epsilon_audited.value), 3)} ({guarantee(p.epsilon_audited)}). A "
+        f"What the attack proves: ε ≥ {number(p.epsilon_audited, 3)} ({guarantee(p.epsilon_audited)}). A "
         f"game with {p.prior_size} candidates cannot prove more than log {p.prior_size} = "
         f"{number(p.audit_ceiling, 3)}, so this is a check that nothing is broken, not a measurement of ε.",
         verdict=(
@@ -173,7 +171,7 @@ def _labels(study: LabelStudy) -> list[str]:
     out: list[str] = [
         Finding(
             f"Labels without noise: one averaged last-layer gradient of {study.batch_size} rows gave away "
-            f"{clean.right} of {clean.determined} determined labels ({percent(float(clean.recovered.value))}); "
+            f"{clean.right} of {clean.determined} determined labels ({percent(clean.recovered)}); "
             f"{clean.labels - clean.determined} of {clean.labels} were undetermined and are reported as such, never "
             "guessed.",
             verdict=(
@@ -200,12 +198,12 @@ def _labels(study: LabelStudy) -> list[str]:
             out.append(
                 Finding(
                     f"Labels with clipping and the noise of ε = {number(o.epsilon)} (σ = "
-                    f"{number(o.noise_multiplier, 3)}): {percent(float(o.recovered.value))} of the determined labels "
+                    f"{number(o.noise_multiplier, 3)}): {percent(o.recovered)} of the determined labels "
                     f"were right ({interval(o.recovered)}; {guarantee(o.recovered)}); always answering the majority "
                     f"class gives {percent(o.majority)}. For the most exposed label of these batches one step leaks a "
                     "label-ε of at least "
-                    f"{number(float(lower.value), 3)} ({guarantee(lower)}), and at most "
-                    f"{number(float(o.replacement.value), 3)} by the accountant ({guarantee(o.replacement)}).",
+                    f"{number(lower, 3)} ({guarantee(lower)}), and at most "
+                    f"{number(o.replacement, 3)} by the accountant ({guarantee(o.replacement)}).",
                     verdict=follows,
                     assumes="the attacker knows the model and the inputs of the batch; one step, no amplification.",
                 )
@@ -215,10 +213,7 @@ def _labels(study: LabelStudy) -> list[str]:
 
 def figure_alt(points: list[ReconstructionPoint]) -> str:
     """The figure for those who do not see it."""
-    parts = [
-        f"at ε {number(p.epsilon.value)} attack {percent(float(p.attack.value))}, bound {percent(float(p.bound.value))}"
-        for p in points
-    ]
+    parts = [f"at ε {number(p.epsilon)} attack {percent(p.attack)}, bound {percent(p.bound)}" for p in points]
     return "Probability of naming the target against ε: " + "; ".join(parts) + "."
 
 
@@ -228,7 +223,7 @@ def figure_caption(config: AuditConfig, points: list[ReconstructionPoint]) -> st
     if contradictions(points):
         relation = "An attack lies above its bound: the claim is contradicted."
     elif across:
-        at = ", ".join(number(p.epsilon.value) for p in across)
+        at = ", ".join(number(p.epsilon) for p in across)
         relation = f"No attack lies above it; at ε = {at} the interval reaches across it, too wide to tell."
     else:
         relation = "Every attack lies below it, with its whole interval."

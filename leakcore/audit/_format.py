@@ -1,7 +1,11 @@
-"""How numbers and their guarantees are written, in the terminal, in the page and in sentences alike."""
+"""How numbers and their guarantees are written, in the terminal, in the page and in sentences alike.
+
+What is proved is rounded to the side on which it stays proved: lower bounds down, upper bounds up.
+"""
 
 from __future__ import annotations
 
+import decimal
 import math
 
 from leakcore._results import Number, Result
@@ -9,26 +13,64 @@ from leakcore._results import Number, Result
 ADJACENCY = {"add-remove": "add/remove", "replace": "replacement", None: "—"}
 
 
-def percent(value: Number) -> str:
-    """A probability as a percentage: one decimal, more near the ends so that nothing rounds to 0% or 100%."""
-    shown = 100 * float(value)
-    if not math.isfinite(shown):
+_ROUNDING = {"lower": decimal.ROUND_FLOOR, "upper": decimal.ROUND_CEILING, "estimate": decimal.ROUND_HALF_EVEN}
+
+
+def percent(value: Number | Result, kind: str = "estimate") -> str:
+    """A probability as a percentage: one decimal, more near the ends so that nothing rounds to 0% or 100%.
+
+    A result goes by its own kind; kind: of a plain number.
+    """
+    value, kind = _read(value, kind)
+    if not math.isfinite(value):
         return "—"
-    if shown in (0.0, 100.0):
+    shown = 100 * decimal.Decimal(repr(value))
+    if shown in (0, 100):
         return f"{shown:.0f}%"
-    if shown > 99.99:
-        return "> 99.99%"
-    if 0 < shown < 0.1 or 99.9 < shown < 100:
-        return f"{shown:.2g}%" if shown < 50 else f"{shown:.2f}%"
-    return f"{shown:.1f}%"
+    if shown > decimal.Decimal("99.99"):
+        return "100%" if kind == "upper" else "> 99.99%"
+    if 0 < shown < decimal.Decimal("0.1"):
+        return f"{_significant(float(shown), 2, kind)}%"
+    return f"{_fixed(shown, 2 if 99.9 < shown < 100 else 1, kind)}%"
 
 
-def number(value: Number, digits: int = 4) -> str:
-    """A number in `digits` significant digits; ∞ as such."""
-    value = float(value)
+def number(value: Number | Result, digits: int = 4, kind: str = "estimate") -> str:
+    """A number in `digits` significant digits; ∞ as such. A result goes by its own kind; kind: of a plain number."""
+    value, kind = _read(value, kind)
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    return f"{value:.{digits}g}"
+    return _significant(value, digits, kind)
+
+
+def fixed(result: Result, places: int) -> str:
+    """A result's value with so many digits after the point."""
+    value, kind = _read(result, "")
+    return _fixed(decimal.Decimal(repr(value)), places, kind)
+
+
+def above(proved: Number | Result, claimed: Number, kind: str = "lower") -> tuple[str, str]:
+    """Both numbers, in as many digits as it takes to see that the first is above the second."""
+    for digits in range(4, 17):
+        shown = number(proved, digits, kind), number(claimed, digits)
+        if float(shown[0]) > float(shown[1]):
+            break
+    return shown
+
+
+def _read(value: Number | Result, kind: str) -> tuple[float, str]:
+    return (float(value.value), value.kind) if isinstance(value, Result) else (float(value), kind)
+
+
+def _fixed(value: decimal.Decimal, places: int, kind: str) -> str:
+    return f"{value.quantize(decimal.Decimal(1).scaleb(-places), _ROUNDING[kind])}"
+
+
+def _significant(value: float, digits: int, kind: str) -> str:
+    if not math.isfinite(value):
+        return f"{value:g}"
+    # From the shortest decimal that means this number: 0.1 stays 0.1.
+    rounded = decimal.Context(digits, _ROUNDING[kind]).create_decimal(repr(value))
+    return f"{float(rounded):.{digits}g}"
 
 
 def power(value: float) -> str:
@@ -37,11 +79,11 @@ def power(value: float) -> str:
 
 
 def interval(result: Result) -> str:
-    """`low–high` in percent, or a dash."""
+    """`low–high` in percent, rounded outwards, or a dash."""
     if result.interval is None:
         return "—"
     low, high = (float(v) for v in result.interval)
-    return f"{percent(low)}–{percent(high)}"
+    return f"{percent(low, 'lower')}–{percent(high, 'upper')}"
 
 
 def guarantee(result: Result) -> str:

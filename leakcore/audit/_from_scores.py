@@ -15,7 +15,7 @@ from leakcore import _validate as check
 from leakcore import bounds
 from leakcore._results import Assumptions, Result, parse_adjacency
 from leakcore.audit._claim_report import area
-from leakcore.audit._coins import audited
+from leakcore.audit._coins import audited, require_fair
 from leakcore.audit._doctor import environment
 from leakcore.audit._score_file import ScoreFile, read_scores
 from leakcore.audit._scores_report import MeasuredRate, ScoresReport
@@ -23,8 +23,6 @@ from leakcore.numerics import clopper_pearson
 
 _GATE = 0.999
 _FPRS = (0.001, 0.01, 0.05, 0.1)
-_FAIR = 1e-6
-"""Fair coins that fall this unevenly, or more so, are not believed."""
 
 
 def from_scores(
@@ -33,6 +31,7 @@ def from_scores(
     *,
     coins: bool = False,
     retrained: bool = False,
+    k: int = 1,
     delta: float = 1e-5,
     claimed_epsilon: float | None = None,
     adjacency: str = "add-remove",
@@ -52,15 +51,17 @@ def from_scores(
     - coins=True: one training run in which a fair coin of its own decided for each row whether it was trained on, and
       every row with a coin is among the scores. The highest scores are guessed in, the lowest out (Steinke, Nasr and
       Jagielski 2023, Theorem 5.2), for four numbers of guesses, each at a quarter of the error. kind "lower".
-    - retrained=True: every score is from a model trained on its own, with the row (rows) in question or without. A
-      random half of the scores chooses a threshold, the others are counted with Clopper–Pearson limits (Jagielski,
-      Ullman and Oprea 2020, Section 4.2). kind "lower".
+    - retrained=True: every score is from a model trained on its own, with the row in question (or the k rows) or
+      without. A random half of the scores chooses a threshold, the others are counted with Clopper–Pearson limits
+      (Jagielski, Ullman and Oprea 2020, Section 4.2). kind "lower".
     - neither: scores of one model, split as its training data happened to be. What the second way would give is
       reported as an estimate, without confidence.
 
     members, non_members: (n,) scores of rows that were trained on and of rows that were not, NaN not allowed, at least
         two each. Or members is the path of a file for `audit.read_scores`, or what that returned.
     delta: δ in [0, 1). claimed_epsilon: ε ≥ 0 that the model claims at δ; a proof at 99.9% above it contradicts it.
+    k: rows by which the two sides' training data differ, for retrained=True: what is proved is of one row, by group
+        privacy.
     adjacency: "add-remove", or "replace" where a member's alternative was another row in its place; of claim and proof.
     higher: who scores higher, "members" or "non-members"; None: members, or what the file's layout says.
     confidence: of every interval and of the quoted lower bound. seed: of the random halves.
@@ -74,14 +75,17 @@ def from_scores(
     relation = parse_adjacency(adjacency)
     level = check.open_probability(confidence=confidence)
     number = check.seed(seed=seed)
+    check.boolean(coins=coins)
+    check.boolean(retrained=retrained)
+    apart = check.integer(1, None, k=k)
     if coins and retrained:
         raise ValueError("coins=True, retrained=True: one run with many coins, or one model for each score; not both")
+    if apart > 1 and not retrained:
+        raise ValueError(f"k={apart}: only with retrained=True, where the rows in question are left out together")
     inside, outside, source, upward = _sides(members, non_members, higher)
     n, m = len(inside), len(outside)
-    if coins and _uneven(n, n + m) < _FAIR:
-        raise ValueError(
-            f"coins=True: {n:,} of {n + m:,} rows are members: fair coins do not do that, or rows are missing"
-        )
+    if coins:
+        require_fair(n, n + m, "rows")
     notes = _notes(coins, retrained)
     scores, labels = np.concatenate([inside, outside]), np.arange(n + m) < n
 
@@ -89,7 +93,7 @@ def from_scores(
         if coins:
             return audited(scores, labels, slack, sure, relation)
         return bounds.epsilon_lower_bound_from_scores(
-            inside, outside, confidence=sure, delta=slack, adjacency=relation, seed=number
+            inside, outside, confidence=sure, k=apart, delta=slack, adjacency=relation, seed=number
         )
 
     found = proof(level)
@@ -109,6 +113,7 @@ def from_scores(
         higher=upward,
         coins=coins,
         retrained=retrained,
+        k=apart,
         delta=slack,
         claimed_epsilon=claim,
         adjacency=relation,
@@ -159,12 +164,6 @@ def _notes(coins: bool, retrained: bool) -> tuple[str, ...]:
         return ("every score is from a model trained on its own",)
     first = "intervals are for rows drawn independently; scores of one model share its noise, which they do not count"
     return (first,) if coins else (first, "members were not chosen by coins, so a difference may be one of the data")
-
-
-def _uneven(heads: int, coins: int) -> float:
-    """P(a fair coin falls at least this unevenly), two-sided."""
-    more = max(heads, coins - heads)
-    return min(1.0, 2 * float(special.betainc(more, coins - more + 1, 0.5)))
 
 
 _ATTACKER = "sees the model (or what it was scored by) and the rows in question"

@@ -10,9 +10,9 @@ import numpy as np
 
 from leakcore import _validate as check
 from leakcore import accounting, bounds
-from leakcore.audit._coins import audited
+from leakcore.audit._coins import audited, require_fair
 from leakcore.audit._doctor import environment
-from leakcore.audit._trace_rates import GATE, Levels, named, rate_at, roc, separation
+from leakcore.audit._trace_rates import GATE, named, rate_at, roc, separation
 from leakcore.audit._trace_report import Exposure, TraceReport
 from leakcore.dpsgd import Trace
 
@@ -40,23 +40,23 @@ def from_trace(
     member against non-members drawn at random (its expectation over the draw is computed, not sampled), and the
     membership test; both by likelihood where q and the noise are known, else by summed products. These are estimates
     with finite-sample intervals for rows drawn independently: few candidates make them wide, and what all of them
-    share, the run's noise, is not counted. Above a bound with the bound in the interval is chance; above it at 99.9%
-    over all rates compared fails the gate. Members are said to be told from others where the one-sided Mann-Whitney
+    share, the run's noise, is not counted. A rate above a bound, be it with its whole interval, is therefore a reason
+    to check, and fails no gate. Members are said to be told from others where the one-sided Mann-Whitney
     test rejects, at 1 − `confidence`, that scores say nothing of membership.
 
     trace: a `Trace`, the recorder of a `with leakcore.record(…)` block, or the file it wrote.
     delta: δ in (0, 1). claimed_epsilon: ε that the run claims at δ, add/remove; None: what the accountant gives.
     sample_rate: q; None: the trace's own. prior_size: ≥ 2.
-    coins: True only if every candidate was put into the training data, or left out, by its own fair coin. Then guesses
-        at the coins prove a lower bound on ε (Steinke, Nasr and Jagielski 2023, Theorem 5.2): the highest-scoring rows
-        are guessed in, the lowest out, for four numbers of guesses, each at a quarter of the error.
+    coins: True only if every candidate was put into the training data, or left out, by its own fair coin, and the
+        recorder was told which (members=…), unless every batch held all rows. Then guesses at the coins prove a lower
+        bound on ε (Steinke, Nasr and Jagielski 2023, Theorem 5.2): the highest-scoring rows are guessed in, the lowest
+        out, for four numbers of guesses, each at a quarter of the error.
     confidence: of the quoted lower bound, of every interval and of the membership test. The gate uses 99.9%: it
-        fails a correct run with probability below 0.1% by what coins prove, and below 0.1% by rates above their bounds,
-        the latter if rows are as if drawn independently.
+        fails a correct run with probability below 0.1%, by what coins prove.
 
     Returns a `TraceReport`, an `AuditReport`. Deterministic. Raises ValueError or TypeError that names argument, value
     and what is allowed, before any work; ValueError where there is no member, or no non-member, among the candidates
-    and `coins` says there should be.
+    and `coins` says there should be, or where the batches recorded are not those of Poisson sampling.
     """
     start = time.monotonic()
     slack = check.open_probability(delta=delta)
@@ -64,11 +64,24 @@ def from_trace(
     size = check.integer(2, prior_size=prior_size)
     level = check.open_probability(confidence=confidence)
     seen = _read(trace)
+    check.boolean(coins=coins)
     rate = seen.sample_rate if sample_rate is None else check.probability(sample_rate=sample_rate)
     if rate is None:
         raise ValueError("sample_rate=None: the trace does not say how batches were sampled; give q")
+    if rate < 1 and seen.not_poisson:
+        raise ValueError(
+            f"trace: {seen.not_poisson}; the accountant's ε and all bounds here are for Poisson sampling, and none is "
+            "proved for other batches"
+        )
     if coins and (seen.members.all() or not seen.members.any()):
         raise ValueError("coins=True: all candidates are on the same side: fair coins do not do that")
+    if coins:
+        if not seen.members_given and rate < 1:
+            raise ValueError(
+                "coins=True: the trace knows as members only those that sampling picked, which is no fair coin; record "
+                "with members=…, the coins themselves"
+            )
+        require_fair(int(seen.members.sum()), len(seen.members), "candidates")
     sigma = seen.noise_multiplier
     schedule: Any = float(sigma[0]) if (sigma == sigma[0]).all() else sigma
     inside, outside = np.flatnonzero(seen.members), np.flatnonzero(~seen.members)
@@ -79,7 +92,6 @@ def from_trace(
     recognised = bool(seen.times_seen[inside].any())
     those, others = scores[inside], scores[outside]
     sizes = [p for p in dict.fromkeys((2, size)) if p - 1 <= len(outside)] or [2]
-    levels = Levels(confidence=level, rows=len(sizes) + len(_FPRS))
     return TraceReport(
         environment=environment(),
         delta=slack,
@@ -101,12 +113,12 @@ def from_trace(
         prior_sizes=tuple(sizes),
         reconstruction=tuple(bounds.reconstruction(schedule, rate, seen.steps, kappa=1 / p) for p in sizes),
         named=tuple(
-            named(pairs, inside, outside, p, levels) if both and recognised and p - 1 <= len(outside) else None
+            named(pairs, inside, outside, p, level) if both and recognised and p - 1 <= len(outside) else None
             for p in sizes
         ),
         membership=bounds.membership(schedule, rate, seen.steps, fpr=np.geomspace(1e-3, 1, 61)),
         at_fpr=bounds.membership(schedule, rate, seen.steps, fpr=np.array(_FPRS)),
-        found_at_fpr=tuple(rate_at(those, others, f, levels) if both else None for f in _FPRS),
+        found_at_fpr=tuple(rate_at(those, others, f, level) if both else None for f in _FPRS),
         roc=roc(those, others) if both else None,
         area=separation(those, others, level) if both else None,
         audited=audited(scores, seen.members, slack, level) if coins else None,

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from leakcore import __version__
-from leakcore.audit._format import number
+from leakcore.audit._format import guarantee, number
 
 if TYPE_CHECKING:
+    from leakcore._results import Result
     from leakcore.audit._tables import Table
 
 
@@ -63,7 +64,13 @@ class Judged:
     guarantee: str
 
     def __str__(self) -> str:
-        return f"{self.what} = {number(self.value)} ({self.guarantee})"
+        kind = self.guarantee.partition(",")[0]
+        return f"{self.what} = {number(self.value, kind=kind)} ({self.guarantee})"
+
+
+def judged(what: str, found: Result) -> Judged:
+    """With the result's own value and guarantee."""
+    return Judged(what=what, value=float(found.value), guarantee=guarantee(found))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

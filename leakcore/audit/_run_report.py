@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from leakcore._results import jsonable
 from leakcore.audit import _findings, _page, _tables
 from leakcore.audit._config import AuditConfig
-from leakcore.audit._format import guarantee
 from leakcore.audit._labels import LabelStudy
 from leakcore.audit._reconstruction import BoundCurve, ReconstructionPoint
 from leakcore.audit._report import AuditReport
@@ -44,14 +43,8 @@ class RunReport(AuditReport):
     def judged(self) -> tuple[_page.Judged, ...]:
         p = self.claimed
         return (
-            _page.Judged(
-                what="the accountant's ε of the audited σ", value=float(p.epsilon.value), guarantee=guarantee(p.epsilon)
-            ),
-            _page.Judged(
-                what="the ε that the attack proves there",
-                value=float(p.epsilon_audited.value),
-                guarantee=guarantee(p.epsilon_audited),
-            ),
+            _page.judged("the accountant's ε of the audited σ", p.epsilon),
+            _page.judged("the ε that the attack proves there", p.epsilon_audited),
         )
 
     def verdict(self) -> str:

@@ -114,6 +114,9 @@ def read_scores(
                 f"{where}: {name} has shape {side.shape}: must be one number per row, (n,); average or combine the "
                 "others first"
             )
+    for name, side in ((layout.first, first), (layout.second, second)):
+        if len(bad := np.flatnonzero(np.isnan(side))) and not (layout.labelled and name == layout.second):
+            raise ValueError(f"{where}: {name}[{bad[0]}]=nan: must be a number")
     if layout.labelled:
         first, second = _parted(where, layout, first, second)
     for name, side in (("members", first), ("non-members", second)):
@@ -196,7 +199,8 @@ def _npz_array(where: Path, name: str) -> np.ndarray:
                 raise ValueError(f"holds {info.file_size:,} bytes, allowed is {LARGEST:,}")
             return member_of(file, info, "biuf")
         except Exception as why:  # zipfile, zlib, struct and NumPy each have their own for a damaged file
-            raise ValueError(f"{where}: {name}: {why}") from why
+            said = str(why).removeprefix(f"{name}: ")
+            raise ValueError(f"{where}: {name}: {said}") from why
 
 
 def _lines(where: Path) -> Iterator[list[str]]:

@@ -9,14 +9,14 @@ import numpy as np
 
 from leakcore._results import Result, jsonable, require_same_adjacency
 from leakcore.audit import _page
-from leakcore.audit._format import ADJACENCY, guarantee, interval, number, percent, power
+from leakcore.audit._format import ADJACENCY, above, guarantee, interval, number, percent, power
 from leakcore.audit._page import Finding
 from leakcore.audit._report import AuditReport
 from leakcore.audit._tables import Cell, Column, Row, Table
 
 _SETTINGS = (
-    "source", "higher", "coins", "retrained", "delta", "claimed_epsilon", "adjacency", "confidence", "seed", "members",
-    "non_members",
+    "source", "higher", "coins", "retrained", "k", "delta", "claimed_epsilon", "adjacency", "confidence", "seed",
+    "members", "non_members",
 )  # fmt: skip
 _RESULTS = ("area", "at_fpr", "epsilon", "gate", "roc")
 
@@ -42,6 +42,7 @@ class ScoresReport(AuditReport):
     higher: str
     coins: bool
     retrained: bool
+    k: int
     delta: float
     claimed_epsilon: float | None
     adjacency: str
@@ -72,22 +73,29 @@ class ScoresReport(AuditReport):
         if self.gate is None or self.claimed_epsilon is None or float(self.gate.value) <= self.claimed_epsilon:
             return []
         require_same_adjacency(self.gate, self.epsilon)
-        proof = f"ε ≥ {number(self.gate.value)} at δ = {power(self.delta)} ({guarantee(self.gate)})"
-        return [f"The scores prove {proof}, above the claimed {number(self.claimed_epsilon)}: not trained as claimed."]
+        proved, claimed = above(self.gate, self.claimed_epsilon)
+        proof = f"ε ≥ {proved} at δ = {power(self.delta)} ({guarantee(self.gate)})"
+        return [f"The scores prove {proof}, above the claimed {claimed}: not trained as claimed."]
 
     @property
     def word(self) -> str:
         bad = self.all_contradictions or self.exceeded
         if not bad and (self.claimed_epsilon is None or not self.proved):
             return "Measured." if self.claimed_epsilon is None else "Measured; the claim was not tested."
+        if not bad and self._between:
+            return f"Above its claim at {100 * self.confidence:g}%, not at {_gate(self.gate)}: check."
         return super().word
+
+    @property
+    def _between(self) -> bool:
+        """Whether the claim is contradicted at `confidence`, but not at the gate's."""
+        claim = self.claimed_epsilon
+        return self.proved and claim is not None and not self.contradictions and float(self.epsilon.value) > claim
 
     def judged(self) -> tuple[_page.Judged, ...]:
         if not self.proved:
             return ()
-        return (
-            _page.Judged(what="ε proved by the scores", value=float(self.epsilon.value), guarantee=self._kind()),
-        )  # fmt: skip
+        return (_page.judged("ε proved by the scores", self.epsilon),)
 
     def _kind(self) -> str:
         return guarantee(self.epsilon)
@@ -97,10 +105,10 @@ class ScoresReport(AuditReport):
             return " ".join(self.contradictions)
         said = (
             "The scores tell members from non-members with an area under the ROC curve of "
-            f"{number(self.area.value, 3)} ({_span(self.area)}, {100 * self.confidence:g}%; 0.5 is guessing)."
+            f"{number(self.area, 3)} ({_span(self.area)}, {100 * self.confidence:g}%; 0.5 is guessing)."
         )
         if self.proved:
-            return f"{said} They prove ε ≥ {number(self.epsilon.value, 3)} at δ = {power(self.delta)} ({self._kind()})."
+            return f"{said} They prove ε ≥ {number(self.epsilon, 3)} at δ = {power(self.delta)} ({self._kind()})."
         return f"{said} They prove nothing about ε, because nothing random chose who was a member."
 
     def findings(self) -> list[str]:
@@ -116,7 +124,7 @@ class ScoresReport(AuditReport):
             else "It cannot be ruled out that the scores say nothing."
         )
         return Finding(
-            f"Separation: the area under the ROC curve is {number(self.area.value, 3)} ({_span(self.area)} at "
+            f"Separation: the area under the ROC curve is {number(self.area, 3)} ({_span(self.area)} at "
             f"{100 * self.confidence:g}%, an estimate); 0.5 is guessing, 1 perfect.",
             verdict=follows,
             assumes=self._independence(),
@@ -124,9 +132,7 @@ class ScoresReport(AuditReport):
 
     def _rates(self) -> str:
         seen = [
-            f"{percent(r.value)} at {percent(r.fpr)} false positives ({interval(r)})"
-            for r in self.at_fpr
-            if r is not None
+            f"{percent(r)} at {percent(r.fpr)} false positives ({interval(r)})" for r in self.at_fpr if r is not None
         ]
         if not seen:
             return f"At few false alarms: {self.non_members:,} non-members are too few to see a rate of 10% or less."
@@ -145,7 +151,7 @@ class ScoresReport(AuditReport):
         )
 
     def _epsilon(self) -> str:
-        shown = f"ε ≥ {number(self.epsilon.value, 3)} at δ = {power(self.delta)} ({self._kind()})"
+        shown = f"ε ≥ {number(self.epsilon, 3)} at δ = {power(self.delta)} ({self._kind()})"
         claimed = "" if self.claimed_epsilon is None else f" Claimed is ε = {number(self.claimed_epsilon)}."
         if not self.proved:
             return Finding(
@@ -162,6 +168,9 @@ class ScoresReport(AuditReport):
         follows = (
             "The claim is contradicted."
             if self.contradictions
+            else f"Above the claim at {100 * self.confidence:g}%; at the gate's {_gate(self.gate)} it is not: score "
+            "more rows or models."
+            if self._between
             else "No smaller ε can be claimed for this training."
             if float(self.epsilon.value) > 0
             else "Nothing is proved; that is no proof of privacy either: the attack may be weak, or the scores few."
@@ -182,19 +191,20 @@ class ScoresReport(AuditReport):
                 "and the scores were made without knowing the coins."
             )
         if self.retrained:
+            rows = "the row" if self.k == 1 else f"the {self.k} rows"
             return (
-                "every score is from a model trained independently, with the rows in question or without, and the "
+                f"every score is from a model trained independently, with {rows} in question or without, and the "
                 "attack was fixed before these models."
             )
         return "members are those rows that happened to be in the training data; nothing is proved of ε."
 
     def tables(self) -> dict[str, Table]:
         rows = [
-            (f"true positives at {percent(r.fpr)} false", percent(r.fpr), percent(r.value), interval(r))
+            (f"true positives at {percent(r.fpr)} false", percent(r.fpr), percent(r), interval(r))
             for r in self.at_fpr
             if r is not None
         ]
-        rows.append(("area under the ROC curve", "0.5", number(self.area.value, 3), _span(self.area)))
+        rows.append(("area under the ROC curve", "0.5", number(self.area, 3), _span(self.area)))
         made = tuple(Row(tuple(Cell(text) for text in row)) for row in rows)
         columns = (
             Column("test", "parameter"), Column("guessing", "parameter"), Column("these scores", "estimate"),
@@ -211,7 +221,7 @@ class ScoresReport(AuditReport):
                 Column("confidence", "parameter"), Column("claimed ε", "upper"),
             ),
             (Row((
-                Cell(number(self.epsilon.value, 4)), Cell(power(self.delta)),
+                Cell(number(self.epsilon, 4)), Cell(power(self.delta)),
                 Cell(ADJACENCY[self.epsilon.adjacency]),
                 Cell("none" if self.epsilon.confidence is None else f"{100 * self.epsilon.confidence:g}%"),
                 Cell("—" if self.claimed_epsilon is None else number(self.claimed_epsilon)),
@@ -228,8 +238,9 @@ class ScoresReport(AuditReport):
         fpr = np.geomspace(least, 1, 61)
         bound = None
         if self.claimed_epsilon is not None:
-            grow = np.exp(min(self.claimed_epsilon, 700.0))
-            bound = np.minimum(grow * fpr + self.delta, 1 - (1 - self.delta - fpr) / grow).clip(0, 1)
+            one = np.exp(min(self.claimed_epsilon, 700.0 / self.k))
+            grow, slack = one**self.k, self.delta * sum(one**i for i in range(self.k))  # of k rows: group privacy
+            bound = np.minimum(grow * fpr + slack, 1 - (1 - slack - fpr) / grow).clip(0, 1)
         bars = [
             (r.fpr, float(r.value), float(r.interval[0]), float(r.interval[1]))
             for r in self.at_fpr
@@ -239,8 +250,8 @@ class ScoresReport(AuditReport):
             fpr, bound, self.roc, bound_name="most that the claimed ε allows", found_name="these scores", intervals=bars
         )  # fmt: skip
         limit = (
-            "" if bound is None else " Intervals wholly above the solid curve would contradict the claimed ε, if "
-            "members were chosen by coins or the models retrained."
+            "" if bound is None or not self.retrained else " An interval wholly above the solid curve speaks against "
+            "the claimed ε; each is at its own confidence, and what is proved is below."
         )  # fmt: skip
         figure = _page.Figure(
             svg=svg,
@@ -272,3 +283,7 @@ class ScoresReport(AuditReport):
 def _span(result: Result) -> str:
     low, high = (float(v) for v in result.interval or (0.0, 1.0))
     return f"{low:.3f}–{high:.3f}"
+
+
+def _gate(found: Result | None) -> str:
+    return "the gate's level" if found is None or found.confidence is None else f"{100 * found.confidence:g}%"

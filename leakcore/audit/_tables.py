@@ -78,12 +78,12 @@ def accounting_table(points: list[ReconstructionPoint], delta: float) -> Table:
     """ε of each noise level by three accountants, and under replacement."""
     rows = []
     for p in points:
-        cells = [Cell(number(p.epsilon.value)), Cell(number(p.noise_multiplier, 6))]
+        cells = [Cell(number(p.epsilon)), Cell(number(p.noise_multiplier, 6))]
         cells += [
-            Cell(number(r.value, 5)) if r is not None else Cell("not installed")
+            Cell(number(r, 5)) if r is not None else Cell("not installed")
             for r in (p.epsilon, p.epsilon_pld, p.epsilon_rdp)
         ]
-        cells.append(Cell(number(p.epsilon_replace.value, 5)))
+        cells.append(Cell(number(p.epsilon_replace, 5)))
         rows.append(Row(tuple(cells), p.claimed))
     columns = (
         Column("ε", "parameter"),
@@ -108,13 +108,13 @@ def reconstruction_table(points: list[ReconstructionPoint], prior_size: int) -> 
         rows.append(
             Row(
                 (
-                    Cell(number(p.epsilon.value)),
+                    Cell(number(p.epsilon)),
                     Cell(percent(1 / prior_size)),
-                    Cell(percent(float(p.attack.value)), interval(p.attack)),
+                    Cell(percent(p.attack), interval(p.attack)),
                     Cell(f"{p.attack.hits} / {p.attack.trials}"),
-                    Cell("—" if p.reference is None else percent(float(p.reference.value))),
-                    Cell(percent(float(p.bound.value))),
-                    Cell(percent(p.bound_rdp.value)),
+                    Cell("—" if p.reference is None else percent(p.reference)),
+                    Cell(percent(p.bound)),
+                    Cell(percent(p.bound_rdp)),
                 ),
                 p.claimed,
             )
@@ -148,7 +148,7 @@ def labels_table(study: LabelStudy) -> Table:
                     Cell(number(o.noise_multiplier, 4)),
                     Cell(f"{o.determined} of {o.labels}"),
                     Cell(str(o.labels - o.determined)),
-                    Cell(percent(float(o.recovered.value)), interval(o.recovered) if o.recovered.interval else ""),
+                    Cell(percent(o.recovered), interval(o.recovered) if o.recovered.interval else ""),
                     Cell(percent(o.majority)),
                 ),
                 o.claimed,
@@ -176,8 +176,8 @@ def label_epsilon_table(study: LabelStudy) -> Table:
                 (
                     Cell(f"ε = {number(o.epsilon)}"),
                     Cell(number(o.noise_multiplier, 4)),
-                    *(Cell(number(float(o.lower[test].value), 4)) for test in ("paper", "optimal", "likelihood-ratio")),
-                    Cell(number(float(o.replacement.value), 4)),
+                    *(Cell(number(o.lower[test], 4)) for test in ("paper", "optimal", "likelihood-ratio")),
+                    Cell(number(o.replacement, 4)),
                 ),
                 o.claimed,
             )

@@ -19,14 +19,9 @@ _EXACT = 50_000
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Measured(Result):
-    """What an attack on one recorded run reached. trials: rows it was measured on.
-
-    gate_low: lower limit at which a rate is held against its bound, 99.9% over all rows of the table; None where there
-    is no bound.
-    """
+    """What an attack on one recorded run reached. trials: rows it was measured on."""
 
     trials: int
-    gate_low: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -34,19 +29,6 @@ class Separation(Measured):
     """An area under the ROC curve. p_value: one-sided, that candidates as alike as these scores say reach it."""
 
     p_value: float
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Levels:
-    """confidence: of each interval. rows: of the table, over which the gate's error is split."""
-
-    confidence: float
-    rows: int
-
-    @property
-    def gate(self) -> float:
-        """The two-sided level whose lower limit errs with probability (1 − 99.9%)/rows."""
-        return 1 - 2 * (1 - GATE) / self.rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +44,6 @@ class Compared:
     members: int
     non_members: int
     alike: bool
-    rows: int
 
     @property
     def above(self) -> bool:
@@ -74,30 +55,21 @@ class Compared:
         """Whether the whole interval of this row is above the bound."""
         return self.found.interval is not None and float(self.found.interval[0]) > self.bound
 
-    @property
-    def wrong(self) -> bool:
-        """Whether the row is above the bound at 99.9% over all rows compared."""
-        return self.found.gate_low is not None and self.found.gate_low > self.bound
-
     def said(self) -> str:
         """What follows where the rate is above its bound; empty where it is not."""
         if not self.above:
             return ""
         sure = f"{100 * (self.found.confidence or 0):g}%"
-        bound = f"the bound {percent(self.bound)}" + (" for members that sampling picked" if self.lifted else "")
-        rate = f"{self.what}: {percent(self.found.value)} is above {bound}"
-        if self.wrong:
-            return (
-                f"{rate}, and at {100 * GATE:g}% confidence over all {self.rows} rows compared it is at least "
-                f"{percent(self.found.gate_low or 0.0)}: something is wrong, a bug or another σ or sampling than "
-                f"recorded{'' if self.alike else ', or members and non-members that are not alike'}."
-            )
+        bound = f"the bound {percent(self.bound, 'upper')}" + (
+            " for members that sampling picked" if self.lifted else ""
+        )
+        rate = f"{self.what}: {percent(self.found)} is above {bound}"
         if self.odd:
-            often = min(1.0, self.rows * (1 - (self.found.confidence or 0)) / 2)
             return (
-                f"{rate}, and so is the whole {sure} interval {interval(self.found)}. Of {self.rows} rows compared "
-                f"chance lifts one so far in at most {percent(often)} of correct runs: check the loop, σ and the "
-                "sampling, or watch more candidates."
+                f"{rate}, and so is the whole {sure} interval {interval(self.found)}, which takes rows as independent: "
+                "one run's noise may lift all of them, the more so the fewer directions their gradients have"
+                f"{'' if self.alike else ', and so may members and non-members that are not alike'}. Check the loop, σ "
+                "and the sampling; record another run; a proof needs members chosen by coins."
             )
         return (
             f"{rate} by chance: with {self.members} members and {self.non_members} non-members the {sure} interval is "
@@ -122,7 +94,7 @@ def _assumed(attacker: str) -> Assumptions:
     return Assumptions(adjacency="add-remove", attacker=attacker, notes=_ONE_RUN)
 
 
-def named(pairs: np.ndarray, inside: np.ndarray, outside: np.ndarray, size: int, levels: Levels) -> Measured:
+def named(pairs: np.ndarray, inside: np.ndarray, outside: np.ndarray, size: int, confidence: float) -> Measured:
     """Mean over members of the probability that `size` − 1 non-members drawn at random all score lower; ties lose.
 
     A two-sample U-statistic of values in [0, 1]: Chernoff limits with as many independent terms as there are members
@@ -134,8 +106,7 @@ def named(pairs: np.ndarray, inside: np.ndarray, outside: np.ndarray, size: int,
     value = min(1.0, float(np.exp(_log_choose(lower, size - 1) - log_all).mean()))
     apart = min(len(inside), len(outside) // (size - 1))
     return Measured(
-        value=value, kind="estimate", confidence=levels.confidence,
-        interval=area_limits(value, apart, levels.confidence), gate_low=area_limits(value, apart, levels.gate)[0],
+        value=value, kind="estimate", confidence=confidence, interval=area_limits(value, apart, confidence),
         method="prior-aware attack, expectation over random rivals; Chernoff limits of a two-sample U-statistic",
         trials=len(inside),
         assumptions=_assumed(
@@ -152,18 +123,17 @@ def _log_choose(n: object, k: int) -> np.ndarray:
     return np.where(n >= k, found, -np.inf)
 
 
-def rate_at(inside: np.ndarray, outside: np.ndarray, fpr: float, levels: Levels) -> Measured | None:
+def rate_at(inside: np.ndarray, outside: np.ndarray, fpr: float, confidence: float) -> Measured | None:
     """True-positive rate at the threshold that lets at most a share `fpr` of the non-members through; None where that
     is not one of them. The limits count the members (Clopper and Pearson 1934) and the threshold's own uncertainty
     (order statistics of the non-members).
     """
-    found = rate_limits(inside, outside, fpr, levels.confidence, _ONE_RUN)
-    gate = rate_limits(inside, outside, fpr, levels.gate, _ONE_RUN)
-    if found is None or gate is None or gate.interval is None:
+    found = rate_limits(inside, outside, fpr, confidence, _ONE_RUN)
+    if found is None:
         return None
     return Measured(
-        value=found.value, kind="estimate", confidence=levels.confidence, interval=found.interval,
-        gate_low=float(gate.interval[0]), method=f"membership test, {found.method}", trials=len(inside) + len(outside),
+        value=found.value, kind="estimate", confidence=confidence, interval=found.interval,
+        method=f"membership test, {found.method}", trials=len(inside) + len(outside),
         assumptions=_assumed(_TEST),
         provenance="Hayes et al. (2023), Appendix G; Clopper and Pearson (1934)",
     )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from leakcore._results import Result, jsonable, require_same_adjacency
 from leakcore.audit import _page
-from leakcore.audit._format import guarantee, interval, number, percent, power
+from leakcore.audit._format import above, guarantee, interval, number, percent, power
 from leakcore.audit._page import Finding
 from leakcore.audit._report import AuditReport
 from leakcore.audit._tables import Cell, Column, Row, Table
@@ -102,7 +102,6 @@ class TraceReport(AuditReport):
         return Compared(
             what=what, found=found, bound=min(1.0, float(bound) / share) if share > 0 else 1.0, lifted=share < 0.999,
             members=self.members, non_members=self.non_members, alike=self.coins,
-            rows=len(self.prior_sizes) + len(self.found_at_fpr),
         )  # fmt: skip
 
     def _names(self) -> list[Compared]:
@@ -120,7 +119,14 @@ class TraceReport(AuditReport):
     def word(self) -> str:
         if self.passed and any(c.odd for c in (*self._names(), *self._tells())):
             return "Above a bound: check."
+        if self.passed and self._between:
+            return f"Above its claim at {100 * self.confidence:g}%, not at {100 * GATE:g}%: check."
         return super().word
+
+    @property
+    def _between(self) -> bool:
+        """Whether the claim is contradicted at `confidence`, but not at the gate's."""
+        return self.audited is not None and not self.contradictions and float(self.audited.value) > self.claim
 
     @property
     def title(self) -> str:
@@ -134,33 +140,35 @@ class TraceReport(AuditReport):
     def contradictions(self) -> list[str]:
         found = []
         if self.claimed_epsilon is not None and float(self.epsilon.value) > self.claimed_epsilon * (1 + 1e-9):
+            recorded, claimed = above(self.epsilon, self.claimed_epsilon, "upper")
             found.append(
-                f"The schedule that was recorded gives ε = {number(self.epsilon.value)} ({guarantee(self.epsilon)}), "
-                f"above the claimed {number(self.claimed_epsilon)}."
+                f"The schedule that was recorded gives ε = {recorded} ({guarantee(self.epsilon)}), above the claimed "
+                f"{claimed}."
             )
         if self.gate is not None:
             require_same_adjacency(self.gate, self.epsilon)
             if float(self.gate.value) > self.claim:
+                proved, claimed = above(self.gate, self.claim)
                 found.append(
-                    f"Guesses at the coins prove ε ≥ {number(self.gate.value)} ({guarantee(self.gate)}), above the "
-                    f"claimed {number(self.claim)}: the mechanism does not do what its schedule says."
+                    f"Guesses at the coins prove ε ≥ {proved} ({guarantee(self.gate)}), above the claimed {claimed}: "
+                    "the mechanism does not do what its schedule says."
                 )
-        return [*found, *(c.said() for c in (*self._names(), *self._tells()) if c.wrong)]
+        return found
 
     def judged(self) -> tuple[_page.Judged, ...]:
         said = [("the accountant's ε of the recorded schedule", self.epsilon)]
         if self.audited is not None:
             said.append(("the ε that guesses at the coins prove", self.audited))
-        return tuple(_page.Judged(what=w, value=float(r.value), guarantee=guarantee(r)) for w, r in said)
+        return tuple(_page.judged(what, found) for what, found in said)
 
     def verdict(self) -> str:
         if self.contradictions:
             return " ".join(self.contradictions)
         bound, size = self.reconstruction[-1], self.prior_sizes[-1]
         said = (
-            f"The run is ε = {number(self.epsilon.value)} at δ = {power(self.delta)} ({guarantee(self.epsilon)}): no "
+            f"The run is ε = {number(self.epsilon)} at δ = {power(self.delta)} ({guarantee(self.epsilon)}): no "
             f"attacker who holds a prior of {size} candidates names a training row with probability above "
-            f"{percent(bound.value)}"
+            f"{percent(bound)}"
         )
         odd = [c.said() for c in (*self._names(), *self._tells()) if c.odd]
         best = self.named[-1]
@@ -169,7 +177,7 @@ class TraceReport(AuditReport):
         return " ".join([f"{said}.", *odd])
 
     def _estimate(self, found: Measured) -> str:
-        return f"{percent(found.value)} (estimate, {100 * self.confidence:g}% interval {interval(found)})"
+        return f"{percent(found)} (estimate, {100 * self.confidence:g}% interval {interval(found)})"
 
     def findings(self) -> list[str]:
         out = [self._accountant(), self._reconstruction(), self._membership(), self._proof()]
@@ -194,15 +202,15 @@ class TraceReport(AuditReport):
         claimed = "" if self.claimed_epsilon is None else f" The run claims ε = {number(self.claimed_epsilon)}."
         above = self.claimed_epsilon is not None and float(self.epsilon.value) > self.claimed_epsilon * (1 + 1e-9)
         return Finding(
-            f"The accountant: the recorded noise over {self.steps:,} steps is ε = {number(self.epsilon.value)} at δ = "
+            f"The accountant: the recorded noise over {self.steps:,} steps is ε = {number(self.epsilon)} at δ = "
             f"{power(self.delta)} ({guarantee(self.epsilon)}); against replacing a row "
-            f"{number(self.epsilon_replace.value)} ({guarantee(self.epsilon_replace)}).{claimed}",
+            f"{number(self.epsilon_replace)} ({guarantee(self.epsilon_replace)}).{claimed}",
             verdict=("The schedule is above the claim." if above else "Quote ε together with its δ and its adjacency."),
             assumes="each step clipped every row and added the recorded noise; batches were Poisson at that rate.",
         )
 
     def _reconstruction(self) -> str:
-        parts = [f"{percent(b.value)} of {p}" for p, b in zip(self.prior_sizes, self.reconstruction, strict=True)]
+        parts = [f"{percent(b)} of {p}" for p, b in zip(self.prior_sizes, self.reconstruction, strict=True)]
         said = (
             "Reconstruction: knowing all rows but one, and that the missing one is among equally likely candidates, no "
             f"attacker names it more often than {', '.join(parts)} ({guarantee(self.reconstruction[0])})."
@@ -210,7 +218,7 @@ class TraceReport(AuditReport):
         compared = self._names()
         if compared:
             reached = [
-                f"{percent(m.value)} of {p} ({interval(m)})"
+                f"{percent(m)} of {p} ({interval(m)})"
                 for p, m in zip(self.prior_sizes, self.named, strict=True)
                 if m is not None
             ]
@@ -233,7 +241,7 @@ class TraceReport(AuditReport):
             return "Membership: not measured; candidates must hold members and non-members."
         compared = self._tells()
         rates = [
-            f"{percent(m.value)} ({interval(m)}) at {percent(f)} false positives (no attacker beats {percent(b)})"
+            f"{percent(m)} ({interval(m)}) at {percent(f)} false positives (no attacker beats {percent(b, 'upper')})"
             for f, m, b in zip(_levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
             if m is not None
         ]
@@ -241,7 +249,7 @@ class TraceReport(AuditReport):
         sure, few = f"{100 * self.confidence:g}%", self.members + self.non_members
         return Finding(
             f"Membership: the test by {self.statistic} separates members from non-members with an area under the ROC "
-            f"curve of {number(found.value, 3)} (estimate, {sure} interval {_ends(found)}; 0.5 is guessing, which "
+            f"curve of {number(found, 3)} (estimate, {sure} interval {_ends(found)}; 0.5 is guessing, which "
             f"reaches this with p = {number(found.p_value, 2)}, one-sided Mann-Whitney)"
             + (f", and finds {'; '.join(rates)}; {sure} intervals." if rates else "."),
             verdict=" ".join([
@@ -249,7 +257,7 @@ class TraceReport(AuditReport):
                 else "Members can be told from others, hardly better than guessing." if float(found.value) < 0.55
                 else "Members can be told from others, better than guessing." if float(found.value) < 0.75
                 else "Members can be told from others in most cases.",
-                *([above] if (above := standing(compared)) else []),
+                *([said] if (said := standing(compared)) else []),
             ]),
             assumes="members and non-members come from the same distribution; intervals take rows as drawn "
             "independently and count the threshold's own uncertainty, not the noise that all rows of one run share.",
@@ -263,11 +271,14 @@ class TraceReport(AuditReport):
                 verdict="The claim was not tested by this run; the bounds above follow from its settings alone.",
             )
         return Finding(
-            f"What is proved: ε ≥ {number(self.audited.value, 3)} at δ = {power(self.delta)} "
+            f"What is proved: ε ≥ {number(self.audited, 3)} at δ = {power(self.delta)} "
             f"({guarantee(self.audited)}), from guesses at {self.members + self.non_members} coins in one run. It is "
             "valid, and rarely tight.",
             verdict=(
-                "More than is claimed: the run is not what its schedule says."
+                f"More than is claimed, at {100 * self.confidence:g}%; at the gate's {100 * GATE:g}% it is not: record "
+                "more candidates, or another run."
+                if self._between
+                else "More than is claimed: the run is not what its schedule says."
                 if float(self.audited.value) > self.claim
                 else "Less than is claimed: nothing contradicts it, and nothing confirms it."
             ),
@@ -277,12 +288,12 @@ class TraceReport(AuditReport):
     def tables(self) -> dict[str, Table]:
         rows = []
         for size, bound, found in zip(self.prior_sizes, self.reconstruction, self.named, strict=True):
-            cells = (f"name a row among {size}", percent(1 / size), found, percent(bound.value))
+            cells = (f"name a row among {size}", percent(1 / size), found, percent(bound))
             rows.append(Row(tuple(map(_cell, cells))))
         for level, bound, found in zip(
             _levels(self.at_fpr), np.atleast_1d(self.at_fpr.value), self.found_at_fpr, strict=True
         ):
-            cells = (f"tell members, {percent(level)} false", percent(level), found, percent(bound))
+            cells = (f"tell members, {percent(level)} false", percent(level), found, percent(bound, "upper"))
             rows.append(Row(tuple(map(_cell, cells))))
         columns = (
             Column("attack", "parameter"), Column("guessing", "parameter"),
@@ -329,8 +340,8 @@ class TraceReport(AuditReport):
                 + self._membership(),
                 caption="Upper curve: what no membership attacker can beat (upper, deterministic). Below it the test "
                 f"on this run's candidates (estimate; bars: {100 * self.confidence:g}% intervals for rows drawn "
-                "independently). Near the upper curve means the bound is nearly reached; a whole bar above it, that "
-                "the mechanism is not what the schedule says, or a rare chance.",
+                "independently, beside what one run's noise does to all of them). Near the upper curve means the "
+                "bound is nearly reached; a whole bar above it: check the mechanism.",
             )
         shown = [_page.Section("Attacks beside their bounds", (tables["attacks"],), figure)]
         if "exposed" in tables:
@@ -360,8 +371,8 @@ class TraceReport(AuditReport):
             "every noisy gradient and every model. Adjacency: add/remove."
         )
         gate = (
-            f"The gate fails a correct run with probability at most {1 - GATE:.1g} by the proof, where coins decided, "
-            f"and {1 - GATE:.1g} by rates above their bounds, if rows are as if drawn independently."
+            f"The gate fails a correct run with probability at most {1 - GATE:.1g}, by the proof where coins decided. "
+            "A rate above its bound fails nothing: one run's noise lifts the rates of all candidates together."
         )
         return [
             mechanism,
@@ -391,7 +402,7 @@ def _ends(found: Result) -> str:
 
 def _cell(shown: str | Measured | None) -> Cell:
     if isinstance(shown, Measured):
-        return Cell(percent(shown.value), interval(shown))
+        return Cell(percent(shown), interval(shown))
     return Cell(shown or "—")
 
 

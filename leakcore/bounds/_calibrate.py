@@ -84,7 +84,7 @@ def calibrate_noise(
         return float(log_blow_up_exact(loss, np.array([log_k])).log_high[0])
 
     sigma = 0.0 if silent or log_bound(0.0) <= log_goal else _least(log_bound, log_goal)
-    epsilon = _epsilon_that_implies(goal, math.exp(log_k), slack)
+    epsilon = _epsilon_that_implies(goal, log_k, slack)
     if silent or (sigma == 0.0 and goal == 1.0):
         usual = 0.0
     elif epsilon < 0.0:
@@ -111,13 +111,14 @@ def calibrate_noise(
     )
 
 
-def _epsilon_that_implies(goal: float, kappa: float, delta: float) -> float:
+def _epsilon_that_implies(goal: float, log_kappa: float, delta: float) -> float:
     """The largest ε ≥ 0 with min(e^ε κ + δ, 1 − e^{−ε}(1 − δ − κ)) ≤ γ; negative where not even ε = 0 suffices."""
     if goal >= 1.0:
         return math.inf
-    if goal < kappa + delta:
+    kappa = math.exp(log_kappa)
+    if goal < kappa + delta or goal <= delta:
         return -1.0
-    first = math.log((goal - delta) / kappa) if kappa > 0.0 else math.inf
+    first = math.log(goal - delta) - log_kappa
     rest = 1.0 - delta - kappa
     second = math.log(rest / (1.0 - goal)) if rest > 0.0 else -math.inf
     return max(first, second, 0.0)

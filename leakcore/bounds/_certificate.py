@@ -13,7 +13,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -56,6 +56,7 @@ class MixturePair:
     steps: int
     dominates: bool = True
     device: str | None = None
+    adjacency: ClassVar[str] = "add-remove"
 
     def fingerprint(self) -> str:
         """Equal for equal pairs only, but for a chance of 2⁻²⁵⁶."""
@@ -83,7 +84,7 @@ class MixturePair:
 
 
 def fingerprint(pair: Any) -> str:
-    """The pair's own fingerprint() if it has one, else its type's name."""
+    """The pair's own fingerprint() if it has one, else its type's name, by which no run is continued."""
     own = getattr(pair, "fingerprint", None)
     return str(own()) if callable(own) else f"{type(pair).__module__}.{type(pair).__qualname__}"
 

@@ -129,7 +129,8 @@ def reconstruction_of(
 
     pair: an object with `sample_log_ratio(num_samples, under, seed, first_sample)`, which returns log μ(x)/ν(x) of
         independent samples first_sample, first_sample + 1, … of μ (under="alternative"; "null" is not asked for here).
-        Sample i may depend on (seed, under, i) only. Pickled where `executor` runs processes.
+        Sample i may depend on (seed, under, i) only. Pickled where `executor` runs processes. With a method
+        `fingerprint()`, a text that equal pairs alone have in common, runs can be continued by `resume`.
     adjacency: the neighbouring relation that the pair stands for; None: the pair's attribute `adjacency`, or none.
     The rest as in `reconstruction` with method "certified".
 
@@ -198,6 +199,11 @@ def _certify(
     wanted = None if width is None else _validate.positive(width=width)
     state = None
     if resume is not None:
+        if not callable(getattr(pair, "fingerprint", None)):
+            raise ValueError(
+                "resume: the pair has no fingerprint(), a text that equal pairs alone have in common, so that another "
+                "pair's state would be taken for its own"
+            )
         state = CertificateState.from_dict(resume)
         same = state.log_kappa.shape == prior.log.shape and bool((state.log_kappa == prior.log).all())
         if not same or state.seed != seed or state.confidence != confidence or state.pair != fingerprint(pair):

@@ -65,7 +65,7 @@ def ridge_output_perturbation(
     epsilon: claimed ε > 0, which sets the noise. delta: in (0, 1).
 
     Returns a `RidgeEpsilon`: kind "lower", deterministic, adjacency "replace". Raises ValueError or TypeError that
-    names the argument.
+    names the argument; ValueError, too, where features are so ill-conditioned that the targets' pull is not known.
     """
     x = _validate.squarable(features=features)
     if x.ndim != 2 or 0 in x.shape:
@@ -78,17 +78,25 @@ def ridge_output_perturbation(
         raise ValueError(f"regularisation={weight!r}: must be in (1e-150, 1e150)")
     claimed, slack = _validate.positive(epsilon=epsilon), _validate.open_probability(delta=delta)
 
-    eigenvalues, vectors = np.linalg.eigh(x.T @ x)
-    square, direction = max(float(eigenvalues[0]), 0.0), vectors[:, 0]
-    direction = direction * (1.0 if direction[np.abs(direction).argmax()] > 0 else -1.0)
-    pull = float(direction @ (x.T @ y))
+    # Not from XᵀX, whose rounding may exceed σ_d²; and σ_d rounded up, by what the product below may err.
+    left, singular, right = np.linalg.svd(x, full_matrices=x.shape[0] < x.shape[1])
+    direction = right[-1] * (1.0 if right[-1][np.abs(right[-1]).argmax()] > 0 else -1.0)
+    rounding = max(x.shape) * 2.0**-52 * float(np.linalg.norm(x))
+    least = float(np.linalg.norm(x @ direction)) + rounding
+    square = least * least
+    pull = float((x @ direction) @ y)
+    if y.any() and rounding > 1e-3 * max(least - rounding, math.sqrt(weight)):
+        raise ValueError(
+            f"features: singular values from {least - rounding:.3g} to {singular[0]:.3g} beside regularisation="
+            f"{weight:g}: which way the targets pull along the smallest is lost in rounding; scale or drop features"
+        )
     target = -1.0 if pull > 0 else 1.0
     noise = math.sqrt(2.0 * math.log(1.25 / slack)) * (2.0 / weight) / claimed
     separation = (1.0 + abs(pull) / (weight + square)) / (weight + square + 1.0)
     success = float(special.ndtr(separation / (2.0 * noise)))
     log_failure = float(special.log_ndtr(-separation / (2.0 * noise)))
     printed = 0.5 / (weight + math.sqrt(square) + 1.0) / noise
-    before = np.linalg.solve(x.T @ x + weight * np.eye(x.shape[1]), x.T @ y)
+    before = right[: len(singular)].T @ (singular / (singular * singular + weight) * (left.T @ y)[: len(singular)])
     after = before + direction * target * separation
     lipschitz = max(
         float(np.max(np.abs(rows @ w - t) * np.linalg.norm(rows, axis=1)))
@@ -122,6 +130,6 @@ def ridge_output_perturbation(
         success=success,
         poison=direction,
         poison_target=target,
-        direction_value=math.sqrt(square),
+        direction_value=least,
         lipschitz=lipschitz,
     )

@@ -99,7 +99,7 @@ def bound(
     Example: leakcore bound --noise-multiplier 1 --sample-rate 1 --steps 1 --prior 10
     """
     from leakcore import bounds
-    from leakcore.audit._format import guarantee
+    from leakcore.audit._format import fixed, guarantee, number
 
     kappa, log_kappa = _one_kappa(prior, kappa, log_kappa)
     result = _checked(
@@ -119,7 +119,7 @@ def bound(
         click.echo(result.to_json(indent=2))
         return
     value, log_value = float(result.value), float(result.log_value)
-    shown = f"{value:.4f}" if value >= 1e-3 else (f"{value:.4g}" if value > 0 else f"exp({log_value:.6g})")
+    shown = fixed(result, 4) if value >= 1e-3 else number(result) if value > 0 else f"exp({log_value:.6g})"
     click.echo(f"reconstruction success  {shown}")
     click.echo(f"kind        {guarantee(result)}")
     click.echo(f"method      {result.method}")

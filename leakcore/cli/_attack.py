@@ -114,7 +114,7 @@ def _epsilon(sigma: float, sample_rate: float, steps: int, delta: float) -> str:
         found = accounting.epsilon(sigma, sample_rate, steps, delta=delta)
     except ArithmeticError as error:
         return f"ε not computed ({str(error).partition(':')[0]})"
-    return f"ε = {number(found.value)} at δ = {power(delta)} ({guarantee(found)})"
+    return f"ε = {number(found)} at δ = {power(delta)} ({guarantee(found)})"
 
 
 _REPORT = "prior-aware.json"

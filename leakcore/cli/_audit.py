@@ -23,8 +23,8 @@ _KEYS = {
     },
     "scores": {
         "scores": "file", "members": "members", "non_members": "non_members", "values": "values", "labels": "labels",
-        "higher": "higher", "coins": "coins", "retrained": "retrained", "epsilon": "claimed_epsilon", "delta": "delta",
-        "adjacency": "adjacency", "confidence": "confidence", "seed": "seed",
+        "higher": "higher", "coins": "coins", "retrained": "retrained", "k": "k", "epsilon": "claimed_epsilon",
+        "delta": "delta", "adjacency": "adjacency", "confidence": "confidence", "seed": "seed",
     },
 }  # fmt: skip
 """Options that stand for keys of the section of the same name."""
@@ -42,8 +42,8 @@ _CLAIM_KEYS = {
     "seed": ("audit", "seed"),
     "attack": ("audit", "attack"),
 }
-_NOT_OF_A_RUN = {"trace", "scores", "attack", "coins", "retrained", "adjacency", "members", "non_members", "values",
-                 "labels", "higher"}  # fmt: skip
+_NOT_OF_A_RUN = {"trace", "scores", "attack", "coins", "retrained", "k", "adjacency", "members", "non_members",
+                 "values", "labels", "higher"}  # fmt: skip
 _CLAIM = 10.0
 """What is claimed where neither file nor options say: the default of [run] epsilon."""
 _WITH = {
@@ -94,6 +94,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.option("--adjacency", type=click.Choice(["add-remove", "replace"]), help="Of --attack's audit, or of --scores.")
 @click.option("--coins", is_flag=True, help="A fair coin for each candidate (score) decided if it was trained on.")
 @click.option("--retrained", is_flag=True, help="Every score is from a model that was trained on its own.")
+@click.option("--k", type=int, metavar="K", help="With --retrained: rows that were left out together.  [default: 1]")
 @click.option("--members", metavar="NAME", help="Array or column of --scores: scores of members.")
 @click.option("--non-members", metavar="NAME", help="Array or column of --scores: scores of non-members.")
 @click.option("--values", metavar="NAME", help="Array or column of --scores: all scores, with --labels.")
@@ -114,7 +115,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.option("--html", "html_path", type=_file, metavar="PATH", help="Write the report as one HTML page to PATH.")
 @click.option(
     "--fail-above", type=float, metavar="ε",
-    help="Exit with 1 where an ε of the report is above this; what is judged is printed.",
+    help="Exit with 1 where the accountant's ε (add/remove), or the one proved, is above this; says what it judged.",
 )  # fmt: skip
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
@@ -220,7 +221,8 @@ def _section(form: str, sections: dict[str, Any], given: dict[str, Any]) -> dict
 
     keys = read_form(form, {**sections.get(form, {}), **{_KEYS[form][name]: value for name, value in given.items()}})
     if not Path(keys["file"]).is_file():
-        raise click.UsageError(f"--{form} {keys['file']}: no such file")
+        asked = f"--{form} {keys['file']}" if given.get(form) is not None else f"[{form}] file = {keys['file']!r}"
+        raise click.UsageError(f"{asked}: no such file")
     return keys
 
 

@@ -49,11 +49,9 @@ def calibrate(
         click.echo(result.to_json(indent=2))
         return
     sure = guarantee(result)
-    click.echo(
-        f"noise multiplier  {number(result.value, 6)}  no attack succeeds with more than {target_success:g} ({sure})"
-    )
+    click.echo(f"noise multiplier  {number(result, 6)}  no attack succeeds with more than {target_success:g} ({sure})")
     click.echo(f"success bound     {result.success:.6g}  at that noise ({sure})")
-    click.echo(f"by ε instead      {number(result.epsilon_noise_multiplier, 6)}  {_by_epsilon(result)}")
+    click.echo(f"by ε instead      {number(result.epsilon_noise_multiplier, 6, result.kind)}  {_by_epsilon(result)}")
     click.echo(f"less noise by     {_less(result)}")
     click.echo(f"attacker          {result.assumptions.attacker}")
     click.echo(f"source            {result.provenance}")

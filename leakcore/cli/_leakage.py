@@ -208,6 +208,8 @@ def _data(data: str, attributes: tuple[str, ...]) -> tuple[Any, Any, dict[str, A
             raise ValueError(f"attribute={attributes[0]!r}: {data} has none; give a file of your own")
         found = _named(data)
         return (found.images() if found.shape is not None else found.features), found.labels, None
+    if not Path(data).is_file():
+        raise ValueError(f"--data {data}: no such file, nor one of {', '.join(_NAMED)}")
     arrays = _read(Path(data))
     names = ", ".join(sorted(arrays)) or "none"
     kind = "targets" if "targets" in arrays else "labels"

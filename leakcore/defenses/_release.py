@@ -53,6 +53,7 @@ def release(
             f"inputs.shape={tuple(x.shape)}, labels.shape={tuple(y.shape)}: must be (B, ...) and (B,), B at least 1"
         )
     y = y.to(x.dtype) if y.is_floating_point() else y.long()
+    flat.require_no_draws(x[:1])
     if loss is None:
         with torch.no_grad():
             outputs = flat.outputs(flat.theta, x[:1])
@@ -73,10 +74,11 @@ def release(
             )
     batches = [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
     theta, total = flat.theta, torch.zeros_like(flat.theta)
+    hidden = () if dropout is None else _hidden(flat, x[:1])
     with quiet_batching(), torch.no_grad():
         for k in range(local.steps):
             a, b = batches[k % len(batches)]
-            with _dropped(flat, dropout, size, seed, step, k) as mask:
+            with _dropped(hidden, dropout, size, seed, step, k) as mask:
                 if not within:
                     mean = flat.gradient(theta, a, b)
                 else:
@@ -127,19 +129,24 @@ class _Mask:
         return kept
 
 
+def _hidden(flat: FlatModule, x: torch.Tensor) -> tuple[nn.Module, ...]:
+    """All linear layers but the first layer with parameters, in the order in which the model calls them."""
+    order = dict.fromkeys(module for module, _ in flat.calls(x))
+    hidden = tuple(module for module in list(order)[1:] if isinstance(module, nn.Linear))
+    if not hidden:
+        raise ValueError("Dropout: the model has no linear layer with hidden units before it")
+    return hidden
+
+
 @contextlib.contextmanager
 def _dropped(
-    flat: FlatModule, dropout: Dropout | None, batch: int, seed: int | None, step: int, local_step: int
+    hidden: tuple[nn.Module, ...], dropout: Dropout | None, batch: int, seed: int | None, step: int, local_step: int
 ) -> Iterator[_Mask | None]:
     if dropout is None:
         yield None
         return
     key = part_seed(need_seed("Dropout", seed), _MASKS + local_step)
     assert key is not None
-    layers = [m for m in flat.model.modules() if any(True for _ in m.parameters(recurse=False))]
-    hidden = [m for m in layers[1:] if isinstance(m, nn.Linear)]
-    if not hidden:
-        raise ValueError("Dropout: the model has no linear layer with hidden units before it")
     mask = _Mask(dropout, batch, key % 2**63, step)
     handles = [module.register_forward_pre_hook(mask.hook(i)) for i, module in enumerate(hidden)]
     try:

@@ -68,7 +68,8 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
     """Take over from Opacus's hooks every layer that is known and whose trained parameters are all among `parameters`.
 
     Other layers keep Opacus's hooks. Undone by Opacus's `remove_hooks`. Returns the number of layers that are kept.
-    Raises TypeError for a module without hooks of `GradSampleModule`, or with those of ghost clipping.
+    Raises TypeError for a module without hooks of `GradSampleModule`, or with those of ghost clipping, and ValueError
+    for a layer left to Opacus whose rows are not autograd's there.
     """
     hooks = find_hooks(module)
     if hooks is None:
@@ -83,6 +84,12 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
     while shared := [m for m in known if any(id(p) in others for p in m.parameters())]:
         known = [m for m in known if m not in shared]
         others |= {id(p) for m in shared for p in m.parameters()}
+    for layer in hooked:
+        if layer not in known and any(id(p) in ours for p in _trained(layer).values()) and (why := _unlike(layer)):
+            raise ValueError(
+                f"{layer} has {why}, for which Opacus's per-sample gradients are wrong, and is left to Opacus: its "
+                "parameters must be this optimizer's alone, and no other kind of layer's"
+            )
     ledger = Ledger(hooks)
     fresh = [m for m in known if "forward" not in m.__dict__]
     for layer in fresh:
@@ -250,6 +257,17 @@ def _is_known(layer: nn.Module) -> bool:
     return kind is not None and mine and kind.suits(layer)
 
 
+def _unlike(layer: Any) -> str:
+    """The setting of a layer that Opacus's sampler passes over, or ""."""
+    if type(layer) in (nn.Conv1d, nn.Conv2d, nn.Conv3d) and layer.padding_mode != "zeros":
+        return f"padding_mode={layer.padding_mode!r}"
+    if type(layer) is nn.Embedding and layer.padding_idx is not None:
+        return f"padding_idx={layer.padding_idx}"
+    if type(layer) is nn.Embedding and layer.scale_grad_by_freq:
+        return "scale_grad_by_freq=True"
+    return ""
+
+
 def _in_steps(rows: torch.Tensor) -> torch.Tensor:
     """(B, …, d) as (B, T, d)"""
     if rows.ndim < 2:
@@ -269,16 +287,18 @@ def _convolution_uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Made:
             "channels"
         )
     padding = layer._reversed_padding_repeated_twice
-    made = Convolved(
-        functional.pad(a, padding) if any(padding) else a, delta, layer.weight, layer.stride, layer.dilation,
-        layer.groups,
-    )  # fmt: skip
+    if any(padding):
+        a = functional.pad(a, padding, "constant" if layer.padding_mode == "zeros" else layer.padding_mode)
+    made = Convolved(a, delta, layer.weight, layer.stride, layer.dilation, layer.groups)
     return [("weight", shorter(made)), ("bias", Dense(delta.flatten(2).sum(2)))]
 
 
 def _embedding_uses(layer: nn.Embedding, a: torch.Tensor, delta: torch.Tensor) -> Made:
     index = a.reshape(len(a), a[0].numel() if len(a) else 1)
-    return [("weight", Gathered(index, delta.reshape(*index.shape, delta.shape[-1]), layer.num_embeddings))]
+    delta = delta.reshape(*index.shape, delta.shape[-1])
+    if layer.padding_idx is not None:
+        delta = delta.masked_fill((index == layer.padding_idx)[..., None], 0)
+    return [("weight", Gathered(index, delta, layer.num_embeddings))]
 
 
 def _normalised_uses(normalise: Callable[[Any, torch.Tensor], torch.Tensor], last: bool) -> Callable[..., Made]:
@@ -313,11 +333,7 @@ def _rms_norm(m: nn.RMSNorm, x: torch.Tensor) -> torch.Tensor:
 
 
 _LINEAR = Kind(lambda m, x, p: functional.linear(x, p("weight"), p("bias")), _linear_uses)
-_CONVOLUTION = Kind(
-    lambda m, x, p: m._conv_forward(x, p("weight"), p("bias")), _convolution_uses,
-    # Opacus's rows for other paddings are those of zeros: left to it.
-    lambda m: m.padding_mode == "zeros",
-)  # fmt: skip
+_CONVOLUTION = Kind(lambda m, x, p: m._conv_forward(x, p("weight"), p("bias")), _convolution_uses)
 _INSTANCE_NORM = Kind(
     lambda m, x, p: functional.instance_norm(x, weight=p("weight"), bias=p("bias"), eps=m.eps),
     _normalised_uses(_instance_norm, last=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from leakcore import _validate as check
 
@@ -18,7 +21,15 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def mean_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean over rows; targets: classes (int64), or probabilities like the outputs. One output: a logit of label 1."""
+    """Mean over rows; targets: classes (int64), or probabilities like the outputs. One output: a logit of label 1.
+
+    ValueError where the outputs have no axis of classes: cross-entropy would take the rows for it.
+    """
+    if outputs.ndim < 2:
+        raise ValueError(
+            f"loss=None: the model's outputs have shape {tuple(outputs.shape)}: must be (rows, classes) or (rows, 1); "
+            "give loss=..."
+        )
     if outputs.ndim == 2 and outputs.shape[1] == 1:
         wanted = targets.to(outputs.dtype).reshape(outputs.shape)
         return nn.functional.binary_cross_entropy_with_logits(outputs, wanted)
@@ -28,15 +39,36 @@ def mean_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
 def require_still(model: nn.Module) -> None:
     """ValueError where a layer, as its mode is, mixes samples, draws random numbers or changes buffers of its own."""
     for name, module in model.named_modules():
-        what = None
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            what = "mixes samples"
-        elif isinstance(module, nn.modules.dropout._DropoutNd | nn.RReLU):
-            what = "is random"
-        elif isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
-            what = "changes its running statistics"
-        if what is not None and module.training:
-            raise ValueError(f"model: layer {name} ({type(module).__name__}) {what}: call model.eval()")
+        if (what := unrest(module)) is not None:
+            cure = "call model.eval()" if module.training else "must have track_running_stats=True"
+            raise ValueError(f"model: layer {name} ({type(module).__name__}) {what}: {cure}")
+
+
+def unrest(module: nn.Module) -> str | None:
+    """What a layer, as its mode is, does beside computing each row's output from that row; None: nothing."""
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if not module.training and module.running_mean is None:
+            return "mixes samples in eval mode, too, for it keeps no running statistics"
+        return "mixes samples" if module.training else None
+    if not module.training:
+        return None
+    if isinstance(module, nn.modules.dropout._DropoutNd | nn.RReLU):
+        return "is random, which no seed here governs"
+    rate = 0.0
+    if isinstance(module, nn.RNNBase) and module.num_layers > 1:  # it drops between its layers
+        rate = module.dropout
+    elif isinstance(module, nn.MultiheadAttention):
+        rate = float(module.dropout)
+    if rate > 0:
+        return f"is random (dropout={rate}), which no seed here governs"
+    if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+        return "changes its running statistics"
+    hooks = module._forward_pre_hooks.values()
+    if any(isinstance(hook, SpectralNorm) for hook in hooks) or (
+        isinstance(module, _SpectralNorm) and hasattr(module, "_u")  # a vector's norm needs no iteration
+    ):
+        return "changes the vectors of its spectral norm"
+    return None
 
 
 def require_classes(targets: torch.Tensor, outputs: Any, name: str) -> None:
@@ -77,6 +109,17 @@ def tensor(values: Any, name: str = "values") -> torch.Tensor:
         raise ValueError(f"{name}: is on the meta device, without data")
     out: torch.Tensor = values.detach()
     return out
+
+
+@contextmanager
+def _fitting(x: torch.Tensor) -> Iterator[None]:
+    """ValueError where torch says that a shape is wrong."""
+    try:
+        yield
+    except RuntimeError as why:
+        if "shape" not in str(why) and "size" not in str(why):
+            raise
+        raise ValueError(f"inputs (shape {tuple(x.shape[1:])} each) do not fit the model: {why}") from why
 
 
 class FlatModule:
@@ -120,13 +163,52 @@ class FlatModule:
 
     def outputs(self, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """The model's outputs at parameters (D,)."""
-        try:
+        with _fitting(x):
             out: torch.Tensor = torch.func.functional_call(self.model, {**self._fixed, **self.split(theta)}, (x,))
-        except RuntimeError as why:
-            if "shape" not in str(why) and "size" not in str(why):
-                raise
-            raise ValueError(f"inputs (shape {tuple(x.shape[1:])} each) do not fit the model: {why}") from why
         return out
+
+    def _tried(self, x: torch.Tensor) -> Any:
+        """Outputs at the model's present parameters, which leave its buffers alone."""
+        buffers = {name: b.clone() for name, b in self.model.named_buffers()}
+        return torch.func.functional_call(self.model, {**self._fixed, **buffers, **self.split(self.theta)}, (x,))
+
+    def require_no_draws(self, x: torch.Tensor) -> None:
+        """ValueError where the model draws random numbers for a row, x (1, ...), in a function that is no layer.
+
+        What `torch.func.vmap` cannot evaluate for another reason passes.
+        """
+        try:
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")
+                torch.func.vmap(lambda row: self._tried(row[None]), randomness="error")(x)
+        except Exception as why:
+            if "random operation" in str(why):
+                raise ValueError(
+                    "model: draws random numbers as it runs, which no seed here governs: must not (call model.eval(); "
+                    "functional.dropout takes training=self.training)"
+                ) from why
+
+    def calls(self, x: torch.Tensor) -> list[tuple[nn.Module, Any]]:
+        """(module, what it is fed) of each call of a module with parameters of its own, as one pass of x makes them."""
+        found: list[tuple[nn.Module, Any]] = []
+        here = threading.get_ident()
+
+        def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if threading.get_ident() != here:  # another thread evaluates the model meanwhile
+                return
+            fed = args[0] if args else kwargs.get("input")
+            # A copy, for a later layer may work in place.
+            found.append((module, fed.detach().clone() if isinstance(fed, torch.Tensor) else fed))
+
+        own = [module for module in self.model.modules() if any(True for _ in module.parameters(recurse=False))]
+        handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in own]
+        try:
+            with _fitting(x), torch.no_grad():
+                self._tried(x.clone())
+        finally:
+            for handle in handles:
+                handle.remove()
+        return found
 
     def gradient(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """(D,) of the loss of the whole batch; differentiable in x and y."""

@@ -37,8 +37,9 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
     that a plain backward pass would compute for the parameters are left out. Known: Linear, Conv1d to 3d, Embedding,
     LayerNorm, RMSNorm, GroupNorm, InstanceNorm, and the layers of Opacus's DPRNN, DPLSTM, DPGRU and
     DPMultiheadAttention that are made of them; a parameter shared by several of them, or used several times, too.
-    Every other layer keeps Opacus's hooks, and its rows are clipped with the others. In `p.grad_sample` of a known
-    layer stands what rows are made from; `optimizer.grad_samples` makes them.
+    Every other layer keeps Opacus's hooks, and its rows are clipped with the others; ValueError names a layer whose
+    rows Opacus gets wrong. In `p.grad_sample` of a known layer stands what rows are made from; `optimizer.grad_samples`
+    makes them.
 
     module: what holds the parameters: the `GradSampleModule` (or, with `wrap_model=False`, the hooks) that Opacus made.
         None: found at the first call of a module that has Opacus's hooks and holds the parameters.
@@ -70,10 +71,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         Raises TypeError for anything but a plain `DPOptimizer` (per-layer, adaptive, distributed and ghost clipping
         step differently).
         """
-        if type(optimizer) is not DPOptimizer:
-            raise TypeError(
-                f"optimizer is a {type(optimizer).__name__}: must be Opacus's DPOptimizer with flat clipping"
-            )
+        require_type(optimizer, (DPOptimizer,), "Opacus's DPOptimizer with flat clipping")
         made = cls(
             optimizer.original_optimizer, module=module, noise_multiplier=optimizer.noise_multiplier,
             max_grad_norm=optimizer.max_grad_norm, expected_batch_size=optimizer.expected_batch_size,
@@ -166,6 +164,13 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         """Opacus's, for `grad_samples`: rows that are not there are made."""
         parts = [rows.values if isinstance(rows, Dense) else rows.dense().view(-1, *p.shape) for rows in _read(p)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def require_type(optimizer: Any, kinds: tuple[type, ...], allowed: str) -> None:
+    """TypeError for any other type: heirs of `DPOptimizer` clip by layer, change C, or release a part of the sum, and
+    their attributes do not tell."""
+    if type(optimizer) not in kinds:
+        raise TypeError(f"optimizer is a {type(optimizer).__name__}: must be {allowed}")
 
 
 def _read(parameter: torch.Tensor) -> list[Any]:

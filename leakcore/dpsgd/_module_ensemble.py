@@ -14,6 +14,7 @@ import torch
 from leakcore import _validate as check
 from leakcore.dpsgd._block import Plan
 from leakcore.dpsgd._ensemble import Ensemble
+from leakcore.dpsgd._flat_module import unrest
 from leakcore.dpsgd._run import EnsembleRun
 
 
@@ -95,10 +96,9 @@ def _outputs(module: torch.nn.Module, input_shape: tuple[int, ...]) -> int:
     for part in module.modules():
         if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
             raise ValueError(f"module: {part} mixes the rows of a batch, whose gradients then cannot be clipped apart")
-        if isinstance(part, torch.nn.modules.instancenorm._InstanceNorm) and part.training and part.track_running_stats:
-            raise ValueError(f"module: {part} changes its running statistics: call module.eval()")
-        if isinstance(part, torch.nn.modules.dropout._DropoutNd) and part.training and part.p > 0:
-            raise ValueError(f"module: {part} draws random numbers that no seed here governs: call module.eval()")
+        off = isinstance(part, torch.nn.modules.dropout._DropoutNd) and part.p == 0
+        if not off and (what := unrest(part)) is not None:
+            raise ValueError(f"module: {part} {what}: call module.eval()")
     first = next(module.parameters(), None)
     if first is None:
         raise ValueError("module: has no parameters to train")

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
-from torch.nn.modules.loss import _Loss
 
 from leakcore import _validate as check
-from leakcore.dpsgd._candidate_gradients import CandidateGradients, Criterion
+from leakcore.dpsgd._called_loss import CalledLoss
+from leakcore.dpsgd._candidate_gradients import CandidateGradients, Criterion, _bare
 from leakcore.dpsgd._trace import Trace
 from leakcore.numerics._step_ratio import step_log_ratio
 
@@ -47,9 +47,10 @@ def record(
             never picks counts as no member). Where inputs are transformed on the way into the model rows cannot be
             recognised, and `members` is needed; the scores of pairs are then those of noise alone.
         model: None: the module called in the loop that holds the optimizer's parameters.
-        criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss called in the loop;
-            a loop that calls a function (`functional.cross_entropy`) must name it here.
-        sample_rate: q of the Poisson sampling. None: as in Opacus's accounting hook, where one is attached.
+        criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss that the loop goes back
+            from; a loop that calls a function (`functional.cross_entropy`), or adds to a loss, must name it here.
+        sample_rate: q of the Poisson sampling. None: as in Opacus's accounting hook, where one is attached. The loop
+            must sample so (Opacus's default); `Trace.not_poisson` says where the batches show that it does not.
         out: npz file for the trace, written at the end, also after an exception, and every 100 steps.
         memory: bytes for candidates' gradients at a time; more candidates than fit are computed in parts, each step
             anew.
@@ -82,13 +83,13 @@ class Recorder:
                 raise TypeError(
                     f"optimizer is a {type(optimizer).__name__} without {name}: must be Opacus's DPOptimizer"
                 )
-        if isinstance(optimizer.max_grad_norm, (list, tuple)):
-            raise TypeError("optimizer clips each parameter by itself: record knows flat clipping only")
+        _require_known(optimizer)
         self._optimizer = optimizer
         self._x, self._y = _read_candidates(candidates)
         n = len(self._x)
         self._given = None if members is None else _read_members(members, n)
         self._model, self._criterion = model, criterion
+        self._loss = CalledLoss(self._holds_all) if criterion is None else None
         self._rate = None if sample_rate is None else check.probability(sample_rate=sample_rate)
         if self._rate is None:
             self._rate = _rate_of_hook(optimizer.step_hook)
@@ -112,7 +113,7 @@ class Recorder:
         self._optimizer.attach_step_hook(self._step)
         self._handles = [
             torch_module.register_module_forward_pre_hook(self._before_forward),
-            torch_module.register_module_forward_hook(self._after_forward),
+            torch_module.register_module_forward_hook(self._after_forward, always_call=True),
         ]
         return self
 
@@ -150,19 +151,24 @@ class Recorder:
             pair_likelihood=np.where(known, self._pair_likelihood, np.nan),
         )  # fmt: skip
 
+    def _holds_all(self, module: nn.Module) -> bool:
+        return {id(p) for p in self._optimizer.params} <= {id(p) for p in module.parameters()}
+
     def _before_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if self._busy or not torch.is_grad_enabled() or not inputs or not isinstance(inputs[0], torch.Tensor):
+        if self._busy:
             return
-        if self._model is None:
-            wanted = {id(p) for p in self._optimizer.params}
-            if wanted <= {id(p) for p in module.parameters()}:
-                self._model = module
+        if self._loss is not None:
+            self._loss.before(module)
+        if not torch.is_grad_enabled() or not inputs or not isinstance(inputs[0], torch.Tensor):
+            return
+        if self._model is None and self._holds_all(module):
+            self._model = module
         if module is self._model and module.training:
             self._batch.append(inputs[0].detach())
 
     def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if self._criterion is None and isinstance(module, _Loss) and not self._busy:
-            self._criterion = module
+        if self._loss is not None and not self._busy:
+            self._loss.after(module, output)
 
     def _step(self, optimizer: Any) -> None:
         if self._outer_hook is not None:
@@ -178,6 +184,10 @@ class Recorder:
             self.trace().save(self._out)
 
     def _score(self, optimizer: Any) -> None:
+        if hasattr(optimizer, "_adjusted_noise_multiplier"):  # Opacus's adaptive ghost clipping sets it going back
+            raise TypeError("optimizer clips adaptively: record knows clipping by a norm that is given")
+        if self._loss is not None:
+            self._criterion = self._loss.take() or self._criterion
         gradients = CandidateGradients(optimizer, self._model, self._criterion, self._x, self._y, self._memory)
         sigma, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
         inside = self._recognise()
@@ -186,7 +196,12 @@ class Recorder:
             unit = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
         release = torch.cat([p.grad.flatten() for p in optimizer.params]) * unit
         noise = release - torch.cat([p.summed_grad.flatten() for p in optimizer.params])
-        noise_dots, norms, crossed = gradients.products(noise, inside, norm)
+        try:
+            noise_dots, norms, crossed = gradients.products(noise, inside, norm)
+        except Exception as error:
+            if misfit := self._misfit():
+                raise ValueError(misfit) from error
+            raise
         together = noise_dots + crossed.sum(axis=0)
         alone = noise_dots + crossed
         self._membership_sum += together / norm**2
@@ -201,6 +216,25 @@ class Recorder:
         self._seen[inside] += 1
         self._schedule.append((sigma, norm, sum(len(b) for b in self._batch)))
 
+    def _misfit(self) -> str:
+        """What of the candidates the model, or the criterion, does not take; "" where one row goes through both."""
+        assert self._model is not None
+        assert self._criterion is not None
+        module = getattr(self._model, "_module", self._model)
+        like = self._optimizer.params[0]
+        x, y = self._x[:1].to(like.device), self._y[:1].to(like.device)
+        what, given, taker = "inputs", self._x, "model"
+        with _bare(module):
+            try:
+                outputs = module(x.to(like.dtype) if x.is_floating_point() else x)
+                what, given, taker = "targets", self._y, "criterion"
+                self._criterion(outputs, y)
+            except Exception as error:
+                why = str(error).strip().partition("\n")[0]
+                kind = f"{what} of shape {tuple(given.shape)} and type {given.dtype}"
+                return f"candidates: {kind} do not fit the {taker} ({why})"
+        return ""
+
     def _recognise(self) -> np.ndarray:
         """Indices of the candidates that the step's batch holds."""
         if self._rows is None and self._batch:
@@ -211,6 +245,16 @@ class Recorder:
                 raise ValueError(f"candidates: rows {twin} and {self._rows[rows[twin]]} have equal inputs")
         found = [self._rows.get(row) for batch in self._batch for row in _row_bytes(batch)] if self._rows else []
         return np.array(sorted({i for i in found if i is not None}), dtype=np.int64)
+
+
+def _require_known(optimizer: Any) -> None:
+    """TypeError for an optimizer whose release the scores would not be of."""
+    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+
+    from leakcore.dpsgd._fused_optimizer import FusedDPOptimizer, require_type
+
+    allowed = "Opacus's DPOptimizer, with flat or ghost clipping, or FusedDPOptimizer"
+    require_type(optimizer, (DPOptimizer, DPOptimizerFastGradientClipping, FusedDPOptimizer), allowed)
 
 
 def _rate_of_hook(hook: Any) -> float | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from leakcore import __version__
 from leakcore._npz import read_npz
@@ -27,6 +29,8 @@ _ARRAYS = {
     "pair_sum": 2,
     "pair_likelihood": 2,
 }
+_CHANCE = 1e-6
+"""Batch sizes that Poisson sampling gives with less probability are taken for another sampling's."""
 _LEAST = {"noise_multiplier": 0, "max_grad_norm": 0, "batch_rows": 0, "times_seen": 0, "clipped_share": 0}
 
 
@@ -72,6 +76,28 @@ class Trace:
         """n."""
         return len(self.members)
 
+    @property
+    def not_poisson(self) -> str:
+        """How the batches show that they are not Poisson samples: all of one size, but for the last of an epoch.
+
+        "" where they do not, or nothing can be said: q = 1, one step, unknown q or expected size, or batches not seen.
+        Under Poisson sampling of n rows a size has at most p = max_k P(Bin(n, q) = k), so that all but m of T steps
+        have one size with probability at most binom(T, m)·p^(T − m − 1); said if that is below 1e-6.
+        """
+        q, expected = self.sample_rate, self.expected_batch_size
+        if not q or q >= 1 or not expected or self.steps < 2 or not self.batch_rows.any():
+            return ""
+        sizes, counts = np.unique(self.batch_rows, return_counts=True)
+        same, steps = int(counts.max()), self.steps
+        ways = -math.log(steps + 1) - float(special.betaln(same + 1, steps - same + 1))
+        if ways + (same - 1) * _log_likeliest(min(expected / q, 2.0**53), q) >= math.log(_CHANCE):
+            return ""
+        which = "all" if same == steps else f"{same} of"
+        return (
+            f"{which} {steps} batches have {int(sizes[counts.argmax()])} rows, as Poisson sampling at q = {q:.4g} "
+            f"would give them with probability below {_CHANCE:.0e}"
+        )
+
     def save(self, path: str | Path) -> None:
         """Write an npz file (plain arrays and one JSON text; nothing is pickled), atomically."""
         facts = {
@@ -111,6 +137,14 @@ class Trace:
             members_given=bool(facts.get("members_given")),
             version=str(facts.get("version")),
         )
+
+
+def _log_likeliest(rows: float, q: float) -> float:
+    """log max_k P(Bin(rows, q) = k), rows rounded."""
+    n = max(round(rows), 1)
+    k = min(int((n + 1) * q), n)
+    ways = -math.log(n + 1) - float(special.betaln(k + 1, n - k + 1))
+    return ways + k * math.log(q) + (n - k) * math.log1p(-q)
 
 
 def _number(where: str, name: str, value: Any) -> float | None:

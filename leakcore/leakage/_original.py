@@ -199,13 +199,16 @@ def _invert(
 
     if torch.get_num_threads() != threads:  # a worker's may be another number
         torch.set_num_threads(threads)
-    criterion = loss or torch.nn.functional.cross_entropy
+    measure = criterion(loss)
     everything = {**dict(data.model.named_parameters()), **dict(data.model.named_buffers())}
     own = {name: everything[name].detach() for name in names}
     fixed = {key: p.detach() for key, p in everything.items() if key not in own}
 
     def value(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return criterion(torch.func.functional_call(data.model, {**fixed, **parameters}, (x[None],)), y[None])
+        out: torch.Tensor = measure(
+            torch.func.functional_call(data.model, {**fixed, **parameters}, (x[None],)), y[None]
+        )
+        return out
 
     def flat(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.cat([g.flatten() for g in torch.func.grad(value)(own, x, y).values()])

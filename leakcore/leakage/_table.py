@@ -18,7 +18,7 @@ _NOTES = (
     "original      score of inverting the layer's gradient with the next one's, less that against other inputs, nats",
     "latent        nats that the family reads of the attribute, less the mean of its label-permutation null",
     "subspace      Grassmann distance of mean gradients with and without it, less the mean of its permutation null",
-    "*             at least as large as every permutation: p at its smallest",
+    "*             larger than every permutation: p at its smallest",
 )
 
 
@@ -134,7 +134,7 @@ def _caption(columns: list[str]) -> str:
     if "original" in columns:
         parts.append("original: together with the next layer, above its null")
     if any(name.startswith("latent: ") for name in columns):
-        parts.append("latent, subspace: above their nulls, *: no permutation is larger")
+        parts.append("latent, subspace: above their nulls, *: larger than every permutation")
     return "; ".join(parts)
 
 

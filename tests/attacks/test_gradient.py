@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -168,6 +169,40 @@ def test_errors(change, error, message) -> None:
     run, _, labels = _run()
     with pytest.raises(error, match=message):
         attacks.gradient(run, **({"labels": labels, "iterations": 1} | change))
+
+
+def test_the_run_of_another_module_is_refused_and_inversion_takes_it() -> None:
+    """Its parameters read as a logistic regression's would be other ones."""
+    rng = np.random.default_rng(0)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3)).double()
+    ensemble = dpsgd.ModuleEnsemble(
+        module, (4,), noise_multiplier=0.1, max_grad_norm=1, learning_rate=0.1, steps=2, dtype="float64", seed=1
+    )
+    x, y = rng.random((9, 4)), np.arange(9) % 3
+    run = ensemble.run(x, y, runs=2, extra_features=x[:1], extra_labels=y[:1], record=True)
+    advice = (
+        r"run: of dpsgd.ModuleEnsemble, module Sequential: must be .*attacks\.inversion\.invert\(module, .*states=run"
+    )
+    with pytest.raises(ValueError, match=advice):
+        attacks.gradient(run, [0, 0], iterations=1, restarts=1)
+    with pytest.raises(ValueError, match=advice):
+        attacks.gradient_loss(run, x[:2], y[:2])
+    assert run.thetas is not None
+    assert run.observed is not None
+    found = attacks.inversion.invert(
+        module, run.observed[0], (4,), method="dp-sgd", states=run.thetas[0], max_grad_norm=run.max_grad_norm,
+        labels=y[:1], low=0, high=1, iterations=2, restarts=1,
+    )  # fmt: skip
+    assert found.reconstructions.shape == (1, 4)
+
+
+def test_parameters_of_another_size_are_named() -> None:
+    run, points, labels = _run()
+    assert run.thetas is not None
+    for name in ("thetas", "observed"):
+        short = dataclasses.replace(run, **{name: getattr(run, name)[..., :-1]})
+        with pytest.raises(ValueError, match=rf"run\.{name}\.shape=\(2, 4, 63\): must end in the 64 parameters"):
+            attacks.gradient_loss(short, points, labels)
 
 
 def test_an_unrecorded_run_is_refused() -> None:

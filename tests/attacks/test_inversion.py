@@ -456,6 +456,49 @@ def test_a_label_is_recovered_only_where_the_signs_tell():
     assert found.assumptions.attacker.endswith("reads the label from the signs of the last layer's gradient")
 
 
+class _Ordered(nn.Module):
+    """Layers registered from the last to the first."""
+
+    def __init__(self, before: nn.Module | None = None, times: int = 1) -> None:
+        super().__init__()
+        self.head, self.body = nn.Linear(6, 2), nn.Linear(6, 6)
+        self.before, self.times = before, times
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if self.before is None else self.before(x)
+        for _ in range(self.times):
+            x = self.body(x.flatten(1)).tanh()
+        return self.head(x)
+
+
+def test_the_closed_form_is_of_the_layer_that_the_input_enters():
+    torch.manual_seed(0)
+    rng = torch.get_rng_state()
+    x, y = torch.rand(1, 2, 3, generator=torch.Generator().manual_seed(1)), [0]
+    model = _Ordered()
+    torch.set_rng_state(rng)
+    np.testing.assert_allclose(inversion.closed_form(model, inversion.gradient(model, x, y), (2, 3)), x[0], atol=1e-5)
+    flat = nn.Linear(6, 3)
+    rng = torch.get_rng_state()
+    np.testing.assert_allclose(
+        inversion.closed_form(flat, inversion.gradient(flat, x.flatten(1), y), (6,)), x.flatten(), atol=1e-5
+    )
+    assert torch.equal(rng, torch.get_rng_state())
+    assert not any(part._forward_pre_hooks for part in model.modules())
+    fed = "its first layer, body, must be fed the flattened input as it is"
+    for other, message in (
+        (_Ordered(nn.LayerNorm(3, elementwise_affine=False)), fed),
+        (_Ordered(nn.Softplus()), fed),
+        (_Ordered(nn.AvgPool1d(1), times=2), "its first layer, body, is used 2 times: must be once"),
+        (_Ordered(nn.LayerNorm(3)), r"its first layer is LayerNorm: must be nn\.Linear"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(6, 4, bias=False), nn.Linear(4, 2)), r"must be nn\.Linear with bias"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            inversion.closed_form(other, inversion.gradient(other, x, y), (2, 3))
+    with pytest.raises(ValueError, match=r"shape=\(5,\): does not fit the model"):
+        inversion.closed_form(model, inversion.gradient(model, x, y), (5,))
+
+
 def test_bfloat16_models_come_back_as_float32():
     model = _smooth().bfloat16()
     x = torch.rand(1, 12).bfloat16()

@@ -216,3 +216,8 @@ def test_errors(change, error, message) -> None:
     ensemble = dpsgd.Ensemble((2, 2), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=1, seed=0)
     with pytest.raises(error, match=message):
         attacks.reconstruction_game(ensemble, **good)
+
+
+def test_shuffled_batches_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"ensemble: batch_size=20: .*use Poisson or full batches"):
+        _play(1.0, known=60, runs=1, steps=3, batch_size=20)

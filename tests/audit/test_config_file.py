@@ -52,7 +52,7 @@ def trace(tmp_path: Path) -> Path:
         ("[trace]\ncoins = true", r"trace.file: say which file"),
         ("[trace]\nfile = 'x'\ncoins = 1", r"trace.coins=1: must be true or false"),
         ("[trace]\nfile = 'x'\nconfidence = 95", r"trace.confidence=95: must be in \(0, 1\)"),
-        ("[trace]\nfile = 'no such file'", "--trace no such file: no such file"),
+        ("[trace]\nfile = 'no such file'", r"\[trace\] file = 'no such file': no such file"),
         ("[scores]\nfile = 'x'\nhigher = 'both'", r"scores.higher='both': must be one of 'members', 'non-members'"),
         ("[mechanism]\nepsilon = 3", r"mechanism.epsilon=3: no such key; .*\(did you mean claim.epsilon\?\)"),
         ("[claim]\nepsilon = 2024-01-01", r"claim.epsilon=.*: must be a real number"),

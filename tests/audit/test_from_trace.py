@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import re
@@ -39,7 +40,8 @@ def _simulated(
         pairs[np.arange(n), np.arange(n)] += np.where(inside, ratio(noise + 1) - ratio(noise), 0.0)
     return Trace(
         noise_multiplier=np.full(steps, sigma), max_grad_norm=np.ones(steps),
-        batch_rows=np.full(steps, 10, dtype=np.int64), sample_rate=rate, expected_batch_size=10.0, members=members,
+        batch_rows=np.random.default_rng(1).binomial(33, rate, steps), sample_rate=rate, expected_batch_size=10.0,
+        members=members,
         members_given=True, times_seen=seen, clipped_share=np.ones(n), membership_sum=membership,
         membership_likelihood=membership, pair_sum=pairs + base, pair_likelihood=pairs + base,
     )  # fmt: skip
@@ -156,3 +158,33 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exceptio
         audit.from_trace(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="same side"):
         audit.from_trace(_simulated(np.ones(6, dtype=bool), sigma=2.0), coins=True)
+    with pytest.raises(ValueError, match="30 of 400 candidates are members: fair coins do not do that"):
+        audit.from_trace(_simulated(np.arange(400) < 30, sigma=2.0), coins=True)
+    with pytest.raises(TypeError, match="coins='no': must be True or False"):
+        audit.from_trace(_simulated(np.arange(6) < 3, sigma=2.0), coins="no")  # type: ignore[arg-type]
+
+
+def test_batches_that_are_not_poisson_have_no_epsilon_here() -> None:
+    fields = {**vars(_simulated(np.arange(20) < 10, sigma=2.0, steps=40)), "batch_rows": np.full(40, 10)}
+    with pytest.raises(ValueError, match=r"trace: .*Poisson sampling, and none is proved for other batches"):
+        audit.from_trace(Trace(**fields))
+    assert audit.from_trace(Trace(**{**fields, "sample_rate": 1.0})).passed, "full batches have one size"
+
+
+def test_between_the_quoted_level_and_the_gates_it_says_neither_consistent_nor_contradicted() -> None:
+    members = np.arange(40) < 20
+    report = audit.from_trace(_simulated(members, sigma=2.0), coins=True, claimed_epsilon=100.0)
+    assert report.audited is not None
+    assert report.gate is not None
+    report = dataclasses.replace(
+        report, claimed_epsilon=None, epsilon=dataclasses.replace(report.epsilon, value=1.0),
+        audited=dataclasses.replace(report.audited, value=1.2), gate=dataclasses.replace(report.gate, value=0.8),
+    )  # fmt: skip
+    assert report.passed
+    assert report.word == "Above its claim at 95%, not at 99.9%: check."
+    verdict = next(f for f in report.findings() if f.startswith("What is proved")).verdict
+    assert verdict.startswith("More than is claimed, at 95%; at the gate's 99.9% it is not")
+    worse = dataclasses.replace(report, gate=dataclasses.replace(report.gate, value=1.0001))
+    assert not worse.passed
+    assert "prove ε ≥ 1.0001 " in worse.verdict(), "in as many digits as show that it is above 1"
+    assert worse.word != report.word

@@ -88,6 +88,14 @@ class _Trap:
         return (Path.write_text, (Path("sprung"), "x"))
 
 
+def test_a_number_that_is_none_is_named_where_it_stands(tmp_path: Path) -> None:
+    scores = BOTH.copy()
+    scores[7] = np.nan
+    np.savez(tmp_path / "s.npz", scores=scores, memberships=LABELS)
+    with pytest.raises(ValueError, match=r"s\.npz: scores\[7\]=nan: must be a number"):
+        audit.from_scores(tmp_path / "s.npz")
+
+
 def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     np.savez("s.npz", members=np.array([_Trap()], dtype=object), non_members=OUTSIDE)
@@ -209,6 +217,34 @@ def test_uneven_coins_are_not_believed() -> None:
         audit.from_scores(INSIDE, OUTSIDE[:80], coins=True)
 
 
+def test_rows_left_out_together_share_what_is_proved() -> None:
+    """Laplace noise, ε = 1 for each of two rows, both left out: 2 is proved of the pair, at most 1 of a row; 40 draws,
+    the gate's error 0.1% each.
+    """
+    rng = np.random.default_rng(3)
+    proved, beyond = [], 0
+    for _ in range(40):
+        scores = rng.laplace(2, 1, 2000), rng.laplace(0, 1, 2000)
+        report = audit.from_scores(*scores, retrained=True, k=2, delta=0.0, claimed_epsilon=1.0, adjacency="replace")
+        assert report.passed
+        beyond += float(audit.from_scores(*scores, retrained=True, delta=0.0).epsilon.value) > 1
+        proved.append(float(report.epsilon.value))
+    assert max(proved) <= 1
+    assert np.mean(proved) > 0.5
+    assert beyond > 30, "as one row's it would be more than one row's ε"
+    assert "with the 2 rows in question or without" in report.to_text(width=10_000)
+    assert report.settings()["k"] == 2
+
+
+def test_between_the_quoted_level_and_the_gates_it_says_neither_consistent_nor_contradicted() -> None:
+    report = audit.from_scores(INSIDE + 1, OUTSIDE, retrained=True, claimed_epsilon=50.0)
+    claim = (float(report.epsilon.value) + float(report.gate.value)) / 2  # type: ignore[union-attr]
+    report = audit.from_scores(INSIDE + 1, OUTSIDE, retrained=True, claimed_epsilon=claim)
+    assert report.passed
+    assert report.word == "Above its claim at 95%, not at 99.9%: check."
+    assert any("at the gate's 99.9% it is not" in f.verdict for f in report.findings())  # type: ignore[attr-defined]
+
+
 def test_the_report_is_json_one_page_and_fits_a_terminal(tmp_path: Path) -> None:
     report = audit.from_scores(INSIDE, OUTSIDE, coins=True, claimed_epsilon=3.0)
     read = json.loads(report.to_json())
@@ -241,6 +277,8 @@ def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
     assert run(*names, "--coins", "--epsilon", "0.5").exit_code == 1
     assert run(*names, "--coins", "--epsilon", "50").exit_code == 0
     assert run(*names, "--higher", "non-members").exit_code == 0
+    assert run(*names, "--retrained", "--k", "4", "--fail-above", "3").exit_code == 0
+    assert run(*names, "--k", "4").exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -255,6 +293,10 @@ def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
         ({"seed": -1}, ValueError, "seed=-1"),
         ({"members": [1.0, math.nan]}, ValueError, r"members\[1\]=nan: must be a number"),
         ({"members": [1.0]}, ValueError, r"members.shape=\(1,\): must be one score per row, at least two"),
+        ({"coins": "no"}, TypeError, "coins='no': must be True or False"),
+        ({"retrained": 1}, TypeError, "retrained=1: must be True or False"),
+        ({"k": 2}, ValueError, "k=2: only with retrained=True"),
+        ({"k": 0, "retrained": True}, ValueError, "k=0"),
         ({"non_members": None}, TypeError, "non_members=None: give the scores of both"),
         ({"members": "x.pkl"}, TypeError, "the file holds them|must end in"),
     ],

@@ -15,7 +15,7 @@ def orthogonal(candidates: int) -> Trace:
     pairs = rng.standard_normal((n, n)) + 2 * np.diag(members.astype(float))
     return Trace(
         noise_multiplier=np.full(steps, 2.0), max_grad_norm=np.ones(steps),
-        batch_rows=np.full(steps, 10, dtype=np.int64), sample_rate=0.3, expected_batch_size=10.0, members=members,
+        batch_rows=10 + np.arange(steps) % 3, sample_rate=0.3, expected_batch_size=10.0, members=members,
         members_given=True, times_seen=members.astype(np.int64), clipped_share=np.ones(n), membership_sum=pairs[0],
         membership_likelihood=pairs.diagonal().copy(), pair_sum=pairs, pair_likelihood=pairs,
     )  # fmt: skip

@@ -67,6 +67,31 @@ def test_a_state_belongs_to_its_run() -> None:
         bounds.reconstruction(1.0, 0.1, 10, width=0.0, **CURVE)
 
 
+class _Shift:
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
+        z = np.random.default_rng([seed, first_sample]).standard_normal(num_samples)
+        return self.by * (z + self.by) - self.by**2 / 2
+
+
+class _Named(_Shift):
+    def fingerprint(self) -> str:
+        return f"shift by {self.by!r}"
+
+
+def test_a_pair_without_a_fingerprint_is_not_continued() -> None:
+    how: dict[str, Any] = {"kappa": 0.1, "num_samples": 20_000, "width": 1e-6}
+    state = bounds.reconstruction_of(_Shift(0.1), **how).state
+    with pytest.raises(ValueError, match=r"resume: the pair has no fingerprint\(\)"):
+        bounds.reconstruction_of(_Shift(3.0), resume=state, **{**how, "num_samples": 20_001})
+    state = bounds.reconstruction_of(_Named(0.1), **how).state
+    with pytest.raises(ValueError, match="resume: belongs to another mechanism"):
+        bounds.reconstruction_of(_Named(3.0), resume=state, **{**how, "num_samples": 20_001})
+    assert bounds.reconstruction_of(_Named(0.1), resume=state, **{**how, "num_samples": 40_000}).value < 0.2
+
+
 def _ever_missed(repeats: int, sigma: float, rate: float, steps: int, kappa: float) -> int:
     """How often any of several looks at a growing sample misses the truth."""
     truth = bounds.reconstruction(sigma, rate, steps, kappa=kappa).log_value
@@ -119,6 +144,9 @@ def test_too_few_samples_says_how_many_are_needed(confidence: float) -> None:
 def test_measured_norms_are_an_estimate() -> None:
     norms = np.array([1.0, 0.5, 0.0, 0.8])
     pair = bounds.measured_pair(1.0, 0.3, norms)
+    assert bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000).adjacency == "add-remove"
+    with pytest.raises(ValueError, match="adjacency='replace': this pair stands for 'add-remove'"):
+        bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000, adjacency="replace")
     found = bounds.reconstruction_of(pair, kappa=0.1, num_samples=100_000)
     assert found.kind == "estimate"
     assert any("not claimed" in note for note in found.assumptions.notes)

@@ -222,3 +222,11 @@ def test_mean_squared_error_at_tiny_sampling_rates(adjacency: str) -> None:
         # Where rounding would tell, the bound is a looser one, and still a bound.
         assert scaled[1] <= scaled[0] * (1 + 1e-4)
         np.testing.assert_allclose(scaled[2:], 1.0 / (100 * 4.5 * math.expm1(1.0)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("log_kappa", [-700.0, -746.0, -1086.9])
+def test_calibration_compares_with_epsilon_where_kappa_underflows(log_kappa: float) -> None:
+    found = bounds.calibrate_noise(0.5, log_kappa=log_kappa, sample_rate=1.0, steps=100)
+    assert found.epsilon == pytest.approx(math.log(0.5 - 1e-5) - log_kappa)
+    assert found.epsilon_noise_multiplier > found.value
+    assert 1 < found.savings < 2

@@ -93,3 +93,29 @@ def test_bad_input_is_named(change: dict[str, object], message: str) -> None:
     arguments = {"features": X, "regularisation": 1.0, "epsilon": 1.0, "delta": 1e-5, **change}
     with pytest.raises(ValueError, match=message):
         bounds.ridge_output_perturbation(**arguments)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("large", [1e6, 1e8])
+def test_a_small_singular_value_is_not_lost_in_the_square_of_a_large_one(seed: int, large: float) -> None:
+    rng = np.random.default_rng(seed)
+    left, right = (np.linalg.qr(rng.standard_normal(shape))[0] for shape in ((50, 5), (5, 5)))
+    x = (left * np.array([large, large, large, large, 3.0])) @ right.T
+    found = bounds.ridge_output_perturbation(x, regularisation=1.0, epsilon=100.0, delta=1e-5)
+    truth = 1 / (1 + 9 + 1)
+    assert truth * (1 - 1e-5) <= found.separation <= truth
+    assert found.direction_value == pytest.approx(3, rel=1e-5)
+
+
+def test_targets_whose_pull_is_lost_in_rounding_are_refused() -> None:
+    x = np.diag([1e14, 1e14, 1e-3])
+    assert bounds.ridge_output_perturbation(x, regularisation=1e-6, epsilon=1.0, delta=1e-5).kind == "lower"
+    with pytest.raises(ValueError, match="which way the targets pull along the smallest is lost in rounding"):
+        bounds.ridge_output_perturbation(x, np.ones(3), regularisation=1e-6, epsilon=1.0, delta=1e-5)
+
+
+def test_fewer_rows_than_dimensions_leave_a_direction_free() -> None:
+    found = bounds.ridge_output_perturbation(X[:3], Y[:3], regularisation=0.5, epsilon=1.0, delta=1e-5)
+    assert found.direction_value < 1e-12
+    assert np.abs(X[:3] @ found.poison).max() < 1e-12
+    assert found.separation == pytest.approx(1 / 1.5)

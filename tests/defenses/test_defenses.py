@@ -129,6 +129,34 @@ def test_dropout_keeps_with_keep_probability(per_sample):
         defenses.release(model, x, y, defense=Dropout(0.5))
 
 
+class _Ordered(nn.Module):
+    """The last layer registered first."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.body = nn.Linear(300, 3), nn.Linear(200, 300)
+
+    def forward(self, x):
+        return self.head(self.body(x).tanh())
+
+
+@pytest.mark.parametrize("per_sample", [True, False])
+def test_dropout_masks_hidden_units_whatever_the_order_of_registration(per_sample):
+    torch.manual_seed(0)
+    model = _Ordered().double()
+    plain = nn.Sequential(model.body, nn.Tanh(), model.head)
+    x, y = torch.rand(1, 200).double(), [1]
+    how = {"defense": Dropout(0.5, per_sample=per_sample), "seed": 3}
+    found = defenses.release(model, x, y, **how).parts
+    assert (found["body.weight"].abs().sum(0) > 0).all()  # no input is dropped
+    assert 100 < int((found["head.weight"].abs().sum(0) == 0).sum()) < 200
+    wanted = defenses.release(plain, x, y, **how).parts
+    for name, same in (("body", "0"), ("head", "2")):
+        torch.testing.assert_close(found[f"{name}.weight"], wanted[f"{same}.weight"])
+    with pytest.raises(ValueError, match="Dropout: the model has no linear layer with hidden units"):
+        defenses.release(plain[0], x, y, **how)
+
+
 def test_any_torch_optimizer_steps_by_the_defended_gradient():
     model, (x, y) = _model(), _batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

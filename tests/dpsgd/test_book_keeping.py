@@ -17,7 +17,7 @@ from opacus.layers import DPLSTM
 from opacus.optimizers import DPOptimizer
 
 from leakcore.dpsgd import FusedDPOptimizer, _row_gradients
-from tests.dpsgd.opacus_models import LEFT_TO_OPACUS, MODELS, made
+from tests.dpsgd.opacus_models import LEFT_TO_OPACUS, MODELS, OwnConv1d, made
 from tests.dpsgd.opacus_remarks import IGNORED
 
 pytestmark = [
@@ -159,6 +159,102 @@ def test_a_norm_whose_terms_cancel_is_still_right() -> None:
     torch.testing.assert_close(use.squared_norms(), exact, rtol=2e-3, atol=0)
     reach = (a.double().norm(dim=2) * delta.double().norm(dim=2)).sum(1).square()
     assert (exact < 1e-7 * reach).all()
+
+
+class _Padded(nn.Module):
+    """`tied`: the table is the last layer's weight as well, whose padding row gets a gradient."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(9, 6, padding_idx=0), nn.Linear(6, 9, bias=False)
+        if tied:
+            self.out.weight = self.table.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.out(torch.tanh(self.table(x)).mean(1))
+        return found
+
+
+def _ring(size: int, mode: str) -> Callable[[], nn.Module]:
+    """Convolutions of `size` dimensions with uneven padding, stride and groups."""
+    kind: Any = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[size - 1]
+    return lambda: nn.Sequential(
+        kind(2, 4, 3, 2, padding=1, padding_mode=mode), nn.Tanh(),
+        kind(4, 4, 2, padding="same", groups=2, padding_mode=mode), nn.Flatten(), nn.LazyLinear(3),
+    )  # fmt: skip
+
+
+_PADDED: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] = {
+    "padding row": (lambda: _Padded(tied=False), lambda rows: torch.randint(0, 9, (rows, 7)) % 5),
+    "padding row of a tied table": (lambda: _Padded(tied=True), lambda rows: torch.randint(0, 9, (rows, 7)) % 5),
+    "reflect, 1d": (_ring(1, "reflect"), lambda rows: torch.randn(rows, 2, 6, dtype=torch.float64)),
+    "reflect, 2d": (_ring(2, "reflect"), lambda rows: torch.randn(rows, 2, 6, 5, dtype=torch.float64)),
+    "replicate, 3d": (_ring(3, "replicate"), lambda rows: torch.randn(rows, 2, 5, 4, 6, dtype=torch.float64)),
+    "circular, 2d": (_ring(2, "circular"), lambda rows: torch.randn(rows, 2, 6, 5, dtype=torch.float64)),
+}
+
+
+@pytest.mark.parametrize("norm", [0.05, 1e3])
+@pytest.mark.parametrize("name", _PADDED)
+def test_padding_is_clipped_as_autograd_sees_it(name: str, norm: float) -> None:
+    """Σ_i g_i·min(1, C/(‖g_i‖ + 1e-6)) with g_i by autograd, one sample at a time; Opacus's rows are others."""
+    network, data = _PADDED[name]
+    torch.manual_seed(0)
+    plain, x, y = network().double(), data(6), torch.arange(6) % 3
+    expected = 0.0
+    plain(x)  # a lazy layer has its size from here
+    for i in range(6):
+        plain.zero_grad()
+        functional.cross_entropy(plain(x[i : i + 1]), y[i : i + 1]).backward()
+        g = torch.cat([p.grad.flatten() for p in plain.parameters() if p.grad is not None])
+        expected = expected + g * min(1.0, norm / (float(g.norm()) + 1e-6))
+    module = GradSampleModule(plain, loss_reduction="sum")
+    optimizer = made(FusedDPOptimizer, module, max_grad_norm=norm, loss_reduction="sum")
+    optimizer.zero_grad()
+    functional.cross_entropy(module(x), y, reduction="sum").backward()
+    rows = torch.cat([g.flatten(1) for g in optimizer.grad_samples], dim=1)
+    optimizer.pre_step()
+    total = torch.cat([p.grad.flatten() for p in module.parameters()])
+    torch.testing.assert_close(total, expected, rtol=1e-10, atol=1e-14)
+    factors = (norm / (rows.norm(dim=1) + 1e-6)).clamp(max=1)
+    torch.testing.assert_close(factors @ rows, expected, rtol=1e-10, atol=1e-14)
+
+
+class _Beside(nn.Module):
+    """Its first layer's weight is another's too, which is left to Opacus, and so is the first layer."""
+
+    def __init__(self, first: Any, other: Any) -> None:
+        super().__init__()
+        self.first, self.other = first, other
+        other.weight = first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.first(x).flatten(1) + self.other(x).flatten(1)
+        return found
+
+
+class _OwnEmbedding(nn.Embedding):
+    """A layer that nobody knows."""
+
+
+@pytest.mark.parametrize(
+    ("model", "setting"),
+    [
+        (
+            lambda: _Beside(nn.Conv1d(3, 3, 3, padding=1, padding_mode="reflect"), OwnConv1d(3, 3, 3, padding=1)),
+            "padding_mode='reflect'",
+        ),
+        (lambda: _Beside(nn.Embedding(5, 4, padding_idx=1), _OwnEmbedding(5, 4)), "padding_idx=1"),
+        (lambda: nn.Embedding(5, 4, scale_grad_by_freq=True), "scale_grad_by_freq=True"),
+    ],
+)
+def test_a_layer_whose_rows_opacus_gets_wrong_is_refused(model: Callable[[], nn.Module], setting: str) -> None:
+    module = GradSampleModule(model())
+    with pytest.raises(ValueError, match=f"has {setting}, for which Opacus's per-sample gradients are wrong"):
+        made(FusedDPOptimizer, module, module=module)
+    for p in module.parameters():
+        p.requires_grad = False
+    made(FusedDPOptimizer, nn.Linear(2, 2), module=module)
 
 
 @pytest.mark.parametrize("rows", [0, 3])

@@ -16,54 +16,20 @@ import leakcore
 from leakcore.dpsgd import Trace
 
 pytest.importorskip("opacus")
-from opacus import PrivacyEngine
+from opacus.optimizers import DistributedDPOptimizer
+from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
+from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
-    pytest.mark.filterwarnings("ignore:Secure RNG turned off"),
-    pytest.mark.filterwarnings("ignore:Optimal order is the largest alpha"),
-]
-MEMBERS, OTHERS = 6, 5
+from tests.dpsgd.opacus_remarks import IGNORED
+from tests.dpsgd.recorded_runs import MEMBERS, candidates, data, loop, private, recorded
 
-
-def _data() -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(7)
-    return torch.randn(40, 5, generator=generator), torch.arange(40) % 3
-
-
-def _candidates() -> tuple[torch.Tensor, torch.Tensor]:
-    x, y = _data()
-    generator = torch.Generator().manual_seed(8)
-    other = torch.randn(OTHERS, 5, generator=generator)
-    return torch.cat([x[:MEMBERS], other]), torch.cat([y[:MEMBERS], torch.arange(OTHERS) % 3])
-
-
-def _private(**settings: Any) -> Any:
-    torch.manual_seed(0)
-    x, y = _data()
-    module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Dropout(0.2), nn.Linear(4, 3))
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=8)
-    given: dict[str, Any] = {"noise_multiplier": 1.5, "max_grad_norm": 0.4, **settings}
-    return PrivacyEngine(accountant="rdp").make_private(
-        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.5), data_loader=loader,
-        noise_generator=torch.Generator().manual_seed(3), **given,
-    )  # fmt: skip
-
-
-def _loop(module: Any, optimizer: Any, loader: Any, loss: Any, epochs: int = 2) -> list[torch.Tensor]:
-    torch.manual_seed(1)
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss(module(x), y).backward()
-            optimizer.step()
-    return [p.detach().clone() for p in module.parameters()]
+pytestmark = IGNORED
 
 
 def test_scores_are_those_of_a_literal_computation() -> None:
     """Every state, release and batch kept; each candidate's gradient by autograd, one at a time."""
-    module, optimizer, loader = _private()
+    module, optimizer, loader = private()
     kept: list[Any] = []
     account = optimizer.step_hook
 
@@ -80,11 +46,11 @@ def test_scores_are_those_of_a_literal_computation() -> None:
         return functional.cross_entropy(output, y)
 
     handle = module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
-    with leakcore.record(optimizer, candidates=_candidates(), criterion=loss, sample_rate=0.2) as recorder:
-        _loop(module, optimizer, loader, loss)
+    with leakcore.record(optimizer, candidates=candidates(), criterion=loss, sample_rate=0.2) as recorder:
+        loop(module, optimizer, loader, loss)
     handle.remove()
     trace = recorder.trace()
-    x, y = _candidates()
+    x, y = candidates()
     n = len(x)
     expected = [np.zeros(n), np.zeros(n), np.zeros((n, n)), np.zeros((n, n))]
     plain = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Identity(), nn.Linear(4, 3)).double()
@@ -120,11 +86,11 @@ def test_scores_are_those_of_a_literal_computation() -> None:
 
 def test_the_run_is_not_changed_and_the_rate_comes_from_the_accountant() -> None:
     loss = nn.CrossEntropyLoss()
-    plain = _loop(*_private(), loss)
-    module, optimizer, loader = _private()
+    plain = loop(*private(), loss)
+    module, optimizer, loader = private()
     account = optimizer.step_hook
-    with leakcore.record(optimizer, candidates=_candidates(), memory=1) as recorder:
-        watched = _loop(module, optimizer, loader, loss)
+    with leakcore.record(optimizer, candidates=candidates(), memory=1) as recorder:
+        watched = loop(module, optimizer, loader, loss)
     assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
     assert optimizer.step_hook is account
     assert recorder.trace().sample_rate == pytest.approx(0.2)
@@ -135,9 +101,9 @@ def test_the_run_is_not_changed_and_the_rate_comes_from_the_accountant() -> None
 def test_memory_changes_nothing_but_rounding() -> None:
     traces = []
     for memory in (1, 1 << 20):
-        module, optimizer, loader = _private()
-        with leakcore.record(optimizer, candidates=_candidates(), memory=memory) as recorder:
-            _loop(module, optimizer, loader, nn.CrossEntropyLoss())
+        module, optimizer, loader = private()
+        with leakcore.record(optimizer, candidates=candidates(), memory=memory) as recorder:
+            loop(module, optimizer, loader, nn.CrossEntropyLoss())
         traces.append(recorder.trace())
     np.testing.assert_allclose(traces[0].pair_sum, traces[1].pair_sum, rtol=0, atol=1e-4)
 
@@ -147,17 +113,17 @@ def test_opacus_other_ways_of_stepping(mode: str) -> None:
     """Physical batches of 3; ghost clipping; our own optimizer: schedule, membership and noise are seen in each."""
     if mode == "ghost":
         loss = nn.CrossEntropyLoss()
-        module, optimizer, loss, loader = _private(grad_sample_mode="ghost", criterion=loss)
+        module, optimizer, loss, loader = private(grad_sample_mode="ghost", criterion=loss)
     else:
-        (module, optimizer, loader), loss = _private(), nn.CrossEntropyLoss()
+        (module, optimizer, loader), loss = private(), nn.CrossEntropyLoss()
     if mode == "fused":
         optimizer = leakcore.dpsgd.FusedDPOptimizer.replace(optimizer)
-    with leakcore.record(optimizer, candidates=_candidates(), sample_rate=0.2) as recorder:
+    with leakcore.record(optimizer, candidates=candidates(), sample_rate=0.2) as recorder:
         if mode == "memory manager":
             with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as parts:
-                _loop(module, optimizer, parts, loss, epochs=4)
+                loop(module, optimizer, parts, loss, epochs=4)
         else:
-            _loop(module, optimizer, loader, loss, epochs=4)
+            loop(module, optimizer, loader, loss, epochs=4)
     trace = recorder.trace()
     assert trace.steps == 20
     assert 4 < trace.batch_rows.mean() < 12
@@ -168,13 +134,13 @@ def test_opacus_other_ways_of_stepping(mode: str) -> None:
 
 
 def test_a_trace_survives_an_exception_and_the_file(tmp_path: Path) -> None:
-    module, optimizer, loader = _private()
+    module, optimizer, loader = private()
     path = tmp_path / "trace.npz"
-    recorder = leakcore.record(optimizer, candidates=_candidates(), out=path, members=np.arange(11) < 6)
+    recorder = leakcore.record(optimizer, candidates=candidates(), out=path, members=np.arange(11) < 6)
 
     def interrupted() -> None:
         with recorder:
-            _loop(module, optimizer, loader, nn.CrossEntropyLoss(), epochs=1)
+            loop(module, optimizer, loader, nn.CrossEntropyLoss(), epochs=1)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -205,16 +171,16 @@ def test_files_that_are_no_trace_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named_in_the_first_step() -> None:
-    module, optimizer, loader = _private()
+    module, optimizer, loader = private()
 
     def loss(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(output, y)
 
     with (
         pytest.raises(ValueError, match="criterion: no loss of"),
-        leakcore.record(optimizer, candidates=_candidates()) as recorder,
+        leakcore.record(optimizer, candidates=candidates()) as recorder,
     ):
-        _loop(module, optimizer, loader, loss)
+        loop(module, optimizer, loader, loss)
     with pytest.raises(ValueError, match="no step was recorded"):
         recorder.trace()
 
@@ -225,25 +191,85 @@ def test_what_is_missing_is_named_in_the_first_step() -> None:
         ({"candidates": torch.zeros(3, 5)}, TypeError, "must be a pair"),
         ({"candidates": (torch.zeros(3, 5), torch.zeros(2))}, ValueError, "equally many"),
         ({"candidates": (torch.zeros(3, 5), ["a", "b", "c"])}, TypeError, "candidates: its targets must be a tensor"),
-        ({"candidates": _candidates(), "members": [True]}, ValueError, r"members has shape \(1,\)"),
-        ({"candidates": _candidates(), "sample_rate": 1.5}, ValueError, "sample_rate=1.5"),
-        ({"candidates": _candidates(), "memory": 0}, ValueError, "memory=0"),
+        ({"candidates": candidates(), "members": [True]}, ValueError, r"members has shape \(1,\)"),
+        ({"candidates": candidates(), "sample_rate": 1.5}, ValueError, "sample_rate=1.5"),
+        ({"candidates": candidates(), "memory": 0}, ValueError, "memory=0"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
-    _, optimizer, _ = _private()
+    _, optimizer, _ = private()
     with pytest.raises(error, match=message):
         leakcore.record(optimizer, **arguments)
     with pytest.raises(TypeError, match="must be Opacus's DPOptimizer"):
-        leakcore.record(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0), candidates=_candidates())
+        leakcore.record(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0), candidates=candidates())
 
 
 def test_equal_candidates_are_refused() -> None:
-    module, optimizer, loader = _private()
-    x, y = _candidates()
+    module, optimizer, loader = private()
+    x, y = candidates()
     x[4] = x[2]
     with (
         pytest.raises(ValueError, match="rows 2 and 4 have equal inputs"),
         leakcore.record(optimizer, candidates=(x, y)),
     ):
-        _loop(module, optimizer, loader, nn.CrossEntropyLoss())
+        loop(module, optimizer, loader, nn.CrossEntropyLoss())
+
+
+@pytest.mark.parametrize("clipping", ["per_layer", "adaptive"])
+def test_other_clipping_is_refused_by_type(clipping: str) -> None:
+    settings: dict[str, Any] = {"clipping": clipping}
+    if clipping == "per_layer":
+        settings["max_grad_norm"] = [0.4] * 4
+    else:
+        settings |= {"target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2, "max_clipbound": 1.0,
+                     "min_clipbound": 0.1, "unclipped_num_std": 2.0}  # fmt: skip
+    _, optimizer, _ = private(**settings)
+    kind = type(optimizer).__name__
+    with pytest.raises(TypeError, match=f"optimizer is a {kind}: must be Opacus's DPOptimizer, with flat or ghost"):
+        leakcore.record(optimizer, candidates=candidates())
+
+
+@pytest.mark.parametrize("kind", [DistributedDPOptimizer, DistributedDPOptimizerFastGradientClipping])
+def test_a_release_of_which_one_process_sees_a_part_is_refused(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    optimizer = kind(
+        torch.optim.SGD(nn.Linear(5, 3).parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0,
+        expected_batch_size=8,
+    )  # fmt: skip
+    with pytest.raises(TypeError, match=f"optimizer is a {kind.__name__}: must be"):
+        leakcore.record(optimizer, candidates=candidates())
+
+
+def test_adaptive_ghost_clipping_is_refused_in_the_first_step() -> None:
+    """Its optimizer is that of ghost clipping: only the step shows it."""
+    torch.manual_seed(0)
+    x, y = data()
+    plain = nn.Linear(5, 3)
+    module, optimizer, loss, loader = PrivacyEngineAdaptiveClipping(accountant="rdp").make_private(
+        module=plain, optimizer=torch.optim.SGD(plain.parameters(), lr=0.5), criterion=nn.CrossEntropyLoss(),
+        data_loader=torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=20),
+        noise_multiplier=0.1, max_grad_norm=1.0, grad_sample_mode="ghost",
+    )  # fmt: skip
+    with (
+        pytest.raises(TypeError, match="optimizer clips adaptively"),
+        leakcore.record(optimizer, candidates=candidates()),
+    ):
+        loop(module, optimizer, loader, loss)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "message"),
+    [
+        ((torch.zeros(3, 6), torch.zeros(3, dtype=torch.int64)),
+         r"inputs of shape \(3, 6\) and type torch.float32 do not fit the model \(mat1 and mat2"),
+        ((torch.zeros(3, 5, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)),
+         r"inputs of shape \(3, 5\) and type torch.int64 do not fit the model"),
+        ((torch.zeros(3, 5), torch.zeros(3, 2)),
+         r"targets of shape \(3, 2\) and type torch.float32 do not fit the criterion"),
+    ],
+)  # fmt: skip
+def test_candidates_that_do_not_fit_are_named_in_the_first_step(candidates: Any, message: str) -> None:
+    candidates[0][:, 0] = torch.arange(3)
+    with pytest.raises(ValueError, match=f"candidates: {message}"):
+        recorded(nn.CrossEntropyLoss(), candidates=candidates)

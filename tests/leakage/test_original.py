@@ -87,6 +87,21 @@ def test_noise_on_what_is_released_hides_the_input():
     assert math.isnan(alone.falls)
 
 
+@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 1]])
+def test_one_output_is_a_logit(labels):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+    x, y = torch.rand(3, 6).double(), torch.tensor(labels)
+
+    def logit(outputs, targets):
+        return nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], targets.to(outputs.dtype))
+
+    found = leakage.v_information_original(model, None, x, y, iterations=100)
+    wanted = leakage.v_information_original(model, logit, x, y, iterations=100)
+    np.testing.assert_allclose(found.each, wanted.each, rtol=1e-9)
+    assert found.raw[0] > 0.99 * 2 * math.pi**2
+
+
 @pytest.mark.skipif(not (DATA / "cifar100").is_dir(), reason="no folder of data sets")
 def test_on_lenet_it_falls_from_the_first_pair_to_the_last():
     # The paper's finding, on at least 80% of images, without any prior on images.

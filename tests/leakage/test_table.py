@@ -24,6 +24,9 @@ def test_the_caption_fits_and_names_only_what_is_there(attributes: dict[str, lis
     shown = caption.get_text()
     assert ("original" in shown) is original
     assert ("latent, subspace: above their nulls" in shown.replace("\n", " ")) is (attributes != {})
+    assert ("*: larger than every permutation" in shown.replace("\n", " ")) is (attributes != {})
+    assert ("larger than every permutation: p at its smallest" in report.to_text()) is (attributes != {})
+    assert "at least as large" not in report.to_text()
     assert "estimates, no bounds" in shown
     figure.canvas.draw()
     box, whole = caption.get_window_extent(), figure.bbox
