@@ -34,9 +34,10 @@ class Tail:
     log_high: np.ndarray
 
     @classmethod
-    def rounded(cls, log_value: np.ndarray) -> Tail:
-        """A closed form: wrong by rounding only, a few units in the last place of the logarithm and of the value."""
-        slack = 8e-15 + 1e-15 * np.abs(log_value)
+    def rounded(cls, log_value: np.ndarray, more: np.ndarray) -> Tail:
+        """A closed form: wrong by rounding only, a few units in the last place of the logarithm and of the value, and
+        what its arguments' rounding does, `more`."""
+        slack = 8e-15 + 1e-15 * np.abs(log_value) + more
         return cls(log_value, log_value - slack, np.minimum(log_value + slack, 0.0))
 
 
@@ -52,7 +53,7 @@ def log_blow_up_exact(loss: PrivacyLoss, log_kappa: np.ndarray, *, force_numeric
     """
     log_kappa = np.asarray(log_kappa, dtype=np.float64)
     if has_closed_form(loss) and (not force_numerical or not loss.groups):
-        return _escaping(Tail.rounded(_closed_form(loss, log_kappa)), loss.log_no_escape)
+        return _escaping(Tail.rounded(*_closed_form(loss, log_kappa)), loss.log_no_escape)
     quiet = loss.revealed()
     if quiet is None:
         return _escaping(_numerical(loss, log_kappa), loss.log_no_escape)
@@ -75,13 +76,16 @@ def _escaping(tail: Tail, log_no_escape: float) -> Tail:
     return Tail(*(with_escape(part, log_no_escape) for part in (tail.log_value, tail.log_low, tail.log_high)))
 
 
-def _closed_form(loss: PrivacyLoss, log_kappa: np.ndarray) -> np.ndarray:
+def _closed_form(loss: PrivacyLoss, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log B and what the rounding of its arguments may have moved it by."""
+    separation = 1.0 / loss.groups[0].sigma if loss.groups else math.sqrt(loss.gaussian_variance)
+    hit = _gaussian.log_blow_up(log_kappa, separation)
+    error = _gaussian.log_blow_up_error(log_kappa, separation)
     if not loss.groups:
-        return _gaussian.log_blow_up(log_kappa, math.sqrt(loss.gaussian_variance))
+        return hit, error
     group = loss.groups[0]
-    hit = _gaussian.log_blow_up(log_kappa, 1.0 / group.sigma)
     mixed = np.logaddexp(math.log1p(-group.rate) + log_kappa, math.log(group.rate) + hit)
-    return np.asarray(np.minimum(mixed, 0.0))
+    return np.asarray(np.minimum(mixed, 0.0)), error
 
 
 def with_escape(log_b: np.ndarray, log_no_escape: float) -> np.ndarray:

@@ -80,7 +80,7 @@ def test_pixels() -> None:
     assert part.log_value == pytest.approx(math.log(exact.numerator) - math.log(exact.denominator), rel=1e-12)
     assert -95.5 < part.log_value / math.log(10) < -94.5
     # .1 · 30 = 3.0000000000000004 in floats: 3 pixels, not 4.
-    assert bounds.kappa_pixels(30, fraction=0.1).value == pytest.approx(stats.binom.sf(2, 30, 0.25), rel=1e-12)
+    assert bounds.kappa_pixels(30, fraction=0.1).value == pytest.approx(stats.binom.sf(2, 30, 0.25), rel=1e-11)
     assert bounds.kappa_pixels(5, fraction=0.0).value == 1.0
     assert bounds.kappa_pixels(5, pixel_probability=1.0).value == 1.0
     assert bounds.kappa_pixels(100_000, fraction=0.5).log_value < -1e4
@@ -104,3 +104,18 @@ def test_pixels() -> None:
 def test_bad_input(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+# (d, ρ, p, log κ) with mpmath at 40 digits: the leading term by loggamma, the others by ratios.
+TAILS = [
+    (784, 0.6, 0.25, -218.88044576418763), (196608, 0.25, 0.25, -0.6914171589501146),
+    (10**6, 0.2505, 0.25, -2.0846049878332656), (10**5, 0.3, 0.25, -644.53740146709975),
+    (10**4, 0.9, 0.25, -9517.7840743783892),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pixels", "fraction", "chance", "truth"), TAILS)
+def test_pixels_are_rounded_up(pixels: int, fraction: float, chance: float, truth: float) -> None:
+    found = bounds.kappa_pixels(pixels, fraction=fraction, pixel_probability=chance).log_value
+    allowed = 4e-12 if truth > math.log(1e-280) else 2e-14 * pixels * math.log(pixels)
+    assert truth <= found <= truth + allowed

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leakcore import bounds
 from leakcore.numerics import _gaussian, gaussian_pair_epsilon
 
 
@@ -71,3 +73,27 @@ def test_agrees_with_the_vectorised_inverse() -> None:
         batch = gaussian_pair_epsilon(separations, delta=delta)
         single = np.array([_gaussian.epsilon_of(math.log(delta), float(s)) for s in separations])
         np.testing.assert_allclose(batch, np.maximum(single, 0.0), rtol=1e-11, atol=1e-13)
+
+
+# (log κ, s, log B) with mpmath at 60 digits: Newton on log(erfc(−x/√2)/2) = log κ, then log(erfc(−(x + s)/√2)/2).
+FAR = [
+    (-1e3, 1.0, "-955.8616068954167987487707"),
+    (-1e4, 1.0, "-9859.113062564494206804214"),
+    (-1e5, 1.0, "-99553.29986769351429720466"),
+    (-1e6, 1.0, "-998586.291509649899689607"),
+    (-1e8, 1.0, "-99985858.36504631051815353"),
+    (-1e4, 128.0, "-93.02825516036949571529814"),
+    (-1e6, 1414.0, "-0.8729937060032499334235885"),
+]
+
+
+@pytest.mark.parametrize(("log_kappa", "separation", "log_b"), FAR)
+def test_far_quantiles_lose_nothing_and_the_interval_holds_the_truth(
+    log_kappa: float, separation: float, log_b: str
+) -> None:
+    truth = Decimal(log_b)
+    found = bounds.reconstruction(1 / separation, 1.0, 1, log_kappa=log_kappa)
+    low, high = (Decimal(float(end)) for end in found.log_interval)
+    assert low <= truth <= high
+    assert float(high - low) < 1e-14 * abs(log_kappa) + 1e-13
+    assert abs(Decimal(float(found.log_value)) - truth) <= (high - low) / 2
