@@ -50,10 +50,11 @@ def fixed(result: Result, places: int) -> str:
 
 def above(proved: Number | Result, claimed: Number, kind: str = "lower") -> tuple[str, str]:
     """Both numbers, in as many digits as it takes to see that the first is above the second."""
-    for digits in range(4, 17):
+    digits = 4
+    shown = number(proved, digits, kind), number(claimed, digits)
+    while digits < 17 and math.isfinite(_read(proved, kind)[0]) and float(shown[0]) <= float(shown[1]):
+        digits += 1
         shown = number(proved, digits, kind), number(claimed, digits)
-        if float(shown[0]) > float(shown[1]):
-            break
     return shown
 
 

@@ -52,3 +52,5 @@ def test_what_is_above_is_seen_to_be() -> None:
     assert above(4.0003, 4.0) == ("4.0003", "4")
     assert above(5.12345, 4.0) == ("5.123", "4")
     assert above(2.00000001, 2.0, "upper")[0] > "2"
+    assert above(np.inf, 4.0, "upper") == ("∞", "4")
+    assert above(0.0, 0.0) == ("0", "0")
