@@ -28,8 +28,9 @@ def log_blow_up_error(log_kappa: np.ndarray, separation: float) -> np.ndarray:
     """
     if separation == 0.0 or math.isinf(separation):
         return np.zeros_like(log_kappa)
-    x = np.maximum(_quantile(log_kappa), -1e300)
-    with np.errstate(over="ignore", invalid="ignore"):
+    x = _quantile(log_kappa)
+    x = np.where(np.isinf(x), 0.0, x)  # nothing is rounded there
+    with np.errstate(over="ignore"):
         slope = math.sqrt(2.0 / math.pi) / special.erfcx(-(x + separation) * math.sqrt(0.5))
     return np.where((log_kappa == 0.0) | np.isinf(log_kappa), 0.0, slope * (np.abs(x) + separation) * 2.0**-50)
 

@@ -97,3 +97,13 @@ def test_far_quantiles_lose_nothing_and_the_interval_holds_the_truth(
     assert low <= truth <= high
     assert float(high - low) < 1e-14 * abs(log_kappa) + 1e-13
     assert abs(Decimal(float(found.log_value)) - truth) <= (high - low) / 2
+
+
+def test_at_the_ends_nothing_is_rounded_and_nothing_warns() -> None:
+    """Warnings are errors in the test suite."""
+    log_kappa = np.array([-np.inf, -1e8, -1e-300, 0.0])
+    for separation in (0.0, 1e-9, 1.0, 40.0, 1e9, math.inf):
+        error = _gaussian.log_blow_up_error(log_kappa, separation)
+        assert np.isfinite(error).all()
+        assert (error >= 0).all()
+        assert error[[0, 3]].tolist() == [0.0, 0.0]
