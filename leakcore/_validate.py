@@ -66,6 +66,11 @@ def open_probability(**kwargs: Any) -> float:
     return _check("in (0, 1)", lambda v: 0 < v < 1, kwargs)
 
 
+def confidence(**kwargs: Any) -> float:
+    """A confidence level: so near to 1 that its complement cannot be divided among several limits is refused."""
+    return _check("in (0, 1 - 1e-12]", lambda v: 0 < v <= 1 - 1e-12, kwargs)
+
+
 def below_one(**kwargs: Any) -> float:
     """A real number in [0, 1), such as a δ."""
     return _check("in [0, 1)", lambda v: 0 <= v < 1, kwargs)

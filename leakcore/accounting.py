@@ -8,8 +8,10 @@ Nothing converts between relations silently: σ = 1, one full-batch step, δ = 1
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +19,8 @@ import numpy as np
 from leakcore import _validate
 from leakcore._results import Adjacency, Assumptions, Result, parse_adjacency
 from leakcore.numerics import _gaussian, _profile, _search
-from leakcore.numerics._loss import PrivacyLoss, parse_schedule
+from leakcore.numerics._loss import AccuracyError, PrivacyLoss, parse_schedule
+from leakcore.numerics._pld import fft_rounding
 
 METHODS = ("exact", "pld", "rdp")
 _NEGLIGIBLE = 1e-6
@@ -76,7 +79,8 @@ def epsilon(
     upper bound that the notes name.
 
     noise_multiplier: σ_t in [0, ∞]; sample_rate: q_t in [0, 1]; scalars, or arrays of length `steps` ≥ 0.
-    delta: in [0, 1). method: "exact", "pld" or "rdp" (with replace and q < 1: "exact" or "pld").
+    delta: in [0, 1). method: "exact", "pld" or "rdp" (with replace and q < 1: "exact" or "pld"). "pld" adds to δ(ε)
+        what its convolutions may round, 1e-13 + 1e-15 per step: at a δ of no more than that its ε is infinite.
     orders: of "rdp" only: None for dp-accounting's default, "authors" for 1.1, …, 10.9 and 11, …, 63 (released code of
         Hayes et al. 2023), or a sequence of orders above 1.
 
@@ -87,7 +91,8 @@ def epsilon(
     """
     loss, relation, name, grid = _parse(noise_multiplier, sample_rate, steps, adjacency, method, orders)
     target = _validate.below_one(delta=delta)
-    low, high = _epsilon(loss, target, relation, name, grid)
+    with _naming(noise_multiplier, sample_rate, steps):
+        low, high = _epsilon(loss, target, relation, name, grid)
     return Epsilon(
         value=high,
         kind="upper",
@@ -117,7 +122,8 @@ def delta(
     """
     loss, relation, name, grid = _parse(noise_multiplier, sample_rate, steps, adjacency, method, orders)
     target = _validate.non_negative(epsilon=epsilon)
-    log_low, log_high = _log_delta(loss, target, relation, name, grid)
+    with _naming(noise_multiplier, sample_rate, steps):
+        log_low, log_high = _log_delta(loss, target, relation, name, grid)
     value = math.exp(log_high)
     return Delta(
         value=value,
@@ -149,7 +155,7 @@ def noise_multiplier(
     σ is on the safe side of a search to a relative 1e-9 (1e-6 for "pld" and "rdp").
 
     Returns a `NoiseMultiplier` of kind "upper": this much noise suffices. T = 0 or q = 0 give 0; δ = 0 gives inf where
-    anything leaks. Raises as `epsilon` does.
+    anything leaks. Raises as `epsilon` does, and ValueError for a δ too small for "pld".
     """
     wanted, slack = _validate.non_negative(epsilon=epsilon), _validate.below_one(delta=delta)
     rate = _validate.probability(sample_rate=sample_rate)
@@ -166,6 +172,11 @@ def noise_multiplier(
         value = math.inf
     elif name == "exact" and proved(0.0) <= wanted:
         value = 0.0
+    elif name == "pld" and slack <= (least := _STEPS[relation] * fft_rounding(count)):
+        raise ValueError(
+            f"delta={slack!r}: must be above {least:.2g} with method='pld', whose convolutions round as much over "
+            f"{count} steps; use method='exact'"
+        )
     else:
         # Full batches leak at least as much as subsampled ones.
         separation = _gaussian.gaussian_separation(wanted, slack) * (0.5 if relation == "replace" else 1.0)
@@ -279,6 +290,18 @@ def _parse(
     if relation == "replace" and name == "rdp" and loss.groups:
         raise ValueError("method='rdp' does not cover adjacency='replace' with sample_rate < 1: use 'exact' or 'pld'")
     return loss, relation, name, grid
+
+
+@contextlib.contextmanager
+def _naming(sigma: Any, rate: Any, steps: Any) -> Iterator[None]:
+    """Says which configuration could not be computed: where σ and q were swapped one sees it."""
+    try:
+        yield
+    except AccuracyError as error:
+        if str(error).startswith("noise_multiplier="):
+            raise
+        shown = [f"{float(v):g}" if np.ndim(v) == 0 else f"[{len(v)} values]" for v in (sigma, rate)]
+        raise AccuracyError(f"noise_multiplier={shown[0]}, sample_rate={shown[1]}, steps={steps}: {error}") from error
 
 
 def _assumptions(loss: PrivacyLoss, relation: Adjacency) -> Assumptions:

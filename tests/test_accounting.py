@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from leakcore import accounting
-from leakcore.numerics._loss import PrivacyLoss
+from leakcore.numerics._loss import AccuracyError, PrivacyLoss
 
 # T, q, ε, σ by PLD, σ by RDP; δ = 1e-5. From dp-accounting at discretisation 1e-4 (1e-3 at ε = 100).
 CALIBRATION = [
@@ -109,6 +109,28 @@ def _agrees_with_pld(setting: tuple[float, float, int, float]) -> None:
     assert abs(exact.value - discrete.value) < 1e-4, setting
     # PLD is pessimistic: never below the truth.
     assert discrete.value >= exact.interval[0] - 1e-9, setting
+
+
+def test_convolutions_do_not_round_a_small_delta_away() -> None:
+    pytest.importorskip("dp_accounting")
+    for sigma, rate, steps in ((1.0, 0.01, 100), (1.0, 0.01, 1000)):
+        exact = accounting.epsilon(sigma, rate, steps, delta=1e-11)
+        discrete = accounting.epsilon(sigma, rate, steps, delta=1e-11, method="pld")
+        assert exact.interval[0] <= discrete.value < math.inf
+        # Without an allowance: 2.4e-15 at the ε of 1e-14.
+        far = accounting.epsilon(sigma, rate, steps, delta=1e-14)
+        assert accounting.delta(sigma, rate, steps, epsilon=far.interval[0], method="pld").value >= 1e-14
+        assert accounting.epsilon(sigma, rate, steps, delta=1e-14, method="pld").value == math.inf
+    with pytest.raises(ValueError, match="delta=1e-13: must be above 2e-13 with method='pld'"):
+        accounting.noise_multiplier(epsilon=4.0, delta=1e-13, sample_rate=0.1, steps=100, method="pld")
+
+
+def test_what_cannot_be_computed_is_named() -> None:
+    # σ and q swapped, say.
+    with pytest.raises(AccuracyError, match=r"^noise_multiplier=0.01, sample_rate=0.8, steps=1000: .* too wide"):
+        accounting.epsilon(0.01, 0.8, 1000, delta=1e-5)
+    with pytest.raises(AccuracyError, match=r"^noise_multiplier=4.94066e-324, sample_rate=0.1: "):
+        accounting.epsilon(5e-324, 0.1, 10, delta=1e-5)
 
 
 @pytest.mark.parametrize("setting", [s for s in _random_settings(40) if s[2] < 150][:5])

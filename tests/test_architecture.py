@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "leakcore"
 # Left may import right. A package absent from the right of its own row may not be imported by it.
 BASE = {"_results", "_validate", "_lazy", "_store", "_pieces", "_npz", "_progress", "_futures", "_one_thread", "_cores"}
 LAYERS = [
+    {"__main__"},
     {"cli"},
     {"audit", "experiments"},
     {"leakage"},

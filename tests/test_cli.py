@@ -20,6 +20,14 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "leakcore", "bound", "--kappa", "2"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: leakcore bound ")
+
+
 BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1")
 
 

@@ -19,6 +19,7 @@ from leakcore import _validate as check
         (check.non_negative, math.nan, r"sigma=nan: must be a number"),
         (check.probability, 1.5, r"sigma=1.5: must be in \[0, 1\]"),
         (check.open_probability, 1, r"sigma=1: must be in \(0, 1\)"),
+        (check.confidence, 1 - 2**-53, r"sigma=0.99.*: must be in \(0, 1 - 1e-12\]"),
         (check.seed, -1, r"sigma=-1: must be an integer in \[0, 18446744073709551615\]"),
     ],
 )

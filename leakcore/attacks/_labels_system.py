@@ -47,7 +47,7 @@ def conditions(
     if noise:
         if confidence is None:
             raise ValueError("confidence: must be given with noise_std > 0, for example 0.99")
-        level = _validate.open_probability(confidence=confidence)
+        level = _validate.confidence(confidence=confidence)
     elif confidence is not None:
         raise ValueError("confidence: only with noise_std > 0")
     if unit_roundoff is not None:

@@ -70,7 +70,7 @@ def reconstruction_game(
         runs ≥ 1, first_run ≥ 0: the range of runs to play. Multiples of 32 waste nothing.
         method: see `prior_aware`. subtract_known: see `dpsgd.Ensemble.run`; False is the weaker attacker of Appendix E.
         nearest_cosines: measure how close candidates' gradients are; None: if there are at most 256 candidates.
-        confidence: of the interval, in (0, 1). device, num_threads, progress: as in `dpsgd.Ensemble.run`.
+        confidence: of the interval, in (0, 1 − 1e-12]. device, num_threads, progress: as in `dpsgd.Ensemble.run`.
         executor: ranges of 128 runs go to its workers, each using `num_threads` threads (None: one). Each carries the
             rows; at most 4 GiB of them, but at least 64 ranges, are handed out at a time.
 
@@ -176,7 +176,7 @@ def _checked(
     if not isinstance(methods, Sequence) or isinstance(methods, str) or not methods:
         raise ValueError(f"methods={methods!r}: must be a sequence of at least one method")
     named = [check.one_of("auto", *_scores.METHODS, method=name) for name in methods]
-    level = check.open_probability(confidence=confidence)
+    level = check.confidence(confidence=confidence)
     from leakcore.dpsgd import Ensemble
 
     check.instance(Ensemble, ensemble=ensemble)

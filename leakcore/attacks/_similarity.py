@@ -40,7 +40,7 @@ def nearest_prior(
     the target (ties count against the attack), it is Π_{j<n−1} (m − k − j)/(m − j).
 
     reconstructions: (rows, d). target_index: (rows,), each target's row in pool. pool: (P, d). prior_size: n ≥ 2, at
-    most P. confidence: of the interval, in (0, 1); it takes the rows as independent.
+    most P. confidence: of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
 
     Returns a `SuccessRate`; its `value` compares with a prior-aware attack on the same prior size, chance being 1/n.
     Raises ValueError or TypeError that names argument, value and what is allowed.
@@ -147,7 +147,7 @@ def _squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _rate(each: np.ndarray, confidence: float, *, method: str, attacker: str, provenance: str) -> SuccessRate:
-    level = check.open_probability(confidence=confidence)
+    level = check.confidence(confidence=confidence)
     return SuccessRate(
         value=float(each.mean()),
         kind="estimate",

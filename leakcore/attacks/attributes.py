@@ -173,7 +173,7 @@ def infer(
             raise ValueError(f"observed: layer {name!r} has another size than in known")
     _require_sides(known=known)
     truth, batch = _require_sides(observed=observed)
-    level = check.open_probability(confidence=confidence)
+    level = check.confidence(confidence=confidence)
     start = check.integer(0, 2**32 - 1, seed=seed)
     forest = RandomForestClassifier(check.integer(1, None, trees=trees), random_state=start)
     forest.fit(np.concatenate([known.gradients[n] for n in seen], axis=1), known.attribute)

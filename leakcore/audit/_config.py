@@ -98,8 +98,8 @@ class AuditConfig:
         put("label_hidden", check.integer(1, None, label_hidden=self.label_hidden))
         put("label_steps", check.integer(1, 2**24 - 1, label_steps=self.label_steps))
         put("label_draws", check.integer(1, None, label_draws=self.label_draws))
-        put("confidence", check.open_probability(confidence=self.confidence))
-        put("gate_confidence", check.open_probability(gate_confidence=self.gate_confidence))
+        put("confidence", check.confidence(confidence=self.confidence))
+        put("gate_confidence", check.confidence(gate_confidence=self.gate_confidence))
         put("seed", check.seed(seed=self.seed))
         put("defense", _defense_config.read(self))
 

@@ -73,7 +73,7 @@ def from_scores(
     slack = check.below_one(delta=delta)
     claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
     relation = parse_adjacency(adjacency)
-    level = check.open_probability(confidence=confidence)
+    level = check.confidence(confidence=confidence)
     number = check.seed(seed=seed)
     check.boolean(coins=coins)
     check.boolean(retrained=retrained)

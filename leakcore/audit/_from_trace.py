@@ -62,7 +62,7 @@ def from_trace(
     slack = check.open_probability(delta=delta)
     claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
     size = check.integer(2, prior_size=prior_size)
-    level = check.open_probability(confidence=confidence)
+    level = check.confidence(confidence=confidence)
     seen = _read(trace)
     check.boolean(coins=coins)
     rate = seen.sample_rate if sample_rate is None else check.probability(sample_rate=sample_rate)

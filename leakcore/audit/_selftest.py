@@ -156,7 +156,7 @@ def selftest(
     TypeError that names the argument.
     """
     count = check.integer(10, None, audits=audits)
-    level, key = check.open_probability(confidence=confidence), check.seed(seed=seed)
+    level, key = check.confidence(confidence=confidence), check.seed(seed=seed)
     check.executor(executor=executor)
     check.callback(progress=progress)
     cases = _cases(level)

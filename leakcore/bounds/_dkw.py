@@ -45,7 +45,7 @@ def reconstruction_dkw(
     mechanism = Mechanism.parse(noise_multiplier, sample_rate, steps)
     prior = Kappa.parse(kappa, log_kappa)
     count = _validate.integer(2, num_samples=num_samples)
-    level = _validate.open_probability(confidence=confidence)
+    level = _validate.confidence(confidence=confidence)
     key = _validate.seed(seed=seed)
     _validate.executor(executor=executor)
     loss = mechanism.loss()

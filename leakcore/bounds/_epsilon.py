@@ -156,7 +156,7 @@ def epsilon_lower_bound(
     Returns an `EpsilonLowerBound`: kind "lower". Deterministic given the counts. Raises ValueError or TypeError that
     names the argument when a count, a probability or a word is out of range.
     """
-    level = _validate.open_probability(confidence=confidence)
+    level = _validate.confidence(confidence=confidence)
     slack = _validate.below_one(delta=delta)
     rows = _validate.integer(1, k=k)
     relation = parse_adjacency(adjacency)

@@ -65,7 +65,7 @@ def epsilon_lower_bound_best(
     if not isinstance(audits, Mapping) or not audits:
         raise ValueError("audits: must be a mapping of at least one name to (scores_in, scores_out, k)")
     how = _validate.one_of("split", "correction", select=select)
-    level = _validate.open_probability(confidence=confidence)
+    level = _validate.confidence(confidence=confidence)
     names = tuple(map(str, audits))
     common: dict[str, Any] = {"delta": delta, "adjacency": adjacency, "direction": direction, "family": family}
     if how == "correction":

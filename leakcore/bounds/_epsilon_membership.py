@@ -66,7 +66,7 @@ def epsilon_from_membership(
     n = _validate.integer(1, guesses=guesses)
     hits = _validate.integer(0, n, correct=correct)
     design = _validate.one_of("models", "rows", "none", coins=coins)
-    level, slack = _validate.open_probability(confidence=confidence), _validate.below_one(delta=delta)
+    level, slack = _validate.confidence(confidence=confidence), _validate.below_one(delta=delta)
     relation = parse_adjacency(adjacency)
     if rows is not None and design != "rows":
         raise ValueError(f"rows={rows!r}: goes with coins='rows' only, not with {design!r}")

@@ -49,7 +49,7 @@ def epsilon_lower_bound_one_run(
 
     correct: v in [0, guesses]. guesses: r in [0, canaries], a number (or a rule by the scores, such as the largest
         and the smallest 100) fixed before the coins are looked at. canaries: m ≥ 1.
-    confidence: in (0, 1). delta: δ in [0, 1).
+    confidence: in (0, 1 − 1e-12]. delta: δ in [0, 1).
     adjacency: "add-remove": the coin decides whether the canary is there. "replace" where it decides between two rows.
 
     Returns a `OneRunEpsilon`: kind "lower"; 0 where the guesses prove nothing. Valid, but rarely tight: canaries in one
@@ -58,7 +58,7 @@ def epsilon_lower_bound_one_run(
     m = _validate.integer(1, canaries=canaries)
     r = _validate.integer(0, m, guesses=guesses)
     v = _validate.integer(0, r, correct=correct)
-    level = _validate.open_probability(confidence=confidence)
+    level = _validate.confidence(confidence=confidence)
     slack = _validate.below_one(delta=delta)
     relation = parse_adjacency(adjacency)
     low, high = 0.0, _LARGEST

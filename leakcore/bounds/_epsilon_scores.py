@@ -72,7 +72,7 @@ def epsilon_lower_bound_from_scores(
         for name, values in (("scores_in", scores_in), ("scores_out", scores_out))
     }
     inside, outside = sides["scores_in"], sides["scores_out"]
-    level = _validate.open_probability(confidence=confidence)
+    level = _validate.confidence(confidence=confidence)
     how = _validate.one_of("split", "simultaneous", select=select)
     part = _validate.open_probability(share=share)
     side = _validate.one_of("in", "out", "both", direction=direction)

@@ -52,7 +52,7 @@ def kappa_from_samples(
     most 1 − confidence. No correction for the choice of i is needed. It replaces the printed limit κ̂/(1 − τ), whose
     confidence 1 − e^{−Nτ²κ/2} depends on κ itself.
 
-    samples: (N, …) real array, flattened to N rows. radius: η ≥ 0. confidence: in (0, 1).
+    samples: (N, …) real array, flattened to N rows. radius: η ≥ 0. confidence: in (0, 1 − 1e-12].
     metric: "euclidean", "manhattan", "chebyshev", "hamming" (number of unequal coordinates), or a function of
         two blocks (a, d) and (b, d) that returns distances (a, b); it must be a metric, for the triangle inequality.
 
@@ -66,7 +66,7 @@ def kappa_from_samples(
         raise ValueError(f"samples of shape {rows.shape}: must have at least one row and one column")
     rows = _validate.squarable(samples=rows.reshape(len(rows), -1))
     eta = _validate.non_negative(radius=radius)
-    level = _validate.open_probability(confidence=confidence)
+    level = _validate.confidence(confidence=confidence)
     if callable(metric):
         distances, name = _checked(metric), getattr(metric, "__name__", "callable")
     else:

@@ -214,7 +214,7 @@ def _notes(test: str, sigma: float, delta: float, steps: int, joint: bool) -> tu
     notes = [
         "membership in the batch known: no amplification by sampling",
         "binary labels, logistic loss; the worst row of the batch at hand",
-        "clipped by the joint norm of all parameters"
+        "clipped by the joint norm of all parameters, taken as given"
         if joint
         else "clipped by the gradient of this weight vector alone",
     ]

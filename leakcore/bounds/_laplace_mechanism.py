@@ -228,11 +228,11 @@ def error_bound(*, scale: float, dimensions: int = 1, confidence: float = 0.99) 
 
     Largest entry: t = −b log(1 − β^{1/k}); ‖Y‖₁ is Gamma(k, b), its β-quantile is `l1`. Both exact.
 
-    scale: b in [0, ∞). dimensions: k ≥ 1. confidence: in (0, 1). Raises ValueError or TypeError that names the
+    scale: b in [0, ∞). dimensions: k ≥ 1. confidence: in (0, 1 − 1e-12]. Raises ValueError or TypeError that names the
     argument.
     """
     b, k = _validate.non_negative(scale=scale), _validate.integer(1, dimensions=dimensions)
-    level = _validate.open_probability(confidence=confidence)
+    level = _validate.confidence(confidence=confidence)
     return LaplaceError(
         value=-b * math.log(-math.expm1(math.log(level) / k)),
         kind="upper",

@@ -135,12 +135,12 @@ def two_layer_random(
     ‖W‖ ≤ √m + √d + t with probability 1 − e^{−t²/2} (Davidson and Szarek 2001, Theorem II.13), in place of the weights'
     own norm. For a_j = 1/m, ReLU, R = Y = 1: Δ₁ ≤ 4(1 + Λ/√m)(√m Λ + √d), Λ = √m + √d + t: O(m + √(md)).
 
-    num_neurons: m, num_inputs: d. output_weight: |a_j|, in [0, ∞); None: 1/m. confidence: in (0, 1), over the draw of
-    W. Other arguments, result and errors as in `two_layer`.
+    num_neurons: m, num_inputs: d. output_weight: |a_j|, in [0, ∞); None: 1/m. confidence: in (0, 1 − 1e-12], over the
+    draw of W. Other arguments, result and errors as in `two_layer`.
     """
     m, d = _validate.integer(1, num_neurons=num_neurons), _validate.integer(1, num_inputs=num_inputs)
     a = 1.0 / m if output_weight is None else _validate.non_negative(output_weight=output_weight)
-    level = _validate.open_probability(confidence=confidence)
+    level = _validate.confidence(confidence=confidence)
     sigma = read_activation(activation)
     spectral = math.sqrt(m) + math.sqrt(d) + math.sqrt(-2.0 * math.log1p(-level))
     return _bound(

@@ -16,7 +16,8 @@ from leakcore.numerics._loss import AccuracyError
 METHODS = ("auto", "closed-form", "exact", "pld", "monte-carlo", "certified", "importance")
 _SAMPLING = ("monte-carlo", "certified", "importance")
 _PROVENANCE = "Hayes, Mahloujifar and Balle (2023), Theorem 2 and Corollary 4, equation (3)"
-_LOG_FFT_ERROR = float(np.log(1e-10))
+_LEAST_ROUNDING = 1e-10
+"""Of the sums that make a blow-up of a discretised loss: one that its masses and suffix sums never reach."""
 _POINTWISE = "confidence is pointwise in kappa"
 
 
@@ -86,7 +87,7 @@ def reconstruction(
     mechanism = Mechanism.parse(noise_multiplier, sample_rate, steps)
     prior = Kappa.parse(kappa, log_kappa)
     count = _validate.integer(1, num_samples=num_samples)
-    level = _validate.open_probability(confidence=confidence)
+    level = _validate.confidence(confidence=confidence)
     key = _validate.seed(seed=seed)
     _validate.executor(executor=executor)
     _check_device(device, name)
@@ -150,7 +151,7 @@ def reconstruction_of(
         raise TypeError(f"pair={pair!r}: must have a method sample_log_ratio(num_samples, under, seed, first_sample)")
     prior = Kappa.parse(kappa, log_kappa)
     count = _validate.integer(2, num_samples=num_samples)
-    level = _validate.open_probability(confidence=confidence)
+    level = _validate.confidence(confidence=confidence)
     key = _validate.seed(seed=seed)
     _validate.executor(executor=executor)
     relation = None if adjacency is None else parse_adjacency(adjacency)
@@ -255,14 +256,14 @@ def _deterministic(mechanism: Mechanism, prior: Kappa, name: str) -> Reconstruct
     elif name == "pld":
         from leakcore.numerics._pld import DiscreteLoss
 
-        high, low = (DiscreteLoss(loss, pessimistic=side).log_blow_up(prior.log) for side in (True, False))
-        # Its convolutions by FFT leave errors of up to about 1e-11 in either direction.
-        high = np.clip(np.logaddexp(high, _LOG_FFT_ERROR), prior.log, 0.0)
+        above, below = (DiscreteLoss(loss, pessimistic=side) for side in (True, False))
+        rounding = max(above.rounding, below.rounding, _LEAST_ROUNDING)
+        high = np.clip(np.logaddexp(above.log_blow_up(prior.log), np.log(rounding)), prior.log, 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            low = np.log(np.maximum(np.exp(low) - np.exp(_LOG_FFT_ERROR), 0.0))
+            low = np.log(np.maximum(np.exp(below.log_blow_up(prior.log)) - rounding, 0.0))
         low = np.minimum(np.clip(low, prior.log, 0.0), high)
         tail = _blow_up.Tail(high, low, high)
-        notes = ("interval: optimistic and pessimistic discretisation by dp-accounting, widened by 1e-10 for rounding",)
+        notes = (f"interval: dp-accounting's optimistic and pessimistic discretisation, {rounding:.2g} for rounding",)
     else:
         tail = _blow_up.log_blow_up_exact(loss, prior.log, force_numerical=name == "exact")
         name = "closed-form" if closed and name != "exact" else "exact"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -129,8 +130,9 @@ def by_layer(
 
     model, loss, inputs, targets: as in `sensitivity`.
     attributes: {name: (n,) 0 and 1}; None: `input_attributes(inputs)`; {}: none. Sets are matched by targets (where
-        they are integers), equal in size, of single samples, `rows` ≥ 20 in all at most; 10 pairs at least. family: as
-        in `v_information`.
+        they are integers), equal in size, of single samples, `rows` ≥ 20 in all at most; 10 pairs at least. Of equal
+        samples (input and target) the first stands for all: the null takes samples as independent. family: as in
+        `v_information`.
     original: whether to invert gradients pair by pair. samples: inputs for sensitivity and inversion, the first ones.
     columns: parameters that stand for a larger layer in the latent measure, drawn at random.
     permutations: of each null. iterations: of the inversion. probes: random directions behind the sensitivity; None:
@@ -230,12 +232,15 @@ def _matched(data: Any, attributes: Mapping[str, Any] | None, rows: int, seed: i
         check.instance(Mapping, attributes=attributes)
     given = input_attributes(data.inputs) if attributes is None else dict(attributes)
     integer = data.targets.ndim == 1 and not data.targets.is_floating_point()
-    task = data.targets.cpu().numpy() if integer else None
+    first = _first_of_equals(data)
+    task = data.targets.cpu().numpy()[first] if integer else None
     limit = check.integer(2 * _PAIRS if given else 1, None, rows=rows) // 2
     matched = {}
     for name, has in given.items():
         try:
-            matched[name] = attack.matched_batches(has, task, limit=limit, seed=seed)
+            kept = _one_for_each(has, len(data.inputs))[first]
+            found = attack.matched_batches(kept, task, limit=limit, seed=seed)
+            matched[name] = dataclasses.replace(found, rows=first[found.rows])
         except ValueError as error:
             raise ValueError(f"attribute={name!r}: {str(error).removeprefix('attribute: ')}") from error
         if (pairs := len(matched[name].attribute) // 2) < _PAIRS:
@@ -244,6 +249,29 @@ def _matched(data: Any, attributes: Mapping[str, Any] | None, rows: int, seed: i
                 f"must be at least {_PAIRS}"
             )
     return matched
+
+
+def _one_for_each(attribute: Any, number: int) -> np.ndarray:
+    has = check.plain_array(attribute=attribute)
+    if has.shape != (number,):
+        raise ValueError(f"attribute.shape={has.shape}: must be {(number,)}, one for each row")
+    return np.asarray(has)
+
+
+def _first_of_equals(data: Any) -> np.ndarray:
+    """Where each different sample occurs first."""
+    import torch
+
+    number = len(data.inputs)
+    # As bytes: NumPy has no bfloat16.
+    sides = [
+        part.detach().cpu().reshape(number, -1).contiguous().view(torch.uint8).numpy()
+        for part in (data.inputs, data.targets)
+    ]
+    seen: dict[bytes, int] = {}
+    for i in range(number):
+        seen.setdefault(hashlib.sha256(b"".join(side[i].tobytes() for side in sides)).digest(), i)
+    return np.array(list(seen.values()))
 
 
 def _columns(

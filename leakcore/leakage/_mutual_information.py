@@ -89,7 +89,7 @@ def mutual_information(
     number = check.integer(1, None, steps=steps)
     rate = check.positive(learning_rate=learning_rate)
     shuffles = check.integer(0, None, permutations=permutations)
-    level = check.open_probability(confidence=confidence)
+    level = check.confidence(confidence=confidence)
     start = check.seed(seed=seed)
     check.executor(executor=executor)
     check.callback(progress=progress)

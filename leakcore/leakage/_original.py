@@ -119,7 +119,7 @@ def v_information_original(
     top = float(data.inputs.max()) if high is None else check.real(high=high)
     if top <= bottom:
         raise ValueError(f"low={bottom}, high={top}: low must be below high")
-    level = check.open_probability(confidence=confidence)
+    level = check.confidence(confidence=confidence)
     check.executor(executor=executor)
     check.callback(progress=progress)
     rng = np.random.default_rng(check.seed(seed=seed))

@@ -110,7 +110,7 @@ def v_information(
     kind = check.one_of(*PRIORS, prior=prior)
     parts = check.integer(2, None, folds=folds)
     shuffles = check.integer(0, None, permutations=permutations)
-    level = check.open_probability(confidence=confidence)
+    level = check.confidence(confidence=confidence)
     start = check.seed(seed=seed)
     check.executor(executor=executor)
     check.callback(progress=progress)

@@ -24,6 +24,8 @@ _NEGLIGIBLE = 46.0
 _ROUNDING = 37.0
 """−log of the unit roundoff 2⁻⁵³: the target of every discretisation error."""
 _MAX_NODES = 4_000_000
+_LEAST_SIGMA = 1e-150
+"""Below it 1/σ² is no float."""
 _TAPER = 5.0
 """Steepness of a cut's taper, in standard normal units per unit of z."""
 
@@ -83,12 +85,21 @@ class StepGroup:
         """The infimum log(1 − q) of ℓ."""
         return math.log1p(-self.rate)
 
+    def out_of_reach(self, theta: float) -> AccuracyError:
+        """To be raised where a float cannot hold the loss, or θ times it."""
+        return AccuracyError(
+            f"noise_multiplier={self.sigma:g}, sample_rate={self.rate:g}: one step's loss tilted by {theta:.3g} is out "
+            "of reach"
+        )
+
     def nodes(self, theta: float, frequency: float = 0.0, refine: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
         """(weights, ℓ) of the trapezoid rule under ν tilted by e^{θℓ}: log weights, normalisation included.
 
         The step h resolves exp(iu·ℓ) for |u| ≤ `frequency`: at distance y from the real axis the integrand has grown by
         about u·y·max ℓ′ + y²/2 in the logarithm, and the rule's error is exp(−2πy/h) times that.
         """
+        if self.sigma < _LEAST_SIGMA:
+            raise self.out_of_reach(theta)
         low, high = self._support(theta)
         reach = min(1.5 * self.sigma, 6.0)
         # ℓ′ = (1/σ)·odds·e^a/(1 + odds·e^a), a = z/σ − 1/(2σ²), is largest at the upper end.
@@ -102,14 +113,14 @@ class StepGroup:
             )
         z = np.arange(math.floor(low / step), math.ceil(high / step) + 1) * step
         if len(z) == 0:
-            raise AccuracyError(f"tilt {theta:.3g} puts the loss of one step out of reach")
+            raise self.out_of_reach(theta)
         values = self.term(z)
         logs = -0.5 * z * z + theta * values
         if z[-1] > self.cut:
             logs += special.log_ndtr(_TAPER * (self.cut + 1.0 - z))
         keep = logs > logs.max() - _NEGLIGIBLE
         if not keep.any():  # θ·ℓ beyond what a float holds
-            raise AccuracyError(f"tilt {theta:.3g} puts the loss of one step out of reach")
+            raise self.out_of_reach(theta)
         return (logs + (math.log(step) - _HALF_LOG_2PI))[keep], values[keep]
 
     def _support(self, theta: float) -> tuple[float, float]:
@@ -124,13 +135,13 @@ class StepGroup:
         if high - low < 60.0:
             return low, high
         if high - low > _MAX_NODES:
-            raise AccuracyError(f"tilt {theta:.3g} puts the loss of one step out of reach")
+            raise self.out_of_reach(theta)
         # Curvature is at least −1, so modes are at least one unit wide and a half-unit grid sees them all.
         z = np.arange(math.floor(2.0 * low), math.ceil(2.0 * high) + 1) * 0.5
         logs = -0.5 * z * z + theta * self.term(z)
         seen = np.flatnonzero(logs > logs.max() - _NEGLIGIBLE - 8.0)
         if len(seen) == 0:
-            raise AccuracyError(f"tilt {theta:.3g} puts the loss of one step out of reach")
+            raise self.out_of_reach(theta)
         return float(z[max(seen[0] - 2, 0)]), float(z[min(seen[-1] + 2, len(z) - 1)])
 
 

@@ -20,6 +20,15 @@ _OPTIMISTIC_POINTS = 200_000
 _MISSING = "method={method!r} needs dp-accounting, which is not installed: pip install leakcore[accounting]"
 
 
+def fft_rounding(count: int) -> float:
+    """By how much rounding may move a sum of masses after `count` distributions were convolved by FFT.
+
+    Measured against the exact profile where masses have long vanished: 1e-14 at 100 steps, 1.5e-13 at 10,000 and 3e-12
+    at 100,000, in either direction.
+    """
+    return 0.0 if count <= 1 else 1e-13 + 1e-15 * count
+
+
 def import_dp_accounting(method: str) -> Any:
     """The dp_accounting package; ImportError says how to install it."""
     try:
@@ -51,6 +60,7 @@ class DiscreteLoss:
             else:
                 # Rounding down errs by the interval itself, but costs little per point.
                 self.interval = min(self.interval, widest / _OPTIMISTIC_POINTS)
+        self.rounding = fft_rounding(sum(count for _, _, count in steps))
         composed: Any = None
         for sigma, rate, count in steps:
             if pessimistic:
@@ -68,18 +78,12 @@ class DiscreteLoss:
             composed = one if composed is None else composed.compose(one)
         self._pld = composed
 
-    def epsilon(self, delta: float) -> float:
-        """The smallest ε ≥ 0 for δ, the larger of the two directions."""
-        return 0.0 if self._pld is None else float(self._pld.get_epsilon_for_delta(delta))
-
-    def delta(self, epsilon: float, direction: str | None = None) -> float:
-        """δ(ε) in one direction, or the larger of both."""
+    def delta(self, epsilon: float, direction: str) -> float:
+        """δ(ε) in one direction; what rounding may have taken from a pessimistic one is added."""
         if self._pld is None:
             return max(0.0, -math.expm1(epsilon))
-        if direction is None:
-            return float(self._pld.get_delta_for_epsilon(epsilon))
         pmf = self._pld._pmf_remove if direction == "remove" else self._pld._pmf_add
-        return float(pmf.get_delta_for_epsilon(epsilon))
+        return min(1.0, float(pmf.get_delta_for_epsilon(epsilon)) + self.rounding)
 
     def log_blow_up(self, log_kappa: np.ndarray) -> np.ndarray:
         """log min_ε [κe^ε + δ_remove(ε)] over all real ε, for a 1-d array of log κ.

@@ -19,7 +19,7 @@ import math
 import numpy as np
 from scipy import special
 
-from leakcore.numerics._loss import AccuracyError, StepGroup
+from leakcore.numerics._loss import StepGroup
 
 _NEGLIGIBLE = 54.0
 """Cells are fine where the tilted density is above e⁻⁵⁴ of its peak."""
@@ -101,7 +101,7 @@ def _edges(group: StepGroup, theta: float, num_cells: int) -> np.ndarray:
     cut."""
     high = min(theta / group.sigma + _REACH, group.cut)
     if high > _MAX_SPAN:
-        raise AccuracyError(f"tilt {theta:.3g} puts the loss of one step out of reach")
+        raise group.out_of_reach(theta)
     coarse = np.arange(math.floor(-2.0 * _REACH), math.ceil(2.0 * high) + 1) * 0.5
     logs = -0.5 * coarse * coarse + theta * group.term(coarse)
     seen = logs > logs.max() - _NEGLIGIBLE

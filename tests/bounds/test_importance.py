@@ -113,6 +113,11 @@ def test_limits_cover_over_many_repetitions(setting: tuple[float, float, int, fl
     assert max(low, high) <= stats.binom.ppf(0.999, repeats, 0.05)
 
 
+def test_noise_that_no_float_can_square_is_named() -> None:
+    with pytest.raises(AccuracyError, match=r"noise_multiplier=1e-300, sample_rate=0.1: .* out of reach"):
+        bounds.reconstruction(1e-300, 0.1, 10, kappa=0.1, method="importance", num_samples=1000)
+
+
 def test_automatic_takes_it_where_exact_cannot() -> None:
     arguments = {"log_kappa": -784.0 * TINY}
     with pytest.raises(AccuracyError):

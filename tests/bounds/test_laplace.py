@@ -207,6 +207,9 @@ def test_composition() -> None:
     assert 0.25 * many.basic < many.value < 0.5 * many.basic
     assert laplace.compose(1.0, delta=1e-9, method="basic").value == 1.0
     assert laplace.compose(1.0, delta=1e-12).value <= 1.0
+    # Below what the convolutions round, nothing is proved by them.
+    assert laplace.compose(0.1, count=100, delta=1e-13, method="pld").value == math.inf
+    assert laplace.compose(0.1, count=100, delta=1e-13).method == "basic"
     for arguments, message in (
         ({"epsilons": 0.0}, "epsilons=0.0"),
         ({"epsilons": []}, "epsilons.shape"),

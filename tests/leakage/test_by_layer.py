@@ -49,6 +49,24 @@ def test_every_measure_for_every_layer():
     assert len(found.figure().axes[0].texts) == 3 * 5
 
 
+def test_equal_samples_stand_for_one():
+    model, x, y, has = _case(60)
+    once = leakage.by_layer(
+        model, None, x, y, attributes={"bright": has}, samples=1, permutations=3, original=False, probes=2
+    )
+    often = leakage.by_layer(
+        model, None, x.repeat(3, 1, 1, 1), y.repeat(3), attributes={"bright": np.tile(has, 3)}, samples=1,
+        permutations=3, original=False, probes=2,
+    )  # fmt: skip
+    # Copies on both sides of a fold would be told apart whatever the attribute: they add nothing here.
+    a, b = once.latent["bright"], often.latent["bright"]
+    assert a.units == b.units
+    np.testing.assert_array_equal(a.value, b.value)
+    np.testing.assert_array_equal(a.null_mean, b.null_mean)
+    with pytest.raises(ValueError, match=r"attribute='bright': .*shape=\(59,\): must be \(60,\)"):
+        leakage.by_layer(model, None, x, y, attributes={"bright": has[:59]}, samples=1, original=False, probes=2)
+
+
 def test_without_inversion_or_attributes_and_with_probes():
     model, x, y, _ = _case()
     bare = leakage.by_layer(model, None, x, y, attributes={}, original=False, samples=2, probes=4)

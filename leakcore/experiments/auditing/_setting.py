@@ -167,11 +167,12 @@ def audited(
 
     piece = context.pieces.get_or_run(f"{name}-{_digest(mechanism, rows, ks, trials)}", run)
     scores = {f"k = {k}": (np.array(piece["in"][str(k)]), np.array(piece["out"]), k) for k in ks}
-    found = {"dp": bounds.epsilon_lower_bound_best(scores, confidence=CONFIDENCE, seed=context.seed)}
-    found["gdp"] = bounds.epsilon_lower_bound_best(
-        scores, confidence=CONFIDENCE, seed=context.seed, family="gdp", delta=DELTA
-    )
-    return found
+    return {
+        family: bounds.epsilon_lower_bound_best(
+            scores, confidence=CONFIDENCE, seed=context.seed, family=family, delta=DELTA
+        )
+        for family in ("dp", "gdp")
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +199,9 @@ def guessed(context: Context, rows: Rows, mechanism: Mechanism, models: int, tas
 
     piece = context.pieces.get_or_run(f"membership-{_digest(mechanism, rows, (), models)}", run)
     estimate = bounds.epsilon_from_membership(piece["correct"], piece["guesses"])
-    proof = bounds.epsilon_from_membership(piece["correct"], piece["guesses"], coins="rows", confidence=CONFIDENCE)
+    proof = bounds.epsilon_from_membership(
+        piece["correct"], piece["guesses"], coins="rows", confidence=CONFIDENCE, delta=DELTA
+    )
     return Membership(float(estimate.value), float(proof.value), estimate.accuracy)
 
 

@@ -61,7 +61,7 @@ def play(
     whole = load(path=data, download=False)
     sigma = check.non_negative(noise_multiplier=noise_multiplier)
     clip = check.positive(max_grad_norm=max_grad_norm)
-    level = check.open_probability(confidence=confidence)
+    level = check.confidence(confidence=confidence)
     count = check.integer(1, len(whole) // BATCH, batches=batches)
     start = check.seed(seed=seed)
     rows, _ = whole.split(count * BATCH, seed=start)
