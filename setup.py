@@ -123,6 +123,17 @@ def ninja_program() -> str:
     return found
 
 
+def target_of(cxx: list[str]) -> str:
+    """What a compiler compiles for, as "x86_64-linux-gnu"."""
+    try:
+        return subprocess.run([*cxx, "-dumpmachine"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CompileError(
+            f"no C++ compiler: `{shlex.join(cxx)} -dumpmachine` failed ({error}); install GCC 11 or Clang 14 or newer "
+            "(Debian, Ubuntu: apt install g++), or name one in CXX"
+        ) from error
+
+
 def replace(source: pathlib.Path, target: pathlib.Path) -> None:
     """A copy by rename, never in place: a running process may have the old module mapped."""
     if target.exists() and target.read_bytes() == source.read_bytes():
@@ -170,11 +181,11 @@ class NinjaBuild(build_ext):
         from ninja.ninja_syntax import Writer
 
         cxx = shlex.split(os.environ.get("CXX", "")) or ["c++"]
+        target = target_of(cxx)
         archs = cuda.archs(self.in_tree) if cuda else ["emulated"] if emulated() else []
         self.write_config(build / "leakcore_build.h", cxx, archs)
         includes = [f"-I{CSRC}", f"-I{INCLUDE}", f"-I{build}"]
         python = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_path('include')}"]
-        target = subprocess.run([*cxx, "-dumpmachine"], capture_output=True, text=True, check=True).stdout
         tiers = {"baseline": [], **(X86_TIERS if target.startswith(("x86_64", "amd64")) else {})}
         common = [f"-DLEAKCORE_WITH_CUDA={int(bool(archs))}", f"-DLEAKCORE_X86_TIERS={int(len(tiers) > 1)}"]
         # Without the tracking of variables, which takes the compiler ten times as long as all else for unrolled loops.

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "api/table.h"
@@ -33,6 +35,26 @@ namespace py = pybind11;
 using namespace leakcore;
 
 namespace {
+
+// The GIL given up for the scope. Where a daemon thread wants it back from an interpreter that is ending, Python before
+// 3.14 unwinds the thread, through destructors that must not throw or need the GIL: the process would abort. Such a
+// thread waits for the process's end instead, as Python has it from 3.14 on.
+class Released {
+ public:
+  Released() : state_(PyEval_SaveThread()) {}
+  ~Released() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+  }
+  Released(const Released&) = delete;
+  Released& operator=(const Released&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
 
 template <class T>
 T* pointer(uint64_t address) {
@@ -157,7 +179,7 @@ py::object dispatch(Args& args, const Place& place, Status (*cpu)(const Args&), 
   }
   Status status;
   {
-    py::gil_scoped_release release;
+    const Released released;
     status = args.device.type == DeviceType::cpu ? cpu(args) : cuda(args);
   }
   return outcome(status);
@@ -278,7 +300,7 @@ py::object fill_rows(bool normal, const View& out, int64_t num_rows, uint64_t se
   const Schedule schedule = schedule_of(plan);
   Status status;
   {
-    py::gil_scoped_release release;
+    const Released released;
     if (device.type == DeviceType::cpu) {
       fill_random_rows(normal ? fill_normals : fill_uniforms, rows, num_rows, seed, stream, first_row, schedule);
     } else {
@@ -331,7 +353,7 @@ void ensemble_sums(bool single, int64_t num_runs, const std::vector<int64_t>& si
     args.extra_sums[l] = pointer<void>(extra_sums.at(at));
   }
   args.scratch = pointer<void>(scratch);
-  py::gil_scoped_release release;
+  const Released released;
   ensemble_sums_cpu(args);
 }
 
@@ -366,7 +388,7 @@ py::dict build_info() {
   info["cuda_archs"] = LEAKCORE_CUDA_ARCHS;
   Devices devices;
   {
-    py::gil_scoped_release release;
+    const Released released;
     devices = cuda_devices();
   }
   py::list found;
@@ -391,7 +413,7 @@ double probe(const std::string& name, int64_t count) {
                     : name == "philox_words" ? loops.philox_words
                                              : nullptr;
   if (!loop) throw py::value_error("there is no probe " + name);
-  py::gil_scoped_release release;
+  const Released released;
   return loop(count);
 }
 
@@ -404,7 +426,7 @@ void probe_read(const std::vector<std::pair<uint64_t, int64_t>>& ranges, int thr
       pieces.emplace_back(pointer<const char>(address) + at, std::min(kPiece, (bytes - at) / kUnit * kUnit));
     }
   }
-  py::gil_scoped_release release;
+  const Released released;
   std::atomic<uint64_t> total{0};
   parallel_for(static_cast<int64_t>(pieces.size()), 1, threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -88,7 +88,9 @@ def integer(low: int | None = None, high: int | None = None, **kwargs: Any) -> i
     except TypeError:
         raise TypeError(f"{name}={value!r}: must be an integer") from None
     if (low is not None and out < low) or (high is not None and out > high):
-        raise ValueError(f"{name}={out}: must be an integer in [{'-inf' if low is None else low}, {high or 'inf'}]")
+        raise ValueError(
+            f"{name}={out}: must be an integer in [{'-inf' if low is None else low}, {'inf' if high is None else high}]"
+        )
     return out
 
 
@@ -108,7 +110,7 @@ def boolean(**kwargs: Any) -> bool:
 def one_of(*allowed: str, **kwargs: Any) -> str:
     """One of the named strings."""
     ((name, value),) = kwargs.items()
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(repr, allowed))}")
     return str(value)
 

@@ -3,7 +3,9 @@
 Importing this module registers `torch.ops.leakcore.clip_and_noise`, `clip_and_noise_list`, `clip_scores`,
 `solve_labels` and `mixture_log_ratio`. `leakcore.clip_and_noise` and the others take this way by themselves where
 torch is tracing; import the module to call the operators by name. Each computes what the function of its name does, on
-the CPU and on CUDA, and has no derivative: kernels refuse tensors that require grad.
+the CPU and on CUDA, and has no derivative: kernels refuse tensors that require grad, and operators any forward-mode
+differentiation around them. A seed of 2⁶³ or more is given to an operator less 2⁶⁴, as torch has no larger integers.
+Under `vmap` noise from a seed is refused, since every element would get the same: use the (runs, B, D) form.
 
 An operator cannot look at values while it is traced, so errors about values (a row that is not finite) come when it
 runs. Needs torch 2.4 or newer; ImportError says so otherwise.
@@ -11,12 +13,14 @@ runs. Needs torch 2.4 or newer; ImportError says so otherwise.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from leakcore import kernels
+from leakcore.kernels import _tracing
 
 if not hasattr(torch.library, "custom_op"):
     raise ImportError(
@@ -35,11 +39,48 @@ def _result_dtype(*tensors: torch.Tensor) -> torch.dtype:
 
 
 def _operator(name: str, schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    @functools.wraps(compute)
+    def checked(*args: Any) -> Any:
+        # Here the tangents are gone, and torch would take them for zero.
+        if _tracing.in_forward_mode():
+            raise ValueError(f"{name}: called in forward-mode differentiation: kernels have no derivative")
+        return compute(*args)
+
     # A graph of CUDA's would replay the noise of one seed, and small tables from memory that is gone.
     unsafe: dict[str, Any] = {"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
-    made = torch.library.custom_op(f"leakcore::{name}", compute, mutates_args=(), schema=schema, **unsafe)
+    made = torch.library.custom_op(f"leakcore::{name}", checked, mutates_args=(), schema=schema, **unsafe)
     made.register_fake(fake)
+    if hasattr(made, "register_vmap"):  # torch 2.5
+        made.register_vmap(functools.partial(_each, name, made))
     return made
+
+
+def _each(name: str, op: Any, info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+    """One call per element of a `vmap`, as torch does by itself; refuses noise from a seed, which would be the same."""
+    if name.startswith("clip_and_noise") and args[2] > 0 and args[3] is not None:
+        raise ValueError(
+            f"{name}: noise_multiplier={args[2]} with a seed under vmap: every element would get the same noise; use "
+            "grads of shape (runs, B, D)"
+        )
+
+    def pick(value: Any, dim: Any, i: int) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [pick(v, d, i) for v, d in zip(value, dim or [None] * len(value), strict=True)]
+        return value if dim is None else value.select(dim, i)
+
+    done = [op(*(pick(v, d, i) for v, d in zip(args, in_dims, strict=True))) for i in range(info.batch_size)]
+    return _stacked(done), _zeros(done[0])
+
+
+def _stacked(results: list[Any]) -> Any:
+    if isinstance(results[0], torch.Tensor):
+        return torch.stack(results)
+    return type(results[0])(_stacked(list(parts)) for parts in zip(*results, strict=True))
+
+
+def _zeros(result: Any) -> Any:
+    """Where `_stacked` put the elements: dimension 0 of each tensor."""
+    return 0 if isinstance(result, torch.Tensor) else type(result)(_zeros(part) for part in result)
 
 
 def _clip(
@@ -57,7 +98,7 @@ def _clip(
         grads,
         max_grad_norm,
         noise_multiplier,
-        seed=seed,
+        seed=_tracing.unsigned(seed),
         step=step,
         noise=noise,
         mask=mask,
@@ -90,7 +131,7 @@ def _clip_list(
         list(grads),
         max_grad_norm,
         noise_multiplier,
-        seed=seed,
+        seed=_tracing.unsigned(seed),
         step=step,
         noise=None if noise is None else list(noise),
         mask=mask,
@@ -128,8 +169,10 @@ def _scores_fake(grads: torch.Tensor, observed: torch.Tensor, *_: Any) -> tuple[
 _Five = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def _labels(jacobian: torch.Tensor, gradient: torch.Tensor, rcond: float | None) -> _Five:
-    done = kernels.solve_labels(jacobian, gradient, rcond=rcond)
+def _labels(
+    jacobian: torch.Tensor, gradient: torch.Tensor, rcond: float | None, check_finite: bool | None = None
+) -> _Five:
+    done = kernels.solve_labels(jacobian, gradient, rcond=rcond, check_finite=check_finite)
     return done.residual, done.leverage, done.identifiable, done.error, done.rank
 
 
@@ -163,7 +206,7 @@ def _ratio(
         sample_rate=sample_rate,
         steps=steps,
         under=under,
-        seed=seed,
+        seed=_tracing.unsigned(seed),
         first_sample=first_sample,
         dtype=dtype,
         like=like,
@@ -197,7 +240,8 @@ clip_scores = _operator(
 )
 solve_labels = _operator(
     "solve_labels",
-    "(Tensor jacobian, Tensor gradient, float? rcond) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "(Tensor jacobian, Tensor gradient, float? rcond, bool? check_finite=None)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     _labels,
     _labels_fake,
 )

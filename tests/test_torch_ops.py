@@ -19,7 +19,7 @@ CASES = {
     "clip_and_noise": (GRADS, 1.0, 1.0, 3, 0, None, None, None, 0),
     "clip_and_noise_list": (PARAMS, 1.0, 0.0, None, 0, None, KEPT, None, 0),
     "clip_scores": (GRADS, GRADS[:2].cos(), 1.0, None, "float32"),
-    "solve_labels": (GRADS, GRADS[0].cos(), None),
+    "solve_labels": (GRADS, GRADS[0].cos(), None, True),
     "mixture_log_ratio": (GRADS, 7, 1.0, 0.1, 3, "null", 0, 0, "float64"),
 }
 
@@ -46,7 +46,14 @@ def scored_and_solved(grads):
     return kernels.clip_scores(grads, grads[0], 1.0).dots, single.dots, kernels.solve_labels(grads, grads[0]).residual
 
 
-@pytest.mark.parametrize("function", [clipped, clipped_parameters, scored_and_solved])
+def drawn(grads):
+    large = leakcore.clip_and_noise(grads, 1.0, 1.0, seed=2**64 - 3).sum
+    return large, leakcore.mixture_log_ratio(
+        9, noise_multiplier=1.0, sample_rate=0.1, steps=3, seed=2**63 + 1, dtype="float32", like=grads
+    )
+
+
+@pytest.mark.parametrize("function", [clipped, clipped_parameters, scored_and_solved, drawn])
 def test_a_whole_graph_with_kernels_compiles(function):
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")(GRADS)
     for got, wanted in zip(compiled, function(GRADS), strict=True):
@@ -64,3 +71,58 @@ def test_fake_and_meta_tensors_have_shapes():
 
     total, _ = torch_ops.clip_and_noise(GRADS.to("meta"), 1.0, 0.0, None, 0, None, None, None, 0)
     assert total.device.type == "meta"
+
+
+def test_a_recorded_call_is_no_constant():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def function(grads):
+        return leakcore.clip_and_noise(grads, 1.0).sum
+
+    other = GRADS.cos()
+    torch.testing.assert_close(make_fx(function)(GRADS)(other), function(other), rtol=0, atol=0)
+    torch.testing.assert_close(torch.jit.trace(function, (GRADS,))(other), function(other), rtol=0, atol=0)
+
+
+def test_forward_mode_is_refused_not_zero():
+    from leakcore import torch_ops
+
+    def operator(grads):
+        return torch_ops.clip_and_noise(grads, 1.0, 0.0, None, 0, None, None, None, 0)[0]
+
+    for function in (operator, lambda grads: leakcore.clip_and_noise(grads, 1.0).sum):
+        with pytest.raises(ValueError, match=r"forward-mode|grads has a tangent"):
+            torch.func.jvp(function, (GRADS,), (GRADS,))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(GRADS, GRADS)
+        with pytest.raises(ValueError, match="solve_labels: jacobian has a tangent"):
+            kernels.solve_labels(dual, GRADS[0])
+        assert leakcore.clip_and_noise(GRADS, 1.0).sum.shape == (12,)
+
+
+@pytest.mark.skipif(not hasattr(torch.library.CustomOpDef, "register_vmap"), reason="torch 2.5")
+def test_vmap_calls_once_for_each_and_repeats_no_noise():
+    batches = torch.stack([GRADS, GRADS.cos(), GRADS.tan()])
+
+    def clip(grads, noise):
+        return leakcore.clip_and_noise(grads, 1.0, 0.5, noise=noise).sum
+
+    noise = torch.arange(12.0)
+    wanted = torch.stack([clip(b, noise) for b in batches])
+    torch.testing.assert_close(torch.func.vmap(clip, (0, None))(batches, noise), wanted, rtol=0, atol=0)
+    lists = torch.func.vmap(lambda a, b: leakcore.clip_and_noise([a, b], 1.0).sum, (0, 2))
+    got = lists(batches[..., :8], batches[..., 8:].movedim(0, 2))
+    wanted = [leakcore.clip_and_noise([b[:, :8], b[:, 8:]], 1.0).sum for b in batches]
+    for part, parts in zip(got, zip(*wanted, strict=True), strict=True):
+        torch.testing.assert_close(part, torch.stack(parts), rtol=0, atol=0)
+    with pytest.raises(ValueError, match="every element would get the same noise"):
+        torch.func.vmap(lambda b: leakcore.clip_and_noise(b, 1.0, 1.0, seed=3).sum)(batches)
+
+
+def test_what_is_refused_is_refused_where_torch_traces():
+    with pytest.raises(TypeError, match="check_finite='x': must be True, False or None"):
+        kernels.solve_labels(GRADS, GRADS[0], check_finite="x")
+    with pytest.raises(Exception, match="seed=-1: must be an integer in"):
+        torch.compile(lambda g: leakcore.clip_and_noise(g, 1.0, 1.0, seed=-1).sum, fullgraph=True, backend="eager")(
+            GRADS
+        )

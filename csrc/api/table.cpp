@@ -5,13 +5,15 @@
 #include <new>
 
 #include "clip/clip.h"
+#include "core/streams.h"
 #include "mixture/mixture.h"
 
 // Here, unlike in kernels called from Python, nobody has validated anything.
 namespace leakcore {
 namespace {
 
-constexpr int64_t kMostSteps = int64_t{1} << 34;  // four to a 32-bit draw block
+constexpr int64_t kMostDraws = int64_t{1} << 34;  // four to a 32-bit draw block
+constexpr int64_t kMostSteps = kMostDraws;
 constexpr int kMostThreads = 4096;
 const char* const kBadThreads = "threads: must be in [1, 4096]";
 
@@ -64,6 +66,12 @@ const char* clip(int64_t num_rows, int64_t num_cols, const float* grads, int64_t
   if (num_cols < 0) return "num_cols: must be at least 0";
   if (!(max_grad_norm > 0.0) || std::isinf(max_grad_norm)) return "max_grad_norm: must be in (0, inf)";
   if (!(noise_multiplier >= 0.0) || std::isinf(noise_multiplier)) return "noise_multiplier: must be in [0, inf)";
+  if (!std::isfinite(noise_multiplier * max_grad_norm)) {
+    return "noise_multiplier: times max_grad_norm must be within double";
+  }
+  if (noise_multiplier > 0.0 && num_cols > kMostDraws) return "num_cols: must be at most 2^34 with noise";
+  // A step beyond would have the noise of another.
+  if (step >> kStepBits != 0) return "step: must be in [0, 2^24)";
   if (threads < 1 || threads > kMostThreads) return kBadThreads;
   if (num_rows > 0 && num_cols > 0 && grads == nullptr) return "grads: must not be NULL";
   if (num_rows > 0 && norms == nullptr) return "norms: must not be NULL";

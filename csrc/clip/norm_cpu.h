@@ -56,9 +56,11 @@ inline double norm_of(double squares, const Rows* params, int32_t num_params, in
   return std::ldexp(std::sqrt(fold_squares(lanes)), exponent);
 }
 
-// min(1, C/‖g‖), and 1 for a zero gradient. NaN stays NaN, so that an unchecked bad row shows in the sum.
+// min(1, C/‖g‖), and 1 for a zero gradient. NaN where the norm is no finite number, so that an unchecked bad row shows
+// in every column of the sum.
 inline double clip_factor(double max_grad_norm, double norm) {
-  return norm > max_grad_norm ? max_grad_norm / norm : norm == norm ? 1.0 : norm;
+  if (!std::isfinite(norm)) return std::numeric_limits<double>::quiet_NaN();
+  return norm > max_grad_norm ? max_grad_norm / norm : 1.0;
 }
 
 }  // namespace leakcore

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import _C
-from leakcore.kernels import _backends
+from leakcore.kernels import _backends, _tracing
 from leakcore.kernels._backends import CPU as CPU
 from leakcore.kernels._backends import Host as Host
 from leakcore.kernels._backends import Library as Library
@@ -85,6 +85,8 @@ def _of_torch(kernel: str, name: str, x: Any) -> Array:
         raise TypeError(f"{kernel}: {name} has layout {x.layout}: must be a dense (strided) tensor")
     if x.requires_grad:
         raise ValueError(f"{kernel}: {name} requires grad, but kernels are not differentiable: pass {name}.detach()")
+    if _tracing.differentiated(x):
+        raise ValueError(f"{kernel}: {name} has a tangent, but kernels have no derivative: pass {name}.detach()")
     if x.is_neg() or x.is_conj():
         x = x.resolve_neg().resolve_conj()
     if not on_cpu:
@@ -157,7 +159,11 @@ def read(kernel: str, name: str, x: Any) -> Array:
         raise TypeError(f"{kernel}: {name} has dtype {array.dtype}: must be {_ALLOWED}")
     if not values.dtype.isnative:
         raise ValueError(f"{kernel}: {name} has byte order {values.dtype.str!r}: must be in native byte order")
-    if not values.flags.aligned or any(s % values.itemsize for s in values.strides):
+    if not values.flags.aligned and not any(s % values.itemsize for s in values.strides):
+        raise ValueError(
+            f"{kernel}: {name} does not begin at a multiple of its {values.itemsize}-byte elements: pass a copy"
+        )
+    if any(s % values.itemsize for s in values.strides):
         raise ValueError(
             f"{kernel}: {name} has strides of {values.strides} bytes, not multiples of its {values.itemsize}-byte "
             "elements: pass a copy"

@@ -84,7 +84,8 @@ def clip_and_noise(
             raise ValueError(f"{kernel}: out is given where torch is tracing: copy the result there instead")
         ops = _tracing.operators()
         op = ops.clip_and_noise_list if isinstance(grads, (list, tuple)) else ops.clip_and_noise
-        return Clipped(*op(grads, max_grad_norm, noise_multiplier, seed, step, noise, mask, check_finite, first_run))
+        key = _tracing.signed(seed)
+        return Clipped(*op(grads, max_grad_norm, noise_multiplier, key, step, noise, mask, check_finite, first_run))
     several = isinstance(grads, (list, tuple))
     params = _read_params(kernel, grads) if several else [_arrays.read(kernel, "grads", grads)]
     first = params[0]
@@ -127,10 +128,12 @@ def clip_and_noise(
         sums = [_arrays.Array("out", library.header(x), name, x, library) for x in made]
     else:
         sums = _read_matching(kernel, "out", out, several, shapes, first, writeable=dtype)
-        for target in sums:
-            for source in [*params, *noises]:
+        for i, target in enumerate(sums):
+            for source in [*params, *noises, *sums[:i]]:
                 if np.may_share_memory(target.values, source.values):
-                    raise ValueError(f"{kernel}: out overlaps {source.name} in memory: must be an array of its own")
+                    raise ValueError(
+                        f"{kernel}: {target.name} overlaps {source.name} in memory: must be an array of its own"
+                    )
     norms = library.empty((runs, rows), np.dtype(np.float64))
 
     bad = _C.clip_and_noise(
@@ -328,7 +331,10 @@ def clip_scores(
         run, row = (int(k) for k in np.argwhere(~np.isfinite(library.to_host(dots)).all(axis=2))[0])
         which = ([f"run {run}"] if batched else []) + ([] if single else [f"row {row}"])
         where = " ".join(["observed", ", ".join(which)]).rstrip()
-        raise ValueError(f"{kernel}: {where} gives a score that is not finite: {_FINITE}")
+        raise ValueError(
+            f"{kernel}: {where} gives a score that is not finite (it is not finite itself, or its products with grads "
+            f"leave float64): {_FINITE}"
+        )
     if single:
         dots = dots[:, 0]
     if not batched:

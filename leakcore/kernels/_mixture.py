@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import _C, _validate
-from leakcore.kernels import _arrays, _threads
+from leakcore.kernels import _arrays, _threads, _tracing
 from leakcore.kernels._mixture_tail import Brackets, MixtureTail, finish
 from leakcore.kernels._random import float_dtype, read_out
 
@@ -93,7 +93,8 @@ def mixture_log_ratio(
         σ below about 1/2 or a q above 1/2 among them are computed in float64.
     out: a contiguous array of the result's shape and dtype to fill and return. Filling one anew spares the operating
         system's clearing of fresh memory, a third of the time at T = 1 and 10⁷ samples.
-    like: an array whose library the result follows.
+    like: an array whose library the result follows. Where torch is tracing it decides whether the call becomes a torch
+        operator, which takes numbers for σ and q, no schedules.
 
     At T ≥ 2 sample i is row i of `standard_normal(…, T, purpose="mixture")`, step 0 under the null and 1 under the
     alternative. At T = 1 four samples share a row of four draws: sample i is draw i % 4 of row i // 4 of purpose
@@ -106,6 +107,13 @@ def mixture_log_ratio(
     Raises ValueError or TypeError, naming the argument, for values out of range or schedules of another length.
     """
     kernel = "mixture_log_ratio"
+    if like is not None and _tracing.traced(like):
+        if out is not None:
+            raise ValueError(f"{kernel}: out is given where torch is tracing: copy the result there instead")
+        kind = dtype if isinstance(dtype, str) else float_dtype(kernel, dtype).name
+        op = _tracing.operators().mixture_log_ratio
+        key = _tracing.signed(seed)
+        return op(like, num_samples, noise_multiplier, sample_rate, steps, under, key, first_sample, kind)
     target = float_dtype(kernel, dtype)
     single = target == np.float32
     mixture = _mixture(num_samples, noise_multiplier, sample_rate, steps, under, seed, first_sample, single)

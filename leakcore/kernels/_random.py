@@ -128,4 +128,9 @@ def read_out(
         raise TypeError(f"{kernel}: {name} has dtype {target.dtype}: must be {' or '.join(allowed)}")
     if not target.values.flags.writeable:
         raise ValueError(f"{kernel}: {name} is read-only: must be writeable")
+    layout = zip(target.values.strides, target.values.shape, strict=True)
+    if target.values.size and any(stride == 0 and size > 1 for stride, size in layout):
+        raise ValueError(
+            f"{kernel}: {name} has elements that share memory (a stride of 0): must be an array of its own"
+        )
     return target

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from leakcore import _C, _validate
 from leakcore._cores import usable_cores
 
+_MOST = 4096
 _chosen: int | None = None
 _limit: contextvars.ContextVar[int | None] = contextvars.ContextVar("leakcore_threads", default=None)
 _chunk: contextvars.ContextVar[int] = contextvars.ContextVar("leakcore_chunk", default=0)
@@ -30,13 +31,15 @@ def num_threads() -> int:
     if text := (_C.environment("LEAKCORE_NUM_THREADS") or "").strip():
         if not text.isdecimal() or int(text) < 1:
             raise ValueError(f"LEAKCORE_NUM_THREADS={text!r}: must be a positive integer")
+        if int(text) > _MOST:
+            raise ValueError(f"LEAKCORE_NUM_THREADS={text!r}: must be at most {_MOST}")
         return int(text)
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_num_threads"):
-        return int(torch.get_num_threads())
+        return min(int(torch.get_num_threads()), _MOST)
     first = (_C.environment("OMP_NUM_THREADS") or "").split(",")[0].strip()
     if first.isdecimal() and int(first) >= 1:
-        return int(first)
+        return min(int(first), _MOST)
     return usable_cores()
 
 
@@ -46,7 +49,7 @@ def set_num_threads(count: int | None) -> None:
     Raises TypeError or ValueError unless `count` is a positive integer or None.
     """
     global _chosen
-    _chosen = None if count is None else _validate.integer(1, 4096, count=count)
+    _chosen = None if count is None else _validate.integer(1, _MOST, count=count)
 
 
 @contextlib.contextmanager
@@ -55,7 +58,7 @@ def thread_limit(count: int) -> Iterator[None]:
 
     Raises TypeError or ValueError unless `count` is a positive integer.
     """
-    token = _limit.set(_validate.integer(1, 4096, count=count))
+    token = _limit.set(_validate.integer(1, _MOST, count=count))
     try:
         yield
     finally:

@@ -56,6 +56,7 @@ def test_build_info():
     [
         ({"LEAKCORE_CUDA": "perhaps"}, "LEAKCORE_CUDA='perhaps': must be auto, 0, 1 or emulate"),
         ({"LEAKCORE_CUDA": "1", "CUDA_HOME": "/nonexistent"}, "LEAKCORE_CUDA=1, but no bin/nvcc"),
+        ({"LEAKCORE_CUDA": "0", "CXX": "/no/such/cc"}, "no C++ compiler: `/no/such/cc -dumpmachine` failed"),
     ],
 )
 def test_the_build_refuses_what_it_cannot_do(environment, message, tmp_path):

@@ -154,7 +154,31 @@ def test_a_bad_row_is_named_and_nothing_is_written(bad, device):
     np.testing.assert_array_equal(
         kernels.clip_and_noise(grads, 1.0, mask=kept).sum, kernels.clip_and_noise(grads[:4], 1.0).sum
     )
-    assert np.isnan(kernels.clip_and_noise(grads, 1.0, check_finite=False).sum).any()
+    # In every column: one that looked healthy would lack the row.
+    assert np.isnan(kernels.clip_and_noise(grads, 1.0, check_finite=False).sum).all()
+
+
+def test_a_row_whose_norm_no_float_holds_shows_in_the_sum():
+    grads = np.array([[1.7e308, 1.7e308, 0.0], [1.0, 1.0, 1.0]])
+    with pytest.raises(ValueError, match="grads row 0 has norm inf"):
+        kernels.clip_and_noise(grads, 1.0)
+    assert np.isnan(kernels.clip_and_noise(grads, 1.0, check_finite=False).sum).all()
+    assert np.isnan(kernels.clip_scores(grads, np.ones(3), 1.0, check_finite=False).dots[0])
+
+
+def test_outputs_share_no_memory():
+    grads = [np.ones((2, 3)), np.full((2, 3), 5.0)]
+    both = np.zeros(6)
+    with pytest.raises(ValueError, match=r"out\[1\] overlaps out\[0\] in memory"):
+        kernels.clip_and_noise(grads, 99.0, out=[both[:3], both[:3]])
+    np.testing.assert_array_equal(
+        np.stack(kernels.clip_and_noise(grads, 99.0, out=[both[:3], both[3:]]).sum)[:, 0], [2, 10]
+    )
+    spread = np.lib.stride_tricks.as_strided(np.zeros(1), (3,), (0,))
+    with pytest.raises(ValueError, match="out has elements that share memory"):
+        kernels.clip_and_noise(grads[0], 99.0, out=spread)
+    with pytest.raises(ValueError, match="out has elements that share memory"):
+        kernels.standard_normal(1, 3, seed=0, purpose="init", out=spread[None])
 
 
 GRADS = np.ones((3, 4))

@@ -125,6 +125,10 @@ def test_log_ratio_refuses_by_name_and_writes_nothing(table, change, message):
         ({"noise": -1.0}, b"noise_multiplier: must be in [0, inf)"),
         ({"threads": 0}, b"threads: must be in [1, 4096]"),
         ({"cols": -1}, b"num_cols: must be at least 0"),
+        ({"noise": 1.0, "cols": 2**34 + 1}, b"num_cols: must be at most 2^34 with noise"),
+        ({"noise": 1e300, "clip_at": 1e300}, b"noise_multiplier: times max_grad_norm must be within double"),
+        # Masked to 24 bits it would repeat the noise of step 0.
+        ({"step": 1 << 24}, b"step: must be in [0, 2^24)"),
     ],
 )
 def test_clip_refuses_by_name_and_writes_nothing(table, change, message):

@@ -85,6 +85,22 @@ def test_calls_share_their_threads_and_these_take_no_signals():
     subprocess.run([sys.executable, "-c", MANNERS], check=True, timeout=60)
 
 
+DAEMON = """
+import threading, time
+from leakcore import kernels
+def work():
+    while True:
+        kernels.standard_normal(1, 400_000, seed=0, purpose="init")
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.3)
+"""
+
+
+def test_a_process_may_end_while_a_daemon_thread_is_in_a_kernel():
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", DAEMON], check=True, timeout=60)
+
+
 def test_an_error_in_a_helper_reaches_the_caller(two_threads):
     rows = ROWS.copy()
     rows[3, -1] = np.nan

@@ -38,7 +38,8 @@ typedef struct leakcore_kernels {
 
   /* sum[j] = sum over rows i of grads[i][j]*min(1, C/norm_i) + N(0, (noise_multiplier*C)^2), norms[i] the norm of row i
    * before clipping, as leakcore.clip_and_noise. grads is float, element (i, j) at i*row_stride + j; sum has num_cols
-   * floats. A row that is not finite leaves norms written and sum not. */
+   * floats. step is the training step, in [0, 2^24): two calls with one seed and step have the same noise. A row that
+   * is not finite leaves norms written and sum not. */
   const char* (*clip_and_noise)(int64_t num_rows, int64_t num_cols, const float* grads, int64_t row_stride,
                                 double max_grad_norm, double noise_multiplier, uint64_t seed, uint32_t step,
                                 int threads, float* sum, double* norms);
