@@ -243,6 +243,11 @@ def rows_view(array: Array, *, runs: bool = False, rows: bool = False) -> View:
     return made
 
 
+def later_runs(view: View, count: int, itemsize: int) -> View:
+    """A view less its first `count` runs."""
+    return view[0] + count * view[2] * itemsize, *view[1:]
+
+
 def address(values: np.ndarray) -> int:
     """Address of the first element (not of the lowest one: strides may be negative)."""
     return _C.address(values)

@@ -15,6 +15,7 @@ _BAD_INPUT = {-1: "jacobian", -2: "gradient"}
 """What a negative rank says of a problem on a CUDA device."""
 
 _Call = tuple[tuple[int, ...], int, _arrays.View, _arrays.View]
+_WORK_PER_CALL = 500_000_000  # multiply-adds, some tenths of a second: how long Ctrl-C may have to wait
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,27 +117,31 @@ def solve_labels(
     identifiable = library.empty((*outer, n), np.dtype(np.bool_))
     rank = library.empty(outer, np.dtype(np.int64))
     targets = [library.header(x) for x in (residual, error, leverage, identifiable, rank)]
+    on_cpu = library.place is _arrays.CPU
     for at, problems, jac_view, grad_view in _calls(jac, grad, batch, several):
-        bad = _C.solve_labels(
-            jac_view,
-            grad_view,
-            problems,
-            n,
-            outputs,
-            cut,
-            0.5 * epsilon,
-            lost,
-            _arrays.address(targets[0][at]),
-            _arrays.address(targets[1][at]),
-            _arrays.address(targets[2][at]),
-            _arrays.address(targets[3][at]),
-            _arrays.address(targets[4][at]),
-            library.place,
-            _threads.plan(),
-        )
-        if bad is not None:
-            index, what = bad
-            raise _not_finite(kernel, what, batch, _position(batch, at, index))
+        most = max(1, _WORK_PER_CALL // max(n * n * d, 1)) if on_cpu else max(problems, 1)
+        for offset in range(0, problems, most):
+            begins = [_arrays.address(x[at]) + offset * (x[at].nbytes // problems) for x in targets]
+            bad = _C.solve_labels(
+                _arrays.later_runs(jac_view, offset, jac.values.itemsize),
+                _arrays.later_runs(grad_view, offset, grad.values.itemsize),
+                min(most, problems - offset),
+                n,
+                outputs,
+                cut,
+                0.5 * epsilon,
+                lost,
+                begins[0],
+                begins[1],
+                begins[2],
+                begins[3],
+                begins[4],
+                library.place,
+                _threads.plan(),
+            )
+            if bad is not None:
+                index, what = bad
+                raise _not_finite(kernel, what, batch, _position(batch, at, offset + index))
     if check_finite and library.place is not _arrays.CPU:
         found = library.to_host(rank)
         if (found < 0).any():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from leakcore.kernels._streams import Purpose, stream_word
 MAX_DRAWS = 2**34
 """Draws of one stream and sample: the block counter has 32 bits, four draws each."""
 
+_DRAWS_PER_CALL = 20_000_000  # some tenths of a second: how long Ctrl-C may have to wait, or for one row
 _FLOATS = {name: np.dtype(name) for name in ("float32", "float64")}
 
 
@@ -101,8 +103,12 @@ def _fill(
         target = _arrays.Array("out", library.header(values), _arrays.dtype_name(element), values, library)
     else:
         target = read_out(kernel, "out", out, (rows, cols))
-    view = _arrays.rows_view(target, rows=True)
-    _C.fill_rows(kernel == "standard_normal", view, rows, key, stream, first, target.library.place, _threads.plan())
+    normal, place = kernel == "standard_normal", target.library.place
+    most = max(1, _DRAWS_PER_CALL // max(cols, 1)) if place is _arrays.CPU else max(rows, 1)
+    for at in range(0, rows, most):
+        part = target if most >= rows else dataclasses.replace(target, values=target.values[at : at + most])
+        here = min(most, rows - at)
+        _C.fill_rows(normal, _arrays.rows_view(part, rows=True), here, key, stream, first + at, place, _threads.plan())
     return library.give(values) if out is None else out
 
 

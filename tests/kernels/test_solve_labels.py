@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -376,3 +378,18 @@ def test_systems_beyond_48_kib_of_shared_memory(device):
         wanted = np.linalg.lstsq(c[0].T, g[0], rcond=None)[0] * n
         assert found.identifiable.all()
         np.testing.assert_allclose(found.residual[0], wanted, rtol=0, atol=np.max(found.error[0]) + 1e-9)
+
+
+def test_calls_short_enough_for_an_interrupt_give_the_same_bits(monkeypatch):
+    jacobian = normals(0, 4, 3, 5, 9)[:, :, ::-1]
+    gradient = normals(1, 4, 3, 9, 2)
+    whole = kernels.solve_labels(jacobian, gradient)
+    monkeypatch.setattr("leakcore.kernels._labels._WORK_PER_CALL", 1000)  # four problems of 5 × 5 × 9
+    for a, b in ((jacobian, gradient), (jacobian.swapaxes(0, 1).copy().swapaxes(0, 1), gradient)):
+        parts = kernels.solve_labels(a, b)
+        for field in dataclasses.fields(parts):
+            np.testing.assert_array_equal(getattr(parts, field.name), getattr(whole, field.name))
+    bad = jacobian.copy()
+    bad[3, 1, 2, 2] = np.nan
+    with pytest.raises(ValueError, match=r"jacobian\[3, 1\] has a NaN"):
+        kernels.solve_labels(bad, gradient)
