@@ -127,7 +127,7 @@ def read(
     if how != "dp-sgd" and not bool((seen != 0).any()):
         raise ValueError("gradient: is zero throughout: it says nothing about the batch")
     targets = _targets(flat, sizes)
-    fixed, rows = _labels(flat, seen, labels, batch_size, targets, loss is not None)
+    fixed, rows = _labels(flat, seen, labels, batch_size, sizes, targets, loss is not None)
     if how == "dp-sgd":
         if max_grad_norm is None:
             raise ValueError("max_grad_norm: required with method='dp-sgd'")
@@ -191,8 +191,9 @@ def _targets(flat: FlatModule, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _labels(
-    flat: FlatModule, seen: torch.Tensor, labels: Any, batch_size: int | None, targets: tuple[int, ...], own_loss: bool
-) -> tuple[torch.Tensor | None, int]:
+    flat: FlatModule, seen: torch.Tensor, labels: Any, batch_size: int | None, shape: tuple[int, ...],
+    targets: tuple[int, ...], own_loss: bool,
+) -> tuple[torch.Tensor | None, int]:  # fmt: skip
     rows = None if batch_size is None else check.integer(1, None, batch_size=batch_size)
     if not own_loss and len(targets) != 1:
         raise ValueError(f"loss: required for outputs of shape {targets}")
@@ -203,7 +204,7 @@ def _labels(
                 "labels='recover': only for one row, one state and cross-entropy; for a batch pass the labels that "
                 "attacks.labels finds"
             )
-        labels = _recovered(flat, seen[0], targets[0])
+        labels = _recovered(flat, seen[0], shape, targets[0])
     if labels is None:
         return None, rows or 1
     given = tensor(getattr(labels, "labels", labels), "labels")
@@ -223,13 +224,16 @@ def _labels(
     return given.long().to(flat.theta.device), len(given)
 
 
-def _recovered(flat: FlatModule, seen: torch.Tensor, classes: int) -> np.ndarray:
+def _recovered(flat: FlatModule, seen: torch.Tensor, shape: tuple[int, ...], classes: int) -> np.ndarray:
     """iDLG on the last linear layer; −1, to be optimised, where its signs do not tell."""
-    linear = [name for name, module in flat.model.named_modules() if isinstance(module, nn.Linear)]
+    name = _output_layer(flat, shape)
     parts = flat.split(seen)
-    key = f"{linear[-1]}." if linear and linear[-1] else ""
-    if not linear or f"{key}weight" not in parts or len(parts[f"{key}weight"]) != classes:
-        raise ValueError("labels='recover': the gradient of a last nn.Linear must be among the parameters")
+    key = f"{name}." if name else ""
+    if name is None or f"{key}weight" not in parts or len(parts[f"{key}weight"]) != classes:
+        raise ValueError(
+            "labels='recover': the model must end in an nn.Linear whose outputs are the logits, used once, and its "
+            "gradient be among the parameters"
+        )
     bias = parts.get(f"{key}bias")
     if bias is None and classes <= 2:
         return np.array([-1])  # the signs of two rows tell only where the layer's inputs are known not to be negative
@@ -238,6 +242,22 @@ def _recovered(flat: FlatModule, seen: torch.Tensor, classes: int) -> np.ndarray
         bias_gradients=None if bias is None else bias[None].cpu().double().numpy(),
     )
     return found.labels.astype(np.int64)
+
+
+def _output_layer(flat: FlatModule, shape: tuple[int, ...]) -> str | None:
+    """The linear layer whose outputs are the model's, "" for the model itself; None without one."""
+    x = torch.rand((1, *shape), generator=torch.Generator().manual_seed(0)).to(flat.theta)
+    calls = flat.calls(x)
+    if not calls or not isinstance(calls[-1][0], nn.Linear):
+        return None
+    last, fed = calls[-1]
+    with torch.no_grad():
+        logits, out = last(fed).flatten(), flat.outputs(flat.theta, x).flatten()
+        # Close, not equal: rounding depends on where in memory the parameters lie.
+        same = logits.shape == out.shape and torch.allclose(logits, out, rtol=1e-3, atol=1e-3 * float(out.abs().max()))
+        if not same or sum(module is last for module, _ in calls) > 1:
+            return None
+    return next(name for name, module in flat.model.named_modules() if module is last)
 
 
 def _of_known(flat: FlatModule, states: torch.Tensor, known: Any, limit: float) -> torch.Tensor:

@@ -442,6 +442,32 @@ def test_lbfgs_does_not_iterate_more_than_asked():
         inversion.invert(model, g, (12,), labels=[0], restarts=1, iterations=20).figure()
 
 
+class _HeadFirst(torch.nn.Module):
+    """Its output layer is registered before the others, all of one width."""
+
+    def __init__(self, between=None):
+        super().__init__()
+        self.head = torch.nn.Linear(4, 4)
+        self.body = torch.nn.Linear(6, 4)
+        self.between = between or torch.nn.Identity()
+
+    def forward(self, x):
+        return self.between(self.head(torch.tanh(self.body(x))))
+
+
+def test_a_label_is_recovered_from_the_layer_that_makes_the_logits():
+    torch.manual_seed(3)
+    for label in range(4):
+        model = _HeadFirst()
+        g = inversion.gradient(model, torch.rand(1, 6), torch.tensor([label]))
+        found = inversion.invert(model, g, (6,), labels="recover", restarts=1, iterations=2)
+        assert found.labels.tolist() == [label]
+    model = _HeadFirst(torch.nn.LogSigmoid())
+    g = inversion.gradient(model, torch.rand(1, 6), torch.tensor([1]))
+    with pytest.raises(ValueError, match=r"labels='recover': the model must end in an nn.Linear"):
+        inversion.invert(model, g, (6,), labels="recover")
+
+
 def test_a_label_is_recovered_only_where_the_signs_tell():
     """Two logits without a bias, inputs of the last layer of either sign: the label is searched for, and found."""
     torch.manual_seed(0)
