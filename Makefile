@@ -2,6 +2,12 @@
 PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
+# make test SYSTEM=1: with $(PYTHON) and what is installed there; nothing is downloaded. For a machine without a network, or
+# whose torch is its own.
+ifdef SYSTEM
+VENV   := build/system
+PY     := $(PYTHON)
+endif
 BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
 NATIVE := setup.py $(shell find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
@@ -9,7 +15,7 @@ NATIVE := setup.py $(shell find csrc leakcore/include -name '*.h' -o -name '*.cp
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.core
-	$(VENV)/bin/leakcore audit $(ARGS)
+	$(PY) -m leakcore audit $(ARGS)
 
 test: $(VENV)/.core
 	$(PY) -m pytest -m "not slow" $(ARGS)
@@ -84,6 +90,15 @@ clean:
 	rm -rf $(VENV) build leakcore/_C*.so *.egg-info
 
 # The environment: every dependency, and the package itself in editable form with its `leakcore` command.
+ifdef SYSTEM
+$(VENV)/.deps:
+	@$(PY) -c 'import ninja, numpy, pybind11, pytest, scipy, setuptools, sklearn, threadpoolctl, torch'
+	@mkdir -p $(VENV)
+	@touch $@
+
+$(VENV)/.peers: $(VENV)/.deps
+	@touch $@
+else
 $(VENV)/.deps: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "leakcore needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) -V)"; exit 1; }
 	@$(PYTHON) -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' || { echo "Python's headers are missing (Debian: apt install python3-dev)"; exit 1; }
@@ -98,6 +113,7 @@ $(VENV)/.deps: pyproject.toml constraints.txt
 $(VENV)/.peers: $(VENV)/.deps
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[bench]" || echo "no peers: their rows will say so"
 	@touch $@
+endif
 
 # The native core, rebuilt in place by ninja when a source changed.
 $(VENV)/.core: $(VENV)/.deps $(NATIVE)

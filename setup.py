@@ -235,7 +235,8 @@ class NinjaBuild(build_ext):
                     objects += w.build(self.object_of(source), "cxx", str(ROOT / source), variables={"extra": flags})
             if cuda:
                 codes = [f"arch=compute_{a},code=sm_{a}" for a in archs]
-                codes.append(f"arch=compute_{archs[-1]},code=compute_{archs[-1]}")
+                # PTX, for GPUs that come later: of the newest, and of Hopper for what lies between.
+                codes += [f"arch=compute_{a},code=compute_{a}" for a in archs if a in ("90", archs[-1])]
                 nvflags = ["-std=c++17", "-O3", "-fmad=false", "--threads=2"]
                 nvflags += ["-Xcompiler", ",".join(host), "-ccbin", shlex.join(cxx)]
                 w.variable("nvcc", shlex.quote(str(cuda.nvcc)))

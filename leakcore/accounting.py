@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import sys
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from leakcore import _validate
 from leakcore._results import Adjacency, Assumptions, Result, parse_adjacency
-from leakcore.numerics import _gaussian, _profile, _search
+from leakcore.numerics import _gaussian, _search
+from leakcore.numerics._curves import Curve, DiscreteCurve, ExactCurve
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss, parse_schedule
 from leakcore.numerics._pld import fft_rounding
 
@@ -27,6 +29,7 @@ _NEGLIGIBLE = 1e-6
 """An upper bound of ε that is as good as the exact value: what "exact" promises."""
 _FAINT = 1e-6
 """Separation of the full batches' Gaussian pair below which the profile is left to that pair's."""
+_TINY = sys.float_info.min
 _STEPS = {"add-remove": 1.0, "replace": 2.0}
 """Add/remove steps of one change; of replacing where batches are sampled."""
 _ATTACKER = "sees every noisy gradient sum and all model states, knows every other record and the hyperparameters"
@@ -118,18 +121,19 @@ def delta(
     """The smallest δ for which DP-SGD is proved (ε, δ)-private: the profile itself.
 
     epsilon: in [0, ∞). Other arguments as in `epsilon`.
-    Returns a `Delta` of kind "upper"; 0 where nothing leaks, 1 at most.
+    Returns a `Delta` of kind "upper"; 0 where nothing leaks, 1 at most. Where δ underflows it is 5e-324 or a few times
+    that, the least positive floats, and `log_value` says how small it is.
     """
     loss, relation, name, grid = _parse(noise_multiplier, sample_rate, steps, adjacency, method, orders)
     target = _validate.non_negative(epsilon=epsilon)
     with _naming(noise_multiplier, sample_rate, steps):
         log_low, log_high = _log_delta(loss, target, relation, name, grid)
-    value = math.exp(log_high)
+    value = _above(log_high)
     return Delta(
         value=value,
         kind="upper",
         confidence=None,
-        interval=(math.exp(log_low), value) if name == "exact" else None,
+        interval=(_below(log_low), value) if name == "exact" else None,
         method=name,
         assumptions=_assumptions(loss, relation),
         provenance=_PROVENANCE[name],
@@ -152,7 +156,8 @@ def noise_multiplier(
 
     epsilon: in [0, ∞); delta: in [0, 1); sample_rate: a scalar q. Other arguments as in `epsilon`.
 
-    σ is on the safe side of a search to a relative 1e-9 (1e-6 for "pld" and "rdp").
+    σ is on the safe side of a search to a relative 1e-9 (1e-6 for "pld" and "rdp"); where ε cannot be computed for a
+    little less noise, the least σ of which it is proved, and a note says how much less may do.
 
     Returns a `NoiseMultiplier` of kind "upper": this much noise suffices. T = 0 or q = 0 give 0; δ = 0 gives inf where
     anything leaks. Raises as `epsilon` does, and ValueError for a δ too small for "pld".
@@ -161,6 +166,7 @@ def noise_multiplier(
     rate = _validate.probability(sample_rate=sample_rate)
     _, relation, name, grid = _parse(1.0, rate, steps, adjacency, method, orders)
     count = _validate.integer(0, steps=steps)
+    notes: tuple[str, ...] = ()
 
     def proved(sigma: float, directions: tuple[str, ...] | None = None) -> float:
         loss = PrivacyLoss.of_steps(np.asarray(sigma), np.asarray(rate), count)
@@ -183,16 +189,18 @@ def noise_multiplier(
         guess, tolerance = math.sqrt(count) / separation, 1e-9 if name == "exact" else 1e-6
         # Removing a record is nearly always the direction that decides, and the cheaper one: search with it alone,
         # and with both only where the other one objects to what was found.
-        value = _search.least_sigma(lambda sigma: proved(sigma, ("remove",)), wanted, guess, tolerance)
-        if proved(value) > wanted:
-            value = _search.least_sigma(proved, wanted, guess, tolerance)
+        value, below = _search.least_sigma(lambda sigma: proved(sigma, ("remove",)), wanted, guess, tolerance)
+        if not _search.suffices(proved, value, wanted):
+            value, below = _search.least_sigma(proved, wanted, guess, tolerance)
+        if value > below * (1.0 + 1e-5) and below > 0.0:
+            notes = (f"noise_multiplier above {below:.9g} may do: epsilon could not be computed between",)
     return NoiseMultiplier(
         value=value,
         kind="upper",
         confidence=None,
         interval=None,
         method=name,
-        assumptions=_assumptions(PrivacyLoss.of_steps(np.asarray(1.0), np.asarray(rate), count), relation),
+        assumptions=_assumptions(PrivacyLoss.of_steps(np.asarray(1.0), np.asarray(rate), count), relation, notes),
         provenance=_PROVENANCE[name],
         epsilon=wanted,
         delta=slack,
@@ -210,6 +218,10 @@ def to_replacement(claim: Epsilon) -> Epsilon:
     if claim.adjacency != "add-remove":
         raise ValueError(f"claim is under {claim.adjacency} adjacency: must be under add-remove")
     value = float(claim.value)
+    log_delta = -math.inf
+    if claim.delta:  # e^ε may overflow
+        log_delta = math.log(claim.delta) + max(value, 0.0) + math.log1p(math.exp(-abs(value)))
+        log_delta += 1e-15 * (1.0 + abs(math.log(claim.delta)) + abs(value))
     return Epsilon(
         value=2.0 * value,
         kind="upper",
@@ -222,52 +234,19 @@ def to_replacement(claim: Epsilon) -> Epsilon:
             notes=("k=2 add/remove steps; delta has grown too",),
         ),
         provenance=f"group privacy (Dwork and Roth 2014, Section 2.3); {claim.provenance}",
-        delta=min(1.0, claim.delta * (1.0 + math.exp(min(value, 700.0)))) if claim.delta else 0.0,
+        delta=_above(min(log_delta, 0.0)),
     )
 
 
-class _Curve(Protocol):
-    """A mechanism's privacy profile in each direction, as one method computes it."""
-
-    def epsilon(self, log_delta: float, direction: str) -> tuple[float, float]: ...
-
-    def log_delta(self, epsilon: float, direction: str) -> tuple[float, float]: ...
+def _above(log_value: float) -> float:
+    """e^log_value ≤ 1, rounded up where it is too small for a float's full precision: 0 for −inf only."""
+    value = math.exp(log_value)
+    return math.nextafter(value, 1.0) if value < _TINY and log_value > -math.inf else value
 
 
-@dataclasses.dataclass(frozen=True)
-class _Exact:
-    loss: PrivacyLoss
-
-    def epsilon(self, log_delta: float, direction: str) -> tuple[float, float]:
-        return _profile.epsilon_for(self.loss, log_delta, direction)
-
-    def log_delta(self, epsilon: float, direction: str) -> tuple[float, float]:
-        return _profile.log_delta(self.loss, epsilon, direction)
-
-
-class _Pld:
-    def __init__(self, loss: PrivacyLoss) -> None:
-        from leakcore.numerics._pld import DiscreteLoss
-
-        self._discrete = DiscreteLoss(loss, pessimistic=True)
-
-    def epsilon(self, log_delta: float, direction: str) -> tuple[float, float]:
-        low, high = -1.0, 1.0
-        while self.log_delta(low, direction)[1] < log_delta and low > -1e6:
-            low *= 2.0
-        while self.log_delta(high, direction)[1] > log_delta:
-            if high > 1e9:
-                return math.inf, math.inf
-            high *= 2.0
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if self.log_delta(middle, direction)[1] > log_delta else (low, middle)
-        return high, high
-
-    def log_delta(self, epsilon: float, direction: str) -> tuple[float, float]:
-        value = self._discrete.delta(epsilon, direction)
-        out = math.log(value) if value > 0.0 else -math.inf
-        return out, out
+def _below(log_value: float) -> float:
+    value = math.exp(log_value)
+    return math.nextafter(value, 0.0) if value < _TINY else value
 
 
 def _parse(
@@ -304,11 +283,11 @@ def _naming(sigma: Any, rate: Any, steps: Any) -> Iterator[None]:
         raise AccuracyError(f"noise_multiplier={shown[0]}, sample_rate={shown[1]}, steps={steps}: {error}") from error
 
 
-def _assumptions(loss: PrivacyLoss, relation: Adjacency) -> Assumptions:
+def _assumptions(loss: PrivacyLoss, relation: Adjacency, more: tuple[str, ...] = ()) -> Assumptions:
     notes: tuple[str, ...] = ("Poisson sampling; independent steps",)
     if relation == "replace" and loss.groups:
         notes += ("upper bound by group composition (k=2 add/remove steps), not tight",)
-    return Assumptions(adjacency=relation, attacker=_ATTACKER, notes=notes)
+    return Assumptions(adjacency=relation, attacker=_ATTACKER, notes=notes + more)
 
 
 def _doubled(loss: PrivacyLoss) -> PrivacyLoss:
@@ -340,7 +319,7 @@ def _epsilon(
         return value, value
     if method == "exact" and (high := _next_to_nothing(loss, delta, relation)) < _NEGLIGIBLE:
         return 0.0, high
-    curve: _Curve = _Exact(loss) if method == "exact" else _Pld(loss)
+    curve: Curve = ExactCurve(loss) if method == "exact" else DiscreteCurve(loss)
     if relation == "replace":
         return _through_neighbour(curve, target)
     pairs = [curve.epsilon(target, direction) for direction in directions or _directions(loss)]
@@ -353,7 +332,7 @@ def _next_to_nothing(loss: PrivacyLoss, delta: float, relation: Adjacency) -> fl
     if _STEPS[relation] * loss.total_variation() * (1.0 + 1e-12) <= delta:
         return 0.0
     separation = _STEPS[relation] * loss.full_batch_separation()
-    return max(0.0, _gaussian.epsilon_of(math.log(delta), separation)) if separation < _FAINT else math.inf
+    return max(0.0, _gaussian.epsilon_limits(math.log(delta), separation)[1]) if separation < _FAINT else math.inf
 
 
 def _directions(loss: PrivacyLoss) -> tuple[str, ...]:
@@ -361,7 +340,7 @@ def _directions(loss: PrivacyLoss) -> tuple[str, ...]:
     return ("remove", "add") if loss.groups or loss.log_no_escape != 0.0 else ("remove",)
 
 
-def _through_neighbour(curve: _Curve, log_target: float) -> tuple[float, float]:
+def _through_neighbour(curve: Curve, log_target: float) -> tuple[float, float]:
     """min over the split α of ε₁ + ε₂ with δ_remove(ε₁) = αδ and e^{ε₁}·δ_add(ε₂) = (1 − α)δ: any α gives a bound."""
 
     def total(logit: float) -> tuple[float, float]:
@@ -390,17 +369,17 @@ def _log_delta(loss: PrivacyLoss, epsilon: float, relation: Adjacency, method: s
         return out, out
     separation = _STEPS[relation] * loss.full_batch_separation()
     if method == "exact" and separation < _FAINT:
-        bound = float(_gaussian.log_profile(np.asarray(epsilon), separation))
+        bound = _gaussian.log_profile_limits(epsilon, separation)[1]
         if bound < math.log(1e-18):
             return -math.inf, bound
-    curve: _Curve = _Exact(loss) if method == "exact" else _Pld(loss)
+    curve: Curve = ExactCurve(loss) if method == "exact" else DiscreteCurve(loss)
     if relation == "replace":
         return _log_delta_through_neighbour(curve, epsilon)
     pairs = [curve.log_delta(epsilon, direction) for direction in _directions(loss)]
     return max(low for low, _ in pairs), max(high for _, high in pairs)
 
 
-def _log_delta_through_neighbour(curve: _Curve, epsilon: float) -> tuple[float, float]:
+def _log_delta_through_neighbour(curve: Curve, epsilon: float) -> tuple[float, float]:
     def total(first: float) -> tuple[float, float]:
         removed, added = curve.log_delta(first, "remove"), curve.log_delta(epsilon - first, "add")
         both = [float(np.logaddexp(r, first + a)) for r, a in zip(removed, added, strict=True)]

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from leakcore import attacks
+from leakcore import attacks, bounds
+from leakcore._store import PartialResults
+from leakcore.audit import _reconstruction
 from leakcore.cli import main
 from leakcore.leakage import _by_layer
 
@@ -65,23 +67,62 @@ def _interrupt(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
+SAYS = "Interrupted: nothing half-written; the same command goes on from here."
+
+
 @pytest.mark.parametrize(
     ("arguments", "where", "name"),
     [
         (("attack", "prior-aware", "--runs", "8", "--num-rows", "20", "--steps", "2"), attacks, "reconstruction_game"),
         (("leakage", "leakcore.models:digits_mlp", "--data", "digits"), _by_layer, "measured"),
+        (("reproduce", "reconstruction-fig11"), bounds, "fano_advantage"),
+        (("audit", "--runs", "8"), _reconstruction, "study"),
     ],
 )
-def test_an_interrupted_command_with_a_folder_says_that_it_goes_on(
+def test_an_interrupted_command_says_that_it_goes_on_only_where_it_does(
     arguments: tuple[str, ...], where: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(where, name, _interrupt)
+    made: list[PartialResults] = []
+    begun = PartialResults.__init__
+
+    def watched(self: PartialResults, *given: Any, **how: Any) -> None:
+        begun(self, *given, **how)
+        made.append(self)
+
+    monkeypatch.setattr(PartialResults, "__init__", watched)
     done = CliRunner().invoke(main, [*arguments, "--quiet", "--out", str(tmp_path)])
     assert done.exit_code == 130, done.output
-    assert done.stderr.strip() == "Interrupted: nothing half-written; the same command goes on from here."
-    done = CliRunner().invoke(main, [*arguments, "--quiet"])
-    assert done.exit_code == 130, done.output
     assert done.stderr.strip() == "Interrupted: nothing half-written."
+
+    def after_a_piece(*_: Any, **__: Any) -> None:
+        made[-1].get_or_run("a-piece", dict)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, name, after_a_piece)
+    done = CliRunner().invoke(main, [*arguments, "--quiet", "--out", str(tmp_path)])
+    assert done.exit_code == 130, done.output
+    assert done.stderr.strip() == SAYS
+
+
+@pytest.mark.parametrize("name", ["reconstruction-fig11", "reconstruction-table2"])
+def test_an_interrupted_fano_figure_goes_on(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, asked = bounds.fano_advantage, []
+
+    def third_fails(noise: float, **how: Any) -> Any:
+        if how["information"] == "monte-carlo":
+            asked.append((how["prior_size"], noise))
+            if len(asked) == 3:
+                raise KeyboardInterrupt
+        return whole(noise, **how)
+
+    monkeypatch.setattr(bounds, "fano_advantage", third_fails)
+    command = ["reproduce", name, "--quiet", "--out", str(tmp_path)]
+    done = CliRunner().invoke(main, command)
+    assert (done.exit_code, done.stderr.strip()) == (130, SAYS)
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    assert len(set(asked)) == len(asked) - 1
 
 
 def _scores(folder: Path) -> tuple[str, ...]:

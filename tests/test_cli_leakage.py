@@ -66,7 +66,7 @@ MINE = ("nets_to_measure:build", "--data", "rows.npz")
         ),
         ((*MINE, "--attribute", "same"), "attribute='same': no target has 1 rows on both sides"),
         ((*MINE, "--attribute", "odd"), "attribute='odd': attribute.shape=(40,): must be (n,) of 0 and 1"),
-        ((*MINE, "--attribute", "short"), "attribute='short': targets.shape=(40,): must be (7,)"),
+        ((*MINE, "--attribute", "short"), "attribute='short': attribute.shape=(7,): must be (40,)"),
         (("nets_to_measure:build", "--data", "few.npz"), "attribute='mean': the data have "),
         (
             ("no_such_nets:build", "--data", "rows.npz"),

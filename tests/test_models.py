@@ -189,3 +189,64 @@ def test_bad_input_to_training(change, message) -> None:
     good = {"extractor": models.conv_extractor(4), "images": np.zeros((2, 3, 8, 8)), "labels": [0, 1], "seed": 0}
     with pytest.raises(ValueError, match=message):
         models.train_extractor(**(good | change))
+
+
+def test_the_format_s_own_name_and_numbers_beyond_the_type_are_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match="__metadata__"):
+        models.save_safetensors({"__metadata__": torch.zeros(1)}, tmp_path / "w")
+    module = torch.nn.Linear(1, 2)
+    before = module.bias.detach().clone()
+    wide = {"weight": torch.full((2, 1), 1e60, dtype=torch.float64), "bias": torch.ones(2)}
+    models.save_safetensors(wide, tmp_path / "w")
+    with pytest.raises(ValueError, match=r"weight holds numbers beyond torch.float32"):
+        models.load_safetensors(module, tmp_path / "w")
+    assert torch.equal(module.bias, before)
+
+
+def test_small_features_are_standardised_and_constant_ones_stay() -> None:
+    class Scaled(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten(1)[:, :4] * torch.tensor([1.0, 1e-4, 0.0, 1e-12]) + torch.tensor([0.0, 0.0, 0.1, 1.0])
+
+    images = np.random.default_rng(0).random((500, 1, 2, 2))
+    got = models.extract_features(models.standardised(Scaled(), images), images)
+    np.testing.assert_allclose(got.mean(axis=0), 0, atol=1e-4)
+    np.testing.assert_allclose(got.var(axis=0), [1, 1, 0, 0], atol=1e-4)
+
+
+def _dropping() -> torch.nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 6), torch.nn.Dropout(0.5)).eval()
+
+
+def test_dropout_draws_by_the_seed_and_an_interrupt_leaves_no_trace() -> None:
+    images, labels = np.random.default_rng(0).random((40, 1, 2, 2)), np.arange(40) % 2
+    weights = []
+    for outer, seed in ((0, 1), (7, 1), (0, 2)):
+        extractor = _dropping()
+        torch.manual_seed(outer)
+        state = torch.get_rng_state()
+        models.train_extractor(extractor, images, labels, epochs=1, seed=seed)
+        assert torch.equal(state, torch.get_rng_state())
+        weights.append(extractor[1].weight.detach())
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    extractor = _dropping()
+    with pytest.raises(KeyboardInterrupt):
+        models.train_extractor(extractor, images, labels, epochs=2, seed=1, progress=stop)
+    assert not any(part.training for part in extractor.modules())
+    assert all(p.grad is None for p in extractor.parameters())
+
+
+def test_extractors_that_are_none_are_named() -> None:
+    with pytest.raises(TypeError, match="extractor is a str"):
+        models.extract_features("x", np.zeros((1, 1, 2, 2)))
+    with pytest.raises(TypeError, match=r"extractor: its parameter 1.weight is torch.float64"):
+        models.extract_features(_dropping().double(), np.zeros((1, 1, 2, 2)))
+    with pytest.raises(TypeError, match="images: must be an array"):
+        models.extract_features(_dropping(), "x")

@@ -36,7 +36,11 @@ template <class I, class F>
 LEAKCORE_HD void box_muller_float(I a, I b, F* z0, F* z1) {
   F c, s;
   cos_sin_turn_float(b, &c, &s);
+#ifdef __CUDA_ARCH__
+  const F r = root_of_normal(minus_log_unit_float(a));
+#else
   const F r = root(minus_log_unit_float(a));
+#endif
   *z0 = r * c;
   *z1 = r * s;
 }

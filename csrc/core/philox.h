@@ -57,6 +57,36 @@ LEAKCORE_HD Words philox4x32_10(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t 
   return {{c0, c1, c2, c3}};
 }
 
+// The keys of all rounds. On a device they are read from a kernel's parameters in the instruction that needs them.
+struct Keys {
+  uint32_t k0[kRounds], k1[kRounds];
+};
+
+inline Keys round_keys(uint64_t seed) {
+  Keys keys;
+  for (int round = 0; round < kRounds; ++round) {
+    keys.k0[round] = round_key0(seed, round);
+    keys.k1[round] = round_key1(seed, round);
+  }
+  return keys;
+}
+
+LEAKCORE_HD Words philox_keyed(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, const Keys& key) {
+#ifdef __CUDACC__
+#pragma unroll
+#endif
+  for (int round = 0; round < kRounds; ++round) {
+    uint32_t high0, low0, high1, low1;
+    multiply_halves(c0, kPhiloxM0, &high0, &low0);
+    multiply_halves(c2, kPhiloxM1, &high1, &low1);
+    c0 = high1 ^ c1 ^ key.k0[round];
+    c1 = low1;
+    c2 = high0 ^ c3 ^ key.k1[round];
+    c3 = low0;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
 LEAKCORE_HD Words draw_words(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block) {
   return philox4x32_10(block, stream, static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32),
                        static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));

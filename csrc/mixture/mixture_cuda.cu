@@ -206,8 +206,8 @@ int64_t table_bytes(const MixtureArgs& args) {
 // The plan into scratch: a few numbers per configuration where all are even, else all groups.
 cudaError_t send_plan(const MixtureArgs& args, Samples* x) {
   const MixturePlan plan(args);
-  *x = {args.seed, args.first_sample, args.num_samples, args.alternative, plan.configs, plan.groups,
-        kGroup,    nullptr,           nullptr};
+  *x = {round_keys(args.seed), args.seed, args.first_sample, args.num_samples, args.alternative, plan.configs,
+        plan.groups,           kGroup,    nullptr,           nullptr};
   if (plan.table.empty()) return cudaSuccess;
   x->last_steps = plan.at(0, plan.groups - 1).steps;
   const cudaStream_t stream = static_cast<cudaStream_t>(args.device.stream);

@@ -18,6 +18,7 @@ struct Even {
 };
 
 struct Samples {
+  Keys keys;  // of the seed
   uint64_t seed;
   uint64_t first;
   int64_t count;
@@ -55,16 +56,18 @@ struct EvenRatios {
       total[c] = product[c] = 0.0;
       left[c] = e[c].period;
     }
-    const int64_t whole = x.groups - (x.last_steps < kGroup);
-    for (int64_t k = 0; k < x.groups; ++k) {
-      const uint32_t block = static_cast<uint32_t>(k);
-      const Words word = draw_words(x.seed, stream_word(Purpose::mixture, kAlternative), sample, block);
+    const uint32_t low_index = static_cast<uint32_t>(sample), high_index = static_cast<uint32_t>(sample >> 32);
+    // A product begins at 0, which mixture_times leaves as it is: (1 + 0)(1 + u) − 1.
+    const auto group = [&](uint32_t block, int steps, bool end) {
+      const Words word =
+          philox_keyed(block, stream_word(Purpose::mixture, kAlternative), low_index, high_index, x.keys);
       float z[kGroup];
       box_muller_float(word.w[0], word.w[1], &z[0], &z[1]);
       box_muller_float(word.w[2], word.w[3], &z[2], &z[3]);
       Words picks = {}, low = {};
       bool have_low = false;
-      if (kAlternative) picks = draw_words(x.seed, stream_word(Purpose::mixture_pick, 0), sample, block);
+      if (kAlternative)
+        picks = philox_keyed(block, stream_word(Purpose::mixture_pick, 0), low_index, high_index, x.keys);
 #pragma unroll
       for (int c = 0; c < kConfigs; ++c) {
         bool picked[kGroup] = {};
@@ -79,18 +82,19 @@ struct EvenRatios {
             }
           }
         }
-        const float p = k < whole ? even_product(e[c], z, picked, kGroup) : even_product(e[c], z, picked, x.last_steps);
-        const bool first = left[c] == e[c].period, last = left[c] == 1 || k + 1 == x.groups;
-        if (first && last) {
-          total[c] += static_cast<double>(log1p_float(p));
-        } else {
-          const double wide_p = static_cast<double>(p);
-          product[c] = first ? wide_p : mixture_times(product[c], wide_p);
-          if (last) total[c] += log1p_safe(product[c]);
+        const float p = even_product(e[c], z, picked, steps);
+        product[c] = mixture_times(product[c], static_cast<double>(p));
+        if (--left[c] == 0 || end) {
+          total[c] += left[c] + 1 == e[c].period ? static_cast<double>(log1p_float(p)) : log1p_safe(product[c]);
+          product[c] = 0.0;
+          left[c] = e[c].period;
         }
-        left[c] = last ? e[c].period : left[c] - 1;
       }
-    }
+    };
+    const uint32_t before = static_cast<uint32_t>(x.groups - 1);
+#pragma unroll 1
+    for (uint32_t k = 0; k < before; ++k) group(k, kGroup, false);
+    group(before, x.last_steps, true);
   }
 };
 

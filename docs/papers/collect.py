@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from leakcore import experiments
-from leakcore.experiments._text import number
+from leakcore.experiments._text import shown
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
@@ -49,13 +49,18 @@ def collect(folder: Path, pictured: set[str]) -> dict[str, dict[str, Any]]:
 
 
 def ours(row: dict[str, Any]) -> str:
-    """Our number with its interval, as the command prints it; empty where the statement is no number."""
+    """Our number with its interval, as the command prints it; empty where the statement is no number.
+
+    Older files have neither kind nor confidence, and write ∞ as "inf", as the newer do.
+    """
     if row["ours"] is None:
         return ""
-    shown = number(float(row["ours"]))
-    if row["interval"] is not None:
-        shown += " [" + ", ".join(number(float(end)) for end in row["interval"]) + "]"
-    return shown
+    ends = None if row["interval"] is None else [_value(end) for end in row["interval"]]
+    return shown(_value(row["ours"]), ends, row.get("kind", ""), row.get("confidence"))
+
+
+def _value(written: float | str) -> float:
+    return float(written) if isinstance(written, str) else written
 
 
 def shrink(source: Path, target: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore._one_thread import one_thread
 from leakcore.attacks._poisoning import Poisoning, copies
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ class FrozenClipBKD:
             raise ValueError(f"labels.shape={y.shape}, dtype={y.dtype}: must be one integer for each of {len(x)} rows")
         features = models.extract_features(self.extractor, x)
         wide = features.astype(np.float64)
-        # eigh sorts from the least.
-        _, vectors = np.linalg.eigh(wide.T @ wide)
+        with one_thread():
+            _, vectors = np.linalg.eigh(wide.T @ wide)  # sorted from the least
         dims = vectors.shape[1]
         most = dims // 2 if self.most is None else self.most
         if self.least + most > dims:

@@ -95,6 +95,13 @@ class ReconstructionGame(Result):
         """The result that `state` was taken from, also after a trip through JSON; ValueError if it cannot be one."""
         if state.get("schema") != cls.schema:
             raise ValueError(f"state: schema={state.get('schema')!r}: must be {cls.schema!r}")
+        try:
+            return cls._rebuilt(state)
+        except KeyError as why:
+            raise ValueError(f"state: lacks {why}") from None
+
+    @classmethod
+    def _rebuilt(cls, state: Mapping[str, Any]) -> ReconstructionGame:
         settings = dict(state["settings"])
         settings["layers"] = tuple(settings["layers"])
         ranges = tuple((check.integer(0, run=low), check.integer(0, run=high)) for low, high in state["run_ranges"])
@@ -102,6 +109,8 @@ class ReconstructionGame(Result):
         trials = sum(high - low for low, high in ranges)
         if not (0 <= counts["hits"] <= counts["hits"] + counts["undecided"] <= trials):
             raise ValueError(f"state: {counts} over {trials} runs: hits and undecided must not exceed the runs")
+        if not 0 <= counts["clipped"] <= counts["gradients"]:
+            raise ValueError(f"state: {counts}: clipped must be among the gradients")
         return result(settings, _joined(ranges), **counts)
 
 

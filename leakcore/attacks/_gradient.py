@@ -206,7 +206,8 @@ def _embedding(embed: Any, shape: Sequence[int] | None, inputs: int, dtype: str)
         raise ValueError("embed and shape: give both or neither")
     if embed is None or shape is None:
         return {"embed": None, "shape": (inputs,)}
-    sizes = tuple(check.integer(1, None, shape=size) for size in shape)
+    check.instance(torch.nn.Module, embed=embed)
+    sizes = check.sizes(shape=shape)
     # A copy, so that no gradient of the search reaches the caller's parameters.
     frozen = copy.deepcopy(embed).eval().requires_grad_(False).to(getattr(torch, dtype))
     out = tuple(frozen(torch.zeros((1, *sizes), dtype=getattr(torch, dtype))).shape)
@@ -241,12 +242,24 @@ def _targets(labels: Sequence[int], outputs: int, dtype: Any) -> Any:
 def _reconstruct(
     search: _Search, thetas: np.ndarray, observed: np.ndarray, label: int | None, run: int
 ) -> tuple[np.ndarray, int, float, int]:
-    """(point, label, loss, restart) of one run."""
+    """(point, label, loss, restart) of one run, by one torch thread; the caller's worker gets its own number back."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _best(search, thetas, observed, label, run)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _best(
+    search: _Search, thetas: np.ndarray, observed: np.ndarray, label: int | None, run: int
+) -> tuple[np.ndarray, int, float, int]:
     import torch
 
     from leakcore.attacks._gradient_loss import Trace, losses
 
-    torch.set_num_threads(1)
     trace = Trace.of(thetas, observed, search.layers, search.max_grad_norm)
     size, count = math.prod(search.shape), search.restarts
     # Step 2: steps 0 and 1 of this purpose shuffle data sets and draw games.

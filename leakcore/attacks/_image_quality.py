@@ -29,7 +29,8 @@ class Quality:
 
 def compare(originals: torch.Tensor, reconstructions: torch.Tensor, value_range: float) -> Quality:
     """Match each original with one reconstruction, (n, ...) both, so that the sum of squared differences is least
-    (Kuhn–Munkres), since a mean gradient has no order of its rows. A reconstruction that is not finite: NaN throughout.
+    (Kuhn–Munkres), since a mean gradient has no order of its rows. A reconstruction that is not finite, or so large
+    that its squares are not: NaN throughout; the others are matched as without it.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -43,12 +44,16 @@ def compare(originals: torch.Tensor, reconstructions: torch.Tensor, value_range:
         )
     a, b = originals.double().flatten(1), reconstructions.double().flatten(1)
     apart = (a[:, None] - b[None]).square().mean(-1).cpu().numpy()
-    _, order = linear_sum_assignment(np.where(np.isfinite(apart), apart, 1e300))
+    known = np.isfinite(apart)
+    # Just above the largest: a far larger number would round the others' differences away.
+    above = min(2 * float(apart[known].max(initial=0.0)) + 1, np.finfo(float).max)
+    _, order = linear_sum_assignment(np.where(known, apart, above))
     mse = apart[np.arange(len(a)), order]
+    mse[~np.isfinite(mse)] = np.nan
     with np.errstate(divide="ignore"):
         psnr = 10 * np.log10(span * span / mse)
     alike = ssim(originals, reconstructions[torch.as_tensor(order)], value_range).cpu().numpy()
-    return Quality(mse=mse, psnr=psnr, ssim=alike, order=order)
+    return Quality(mse=mse, psnr=psnr, ssim=np.where(np.isnan(mse), np.nan, alike), order=order)
 
 
 def _require_images(name: str, images: Any) -> None:

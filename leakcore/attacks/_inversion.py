@@ -48,6 +48,7 @@ def gradient(
 
     from leakcore.dpsgd._flat_module import FlatModule, require_classes
 
+    check.callback(loss=loss)
     flat = FlatModule(model, loss, parameters)
     x, y = _pair(inputs, labels, flat.theta)
     flat.require_no_draws(x[:1])
@@ -68,6 +69,9 @@ def _pair(inputs: Any, labels: Any, like: torch.Tensor) -> tuple[torch.Tensor, t
         raise ValueError(f"inputs.shape={tuple(x.shape)}: must be (B, ...), B ≥ 1: an empty batch has no gradient")
     if y.ndim == 0 or len(y) != len(x):
         raise ValueError(f"labels.shape={tuple(y.shape)}: must hold one label for each of {len(x)} inputs")
+    for name, values in (("inputs", x), ("labels", y)):
+        if not bool(values.isfinite().all()):
+            raise ValueError(f"{name}: hold a number that is not finite")
     return x, y.to(like.dtype) if y.is_floating_point() else y.long()
 
 
@@ -151,6 +155,7 @@ def invert(
     from leakcore.attacks._inversion_smooth import warn_if_kinked
 
     check.callback(progress=progress)
+    check.callback(loss=loss)
     how = check.one_of(*METHODS, method=method)
     chosen, steps, rate, enough = _DEFAULTS[how]
     if optimizer is not None:
@@ -161,6 +166,9 @@ def invert(
     box = (-math.inf, math.inf) if low is None or high is None else (check.real(low=low), check.real(high=high))
     if box[1] <= box[0]:
         raise ValueError(f"low={low}, high={high}: low must be below high")
+    # A search maps the whole box to the line, which half a line or an infinite width is not fit for.
+    if math.isinf(box[1] - box[0]) and box != (-math.inf, math.inf):
+        raise ValueError(f"low={low}, high={high}: must be both finite, high − low too, or both infinite")
     search = searches.Search(
         optimizer=chosen,
         iterations=steps if iterations is None else check.integer(1, None, iterations=iterations),
@@ -172,7 +180,7 @@ def invert(
         tolerance=enough if tolerance is None else check.real(tolerance=tolerance),
         patience=check.integer(1, None, patience=patience),
         seed=check.seed(seed=seed),
-        together=bool(together),
+        together=check.boolean(together=together),
     )
     problem = read(
         model, gradient, shape, loss=loss, labels=labels, batch_size=batch_size, method=how, parameters=parameters,

@@ -122,8 +122,6 @@ def read(
         raise ValueError(f"total_variation={total_variation}: inputs of shape {sizes} are no images")
     at = _states(flat, states)
     seen = _gradient(flat, gradient, len(at))
-    if not bool(torch.isfinite(seen).all()):
-        raise ValueError("gradient: holds a number that is not finite")
     if how != "dp-sgd" and not bool((seen != 0).any()):
         raise ValueError("gradient: is zero throughout: it says nothing about the batch")
     targets = _targets(flat, sizes)
@@ -149,19 +147,33 @@ def _states(flat: FlatModule, states: Any) -> torch.Tensor:
         return flat.theta[None]
     if isinstance(states, Mapping):
         states = [states]
-    rows = [flat.join(s) if isinstance(s, Mapping) else tensor(s, "states").to(flat.theta) for s in states]
+    rows = [_joined(flat, s, f"states[{i}]") if isinstance(s, Mapping) else tensor(s, "states").to(flat.theta)
+            for i, s in enumerate(states)]  # fmt: skip
     for i, row in enumerate(rows):
         if tuple(row.shape) != (len(flat),):
             raise ValueError(f"states[{i}].shape={tuple(row.shape)}: must be ({len(flat)},) or a state dict")
+        if not bool(row.isfinite().all()):
+            raise ValueError(f"states[{i}]: holds a number that is not finite")
     if not rows:
         raise ValueError("states: must hold at least one vector of parameters")
     return torch.stack(rows)
 
 
+def _joined(flat: FlatModule, parts: Mapping[str, Any], what: str) -> torch.Tensor:
+    """(D,) from tensors by name, each of its parameter's shape: of a transposed one the numbers would fit, too."""
+    for name, shape in zip(flat.names, flat.shapes, strict=True):
+        if name not in parts:
+            raise ValueError(f"{what}: lacks the parameter {name!r}")
+        found = tuple(tensor(parts[name], f"{what}[{name!r}]").shape)
+        if found != shape:
+            raise ValueError(f"{what}[{name!r}].shape={found}: must be the parameter's, {shape}")
+    return flat.join(parts)
+
+
 def _gradient(flat: FlatModule, gradient: Any, steps: int) -> torch.Tensor:
     gradient = getattr(gradient, "gradient", gradient)
     if isinstance(gradient, Mapping):
-        flat_gradient = flat.join(gradient)
+        flat_gradient = _joined(flat, gradient, "gradient")
     elif isinstance(gradient, (list, tuple)) and steps == 1:
         shapes = [tuple(torch.as_tensor(part).shape) for part in gradient]
         if shapes != flat.shapes:
@@ -176,6 +188,8 @@ def _gradient(flat: FlatModule, gradient: Any, steps: int) -> torch.Tensor:
             f"gradient.shape={tuple(flat_gradient.shape)}: must be ({len(flat)},) numbers, one for each of the model's "
             f"parameters in their order, or ({steps}, {len(flat)}) for {steps} states"
         )
+    if not bool(torch.isfinite(out).all()):
+        raise ValueError("gradient: holds a number that is not finite")
     return out
 
 
@@ -257,20 +271,28 @@ def _output_layer(flat: FlatModule, shape: tuple[int, ...]) -> str | None:
         same = logits.shape == out.shape and torch.allclose(logits, out, rtol=1e-3, atol=1e-3 * float(out.abs().max()))
         if not same or sum(module is last for module, _ in calls) > 1:
             return None
-    return next(name for name, module in flat.model.named_modules() if module is last)
+    found: str = next(name for name, module in flat.model.named_modules() if module is last)
+    return found
 
 
 def _of_known(flat: FlatModule, states: torch.Tensor, known: Any, limit: float) -> torch.Tensor:
     """(T, D) Σ clip_C of the rows the attacker knows."""
     if known is None:
         return torch.zeros_like(states)
-    x, y = (tensor(part, "known") for part in known)
+    if not isinstance(known, (tuple, list)) or len(known) != 2:
+        raise ValueError("known: must be a pair, (inputs, labels)")
+    x, y = (tensor(part, f"known[{i}]") for i, part in enumerate(known))
     x = x.to(flat.theta)
-    if len(x) != len(y):
-        raise ValueError(f"known: {len(x)} inputs and {len(y)} labels")
+    if x.ndim < 2 or y.ndim < 1 or len(x) != len(y):
+        raise ValueError(f"known: inputs of shape {tuple(x.shape)}, labels {tuple(y.shape)}: must be (n, ...) and (n,)")
+    if not bool(x.isfinite().all() and y.isfinite().all()):
+        raise ValueError("known: holds a number that is not finite")
     if flat.loss is mean_cross_entropy:
         with torch.no_grad():
-            require_classes(y, flat.outputs(flat.theta, x[:1]), "known labels")
+            outputs = flat.outputs(flat.theta, x[:1])
+        require_classes(y, outputs, "known labels")
+        if y.is_floating_point() and y[:1].numel() != outputs.numel():
+            raise ValueError(f"known: labels of {y.dtype} and shape {tuple(y.shape)}: must be integers (n,)")
     if len(x) == 0:
         return torch.zeros_like(states)
     out = []

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leakcore import _validate
 from leakcore.attacks import _logit
+from leakcore.dpsgd._module_lock import locked
 
 if TYPE_CHECKING:
     import torch
@@ -46,8 +48,9 @@ class LogitJacobian:
             raise ValueError(
                 f"{name}: {len(value)} arrays for the {len(self.names)} parameters {', '.join(self.names)}"
             )
-        parts = []
-        for part, parameter, shape in zip(value, self.names, self.shapes, strict=True):
+        parts: list[Any] = []
+        for given, parameter, shape in zip(value, self.names, self.shapes, strict=True):
+            part = given if hasattr(given, "shape") else _validate.plain_array(**{name: given})
             if tuple(part.shape) != shape and tuple(part.shape) != (int(np.prod(shape)),):
                 raise ValueError(f"{name}: {tuple(part.shape)} for parameter {parameter!r} of shape {shape}")
             parts.append(part.reshape(-1))
@@ -60,6 +63,7 @@ class LogitJacobian:
         return np.concatenate([np.asarray(p) for p in parts])
 
 
+@locked
 def logit_jacobian(model: torch.nn.Module, inputs: Any, parameters: str | Sequence[str] | None) -> LogitJacobian:
     """By reverse mode, a row per sample and logit, batch normalisation's coupling of the rows included.
 
@@ -73,8 +77,13 @@ def logit_jacobian(model: torch.nn.Module, inputs: Any, parameters: str | Sequen
     for name in names:
         if name not in held:
             raise ValueError(f"parameters: {name!r} is not a parameter of the model; it has {', '.join(held)}")
+        if names.count(name) > 1:
+            raise ValueError(f"parameters: {name!r} is named twice")
     dtype, other, ratio = _logit.precisions(model)
-    jacobian, logits = _evaluate(model, inputs, names, dtype)
+    try:
+        jacobian, logits = _evaluate(model, inputs, names, dtype)
+    except RuntimeError as error:
+        raise ValueError(f"inputs: the model does not run on them ({error})") from None
     try:
         again, other_logits = _evaluate(model, inputs, names, other)
     except RuntimeError as error:
@@ -112,15 +121,14 @@ def _evaluate(
         ):
             raise ValueError(f"model: its output is {shape} for {len(batch)} rows, must be one or K logits per row")
         logits = prediction.reshape(-1)
-        rows = torch.autograd.grad(
-            logits, leaves, torch.eye(len(logits), dtype=logits.dtype), is_grads_batched=True, allow_unused=True
-        )
+        each = torch.eye(len(logits), dtype=logits.dtype, device=logits.device)
+        rows = torch.autograd.grad(logits, leaves, each, is_grads_batched=True, allow_unused=True)
     joined = [
-        np.zeros((len(logits), leaf.numel())) if row is None else row.double().numpy().reshape(len(logits), -1)
+        np.zeros((len(logits), leaf.numel())) if row is None else row.double().cpu().numpy().reshape(len(logits), -1)
         for row, leaf in zip(rows, leaves, strict=True)
     ]
     jacobian = np.concatenate(joined, axis=1)
     if not np.isfinite(jacobian).all():
         raise ValueError("model: the derivatives of its logits are not finite on these inputs")
-    values = logits.detach().double().numpy().reshape(len(batch), -1)
+    values = logits.detach().double().cpu().numpy().reshape(len(batch), -1)
     return jacobian.reshape(*values.shape, -1), values

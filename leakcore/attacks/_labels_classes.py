@@ -11,7 +11,7 @@ import dataclasses
 
 import numpy as np
 
-from leakcore.attacks._labels_system import Conditions, Solution
+from leakcore.attacks._labels_system import Conditions, Solution, possible
 
 
 def differences(jacobian: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -31,11 +31,13 @@ def every_class(found: Solution, classes: int, how: Conditions) -> Solution:
     residuals = found.residuals.reshape(-1, classes - 1)
     # A softmax's own rounding may flip the sign of a residual near 0.
     tolerance = found.tolerance.reshape(-1, classes - 1) + 8.0 * how.roundoff
+    last, doubt = -residuals.sum(axis=1, keepdims=True), tolerance.sum(axis=1, keepdims=True)
     return dataclasses.replace(
         found,
-        residuals=np.c_[residuals, -residuals.sum(axis=1)],
-        tolerance=np.c_[tolerance, tolerance.sum(axis=1)],
+        residuals=np.c_[residuals, last],
+        tolerance=np.c_[tolerance, doubt],
         identifiable=np.asarray(found.identifiable.reshape(-1, classes - 1).all(axis=1)),
+        fits=found.fits and (how.noise != 0 or possible(last, doubt)),
     )
 
 

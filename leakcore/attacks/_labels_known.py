@@ -56,14 +56,13 @@ def known_of_last_layer(activations: Any, model: Any, inputs: Any, known_probs: 
         raise ValueError("model: must hold at least one module")
     if len({(lay.activations.shape, lay.weight.shape) for lay in layers}) > 1:
         raise ValueError("model: the last layers of the steps differ in shape")
+    given = [known_probs] * len(layers)
+    if several and known_probs is not None and not isinstance(known_probs, (bool, np.bool_)):
+        given = list(known_probs) if np.iterable(known_probs) else []
+        if len(given) != len(layers):
+            raise ValueError(f"known_probs: holds {len(given)} arrays, must hold one for each of {len(layers)} models")
     found = [
-        _probs_of(
-            known_probs[s] if several and known_probs is not None and known_probs is not True else known_probs,
-            lay.logits,
-            lay.logit_error,
-            lay.roundoff,
-        )
-        for s, lay in enumerate(layers)
+        _probs_of(probs, lay.logits, lay.logit_error, lay.roundoff) for probs, lay in zip(given, layers, strict=True)
     ]
     roundoff = max(lay.roundoff for lay in layers)
     empty = np.zeros(layers[0].weight.shape[0])

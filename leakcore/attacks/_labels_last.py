@@ -83,8 +83,8 @@ def last_layer(
     How it was made:
 
     reduction, batch_size: "mean": the aggregate is the sum over samples divided by `batch_size` (default N; Opacus
-        divides by the *expected* batch size). "sum": not divided, as `clip_and_noise(...).sum`. Signs do not depend
-        on it; residuals and known_probs do.
+        divides by the *expected* batch size). "sum": not divided, as `clip_and_noise(...).sum`. Residuals (and what
+        known_probs makes of them) depend on it, signs do not.
     noise_std: standard deviation of independent Gaussian noise in each coordinate of what is seen (for a weight
         difference: of the gradient that it implies). 0: none. None: unknown; labels are then named by sign and the
         result is an estimate.
@@ -101,6 +101,10 @@ def last_layer(
     the unit roundoff, the gradient's rounding is at most γ(1/N)Σ_r|X_r||e_r|, γ = (N + 8)u/(1 − (N + 8)u), and moves
     residual r by at most N√v_r times its norm. A saturated model, whose p rounds to y, therefore gives −1 and no
     guess.
+
+    A gradient that no residuals make (a stale model, another mode or other inputs, a sum said to be a mean) leaves a
+    misfit beyond rounding and noise, or residuals beyond [-1, 1]: then nothing is determined, and the result is an
+    estimate whose notes say so.
 
     Raises ValueError or TypeError that names the argument for bad shapes, non-finite values, a mix of both kinds of
     input, or an empty batch. Deterministic; float64 on the CPU whatever the inputs' dtype; returns NumPy arrays.

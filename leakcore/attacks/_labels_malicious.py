@@ -14,6 +14,7 @@ from leakcore.attacks._labels_result import LabelRecovery
 from leakcore.attacks._labels_seen import read_seen
 from leakcore.attacks._labels_sign import Neuron, chosen, recover_up_to_sign
 from leakcore.attacks._labels_system import conditions, stored_roundoff
+from leakcore.dpsgd._module_lock import locked
 from leakcore.kernels import Purpose, standard_normal
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class MaliciousInput:
         gradient: (p₂, p₁), aggregated dL/dW of the first layer. weight_difference: (p₂, p₁), with lr or optimizer as in
             `last_layer`; the weights before the step are known.
         positive_ratio, noise_std, confidence, unit_roundoff, rcond: as in `second_last_layer`.
-        neurons: which of the p₂ to use; None: the five with the largest gradients.
+        neurons: which of the p₂ to use, of those that are `usable`; None: the five with the largest gradients.
 
         The result is "lower" if the prior proves the sign and the features were verified on a model. Raises
         ValueError or TypeError that names the argument. Deterministic.
@@ -89,6 +90,12 @@ class MaliciousInput:
             used = [int(j) for j in np.argsort(-sizes, kind="stable")[:_NEURONS] if sizes[j] >= 0]
         else:
             used = chosen(neurons, count)
+            for j in used:
+                if not self.usable[j]:
+                    raise ValueError(
+                        f"neurons: {j} is not usable (its factor differs between the rows, or is 0); usable are "
+                        f"{np.flatnonzero(self.usable).tolist()}"
+                    )
         rows, _ = _validate.host_array(features=self.features)
         n = len(rows)
         how = conditions(
@@ -114,6 +121,7 @@ class MaliciousInput:
         )
 
 
+@locked
 def malicious_input(
     model: torch.nn.Module | None = None,
     *,
@@ -219,7 +227,10 @@ def _check_activation(activation: Callable[[torch.Tensor], torch.Tensor]) -> Non
 
     at = torch.tensor([-3.0, -0.5, 0.5, 3.0], dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
-        after = activation(at)
+        try:
+            after = activation(at)
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(f"activation: must be a function of a torch tensor, with a derivative ({error})") from None
         if not isinstance(after, torch.Tensor) or after.shape != at.shape:
             raise ValueError("activation: must map a tensor to one of its shape")
         slope = torch.autograd.grad(after.sum(), at, allow_unused=True)[0] if after.requires_grad else None

@@ -15,7 +15,7 @@ from leakcore.attacks._labels_clipped import Clipping, read_clipping, two_values
 from leakcore.attacks._labels_known import Known
 from leakcore.attacks._labels_result import UNDETERMINED, LabelRecovery, combine, name_labels
 from leakcore.attacks._labels_seen import Seen
-from leakcore.attacks._labels_system import HARD, Conditions, conditions, growth, noise_notes, solve
+from leakcore.attacks._labels_system import HARD, MISFIT, Conditions, conditions, growth, noise_notes, solve
 
 
 def recover(
@@ -108,9 +108,13 @@ def recover(
         if known.wide is not None:
             found = every_class(found, known.wide, how)
         named = name_labels(found.residuals, found.tolerance, found.identifiable)
+        what = {**common, "confidence": how.shared(steps).level if common["confidence"] else None}
+        if not (found.fits or blind):
+            named = np.full_like(named, UNDETERMINED)
+            what = _contradicted(common, MISFIT)
         parts.append(
             LabelRecovery(
-                **{**common, "confidence": how.shared(steps).level if common["confidence"] else None},
+                **what,
                 value=float((named != UNDETERMINED).mean()),
                 method="signs of the minimum-norm solution of the aggregated gradient's linear system",
                 labels=named,
@@ -157,7 +161,11 @@ def _with_probs(
         found = solve_box(observed, how.shared(problems))
         solved.append((observed[0].high - observed[0].gap * found.y, found.reach, found.labels))
         if not found.fits:
-            common = {**common, "kind": "estimate", "confidence": None, "assumptions": _contradicted(common)}
+            common = _contradicted(
+                common,
+                "no labels fit this gradient: reduction, batch_size, clipping, noise_std, hard labels or the "
+                "probabilities are not as said",
+            )
     residuals, tolerance, states = (np.stack(parts, axis=1) for parts in zip(*solved, strict=True))
     if wide is not None:
         residuals, tolerance, states = (a.reshape(n, wide - 1) for a in (residuals, tolerance, states))
@@ -189,13 +197,10 @@ def _with_probs(
     )
 
 
-def _contradicted(common: dict[str, Any]) -> Assumptions:
-    note = (
-        "no labels fit this gradient: reduction, batch_size, clipping, noise_std, hard labels or the probabilities are "
-        "not as said"
-    )
+def _contradicted(common: dict[str, Any], note: str) -> dict[str, Any]:
     said: Assumptions = common["assumptions"]
-    return dataclasses.replace(said, notes=(*(n for n in said.notes if n != note), note))
+    noted = dataclasses.replace(said, notes=(*(n for n in said.notes if n != note), note))
+    return {**common, "kind": "estimate", "confidence": None, "assumptions": noted}
 
 
 def _one_class(states: np.ndarray) -> np.ndarray:

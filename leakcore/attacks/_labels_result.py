@@ -12,6 +12,8 @@ from leakcore._results import Assumptions, Result
 UNDETERMINED = -1
 """The label of a row that the gradient does not determine."""
 
+CONTRADICTION = "results that should both hold name different labels: something that was said of a gradient is not so"
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class LabelRecovery(Result):
@@ -61,7 +63,7 @@ def combine(recoveries: Sequence[LabelRecovery]) -> LabelRecovery:
 
     A row is determined where any recovery determines it, and −1 where two of them contradict each other (which exact
     gradients never do). residuals and tolerance are those of the recovery with the largest |residual| / tolerance. The
-    result is "lower" if all are; confidences add up their failures (union bound).
+    result is "lower" if all are and no two contradict each other; confidences add up their failures (union bound).
 
     Raises ValueError for an empty sequence or differing numbers of rows or classes; TypeError for anything that is not
     a LabelRecovery.
@@ -93,6 +95,11 @@ def combine(recoveries: Sequence[LabelRecovery]) -> LabelRecovery:
     at = (best, np.arange(named.shape[1]))
     shape = parts[0].residuals.shape
     proved = all(p.kind == "lower" for p in parts)
+    contradicted = bool((known.any(axis=0) & (lowest != highest)).any())
+    notes = [note for p in parts for note in p.assumptions.notes]
+    if contradicted:
+        proved = False
+        notes.append(CONTRADICTION)
     failure = sum(1.0 - p.confidence for p in parts if p.confidence is not None)
     determined = labels != UNDETERMINED
     return dataclasses.replace(
@@ -104,7 +111,7 @@ def combine(recoveries: Sequence[LabelRecovery]) -> LabelRecovery:
         assumptions=Assumptions(
             adjacency=None,
             attacker="; ".join(dict.fromkeys(p.assumptions.attacker for p in parts)),
-            notes=tuple(dict.fromkeys(note for p in parts for note in p.assumptions.notes)),
+            notes=tuple(dict.fromkeys(notes)),
         ),
         provenance="; ".join(dict.fromkeys(p.provenance for p in parts)),
         labels=labels,

@@ -10,8 +10,8 @@ from scipy import special
 
 from leakcore import _validate
 from leakcore._results import Assumptions
-from leakcore.attacks._labels_result import UNDETERMINED, LabelRecovery, worst_condition
-from leakcore.attacks._labels_system import HARD, Conditions, Solution, noise_notes, solve
+from leakcore.attacks._labels_result import CONTRADICTION, UNDETERMINED, LabelRecovery, worst_condition
+from leakcore.attacks._labels_system import HARD, MISFIT, Conditions, Solution, noise_notes, solve
 
 _SIGN_TEST = 1e-3
 
@@ -77,15 +77,17 @@ def recover_up_to_sign(
     certain = 2 * many >= len(votes) and ones != zeros
     lopsided = many > 0 and float(special.bdtrc(many - 1, ones + zeros, 0.5)) <= _SIGN_TEST
     resolved = certain or (2 * many >= int(in_sight.sum()) and lopsided)
-    determined = (votes != 0) & resolved
-    labels = np.where(determined, flip * votes < 0, UNDETERMINED).astype(np.int8)
     blind = any(n.stored is None for n in neurons)
+    fits = blind or all(s.fits for s in solutions)
+    determined = (votes != 0) & resolved & fits
+    labels = np.where(determined, flip * votes < 0, UNDETERMINED).astype(np.int8)
+    contradicted = bool((np.abs(votes) < np.abs(turn[:, None] * signs).sum(axis=0)).any())
     assumed = any(
         (~s.identifiable & (np.linalg.norm(n.rows, axis=1) > 0)).any()
         for s, n, t in zip(solutions, neurons, turn, strict=True)
         if t
     )
-    exact = how.noise is not None and not blind and not assumed and certain and proofs
+    exact = how.noise is not None and not blind and not assumed and certain and proofs and fits and not contradicted
     notes = ["binary labels, logistic loss, one logit", HARD, *noise_notes(how)]
     notes.append(
         f"positives are taken to be {'fewer' if below else 'more'} than half of the batch, which "
@@ -102,6 +104,10 @@ def recover_up_to_sign(
             "rows that a system does not determine are taken to be at most ten times the largest that it does: their "
             "rounding is in the tolerance under this assumption, so nothing is proved"
         )
+    if not fits:
+        notes.append(MISFIT + (", or undetermined rows are larger than taken" if assumed else ""))
+    if contradicted:
+        notes.append(CONTRADICTION)
     if blind:
         notes.append("the rounding of the stored weights is not in the tolerance, because the weights were not given")
     best = (np.abs(residuals) / np.maximum(tolerance, np.finfo(float).tiny) * (turn != 0)[:, None]).argmax(axis=0)
@@ -159,6 +165,8 @@ def chosen(neurons: Any, count: int) -> list[int]:
     """The indices of the neurons to use: all by default, else one index or several, checked."""
     if neurons is None:
         return list(range(count))
+    if not isinstance(neurons, (int, np.integer)) and not np.iterable(neurons):
+        raise TypeError(f"neurons={neurons!r}: must be an integer, several of them, or None")
     listed = [neurons] if isinstance(neurons, (int, np.integer)) else list(neurons)
     if not listed:
         raise ValueError("neurons: must name at least one neuron")

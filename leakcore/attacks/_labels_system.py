@@ -57,6 +57,14 @@ def conditions(
     return Conditions(roundoff, min(cut, 0.5), None if noise is None else noise * divisor, level)
 
 
+_MISFIT_SAFETY = 4.0
+"""By how much a misfit may exceed what rounding explains: activations that are given may be rounded once more."""
+
+_FALSE_ALARM = 1e-6
+"""How often noise alone may make a gradient look impossible. It costs labels then, but never makes one wrong."""
+
+MISFIT = "no residuals fit this gradient: model, mode, inputs, precision, noise_std, reduction or loss are not as said"
+
 HARD = "hard labels: not smoothed or mixed, and no weights of classes or samples in the loss"
 
 
@@ -79,13 +87,18 @@ def noise_notes(how: Conditions) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-    """residuals and tolerance: (N, K); identifiable: (N,); leverage: (N,) diag((CᵀC)⁺)."""
+    """residuals and tolerance: (N, K); identifiable: (N,).
+
+    fits: whether any residuals give this gradient, up to rounding and noise; if not, something that was said of it is
+    false. Always True where the noise level is not known.
+    """
 
     residuals: np.ndarray
     tolerance: np.ndarray
     identifiable: np.ndarray
     rank: int
     condition: float
+    fits: bool = True
 
 
 def solve(
@@ -120,16 +133,67 @@ def solve(
     identifiable = np.asarray(solved.identifiable, dtype=bool)
     tolerance = np.asarray(solved.error, dtype=np.float64) * scale
     moved = 0.0 if stored is None else stored
-    tolerance = tolerance + _rounding(rows, residuals, spread, identifiable, how, moved, forward, scale)
+    e, error = _rounding(rows, residuals, spread, identifiable, how, moved, forward, scale)
+    tolerance = tolerance + spread[:, None] * error
     if residuals.shape[1] > 1 and unit_scale:
         tolerance = tolerance + 8.0 * how.roundoff  # a softmax's own rounding may flip the sign of a residual near 0
+    rank = int(solved.rank)
+    fits = how.noise is None or _consistent(rows, total, rank, e, error, how)
+    if unit_scale and how.noise is not None:
+        fits = fits and possible(residuals[identifiable], _widened(tolerance, spread, how, _FALSE_ALARM)[identifiable])
     if how.noise:
         claims = max(1, int(identifiable.sum()) * residuals.shape[1])
-        quantile = max(0.0, -float(special.ndtri((1.0 - how.level) / claims)))
-        tolerance = tolerance + (how.noise * quantile * spread)[:, None]
+        tolerance = _widened(tolerance, spread, how, (1.0 - how.level) / claims)
     tolerance = np.where(identifiable[:, None], tolerance, np.inf)
-    rank = int(solved.rank)
-    return Solution(residuals, tolerance, identifiable, rank, condition(rows, rank))
+    return Solution(residuals, tolerance, identifiable, rank, condition(rows, rank), fits)
+
+
+def possible(residuals: np.ndarray, tolerance: np.ndarray) -> bool:
+    """Whether (n, K) may be residuals p − y, clipped or not: at most 1 in magnitude, those of K classes of sum 0."""
+    within = bool((np.abs(residuals) <= 1.0 + tolerance).all())
+    if residuals.shape[1] == 1:
+        return within
+    return within and bool((np.abs(residuals.sum(axis=1)) <= tolerance.sum(axis=1)).all())
+
+
+def _widened(tolerance: np.ndarray, spread: np.ndarray, how: Conditions, share: float) -> np.ndarray:
+    """Tolerances that noise exceeds on one side with probability `share` each."""
+    quantile = max(0.0, -float(special.ndtri(share)))
+    return tolerance + ((how.noise or 0.0) * quantile * spread)[:, None]
+
+
+def _consistent(
+    rows: np.ndarray, total: np.ndarray, rank: int, e: np.ndarray, error: np.ndarray, how: Conditions
+) -> bool:
+    """Whether what lies of `total` outside the span of the rows may be rounding and noise.
+
+    e: (N, K) bounds on the true magnitudes; error: (K,) bounds on the norm of what rounding did to each column.
+    """
+    n, width = rows.shape
+    if rank == width or not np.isfinite(error).all():
+        return True
+    dropped = 0.0
+    if rank == n:
+        basis = np.linalg.qr(rows.T)[0]
+    else:
+        _, singular, right = np.linalg.svd(rows, full_matrices=False)
+        basis = right[:rank].T
+        dropped = float(singular[rank]) if rank < len(singular) else 0.0
+    misfit = np.linalg.norm(total - basis @ (basis.T @ total), axis=0)
+    lengths = np.linalg.norm(e, axis=0)
+    allowed = error + dropped * lengths
+    # The float64 arithmetic here, and what the victim's lost to underflow: N products, their sum and its mean.
+    allowed = allowed + (n + width) * 2.0**-53 * (float(np.linalg.norm(rows)) * lengths + np.linalg.norm(total, axis=0))
+    allowed = _MISFIT_SAFETY * (allowed + n * (n + 2) * np.sqrt(width) * _vanishing(how.roundoff))
+    if how.noise:
+        share = _FALSE_ALARM / total.shape[1]
+        allowed = allowed + how.noise * np.sqrt(2.0 * special.gammainccinv((width - rank) / 2, share))
+    return bool((misfit <= allowed).all())
+
+
+def _vanishing(roundoff: float) -> float:
+    """Below this magnitude a type of this unit roundoff (or finer) may lose numbers altogether."""
+    return 2.0**-14 if roundoff >= 2.0**-11 else 2.0**-126 if roundoff > 2.0**-53 else 2.0**-1022
 
 
 def growth(n: int, roundoff: float) -> float:
@@ -147,23 +211,23 @@ def _rounding(
     stored: np.ndarray | float,
     forward: np.ndarray,
     scale: float,
-) -> np.ndarray:
-    """How far rounding in the computation of the gradient can move each residual, (N, K).
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds on the true |e|, (N, K), and on the norm of what rounding did to each column of the gradient, (K,).
 
     The true |e| appears in its own error bound. It is at most `scale`, which gives a first bound. Without noise |e| is
     at most |residual| + bound, which gives a better one; the third pass changes nothing that matters.
     """
     rate = growth(rows.shape[0], how.roundoff)
     if rate == math.inf:
-        return np.full(residuals.shape, np.inf)
+        return np.full(residuals.shape, scale), np.full(residuals.shape[1], np.inf)
     magnitudes = np.abs(rows)
     e = np.full(residuals.shape, scale)
-    bound = e
+    error = np.full(residuals.shape[1], np.inf)
     for _ in range(1 if how.noise else 3):
         error = np.linalg.norm(rate * (magnitudes.T @ e) + stored, axis=0) + forward @ e
         bound = spread[:, None] * error
         e = np.where(identifiable[:, None], np.minimum(scale, np.abs(residuals) + bound), scale)
-    return bound
+    return e, error
 
 
 def condition(rows: np.ndarray, rank: int) -> float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore.dpsgd._module_lock import lock_of, locked
 
 if TYPE_CHECKING:
     import torch
@@ -68,6 +69,7 @@ def targets_of(loss: Any, targets: torch.Tensor, outputs: Any) -> torch.Tensor:
     return wanted
 
 
+@locked
 def first_output(model: torch.nn.Module, inputs: torch.Tensor) -> Any:
     """Of one row; None where the model does not run: what differentiates it names the layer."""
     import torch
@@ -76,6 +78,7 @@ def first_output(model: torch.nn.Module, inputs: torch.Tensor) -> Any:
         return model(inputs[:1])
 
 
+@locked
 def batch_of(model: Any, inputs: Any, targets: Any) -> Batch:
     """inputs (n, ...) floating, in the model's dtype and on its device, targets (n, ...); else an error."""
     import torch
@@ -102,6 +105,7 @@ def batch_of(model: Any, inputs: Any, targets: Any) -> Batch:
     return Batch(model, x, y.to(anchor.device))
 
 
+@locked
 def parameters_by_layer(model: torch.nn.Module) -> dict[str, dict[str, torch.Tensor]]:
     """{layer: {parameter's full name: tensor}}: submodules with parameters of their own that require grad, in order."""
     seen: set[int] = set()
@@ -118,6 +122,7 @@ def parameters_by_layer(model: torch.nn.Module) -> dict[str, dict[str, torch.Ten
     return layers
 
 
+@locked
 def layer_gradients(
     model: torch.nn.Module,
     loss: Callable[[Any, Any], Any] | None,
@@ -144,6 +149,10 @@ def layer_gradients(
 
     data = batch_of(model, inputs, targets)
     groups = parameters_by_layer(model)
+    if isinstance(layers, str):
+        raise TypeError(f"layers={layers!r}: must be a sequence of names, as [{layers!r}]")
+    if layers is not None and not len(layers):
+        raise ValueError("layers: must name at least one layer")
     for name in layers or ():
         check.one_of(*groups, layers=name)
     wanted = {name: group for name, group in groups.items() if layers is None or name in layers}
@@ -176,12 +185,15 @@ def per_sample(
     import torch
 
     measure = criterion(loss)
-    everything = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    with lock_of(model):
+        everything = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     own = {name: everything[name].detach() for name in names}
     fixed = {key: p.detach() for key, p in everything.items() if key not in own}
 
     def value(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = measure(torch.func.functional_call(model, {**fixed, **parameters}, (x[None],)), y[None])
+        with lock_of(model):
+            outputs = torch.func.functional_call(model, {**fixed, **parameters}, (x[None],))
+        out: torch.Tensor = measure(outputs, y[None])
         return out
 
     mapped = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from leakcore.dpsgd._module_lock import locked
+
 if TYPE_CHECKING:
     import torch
 
@@ -60,6 +62,7 @@ class _Call(NamedTuple):
     output: torch.Tensor
 
 
+@locked
 def last_linear(model: torch.nn.Module, inputs: Any) -> LastLayer:
     """Run `model` on `inputs` without gradient and capture what enters its last `Linear` layer.
 
@@ -86,6 +89,7 @@ def last_linear(model: torch.nn.Module, inputs: Any) -> LastLayer:
     )
 
 
+@locked
 def hidden_linear(model: torch.nn.Module, inputs: Any) -> HiddenLayer:
     """The linear layer before the last and the derivative of the activation between them, likewise.
 
@@ -134,6 +138,7 @@ def check_model(model: Any) -> None:
             )
 
 
+@locked
 def precisions(model: torch.nn.Module) -> tuple[torch.dtype, torch.dtype, float]:
     """The model's own type, the one to measure its rounding against, and the factor from that distance to rounding."""
     import torch
@@ -151,6 +156,7 @@ def roundoff_of(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps) / 2
 
 
+@locked
 def cast_state(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Copies of the model's parameters and buffers, the floating ones as `dtype`."""
     held = [*model.named_parameters(), *model.named_buffers()]
@@ -179,6 +185,7 @@ def same_as_logits(prediction: Any, logits: torch.Tensor) -> bool:
     return any(torch.allclose(prediction.flatten(), m.flatten(), rtol=rough, atol=rough * 1e-3) for m in made)
 
 
+@locked
 def forward(
     model: torch.nn.Module,
     state: dict[str, torch.Tensor],

@@ -13,7 +13,9 @@ import numpy as np
 
 from leakcore import _validate as check
 from leakcore import kernels
+from leakcore._one_thread import one_thread
 from leakcore._results import Adjacency, parse_adjacency
+from leakcore.attacks._least_direction import least_direction
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble, EnsembleRun
@@ -140,8 +142,8 @@ class ClipBKD:
 
     x_p is the right singular vector of the smallest singular value of the (n, d) training features, scaled to the mean
     norm of the rows; y_p is the class that a clean model finds least likely for x_p (Jagielski, Ullman and Oprea 2020,
-    Algorithm 4). The sign of a singular vector is arbitrary: its largest entry is made positive. The model is tested on
-    (x_p, y_p) itself.
+    Algorithm 4). Where several directions have that value (constant features, fewer rows than features), it is the one
+    nearest to an axis; the largest entry is positive. The model is tested on (x_p, y_p) itself.
 
     probabilities: a function from features (rows, d) to class probabilities (rows, classes) of a clean model; None: a
         logistic regression fitted to the features. A model never trained on the audited release is what the attacker of
@@ -164,10 +166,7 @@ class ClipBKD:
         x = check.real_array("finite", np.isfinite, features=features)
         if x.ndim != 2 or 0 in x.shape:
             raise ValueError(f"features.shape={x.shape}: must be (rows, dimensions), neither of them 0")
-        # The smallest right singular vector by the d×d Gram matrix: n may be large, d is a model's input.
-        _, vectors = np.linalg.eigh(x.T @ x)
-        least: np.ndarray = vectors[:, 0] * np.sign(vectors[np.abs(vectors[:, 0]).argmax(), 0])
-        return np.asarray(least * np.linalg.norm(x, axis=1).mean())
+        return np.asarray(least_direction(x) * np.linalg.norm(x, axis=1).mean())
 
     def poison(
         self, features: Any, labels: Any, *, k: int = 1, adjacency: str = "replace", seed: int = 0
@@ -406,7 +405,8 @@ def _probabilities(
     if probabilities is None:
         from sklearn.linear_model import LogisticRegression
 
-        clean = LogisticRegression(max_iter=1000).fit(x, y)
+        with one_thread():
+            clean = LogisticRegression(max_iter=1000).fit(x, y)
         # A class that no row has is neither the least nor the most likely one.
         out = np.full(int(clean.classes_.max()) + 1, np.nan)
         out[clean.classes_] = clean.predict_proba(point)[0]

@@ -12,6 +12,8 @@ from leakcore.attacks import _scores
 
 _SUMS_TO_ONE = 1e-9
 """How far a prior's sum may be from one: many times the rounding of a million probabilities in float64."""
+_CLIPPED = 1e-6
+"""By what share of C rounding may leave a clipped norm above it, in float32."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,7 +53,7 @@ def prior_aware(
 
     Args:
         dots: (..., steps, candidates) real, finite; runs and the like in front. Summed in float64.
-        norms: likewise, ≥ 0; only the likelihood needs them.
+        norms: likewise, in [0, C]; only the likelihood needs them.
         max_grad_norm: C > 0. sample_rate: q in (0, 1]. noise_multiplier: σ > 0, only the likelihood needs it.
         prior: None (uniform), or (candidates,) or (..., candidates) probabilities that sum to one; likelihood only.
         method:
@@ -82,14 +84,20 @@ def prior_aware(
         which = resolve("auto", rate, prior)
     if prior is not None and which != "likelihood":
         raise ValueError(f"prior: given, but method={which!r} takes all candidates as equally likely; use 'likelihood'")
-    values = _steps("dots", dots)
+    values, _ = _steps("dots", dots)
     lengths = values
     if which == "likelihood":
         if norms is None:
             raise ValueError("norms=None: method='likelihood' needs the clipped norms beside the dots")
-        lengths = _steps("norms", norms)
+        lengths, roundoff = _steps("norms", norms)
         if lengths.shape != values.shape:
             raise ValueError(f"norms.shape={lengths.shape}: must be that of dots, {values.shape}")
+        most = norm * (1 + max(_CLIPPED, 4 * roundoff))
+        if lengths.size and not (lengths.min() >= 0 and lengths.max() <= most):
+            raise ValueError(
+                f"norms span [{lengths.min()}, {lengths.max()}]: must lie in [0, max_grad_norm={norm}], of clipped "
+                "gradients"
+            )
     steps = values.shape[-2]
     shape = (*values.shape[:-2], values.shape[-1])
     weights = np.zeros(1) if prior is None else log_prior(prior, values.shape[-1])
@@ -130,9 +138,13 @@ def log_prior(prior: Any, candidates: int) -> np.ndarray:
         return np.asarray(np.log(given))
 
 
-def _steps(name: str, given: Any) -> np.ndarray:
-    """(..., steps, candidates), finite."""
-    values = check.even_array(**{name: given})
+def _steps(name: str, given: Any) -> tuple[np.ndarray, float]:
+    """(..., steps, candidates), finite, and the unit roundoff of what they were given in."""
+    if hasattr(given, "requires_grad") and given.is_floating_point():  # a tensor: NumPy does not know bfloat16
+        values, roundoff = check.host_array(**{name: given})
+    else:
+        values = check.even_array(**{name: given})
+        roundoff = float(np.finfo(values.dtype).eps) / 2 if values.dtype.kind == "f" else 0.0
     if values.dtype.kind not in "fiu":
         raise TypeError(f"{name}.dtype={values.dtype}: must be a real floating or integer type")
     if values.ndim < 2 or values.shape[-1] == 0:
@@ -140,4 +152,4 @@ def _steps(name: str, given: Any) -> np.ndarray:
     if not np.isfinite(values).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
         raise ValueError(f"{name}{list(where)}={values[where]}: must be finite")
-    return values
+    return values, roundoff

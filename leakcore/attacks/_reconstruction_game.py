@@ -200,7 +200,8 @@ def _checked(
         _rule(ensemble, which)
         if prior is not None and which != "likelihood":
             raise ValueError(f"prior: given, but method={which!r} takes all candidates as equally likely")
-    cosines = n <= _COSINES if nearest_cosines is None else bool(nearest_cosines)
+    cosines = n <= _COSINES if nearest_cosines is None else check.boolean(nearest_cosines=nearest_cosines)
+    subtract_known = check.boolean(subtract_known=subtract_known)
     where = _request.device(device)
     game = _Game(ensemble, known, pool, resolved, n, weights, subtract_known, cosines, where, num_threads)
     settings = {

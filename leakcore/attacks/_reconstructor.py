@@ -108,6 +108,9 @@ class Reconstructor:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Reconstructor:
         """The reconstructor that `state` was taken from, also after a trip through an npz file."""
+        missing = [f.name for f in dataclasses.fields(cls) if f.name not in state]
+        if missing:
+            raise ValueError(f"state: lacks {', '.join(missing)}")
         arrays = {name: np.asarray(state[name]) for name in ("mean", "scale", "weights", "losses")}
         return cls(
             layers=models.layer_sizes([int(n) for n in state["layers"]]),
@@ -176,7 +179,7 @@ def reconstructor(
 
     mean, scale = values[:kept].mean(axis=0, dtype=np.float64), values[:kept].std(axis=0, dtype=np.float64)
     scale[scale == 0] = 1
-    x, y = _standardised(values, mean, scale), torch.from_numpy(targets)
+    x, y = _standardised(values, mean, scale), torch.from_numpy(targets.copy())
     network = _network(layers)
     _initialise(network, layers, key)
     optimiser = torch.optim.Adam(network.parameters(), lr=rate)
@@ -219,7 +222,8 @@ def reconstructor(
 
 
 def _parameters(given: Any, columns: int | None, *, name: str = "parameters") -> np.ndarray:
-    out = check.plain_array(**{name: given})
+    tensor = hasattr(given, "requires_grad")  # which NumPy may not take, for reasons it does not name
+    out = check.host_array(**{name: given})[0] if tensor else check.plain_array(**{name: given})
     if out.dtype.kind not in "fiu":
         raise TypeError(f"{name}.dtype={out.dtype}: must be a real floating or integer type")
     if out.ndim != 2 or 0 in out.shape or columns not in (None, out.shape[1]):
@@ -232,7 +236,7 @@ def _parameters(given: Any, columns: int | None, *, name: str = "parameters") ->
 def _standardised(values: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> torch.Tensor:
     import torch
 
-    return torch.from_numpy(((values - mean) / scale).astype(np.float32))
+    return torch.from_numpy(np.ascontiguousarray((values - mean) / scale, np.float32))
 
 
 def _network(layers: tuple[int, ...]) -> torch.nn.Sequential:

@@ -80,8 +80,8 @@ def reconstruct(
     unfolded order 3. Error O(B√(d/m)) (eq. 5.2). Weights are read in blocks; beside g, memory is O(d² + B⁴), or O(d³)
     for order 3 alone.
 
-    gradient: (m,) dL/da_j, NumPy or CPU torch, finite; any common factor (2, 1/B) goes into the residuals. It may bear
-        noise or have been clipped: the attack does not know and reports what it finds.
+    gradient: (m,) dL/da_j, NumPy or CPU torch, finite; any common factor (2, 1/B, 1e-300) goes into the residuals. It
+        may bear noise or have been clipped: the attack does not know and reports what it finds.
     weights: `GaussianWeights(m, d, seed)`, read in blocks and never held, or an (m, d) array.
     num_examples: B, from 1 to d; more than d inputs have no span to find and are refused.
     activation: a name ("elu", "relu", …), an `Activation`, or anything callable on torch tensors, elementwise. Kinks
@@ -128,6 +128,23 @@ def reconstruct(
         raise ValueError(f"decomposition='power': whitening needs order 2, which {used.name} lacks: use 'diagonal'")
     if not g.any():
         return _result(used, count, None, None, None, "the gradient is zero", seed, source, g)
+    # A power of two, exactly: squares of a tiny gradient would vanish.
+    exponent = math.frexp(float(np.abs(g).max()))[1] - 1
+    unit = math.ldexp(1.0, exponent)
+    out = _reconstruct(
+        np.ldexp(g, -exponent), unit, source, used, count, how, edge_margin, rng, seed=seed, subtract=subtract,
+        refined=refined, certify=certify,
+    )  # fmt: skip
+    return dataclasses.replace(
+        out, residuals=out.residuals * unit, spectrum=out.spectrum * unit, edge=out.edge * unit
+    )  # fmt: skip
+
+
+def _reconstruct(
+    g: np.ndarray, unit: float, source: Weights, used: Orders, count: int, how: str, edge_margin: float,
+    rng: np.random.Generator, *, seed: int, subtract: bool, refined: bool, certify: bool,
+) -> TensorReconstruction:  # fmt: skip
+    """In units of `unit`, which only the reason, in words, is free of."""
     moments = estimate(g, source, used, count, subtract, edge_margin)
     rank = moments.basis.shape[1]
     if rank == 0:
@@ -144,10 +161,11 @@ def reconstruct(
     inputs = parts.directions @ moments.basis.T
     inputs /= np.linalg.norm(inputs, axis=1, keepdims=True)
     reason = ""
+    hidden = edge_margin * moments.edge / abs(used.coefficients[used.used[0]])
     if rank < count:
         reason = (
             f"{count - rank} of {count} samples are not above the noise: their residuals are near 0 (below about "
-            f"{edge_margin * moments.edge / abs(used.coefficients[used.used[0]]):.2g}), or inputs are nearly parallel, "
+            f"{unit * hidden:.2g}), or inputs are nearly parallel, "
             "and then a found one may stand for several, further from each than its error estimate says"
         )
     if not (certify or refined):
@@ -170,7 +188,6 @@ def reconstruct(
         reason += ("; " if reason else "") + f"{int((~keep).sum())} moved more than {LARGEST_ERROR} under least squares"
     x, r = (better.inputs, better.residuals) if refined else (inputs, parts.weights)
     # Beside the way to the least squares: its own noise, and what samples below the noise bend the found span by.
-    hidden = edge_margin * moments.edge / abs(used.coefficients[used.used[0]])
     bent = 0.5 * math.sqrt(count - rank) * hidden / (np.abs(r) * np.linalg.svd(x, compute_uv=False)[-1])
     errors = np.minimum(2.0, np.sqrt((0.0 if refined and certify else moved**2) + better.errors**2 + bent**2))
     return _result(

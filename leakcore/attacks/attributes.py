@@ -171,6 +171,9 @@ def infer(
             raise ValueError(f"layers: {name!r} is not in both sets (known has {', '.join(known.gradients)})")
         if known.gradients[name].shape[1:] != observed.gradients[name].shape[1:]:
             raise ValueError(f"observed: layer {name!r} has another size than in known")
+        for what, sets in (("known", known), ("observed", observed)):
+            if not np.isfinite(sets.gradients[name]).all():
+                raise ValueError(f"{what}: its gradients of layer {name!r} must be finite")
     _require_sides(known=known)
     truth, batch = _require_sides(observed=observed)
     level = check.confidence(confidence=confidence)

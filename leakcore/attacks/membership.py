@@ -151,8 +151,8 @@ def likelihood_ratio(
 
     losses: (runs, rows) of the models under attack. reference_losses, reference_included: (references, rows), of other
     models and their coins; each row must be in at least one and out of at least one of them. spread: "shared": one
-    standard deviation for all rows, one in and one out, for few references; "row": each row's own, for many (at least
-    two in and two out). Returns (runs, rows).
+    standard deviation for all rows, one in and one out, for few references (some row in two, and some out of two);
+    "row": each row's own, for many (at least two in and two out). Returns (runs, rows).
     """
     attacked, known = _confidence(_matrix(losses=losses)), _confidence(_matrix(reference_losses=reference_losses))
     there = check.plain_array(reference_included=reference_included)
@@ -173,10 +173,15 @@ def likelihood_ratio(
                 f"reference_included: row {at} is {'in' if sign > 0 else 'out of'} {number[at]} reference models, "
                 f"spread={kind!r} needs at least {least}: give more of them"
             )
+        if kind == "shared" and number.sum() == len(number):
+            raise ValueError(
+                f"reference_included: every row is {'in' if sign > 0 else 'out of'} one reference model, which shows "
+                "no spread; some row must be so in two: give more of them"
+            )
         mean = (known * who).sum(axis=0) / number
         squares = ((known - mean) ** 2 * who).sum(axis=0)
         # One mean per row was fitted.
-        variance = squares / (number - 1) if kind == "row" else squares.sum() / max(number.sum() - len(number), 1)
+        variance = squares / (number - 1) if kind == "row" else squares.sum() / (number.sum() - len(number))
         deviation = np.maximum(np.sqrt(variance), _LEAST_SPREAD)
         scores += sign * (-0.5 * ((attacked - mean) / deviation) ** 2 - np.log(deviation))
     return scores
@@ -192,7 +197,10 @@ def guess(scores: Any, *, share: float = 1.0) -> Guesses:
     part = check.probability(share=share)
     if part == 0:
         raise ValueError("share=0: must be in (0, 1]")
-    taken = max(1, math.floor(part * found.shape[1]))
+    wanted = part * found.shape[1]
+    # 0.29·100 rounds to just below 29, which was meant.
+    near = round(wanted)
+    taken = max(1, near if abs(wanted - near) <= 4 * math.ulp(wanted) else math.floor(wanted))
     out = np.zeros(found.shape, np.int8)
     clearest = np.argsort(-np.abs(found), axis=1, kind="stable")[:, :taken]
     signs = np.where(np.take_along_axis(found, clearest, axis=1) > 0, 1, -1).astype(np.int8)
@@ -207,7 +215,10 @@ def _confidence(losses: np.ndarray) -> np.ndarray:
 
 
 def _matrix(**given: Any) -> np.ndarray:
+    ((name, values),) = given.items()
+    if hasattr(values, "requires_grad"):  # a tensor: which NumPy takes or not, for reasons it does not name
+        given = {name: check.host_array(**given)[0]}
     out = check.real_array("finite", np.isfinite, **given)
     if out.ndim != 2 or 0 in out.shape:
-        raise ValueError(f"{next(iter(given))}.shape={out.shape}: must be (runs, rows), neither of them 0")
+        raise ValueError(f"{name}.shape={out.shape}: must be (runs, rows), neither of them 0")
     return out

@@ -102,6 +102,12 @@ class ClaimReport(AuditReport):
                 )
         return said
 
+    @property
+    def word(self) -> str:
+        if self.passed and max(p.ceiling for p in self.proofs) <= 0:
+            return "Not tested: these trials can prove nothing."
+        return super().word
+
     def judged(self) -> tuple[_page.Judged, ...]:
         sure = self._guarantee(self.best)
         return (_page.Judged(what="the audited ε", value=self.epsilon, guarantee=sure),)

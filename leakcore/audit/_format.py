@@ -42,9 +42,9 @@ def number(value: Number | Result, digits: int = 4, kind: str = "estimate") -> s
     return _significant(value, digits, kind)
 
 
-def fixed(result: Result, places: int) -> str:
-    """A result's value with so many digits after the point."""
-    value, kind = _read(result, "")
+def fixed(value: Number | Result, places: int, kind: str = "estimate") -> str:
+    """A number with so many digits after the point. A result goes by its own kind; kind: of a plain number."""
+    value, kind = _read(value, kind)
     return _fixed(decimal.Decimal(repr(value)), places, kind)
 
 
@@ -85,6 +85,17 @@ def interval(result: Result) -> str:
         return "—"
     low, high = (float(v) for v in result.interval)
     return f"{percent(low, 'lower')}–{percent(high, 'upper')}"
+
+
+def ends(result: Result, places: int) -> str:
+    """`low–high` of something in [0, 1] that is no share, with so many digits after the point, rounded outwards."""
+    low, high = (float(v) for v in result.interval or (0.0, 1.0))
+    return f"{fixed(low, places, 'lower')}–{fixed(high, places, 'upper')}"
+
+
+def counted(n: int, one: str, more: str = "") -> str:
+    """`1 step`, `2 steps`."""
+    return f"{n:,} {one if n == 1 else more or f'{one}s'}"
 
 
 def guarantee(result: Result) -> str:

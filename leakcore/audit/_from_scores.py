@@ -17,11 +17,11 @@ from leakcore._results import Assumptions, Result, parse_adjacency
 from leakcore.audit._claim_report import area
 from leakcore.audit._coins import audited, require_fair
 from leakcore.audit._doctor import environment
+from leakcore.audit._report import GATE
 from leakcore.audit._score_file import ScoreFile, read_scores
 from leakcore.audit._scores_report import MeasuredRate, ScoresReport
 from leakcore.numerics import clopper_pearson
 
-_GATE = 0.999
 _FPRS = (0.001, 0.01, 0.05, 0.1)
 
 
@@ -128,7 +128,7 @@ def from_scores(
         ),
         at_fpr=tuple(rate_limits(inside, outside, f, level, notes) for f in _FPRS),
         epsilon=found,
-        gate=None if claim is None or not (coins or retrained) else proof(_GATE),
+        gate=None if claim is None or not (coins or retrained) else proof(GATE),
         roc=(false, true),
         seconds=time.monotonic() - start,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from leakcore import _validate as check
 from leakcore import accounting, bounds
 from leakcore.audit._coins import audited, require_fair
 from leakcore.audit._doctor import environment
-from leakcore.audit._trace_rates import GATE, named, rate_at, roc, separation
+from leakcore.audit._report import GATE
+from leakcore.audit._trace_rates import named, rate_at, roc, separation
 from leakcore.audit._trace_report import Exposure, TraceReport
 from leakcore.dpsgd import Trace
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from leakcore.dpsgd import Recorder
 
 _FPRS = (0.01, 0.05, 0.1)
+_PRIOR = 2**53
+"""The largest prior: beyond it 1/N and 1/(N + 1) are the same number."""
 
 
 def from_trace(
@@ -46,13 +50,15 @@ def from_trace(
 
     trace: a `Trace`, the recorder of a `with leakcore.record(…)` block, or the file it wrote.
     delta: δ in (0, 1). claimed_epsilon: ε that the run claims at δ, add/remove; None: what the accountant gives.
-    sample_rate: q; None: the trace's own. prior_size: ≥ 2.
+    sample_rate: q of a trace that does not say; None: the trace's own. prior_size: 2 to 2⁵³. Its bound needs no
+        candidates; the attack is measured where there are prior_size − 1 non-members.
     coins: True only if every candidate was put into the training data, or left out, by its own fair coin, and the
         recorder was told which (members=…), unless every batch held all rows. Then guesses at the coins prove a lower
         bound on ε (Steinke, Nasr and Jagielski 2023, Theorem 5.2): the highest-scoring rows are guessed in, the lowest
         out, for four numbers of guesses, each at a quarter of the error.
-    confidence: of the quoted lower bound, of every interval and of the membership test. The gate uses 99.9%: it
-        fails a correct run with probability below 0.1%, by what coins prove.
+    confidence: of the quoted lower bound, of every interval and of the membership test. What coins prove contradicts
+        a claim at 99.9%, so for a correct run with probability at most 0.1%; a limit (`with_limit`) is held against
+        the lower bound that is quoted.
 
     Returns a `TraceReport`, an `AuditReport`. Deterministic. Raises ValueError or TypeError that names argument, value
     and what is allowed, before any work; ValueError where there is no member, or no non-member, among the candidates
@@ -61,11 +67,14 @@ def from_trace(
     start = time.monotonic()
     slack = check.open_probability(delta=delta)
     claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
-    size = check.integer(2, prior_size=prior_size)
+    size = check.integer(2, _PRIOR, prior_size=prior_size)
     level = check.confidence(confidence=confidence)
     seen = _read(trace)
     check.boolean(coins=coins)
-    rate = seen.sample_rate if sample_rate is None else check.probability(sample_rate=sample_rate)
+    recorded = seen.sample_rate
+    rate = recorded if sample_rate is None else check.probability(sample_rate=sample_rate)
+    if rate is not None and recorded is not None and not math.isclose(rate, recorded, rel_tol=1e-9):
+        raise ValueError(f"sample_rate={rate:.12g}: the trace was recorded at q = {recorded:.12g}; leave it out")
     if rate is None:
         raise ValueError("sample_rate=None: the trace does not say how batches were sampled; give q")
     if rate < 1 and seen.not_poisson:
@@ -91,7 +100,7 @@ def from_trace(
     both = len(inside) > 0 and len(outside) > 0
     recognised = bool(seen.times_seen[inside].any())
     those, others = scores[inside], scores[outside]
-    sizes = [p for p in dict.fromkeys((2, size)) if p - 1 <= len(outside)] or [2]
+    sizes = tuple(dict.fromkeys((2, size)))
     return TraceReport(
         environment=environment(),
         delta=slack,
@@ -110,7 +119,7 @@ def from_trace(
         statistic="likelihood ratio" if likelihood else "summed products",
         epsilon=accounting.epsilon(schedule, rate, seen.steps, delta=slack),
         epsilon_replace=accounting.epsilon(schedule, rate, seen.steps, delta=slack, adjacency="replace"),
-        prior_sizes=tuple(sizes),
+        prior_sizes=sizes,
         reconstruction=tuple(bounds.reconstruction(schedule, rate, seen.steps, kappa=1 / p) for p in sizes),
         named=tuple(
             named(pairs, inside, outside, p, level) if both and recognised and p - 1 <= len(outside) else None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from leakcore import __version__
-from leakcore.audit._format import guarantee, number
+from leakcore.audit._format import above, guarantee, number
 
 if TYPE_CHECKING:
     from leakcore._results import Result
@@ -64,8 +65,24 @@ class Judged:
     guarantee: str
 
     def __str__(self) -> str:
-        kind = self.guarantee.partition(",")[0]
-        return f"{self.what} = {number(self.value, kind=kind)} ({self.guarantee})"
+        return self._said(number(self.value, kind=self._kind))
+
+    def beside(self, limit: float) -> tuple[str, str]:
+        """Itself and the limit, in as many digits as it takes to see whether it is above it."""
+        if self.value > limit:
+            shown, allowed = above(self.value, limit, self._kind)
+            return self._said(shown), allowed
+        digits = 4
+        while digits < 17 and math.isfinite(self.value) and float(number(self.value, digits, self._kind)) > limit:
+            digits += 1  # an upper bound is rounded up, and must not be seen above a limit that it keeps
+        return self._said(number(self.value, digits, self._kind)), f"{limit:g}"
+
+    @property
+    def _kind(self) -> str:
+        return self.guarantee.partition(",")[0]
+
+    def _said(self, shown: str) -> str:
+        return f"{self.what} = {shown} ({self.guarantee})"
 
 
 def judged(what: str, found: Result) -> Judged:
@@ -89,10 +106,15 @@ class Part:
     content: Any = None
 
 
+_PASSED = '<div class="verdict passed">'
+_NEUTRAL = '<div class="verdict neutral" style="--lower: var(--soft)">'
+"""Of a head that is neither good news nor bad: the colour of a proof that held is not its own."""
+
+
 def render(
     *,
     title: str,
-    passed: bool,
+    tone: str,
     word: str,
     verdict: str,
     limit: str,
@@ -103,14 +125,14 @@ def render(
     settings: dict[str, Any],
     environment: dict[str, Any],
 ) -> str:
-    """One self-contained HTML page."""
+    """One self-contained HTML page. tone: of the head, "good", "neutral" or "bad"."""
     import jinja2
 
     loader = jinja2.PackageLoader("leakcore.audit", ".")
     pages = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     html: str = pages.get_template("report.html").render(
         title=title,
-        passed=passed,
+        passed=tone != "bad",
         word=word,
         verdict=verdict,
         limit=limit,
@@ -122,7 +144,7 @@ def render(
         config=json.dumps(settings, indent=2, ensure_ascii=False),
         environment=json.dumps(environment, indent=2, ensure_ascii=False),
     )
-    return html
+    return html.replace(_PASSED, _NEUTRAL, 1) if tone == "neutral" else html
 
 
 def _sentence(text: str) -> str:

@@ -19,6 +19,11 @@ from leakcore.audit._tables import Table
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+GATE = 0.999
+"""Confidence with which one run, or one file of scores, contradicts a claim."""
+HELD = "Consistent with its claim."
+"""The head of a report whose claim was tested, and held."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class AuditReport(abc.ABC):
@@ -89,20 +94,29 @@ class AuditReport(abc.ABC):
     def exceeded(self) -> list[str]:
         """Sentences naming each ε above `fail_above`; empty where there is no such limit."""
         limit = self.fail_above
-        return [] if limit is None else [f"{j} is above the limit {limit:g}." for j in self.judged() if j.value > limit]
+        if limit is None:
+            return []
+        return ["{} is above the limit {}.".format(*j.beside(limit)) for j in self.judged() if j.value > limit]
 
     @property
     def word(self) -> str:
         """The verdict in a few words."""
         if self.all_contradictions:
             return "CLAIM CONTRADICTED."
-        return "ABOVE THE LIMIT." if self.exceeded else "Consistent with its claim."
+        return "ABOVE THE LIMIT." if self.exceeded else HELD
+
+    @property
+    def tone(self) -> str:
+        """How the page colours `word`: "good" where a claim was tested and held, "bad" where the gate fails."""
+        if not self.passed:
+            return "bad"
+        return "good" if self.word == HELD else "neutral"
 
     def limit_kept(self) -> str:
         """What the limit was held against, in one sentence; empty without one."""
         if self.fail_above is None:
             return ""
-        judged = "; ".join(map(str, self.judged()))
+        judged = "; ".join(j.beside(self.fail_above)[0] for j in self.judged())
         return f"Limit ε = {self.fail_above:g}, {'FAILED' if self.exceeded else 'kept'}. Judged: {judged}."
 
     @abc.abstractmethod
@@ -169,7 +183,7 @@ class AuditReport(abc.ABC):
         """One self-contained HTML page, also written to `path` (atomically) when one is given."""
         html = _page.render(
             title=self.title,
-            passed=self.passed,
+            tone=self.tone,
             word=self.word,
             verdict=self._verdict(),
             limit=self.limit_kept(),

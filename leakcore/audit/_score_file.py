@@ -6,6 +6,7 @@ import array
 import csv
 import dataclasses
 import math
+import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -122,7 +123,12 @@ def read_scores(
     for name, side in (("members", first), ("non-members", second)):
         if not len(side):
             raise ValueError(f"{where}: holds no scores of {name}")
-    return ScoreFile(first.astype(np.float64), second.astype(np.float64), layout, where.name)
+    return ScoreFile(first.astype(np.float64), second.astype(np.float64), layout, _shown(where))
+
+
+def _shown(where: Path) -> str:
+    """The file's name as text that can be written anywhere: a name need not be UTF-8."""
+    return os.fsencode(where.name).decode("utf-8", "backslashreplace")
 
 
 def _asked(members: str | None, non_members: str | None, values: str | None, labels: str | None) -> Layout | None:

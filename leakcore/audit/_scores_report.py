@@ -9,9 +9,9 @@ import numpy as np
 
 from leakcore._results import Result, jsonable, require_same_adjacency
 from leakcore.audit import _page
-from leakcore.audit._format import ADJACENCY, above, guarantee, interval, number, percent, power
+from leakcore.audit._format import ADJACENCY, above, ends, guarantee, interval, number, percent, power
 from leakcore.audit._page import Finding
-from leakcore.audit._report import AuditReport
+from leakcore.audit._report import GATE, AuditReport
 from leakcore.audit._tables import Cell, Column, Row, Table
 
 _SETTINGS = (
@@ -269,9 +269,18 @@ class ScoresReport(AuditReport):
             f"How members were chosen: {self._design()}",
             f"Intervals: {self._independence()}",
             f"The scores say what they are taken for: {self.higher} score higher; read from {self.source}.",
+            *([self._gate_assumed()] if self.proved else []),
             *(f"{note[0].upper()}{note[1:]}." for note in self.epsilon.assumptions.notes),
             "What another attack on the same model would find is not known: a low number is no proof of privacy.",
         ]
+
+    def _gate_assumed(self) -> str:
+        return (
+            f"A claim is contradicted only by what is proved at {100 * GATE:g}%: chance does that to a model that "
+            f"keeps it with probability at most {1 - GATE:.1g}. A limit (fail_above) is held against the ε printed, "
+            f"proved at {100 * self.confidence:g}%: chance lifts that above the model's own with probability at most "
+            f"{1 - self.confidence:.2g}."
+        )
 
     def settings(self) -> dict[str, Any]:
         return {name: jsonable(getattr(self, name)) for name in _SETTINGS}
@@ -281,8 +290,7 @@ class ScoresReport(AuditReport):
 
 
 def _span(result: Result) -> str:
-    low, high = (float(v) for v in result.interval or (0.0, 1.0))
-    return f"{low:.3f}–{high:.3f}"
+    return ends(result, 3)
 
 
 def _gate(found: Result | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from scipy import special, stats
@@ -12,7 +13,6 @@ from leakcore.audit._claim_report import area
 from leakcore.audit._format import interval, percent
 from leakcore.audit._from_scores import area_limits, rate_limits
 
-GATE = 0.999
 _EXACT = 50_000
 """Members times non-members up to which the rank sum's exact law is summed: a quarter of a second."""
 
@@ -33,36 +33,39 @@ class Separation(Measured):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A measured rate beside what no attacker beats. what: in words. lifted: `bound` allows for members that were
-    recognised because sampling picked them. alike: coins made members and non-members so.
+    """A measured rate beside what no attacker beats. what: in words. lift: P(sampling picks a row) where members are
+    those that it picked, else 1. alike: coins made members and non-members so.
     """
 
     what: str
     found: Measured
     bound: float
-    lifted: bool
+    lift: float
     members: int
     non_members: int
     alike: bool
 
     @property
+    def held(self) -> float:
+        """The bound that the rate is held against."""
+        return lifted(self.bound, self.lift)
+
+    @property
     def above(self) -> bool:
         """Whether what was measured, right or by chance, is above the bound."""
-        return float(self.found.value) > self.bound
+        return float(self.found.value) > self.held
 
     @property
     def odd(self) -> bool:
         """Whether the whole interval of this row is above the bound."""
-        return self.found.interval is not None and float(self.found.interval[0]) > self.bound
+        return self.found.interval is not None and float(self.found.interval[0]) > self.held
 
     def said(self) -> str:
         """What follows where the rate is above its bound; empty where it is not."""
         if not self.above:
             return ""
         sure = f"{100 * (self.found.confidence or 0):g}%"
-        bound = f"the bound {percent(self.bound, 'upper')}" + (
-            " for members that sampling picked" if self.lifted else ""
-        )
+        bound = f"the bound {percent(self.held, 'upper')}{for_picked(self.lift)}"
         rate = f"{self.what}: {percent(self.found)} is above {bound}"
         if self.odd:
             return (
@@ -75,6 +78,21 @@ class Compared:
             f"{rate} by chance: with {self.members} members and {self.non_members} non-members the {sure} interval is "
             f"{interval(self.found)}."
         )
+
+
+def lifted(bound: float, lift: float) -> float:
+    """Most that a rate among rows picked with probability `lift` can be where `bound` is that of all rows."""
+    return min(1.0, bound / lift) if lift > 0 else 1.0
+
+
+def for_picked(lift: float) -> str:
+    """What must be said beside a bound that was lifted; empty where it was not."""
+    return f" for members that sampling picked (bound / {percent(lift)})" if lift < 1 else ""
+
+
+def levels(curve: Any) -> np.ndarray:
+    """False-positive rates of a bound on membership."""
+    return np.atleast_1d(np.asarray(curve.fpr))
 
 
 def standing(compared: list[Compared]) -> str:

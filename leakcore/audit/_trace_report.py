@@ -10,19 +10,19 @@ import numpy as np
 
 from leakcore._results import Result, jsonable, require_same_adjacency
 from leakcore.audit import _page
-from leakcore.audit._format import above, guarantee, interval, number, percent, power
+from leakcore.audit._format import above, counted, ends, guarantee, interval, number, percent, power
 from leakcore.audit._page import Finding
-from leakcore.audit._report import AuditReport
-from leakcore.audit._tables import Cell, Column, Row, Table
-from leakcore.audit._trace_rates import GATE, Compared, Measured, Separation, standing
+from leakcore.audit._report import GATE, AuditReport
+from leakcore.audit._tables import Table
+from leakcore.audit._trace_rates import Compared, Measured, Separation, for_picked, levels, lifted, standing
 
 _SETTINGS = (
-    "delta", "claimed_epsilon", "confidence", "coins", "steps", "noise_multiplier", "max_grad_norm", "sample_rate",
-    "batch_rows", "members", "non_members", "members_given", "recognised", "statistic",
+    "delta", "claimed_epsilon", "confidence", "coins", "prior_size", "steps", "noise_multiplier", "max_grad_norm",
+    "sample_rate", "batch_rows", "members", "non_members", "members_given", "recognised", "statistic",
 )  # fmt: skip
 _RESULTS = (
     "epsilon", "epsilon_replace", "prior_sizes", "reconstruction", "named", "membership", "at_fpr", "found_at_fpr",
-    "roc", "area", "audited", "gate", "exposed",
+    "roc", "area", "audited", "gate", "exposed", "picked",
 )  # fmt: skip
 
 
@@ -97,11 +97,26 @@ class TraceReport(AuditReport):
             return 1.0
         return -math.expm1(self.steps * math.log1p(-self.sample_rate))
 
+    @property
+    def lift(self) -> float:
+        """What bounds are divided by before a measured rate is held against them: `picked`; 1 where nothing was
+        measured, or where it differs from 1 by less than a printed digit.
+        """
+        return self.picked if self.area is not None and self.picked < 0.9999 else 1.0
+
+    def held(self, bound: float) -> float:
+        """The bound that a rate of this run's candidates is held against."""
+        return lifted(bound, self.lift)
+
+    @property
+    def prior_size(self) -> int:
+        """Candidates of the prior that was asked about."""
+        return self.prior_sizes[-1]
+
     def _beside(self, what: str, found: Measured, bound: Any) -> Compared:
-        share = self.picked
         return Compared(
-            what=what, found=found, bound=min(1.0, float(bound) / share) if share > 0 else 1.0, lifted=share < 0.999,
-            members=self.members, non_members=self.non_members, alike=self.coins,
+            what=what, found=found, bound=float(bound), lift=self.lift, members=self.members,
+            non_members=self.non_members, alike=self.coins,
         )  # fmt: skip
 
     def _names(self) -> list[Compared]:
@@ -109,7 +124,7 @@ class TraceReport(AuditReport):
         return [self._beside(f"Naming a row among {p}", m, b.value) for p, m, b in triples if m is not None]
 
     def _tells(self) -> list[Compared]:
-        triples = zip(_levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
+        triples = zip(levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
         return [
             self._beside(f"Telling members at {percent(f)} false positives", m, b) for f, m, b in triples
             if m is not None
@@ -121,6 +136,12 @@ class TraceReport(AuditReport):
             return "Above a bound: check."
         if self.passed and self._between:
             return f"Above its claim at {100 * self.confidence:g}%, not at {100 * GATE:g}%: check."
+        if self.passed and math.isinf(float(self.epsilon.value)):
+            return "No privacy guarantee."
+        if self.passed and self.claimed_epsilon is None:
+            return "Measured."
+        if self.passed and self.audited is None:
+            return "Schedule within its claim; not tested."
         return super().word
 
     @property
@@ -132,8 +153,9 @@ class TraceReport(AuditReport):
     def title(self) -> str:
         batches = "full batches" if self.sample_rate == 1 else f"Poisson sampling q = {self.sample_rate:.4g}"
         return (
-            f"recorded DP-SGD run: {self.steps:,} steps, {batches}, C = {_span(self.max_grad_norm)}, σ = "
-            f"{_span(self.noise_multiplier)}; {self.members} members and {self.non_members} non-members watched"
+            f"recorded DP-SGD run: {counted(self.steps, 'step')}, {batches}, C = {_span(self.max_grad_norm)}, σ = "
+            f"{_span(self.noise_multiplier)}; {counted(self.members, 'member')} and "
+            f"{counted(self.non_members, 'non-member')} watched"
         )
 
     @property
@@ -164,16 +186,21 @@ class TraceReport(AuditReport):
     def verdict(self) -> str:
         if self.contradictions:
             return " ".join(self.contradictions)
-        bound, size = self.reconstruction[-1], self.prior_sizes[-1]
+        bound, size = self.reconstruction[-1], self.prior_size
         said = (
             f"The run is ε = {number(self.epsilon)} at δ = {power(self.delta)} ({guarantee(self.epsilon)}): no "
             f"attacker who holds a prior of {size} candidates names a training row with probability above "
             f"{percent(bound)}"
         )
         odd = [c.said() for c in (*self._names(), *self._tells()) if c.odd]
-        best = self.named[-1]
-        if best is not None:
-            said += f"; the attack on this run's candidates reached {self._estimate(best)}"
+        shown = zip(self.prior_sizes, self.named, self.reconstruction, strict=True)
+        measured = [(p, m, b) for p, m, b in shown if m is not None]
+        if measured:
+            among, best, beside = measured[-1]
+            whose = "" if among == size else f", among {among},"
+            said += f"; the attack on this run's candidates{whose} reached {self._estimate(best)}"
+            if self.lift < 1:
+                said += f", held against {percent(self.held(float(beside.value)), 'upper')}{for_picked(self.lift)}"
         return " ".join([f"{said}.", *odd])
 
     def _estimate(self, found: Measured) -> str:
@@ -185,9 +212,10 @@ class TraceReport(AuditReport):
             first = self.exposed[0]
             out.append(
                 Finding(
-                    f"Most exposed: candidate {first.candidate} was in {first.times_seen} batches, its gradient was "
-                    f"clipped in {percent(first.clipped_share)} of the steps, and it outscores "
-                    f"{percent(first.beaten)} of the non-members.",
+                    f"Most exposed: candidate {first.candidate} was in "
+                    f"{counted(first.times_seen, 'batch', 'batches')}, its gradient was clipped in "
+                    f"{percent(first.clipped_share)} of the steps, and it outscores {percent(first.beaten)} of the "
+                    "non-members.",
                     verdict=(
                         "Look at such rows first: whoever is unlike the others is told apart most easily."
                         if self.told
@@ -202,10 +230,16 @@ class TraceReport(AuditReport):
         claimed = "" if self.claimed_epsilon is None else f" The run claims ε = {number(self.claimed_epsilon)}."
         above = self.claimed_epsilon is not None and float(self.epsilon.value) > self.claimed_epsilon * (1 + 1e-9)
         return Finding(
-            f"The accountant: the recorded noise over {self.steps:,} steps is ε = {number(self.epsilon)} at δ = "
-            f"{power(self.delta)} ({guarantee(self.epsilon)}); against replacing a row "
+            f"The accountant: the recorded noise over {counted(self.steps, 'step')} is ε = {number(self.epsilon)} at "
+            f"δ = {power(self.delta)} ({guarantee(self.epsilon)}); against replacing a row "
             f"{number(self.epsilon_replace)} ({guarantee(self.epsilon_replace)}).{claimed}",
-            verdict=("The schedule is above the claim." if above else "Quote ε together with its δ and its adjacency."),
+            verdict=(
+                "The schedule is above the claim."
+                if above
+                else "Quote ε together with its δ and its adjacency."
+                if math.isfinite(float(self.epsilon.value))
+                else "No finite ε holds: nothing is guaranteed."
+            ),
             assumes="each step clipped every row and added the recorded noise; batches were Poisson at that rate.",
         )
 
@@ -215,17 +249,21 @@ class TraceReport(AuditReport):
             "Reconstruction: knowing all rows but one, and that the missing one is among equally likely candidates, no "
             f"attacker names it more often than {', '.join(parts)} ({guarantee(self.reconstruction[0])})."
         )
-        compared = self._names()
+        compared, picked = self._names(), for_picked(self.lift)
         if compared:
-            reached = [
-                f"{percent(m)} of {p} ({interval(m)})"
-                for p, m in zip(self.prior_sizes, self.named, strict=True)
-                if m is not None
-            ]
+            reached, missing = [], ""
+            for p, m, b in zip(self.prior_sizes, self.named, self.reconstruction, strict=True):
+                if m is None:
+                    missing = f" Naming one of {p:,} takes {p - 1:,} non-members: not measured."
+                else:
+                    beside = f"; held against {percent(self.held(float(b.value)), 'upper')}" if picked else ""
+                    reached.append(f"{percent(m)} of {p} ({interval(m)}{beside})")
+            bounds = f" Rates are held against bounds{picked}." if picked else ""
             return Finding(
                 f"{said} On this run the prior-aware attack named {', '.join(reached)} (estimate, "
-                f"{100 * self.confidence:g}% intervals, {self.statistic}).",
-                verdict=standing(compared) or "Below the bound: nothing contradicts the schedule.",
+                f"{100 * self.confidence:g}% intervals, {self.statistic}).{bounds}{missing}",
+                verdict=standing(compared)
+                or f"{'Not above' if picked else 'Below'} the bound{picked}: nothing contradicts the schedule.",
                 assumes="the attacker knows every other row and every batch; members and non-members are alike, and "
                 "the intervals take rows as drawn independently: what the run's noise does to all of them is not in.",
             )
@@ -241,17 +279,19 @@ class TraceReport(AuditReport):
             return "Membership: not measured; candidates must hold members and non-members."
         compared = self._tells()
         rates = [
-            f"{percent(m)} ({interval(m)}) at {percent(f)} false positives (no attacker beats {percent(b, 'upper')})"
-            for f, m, b in zip(_levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
+            f"{percent(m)} ({interval(m)}) at {percent(f)} false positives (no attacker beats "
+            f"{percent(self.held(float(b)), 'upper')})"
+            for f, m, b in zip(levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
             if m is not None
         ]
         found = self.area
         sure, few = f"{100 * self.confidence:g}%", self.members + self.non_members
+        picked = f"; the bounds are{for_picked(self.lift)}" if self.lift < 1 else ""
         return Finding(
             f"Membership: the test by {self.statistic} separates members from non-members with an area under the ROC "
-            f"curve of {number(found, 3)} (estimate, {sure} interval {_ends(found)}; 0.5 is guessing, which "
+            f"curve of {number(found, 3)} (estimate, {sure} interval {ends(found, 2)}; 0.5 is guessing, which "
             f"reaches this with p = {number(found.p_value, 2)}, one-sided Mann-Whitney)"
-            + (f", and finds {'; '.join(rates)}; {sure} intervals." if rates else "."),
+            + (f", and finds {'; '.join(rates)}; {sure} intervals{picked}." if rates else "."),
             verdict=" ".join([
                 f"These {few:,} candidates do not tell members from guessing." if not self.told
                 else "Members can be told from others, hardly better than guessing." if float(found.value) < 0.55
@@ -265,10 +305,11 @@ class TraceReport(AuditReport):
 
     def _proof(self) -> str:
         if self.audited is None:
+            tested = "schedule" if self.claimed_epsilon is None else "claim"
             return Finding(
                 "What is proved: nothing from below. One run proves a lower bound on ε only if a fair coin of its own "
                 "decided for each candidate whether it was trained on; then pass coins=True.",
-                verdict="The claim was not tested by this run; the bounds above follow from its settings alone.",
+                verdict=f"The {tested} was not tested by this run; the bounds above follow from its settings alone.",
             )
         return Finding(
             f"What is proved: ε ≥ {number(self.audited, 3)} at δ = {power(self.delta)} "
@@ -280,69 +321,25 @@ class TraceReport(AuditReport):
                 if self._between
                 else "More than is claimed: the run is not what its schedule says."
                 if float(self.audited.value) > self.claim
-                else "Less than is claimed: nothing contradicts it, and nothing confirms it."
+                else f"Less than {'the schedule gives' if self.claimed_epsilon is None else 'is claimed'}: nothing "
+                "contradicts it, and nothing confirms it."
             ),
             assumes="a fair coin of its own decided for each candidate whether it was trained on.",
         )
 
     def tables(self) -> dict[str, Table]:
-        rows = []
-        for size, bound, found in zip(self.prior_sizes, self.reconstruction, self.named, strict=True):
-            cells = (f"name a row among {size}", percent(1 / size), found, percent(bound))
-            rows.append(Row(tuple(map(_cell, cells))))
-        for level, bound, found in zip(
-            _levels(self.at_fpr), np.atleast_1d(self.at_fpr.value), self.found_at_fpr, strict=True
-        ):
-            cells = (f"tell members, {percent(level)} false", percent(level), found, percent(bound, "upper"))
-            rows.append(Row(tuple(map(_cell, cells))))
-        columns = (
-            Column("attack", "parameter"), Column("guessing", "parameter"),
-            Column("reached on\nthis run", "estimate"), Column("exact\nbound", "upper"),
-        )  # fmt: skip
-        caption = (
-            f"Add/remove adjacency; bounds are deterministic. Below what was reached its own "
-            f"{100 * self.confidence:g}% interval, for rows drawn independently; that all rows share one run's noise "
-            "is not counted."
-        )
-        made = {"attacks": Table("Attacks beside their bounds", columns, tuple(rows), caption)}
+        from leakcore.audit._trace_tables import attacks_table, exposed_table
+
+        made = {"attacks": attacks_table(self)}
         if self.exposed:
-            made["exposed"] = self._exposed_table()
+            made["exposed"] = exposed_table(self)
         return made
 
-    def _exposed_table(self) -> Table:
-        columns = (
-            Column("candidate", "parameter"), Column("batches it\nwas in", "parameter"),
-            Column("steps in which\nit was clipped", "estimate"), Column("non-members\nit outscores", "estimate"),
-            Column("lead over the\nbest rival", "estimate"),
-        )  # fmt: skip
-        rows = [
-            Row(tuple(Cell(c) for c in (
-                str(e.candidate), str(e.times_seen), percent(e.clipped_share), percent(e.beaten), f"{e.lead:+.3g}",
-            )))
-            for e in self.exposed
-        ]  # fmt: skip
-        caption = f"The members that stand out most; scores by {self.statistic}. Chosen for it, so no guarantee."
-        return Table("Most exposed members", columns, tuple(rows), caption)
-
     def sections(self) -> tuple[_page.Section, ...]:
-        from leakcore.audit._plot import roc_svg
+        from leakcore.audit._trace_tables import roc_figure
 
-        tables, figure = self.tables(), None
-        if self.roc is not None:
-            bars = [
-                (float(f), float(m.value), float(m.interval[0]), float(m.interval[1]))
-                for f, m in zip(_levels(self.at_fpr), self.found_at_fpr, strict=True)
-                if m is not None and m.interval is not None
-            ]
-            figure = _page.Figure(
-                svg=roc_svg(_levels(self.membership), np.atleast_1d(self.membership.value), self.roc, intervals=bars),
-                alt="True-positive against false-positive rate of the membership test, below the curve of the bound; "
-                + self._membership(),
-                caption="Upper curve: what no membership attacker can beat (upper, deterministic). Below it the test "
-                f"on this run's candidates (estimate; bars: {100 * self.confidence:g}% intervals for rows drawn "
-                "independently, beside what one run's noise does to all of them). Near the upper curve means the "
-                "bound is nearly reached; a whole bar above it: check the mechanism.",
-            )
+        tables = self.tables()
+        figure = None if self.roc is None else roc_figure(self, self.roc, self._membership())
         shown = [_page.Section("Attacks beside their bounds", (tables["attacks"],), figure)]
         if "exposed" in tables:
             shown.append(_page.Section("Most exposed members", (tables["exposed"],)))
@@ -371,16 +368,21 @@ class TraceReport(AuditReport):
             "every noisy gradient and every model. Adjacency: add/remove."
         )
         gate = (
-            f"The gate fails a correct run with probability at most {1 - GATE:.1g}, by the proof where coins decided. "
-            "A rate above its bound fails nothing: one run's noise lifts the rates of all candidates together."
+            f"A claim is contradicted by the schedule's ε, or by what coins prove at {100 * GATE:g}%: chance does that "
+            f"to a correct run with probability at most {1 - GATE:.1g}. A limit (fail_above) is held against each ε "
+            f"printed beside it, what coins prove at {100 * self.confidence:g}% among them: chance lifts that above "
+            f"the ε of a correct run with probability at most {1 - self.confidence:.2g}."
+            if self.coins
+            else "A claim, and a limit (fail_above), are held against the schedule's ε alone: no coins, no proof."
         )
+        rates = "A rate above its bound fails nothing: one run's noise lifts the rates of all candidates together."
         return [
             mechanism,
             attacker,
             told,
             chosen,
             "Candidates' gradients were taken without dropout.",
-            gate,
+            f"{gate} {rates}",
         ]
 
     def settings(self) -> dict[str, Any]:
@@ -393,18 +395,3 @@ class TraceReport(AuditReport):
 def _span(ends: tuple[float, float]) -> str:
     low, high = ends
     return f"{low:.4g}" if low == high else f"{low:.4g}–{high:.4g}"
-
-
-def _ends(found: Result) -> str:
-    low, high = found.interval or (0.0, 1.0)
-    return f"{number(low, 2)}–{number(high, 2)}"
-
-
-def _cell(shown: str | Measured | None) -> Cell:
-    if isinstance(shown, Measured):
-        return Cell(percent(shown), interval(shown))
-    return Cell(shown or "—")
-
-
-def _levels(bound: Any) -> np.ndarray:
-    return np.atleast_1d(np.asarray(bound.fpr))

@@ -119,13 +119,19 @@ def bound(
         click.echo(result.to_json(indent=2))
         return
     value, log_value = float(result.value), float(result.log_value)
-    shown = fixed(result, 4) if value >= 1e-3 else number(result) if value > 0 else f"exp({log_value:.6g})"
+    shown = (
+        fixed(result, 4)
+        if value >= 1e-3
+        else number(result)
+        if value > 0
+        else f"exp({number(log_value, 6, result.kind)})"
+    )
     click.echo(f"reconstruction success  {shown}")
     click.echo(f"kind        {guarantee(result)}")
     click.echo(f"method      {result.method}")
     if result.interval is not None:
         low, high = (float(v) for v in result.interval)
-        click.echo(f"interval    {low:.10g} to {high:.10g}")
+        click.echo(f"interval    {number(low, 10, 'lower')} to {number(high, 10, 'upper')}")
     if result.standard_error is not None:
         click.echo(f"std. error  {float(result.standard_error):.3g}")
     click.echo(f"attacker    {result.assumptions.attacker}")

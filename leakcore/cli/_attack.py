@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from leakcore.cli._attack_inversion import inversion
 from leakcore.cli._attack_labels import labels
-from leakcore.cli._checked import checked
+from leakcore.cli._checked import bars, checked, overflowed
+
+if TYPE_CHECKING:
+    from leakcore._results import Result
 
 
 @click.group()
@@ -81,28 +84,35 @@ def prior_aware(
             dataset, data, 10.0 if epsilon is None else epsilon, noise_multiplier, delta, steps, sample_rate, num_rows,
             prior_size, quiet, out, **rest,
         ),
-        goes_on=out is not None,
+        pieces=None if out is None else out / "partial" / _RUN,
     )  # fmt: skip
     if as_json:
         click.echo(json.dumps(_as_dict(game, bound, reference), indent=2, ensure_ascii=False))
         return
-    from leakcore.audit._format import guarantee
+    from leakcore.audit._format import guarantee, number
 
-    low, high = game.interval
-    click.echo(f"attack      {game.value:.4f}  [{low:.4f}, {high:.4f}]  of {game.trials:,} runs ({guarantee(game)})")
-    click.echo(f"bound       {float(bound.value):.4f}  no attack succeeds more often ({guarantee(bound)})")
+    low, high = (number(end, 4, side) for end, side in zip(game.interval, ("lower", "upper"), strict=True))
+    click.echo(f"attack      {_shown(game)}  [{low}, {high}]  of {game.trials:,} runs ({guarantee(game)})")
+    click.echo(f"bound       {_shown(bound)}  no attack succeeds more often ({guarantee(bound)})")
     if reference is not None:
         click.echo(
-            f"orthogonal  {float(reference.value):.4f}  the optimum, were candidates' gradients orthogonal "
+            f"orthogonal  {_shown(reference)}  the optimum, were candidates' gradients orthogonal "
             f"({guarantee(reference)})"
         )
     click.echo(f"guessing    {game.chance:.4f}")
     click.echo(f"clipped     {100 * game.clipped_share:.1f}% of candidates' gradients")
     sigma = game.settings["noise_multiplier"]
-    click.echo(f"noise       σ = {sigma:.6g}: {_epsilon(sigma, sample_rate, steps, delta)}")
+    click.echo(f"noise       σ = {number(sigma, 6, 'upper')}: {_epsilon(sigma, sample_rate, steps, delta)}")
     click.echo(f"attacker    {game.assumptions.attacker}")
     if out is not None:
         click.echo(f"\n{out / _REPORT}")
+
+
+def _shown(success: Result) -> str:
+    """A probability, rounded to the side on which it holds."""
+    from leakcore.audit._format import fixed, number
+
+    return fixed(success, 4) if not 0 < float(success.value) < 1e-3 else number(success)
 
 
 def _epsilon(sigma: float, sample_rate: float, steps: int, delta: float) -> str:
@@ -117,6 +127,7 @@ def _epsilon(sigma: float, sample_rate: float, steps: int, delta: float) -> str:
     return f"ε = {number(found)} at δ = {power(delta)} ({guarantee(found)})"
 
 
+_RUN = "prior-aware"
 _REPORT = "prior-aware.json"
 _PIECE = 256
 """Runs that a kill may cost: seconds."""
@@ -134,7 +145,6 @@ def _played(
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     from leakcore import _validate as check
     from leakcore import accounting, attacks, bounds, datasets, dpsgd
-    from leakcore._progress import progress_bars
     from leakcore._store import PartialResults, identity, require_ours, require_writable, write_atomically
 
     if out is not None:
@@ -160,20 +170,23 @@ def _played(
         expected_batch_size=sample_rate * num_rows,
         seed=seed,
     )
-    shown = None if quiet else progress_bars()
+    shown = bars(quiet)
     total = check.integer(1, None, runs=runs)
     settings = {
         **ensemble.settings(), "dataset": dataset, "num_rows": num_rows, "prior": prior_size, "runs": runs,
         "method": method, "subtract_known": not no_subtraction, "confidence": confidence,
     }  # fmt: skip
-    pieces = PartialResults(out, "prior-aware", identity("attack prior-aware", settings, seed))
+    pieces = PartialResults(out, _RUN, identity("attack prior-aware", settings, seed))
 
     def play(first: int, count: int) -> dict[str, Any]:
-        return attacks.reconstruction_game(
-            ensemble, known.features, known.labels, pool.features, pool.labels, prior_size=prior_size, runs=count,
-            first_run=first, method=method, subtract_known=not no_subtraction, confidence=confidence,
-            progress=None if shown is None else lambda done, _: shown("prior-aware attack", first + done, total),
-        ).state()  # fmt: skip
+        try:
+            return attacks.reconstruction_game(
+                ensemble, known.features, known.labels, pool.features, pool.labels, prior_size=prior_size, runs=count,
+                first_run=first, method=method, subtract_known=not no_subtraction, confidence=confidence,
+                progress=None if shown is None else lambda done, _: shown("prior-aware attack", first + done, total),
+            ).state()  # fmt: skip
+        except FloatingPointError as error:
+            raise overflowed(error, "take a smaller --learning-rate, or a larger --num-rows") from error
 
     game: attacks.ReconstructionGame | None = None
     size = total if out is None else _PIECE

@@ -11,7 +11,7 @@ import numpy as np
 
 from leakcore import _validate as check
 from leakcore.cli._attack_labels import _built, _read
-from leakcore.cli._checked import checked
+from leakcore.cli._checked import bars, checked
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -89,7 +89,6 @@ def _inverted(
     dataset: str | None, out: Path | None, *, unknown_labels: bool, method: str, restarts: int,
     iterations: int | None, total_variation: str, seed: int, quiet: bool, **where: Any,
 ) -> Any:  # fmt: skip
-    from leakcore._progress import progress_bars
     from leakcore._store import write_atomically
     from leakcore.attacks import inversion as attack
 
@@ -101,7 +100,7 @@ def _inverted(
         module, gradient, shape, inputs, labels, rows = _from_files(**where)
     else:
         module, gradient, shape, inputs, labels, rows = _from_data(dataset, seed=seed, **where)
-    shown = None if quiet else progress_bars()
+    shown = bars(quiet)
     boxed = method != "l2" and inputs is not None and inputs.min() >= 0 and inputs.max() <= 1
     found = attack.invert(
         module, gradient, shape, labels=None if unknown_labels else labels, batch_size=rows, method=method,

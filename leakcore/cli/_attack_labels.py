@@ -124,6 +124,7 @@ def _on_data(
     *, dataset: str, data: Path | None, noise_multiplier: float | None, max_grad_norm: float | None,
     batches: int | None, confidence: float, seed: int, **_: Any,
 ) -> dict[str, Any]:  # fmt: skip
+    from leakcore.audit._format import guarantee, number, power
     from leakcore.experiments.labels import released
 
     found = released.play(
@@ -141,9 +142,11 @@ def _on_data(
         "determined": f"{found.determined} of {found.labels}  ({found.determined / found.labels:.1%})",
         "right": f"{found.right} of {found.determined} determined",
         "by sign": f"{found.right_by_sign} of {found.identifiable} identifiable, were every one named",
-        "label-ε ≥": f"{bound.largest:.4g}  (largest of {found.batches} batches; mean "
-        f"{float(np.mean(bound.value)):.4g}; test {bound.test}, delta {bound.delta:g}, {bound.adjacency})",
-        "label-ε ≤": f"{float(bound.replacement.value):.4g}  (one step, {bound.replacement.adjacency})",
+        "label-ε ≥": f"{number(bound.largest, kind=bound.kind)}  (largest of {found.batches} batches; mean "
+        f"{number(float(np.mean(bound.value)), kind=bound.kind)}; test {bound.test}, δ = {power(bound.delta)}; "
+        f"{guarantee(bound)})",
+        "label-ε ≤": f"{number(bound.replacement)}  (one step, δ = {power(bound.delta)}; "
+        f"{guarantee(bound.replacement)})",
         "attacker": found.attacker,
     }
     return {**found.to_dict(), "shown": shown}

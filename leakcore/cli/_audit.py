@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from leakcore.cli._checked import checked, require_place
+from leakcore.cli._checked import bars, checked, overflowed, require_place
 
 if TYPE_CHECKING:
     from leakcore import audit as audits
@@ -44,6 +44,8 @@ _CLAIM_KEYS = {
 }
 _NOT_OF_A_RUN = {"trace", "scores", "attack", "coins", "retrained", "k", "adjacency", "members", "non_members",
                  "values", "labels", "higher"}  # fmt: skip
+_RUNS = {"run": "audit", "claim": "audit-attack"}
+"""Form of the audit: name of the folder that keeps its finished pieces, where it takes long enough to have any."""
 _CLAIM = 10.0
 """What is claimed where neither file nor options say: the default of [run] epsilon."""
 _WITH = {
@@ -134,7 +136,6 @@ def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
     input, or no place to write; 70 an error of leakcore's own; 130 interrupted; 141 whoever read standard output closed
     it (`| head`), whatever the answer: the report's files are written by then.
     """
-    from leakcore import audit as audits
     from leakcore.audit._config_file import read_config, read_report
 
     given = {name: value for name, value in params.items() if value is not None and value is not False}
@@ -152,9 +153,10 @@ def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
     limit = report["fail_above"]
     if limit is not None:
         checked(lambda: _require_limit(limit))
-    show = None if quiet else audits.progress_bars()
+    show = bars(quiet)
     made = {"trace": _trace, "scores": _scores, "claim": _claim, "run": _run}[form]
-    found = checked(lambda: made(sections, given, folder, show), goes_on=True)
+    kept = None if folder is None or form not in _RUNS else folder / "partial" / _RUNS[form]
+    found = checked(lambda: made(sections, given, folder, show), pieces=kept)
     _finish(found, folder, report, written=not short)
 
 
@@ -197,7 +199,9 @@ def _require_apart(places: dict[str, Path], folder: Path | None, read: dict[str,
     """A report must not replace what the audit reads, nor one of its own."""
     from leakcore._store import is_stream
 
-    taken = {Path(path).resolve(): name for name, path in read.items() if path is not None}
+    # What is no path is refused later, by whoever reads it.
+    paths = {name: path for name, path in read.items() if isinstance(path, str | Path) and "\0" not in str(path)}
+    taken = {Path(path).resolve(): name for name, path in paths.items()}
     if folder is not None:
         taken |= {(folder / f"report.{kind}").resolve(): f"report.{kind} in {folder}" for kind in ("html", "json")}
     for name, path in places.items():
@@ -259,7 +263,11 @@ def _run(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -
     from leakcore import audit as audits
     from leakcore.audit._config_file import run_config
 
-    return audits.run(run_config(sections.get("run", {}), given), folder=folder, progress=show)
+    try:
+        return audits.run(run_config(sections.get("run", {}), given), folder=folder, progress=show)
+    except FloatingPointError as error:
+        advice = "take a larger --num-rows, or a smaller learning_rate in [run] of a --config file"
+        raise overflowed(error, advice) from error
 
 
 def _require_folder(folder: Path | None) -> None:

@@ -48,9 +48,9 @@ def calibrate(
     if as_json:
         click.echo(result.to_json(indent=2))
         return
-    sure = guarantee(result)
-    click.echo(f"noise multiplier  {number(result, 6)}  no attack succeeds with more than {target_success:g} ({sure})")
-    click.echo(f"success bound     {result.success:.6g}  at that noise ({sure})")
+    sure, limit = guarantee(result), number(target_success, 6, result.kind)
+    click.echo(f"noise multiplier  {number(result, 6)}  no attack succeeds with more than {limit} ({sure})")
+    click.echo(f"success bound     {number(result.success, 6, result.kind)}  at that noise ({sure})")
     click.echo(f"by ε instead      {number(result.epsilon_noise_multiplier, 6, result.kind)}  {_by_epsilon(result)}")
     click.echo(f"less noise by     {_less(result)}")
     click.echo(f"attacker          {result.assumptions.attacker}")
@@ -65,7 +65,8 @@ def _by_epsilon(result: CalibratedNoise) -> str:
         return f"no ε {at} implies that limit, whatever the noise"
     if math.isinf(result.epsilon):
         return "any ε implies that limit"
-    return f"the noise of ε = {number(result.epsilon)} {at}, which implies the same limit ({guarantee(result)})"
+    largest = number(result.epsilon, kind="lower")  # a larger ε would not imply it
+    return f"the noise of ε = {largest} {at}, which implies the same limit ({guarantee(result)})"
 
 
 def _less(result: CalibratedNoise) -> str:

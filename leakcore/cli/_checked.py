@@ -11,9 +11,12 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from leakcore._progress import Progress
 
 T = TypeVar("T")
 
@@ -29,17 +32,17 @@ class Failure(click.ClickException):
     exit_code = 2
 
 
-def checked(call: Callable[[], T], *, goes_on: bool = False) -> T:
+def checked(call: Callable[[], T], *, pieces: Path | None = None) -> T:
     """Run `call`; the library's own complaints become exit code 2 with its message.
 
-    goes_on: finished pieces are kept, and Ctrl-C says so.
+    pieces: where it keeps what is finished; Ctrl-C says so where there is anything by then.
     ArithmeticError: a number that would not be reliable (AccuracyError), training that overflowed (FloatingPointError).
     OSError: a data set that is not there, a disk that is full. A closed pipe is none of them: see `Commands`.
     """
     try:
         return call()
     except KeyboardInterrupt:
-        if not goes_on:
+        if pieces is None or not _holds_any(pieces):
             raise
         click.echo("Interrupted: nothing half-written; the same command goes on from here.", err=True)
         sys.exit(_INTERRUPTED)
@@ -51,6 +54,26 @@ def checked(call: Callable[[], T], *, goes_on: bool = False) -> T:
         raise Failure("this command needs torch, which is not installed: pip install torch") from error
     except (ValueError, TypeError, ImportError, ArithmeticError, OSError) as error:
         raise Failure(str(error)) from error
+
+
+def _holds_any(pieces: Path) -> bool:
+    """Whether a run's folder holds a finished piece, beside what `leakcore._store` keeps there for itself."""
+    own = {"run.json", "lock"}
+    return any(p.is_file() and p.name not in own and not p.name.startswith(".") for p in pieces.rglob("*"))
+
+
+def bars(quiet: bool) -> Progress | None:
+    """Progress bars for a terminal; in a log or a pipe they would be kilobytes of control characters."""
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
+        return None
+    from leakcore._progress import progress_bars
+
+    return progress_bars()
+
+
+def overflowed(error: FloatingPointError, advice: str) -> ValueError:
+    """What overflowed, with advice in options of the command: the library's names keywords that it may not have."""
+    return ValueError(f"{str(error).partition(': take a')[0]}; {advice}")
 
 
 def one_kappa(prior: int | None, kappa: float | None, log_kappa: float | None) -> tuple[float | None, float | None]:
@@ -77,6 +100,9 @@ def require_place(name: str, path: Path) -> None:
     try:
         if path.is_dir():
             raise OSError(None, "is a folder")
+        existing = next((p for p in path.parents if p.exists()), None)
+        if existing is not None and not existing.is_dir():
+            raise OSError(None, f"{existing} is a file, not a folder")
         if not is_stream(path):
             try_writing(path.parent)
     except OSError as error:

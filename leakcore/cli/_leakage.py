@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from leakcore.cli._attack_labels import _built, _read
-from leakcore.cli._checked import checked, require_place
+from leakcore.cli._checked import bars, checked, require_place
 
 _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar100", "bank", "lfw")
 
@@ -72,7 +72,8 @@ def leakage(model: str, figure: Path | None, as_json: bool, quiet: bool, **given
         raise click.UsageError(f"--figure {figure}: must end in .png, .svg or .pdf")
     if figure is not None:
         require_place("figure", figure)
-    report = checked(lambda: _measured(model, quiet=quiet, **given), goes_on=given["out"] is not None)
+    kept = None if given["out"] is None else given["out"] / "partial" / "leakage"
+    report = checked(lambda: _measured(model, quiet=quiet, **given), pieces=kept)
     if figure is not None:
         checked(lambda: _drawn(report, figure))
     if as_json:
@@ -103,7 +104,6 @@ def _measured(
     import numpy as np
     import torch
 
-    from leakcore._progress import progress_bars
     from leakcore._store import PartialResults, identity, require_ours, require_writable, write_atomically
     from leakcore.leakage import _by_layer
     from leakcore.models import load_safetensors
@@ -143,7 +143,7 @@ def _measured(
     report = _by_layer.measured(
         module, losses[loss], x, y, attributes=chosen, family=family, original=not no_inversion, samples=samples,
         rows=rows, columns=20_000, permutations=permutations, iterations=100, probes=None, memory=128 * 2**20,
-        seed=seed, progress=None if quiet else progress_bars(), pieces=pieces,
+        seed=seed, progress=bars(quiet), pieces=pieces,
     )  # fmt: skip
     if out is not None:
         text = json.dumps(report.to_dict(), indent=2, allow_nan=False, ensure_ascii=False)

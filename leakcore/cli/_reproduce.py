@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from leakcore.cli._checked import checked
+from leakcore.cli._checked import bars, checked
 
 
 @click.command()
@@ -41,7 +41,6 @@ def reproduce(
     figure from its trained networks).
     """
     from leakcore import experiments
-    from leakcore._progress import progress_bars
 
     if name == "list":
         for key in experiments.names():
@@ -60,12 +59,12 @@ def reproduce(
             data=data,
             out=out,
             trainer=trainer,
-            progress=None if quiet else progress_bars(),
+            progress=bars(quiet),
         ),
-        goes_on=True,
+        pieces=out / "partial" / name,
     )
     if as_json:
         click.echo(result.to_json(indent=2))
         return
     click.echo(result.to_text())
-    click.echo(f"\n{out / name}.png\n{out / name}.json")
+    click.echo("\n" + "\n".join(f"{out / name}.{kind}" for kind in ("png", "svg", "json")))

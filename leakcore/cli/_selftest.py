@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from leakcore.cli._checked import checked
+from leakcore.cli._checked import bars, checked
 
 
 @click.command()
@@ -23,10 +23,6 @@ def selftest(audits: int, confidence: float, seed: int, as_json: bool, quiet: bo
     """
     from leakcore import audit as audits_of
 
-    found = checked(
-        lambda: audits_of.selftest(
-            audits=audits, confidence=confidence, seed=seed, progress=None if quiet else audits_of.progress_bars()
-        )
-    )
+    found = checked(lambda: audits_of.selftest(audits=audits, confidence=confidence, seed=seed, progress=bars(quiet)))
     click.echo(found.to_json(indent=2) if as_json else found.to_text())
     sys.exit(0 if found.passed else 1)

@@ -27,6 +27,22 @@ class Reviews(Dataset):
 
     lengths: np.ndarray
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        lengths = check.even_array(lengths=self.lengths)
+        if not np.issubdtype(lengths.dtype, np.integer):
+            raise TypeError(f"lengths.dtype={lengths.dtype}: must be an integer type")
+        if lengths.shape != self.labels.shape:
+            raise ValueError(f"lengths.shape={lengths.shape}: must be that of labels, {self.labels.shape}")
+        lengths = lengths.astype(np.int64)
+        lengths.flags.writeable = False
+        object.__setattr__(self, "lengths", lengths)
+
+    def _rows(self, index: np.ndarray) -> Reviews:
+        return dataclasses.replace(
+            self, features=self.features[index], labels=self.labels[index], lengths=self.lengths[index]
+        )
+
 
 def imdb(
     split: str = "train", *, words: int = 100, embedding: int = 50, path: str | os.PathLike[str] | None = None

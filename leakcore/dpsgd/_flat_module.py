@@ -16,6 +16,7 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from leakcore import _validate as check
+from leakcore.dpsgd._module_lock import lock_of
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -128,6 +129,10 @@ class FlatModule:
     def __init__(self, model: Any, loss: Loss | None = None, names: Sequence[str] | None = None) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
+        with lock_of(model):
+            self._read(model, loss, names)
+
+    def _read(self, model: nn.Module, loss: Loss | None, names: Sequence[str] | None) -> None:
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not trained:
             raise ValueError("model: has no parameters that require grad, hence no gradient")
@@ -163,14 +168,15 @@ class FlatModule:
 
     def outputs(self, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """The model's outputs at parameters (D,)."""
-        with _fitting(x):
+        with _fitting(x), lock_of(self.model):
             out: torch.Tensor = torch.func.functional_call(self.model, {**self._fixed, **self.split(theta)}, (x,))
         return out
 
     def _tried(self, x: torch.Tensor) -> Any:
         """Outputs at the model's present parameters, which leave its buffers alone."""
-        buffers = {name: b.clone() for name, b in self.model.named_buffers()}
-        return torch.func.functional_call(self.model, {**self._fixed, **buffers, **self.split(self.theta)}, (x,))
+        with lock_of(self.model):
+            buffers = {name: b.clone() for name, b in self.model.named_buffers()}
+            return torch.func.functional_call(self.model, {**self._fixed, **buffers, **self.split(self.theta)}, (x,))
 
     def require_no_draws(self, x: torch.Tensor) -> None:
         """ValueError where the model draws random numbers for a row, x (1, ...), in a function that is no layer.
@@ -201,13 +207,14 @@ class FlatModule:
             found.append((module, fed.detach().clone() if isinstance(fed, torch.Tensor) else fed))
 
         own = [module for module in self.model.modules() if any(True for _ in module.parameters(recurse=False))]
-        handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in own]
-        try:
-            with _fitting(x), torch.no_grad():
-                self._tried(x.clone())
-        finally:
-            for handle in handles:
-                handle.remove()
+        with lock_of(self.model):
+            handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in own]
+            try:
+                with _fitting(x), torch.no_grad():
+                    self._tried(x.clone())
+            finally:
+                for handle in handles:
+                    handle.remove()
         return found
 
     def gradient(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

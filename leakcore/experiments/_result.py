@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from leakcore._results import jsonable
+from leakcore._results import Result, jsonable
 
 AGREEMENT = {
     "": "",
@@ -16,6 +16,7 @@ AGREEMENT = {
     "partly": "The paper's finding is reproduced in part.",
     "no": "The paper's finding is not reproduced.",
 }
+KINDS = ("", "upper", "lower", "estimate")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,9 +78,11 @@ class Pictures:
 class Stated:
     """A number or sentence of the paper, and ours beside it.
 
-    paper: as it is printed. ours: our number, None where the statement is no number. interval: of ours, None for an
-    exact
-    value. comment: where the two differ, why; or what the data say of the sentence.
+    paper: as it is printed. ours: our number, an int where it counts something, None where the statement is no number.
+    interval: of ours, None for an exact value. comment: where the two differ, why; or what the data say of the
+    sentence. kind: "upper" or "lower" for a bound, "estimate" for what was measured, "" where that was not said.
+    confidence: of the interval, or of the bound; None where there is none: an interval is then a range, and `what`
+    says of what.
     """
 
     what: str
@@ -87,6 +90,18 @@ class Stated:
     ours: float | None = None
     interval: tuple[float, float] | None = None
     comment: str = ""
+    kind: str = ""
+    confidence: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind={self.kind!r}: must be one of {', '.join(map(repr, KINDS))}")
+
+
+def ours(result: Result) -> dict[str, Any]:
+    """`Stated`'s fields of one number; its interval where that is one of a confidence, not of rounding."""
+    ends = None if result.interval is None or result.confidence is None else tuple(map(float, result.interval))
+    return {"ours": float(result.value), "interval": ends, "kind": result.kind, "confidence": result.confidence}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import decimal
 import math
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from leakcore.experiments._result import ExperimentResult, Stated
 
 _WIDTH = 100
+_ROUNDING = {"lower": decimal.ROUND_FLOOR, "upper": decimal.ROUND_CEILING}
 
 
 def render(result: ExperimentResult) -> str:
@@ -36,20 +39,38 @@ def render(result: ExperimentResult) -> str:
     return "\n".join(lines)
 
 
-def number(value: float) -> str:
-    """Four decimals for probabilities, four digits for what is much smaller or larger."""
+def number(value: float, kind: str = "") -> str:
+    """Counts (int) plain, four decimals for probabilities, four digits for what is much smaller or larger.
+
+    kind: a "lower" bound is rounded down, an "upper" one up.
+    """
     if not math.isfinite(value):
         return "∞" if value > 0 else ("−∞" if value < 0 else "undefined")
-    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 100 else f"{value:.4g}"
+    if isinstance(value, int):
+        return str(value)
+    decimals = value == 0 or 1e-3 <= abs(value) < 100
+    if kind in _ROUNDING:
+        exact = decimal.Decimal(repr(value))
+        if decimals:
+            return f"{exact.quantize(decimal.Decimal('0.0001'), _ROUNDING[kind])}"
+        value = float(decimal.Context(4, _ROUNDING[kind]).create_decimal(exact))
+    return f"{value:.4f}" if decimals else f"{value:.4g}"
+
+
+def shown(ours: float, interval: Sequence[float] | None = None, kind: str = "", confidence: float | None = None) -> str:
+    """Our number with its interval, rounded outwards, and the interval's level; or of which kind a bound is."""
+    sure = "" if confidence is None else f"{100 * confidence:g}%"
+    if interval is not None:
+        return f"{number(ours, kind)} [{number(interval[0], 'lower')}, {number(interval[1], 'upper')}] {sure}".rstrip()
+    if kind in _ROUNDING:
+        return f"{number(ours, kind)} ({', '.join(filter(None, (kind, sure)))})"
+    return number(ours, kind)
 
 
 def _ours(stated: Stated) -> str:
     if stated.ours is None:
         return "see below" if stated.comment else "–"
-    shown = number(stated.ours)
-    if stated.interval is not None:
-        shown += f" [{number(stated.interval[0])}, {number(stated.interval[1])}]"
-    return shown
+    return shown(stated.ours, stated.interval, stated.kind, stated.confidence)
 
 
 def _folded(label: str, text: str) -> list[str]:

@@ -136,6 +136,9 @@ class OnDevice(Library):
     def header(self, x: Any) -> np.ndarray:
         return header_of_interface(x)
 
+    def synchronize(self) -> None:
+        """Waits for what the stream has been given."""
+
     def _scratch(self, size: int) -> int:
         """Device memory for a native call. The calls of one library run one after the other on its stream, so that the
         next one may have what this one used."""
@@ -153,6 +156,9 @@ class Torch(OnDevice):
     def of(cls, x: Any) -> Torch:
         cuda = sys.modules["torch"].cuda
         return cls(x.device.index, cuda.current_stream(x.device).cuda_stream)
+
+    def synchronize(self) -> None:
+        sys.modules["torch"].cuda.current_stream(self.device).synchronize()
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         torch = sys.modules["torch"]
@@ -189,6 +195,10 @@ class CuPy(OnDevice):
         index = int(x.device.id)
         with sys.modules["cupy"].cuda.Device(index):
             return cls(index, int(sys.modules["cupy"].cuda.get_current_stream().ptr))
+
+    def synchronize(self) -> None:
+        with self._here():
+            sys.modules["cupy"].cuda.get_current_stream().synchronize()
 
     def _here(self) -> Any:
         return sys.modules["cupy"].cuda.Device(self._index)
@@ -251,6 +261,8 @@ class Imported(OnDevice):
         return self.server.at_most(x, limit)
 
     def give(self, x: Any) -> Any:
+        # The array's own library knows nothing of this stream: it may use the memory of a temporary anew at once.
+        self.server.synchronize()
         if hasattr(self.like, "__array_namespace__"):
             return self.like.__array_namespace__().from_dlpack(x)
         return x

@@ -11,16 +11,23 @@ import torch
 
 from leakcore.models._features import extract_features
 
+_ROUNDING = 2.0**-21
+"""Of a feature's size: what an extractor's own rounding may make it vary by."""
+
 
 def standardised(extractor: torch.nn.Module, images: Any) -> torch.nn.Sequential:
     """`extractor` followed by a fixed affine map: its features of `images` have mean 0 and variance 1 each.
 
-    images: (rows, channels, height, width), public ones: mean and variance are the model's own afterwards. In
-    evaluation mode. A feature that never varies stays near 0.
+    images: (rows, channels, height, width), public ones: mean and variance are the model's own afterwards. Returned in
+    evaluation mode, which `extractor`, a part of it, is left in. A feature that varies by no more than float32 rounds
+    keeps its size, near 0.
     """
     features = extract_features(extractor, images)
-    standard = torch.nn.BatchNorm1d(features.shape[1], affine=False)
-    for name, value in (("running_mean", features.mean(axis=0)), ("running_var", features.var(axis=0))):
+    # No eps: beside a small feature's variance it is no small number.
+    standard = torch.nn.BatchNorm1d(features.shape[1], affine=False, eps=0.0)
+    mean, variance = features.mean(axis=0, dtype=np.float64), features.var(axis=0, dtype=np.float64)
+    variance[variance <= np.maximum((_ROUNDING * mean) ** 2, np.finfo(np.float32).tiny)] = 1
+    for name, value in (("running_mean", mean), ("running_var", variance)):
         standard.get_buffer(name).copy_(torch.from_numpy(value))
     return torch.nn.Sequential(extractor, standard).eval()
 

@@ -92,7 +92,8 @@ def load_safetensors(module: torch.nn.Module, path: str | os.PathLike[str]) -> N
     """Load a module's weights from a safetensors file, in place, all or nothing.
 
     The file must hold exactly the names of `module.state_dict()` with equal shapes; floating types are converted to the
-    module's. ValueError lists the names that are missing, unexpected, or of another shape or kind of type.
+    module's. ValueError lists the names that are missing, unexpected, of another shape or kind of type, or hold a
+    number beyond what the module's type does.
     """
     found, wanted = read_safetensors(path), module.state_dict()
     wrong = [f"missing {name}" for name in sorted(wanted.keys() - found.keys())]
@@ -103,6 +104,8 @@ def load_safetensors(module: torch.nn.Module, path: str | os.PathLike[str]) -> N
             wrong.append(f"{name} has shape {tuple(theirs.shape)}, must be {tuple(ours.shape)}")
         elif ours.is_floating_point() != theirs.is_floating_point():
             wrong.append(f"{name} is {theirs.dtype}, must be {ours.dtype}")
+        elif ours.is_floating_point() and bool((theirs.isfinite() & ~theirs.to(ours.dtype).isfinite()).any()):
+            wrong.append(f"{name} holds numbers beyond {ours.dtype}")
     if wrong:
         shown = "; ".join(wrong[:8]) + (f"; and {len(wrong) - 8} more" if len(wrong) > 8 else "")
         raise ValueError(f"{Path(path)}: does not fit {type(module).__name__}: {shown}")
@@ -112,6 +115,8 @@ def load_safetensors(module: torch.nn.Module, path: str | os.PathLike[str]) -> N
 def save_safetensors(tensors: torch.nn.Module | Mapping[str, torch.Tensor], path: str | os.PathLike[str]) -> None:
     """Write a module's state dict, or tensors by name, as a safetensors file; replaced only once it is complete."""
     given = tensors.state_dict() if isinstance(tensors, torch.nn.Module) else dict(tensors)
+    if "__metadata__" in given:
+        raise ValueError("tensors['__metadata__']: must have another name: the format keeps this one for itself")
     names = {kind: name for name, kind in _TYPES.items()}
     header: dict[str, Any] = {}
     parts: list[bytes] = []

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 from scipy import special
+
+_CLOSE = -0.2
+_OWN_ERROR = 1e-12
+"""Of `log_profile` beside the rounding of its arguments and of its result."""
 
 
 def log_blow_up(log_kappa: np.ndarray, separation: float) -> np.ndarray:
@@ -59,6 +64,47 @@ def log_profile(epsilon: np.ndarray, separation: float) -> np.ndarray:
             return np.asarray(np.log(-np.expm1(np.minimum(epsilon, 0.0))))
     if math.isinf(separation):
         return np.zeros_like(epsilon)
+    first, share = _profile_parts(epsilon, separation)
+    return np.asarray(first + share)
+
+
+def log_profile_limits(epsilon: float, separation: float, shift: float = 0.0) -> tuple[float, float]:
+    """(low, high) around log δ(ε), for every s and ε within two units in the last place, ε also moved by `shift`.
+
+    high > −inf where anything leaks, though δ be below e^(−1e308).
+    """
+    value = float(log_profile(np.asarray(epsilon), separation))
+    if math.isinf(value) or math.isinf(separation):
+        return value, value if separation == 0.0 else max(value, -sys.float_info.max)
+    by_s, fall = _profile_slopes(epsilon, separation)
+    error = _OWN_ERROR + 2.0**-51 * (by_s + abs(epsilon) * fall + abs(value)) + shift * fall
+    return value - error, min(value + error, 0.0)
+
+
+def epsilon_limits(log_delta: float, separation: float) -> tuple[float, float]:
+    """(low, high) around `epsilon_of`, for every s within two units in the last place."""
+    value = epsilon_of(log_delta, separation)
+    if math.isinf(value) or separation == 0.0:
+        return value, value
+    by_s, fall = _profile_slopes(value, separation)
+    error = 2.0**-51 * abs(value) + (_OWN_ERROR + 2.0**-51 * (by_s + abs(log_delta))) / max(fall, sys.float_info.min)
+    return value - error, value + error
+
+
+def _profile_slopes(epsilon: float, separation: float) -> tuple[float, float]:
+    """(∂ log δ/∂ log s, −∂ log δ/∂ε), from ∂δ/∂s = φ(s/2 − ε/s) and ∂δ/∂ε = −e^ε Φ(−s/2 − ε/s); for ε < 0 where
+    s = 0."""
+    if separation == 0.0:
+        return 0.0, -math.exp(epsilon) / math.expm1(epsilon)
+    _, share = _profile_parts(np.asarray(epsilon), separation)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = special.erfcx((epsilon / separation - 0.5 * separation) * math.sqrt(0.5))
+        by_s = separation * math.sqrt(2.0 / math.pi) / scaled * np.exp(-share)
+        return float(by_s), float(np.expm1(-share))
+
+
+def _profile_parts(epsilon: np.ndarray, separation: float) -> tuple[np.ndarray, np.ndarray]:
+    """(log Φ(s/2 − ε/s), log of the share of it that δ is), for 0 < s < ∞."""
     x, s = epsilon / separation, separation
     first = special.log_ndtr(0.5 * s - x)
     # e^ε Φ(−s/2 − x) / Φ(s/2 − x) as a ratio of scaled complements: both Gaussians share exp(−(x − s/2)²/2).
@@ -66,21 +112,20 @@ def log_profile(epsilon: np.ndarray, separation: float) -> np.ndarray:
     upper, lower = np.where(tail, x - 0.5 * s, 0.0), np.where(tail, x + 0.5 * s, 0.0)
     root = math.sqrt(0.5)
     scaled_first = special.erfcx(upper * root)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         log_ratio = np.where(
             tail,
             np.log(special.erfcx(lower * root)) - np.log(scaled_first),
             epsilon + special.log_ndtr(-0.5 * s - x) - first,
         )
-    log_ratio = np.minimum(log_ratio, 0.0)
-    with np.errstate(divide="ignore"):
-        difference = np.log(-np.expm1(log_ratio))
-    # Scaled complements that agree to many digits (small s) lose them in the difference: integrate the
+        log_ratio = np.minimum(log_ratio, 0.0)
+        share = np.log(-np.expm1(log_ratio))
+    # Scaled complements that agree in their first digits (small s) lose them in the difference: integrate the
     # derivative instead.
-    close = tail & (log_ratio > -1e-3)
+    close = tail & (log_ratio > _CLOSE)
     if np.any(close):
-        difference = np.where(close, _log_small_difference(upper, s, scaled_first), difference)
-    return np.asarray(first + difference)
+        share = np.where(close, _log_small_difference(upper, s, scaled_first), share)
+    return np.asarray(first), np.asarray(share)
 
 
 def _log_small_difference(low: np.ndarray, separation: float, scaled_low: np.ndarray) -> np.ndarray:
@@ -105,7 +150,7 @@ def _mills_slope(x: np.ndarray) -> np.ndarray:
         inverse = 1.0 / (x * x)
         # x·R(x) = √(2/π)(1 − 1/x² + 3/x⁴ − 15/x⁶ + …)
         term, series = np.ones_like(x), np.zeros_like(x)
-        for k in range(1, 12):
+        for k in range(1, 20):
             term = term * -(2 * k - 1) * inverse
             series = series - term
     return np.where(x > 12.0, root * series, direct)

@@ -24,11 +24,11 @@ class TiltedLaw:
     """The law of the privacy loss tilted by θ, as a Fourier series on a window.
 
     `refine` > 1 makes every grid finer and the window wider by that factor: two such laws, compared, estimate
-    the error.
+    the error. `effort`: how many times the usual work is allowed.
     """
 
-    def __init__(self, loss: PrivacyLoss, theta: float, refine: float = 1.0) -> None:
-        self.theta = theta
+    def __init__(self, loss: PrivacyLoss, theta: float, refine: float = 1.0, effort: float = 1.0) -> None:
+        self.theta, self._effort = theta, effort
         at = loss.cumulants(theta)
         self.log_moment, self.mean, self.std = at.value, at.mean, math.sqrt(at.variance)
         a, b = loss.window(theta, -40.0 * refine)
@@ -36,14 +36,14 @@ class TiltedLaw:
         self.low, self.high = a - pad, b + pad
         self.width = self.high - self.low
         spacing = 2.0 * math.pi / self.width
-        self.omega, self.phi = _characteristic_function(loss, theta, self.mean, spacing, refine)
+        self.omega, self.phi = _characteristic_function(loss, theta, self.mean, spacing, refine, effort)
 
     def checked_by(self, loss: PrivacyLoss, power: float) -> TiltedLaw:
         """Another discretisation of the same loss, to be compared with this one: finer, and with a mean half a standard
         deviation nearer to the law tilted by `power`."""
         gap = self.theta - power
         near = gap - math.copysign(min(0.5 / self.std, 0.15 * abs(gap)), gap)
-        return TiltedLaw(loss, power + near, 1.15)
+        return TiltedLaw(loss, power + near, 1.15, self._effort)
 
     def log_upper(self, t: np.ndarray, power: float) -> np.ndarray:
         """log E_ν[e^{power·S}; S > t] for power < θ."""
@@ -86,10 +86,10 @@ class TiltedLaw:
 
 
 def _characteristic_function(
-    loss: PrivacyLoss, theta: float, mean: float, spacing: float, refine: float
+    loss: PrivacyLoss, theta: float, mean: float, spacing: float, refine: float, effort: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """E_θ[exp(iω(S − mean))] at ω = 0, spacing, 2·spacing, …, until it is below rounding."""
-    total = _count_frequencies(loss, theta, spacing, refine)
+    total = _count_frequencies(loss, theta, spacing, refine, effort)
     blocks: list[np.ndarray] = []
     start = 0
     while start < total:
@@ -123,7 +123,7 @@ def _tilted_nodes(
     return weights, values - centre, centre
 
 
-def _count_frequencies(loss: PrivacyLoss, theta: float, spacing: float, refine: float) -> int:
+def _count_frequencies(loss: PrivacyLoss, theta: float, spacing: float, refine: float, effort: float) -> int:
     """How many multiples of `spacing` it takes until |characteristic function| < e^(−40·refine); AccuracyError when the
     work would exceed the limit (the loss piles up near its minimum, and its characteristic function decays slowly)."""
     count = 32
@@ -139,7 +139,7 @@ def _count_frequencies(loss: PrivacyLoss, theta: float, spacing: float, refine: 
                 log_size += group.count * np.log(np.abs(np.exp(1j * np.outer(probe, values)) @ weights))
         if float(log_size.max()) < -40.0 * refine:
             return count
-        if work > _WORK_LIMIT or count > _FREQUENCY_LIMIT:
+        if work > effort * _WORK_LIMIT or count > _FREQUENCY_LIMIT:
             raise AccuracyError("the privacy loss is too rough for Fourier inversion")
         count = max(count + 32, int(1.25 * count))
 

@@ -182,17 +182,17 @@ class PrivacyLoss:
         else:
             both = np.stack(np.broadcast_arrays(sigma, rate), axis=-1).reshape(-1, 2)
             pairs, counts = np.unique(both, axis=0, return_counts=True)
-        groups, variance, log_no_escape = [], 0.0, 0.0
+        groups, variances, log_no_escape = [], [0.0], 0.0
         for (s, q), count in zip(pairs.tolist(), counts.tolist(), strict=True):
             if q == 0.0 or math.isinf(s):
                 continue
             if s == 0.0:
                 log_no_escape += count * math.log1p(-q) if q < 1.0 else -math.inf
             elif q == 1.0:
-                variance += count / s / s
+                variances.append(count / s / s)
             else:
                 groups.append(StepGroup(s, q, count))
-        return cls(tuple(groups), variance, log_no_escape)
+        return cls(tuple(groups), math.fsum(variances), log_no_escape)
 
     def limited(self, log_floor: float) -> PrivacyLoss:
         """The same loss for questions about probabilities of e^{log_floor} or more: see `StepGroup.cut`.
@@ -333,6 +333,12 @@ class PrivacyLoss:
         for sign in (-1.0, 1.0):
             step = sign * 0.5 / math.sqrt(base.variance)
             best = end(step)
+            for _ in range(20):
+                if math.isfinite(best):
+                    break
+                # A jump too rare for the variance to know of it is out of a float's reach under so strong a tilt.
+                step *= 0.5
+                best = end(step)
             for factor in (1.0 / 1.25, 1.25):
                 moved = False
                 while (new := end(step * factor)) < best:

@@ -43,11 +43,11 @@ class DiscreteLoss:
     bound in the REMOVE direction only, which is all that a blow-up needs."""
 
     def __init__(self, loss: PrivacyLoss, *, pessimistic: bool, interval: float | None = None) -> None:
+        if loss.log_no_escape != 0.0:
+            raise ValueError("method='pld' does not cover noise_multiplier=0: use method='exact'")
         import_dp_accounting("pld")
         from dp_accounting.pld import privacy_loss_distribution as pld
 
-        if loss.log_no_escape != 0.0:
-            raise ValueError("method='pld' does not cover noise_multiplier=0: use method='exact'")
         steps = [(g.sigma, g.rate, g.count) for g in loss.groups]
         if loss.gaussian_variance > 0.0:
             steps.append((1.0 / math.sqrt(loss.gaussian_variance), 1.0, 1))

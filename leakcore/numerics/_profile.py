@@ -6,6 +6,7 @@ Direction "add": δ(ε) = sup_E ν(E) − e^ε μ(E) = E_ν(1 − e^{ε+L})_+. �
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import numpy as np
@@ -23,6 +24,14 @@ _HOPELESS = -41.0
 """log δ below which a Chernoff bound is the answer: 1.6e-18."""
 _PROMISE = 1e-6
 """Largest relative error of δ that is accepted: about 1e-7 in ε."""
+
+_EPSILON_PROMISE = 2e-7
+"""Largest error of ε that is accepted though δ's is above its promise, which must then be below `_COARSE`."""
+_COARSE = 1e-3
+_FINER = (1.0, 1.6, 2.2)
+"""Refinements of the recursion, tried until two grids agree."""
+_EFFORT = 10.0
+"""Of Fourier inversion where the recursion's first grids do not."""
 
 
 def log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple[float, float]:
@@ -45,7 +54,7 @@ def log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple[float,
 
 def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple[float, float]:
     if not loss.groups:
-        return _around(float(_gaussian.log_profile(np.asarray(epsilon), math.sqrt(loss.gaussian_variance))), 1e-13)
+        return _gaussian.log_profile_limits(epsilon, math.sqrt(loss.gaussian_variance))
     threshold = epsilon if direction == "remove" else -epsilon
     if threshold <= loss.minimum:
         # L > threshold always: nothing is gained for "add", everything for "remove".
@@ -53,7 +62,7 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple
             float(log1mexp(np.array(epsilon))) if direction == "remove" and epsilon < 0.0 else -math.inf, _FLOOR
         )
     if _is_one_step(loss):
-        return _around(_one_step_log_delta(loss.groups[0], epsilon, direction), 1e-12)
+        return _one_step_log_delta(loss.groups[0], epsilon, direction)
     power, sign = _side(direction)
     try:
         theta = loss.tilt_with_mean(threshold, power, sign)
@@ -66,11 +75,22 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple
         if bound < _HOPELESS:
             return -math.inf, bound
         theta = loss.tilt_with_mean(threshold, power, sign)  # or, where no tilt reaches so far out, its AccuracyError
-        profiles = profile_pair(loss, threshold - loss.minimum, theta, panels=MANY_PANELS)
-        first, second = (_recursion_log_delta(one, epsilon, direction) for one in profiles)
-        if direction == "add" and first < _LEAST_ADD:
-            return -math.inf, _LEAST_ADD
-        return _around(*_agreed(first, second))
+        return _log_delta_by_recursion(loss, epsilon, direction, theta)
+
+
+def _log_delta_by_recursion(loss: PrivacyLoss, epsilon: float, direction: str, theta: float) -> tuple[float, float]:
+    top = (epsilon if direction == "remove" else -epsilon) - loss.minimum
+    for refine in _FINER:
+        try:
+            profiles = profile_pair(loss, top, theta, refine, MANY_PANELS)
+            first, second = (_recursion_log_delta(one, epsilon, direction) for one in profiles)
+            if direction == "add" and first < _LEAST_ADD:
+                return -math.inf, _LEAST_ADD
+            return _around(*_agreed(first, second))
+        except AccuracyError:
+            if refine == _FINER[-1]:
+                raise
+    raise AssertionError
 
 
 def _agreeing_log_delta(
@@ -79,9 +99,9 @@ def _agreeing_log_delta(
     """(log δ, error) from the first tilt power + gap on which two discretisations agree."""
     power, _ = _side(direction)
     for gap in gaps:
-        law = TiltedLaw(loss, power + gap)
-        laws = law, law.checked_by(loss, power)
         try:
+            law = TiltedLaw(loss, power + gap)
+            laws = law, law.checked_by(loss, power)
             return _agreed(*(float(_log_delta_near(one, np.array([epsilon]), direction)[0]) for one in laws))
         except AccuracyError:
             continue
@@ -136,38 +156,50 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[f
         low, high = epsilon_for(_without_escape(loss), rest, direction)
         return low + loss.log_no_escape, high + loss.log_no_escape
     if not loss.groups:
-        value = _gaussian.epsilon_of(log_target, math.sqrt(loss.gaussian_variance))
-        error = 1e-13 * (1.0 + abs(value)) if math.isfinite(value) else 0.0
-        return value - error, value + error
+        return _gaussian.epsilon_limits(log_target, math.sqrt(loss.gaussian_variance))
     if _is_one_step(loss):
         return _one_step_epsilon(loss, log_target, direction)
-    try:
-        value, error = _epsilon_by_inversion(loss, log_target, direction)
-        return value - error, value + error
-    except AccuracyError:
-        return _epsilon_by_recursion(loss, log_target, direction)
+    # The cheapest first: where one tilt's mass is split between many small losses and a rare large one, Fourier
+    # inversion takes many frequencies, and the recursion a fine grid.
+    for effort, finer in ((1.0, _FINER[:1]), (_EFFORT, _FINER[1:])):
+        with contextlib.suppress(AccuracyError):
+            value, error = _epsilon_by_inversion(loss, log_target, direction, effort)
+            return value - error, value + error
+        try:
+            return _epsilon_by_recursion(loss, log_target, direction, finer)
+        except AccuracyError:
+            if finer != _FINER[:1]:
+                raise
+    raise AssertionError
 
 
 def _is_one_step(loss: PrivacyLoss) -> bool:
     return loss.num_mixture_steps == 1 and loss.gaussian_variance == 0.0
 
 
-def _one_step_log_delta(group: StepGroup, epsilon: float, direction: str) -> float:
+def _one_step_log_delta(group: StepGroup, epsilon: float, direction: str) -> tuple[float, float]:
     """The Gaussian pair's profile, rescaled: μ − e^ε ν = q·(N(1) − e^{ε′} N(0)), e^{ε′} = (e^ε − 1 + q)/q, and in the
     other direction c·(N(0) − e^{ε″} N(1)), c = 1 − e^ε(1 − q), e^{ε″} = q·e^ε/c. For −minimum > ±ε > minimum.
     """
     q = group.rate
     if direction == "remove":
-        log_scale = math.log(q)
+        log_scale, error = math.log(q), 0.0
         if epsilon > 30.0:
             inner = epsilon + math.log1p(-(1.0 - q) * math.exp(-epsilon)) - log_scale
         else:
             inner = math.log1p(max(math.expm1(epsilon) / q, -1.0 + 1e-300))
+        shift = abs(epsilon) + abs(log_scale) if epsilon > 30.0 else math.exp(min(max(-inner, 0.0), 690.0))
+        shift *= 2.0**-51
     else:
         # 1 − e^ε(1 − q) cancels near its end, ε = −log(1 − q).
-        log_scale = float(log1mexp(np.array(epsilon + group.minimum)))
+        left = epsilon + group.minimum
+        log_scale = float(log1mexp(np.array(left)))
         inner = epsilon + math.log(q) - log_scale
-    return min(log_scale + float(_gaussian.log_profile(np.asarray(inner), 1.0 / group.sigma)), 0.0)
+        error = 2.0**-52 * (abs(epsilon) - group.minimum) / -left
+        shift = error + 2.0**-51 * (abs(epsilon) - math.log(q) - log_scale)
+    low, high = _gaussian.log_profile_limits(inner, 1.0 / group.sigma, shift)
+    error += 2.0**-51 * (1.0 + abs(log_scale))
+    return log_scale + low - error, min(log_scale + high + error, 0.0)
 
 
 def _one_step_epsilon(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
@@ -212,24 +244,41 @@ def _log_delta_near(law: TiltedLaw, epsilon: np.ndarray, direction: str) -> np.n
         return np.asarray(first + np.log(-np.expm1(np.minimum(second - first, 0.0))))
 
 
-def _epsilon_by_inversion(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
+def _epsilon_by_inversion(
+    loss: PrivacyLoss, log_target: float, direction: str, effort: float = 1.0
+) -> tuple[float, float]:
     power, sign = _side(direction)
     loss = loss.limited(log_target)
-    gap = loss.solve_tilt(loss.log_profile_estimate, log_target, power, sign) - power
+
+    def estimate(theta: float) -> float:
+        try:
+            return loss.log_profile_estimate(theta)
+        except AccuracyError:  # beyond the tilts that a float can hold
+            return -math.inf
+
+    gap = loss.solve_tilt(estimate, log_target, power, sign) - power
     # The choice of tilts is explained in `_blow_up`.
     candidates = [gap, 0.6 * gap, 0.35 * gap]
     retilted = False
     while candidates:
-        law = TiltedLaw(loss, power + candidates.pop(0))
-        check = law.checked_by(loss, power)
+        try:
+            law = TiltedLaw(loss, power + candidates.pop(0), effort=effort)
+            check = law.checked_by(loss, power)
+        except AccuracyError:
+            continue
         found, slope = _solve_epsilon(law, log_target, direction)
         first, second = (float(_log_delta_near(one, np.array([found]), direction)[0]) for one in (law, check))
-        error = abs(first - second) + abs(first - log_target) + _FLOOR * (1.0 + abs(first))
-        if slope < 0.0 and error < _PROMISE:
+        # The sum over frequencies rounds relative to the tilted law's whole mass, of which δ may be a small part.
+        log_rest = law.log_moment - (law.theta - power) * sign * found - first
+        error = abs(first - second) + abs(first - log_target)
+        error += _FLOOR * (1.0 + abs(first)) + 2.0**-52 * math.exp(min(log_rest, 700.0))
+        # Where δ falls steeply it need not be known as well as that for ε to be.
+        if slope < 0.0 and (error < _PROMISE or (error < _COARSE and error < -slope * _EPSILON_PROMISE)):
             return found, error / -slope + 1e-14 * (1.0 + abs(found))
         if not retilted:
-            candidates.insert(0, loss.tilt_with_mean(sign * found, power, sign) - power)
             retilted = True
+            with contextlib.suppress(AccuracyError):
+                candidates.insert(0, loss.tilt_with_mean(sign * found, power, sign) - power)
     raise AccuracyError("Fourier inversion of the privacy profile was not accurate")
 
 
@@ -259,7 +308,9 @@ def _recursion_log_delta(profile: Profile, epsilon: float, direction: str) -> fl
     return math.log(value) if value > 0.0 else -math.inf
 
 
-def _epsilon_by_recursion(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
+def _epsilon_by_recursion(
+    loss: PrivacyLoss, log_target: float, direction: str, finer: tuple[float, ...] = _FINER[:1]
+) -> tuple[float, float]:
     if direction == "add":
         low, high = 0.0, -loss.minimum
         if log_target < _LEAST_ADD:
@@ -269,14 +320,27 @@ def _epsilon_by_recursion(loss: PrivacyLoss, log_target: float, direction: str) 
         # δ(ε) ≤ inf_s exp(K(1+s) − sε): with s at K′(1+s) = ε this end is feasible.
         theta = loss.solve_tilt(lambda tilt: loss.log_chernoff(tilt) + loss.cumulants(tilt).mean, log_target, 1.0, 1.0)
         low, high = loss.minimum, loss.cumulants(theta).mean
-        coarse = Profile(loss, high - loss.minimum, theta, 0.6, MANY_PANELS)
-        top = 1.05 * max(_bisect_epsilon(coarse, log_target, direction, low, high) - loss.minimum, 1e-9)
-    profiles = profile_pair(loss, top, theta, panels=MANY_PANELS)
-    found = [_bisect_epsilon(one, log_target, direction, low, high) for one in profiles]
-    error = abs(found[0] - found[1]) + 1e-13 * (1.0 + abs(found[0]))
-    if error > 1e-6 * (1.0 + abs(found[0])):
-        raise AccuracyError("epsilon could not be computed to 1e-6: use method='pld'")
-    return found[0] - error, found[0] + error
+        top = high - loss.minimum
+        with contextlib.suppress(AccuracyError):
+            coarse = Profile(loss, top, theta, 0.6, MANY_PANELS)
+            top = min(top, 1.05 * max(_bisect_epsilon(coarse, log_target, direction, low, high) - loss.minimum, 1e-9))
+    refused = None
+    for refine in finer:
+        try:
+            profiles = profile_pair(loss, top, theta, refine, MANY_PANELS)
+            found = [_bisect_epsilon(one, log_target, direction, low, high) for one in profiles]
+        except AccuracyError as error:
+            refused = error
+        else:
+            gap = abs(found[0] - found[1]) + 1e-13 * (1.0 + abs(found[0]))
+            if refine > 1.0:  # grids near the edge of what they resolve may agree by chance
+                gap = 10.0 * gap + 1e-8
+            if gap <= 1e-6 * (1.0 + abs(found[0])):
+                return found[0] - gap, found[0] + gap
+            refused = None
+        if direction == "remove":
+            top = high - loss.minimum
+    raise refused or AccuracyError("epsilon could not be computed to 1e-6: use method='pld'")
 
 
 def _bisect_epsilon(profile: Profile, log_target: float, direction: str, low: float, high: float) -> float:

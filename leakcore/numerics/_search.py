@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 from leakcore.numerics._loss import AccuracyError
 
+_PATIENCE = 8
+"""Values of σ, each half as large again as the last, that may be refused before the search is given up."""
+
 
 def golden(function: Callable[[float], tuple[float, float]], a: float, b: float) -> tuple[float, float]:
     """The pair with the least second entry that a golden-section search meets."""
@@ -27,48 +30,94 @@ def golden(function: Callable[[float], tuple[float, float]], a: float, b: float)
     return best
 
 
-def least_sigma(proved: Callable[[float], float], epsilon: float, guess: float, tolerance: float) -> float:
-    """The least σ with proved(σ) ≤ epsilon, on the safe side, to a relative `tolerance`; `proved` falls with σ.
+def least_sigma(
+    proved: Callable[[float], float], epsilon: float, guess: float, tolerance: float
+) -> tuple[float, float]:
+    """(σ, below): the least σ with proved(σ) ≤ epsilon, on the safe side, and one too small for it.
+
+    They are a relative `tolerance` apart, or further where `proved`, which falls with σ, has a gap there: it raises
+    AccuracyError at what it cannot tell. σ itself is always proved. AccuracyError where nothing below it can be told.
 
     Regula falsi in (log σ, log ε) kept inside a bracket, with a step to either side of its root to close the bracket.
     """
-    high, at_high = guess, proved(guess)
-    while at_high > epsilon:
-        high *= 1.5
-        at_high = proved(high)
+    high, at_high = _upper(proved, epsilon, guess)
     low, at_low = _lower(proved, high)
     while at_low <= epsilon:
         high, at_high = low, at_low
         if 0.7 * low < 1e-4:
-            return high
+            return high, 0.0
         low, at_low = _lower(proved, low)
-    for _ in range(100):
+    gap: tuple[float, float] | None = None
+    for _ in range(200):
         width = math.log(high / low)
         if width <= tolerance:
             break
-        share = 0.5
-        if 0.0 < at_high < at_low < math.inf and epsilon > 0.0:
-            share = min(max(math.log(at_low / epsilon) / math.log(at_low / at_high), 0.01), 0.99)
-        root = math.log(low) + share * width
-        # First the probable side, then, a hair away, the other one: the bracket closes from both ends.
-        for side in (0.45, -0.45):
-            shift = side * max(tolerance, 0.02 * width**2)
-            at = math.exp(min(max(root + shift, math.log(low) + 0.01 * width), math.log(high) - 0.01 * width))
+        if gap is not None and not low < gap[0] <= gap[1] < high:
+            gap = None
+        if gap is None:
+            points = _near_root((low, high), (at_low, at_high), epsilon, tolerance)
+        else:
+            # The answer may be on either side of the gap, or in it.
+            share = max(tolerance, 0.01 * math.log(gap[1] / gap[0]))
+            sides = (low, gap[0]), (gap[1], high)
+            points = [math.sqrt(a) * math.sqrt(b) for a, b in sides if math.log(b / a) > share]
+            if not points:
+                break
+        for at in points:
             if not low < at < high:
                 continue
-            value = proved(at)
+            try:
+                value = proved(at)
+            except AccuracyError:
+                gap = (at, at) if gap is None else (min(gap[0], at), max(gap[1], at))
+                continue
             if value <= epsilon:
                 high, at_high = at, value
             else:
                 low, at_low = at, value
-    return high
+    return high, low
+
+
+def suffices(proved: Callable[[float], float], sigma: float, epsilon: float) -> bool:
+    """Whether proved(σ) ≤ epsilon; not where it cannot be told."""
+    try:
+        return proved(sigma) <= epsilon
+    except AccuracyError:
+        return False
+
+
+def _near_root(ends: tuple[float, float], values: tuple[float, float], epsilon: float, tolerance: float) -> list[float]:
+    """First the probable side of the root, then, a hair away, the other one: the bracket closes from both ends."""
+    (low, high), (at_low, at_high) = ends, values
+    width, share = math.log(high / low), 0.5
+    if 0.0 < at_high < at_low < math.inf and epsilon > 0.0:
+        share = min(max(math.log(at_low / epsilon) / math.log(at_low / at_high), 0.01), 0.99)
+    root = math.log(low) + share * width
+    shift = 0.45 * max(tolerance, 0.02 * width**2)
+    first, last = math.log(low) + 0.01 * width, math.log(high) - 0.01 * width
+    return [math.exp(min(max(at, first), last)) for at in (root + shift, root - shift)]
+
+
+def _upper(proved: Callable[[float], float], epsilon: float, sigma: float) -> tuple[float, float]:
+    """The first σ from `sigma` upwards that suffices, with its ε."""
+    refused = 0
+    while True:
+        try:
+            value = proved(sigma)
+            if value <= epsilon:
+                return sigma, value
+        except AccuracyError:
+            refused += 1
+            if refused == _PATIENCE:
+                raise
+        sigma *= 1.5
 
 
 def _lower(proved: Callable[[float], float], sigma: float) -> tuple[float, float]:
-    """A lower σ with its ε; less of a step where so little noise is beyond what `proved` can tell."""
-    for factor in (0.7, 0.9, 0.97):
+    """A lower σ with its ε; less of a step where so little noise is beyond what `proved` can tell, then one across."""
+    for factor in (0.7, 0.9, 0.97, 0.99, 0.5, 0.35):
         try:
             return factor * sigma, proved(factor * sigma)
         except AccuracyError:
             continue
-    return 0.99 * sigma, proved(0.99 * sigma)
+    return 0.25 * sigma, proved(0.25 * sigma)

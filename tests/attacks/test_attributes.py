@@ -128,3 +128,10 @@ def test_bad_input_is_named():
     short = dataclasses.replace(known, batch=known.batch[1:])
     with pytest.raises(ValueError, match="known: 'batch' has 9 rows, must have 10"):
         attributes.infer(short, observed)
+
+
+def test_gradients_must_be_finite():
+    known, seen = _sets(0.2, limit=4)
+    next(iter(seen.gradients.values()))[1, 0] = np.nan
+    with pytest.raises(ValueError, match="observed: its gradients of layer '0' must be finite"):
+        attributes.infer(known, seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
 import numpy as np
@@ -210,3 +210,19 @@ def test_an_unrecorded_run_is_refused() -> None:
     run = ensemble.run(np.zeros((3, 2)), [0, 1, 0], runs=1)
     with pytest.raises(ValueError, match="run: holds no recorded steps"):
         attacks.gradient(run, [0])
+
+
+def test_a_callers_worker_keeps_its_torch_threads() -> None:
+    run, _, labels = _run()
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(torch.set_num_threads, 2).result()
+        attacks.gradient(run, labels, iterations=2, restarts=1, executor=executor)
+        assert executor.submit(torch.get_num_threads).result() == 2
+
+
+def test_what_is_no_network_or_shape_is_named() -> None:
+    run, _, labels = _run()
+    with pytest.raises(TypeError, match="embed is a function"):
+        attacks.gradient(run, labels, embed=lambda x: x, shape=(7,))
+    with pytest.raises(TypeError, match="shape=7"):
+        attacks.gradient(run, labels, embed=torch.nn.Identity(), shape=7)

@@ -531,3 +531,64 @@ def test_bfloat16_models_come_back_as_float32():
     g = inversion.gradient(model, x, [0])
     found = inversion.invert(model, g, (12,), labels=[0], method="cosine", restarts=1, iterations=20, originals=x)
     assert found.reconstructions.dtype == np.float32
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e200])
+def test_a_reconstruction_that_is_not_finite_leaves_the_others_matching_alone(bad):
+    """A cost of 1e300 in its column rounded all differences of the others' sums away."""
+    truth = torch.rand(5, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    order = torch.tensor([3, 0, 4, 1, 2])
+    found = truth[order].clone()
+    found[2, 0, 1, 1] = bad
+    got = compare(truth, found, 1.0)
+    np.testing.assert_array_equal(got.order[[0, 1, 2, 3, 4]], np.argsort(order.numpy()))
+    for values, at_best in ((got.mse, 0.0), (got.psnr, math.inf), (got.ssim, 1.0)):
+        assert np.isnan(values[4])
+        np.testing.assert_allclose(values[:4], at_best)
+
+
+@pytest.mark.parametrize("box", [(5.0, math.inf), (-math.inf, 0.0), (-1e308, 1e308)])
+def test_a_box_of_infinite_width_is_refused_unless_it_is_everything(box):
+    model = nn.Linear(3, 2)
+    seen = inversion.gradient(model, torch.ones(1, 3), [1])
+    with pytest.raises(ValueError, match=r"low=.*high=.*both finite"):
+        inversion.invert(model, seen, (3,), labels=[1], low=box[0], high=box[1], iterations=1)
+    inversion.invert(model, seen, (3,), labels=[1], low=-math.inf, high=math.inf, iterations=1, restarts=1)
+
+
+def test_mappings_of_parameters_must_have_their_shapes():
+    """A transposed weight has as many numbers, and gave an answer."""
+    model = nn.Sequential(nn.Linear(3, 2))
+    parts = {name: torch.ones_like(p) for name, p in model.named_parameters()}
+    wrong = parts | {"0.weight": parts["0.weight"].T}
+    with pytest.raises(ValueError, match=r"gradient\['0.weight'\].shape=\(3, 2\): must be .*\(2, 3\)"):
+        inversion.invert(model, wrong, (3,), labels=[1], iterations=1)
+    with pytest.raises(ValueError, match=r"gradient\['0.weight'\].shape=\(3, 2\)"):
+        inversion.closed_form(model, wrong, (3,))
+    with pytest.raises(ValueError, match=r"states\[1\]\['0.weight'\].shape=\(3, 2\)"):
+        inversion.invert(model, torch.ones(2, 8), (3,), labels=[1], states=[parts, wrong], iterations=1)
+    with pytest.raises(ValueError, match=r"gradient: lacks the parameter '0\.bias'"):
+        inversion.invert(model, {"0.weight": parts["0.weight"]}, (3,), labels=[1], iterations=1)
+
+
+def test_bad_input_is_named_before_any_work():
+    model = _smooth()
+    x = torch.rand(2, 12)
+    g = inversion.gradient(model, x, [0, 1])
+    for call in (inversion.gradient, lambda *a, **k: inversion.invert(model, g, (12,), **k)):
+        with pytest.raises(TypeError, match="loss='ce'"):
+            call(model, x, [0, 1], loss="ce")
+    with pytest.raises(ValueError, match="inputs: hold a number that is not finite"):
+        inversion.gradient(model, x * math.nan, [0, 1])
+    with pytest.raises(ValueError, match="gradient: holds a number that is not finite"):
+        inversion.closed_form(model, g * math.nan, (12,))
+    with pytest.raises(ValueError, match=r"states\[0\]: holds a number that is not finite"):
+        inversion.invert(model, g, (12,), labels=[0], states=torch.full((1, len(g)), math.nan))
+    with pytest.raises(TypeError, match="together='no'"):
+        inversion.invert(model, g, (12,), labels=[0], together="no")
+    for known, message in (
+        ((x,), "a pair"), (5, "a pair"), ((x, torch.zeros(2)), "must be integers"), ((x, [0]), "must be"),
+        ((x * math.nan, [0, 1]), "not finite"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"known.*{message}"):
+            inversion.invert(model, g, (12,), labels=[0], method="dp-sgd", max_grad_norm=1.0, known=known)

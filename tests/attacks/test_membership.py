@@ -119,3 +119,28 @@ def test_bad_input_is_named():
     with pytest.raises(ValueError, match="runs=0"):
         membership.play(_ensemble(), X, Y, runs=0)
     assert attacks.membership is membership
+
+
+def test_one_reference_of_each_kind_tells_no_spread():
+    """Its deviation came out as 0, and the score as ±10¹² by chance."""
+    losses, coins = np.random.default_rng(0).random((3, 4)), np.arange(4) % 2 == 0
+    with pytest.raises(ValueError, match="every row is in one reference model"):
+        membership.likelihood_ratio(losses, losses[:2], np.array([coins, ~coins]))
+    with pytest.raises(ValueError, match="every row is out of one reference model"):
+        membership.likelihood_ratio(losses, losses, np.array([coins, ~coins, np.ones(4, bool)]))
+    there = np.array([coins, ~coins, coins])
+    assert np.isfinite(membership.likelihood_ratio(losses, losses, there)).all()
+
+
+def test_a_share_is_not_rounded_down_by_its_last_bit():
+    scores = np.random.default_rng(1).normal(size=(1, 100))
+    for hundredths in range(1, 101):
+        assert (membership.guess(scores, share=hundredths / 100).guess != 0).sum() == hundredths
+    assert (membership.guess(scores[:, :10], share=0.29).guess != 0).sum() == 2
+
+
+def test_tensors_that_require_grad_are_named():
+    losses = torch.ones(2, 3, requires_grad=True)
+    with pytest.raises(ValueError, match="losses: requires grad"):
+        membership.loss_threshold(losses, threshold=1.0)
+    np.testing.assert_array_equal(membership.loss_threshold(losses.detach().bfloat16(), threshold=1.0), 0)

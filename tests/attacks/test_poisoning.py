@@ -56,6 +56,24 @@ def test_clipbkd_takes_the_direction_of_least_variance():
     assert point[np.abs(point).argmax()] > 0
 
 
+def test_clipbkds_direction_is_one_where_many_are_least():
+    from threadpoolctl import threadpool_limits
+
+    rng = np.random.default_rng(2)
+    constant = rng.normal(size=(50, 6)) * np.array([3, 2, 0, 1, 0, 2])
+    point = poisoning.ClipBKD().direction(constant)
+    np.testing.assert_allclose(point / np.linalg.norm(point), np.eye(6)[2], atol=1e-12)
+    few = rng.normal(size=(300, 400)) @ np.diag(np.linspace(1, 2, 400))
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            found.append(poisoning.ClipBKD().direction(few))
+    np.testing.assert_array_equal(*found)
+    assert np.abs(few @ found[0]).max() < 1e-9 * np.linalg.norm(few)
+    # Whichever basis of the null space a decomposition returns: rows in another order have the same one.
+    np.testing.assert_allclose(poisoning.ClipBKD().direction(few[::-1]), found[0], atol=1e-9 * np.abs(found[0]).max())
+
+
 def test_clipbkd_takes_the_least_likely_class_of_a_clean_model():
     made = poisoning.ClipBKD(lambda rows: np.array([[0.2, 0.1, 0.7]])).poison(X, Y, k=3)
     assert (made.poison_labels == 1).all()

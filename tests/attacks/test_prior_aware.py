@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from scipy import integrate, stats
 
 from leakcore import attacks, dpsgd
@@ -165,3 +166,21 @@ def test_errors(arguments, error, message) -> None:
     good = {"dots": np.zeros((2, 3)), "max_grad_norm": 1.0} | arguments
     with pytest.raises(error, match=message):
         attacks.prior_aware(good.pop("dots"), **good)
+
+
+@pytest.mark.parametrize("wrong", [-0.5, 2.00001, 5.0])
+def test_norms_that_no_clipping_leaves_are_refused(wrong) -> None:
+    norms = np.full((1, 2, 3), 2.0)
+    settings = {"max_grad_norm": 2.0, "noise_multiplier": 1.0, "method": "likelihood"}
+    attacks.prior_aware(norms, norms * (1 + 1e-7), **settings)
+    norms[0, 1, 2] = wrong
+    with pytest.raises(ValueError, match=r"norms span .* \[0, max_grad_norm=2.0\]"):
+        attacks.prior_aware(norms, norms, **settings)
+
+
+def test_tensors() -> None:
+    dots = torch.tensor([[1.0, 2.0, 0.5]], requires_grad=True)
+    with pytest.raises(ValueError, match="dots: requires grad"):
+        attacks.prior_aware(dots, max_grad_norm=1.0)
+    got = attacks.prior_aware(dots.detach().bfloat16(), max_grad_norm=1.0)
+    np.testing.assert_array_equal(got.scores, [1.0, 2.0, 0.5])

@@ -176,6 +176,16 @@ def test_state_survives_json() -> None:
         attacks.ReconstructionGame.from_state(game.state() | {"schema": "other"})
     with pytest.raises(ValueError, match="hits and undecided must not exceed the runs"):
         attacks.ReconstructionGame.from_state(game.state() | {"hits": 17})
+    with pytest.raises(ValueError, match="clipped must be among the gradients"):
+        attacks.ReconstructionGame.from_state(game.state() | {"clipped": -5})
+    with pytest.raises(ValueError, match="state: lacks 'settings'"):
+        attacks.ReconstructionGame.from_state({"schema": attacks.ReconstructionGame.schema})
+
+
+@pytest.mark.parametrize("name", ["subtract_known", "nearest_cosines"])
+def test_switches_are_true_or_false(name) -> None:
+    with pytest.raises(TypeError, match=f"{name}='no'"):
+        _play(3.0, known=60, runs=16, steps=3, game={name: "no"})
 
 
 def test_priors_are_distinct_rows_with_the_target_anywhere() -> None:
@@ -202,7 +212,7 @@ def test_priors_are_distinct_rows_with_the_target_anywhere() -> None:
         ({"progress": 1}, TypeError, "progress=1: must be a callable"),
         ({"prior": [0.5, 0.2, 0.2]}, ValueError, r"prior: sums to 0.8\d*, must be 1"),
         ({"prior": [0.5, 0.25, 0.25], "method": "sum"}, ValueError, "prior: given, but method='sum'"),
-        ({"confidence": 1.0}, ValueError, r"confidence=1.0: must be in \(0, 1\)"),
+        ({"confidence": 1.0}, ValueError, r"confidence=1.0: must be in \(0, 1"),
         ({"pool_features": np.zeros((6, 3))}, ValueError, r"pool_features.shape=\(6, 3\): must be \(rows, 2\)"),
         ({"pool_labels": np.zeros(6)}, TypeError, "pool_labels.dtype=float64: must be an integer type"),
         ({"known_labels": np.full(4, 2)}, ValueError, r"known_labels=2: must be in \[0, 1\]"),

@@ -90,3 +90,18 @@ def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_surv
 def test_errors(call, error, message) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_arrays_backwards_and_read_only_are_read_as_they_are() -> None:
+    rng = np.random.default_rng(0)
+    seen, points = rng.random((12, 3), np.float32), rng.random((12, 2), np.float32)
+    settings = {"hidden": (4,), "epochs": 1}
+    straight = attacks.reconstructor(seen[::-1].copy(), points[::-1].copy(), **settings)
+    points.flags.writeable = False
+    back = attacks.reconstructor(seen[::-1], points[::-1], **settings)
+    np.testing.assert_array_equal(back.weights, straight.weights)
+    np.testing.assert_array_equal(back.reconstruct(seen[::-1]), straight.reconstruct(seen[::-1].copy()))
+    with pytest.raises(ValueError, match="parameters: requires grad"):
+        attacks.reconstructor(torch.ones(4, 3, requires_grad=True), points[:4], **settings)
+    with pytest.raises(ValueError, match="state: lacks layers, mean"):
+        attacks.Reconstructor.from_state({})

@@ -353,3 +353,19 @@ def test_errors_are_estimated_within_a_factor_of_two(refined: bool) -> None:
     assert len(ratios) > 30
     assert max(ratios) < 2.5
     assert np.median(ratios) > 0.2
+
+
+@pytest.mark.parametrize("exponent", [-1000, -600, 900])
+def test_a_factor_of_the_gradient_changes_nothing_but_the_residuals(exponent: int) -> None:
+    """Squares of 1e-200 vanish, and of 1e200 overflow."""
+    x, r = _batch(3, 6, 1)
+    weights = tensor.GaussianWeights(4000, 6, 1)
+    g = tensor.output_gradient(x, r, weights, "relu")
+    plain, scaled = (
+        tensor.reconstruct(v, weights, num_examples=3, activation="relu") for v in (g, np.ldexp(g, exponent))
+    )
+    assert len(plain.inputs) > 0
+    for name in ("inputs", "error_estimates", "misfit", "remainder"):
+        np.testing.assert_array_equal(getattr(scaled, name), getattr(plain, name))
+    for name in ("residuals", "spectrum", "edge"):
+        np.testing.assert_array_equal(getattr(scaled, name), np.ldexp(getattr(plain, name), exponent))

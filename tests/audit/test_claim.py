@@ -342,3 +342,19 @@ def test_faults_are_caught_and_the_mended_code_passes(name: str, sections: dict[
     assert not faulty.passed
     mended = audit.claim(_with(**{**{k: v for k, v in sections.items() if k != "fault"}, "audit": size}))
     assert mended.passed, name
+
+
+def test_an_audit_too_small_to_prove_anything_has_tested_nothing() -> None:
+    """Two models a side: their counts, all of them right, prove ε ≥ 0."""
+    small = {
+        "data": {"rows": 100},
+        "mechanism": {"learning_rate": 0.5, "steps": 2, "sample_rate": 0.5},
+        "claim": {"epsilon": 4.0},
+        "audit": {"trials": 4, "k": [1]},
+    }
+    report = audit.claim(small)
+    assert max(p.ceiling for p in report.proofs) == 0
+    assert (report.word, report.tone, report.passed) == ("Not tested: these trials can prove nothing.", "neutral", True)
+    assert report.to_text().count("Consistent with") == 0
+    larger = audit.claim({**small, "audit": {"trials": 100, "k": [1]}})
+    assert (larger.word, larger.tone) == ("Consistent with its claim.", "good")

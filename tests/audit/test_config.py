@@ -18,7 +18,7 @@ from leakcore.audit._config import AuditConfig
         ("sweep", (1.0, 0.0), r"sweep=0.0: must be in \(0, inf\)"),
         ("prior_size", 1, r"prior_size=1: must be an integer in \[2, inf\]"),
         ("runs", 0, r"runs=0: must be an integer in \[1, inf\]"),
-        ("confidence", 1.0, r"confidence=1.0: must be in \(0, 1\)"),
+        ("confidence", 1.0, r"confidence=1.0: must be in \(0, 1"),
         ("seed", -1, r"seed=-1: must be an integer"),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from leakcore import bounds
-from leakcore.audit._format import above, interval, number, percent
+from leakcore.audit._format import above, counted, ends, fixed, interval, number, percent
 
 
 def test_bounds_are_rounded_to_the_side_on_which_they_hold() -> None:
@@ -40,6 +40,19 @@ def test_results_go_by_their_kind() -> None:
     assert float(number(proved)) <= float(proved.value) < float(number(proved)) + 1e-3
     low, high = (float(side.strip("%")) for side in interval(_with(bound, (0.12345, 0.67891))).split("–"))
     assert (low, high) == (12.3, 67.9)
+
+
+def test_the_ends_of_an_interval_are_rounded_outwards() -> None:
+    bound = bounds.reconstruction(7.0, 1.0, 100, kappa=0.1)
+    assert ends(_with(bound, (0.45999, 0.67811)), 3) == "0.459–0.679"
+    assert ends(_with(bound, (0.0, 1.0)), 2) == "0.00–1.00"
+    assert (fixed(0.1234, 3, "lower"), fixed(0.1234, 3, "upper"), fixed(0.1234, 3)) == ("0.123", "0.124", "0.123")
+
+
+def test_one_is_not_many() -> None:
+    assert (counted(1, "step"), counted(2, "step"), counted(1000, "batch", "batches")) == (
+        "1 step", "2 steps", "1,000 batches"
+    )  # fmt: skip
 
 
 def _with(result: bounds.ReconstructionBound, ends: tuple[float, float]) -> bounds.ReconstructionBound:

@@ -15,6 +15,7 @@ from scipy import stats
 
 from leakcore import audit
 from leakcore.audit._coins import audited
+from leakcore.audit._format import percent
 from leakcore.dpsgd import Trace
 
 
@@ -127,10 +128,122 @@ def test_the_report_is_json_and_one_page_and_fits_a_terminal(tmp_path: Path) -> 
 
 def test_one_sided_candidates_are_reported_not_guessed() -> None:
     report = audit.from_trace(_simulated(np.ones(10, dtype=bool), sigma=2.0))
-    assert report.named == (None,)
+    assert report.named == (None, None)
     assert report.area is None
     assert "could not be measured" in report.findings()[1]
     report.to_html()
+
+
+def test_the_head_says_what_was_tested_and_its_colour_is_good_for_nothing_else() -> None:
+    members = np.random.default_rng(2).random(80) < 0.5
+    trace = _simulated(members, sigma=8.0, rate=1.0)
+    unclaimed = "Measured."
+    for arguments, word, tone in (
+        ({}, unclaimed, "neutral"),
+        ({"coins": True}, unclaimed, "neutral"),
+        ({"claimed_epsilon": 9.0}, "Schedule within its claim; not tested.", "neutral"),
+        ({"claimed_epsilon": 9.0, "coins": True}, "Consistent with its claim.", "good"),
+        ({"claimed_epsilon": 1.0}, "CLAIM CONTRADICTED.", "bad"),
+    ):
+        report = audit.from_trace(trace, **arguments)
+        assert (report.word, report.tone, report.passed) == (word, tone, tone != "bad"), arguments
+    assert (report := audit.from_trace(trace).with_limit(1.0)).word == "ABOVE THE LIMIT."
+    assert report.tone == "bad"
+    assert audit.from_trace(trace).with_limit(9.0).word == unclaimed
+
+
+def test_a_run_without_noise_is_given_no_guarantee() -> None:
+    fields = {**vars(_simulated(np.arange(40) < 20, sigma=2.0)), "noise_multiplier": np.zeros(20)}
+    report = audit.from_trace(Trace(**fields))
+    assert (report.word, report.tone, report.passed) == ("No privacy guarantee.", "neutral", True)
+    assert report.findings()[0].verdict == "No finite ε holds: nothing is guaranteed."  # type: ignore[attr-defined]
+    assert "The schedule was not tested by this run" in report.findings()[3].verdict  # type: ignore[attr-defined]
+    assert audit.from_trace(Trace(**fields), claimed_epsilon=4.0).word == "CLAIM CONTRADICTED."
+
+
+def test_the_page_colours_a_head_by_its_tone() -> None:
+    trace = _simulated(np.random.default_rng(2).random(80) < 0.5, sigma=8.0, rate=1.0)
+    heads = {
+        "neutral": audit.from_trace(trace),
+        "passed": audit.from_trace(trace, claimed_epsilon=9.0, coins=True),
+        "failed": audit.from_trace(trace, claimed_epsilon=1.0),
+    }
+    for tone, report in heads.items():
+        (opened,) = re.findall(r'<div class="verdict ([^"]*)"( style="--lower: var\(--soft\)")?>', report.to_html())
+        assert opened[0] == tone
+        assert bool(opened[1]) == (tone == "neutral"), "the template's green is --lower"
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.3 * (1 + 1e-8), 1.0])
+def test_a_rate_other_than_the_recorded_one_is_refused(rate: float) -> None:
+    trace = _simulated(np.arange(20) < 10, sigma=2.0)
+    with pytest.raises(ValueError, match=r"sample_rate=.*: the trace was recorded at q = 0\.3; leave it out"):
+        audit.from_trace(trace, sample_rate=rate)
+    assert audit.from_trace(trace, sample_rate=0.3 * (1 + 1e-12)).passed
+
+
+def test_the_prior_that_was_asked_for_keeps_its_bound_where_candidates_are_too_few() -> None:
+    trace = _simulated(np.arange(12) < 8, sigma=2.0)
+    for size in (10, 1000, 2**53):
+        report = audit.from_trace(trace, prior_size=size)
+        assert report.prior_sizes == (2, size)
+        assert report.named[0] is not None
+        assert report.named[1] is None
+        assert report.settings()["prior_size"] == json.loads(report.to_json())["config"]["prior_size"] == size
+        assert f"Naming one of {size:,} takes {size - 1:,} non-members: not measured." in report.findings()[1]
+        row = report.tables()["attacks"].rows[1]
+        assert [cell.text for cell in row.cells[2:]] == ["—", percent(report.reconstruction[1])]
+        assert "too few candidates to measure" in report.tables()["attacks"].caption
+        assert f"a prior of {size} candidates" in report.verdict()
+        assert "the attack on this run's candidates, among 2, reached" in report.verdict()
+    with pytest.raises(ValueError, match=r"prior_size=9007199254740993: must be an integer in \[2, 9007199254740992\]"):
+        audit.from_trace(trace, prior_size=2**53 + 1)
+
+
+def test_what_claims_and_limits_are_held_against_is_said_with_its_own_confidence() -> None:
+    trace = _simulated(np.arange(60) < 30, sigma=2.0)
+    (said,) = [line for line in audit.from_trace(trace, coins=True, confidence=0.9).assumptions() if "limit" in line]
+    assert "by what coins prove at 99.9%: chance does that to a correct run with probability at most 0.001." in said
+    assert "what coins prove at 90% among them" in said
+    assert "with probability at most 0.1." in said
+    (said,) = [line for line in audit.from_trace(trace).assumptions() if "limit" in line]
+    assert said.startswith("A claim, and a limit (fail_above), are held against the schedule's ε alone")
+
+
+def test_a_limit_is_failed_by_a_number_that_is_seen_to_be_above_it() -> None:
+    report = audit.from_trace(_simulated(np.arange(60) < 30, sigma=2.0), coins=True)
+    assert report.audited is not None
+    close = dataclasses.replace(
+        report, epsilon=dataclasses.replace(report.epsilon, value=3.9),
+        audited=dataclasses.replace(report.audited, value=4.00004),
+    ).with_limit(4.0)  # fmt: skip
+    (exceeded,) = close.exceeded
+    assert "prove = 4.00004 (lower, 95% confidence, add/remove adjacency) is above the limit 4." in exceeded
+    assert "prove = 4.00004 (" in close.limit_kept()
+    assert "schedule = 3.9 (" in close.limit_kept()
+    kept = dataclasses.replace(close, epsilon=dataclasses.replace(report.epsilon, value=3.99999)).with_limit(3.999995)
+    assert "schedule = 3.99999 (" in kept.limit_kept(), "rounded up to 4 it would be seen above its limit"
+    endless = dataclasses.replace(report, epsilon=dataclasses.replace(report.epsilon, value=np.inf))
+    assert "schedule = ∞ (" in endless.with_limit(4.0).exceeded[0]
+
+
+def test_the_area_is_printed_with_an_interval_that_holds_its_own() -> None:
+    for seed in range(20):
+        report = audit.from_trace(_simulated(np.arange(60) < 30, sigma=2.0, seed=seed))
+        found = re.search(r"95% interval (\d\.\d+)–(\d\.\d+); 0\.5 is guessing", report.findings()[2])
+        assert found
+        assert report.area is not None
+        low, high = report.area.interval  # type: ignore[misc]
+        assert float(found[1]) <= low
+        assert high <= float(found[2])
+
+
+def test_one_batch_is_no_batches() -> None:
+    trace = _simulated(np.arange(12) < 6, sigma=2.0, steps=1, rate=1.0)
+    report = audit.from_trace(trace)
+    assert "was in 1 batch, its gradient" in report.findings()[-1]
+    assert "recorded noise over 1 step is" in report.findings()[0]
+    assert ": 1 step, full batches" in report.title
 
 
 def test_a_trace_without_rate_or_noise_uses_sums() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pickle
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -255,6 +257,45 @@ def test_the_report_is_json_one_page_and_fits_a_terminal(tmp_path: Path) -> None
     assert "<svg" in report.to_html()
     assert max(map(len, report.to_text(width=100).splitlines())) <= 100
     audit.from_scores([-np.inf, 0, 1], [np.inf, 0.0]).to_html()
+
+
+def test_the_area_is_printed_with_an_interval_that_holds_its_own() -> None:
+    for shift in np.linspace(0, 2, 20):
+        report = audit.from_scores(INSIDE + shift, OUTSIDE)
+        shown = re.search(r"area under the ROC curve of \d\.\d+ \((\d\.\d{3})–(\d\.\d{3}), 95%", report.verdict())
+        assert shown
+        low, high = report.area.interval  # type: ignore[misc]
+        assert float(shown[1]) <= low
+        assert high <= float(shown[2])
+        assert f"{shown[1]}–{shown[2]}" in report.to_text()
+
+
+def test_what_claims_and_limits_are_held_against_is_said_with_its_own_confidence() -> None:
+    def said(**arguments: Any) -> list[str]:
+        return [line for line in audit.from_scores(INSIDE, OUTSIDE, **arguments).assumptions() if "fail_above" in line]
+
+    assert said() == []
+    (line,) = said(coins=True, confidence=0.9)
+    assert "only by what is proved at 99.9%" in line
+    assert "with probability at most 0.001" in line
+    assert "proved at 90%" in line
+    assert line.endswith("with probability at most 0.1.")
+
+
+@pytest.mark.parametrize("suffix", ["npz", "csv"])
+def test_a_file_whose_name_is_not_utf_8_has_a_report(suffix: str, tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9." + suffix.encode()))
+    try:
+        if suffix == "npz":
+            np.savez(path, members=INSIDE, non_members=OUTSIDE)
+        else:
+            path.write_text("score,member\n1,1\n2,1\n0,0\n1,0\n")
+    except (OSError, UnicodeError):
+        pytest.skip("this file system takes UTF-8 names alone")
+    report = audit.from_scores(path)
+    assert report.source.startswith(f"caf\\xe9.{suffix} (")
+    for written in (report.to_json(tmp_path / "r.json"), report.to_html(tmp_path / "r.html"), report.to_text()):
+        assert written.encode("utf-8")
 
 
 def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:

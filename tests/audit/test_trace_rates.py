@@ -12,6 +12,7 @@ import pytest
 from scipy import integrate, stats
 
 from leakcore import audit
+from leakcore.audit._format import percent
 from leakcore.audit._trace_rates import Compared, Measured, named, rank_sum, rate_at, separation
 from leakcore.dpsgd import Trace
 from tests.audit.test_from_trace import _simulated
@@ -25,7 +26,7 @@ def _finding(report: audit.TraceReport, about: str) -> Any:
 
 def _compared(found: Measured, bound: float) -> Compared:
     return Compared(
-        what="Naming", found=found, bound=bound, lifted=False, members=60, non_members=60, alike=True
+        what="Naming", found=found, bound=bound, lift=1.0, members=60, non_members=60, alike=True
     )  # fmt: skip
 
 
@@ -161,7 +162,7 @@ def test_a_rate_above_its_bound_is_explained_in_the_report() -> None:
 def test_the_noise_of_an_eighth_is_to_be_checked_without_coins_and_the_honest_run_is_not() -> None:
     """300 and 300, fixed seed; the schedule says σ = 8 in 20 full batches."""
     members = np.arange(600) < 300
-    assert audit.from_trace(_simulated(members, sigma=8.0, rate=1.0, seed=3)).word == "Consistent with its claim."
+    assert audit.from_trace(_simulated(members, sigma=8.0, rate=1.0, seed=3)).word == "Measured."
     odd = audit.from_trace(_simulated(members, sigma=8.0, actual=1.0, rate=1.0, seed=3))
     assert odd.word == "Above a bound: check."
     assert "Check the loop, σ and the sampling" in odd.verdict()
@@ -238,10 +239,78 @@ def test_members_recognised_in_batches_are_held_against_what_sampling_allows() -
     assert told.word == "Above a bound: check."
     report = audit.from_trace(Trace(**{**fields, "members_given": False}))
     assert report.picked == pytest.approx(0.1)
-    assert report.word == "Consistent with its claim."
+    assert report.word == "Measured."
     with pytest.raises(ValueError, match="knows as members only those that sampling picked"):
         audit.from_trace(Trace(**{**fields, "members_given": False}), coins=True)
     assert any("10.0%" in line for line in report.assumptions())
+
+
+def _recognised(*, sigma: float, steps: int, rate: float, members: int) -> audit.TraceReport:
+    """Members that some batch held, and as many rows again that none did."""
+    trace = _simulated(np.arange(2 * members) < members, sigma=sigma, steps=steps, rate=rate, seed=4)
+    return audit.from_trace(Trace(**{**vars(trace), "members": trace.times_seen > 0, "members_given": False}))
+
+
+def test_a_rate_stands_beside_the_bound_that_it_is_held_against(monkeypatch: pytest.MonkeyPatch) -> None:
+    """σ = 0.6 in one step at q = 0.3: naming rows that were picked is above the bound of all rows, and below thrice it.
+    The table, the sentences, the verdict and the figure print the same number, and what it is.
+    """
+    report = _recognised(sigma=0.6, steps=1, rate=0.3, members=400)
+    assert report.picked == report.lift == pytest.approx(0.3)
+    assert json.loads(report.to_json())["picked"] == pytest.approx(0.3)
+    words = "for members that sampling picked (bound / 30.0%)"
+    table = report.tables()["attacks"]
+    assert words in table.caption
+    sides = [
+        *zip(report.named, [float(b.value) for b in report.reconstruction], strict=True),
+        *zip(report.found_at_fpr, np.atleast_1d(report.at_fpr.value).tolist(), strict=True),
+    ]
+    assert any(found is not None and bound < float(found.value) for found, bound in sides)
+    for row, (found, bound) in zip(table.rows, sides, strict=True):
+        assert found is not None
+        held = min(1.0, bound / report.lift)
+        assert float(found.value) <= held
+        assert row.cells[3].text == percent(held, "upper")
+        assert row.cells[3].note == f"{percent(bound, 'upper')} / 30.0%"
+        assert any(
+            f"held against {percent(held, 'upper')}" in said or f"no attacker beats {percent(held, 'upper')}" in said
+            for said in report.findings()
+        )
+    for about in ("Reconstruction", "Membership"):
+        assert words in _finding(report, about)
+    assert words in _finding(report, "Reconstruction").verdict
+    last = percent(min(1.0, sides[1][1] / report.lift), "upper")
+    assert f", held against {last} {words}" in report.verdict()
+    drawn: dict[str, Any] = {}
+
+    def draw(fpr: np.ndarray, bound: np.ndarray, *_: Any, **named_: Any) -> str:
+        drawn.update(named_, fpr=fpr, bound=bound)
+        return "<svg></svg>"
+
+    monkeypatch.setattr("leakcore.audit._plot.roc_svg", draw)
+    figure = report.sections()[0].figure
+    assert figure is not None
+    assert words in figure.caption
+    assert drawn["bound_name"] == "bound for members that sampling picked"
+    plain = np.atleast_1d(report.membership.value)
+    assert np.array_equal(drawn["bound"], np.minimum(1.0, plain / report.lift))
+
+
+def test_a_rate_above_its_lifted_bound_is_said_to_be_above_that() -> None:
+    found = _recognised(sigma=0.6, steps=1, rate=0.3, members=400).named[0]
+    assert found is not None
+    beside = dataclasses.replace(_compared(dataclasses.replace(found, value=0.5, interval=(0.3, 0.7)), 0.2), lift=0.8)
+    assert beside.above
+    assert "is above the bound 25.0% for members that sampling picked (bound / 80.0%), and so is the" in beside.said()
+    assert not dataclasses.replace(beside, lift=0.3).above
+
+
+def test_where_sampling_picks_every_row_or_the_members_are_given_bounds_stand_as_they_are() -> None:
+    trace = _simulated(np.arange(60) < 30, sigma=2.0)
+    for report in (audit.from_trace(trace), _recognised(sigma=2.0, steps=60, rate=0.3, members=30)):
+        assert report.lift == 1
+        assert "sampling picked" not in report.to_text()
+        assert not any(row.cells[3].note for row in report.tables()["attacks"].rows)
 
 
 def test_the_json_holds_p_value_intervals_and_confidence() -> None:

@@ -196,6 +196,7 @@ def test_a_split_distance_leaks_no_more_than_the_whole(t: float) -> None:
 
 
 def test_composition() -> None:
+    pytest.importorskip("dp_accounting")
     assert laplace.compose([0.5, 1.0, 0.25], count=2).value == 3.5
     two = laplace.compose([0.4, 0.6], delta=0.1)
     assert two.method == "pld"

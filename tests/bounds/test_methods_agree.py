@@ -33,6 +33,7 @@ def _settings(count: int, seed: int) -> list[tuple[Any, Any, int, float]]:
 
 
 def _check(setting: tuple[Any, Any, int, float], *, pld: bool) -> None:
+    pytest.importorskip("dp_accounting")
     sigma, rate, steps, log_kappa = setting
     arguments: dict[str, Any] = {"log_kappa": log_kappa}
     exact = bounds.reconstruction(sigma, rate, steps, method="exact", **arguments)
@@ -70,6 +71,7 @@ def test_methods_agree_on_two_hundred_settings(part: int) -> None:
 
 
 def test_where_a_published_package_falls_below_the_truth() -> None:
+    pytest.importorskip("dp_accounting")
     # Its ν comes from the ADD distribution, whose far tail cancels: .0168 where the truth is .1814.
     arguments = (0.4576, 0.02, 1000)
     exact = bounds.reconstruction(*arguments, kappa=1e-6)

@@ -70,6 +70,7 @@ def test_exact_is_fast() -> None:
 
 
 def test_pld_contains_every_row() -> None:
+    pytest.importorskip("dp_accounting")
     settings_ = {_arguments(r) for r in PLAIN}
     # dp-accounting takes seconds per setting: one step, and a spread of the others.
     chosen = [*[s for s in sorted(settings_) if s[2] > 1][::6], (0.5, 0.1, 1), (2.0, 1.0, 1)]
@@ -85,6 +86,7 @@ def test_pld_contains_every_row() -> None:
 
 @pytest.mark.slow
 def test_pld_contains_every_row_of_every_setting() -> None:
+    pytest.importorskip("dp_accounting")
     for setting in sorted({_arguments(r) for r in PLAIN}):
         rows = [r for r in PLAIN if _arguments(r) == setting and r["kappa"] >= 1e-6]
         found = bounds.reconstruction(*setting, kappa=[r["kappa"] for r in rows], method="pld")
@@ -202,6 +204,7 @@ def test_certain_prior_is_certain(method: str) -> None:
 
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.1, 0), (1.0, 0.0, 5), (math.inf, 0.1, 3)])
 def test_pld_where_nothing_leaks(sigma: float, rate: float, steps: int) -> None:
+    pytest.importorskip("dp_accounting")
     found = bounds.reconstruction(sigma, rate, steps, kappa=[0.1, 1e-9], method="pld")
     np.testing.assert_allclose(found.value, [0.1, 1e-9], rtol=1e-14)
 

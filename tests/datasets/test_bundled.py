@@ -70,3 +70,17 @@ def test_errors(change, error, message) -> None:
     datasets.Dataset(**good)
     with pytest.raises(error, match=message):
         datasets.Dataset(**good | change)
+
+
+def test_reviews_keep_their_lengths_through_a_split() -> None:
+    good = {
+        "features": np.arange(12.0).reshape(6, 2),
+        "labels": np.arange(6) % 2,
+        "lengths": 10 * np.arange(6),
+        "num_classes": 2, "name": "t", "scaling": "", "source": "", "licence": "",
+    }  # fmt: skip
+    parts = datasets.Reviews(**good).split(2, seed=1)
+    for part in parts:
+        np.testing.assert_array_equal(part.lengths, 5 * part.features[:, 0])
+    with pytest.raises(ValueError, match=r"lengths.shape=\(5,\): must be that of labels, \(6,\)"):
+        datasets.Reviews(**(good | {"lengths": np.arange(5)}))

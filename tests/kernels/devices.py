@@ -110,7 +110,7 @@ def to_device(x):
         return x
     if _current == "emulated":
         return EmulatedArray(x)
-    return strided(x, "cuda") if x.dtype.kind in "fbiu" else x
+    return strided(x, "cuda") if x.dtype.kind in "fbiu" and x.dtype.isnative else x
 
 
 def strided(x, where):
@@ -118,7 +118,7 @@ def strided(x, where):
     load what does not lie aligned or in line. torch knows no negative strides: such an array lies in line."""
     import torch
 
-    values = torch.from_numpy(np.ascontiguousarray(x))
+    values = torch.from_numpy(x.copy())  # ascontiguousarray keeps negative strides of short axes, and makes 0-d (1,)
     steps = [s // x.itemsize for s in x.strides]
     odd = any(s % x.itemsize for s in x.strides) or x.ctypes.data % x.itemsize
     if odd or x.size == 0 or any(step <= 0 and n > 1 for step, n in zip(steps, x.shape, strict=True)):

@@ -126,7 +126,10 @@ def _gaussian(panels: list[Panel]) -> str:
 
 
 def _row(where: str, name: str, epsilon: float, attack: str, how: str, ours: float, comment: str) -> Stated:
-    return Stated(what=f"{where}: {attack}, {how}", paper=_paper(name, epsilon, attack), ours=ours, comment=comment)
+    return Stated(
+        what=f"{where}: {attack}, {how}", paper=_paper(name, epsilon, attack), ours=ours, comment=comment, kind="lower",
+        confidence=_setting.CONFIDENCE,
+    )  # fmt: skip
 
 
 def _panel(

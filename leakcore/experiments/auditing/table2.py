@@ -43,7 +43,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 extra = f"; Gaussian bound {float(best['gdp'].value):.3g}" if noise else ""
                 extra += f"; {trials} trials can prove {ceiling:.2f}" if paper == "4.54" else ""
                 stated.append(
-                    Stated(what=where, paper=paper, ours=found[start, clip, epsilon], comment=best["dp"].chosen + extra)
+                    Stated(what=where, paper=paper, ours=found[start, clip, epsilon], kind="lower",
+                           confidence=_setting.CONFIDENCE, comment=best["dp"].chosen + extra)
                 )  # fmt: skip
     panels = tuple(
         Panel(

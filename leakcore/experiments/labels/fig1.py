@@ -36,13 +36,15 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 )  # fmt: skip
             trained = sweep.trained[sigma, 1.0]["layer"]
             stated += [
-                Stated(what=f"{title}, σ = {sigma:g}: replacement ε of one step", paper="–", ours=_upper(sigma)),
+                Stated(what=f"{title}, σ = {sigma:g}: replacement ε of one step", paper="–", ours=_upper(sigma),
+                       kind="upper"),
                 Stated(what=f"{title}, σ = {sigma:g}: mean over batches, last layer, trained", paper="drawn",
                        ours=float(trained.last.mean())),
                 Stated(what=f"{title}, σ = {sigma:g}: mean over batches, second last, trained", paper="drawn",
                        ours=float(trained.second_median.mean())),
                 Stated(what=f"{title}, σ = {sigma:g}: accountant's ε, add/remove, {study.steps} steps", paper="drawn",
-                       ours=study.epsilon(sigma), comment="printed, not compared: another adjacency, and all steps"),
+                       ours=study.epsilon(sigma), kind="upper",
+                       comment="printed, not compared: another adjacency, and all steps"),
             ]  # fmt: skip
     falls = all(
         (np.diff([f.trained[s]["layer"].last.mean() for s in f.settings]) < 0).all()

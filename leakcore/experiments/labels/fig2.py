@@ -43,6 +43,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 what=f"{title}: accountant's ε, add/remove, {f.study.steps} steps",
                 paper="drawn",
                 ours=f.study.epsilon(_SIGMA),
+                kind="upper",
                 comment="does not depend on C; printed, not compared",
             )
         )

@@ -69,7 +69,7 @@ def measured(
     stated = Stated(
         what=f"{title}, fine class in its superclass: superclasses whose 95% interval lies above 0",
         paper="–",
-        ours=float(above),
+        ours=above,
         comment=f"of {len(found)}, {sizes} images a side, first classifier layer; chance: one in 40",
     )
     return panel, stated

@@ -12,6 +12,8 @@ from leakcore.experiments._registry import Experiment
 from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
 from leakcore.experiments.leakage import _study
 
+CONFIDENCE = 0.95
+"""Of the intervals of correlations."""
 _NOTES = (
     (
         "LFW, CelebA, PubFig and CSI are not here: plain features of CIFAR-100 images, IMDB and Bank Marketing stand "
@@ -53,6 +55,11 @@ def curve(name: str, role: str, values: Any, low: Any = None, high: Any = None, 
     return Series(
         name=name, role=role, x=np.arange(1, len(y) + 1) if x is None else np.asarray(x), y=y, low=low, high=high
     )
+
+
+def images(count: int) -> str:
+    """So many images, in words."""
+    return f"{count} image{'s' * (count != 1)}"
 
 
 def correlation(first: Any, second: Any) -> tuple[float, tuple[float, float]]:

@@ -80,13 +80,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Stated(
                 what=f"pair that noise of σ = {sigmas[-1]:g} costs most original information",
                 paper="first layers",
-                ours=float(where[0]),
+                ours=where[0],
                 comment=f"nats lost by pair: {', '.join(f'{v:.2f}' for v in lost)}",
             ),
             Stated(
                 what=f"layer that noise of σ = {sigmas[-1]:g} costs most latent information",
                 paper="last layers",
-                ours=float(where[1]),
+                ours=where[1],
                 comment=f"nats lost by layer: {', '.join(f'{v:.3f}' for v in reduced)}",
             ),
         ],

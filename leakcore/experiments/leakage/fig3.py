@@ -73,7 +73,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         data=[study.described],
         agreement="yes" if all(ones) else "partly" if any(ones) else "no",
         stated=[
-            Stated(what=f"layer with the most, {kind}, epoch {e}", paper="1", ours=float(v))
+            Stated(what=f"layer with the most, {kind}, epoch {e}", paper="1", ours=int(v))
             for (kind, e), v in firsts.items()
         ],
         conclusion=f"Largest estimate by layer: {told}. Held out, on {rows} rows and 16 leading coordinates of each "

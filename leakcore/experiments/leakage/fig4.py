@@ -36,7 +36,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         several = count > 1
         panels.append(
             Panel(
-                title=f"{kind}, {count} images",
+                title=f"{kind}, {_report.images(count)}",
                 x_label="pair of layers (first of the two)",
                 y_label="score above f[∅], nats",
                 series=(
@@ -56,10 +56,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         largest[kind] = int(np.argmax(found.raw)) + 1
         stated.append(
             Stated(
-                what=f"{kind}: images whose score falls from first to last pair",
+                what=f"{kind}: share of images whose score falls from first to last pair",
                 paper="falls",
                 ours=found.falls,
-                comment=f"{count} images; largest at pair {int(np.argmax(found.raw)) + 1}",
+                comment=f"{_report.images(count)}; largest at pair {int(np.argmax(found.raw)) + 1}",
             )
         )
     told = ", ".join(f"{k} {v:.0%}" for k, v in falls.items())

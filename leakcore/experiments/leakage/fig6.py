@@ -71,11 +71,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             paper="0.686–0.707",
             ours=r,
             interval=span,
-            comment=f"{each.size - count} pairs of layers on {count} images, taken as independent",
+            kind="estimate",
+            confidence=_report.CONFIDENCE,
+            comment=f"{each.size - count} pairs of layers on {_report.images(count)}, taken as independent",
         )
         for name, (r, span) in by.items()
     ] + [
-        Stated(what=f"{kind}: layer with the largest F; F/√p", paper="1", ours=float(a), comment=f"F/√p: layer {b}")
+        Stated(what=f"{kind}: layer with the largest F; F/√p", paper="1", ours=int(a), comment=f"F/√p: layer {b}")
         for kind, (a, b) in highest.items()
     ]
     first = [b == 1 for _, b in highest.values()]

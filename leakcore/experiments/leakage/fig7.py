@@ -62,7 +62,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Stated(
                 what=f"{title}, {attribute}: layers beyond every permutation",
                 paper="–",
-                ours=float(beyond),
+                ours=int(beyond),
                 comment=f"of {len(values)}; largest distance at layer {int(np.argmax(values)) + 1}, most above "
                 f"its null at layer {int(np.argmax(above)) + 1}",
             )
@@ -90,6 +90,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             paper="0.686–0.707",
             ours=r,
             interval=span,
+            kind="estimate",
+            confidence=_report.CONFIDENCE,
             comment=f"{len(apart)} layers of all panels, distances above their nulls, over their largest",
         )
     )

@@ -34,7 +34,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             best = int(np.argmax(values)) + 1
             firsts.append(best == 1)
             stated.append(
-                Stated(what=f"{kind}, {name}: largest at layer", paper="1", ours=float(best), comment=f"{count} images")
+                Stated(what=f"{kind}, {name}: largest at layer", paper="1", ours=best, comment=_report.images(count))
             )
         context.progress("sensitivity", number + 1, len(counts))
     told = "; ".join(f"{s.what.replace(': largest at layer', '')} layer {s.ours:.0f}" for s in stated)

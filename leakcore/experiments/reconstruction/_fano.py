@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
+from collections.abc import Sequence
+
+import numpy as np
 
 from leakcore import bounds
+from leakcore.experiments._context import Context
 
 
 def ours(noise_multiplier: float, prior_size: int) -> float:
@@ -13,17 +16,24 @@ def ours(noise_multiplier: float, prior_size: int) -> float:
     return (float(bounds.reconstruction(noise_multiplier, 1.0, 1, kappa=kappa).value) - kappa) / (1 - kappa)
 
 
-def fano(
-    noise_multiplier: float, prior_size: int, *, samples: int, seed: int, executor: Executor | None = None
-) -> tuple[float, float]:
-    """Guo et al. 2022b: (analytic, Monte-Carlo) for one-hot means."""
-    analytic = bounds.fano_advantage(noise_multiplier, prior_size=prior_size, information="analytic")
-    drawn = bounds.fano_advantage(
-        noise_multiplier,
-        prior_size=prior_size,
-        information="monte-carlo",
-        num_samples=samples,
-        seed=seed,
-        executor=executor,
-    )
-    return float(analytic.value), float(drawn.value)
+def fano(context: Context, noise: Sequence[float], prior_size: int, *, samples: int) -> np.ndarray:
+    """Guo et al. 2022b: (analytic, Monte-Carlo) by noise multiplier, for one-hot means; each kept as a piece."""
+
+    def find(sigma: float) -> dict[str, float]:
+        analytic = bounds.fano_advantage(sigma, prior_size=prior_size, information="analytic")
+        drawn = bounds.fano_advantage(
+            sigma,
+            prior_size=prior_size,
+            information="monte-carlo",
+            num_samples=samples,
+            seed=context.seed,
+            executor=context.executor,
+        )
+        return {"analytic": float(analytic.value), "monte-carlo": float(drawn.value)}
+
+    found = []
+    for sigma in map(float, noise):
+        piece = context.pieces.get_or_run(f"fano-{prior_size}-{sigma!r}", lambda sigma=sigma: find(sigma))  # type: ignore[misc]
+        found.append((piece["analytic"], piece["monte-carlo"]))
+        context.progress(f"Guo et al., prior of {prior_size}", len(found), len(noise))
+    return np.array(found)

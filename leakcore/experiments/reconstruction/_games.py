@@ -13,7 +13,7 @@ import numpy as np
 
 from leakcore import attacks, dpsgd
 from leakcore.experiments._context import Context
-from leakcore.experiments._result import Panel, Series, Stated
+from leakcore.experiments._result import Panel, Series, Stated, ours
 from leakcore.experiments.reconstruction import _mechanism
 from leakcore.experiments.reconstruction._data import Split
 
@@ -130,8 +130,7 @@ def gap(context: Context, setting: Setting, game: attacks.ReconstructionGame, pa
     return Stated(
         what=f"ε = {setting.epsilon:g}, C = {setting.max_grad_norm:g}, prior {game.prior_size}: attack",
         paper=paper,
-        ours=rate,
-        interval=interval(game),
+        **ours(game),
         comment=f"bound {beside.bound:.4f}; gap {beside.bound - rate:+.4f} = "
         f"{beside.bound - beside.orthogonal:+.4f} (bound − "
         f"optimum of orthogonal candidates, {beside.orthogonal:.4f}; simplex {beside.simplex:.4f}) "

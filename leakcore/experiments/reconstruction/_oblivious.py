@@ -128,11 +128,6 @@ def exact_ends(rate: Any) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def ends(rate: Any) -> tuple[float, float]:
-    """A success rate's interval."""
-    return float(rate.interval[0]), float(rate.interval[1])
-
-
 def series(name: str, epsilons: tuple[float, ...], rates: list[Any]) -> Series:
     """Success rates with their intervals."""
     return Series(

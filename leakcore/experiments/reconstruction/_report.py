@@ -18,10 +18,9 @@ from leakcore.experiments.reconstruction._games import Setting
 
 _STEP = (
     "learning rate × C is fixed (settings, step) where the paper sweeps the learning rate per ε: shorter steps "
-    "leave more gradients clipped and bring the attack nearer to the bound, longer ones teach more; success is "
-    "averaged over random targets, "
-    "priors and initial parameters, with 95% Clopper–Pearson intervals"
+    "leave more gradients clipped and bring the attack nearer to the bound, longer ones teach more"
 )
+_AVERAGED = "success is averaged over random targets, priors and initial parameters, with 95% Clopper–Pearson intervals"
 
 
 def report(
@@ -38,14 +37,16 @@ def report(
     attacked: Sequence[tuple[ReconstructionGame, float]] = (),
     pictures: list[Pictures] | None = None,
     notes: tuple[str, ...] = (),
-    learning_rate_note: str = _STEP,
+    learning_rate_note: str | None = None,
     **settings: Any,
 ) -> ExperimentResult:
     """The result with the shared notes and settings.
 
     attacked: every game and the bound on its success. That a bound is too low is tested, and said first: no attack's
-    success may exceed it.
+    success may exceed it. learning_rate_note: None for that of a fixed step.
     """
+    if learning_rate_note is None:
+        learning_rate_note = f"{_STEP}; {_AVERAGED}" if attacked else _STEP
     if attacked:
         least = min(float(special.bdtrc(g.hits - 1, g.trials, bound)) if g.hits else 1.0 for g, bound in attacked)
         if least * len(attacked) < 0.001:

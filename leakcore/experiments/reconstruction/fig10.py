@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Stated
+from leakcore.experiments._result import ExperimentResult, Stated, ours
 from leakcore.experiments.reconstruction import _data, _games, _report
 
 
@@ -41,7 +41,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                     stated.append(
                         Stated(what=f"|D₋| = {rows}, ε = {epsilon:g}, not subtracted",
                                paper={4: "minor effect", 128: "chance, 0.1"}.get(rows, "chance, 0.1"),
-                               ours=float(game.value), interval=_games.interval(game),
+                               **ours(game),
                                comment=f"subtracted {seen[rows, epsilon]:.4f}, bound {attacked[-1][1]:.4f}")
                     )  # fmt: skip
             drawn.append(_games.series(name, role, epsilons, games))

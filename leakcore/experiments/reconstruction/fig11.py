@@ -17,9 +17,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     samples = context.pick(tiny=2_000, quick=100_000, paper=1_000_000)
     noise = np.linspace(0.4, 3.0, context.pick(tiny=5, quick=27, paper=53))
     exact = np.array([_fano.ours(float(s), _PRIOR) for s in noise])
-    both = np.array(
-        [_fano.fano(float(s), _PRIOR, samples=samples, seed=context.seed, executor=context.executor) for s in noise]
-    )
+    both = _fano.fano(context, noise.tolist(), _PRIOR, samples=samples)
     tighter = bool((exact < both[:, 0]).all()), bool((exact < both[:, 1]).all())
     ratio = both[:, 0] / exact, both[:, 1] / exact
     return experiment.result(

@@ -52,7 +52,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             for e, r, b in zip(epsilons, rate, at, strict=True):
                 stated.append(
                     Stated(what=f"{name}, ρ = {share:g}, ε = {e:g}: attack", paper="shown only", ours=float(r.value),
-                           interval=_oblivious.exact_ends(r), comment=f"bound {b:.4g}")
+                           interval=_oblivious.exact_ends(r), kind="estimate", confidence=0.95,
+                           comment=f"bound {b:.4g}")
                 )  # fmt: skip
             lines.append(Series(name=f"bound, ρ = {share:g}", role=line, x=x, y=curve))
             low, high = np.array([_oblivious.exact_ends(r) for r in rate]).T
@@ -84,5 +85,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         stated=stated, panels=panels, pictures=pictures, splits=splits,
         setting=_pair.setting(epsilons[-1], hidden, clip), runs=targets, optimiser=_oblivious.settings(context),
         notes=(("real images are not uniform: a guess such as all black does better than κ, so κ is that of the stated "
-               "prior, not of images"), _oblivious.NOTE, _oblivious.FEATURES),
+               "prior, not of images"), "95% Clopper–Pearson intervals over targets", _oblivious.NOTE,
+               _oblivious.FEATURES),
     )  # fmt: skip

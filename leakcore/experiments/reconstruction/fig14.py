@@ -6,7 +6,7 @@ import numpy as np
 
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated, ours
 from leakcore.experiments.reconstruction import _data, _games, _mechanism, _rates, _report
 
 
@@ -46,7 +46,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             ):
                 stated.append(
                     Stated(what=f"ε = {epsilon:g}, prior {n}, q = {q:g}: improved attack", paper="smaller at smaller q",
-                           ours=float(top.value), interval=_games.interval(top), comment=f"bound {bound:.4f}")
+                           **ours(top), comment=f"bound {bound:.4f}")
                 )  # fmt: skip
     most = max(spread, key=lambda e: spread[e])
     everywhere = bound_falls == len(panels) and most == max(epsilons)

@@ -52,7 +52,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )
     first, last = float(rates[0]), float(rates[-1])
     stated = tuple(
-        Stated(what=f"ε = 32, prior 100, q = {q:g}: bound", paper=text, ours=float(bound[32.0, q][2]))
+        Stated(what=f"ε = 32, prior 100, q = {q:g}: bound", paper=text, ours=float(bound[32.0, q][2]), kind="upper")
         for q, text in ((0.01, "0.4"), (0.99, "1"))
         if (32.0, q) in bound
     )

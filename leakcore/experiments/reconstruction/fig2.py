@@ -6,7 +6,7 @@ import dataclasses
 
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Stated
+from leakcore.experiments._result import ExperimentResult, Stated, ours
 from leakcore.experiments.reconstruction import _data, _games, _mechanism, _oblivious, _report
 
 
@@ -32,13 +32,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             stated.append(dataclasses.replace(row, what=name + row.what))
         stated.append(
             Stated(what=f"ε = {epsilon:g}: RDP bound", paper="trivial" if epsilon >= 10 else "above ours",
-                   ours=beside.rdp, comment=f"ours {beside.bound:.4f}")
+                   ours=beside.rdp, kind="upper", comment=f"ours {beside.bound:.4f}")
         )  # fmt: skip
         found = _oblivious.attack(context, split, setting, targets=tries)
         guesses.append(found.named(split, 10))
         stated.append(
             Stated(what=f"ε = {epsilon:g}: prior-oblivious attack", paper="substantially below prior-aware",
-                   ours=float(guesses[-1].value), interval=_oblivious.ends(guesses[-1]))
+                   **ours(guesses[-1]))
         )  # fmt: skip
     drawn = (
         _games.series("prior-aware attack", "attack", epsilons, games),

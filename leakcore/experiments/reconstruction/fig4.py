@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Stated
+from leakcore.experiments._result import ExperimentResult, Panel, Stated, ours
 from leakcore.experiments.reconstruction import _data, _games, _mechanism, _report
 
 
@@ -29,7 +29,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             stated.append(
                 Stated(what=f"ε = {epsilon:g}, {name}",
                        paper={"sum": "far below improved", "top": "fairly tight to the bound"}.get(method, "not shown"),
-                       ours=float(one.value), interval=_games.interval(one),
+                       **ours(one),
                        comment=f"bound {bound:.4f}; {100 * one.clipped_share:.1f}% of gradients clipped, cosine to the "
                                f"nearest candidate {one.nearest_cosine:.3f}")
             )  # fmt: skip

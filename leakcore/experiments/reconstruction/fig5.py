@@ -7,7 +7,7 @@ import numpy as np
 from leakcore.attacks import ReconstructionGame
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated, ours
 from leakcore.experiments.reconstruction import _data, _games, _rates, _report
 
 _PRINTED = {0.01: ("about 0.20", "about 0.15"), 0.99: ("about 0.35", "about 0.32")}
@@ -27,15 +27,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     stated = []
     for q, bound, top, best in zip(rates, found.bound, found.top, found.likelihood, strict=True):
         printed = _PRINTED.get(q, ("not stated", "not stated"))
-        stated.append(Stated(what=f"q = {q:g}: upper bound", paper=printed[0], ours=bound))
+        stated.append(Stated(what=f"q = {q:g}: upper bound", paper=printed[0], ours=bound, kind="upper"))
         stated.append(
-            Stated(what=f"q = {q:g}: improved attack", paper=printed[1], ours=float(top.value),
-                   interval=_games.interval(top),
+            Stated(what=f"q = {q:g}: improved attack", paper=printed[1], **ours(top),
                    comment=f"{100 * top.clipped_share:.1f}% of candidates' gradients clipped at C = 1")
         )  # fmt: skip
         stated.append(
-            Stated(what=f"q = {q:g}: likelihood attack", paper="not shown", ours=float(best.value),
-                   interval=_games.interval(best))
+            Stated(what=f"q = {q:g}: likelihood attack", paper="not shown", **ours(best))
         )  # fmt: skip
     x, y = np.array(rates), np.array(found.noise)
     shown = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Stated
+from leakcore.experiments._result import ExperimentResult, Stated, ours
 from leakcore.experiments.reconstruction import _data, _games, _oblivious, _pair, _report
 
 
@@ -28,7 +28,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             attacked.append((game, _games.bound(context, setting, n)))
             ratios.append(float(game.value) / max(float(guess.value), 1e-12))
             stated.append(Stated(what=f"prior {n}, ε = {epsilon:g}: gradient-based", paper="an order of magnitude less",
-                                 ours=float(guess.value), interval=_oblivious.ends(guess),
+                                 **ours(guess),
                                  comment=f"prior-aware {game.value:.4f}, bound {attacked[-1][1]:.4f}, "
                                          f"guessing {1 / n:.4f}"))  # fmt: skip
         told.append(

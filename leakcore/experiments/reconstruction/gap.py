@@ -11,7 +11,7 @@ from leakcore.attacks import ReconstructionGame
 from leakcore.bounds import orthogonal_success
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated, ours
 from leakcore.experiments.reconstruction import _data, _games, _learning_rate, _mechanism, _report
 
 _PRIOR = 10
@@ -43,7 +43,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             stated += [
                 dataclasses.replace(row, what=f"{name}, {row.what}"),
                 Stated(what=f"{name}, ε = {epsilon:g}: likelihood attack on the same runs", paper="not shown",
-                       ours=float(games["likelihood"].value), interval=_games.interval(games["likelihood"])),
+                       **ours(games["likelihood"])),
                 Stated(what=f"{name}, ε = {epsilon:g}: accuracy",
                        paper="over 0.90" if epsilon >= 10 else "not stated", ours=chosen.accuracy,
                        comment=f"learning rate {chosen.learning_rate:g}"),

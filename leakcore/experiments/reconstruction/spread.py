@@ -64,6 +64,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                         Stated(what=f"{mechanism.name}, prior {_PRIORS[j]}, {samples:,} samples, {name}",
                                paper=f"below {_PRINTED[samples]}" if under == "null" else "not considered",
                                ours=float(deviation[j]), interval=(float(low[j]), float(high[j])),
+                               kind="estimate", confidence=0.95,
                                comment=f"{len(values)} calls; exact bound {exact[j]:.4f}, mean "
                                        f"{values[:, j].mean():.4f}, {100 * below[j]:.0f}% below it{theory}")
                     )  # fmt: skip

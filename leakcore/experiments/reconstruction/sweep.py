@@ -8,7 +8,7 @@ from leakcore.attacks import ReconstructionGame
 from leakcore.bounds import orthogonal_success
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated, ours
 from leakcore.experiments.reconstruction import _data, _games, _learning_rate, _mechanism, _report
 
 _PRINTED = {0.01: (0.20, 0.15), 0.99: (0.35, 0.32)}
@@ -43,7 +43,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             attacked += [(game["top"], bound), (game["likelihood"], bound)]
             stated.append(
                 Stated(what=f"q = {q:g}, learning rate {rate:g}: improved attack", paper=f"about {printed:g}",
-                       ours=float(game["top"].value), interval=_games.interval(game["top"]),
+                       **ours(game["top"]),
                        comment=f"accuracy {kept[rate]:.3f}; {100 * game['top'].clipped_share:.0f}% of "
                                f"gradients clipped, cosine to the nearest candidate "
                                f"{game['top'].nearest_cosine:.2f}; likelihood attack "
@@ -54,7 +54,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             said = ", ".join(f"{rate:g}" for rate in lost)
             stated.append(Stated(what=f"q = {q:g}, learning rates {said}", paper="not stated", comment="runs overflow"))
         noise = _mechanism.noise_for(context, 4.0, q, setting.steps)
-        stated.append(Stated(what=f"q = {q:g}: upper bound", paper=f"about {printed_bound:g}", ours=bound))
+        stated.append(
+            Stated(what=f"q = {q:g}: upper bound", paper=f"about {printed_bound:g}", ours=bound, kind="upper")
+        )
         x = np.array(list(kept))
         series = [
             Series(name="upper bound, exact", role="bound", x=x, y=np.full(len(x), bound)),

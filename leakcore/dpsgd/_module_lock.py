@@ -1,0 +1,53 @@
+"""One lock per torch module, for evaluating it: `functional_call` puts other parameters into the caller's own module.
+
+Two threads that do so at once each put back what they found, which may be the other's: the module would be damaged for
+good. Whoever swaps parameters, registers hooks, or reads parameters that another may have swapped, holds the lock.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_locks: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_guard = threading.Lock()
+
+
+def lock_of(model: Any) -> Any:
+    """The reentrant lock of this module, made on first use; what is no module gets one of its own."""
+    try:
+        with _guard:
+            found = _locks.get(model)
+            if found is None:
+                found = _locks[model] = threading.RLock()
+            return found
+    except TypeError:  # no weak references, or no hash: the caller says what is wrong with it
+        return threading.RLock()
+
+
+def locked(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Run a function of `model`, its first argument, under that model's lock."""
+
+    @functools.wraps(function)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with lock_of(args[0] if args else kwargs.get("model")):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _forked() -> None:
+    """A child has none of its parent's threads, hence nobody who would release what they held."""
+    global _locks, _guard
+    _locks, _guard = weakref.WeakKeyDictionary(), threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

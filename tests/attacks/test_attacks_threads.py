@@ -1,0 +1,60 @@
+"""Several threads may attack one model at once: it stays whole, and every answer is the one of a single thread."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from leakcore.attacks import attributes, inversion, labels  # noqa: E402
+from leakcore.dpsgd._flat_module import FlatModule  # noqa: E402
+from leakcore.dpsgd._module_lock import lock_of  # noqa: E402
+
+
+def _last(model: Any, x: Any, y: Any) -> Any:
+    return labels.last_layer(model=model, inputs=x, gradient=torch.ones(2, 64), noise_std=0).residuals
+
+
+def _general(model: Any, x: Any, y: Any) -> Any:
+    return labels.general(model=model, inputs=x[:3], gradient=torch.ones(2, 64), parameters="2.weight").residuals
+
+
+def _layers(model: Any, x: Any, y: Any) -> Any:
+    return np.concatenate(list(attributes.layer_gradients(model, None, x, y).values()), 1)
+
+
+def _gradient(model: Any, x: Any, y: Any) -> Any:
+    return inversion.gradient(model, x, y)
+
+
+@pytest.mark.parametrize("attack", [_last, _general, _layers, _gradient])
+def test_threads_leave_the_model_whole(attack: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(30, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+    held = [model[0].weight, model[0].bias, model[2].weight, model[2].bias]
+    batches = [(torch.randn(8, 30), torch.randint(0, 2, (8,))) for _ in range(40)]
+    alone = [np.asarray(attack(model, *batch)) for batch in batches]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda batch: np.asarray(attack(model, *batch)), batches))
+    now = [model[0].weight, model[0].bias, model[2].weight, model[2].bias]
+    assert all(a is b for a, b in zip(held, now, strict=True))
+    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in model)
+    for a, b in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_lock_belongs_to_one_model_and_travels_nowhere() -> None:
+    model = torch.nn.Linear(3, 2)
+    assert lock_of(model) is lock_of(model)
+    assert lock_of(model) is not lock_of(copy.deepcopy(model))
+    flat = FlatModule(model)
+    again = pickle.loads(pickle.dumps(flat))  # noqa: S301
+    x = torch.ones(1, 3)
+    assert torch.equal(flat.outputs(flat.theta, x), again.outputs(again.theta, x))

@@ -1,0 +1,157 @@
+"""A gradient that no labels could have made proves none, and honest ones never look like that."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from leakcore.attacks import attributes, labels  # noqa: E402
+
+bce = torch.nn.functional.binary_cross_entropy_with_logits
+
+
+def _refused(found: labels.LabelRecovery, word: str = "no residuals fit") -> None:
+    assert found.kind == "estimate"
+    assert found.confidence is None
+    assert any(word in note for note in found.assumptions.notes)
+
+
+def _batch(*middle: torch.nn.Module) -> tuple[torch.nn.Sequential, torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(30, 64), *middle, torch.nn.Tanh(), torch.nn.Linear(64, 1))
+    x, y = torch.randn(20, 30) * 2 + 1, torch.randint(0, 2, (20,)).float()
+    (gradient,) = torch.autograd.grad(bce(model(x)[:, 0], y), model[-1].weight)
+    return model, x, y, gradient
+
+
+@pytest.mark.parametrize("noise", [{"noise_std": 0}, {"noise_std": 1e-3, "confidence": 0.9}])
+def test_a_random_gradient_proves_nothing(noise: dict[str, float]) -> None:
+    rng = np.random.default_rng(0)
+    found = labels.last_layer(rng.normal(size=(20, 64)), gradient=rng.normal(size=64), **noise)
+    _refused(found)
+    assert not found.determined.any()
+
+
+def test_residuals_above_one_prove_nothing() -> None:
+    """As many rows as weights: any gradient has a solution, though not any has one within [-1, 1]."""
+    rng = np.random.default_rng(0)
+    _refused(labels.last_layer(rng.normal(size=(8, 8)), gradient=rng.normal(size=8), noise_std=0))
+
+
+def test_a_stale_model_another_mode_and_another_reduction_prove_nothing() -> None:
+    model, x, y, gradient = _batch()
+    assert labels.last_layer(model=model, inputs=x, gradient=gradient, noise_std=0).value == 1.0
+    _refused(labels.last_layer(model=model, inputs=(x - 1) / 2, gradient=gradient, noise_std=0))
+    _refused(labels.last_layer(model=model, inputs=x, gradient=20 * gradient, noise_std=0))
+    with torch.no_grad():
+        model[0].weight.mul_(1.1)
+    _refused(labels.last_layer(model=model, inputs=x, gradient=gradient, noise_std=0))
+    model, x, y, gradient = _batch(torch.nn.BatchNorm1d(64))
+    assert labels.last_layer(model=model, inputs=x, gradient=gradient, noise_std=0).labels.tolist() == y.tolist()
+    _refused(labels.last_layer(model=model.eval(), inputs=x, gradient=gradient, noise_std=0))
+
+
+def test_residuals_of_classes_that_do_not_sum_to_zero_prove_nothing() -> None:
+    e = np.array([[0.2, 0.3, -0.5], [0.2, 0.3, 0.1]])
+    _refused(labels.last_layer(np.eye(2), gradient=e.T / 2, noise_std=0))
+
+
+def test_hidden_layers_of_random_gradients_prove_nothing() -> None:
+    rng = np.random.default_rng(0)
+    found = labels.second_last_layer(
+        rng.normal(size=(10, 40)), np.ones((10, 2)), positive_ratio=0.2, gradient=rng.normal(size=(2, 40)), noise_std=0
+    )
+    _refused(found)
+    assert not found.determined.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("classes", [1, 3])
+def test_honest_gradients_always_fit(dtype: torch.dtype, classes: int) -> None:
+    for seed in range(20):
+        torch.manual_seed(seed)
+        n, d = 2 + seed, 8 + 5 * seed
+        model = torch.nn.Sequential(torch.nn.Linear(6, d), torch.nn.ReLU(), torch.nn.Linear(d, classes)).to(dtype)
+        x = (10.0 ** (seed % 5 - 2) * torch.randn(n, 6)).to(dtype)
+        x[1] = x[0]
+        z = model(x)
+        if classes == 1:
+            y = torch.randint(0, 2, (n,))
+            loss = bce(z[:, 0], y.to(dtype))
+        else:
+            y = torch.randint(0, classes, (n,))
+            loss = torch.nn.functional.cross_entropy(z, y)
+        loss.backward()
+        gradient = model[2].weight.grad
+        std = 0.01 * float(gradient.float().std())
+        noisy = gradient.float() + std * torch.randn(gradient.shape)
+        exact = labels.last_layer(model=model, inputs=x, gradient=gradient, noise_std=0)
+        released = labels.last_layer(model=model, inputs=x, gradient=noisy, noise_std=std, confidence=0.9)
+        assert exact.kind == released.kind == "lower"
+        assert (exact.labels == y.numpy())[exact.determined].all()
+
+
+def test_contradicting_proofs_are_no_proof() -> None:
+    one = labels.last_layer(np.eye(4), gradient=np.array([0.1, -0.1, 0.1, -0.1]), noise_std=0)
+    other = labels.last_layer(np.eye(4), gradient=-np.full(4, 0.1), noise_std=0)
+    assert one.kind == other.kind == "lower"
+    joined = labels.combine([one, other])
+    _refused(joined, "name different labels")
+    assert joined.labels.tolist() == [-1, 1, -1, 1]
+
+
+def test_a_neuron_that_is_not_usable_is_refused() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(30, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    with torch.no_grad():
+        model[2].weight[0, 2] = 0.0
+    made = labels.malicious_input(model, batch_size=6, seed=0)
+    assert made.usable.tolist() == [True, True, False, True]
+    with pytest.raises(ValueError, match="neurons: 2 is not usable"):
+        made.recover(gradient=np.ones((4, 30)), positive_ratio=0.2, neurons=[0, 2], noise_std=0)
+
+
+def test_a_parameter_that_is_named_twice_is_refused() -> None:
+    model = torch.nn.Linear(6, 1, bias=False)
+    with pytest.raises(ValueError, match="parameters: 'weight' is named twice"):
+        labels.general(model=model, inputs=torch.ones(1, 6), parameters=["weight"] * 2, gradient=[torch.ones(1, 6)] * 2)
+
+
+def _net() -> tuple[torch.nn.Sequential, torch.Tensor]:
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)), torch.ones(4, 6)
+
+
+def test_general_names_inputs_and_gradients_that_do_not_fit() -> None:
+    model, x = _net()
+    with pytest.raises(ValueError, match="inputs: the model does not run"):
+        labels.general(model=model, inputs=torch.ones(4, 5), gradient=torch.ones(65))
+    with pytest.raises(ValueError, match=r"gradient: \(1, 2\) for parameter '2.weight'"):
+        labels.general(model=model, inputs=x, parameters=["2.weight", "2.bias"], gradient=[[[1, 2]], [3]])
+    with pytest.raises(TypeError, match="gradient: must be an array of real numbers"):
+        labels.general(model=model, inputs=x, parameters="2.weight", gradient=[["a", "b"]])
+
+
+@pytest.mark.parametrize("probs", [np.full((1, 4), 0.5), np.full((5, 4), 0.5), 0.5])
+def test_probabilities_are_one_array_for_each_model(probs: object) -> None:
+    model, x = _net()
+    with pytest.raises(ValueError, match=r"known_probs: holds .* one for each of 2 models"):
+        labels.last_layer(model=[model, model], inputs=x, gradient=np.zeros((2, 8)), known_probs=probs)
+
+
+def test_neurons_and_activations_of_another_kind_are_named() -> None:
+    model, x = _net()
+    with pytest.raises(TypeError, match=r"neurons=1\.5"):
+        labels.second_last_layer(model=model, inputs=x, positive_ratio=0.2, gradient=torch.zeros(8, 6), neurons=1.5)
+    with pytest.raises(ValueError, match="activation: must be a function of a torch tensor"):
+        labels.malicious_input(weights=np.eye(3, 20), batch_size=4, seed=0, activation=np.tanh)
+
+
+def test_layers_must_be_names() -> None:
+    model, x = _net()
+    targets = torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(ValueError, match="layers: must name"):
+        attributes.layer_gradients(model, None, x, targets, layers=[])
+    with pytest.raises(TypeError, match="layers='02'"):
+        attributes.layer_gradients(model, None, x, targets, layers="02")

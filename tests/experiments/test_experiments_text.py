@@ -1,0 +1,127 @@
+"""How results are written: levels beside intervals, bounds rounded to their side, counts plain, notes that apply."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leakcore import experiments
+from leakcore._store import PartialResults
+from leakcore.experiments._context import Context
+from leakcore.experiments._result import ExperimentResult, Stated, ours
+from leakcore.experiments._text import number, shown
+from leakcore.experiments.leakage._report import images
+from leakcore.experiments.lecture.table1 import Setting, _judged
+from leakcore.experiments.reconstruction import _data, _games, _report
+
+COLLECT = Path(__file__).resolve().parents[2] / "docs" / "papers" / "collect.py"
+
+
+def _result(*stated: Stated) -> ExperimentResult:
+    return ExperimentResult(
+        name="reconstruction-fig7", title="t", statement="s", scale="tiny", seed=0, conclusion="c", stated=stated
+    )
+
+
+def test_an_interval_has_its_level_in_text_and_in_json() -> None:
+    rate = Stated(what="R", paper="0.7", ours=0.69285, interval=(0.30021, 0.88469), kind="estimate", confidence=0.95)
+    result = _result(rate, Stated(what="bound", paper="–", ours=2.34567, kind="lower", confidence=0.99))
+    assert "[0.3002, 0.8847] 95%" in result.to_text()
+    assert "2.3456 (lower, 99%)" in result.to_text()
+    first, second = result.to_dict()["stated"]
+    assert (first["kind"], first["confidence"]) == ("estimate", 0.95)
+    assert (second["kind"], second["confidence"]) == ("lower", 0.99)
+    assert result.to_dict()["schema"] == "leakcore.experiment/1"
+    with pytest.raises(ValueError, match="kind='above'"):
+        Stated(what="", paper="", kind="above")
+
+
+def test_a_success_rate_brings_its_kind_and_level() -> None:
+    context = Context(scale="tiny", seed=0, data=None, pieces=PartialResults(None, ""), progress=lambda *_: None)
+    rows, labels = np.linspace(0.0, 1.0, 240, dtype=np.float32).reshape(40, 6), np.arange(40) % 2
+    split = _data.Split(rows[:10], labels[:10], rows[10:], labels[10:], 2, "made up", rows[10:], (2, 3))
+    setting = _games.Setting(epsilon=10.0, hidden=(), steps=2)
+    game = _games.play(context, split, setting, prior_size=2, runs=8, task="")["sum"]
+    row = _games.gap(context, setting, game, "drawn")
+    assert (row.kind, row.confidence, row.interval) == ("estimate", 0.95, _games.interval(game))
+    assert ours(game)["ours"] == game.value
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (3, "", "3"), (0, "", "0"), (3.0, "", "3.0000"), (0.28691013, "upper", "0.2870"),
+        (0.28691013, "lower", "0.2869"), (0.28691013, "estimate", "0.2869"), (1.23401e-7, "upper", "1.235e-07"),
+        (123.4599, "lower", "123.4"), (-0.31234, "lower", "-0.3124"), (float("inf"), "upper", "∞"),
+        (float("nan"), "lower", "undefined"),
+    ],
+)  # fmt: skip
+def test_numbers_hold_on_their_side_and_counts_are_plain(value: float, kind: str, text: str) -> None:
+    assert number(value, kind) == text
+
+
+def test_one_image_is_not_one_images() -> None:
+    assert (images(1), images(4)) == ("1 image", "4 images")
+
+
+@pytest.mark.parametrize("attacked", [False, True])
+def test_success_and_its_intervals_are_noted_where_there_are_any(attacked: bool) -> None:
+    context = Context(scale="tiny", seed=0, data=None, pieces=PartialResults(None, ""), progress=lambda *_: None)
+
+    class Game:
+        hits, trials = 5, 10
+
+    given: dict[str, Any] = {
+        "conclusion": "", "agreement": "yes", "stated": [], "panels": [], "splits": [],
+        "setting": _games.Setting(epsilon=1.0), "runs": 1, "attacked": [(Game, 0.9)] if attacked else (),
+    }  # fmt: skip
+    notes = " ".join(_report.report(experiments.find("reconstruction-fig6"), context, **given).notes)
+    assert ("Clopper–Pearson" in notes) == attacked
+    assert ("success is averaged" in notes) == attacked
+    assert "learning rate × C is fixed" in notes
+
+
+def test_the_table_counts_no_setting_that_cannot_be_above_its_fitted_bound() -> None:
+    base = Setting()
+    answer = np.array([0.04, 0.05])
+    errors = {
+        base: answer,
+        Setting(neurons=80_000): answer / 2,
+        Setting("noise", 0.0): answer,
+        Setting("clip", 16.0): answer * (1 + 1e-7),
+        Setting("noise", 4.0): answer * 9,
+        Setting("prune", 0.1): answer * 3,
+    }
+    assert _judged(errors, base) == ([Setting("noise", 4.0)], 2)
+
+
+@pytest.fixture
+def collect() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("collect", COLLECT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_take_results_of_older_and_of_this_version(collect: ModuleType, tmp_path: Path) -> None:
+    rate = Stated(what="a", paper="b", ours=0.5, interval=(0.4, 0.6), kind="estimate", confidence=0.95)
+    endless = Stated(what="c", paper="d", ours=float("inf"), kind="upper")
+    path = tmp_path / "reconstruction-fig7.json"
+    path.write_text(_result(rate, endless, Stated(what="e", paper="f", ours=3), Stated(what="g", paper="h")).to_json())
+    rows = collect.collect(tmp_path, set())["reconstruction-fig7"]["stated"]
+    assert [row[2] for row in rows] == ["0.5000 [0.4000, 0.6000] 95%", "∞ (upper)", "3"]
+    older = json.loads(path.read_text())
+    for row in older["stated"]:
+        del row["kind"], row["confidence"]
+    path.write_text(json.dumps(older))
+    rows = collect.collect(tmp_path, set())["reconstruction-fig7"]["stated"]
+    assert [row[2] for row in rows] == ["0.5000 [0.4000, 0.6000]", "∞", "3"]
+    assert shown(0.5, (0.4, 0.6)) == "0.5000 [0.4000, 0.6000]"
