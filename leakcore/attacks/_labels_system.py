@@ -60,6 +60,7 @@ def conditions(
 _MISFIT_SAFETY = 4.0
 """By how much a misfit may exceed what rounding explains: activations that are given may be rounded once more."""
 
+_FLOAT32 = 2.0**-24
 _FALSE_ALARM = 1e-6
 """How often noise alone may make a gradient look impossible. It costs labels then, but never makes one wrong."""
 
@@ -119,7 +120,7 @@ def solve(
 
     Tolerance, first order in nothing: the gradient's rounding is at most γΣ_r|row_r||e_r| entrywise, γ = (N + 8)u/(1 −
     (N + 8)u), that of the rows at most Σ_r forward_r|e_r| in norm; a perturbation of norm t moves residual r by at most
-    √v_r·t, v the leverages.
+    √v_r·t, v the leverages. What does not fit float64's rounding is held to float32's.
     """
     n = rows.shape[0]
     solved = solve_labels(rows, total / n, rcond=how.cut)
@@ -141,6 +142,14 @@ def solve(
     fits = how.noise is None or _consistent(rows, total, rank, e, error, how)
     if unit_scale and how.noise is not None:
         fits = fits and possible(residuals[identifiable], _widened(tolerance, spread, how, _FALSE_ALARM)[identifiable])
+    if not fits and how.roundoff < _FLOAT32:
+        # Computed in float32 and handed over in float64, as many do: then it is float32's rounding that counts.
+        coarser = solve(
+            rows, total, dataclasses.replace(how, roundoff=_FLOAT32), stored=stored, forward=forward,
+            unit_scale=unit_scale,
+        )  # fmt: skip
+        if coarser.fits:
+            return coarser
     if how.noise:
         claims = max(1, int(identifiable.sum()) * residuals.shape[1])
         tolerance = _widened(tolerance, spread, how, (1.0 - how.level) / claims)

@@ -155,3 +155,21 @@ def test_layers_must_be_names() -> None:
         attributes.layer_gradients(model, None, x, targets, layers=[])
     with pytest.raises(TypeError, match="layers='02'"):
         attributes.layer_gradients(model, None, x, targets, layers="02")
+
+
+@pytest.mark.parametrize("activation", [torch.nn.ReLU(), torch.nn.GELU()])
+def test_float32_handed_over_in_float64_is_held_to_float32(activation: torch.nn.Module) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(30, 64), activation, torch.nn.Linear(64, 1))
+    x, y = torch.randn(24, 30), torch.randint(0, 2, (24,))
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y.float())
+    gradient = torch.autograd.grad(loss, model[2].weight)[0][0]
+    found = labels.last_layer(model[:2](x).detach().double(), gradient=gradient.double(), noise_std=0)
+    assert (found.kind, found.value) == ("lower", 1.0)
+    np.testing.assert_array_equal(found.labels, y.numpy())
+    # Its tolerance is that of float32, not of the type it came in.
+    said = labels.last_layer(model[:2](x).detach(), gradient=gradient, noise_std=0)
+    np.testing.assert_allclose(found.tolerance, said.tolerance, rtol=0.5)
+    # What float32 does not explain either is still refused.
+    off = gradient.double() * (1 + 1e-3 * torch.randn(64, dtype=torch.float64))
+    assert labels.last_layer(model[:2](x).detach().double(), gradient=off, noise_std=0).kind == "estimate"
