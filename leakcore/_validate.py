@@ -107,6 +107,14 @@ def boolean(**kwargs: Any) -> bool:
     return bool(value)
 
 
+def optional_boolean(**kwargs: Any) -> bool | None:
+    """True, False or None, which leaves the choice to the function."""
+    ((name, value),) = kwargs.items()
+    if value is not None and not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}={value!r}: must be True, False or None")
+    return None if value is None else bool(value)
+
+
 def one_of(*allowed: str, **kwargs: Any) -> str:
     """One of the named strings."""
     ((name, value),) = kwargs.items()

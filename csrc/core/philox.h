@@ -37,24 +37,26 @@ LEAKCORE_HD void multiply_halves(uint32_t a, uint32_t b, uint32_t* high, uint32_
 #endif
 }
 
+LEAKCORE_HD Words philox_round(Words c, uint32_t k0, uint32_t k1) {
+  uint32_t high0, low0, high1, low1;
+  multiply_halves(c.w[0], kPhiloxM0, &high0, &low0);
+  multiply_halves(c.w[2], kPhiloxM1, &high1, &low1);
+  return {{high1 ^ c.w[1] ^ k0, low1, high0 ^ c.w[3] ^ k1, low0}};
+}
+
 LEAKCORE_HD Words philox4x32_10(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, uint32_t k1) {
+  Words c = {{c0, c1, c2, c3}};
 #ifdef __CUDACC__
 #pragma unroll
 #else
 #pragma GCC unroll 10
 #endif
   for (int round = 0; round < kRounds; ++round) {
-    uint32_t high0, low0, high1, low1;
-    multiply_halves(c0, kPhiloxM0, &high0, &low0);
-    multiply_halves(c2, kPhiloxM1, &high1, &low1);
-    c0 = high1 ^ c1 ^ k0;
-    c1 = low1;
-    c2 = high0 ^ c3 ^ k1;
-    c3 = low0;
+    c = philox_round(c, k0, k1);
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  return {{c0, c1, c2, c3}};
+  return c;
 }
 
 // The keys of all rounds. On a device they are read from a kernel's parameters in the instruction that needs them.
@@ -72,19 +74,12 @@ inline Keys round_keys(uint64_t seed) {
 }
 
 LEAKCORE_HD Words philox_keyed(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, const Keys& key) {
+  Words c = {{c0, c1, c2, c3}};
 #ifdef __CUDACC__
 #pragma unroll
 #endif
-  for (int round = 0; round < kRounds; ++round) {
-    uint32_t high0, low0, high1, low1;
-    multiply_halves(c0, kPhiloxM0, &high0, &low0);
-    multiply_halves(c2, kPhiloxM1, &high1, &low1);
-    c0 = high1 ^ c1 ^ key.k0[round];
-    c1 = low1;
-    c2 = high0 ^ c3 ^ key.k1[round];
-    c3 = low0;
-  }
-  return {{c0, c1, c2, c3}};
+  for (int round = 0; round < kRounds; ++round) c = philox_round(c, key.k0[round], key.k1[round]);
+  return c;
 }
 
 LEAKCORE_HD Words draw_words(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block) {

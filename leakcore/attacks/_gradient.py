@@ -17,6 +17,7 @@ from leakcore import _validate as check
 from leakcore import kernels
 from leakcore._cores import usable_cores
 from leakcore._futures import answers
+from leakcore._one_thread import one_thread
 from leakcore.dpsgd import _inputs
 
 if TYPE_CHECKING:
@@ -239,23 +240,11 @@ def _targets(labels: Sequence[int], outputs: int, dtype: Any) -> Any:
     return (which[:, None] == levels).to(dtype)
 
 
+@one_thread()
 def _reconstruct(
     search: _Search, thetas: np.ndarray, observed: np.ndarray, label: int | None, run: int
 ) -> tuple[np.ndarray, int, float, int]:
     """(point, label, loss, restart) of one run, by one torch thread; the caller's worker gets its own number back."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _best(search, thetas, observed, label, run)
-    finally:
-        torch.set_num_threads(before)
-
-
-def _best(
-    search: _Search, thetas: np.ndarray, observed: np.ndarray, label: int | None, run: int
-) -> tuple[np.ndarray, int, float, int]:
     import torch
 
     from leakcore.attacks._gradient_loss import Trace, losses

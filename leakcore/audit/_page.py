@@ -106,11 +106,6 @@ class Part:
     content: Any = None
 
 
-_PASSED = '<div class="verdict passed">'
-_NEUTRAL = '<div class="verdict neutral" style="--lower: var(--soft)">'
-"""Of a head that is neither good news nor bad: the colour of a proof that held is not its own."""
-
-
 def render(
     *,
     title: str,
@@ -132,7 +127,7 @@ def render(
     pages = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     html: str = pages.get_template("report.html").render(
         title=title,
-        passed=tone != "bad",
+        tone=tone,
         word=word,
         verdict=verdict,
         limit=limit,
@@ -144,7 +139,7 @@ def render(
         config=json.dumps(settings, indent=2, ensure_ascii=False),
         environment=json.dumps(environment, indent=2, ensure_ascii=False),
     )
-    return html.replace(_PASSED, _NEUTRAL, 1) if tone == "neutral" else html
+    return html
 
 
 def _sentence(text: str) -> str:

@@ -115,8 +115,7 @@ def clip_and_noise(
         )
     if sigma > 0 and key is not None and columns > MAX_DRAWS:
         raise ValueError(f"{kernel}: grads has {columns} columns: noise from a seed reaches at most 2**34; pass noise")
-    if check_finite is not None and not isinstance(check_finite, (bool, np.bool_)):
-        raise TypeError(f"{kernel}: check_finite={check_finite!r}: must be True, False or None")
+    check_finite = _validate.optional_boolean(check_finite=check_finite)
 
     shapes = [((runs,) if batched else ()) + p.shape[lead:] for p in params]
     library = first.library
@@ -297,8 +296,7 @@ def clip_scores(
             raise ValueError(
                 f"{kernel}: {_PRODUCTS}={product_dtype!r}: must be 'float64', since {array.name} is float64"
             )
-    if check_finite is not None and not isinstance(check_finite, (bool, np.bool_)):
-        raise TypeError(f"{kernel}: check_finite={check_finite!r}: must be True, False or None")
+    check_finite = _validate.optional_boolean(check_finite=check_finite)
     single = o.values.ndim == lead + 1
     runs, n = (g.shape[0] if batched else 1), g.shape[-2]
     m = 1 if single else o.shape[-2]

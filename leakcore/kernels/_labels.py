@@ -83,8 +83,7 @@ def solve_labels(
     kernel = "solve_labels"
     if _tracing.traced(jacobian):
         return LabelSolution(*_tracing.operators().solve_labels(jacobian, gradient, rcond, check_finite))
-    if check_finite is not None and not isinstance(check_finite, (bool, np.bool_)):
-        raise TypeError(f"{kernel}: check_finite={check_finite!r}: must be True, False or None")
+    check_finite = _validate.optional_boolean(check_finite=check_finite)
     jac = _arrays.read(kernel, "jacobian", jacobian)
     grad = _arrays.read(kernel, "gradient", gradient)
     _arrays.same_library(kernel, jac, grad)
