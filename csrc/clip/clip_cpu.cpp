@@ -24,6 +24,7 @@
 
 #include "clip/ahead.h"
 #include "clip/norm_cpu.h"
+#include "core/machine.h"
 #include "core/normal.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -65,7 +66,7 @@ struct Plan {
   std::vector<Segment> segments;
   int64_t columns = 0, slots = 0, row_bytes = 0;
   bool once = false;
-  int64_t beside = 1;  // rows added beside the squares of as many: their order of addition is the same for all
+  int64_t beside = 1;                  // rows added beside the squares of as many: no bit depends on it
   int64_t block_rows = 1, blocks = 1;  // of one run; from the sizes alone, never from the threads
 
   explicit Plan(const ClipArgs& args) {
@@ -80,11 +81,24 @@ struct Plan {
       row_bytes += rows.numel * size_of(rows.dtype);
     }
     once = row_bytes <= kOnceBytes && args.num_rows >= (args.num_runs >= 4 ? kLeastRows / 2 : kLeastRows);
-    beside = pages_apart(args) ? kMostBeside / 2 : kMostBeside;
+    beside = rows_beside(args);
     block_rows = std::max(kLeastBlock, (args.num_rows + kMostBlocks - 1) / kMostBlocks);
     blocks = std::max<int64_t>((args.num_rows + block_rows - 1) / block_rows, 1);
   }
   int64_t size() const { return static_cast<int64_t>(segments.size()); }
+
+ private:
+  // As many as leave room in the second-level cache, with those whose squares are taken meanwhile and the sum; if none
+  // do, as many as are added fastest. Rows of 16 bits are added by fours.
+  int64_t rows_beside(const ClipArgs& args) const {
+    const int64_t most = pages_apart(args) ? kMostBeside / 2 : kMostBeside;
+    const int64_t least = args.num_params > 0 && size_of(args.grads->dtype) == 2 ? kSumChain : kLeastBeside;
+    const int64_t room = second_level_cache() / 4 * 3 - slots * static_cast<int64_t>(sizeof(double));
+    for (int64_t rows = most; rows >= least; rows /= 2) {
+      if (2 * rows * row_bytes <= room) return rows;
+    }
+    return most;
+  }
 };
 
 // Four clipped rows of 16 bits could leave the range of float32: they are added singly, in double.

@@ -102,8 +102,10 @@ void squares_beside(const void* data, int64_t count, double* lanes, const void* 
     add_rows<T>(others, factors, num_rows, count / num_rows, acc);
   } else if (num_rows == 8) {
     squares_beside_rows<T, 8>(data, count, lanes, ahead, others, factors, acc);
-  } else {
+  } else if (kNarrow<T> || num_rows == 4) {
     squares_beside_rows<T, 4>(data, count, lanes, ahead, others, factors, acc);
+  } else {
+    squares_beside_rows<T, kNarrow<T> ? 4 : 2>(data, count, lanes, ahead, others, factors, acc);
   }
 }
 

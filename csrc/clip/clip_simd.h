@@ -17,12 +17,12 @@ namespace leakcore {
 
 constexpr int kSquareLanes = 16;
 constexpr int kDotLanes = 8;
-constexpr int64_t kMostBeside = 8;     // rows added beside the squares of one
-constexpr int64_t kBesideStep = 64;    // columns of it in one step, at least
-constexpr int kSquareChain = 4;        // squares of 16-bit elements that are added in float32
-constexpr int kSumChain = 4;           // rows of them that are added in float32
-constexpr int64_t kChain = 32;         // terms of an inner product that are added in float32
-constexpr int64_t kMostObserved = 16;  // observations in one call
+constexpr int64_t kLeastBeside = 2, kMostBeside = 8;  // rows added beside the squares of one
+constexpr int64_t kBesideStep = 64;                   // columns of it in one step, at least
+constexpr int kSquareChain = 4;                       // squares of 16-bit elements that are added in float32
+constexpr int kSumChain = 4;                          // rows of them that are added in float32
+constexpr int64_t kChain = 32;                        // terms of an inner product that are added in float32
+constexpr int64_t kMostObserved = 16;                 // observations in one call
 
 struct ClipLoops {
   // lanes[16·r …] += rows[r][i]², in 16 lanes: rows may come in pieces, all but the last a multiple of 64 long.
@@ -33,8 +33,9 @@ struct ClipLoops {
   // acc[i] = (acc[i] + factor[0]·rows[0][i]) + factor[1]·rows[1][i] + …: rows may come in groups, all but the last a
   // multiple of kSumChain long. Of 16-bit rows no sum of four may leave the range of float32.
   void (*add_rows)(const void* const* rows, const double* factors, int64_t num_rows, int64_t count, double* acc);
-  // `squares` of count columns of one row x, a multiple of beside_step, and beside them `add_rows` of 4 or 8 rows over
-  // count / num_rows columns. As many bytes from `ahead` as x has are brought into the second-level cache.
+  // `squares` of count columns of one row x, a multiple of beside_step, and beside them `add_rows` of 2 (not of 16
+  // bits), 4 or 8 rows over count / num_rows columns. As many bytes from `ahead` as x has are brought into the
+  // second-level cache.
   void (*squares_beside)(const void* x, int64_t count, double* lanes, const void* ahead, const void* const* rows,
                          const double* factors, int64_t num_rows, double* acc);
   // dots[r·dots_stride + m] += Σ_i rows[r][i]·observed[m·observed_stride + i], for at least one m; unless lanes is

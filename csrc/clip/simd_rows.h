@@ -96,15 +96,22 @@ inline void add_last_squares(const T* x, int64_t count, double* lanes) {
   }
 }
 
+// How far in front of rows that are read side by side their lines are asked for: prefetchers follow several streams,
+// but not far enough everywhere (Zen 4 does as well without; on Emerald Rapids this is worth an eighth).
+constexpr int64_t kInFrontBytes = 1024;
+
 // lanes = acc, to which the squares of R rows are added.
 template <class T, int R>
 inline void add_squares(const void* const* data, int64_t count, Doubles (*acc)[kSquareLanes / W], double* lanes) {
   const T* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
   int64_t i = 0;
+  constexpr int64_t kBytes = kSquareStep<T> * static_cast<int64_t>(sizeof(T));
   for (; i + kSquareStep<T> <= count; i += kSquareStep<T>) {
     for (int r = 0; r < R; ++r) {
-      foresee_page<R == 1 ? 2 : 8>(rows[r] + i, kSquareStep<T> * static_cast<int64_t>(sizeof(T)));
+      foresee_page<R == 1 ? 2 : 8>(rows[r] + i, kBytes);
+      const char* const in_front = reinterpret_cast<const char*>(rows[r] + i) + kInFrontBytes;
+      for (int64_t line = 0; line < (R == 1 ? 0 : kBytes); line += kLine) __builtin_prefetch(in_front + line, 0, 2);
       add_square_step(rows[r] + i, acc[r]);
     }
   }

@@ -13,8 +13,19 @@ from leakcore import kernels
 from tests.kernels.layouts import laid_out, normals
 
 # In blocks and not; across segments of 16,384 and stripes; rows short and long enough to be summed beside norms, eight
-# at a time and, where they lie a multiple of a page apart, four.
-SIZES = [(40, 2067), (3, 40_001), (33, 16_385), (520, 130), (150, 1100), (75, 2048)]
+# at a time and, where they lie a multiple of a page apart, four; so long that four or two leave room in the cache (of
+# 1 or 2 MiB), and longer.
+SIZES = [
+    (40, 2067),
+    (3, 40_001),
+    (33, 16_385),
+    (520, 130),
+    (150, 1100),
+    (75, 2048),
+    (70, 25_000),
+    (69, 50_000),
+    (41, 100_003),
+]
 
 
 @pytest.mark.parametrize("layout", ["fortran", "reversed", "sliced", "offset"])
