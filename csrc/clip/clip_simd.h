@@ -40,7 +40,7 @@ struct ClipLoops {
                          const double* factors, int64_t num_rows, double* acc);
   // dots[r·dots_stride + m] += Σ_i rows[r][i]·observed[m·observed_stride + i], for at least one m; unless lanes is
   // null, also `squares` of row r into lanes[r·kSquareLanes], and unless ahead is, as much from each ahead[r] as from
-  // rows[r] is brought into the second-level cache.
+  // rows[r] is brought into the second-level cache; if it is, what lies a little in front in each row into the nearest.
   void (*add_dots)(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
                    const double* observed, int64_t observed_stride, int64_t num_observed, double* dots,
                    int64_t dots_stride, double* lanes);

@@ -50,7 +50,7 @@ inline double norm_of(double squares, const Rows* params, int32_t num_params, in
       load_tile(params[p], run, row, c, count, buffer);
       for (int64_t i = 0; i < count; ++i) buffer[i] = std::ldexp(buffer[i], -exponent);
       const void* scaled = buffer;
-      clip_kernels().f64.squares(&scaled, 1, count, lanes);
+      LEAKCORE_TIERED(clip_kernels).f64.squares(&scaled, 1, count, lanes);
     }
   }
   return std::ldexp(std::sqrt(fold_squares(lanes)), exponent);

@@ -16,24 +16,13 @@ namespace leakcore {
 constexpr int64_t kStripe = 1024;
 constexpr int64_t kPanelRows = 16;
 
-inline const ClipKernels& clip_kernels() {
-#if LEAKCORE_X86_TIERS
-  const Tier t = tier();
-  if (t == Tier::avx512) return clip_kernels_avx512();
-  if (t == Tier::avx2) return clip_kernels_avx2();
-#else
-  tier();
-#endif
-  return clip_kernels_baseline();
-}
-
 inline bool in_place(const Rows& rows) {
   return rows.ndim == 0 || (rows.ndim == 1 && (rows.stride[0] == 1 || rows.numel <= 1));
 }
 
 // The loops for rows that lie in place.
 inline const ClipLoops& loops_of(DType dtype) {
-  const ClipKernels& k = clip_kernels();
+  const ClipKernels& k = LEAKCORE_TIERED(clip_kernels);
   switch (dtype) {
     case DType::f16:
       return k.f16;

@@ -15,14 +15,18 @@
 
 #include "clip/clip.h"
 #include "clip/norm_cpu.h"
+#include "core/machine.h"
 #include "core/parallel.h"
 #include "core/tile.h"
 
 namespace leakcore {
 namespace {
 
-constexpr int64_t kTile = 4096;     // columns whose inner products are summed in one go
-constexpr int64_t kStretch = 4;     // tiles of a row read in one go where the observations leave room for them
+constexpr int64_t kTile = 4096;  // columns whose inner products are summed in one go
+// Tiles of a row read in one go where the observations leave room for them. Intel's prefetchers follow four rows side
+// by side where a line a little in front of each is asked for (on Emerald Rapids 15 to 20% faster than bringing in the
+// next group, piece by piece): the longer the better.
+constexpr int64_t kStretch = 4, kStretchOfStreams = 8;
 constexpr int64_t kGroup = 4;       // rows whose tiles are read together
 constexpr int64_t kMostRows = 256;  // that share observations converted once
 
@@ -75,7 +79,9 @@ void score_rows(const ClipScoresArgs& args, int64_t run, int64_t begin, int64_t 
   const int64_t rows = end - begin, observed_here = std::min(kMostObserved, args.num_observed);
   std::vector<double> lanes(static_cast<size_t>(rows * kSquareLanes));
   std::vector<double> dots(static_cast<size_t>(rows * args.num_observed));
-  const int64_t stretch = kTile * std::max<int64_t>(kStretch / std::max<int64_t>(args.num_observed, 1), 1);
+  const bool streams = intel();
+  const int64_t tiles = (streams ? kStretchOfStreams : kStretch) / std::max<int64_t>(args.num_observed, 1);
+  const int64_t stretch = kTile * std::max<int64_t>(tiles, 1);
   std::vector<Real> observed(static_cast<size_t>(observed_here * stretch));
   std::vector<Real> buffer(static_cast<size_t>(in_place(args.grads) ? 0 : kGroup * kTile));
   for (int64_t c = 0; c < args.grads.numel; c += stretch) {
@@ -95,7 +101,7 @@ void score_rows(const ClipScoresArgs& args, int64_t run, int64_t begin, int64_t 
           for_stripes<kTile>(args.grads, run, numbers, here, c + t, std::min(kTile, count - t), buffer.data(),
                              [&](const ClipLoops& loops, const void* const* rows_here, int64_t, int64_t columns) {
                                if (args.num_observed == 0) return loops.squares(rows_here, here, columns, squares);
-                               const bool bring = in_place(args.grads);
+                               const bool bring = in_place(args.grads) && !streams;
                                const int64_t onwards = last < args.num_observed ? 0 : stretch;
                                if (bring) next_rows(args, run, begin, end, begin + r, c, onwards, t, ahead);
                                dots_loop<Real>(loops)(rows_here, bring ? ahead : nullptr, here, columns,

@@ -6,22 +6,12 @@
 
 #include "core/arith.h"
 #include "core/isa.h"
+#include "core/machine.h"
 #include "core/tile.h"
 #include "pinv/normal.h"
 
 namespace leakcore {
 namespace {
-
-const PinvKernels& kernels() {
-#if LEAKCORE_X86_TIERS
-  const Tier t = tier();
-  if (t == Tier::avx512) return pinv_kernels_avx512();
-  if (t == Tier::avx2) return pinv_kernels_avx2();
-#else
-  tier();
-#endif
-  return pinv_kernels_baseline();
-}
 
 int64_t round_up(int64_t x) {
   return (x + kStripe - 1) / kStripe * kStripe;
@@ -31,6 +21,14 @@ int64_t round_up(int64_t x) {
 int64_t leading(int64_t n) {
   const int64_t ld = round_up(n);
   return ld % 32 == 0 ? ld + kStripe : ld;
+}
+
+// Whether entries are better converted once than whenever they are multiplied: on Intel's cores, which convert on the
+// two ports that multiply, where the doubles stay in the cache and every one is used a few times. Worth a fifth there.
+bool worth_converting(DType dtype, int64_t n, int64_t d) {
+  constexpr int64_t kFewRows = 10;
+  return dtype == DType::f32 && intel() && n >= kFewRows &&
+         n * round_up(d) * static_cast<int64_t>(sizeof(double)) <= second_level_cache() / 4;
 }
 
 bool contiguous(const Rows& rows) {
@@ -45,13 +43,15 @@ int64_t element_size(DType dtype) {
 
 NormalRoute::NormalRoute(const SolveLabelsArgs& args)
     : args_(args),
-      loops_(kernels()),
+      loops_(LEAKCORE_TIERED(pinv_kernels)),
       n_(args.num_samples),
       d_(args.jacobian.numel),
       ld_(leading(n_)),
       possible_(n_ > 0 && n_ <= d_),
-      in_place_(contiguous(args.jacobian) && (args.jacobian.dtype == DType::f64 || args.jacobian.dtype == DType::f32)),
-      one_block_(contiguous(args.jacobian) && args.jacobian.row_stride == d_) {
+      contiguous_(contiguous(args.jacobian)),
+      in_place_(contiguous_ && (args.jacobian.dtype == DType::f64 || args.jacobian.dtype == DType::f32) &&
+                !worth_converting(args.jacobian.dtype, n_, d_)),
+      one_block_(contiguous_ && args.jacobian.row_stride == d_) {
   if (!possible_) return;
   const int64_t buffer = in_place_ ? 0 : n_ * round_up(d_);
   scratch_.resize(static_cast<size_t>(buffer + 2 * ld_ * ld_ + 6 * ld_ + 2 * round_up(d_) + kStripe));
@@ -83,16 +83,20 @@ bool NormalRoute::solve_with(const SampleKernels<Entry>& loops, int64_t index, s
   rows->resize(static_cast<size_t>(n_));
   for (int64_t r = 0; r < n_; ++r) {
     const Entry*& row = (*rows)[static_cast<size_t>(r)];
+    const int64_t at = index * args_.jacobian.run_stride + r * args_.jacobian.row_stride;
     if constexpr (std::is_same_v<Entry, double>) {
       if (!in_place_) {
         double* const copy = buffer_ + r * round_up(d_);
-        load_tile(args_.jacobian, index, r, 0, d_, copy);
+        if (contiguous_ && args_.jacobian.dtype == DType::f32) {
+          loops_.widen(static_cast<const float*>(args_.jacobian.data) + at, d_, copy);
+        } else {
+          load_tile(args_.jacobian, index, r, 0, d_, copy);
+        }
         row = copy;
         continue;
       }
     }
-    row = static_cast<const Entry*>(args_.jacobian.data) + index * args_.jacobian.run_stride +
-          r * args_.jacobian.row_stride;
+    row = static_cast<const Entry*>(args_.jacobian.data) + at;
   }
   const int64_t outputs = args_.num_outputs;
   if (outputs > 0 && !read_output(index, 0)) return false;

@@ -31,7 +31,7 @@ class NormalRoute {
   const SolveLabelsArgs& args_;
   const PinvKernels& loops_;
   const int64_t n_, d_, ld_;
-  const bool possible_, in_place_, one_block_;
+  const bool possible_, contiguous_, in_place_, one_block_;
   std::vector<double> scratch_;
   int64_t taken_ = 0;
   std::vector<const double*> rows64_;

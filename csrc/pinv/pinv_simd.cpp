@@ -42,8 +42,17 @@ void apply(const double* m, int64_t num_rows, int64_t ld, const double* s, doubl
   *middle = squares;
 }
 
-constexpr PinvKernels kKernels = {
-    {gram<double>, residual<double>, project<double>}, {gram<float>, residual<float>, project<float>}, factor, apply};
+void widen_row(const float* row, int64_t count, double* to) {
+  int64_t i = 0;
+  for (; i + W <= count; i += W) store(to + i, doubles_at(row + i));
+  for (; i < count; ++i) to[i] = static_cast<double>(row[i]);
+}
+
+constexpr PinvKernels kKernels = {{gram<double>, residual<double>, project<double>},
+                                  {gram<float>, residual<float>, project<float>},
+                                  factor,
+                                  widen_row,
+                                  apply};
 
 }  // namespace
 

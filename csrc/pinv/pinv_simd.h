@@ -32,6 +32,8 @@ struct PinvKernels {
   // zero and stay so; leverage[r] = Σ_k m[k][r]². False, with gram spoilt, once a pivot is at most `small` times the
   // diagonal entry it came from.
   bool (*factor)(double* gram, int64_t num_rows, int64_t ld, double small, double* m, double* leverage);
+  // to[i] = row[i].
+  void (*widen)(const float* row, int64_t count, double* to);
   // out = mᵀ·(m·s), *middle = ‖m·s‖².
   void (*apply)(const double* m, int64_t num_rows, int64_t ld, const double* s, double* work, double* out,
                 double* middle);

@@ -71,9 +71,9 @@ def label_bytes():
     return b"".join(getattr(r, name).tobytes() for r in label_results() for name in ("residual", "leverage", "error"))
 
 
-def in_tier(tier, code):
+def in_tier(tier, code, **variables):
     program = "from leakcore import kernels\nfrom tests.kernels import test_tiers\n" + code
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **variables}
     environment.pop("LEAKCORE_ISA", None)
     if tier is not None:
         environment["LEAKCORE_ISA"] = tier
@@ -117,6 +117,20 @@ def test_tiers_with_fused_multiply_add_solve_labels_with_the_same_bits():
     found = {in_tier(tier, program).stdout for tier in TIERS if tier != "baseline"}
     assert len(found) == 1
     assert "" not in found
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_what_a_processor_prefers_changes_no_bit(tier):
+    """On Intel float32 of label systems is converted once, and rows to be scored are read side by side."""
+    program = "print(test_tiers.digest(), test_tiers.hashlib.sha256(test_tiers.label_bytes()).hexdigest())"
+    found = {in_tier(tier, program, LEAKCORE_TUNED_FOR=one).stdout for one in ("intel", "other")}
+    assert len(found) == 1
+    assert "" not in found
+
+
+def test_an_unknown_processor_is_refused():
+    run = in_tier(None, "test_tiers.label_bytes()", LEAKCORE_TUNED_FOR="amd")
+    assert "ValueError: LEAKCORE_TUNED_FOR='amd': must be intel or other, or unset" in run.stderr
 
 
 @pytest.mark.parametrize("tier", TIERS)
