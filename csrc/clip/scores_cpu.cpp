@@ -8,6 +8,9 @@
 // is dropped where it is asked for faster than it comes. Shorter tiles, whose observations stay in the nearest cache,
 // brought nothing. Squares of 16-bit elements are taken in a pass of their own: 5 to 10% more for inner products in
 // double, 15% less for those in float32.
+//
+// Emerald Rapids, one core, where reading takes 0.26: 0.31 with one observation, 0.36 with four (products in float32:
+// 0.3 and 0.34) as streams of four rows; 0.4 and 0.47 bringing in the next group.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>

@@ -180,6 +180,7 @@ def test_games_do_not_depend_on_workers(pool) -> None:
     assert seen[-1] == (150, 150)
 
 
+@pytest.mark.slow
 def test_the_improved_attack_is_above_the_plain_one_and_the_likelihood_above_both() -> None:
     """Hayes et al. 2023, Section 4.3; 512 runs; differences exceed 3.29 standard errors (p = 0.001)."""
     first, rest = datasets.digits().split(499, seed=0)

@@ -333,7 +333,7 @@ def test_the_error_over_the_batch_size() -> None:
     assert (3 * subtracted < raw).all(), told
 
 
-@pytest.mark.parametrize("refined", [False, True])
+@pytest.mark.parametrize("refined", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_errors_are_estimated_within_a_factor_of_two(refined: bool) -> None:
     """Noise on the gradient, some samples below it: 20 batches, every error at most 2.5 times its estimate."""
     ratios = []

@@ -183,6 +183,7 @@ def test_the_intervals_cover_as_often_as_they_say() -> None:
         assert count <= stats.binom.ppf(0.999, 1000, 0.05), name
 
 
+@pytest.mark.slow
 def test_scores_that_say_nothing_prove_nothing() -> None:
     """200 files each way of scores that know nothing: ε > 0 in at most 5%, up to a 99.9% binomial limit."""
     rng = np.random.default_rng(2)

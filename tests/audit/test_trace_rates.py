@@ -187,6 +187,7 @@ def _along_one_direction(rng: np.random.Generator, rows: int, sigma: float) -> T
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_noise_that_all_candidates_share_contradicts_no_correct_run() -> None:
     """60 correct runs, fixed seed: rates of some are above their bounds with the whole interval for independent rows,
     and none is contradicted. The gate's error is 0.1%: one in 60 would have p = 0.06, two 0.002.

@@ -116,7 +116,7 @@ def _ever_missed(repeats: int, sigma: float, rate: float, steps: int, kappa: flo
 
 
 def test_limits_hold_at_every_look() -> None:
-    repeats = 25
+    repeats = 12
     assert _ever_missed(repeats, 1.0, 0.1, 10, 0.1) <= stats.binom.ppf(0.999, repeats, 0.1)
 
 

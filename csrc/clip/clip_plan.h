@@ -1,0 +1,70 @@
+// How clip_and_noise on the CPU goes through its gradients: what depends on the sizes of rows, blocks and caches.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "clip/ahead.h"
+#include "clip/clip.h"
+#include "clip/norm_cpu.h"
+#include "core/machine.h"
+
+namespace leakcore {
+
+// Rows no wider than this are read once: four of them and their sum share a core's caches.
+constexpr int64_t kOnceBytes = 512 * 1024;
+// A block's partial sum takes as much room as 2 to 4 of its rows in float32, so blocks have many more.
+constexpr int64_t kLeastBlock = 64;
+constexpr int64_t kLeastRows = 32;  // fewer are read twice, by all threads
+constexpr int64_t kMostBlocks = 16;
+// Columns of a segment too short for the bookkeeping of norms beside sums.
+constexpr int64_t kShort = 256;
+
+// Whether rows lie a multiple of a page apart: the same columns of eight of them fill a set of the nearest cache.
+inline bool pages_apart(const ClipArgs& args) {
+  constexpr int64_t kPage = 4096;
+  return std::any_of(args.grads, args.grads + args.num_params, [](const Rows& rows) {
+    return rows.numel >= kShort && rows.row_stride * size_of(rows.dtype) % kPage == 0;
+  });
+}
+
+struct ClipPlan {
+  std::vector<Segment> segments;
+  int64_t columns = 0, slots = 0, row_bytes = 0;
+  bool once = false;
+  int64_t beside = 1;                  // rows added beside the squares of as many: no bit depends on it
+  int64_t block_rows = 1, blocks = 1;  // of one run; from the sizes alone, never from the threads
+
+  explicit ClipPlan(const ClipArgs& args) {
+    for (int32_t p = 0; p < args.num_params; ++p) {
+      const Rows& rows = args.grads[p];
+      for (int64_t c = 0; c < rows.numel; c += kSegment) {
+        const int64_t count = std::min(kSegment, rows.numel - c);
+        segments.push_back({p, c, count, columns + c, slots});
+        slots += segments.back().room();
+      }
+      columns += rows.numel;
+      row_bytes += rows.numel * size_of(rows.dtype);
+    }
+    once = row_bytes <= kOnceBytes && args.num_rows >= (args.num_runs >= 4 ? kLeastRows / 2 : kLeastRows);
+    beside = rows_beside(args);
+    block_rows = std::max(kLeastBlock, (args.num_rows + kMostBlocks - 1) / kMostBlocks);
+    blocks = std::max<int64_t>((args.num_rows + block_rows - 1) / block_rows, 1);
+  }
+  int64_t size() const { return static_cast<int64_t>(segments.size()); }
+
+ private:
+  // As many as leave room in the second-level cache, with those whose squares are taken meanwhile and the sum; if none
+  // do, as many as are added fastest. Rows of 16 bits are added by fours.
+  int64_t rows_beside(const ClipArgs& args) const {
+    const int64_t most = pages_apart(args) ? kMostBeside / 2 : kMostBeside;
+    const int64_t least = args.num_params > 0 && size_of(args.grads->dtype) == 2 ? kSumChain : kLeastBeside;
+    const int64_t room = second_level_cache() / 4 * 3 - slots * static_cast<int64_t>(sizeof(double));
+    for (int64_t rows = most; rows >= least; rows /= 2) {
+      if (2 * rows * row_bytes <= room) return rows;
+    }
+    return most;
+  }
+};
+
+}  // namespace leakcore
