@@ -144,8 +144,15 @@ def test_the_claim_is_converted_to_the_adjacency_of_the_audit() -> None:
     assert _claim(claim={"epsilon": None}, mechanism={"noise_multiplier": sigma}).stated == pytest.approx(4.0, rel=1e-4)
 
 
-@pytest.mark.parametrize("select", ["split", "correction"])
-@pytest.mark.parametrize("adjacency", ["replace", "add-remove"])
+@pytest.mark.parametrize(
+    ("adjacency", "select"),
+    [
+        ("replace", "split"),
+        ("add-remove", "correction"),
+        pytest.param("replace", "correction", marks=pytest.mark.slow),
+        pytest.param("add-remove", "split", marks=pytest.mark.slow),
+    ],
+)
 def test_two_hundred_audits_of_a_correct_mechanism_pass(adjacency: str, select: str) -> None:
     """Claimed ε = 4, audited by the best attack there is (the Gaussians themselves, T = 500): at most 1% may fail the
     gate. P(Bin(200, .01) > 8) < 1e-3."""

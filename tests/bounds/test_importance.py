@@ -42,7 +42,13 @@ def test_reference_rows_in_log_space_to_one_per_cent(row: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    "setting", [(0.6877, 0.02, 100, 1e-6), (1.0, 0.1, 100, 1e-6), (0.7, 0.05, 50, 1e-9), (2.0308, 0.99, 100, 1e-6)]
+    "setting",
+    [
+        pytest.param((0.6877, 0.02, 100, 1e-6), marks=pytest.mark.slow),
+        pytest.param((1.0, 0.1, 100, 1e-6), marks=pytest.mark.slow),
+        (0.7, 0.05, 50, 1e-9),
+        (2.0308, 0.99, 100, 1e-6),
+    ],
 )
 def test_both_limits_are_within_one_per_cent(setting: tuple[float, float, int, float]) -> None:
     sigma, rate, steps, kappa = setting

@@ -238,6 +238,7 @@ def _audit(seed: int, scale: float) -> float:
     return float(bounds.epsilon_lower_bound(hits[0], hits[1], DRAWS).value)
 
 
+@pytest.mark.slow
 def test_the_audit_confirms_the_mechanism_and_catches_half_the_noise() -> None:
     """ε = 1, 40 seeds: at most ε in 95% of them and never below 0.9ε; with b halved above 1.8ε, caught every time."""
     right = np.array([_audit(seed, 1.0) for seed in range(40)])

@@ -23,7 +23,7 @@ sys.path.insert(0, str(HERE))
 import mutate  # noqa: E402
 from targets import CORPUS, TARGETS, Refused, corpus  # noqa: E402
 
-SECONDS = 0.7
+SECONDS = 0.3
 MEMORY = 10**9
 
 
