@@ -22,9 +22,7 @@ inline void add_some(const void* const* data, const double* from, int64_t count,
     // One row's page at a time, so that every row has its turn once a page (see foresee_page).
     if (const int64_t turn = i % kPage / kStep; turn < R) __builtin_prefetch(rows[turn] + i + 2 * kPage, 0, 3);
     for (int r = 0; r < R; ++r) {
-      for (int64_t byte = 0; byte < kStep * static_cast<int64_t>(sizeof(T)); byte += kLine) {
-        __builtin_prefetch(reinterpret_cast<const char*>(rows[r] + i) + kSoonBytes + byte, 0, 2);
-      }
+      ask_for<2>(reinterpret_cast<const char*>(rows[r] + i) + kSoonBytes, kStep * static_cast<int64_t>(sizeof(T)));
     }
     add_sum_step<T, R, C>(rows, factors, i, acc + i);
   }

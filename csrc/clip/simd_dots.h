@@ -45,8 +45,7 @@ class Bringer {
       constexpr int64_t kBytes = kSquareLanes * static_cast<int64_t>(sizeof(T));
       for (int r = 0; r < R; ++r) {
         foresee_page(rows[r] + i, kBytes);
-        const char* const in_front = reinterpret_cast<const char*>(rows[r] + i) + kInFrontBytes;
-        for (int64_t line = 0; line < kBytes; line += kLine) __builtin_prefetch(in_front + line, 0, 3);
+        ask_for<3>(reinterpret_cast<const char*>(rows[r] + i) + kInFrontBytes, kBytes);
       }
       return;
     }
@@ -54,7 +53,7 @@ class Bringer {
     turn_ = 0;
     constexpr int64_t kBytes = R * kSquareLanes * static_cast<int64_t>(sizeof(T));
     foresee_page(next_, kBytes);
-    for (int64_t line = 0; line < kBytes; line += kLine) __builtin_prefetch(next_ + line, 0, 2);
+    ask_for<2>(next_, kBytes);
     next_ += kBytes;
     left_ -= kBytes;
     if (left_ <= 0 && ++piece_ < R) {

@@ -28,6 +28,12 @@ inline double fold(double* lane) {
   return lane[0];
 }
 
+// The lines of `bytes` from p on, into the second-level cache (2) or the nearest (3).
+template <int Level>
+inline void ask_for(const void* p, int64_t bytes) {
+  for (int64_t line = 0; line < bytes; line += kLine) __builtin_prefetch(static_cast<const char*>(p) + line, 0, Level);
+}
+
 // Hardware prefetches within a page of 4 KiB and waits for the translation of the next: one line of it, asked for a few
 // pages early, is worth 25% of the speed of reading such memory (from huge pages it costs nothing).
 template <int Pages = 2>
@@ -110,8 +116,7 @@ inline void add_squares(const void* const* data, int64_t count, Doubles (*acc)[k
   for (; i + kSquareStep<T> <= count; i += kSquareStep<T>) {
     for (int r = 0; r < R; ++r) {
       foresee_page<R == 1 ? 2 : 8>(rows[r] + i, kBytes);
-      const char* const in_front = reinterpret_cast<const char*>(rows[r] + i) + kInFrontBytes;
-      for (int64_t line = 0; line < (R == 1 ? 0 : kBytes); line += kLine) __builtin_prefetch(in_front + line, 0, 2);
+      if constexpr (R > 1) ask_for<2>(reinterpret_cast<const char*>(rows[r] + i) + kInFrontBytes, kBytes);
       add_square_step(rows[r] + i, acc[r]);
     }
   }

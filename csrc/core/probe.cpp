@@ -5,17 +5,7 @@
 namespace leakcore {
 
 const ProbeLoops& probe_loops() {
-#if LEAKCORE_X86_TIERS
-  switch (tier()) {
-    case Tier::avx512:
-      return probe_loops_avx512();
-    case Tier::avx2:
-      return probe_loops_avx2();
-    default:
-      break;
-  }
-#endif
-  return probe_loops_baseline();
+  return LEAKCORE_TIERED(probe_loops);
 }
 
 }  // namespace leakcore
