@@ -22,6 +22,16 @@ LEAKCORE_HD Doubles doubles_of(__m256 x) {
 LEAKCORE_HD Doubles doubles_at(const float* p) {
   return doubles_of(_mm256_loadu_ps(p));
 }
+// The lanes whose bits are set, zeros in the others, which are not read.
+LEAKCORE_HD Doubles doubles_at(const double* p, unsigned lanes) {
+  return _mm512_maskz_loadu_pd(static_cast<__mmask8>(lanes), p);
+}
+LEAKCORE_HD Doubles doubles_at(const float* p, unsigned lanes) {
+  return doubles_of(_mm256_maskz_loadu_ps(static_cast<__mmask8>(lanes), p));
+}
+LEAKCORE_HD void store(double* p, Doubles x, unsigned lanes) {
+  _mm512_mask_storeu_pd(p, static_cast<__mmask8>(lanes), x);
+}
 LEAKCORE_HD Doubles doubles_at(const Brain* p) {
   const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return doubles_of(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)));

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <type_traits>
 
-#include "core/arith.h"
 #include "core/isa.h"
 #include "core/machine.h"
 #include "core/tile.h"
@@ -31,6 +30,12 @@ bool worth_converting(DType dtype, int64_t n, int64_t d) {
          n * round_up(d) * static_cast<int64_t>(sizeof(double)) <= second_level_cache() / 4;
 }
 
+// Where on a line of the cache, in kStripe entries, every row begins; 0 where not all begin alike.
+int64_t phase_of(const Rows& rows, int64_t size) {
+  const bool alike = rows.row_stride % kStripe == 0 && rows.run_stride % kStripe == 0;
+  return alike ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(rows.data)) / size % kStripe : 0;
+}
+
 bool contiguous(const Rows& rows) {
   return rows.ndim == 0 || (rows.ndim == 1 && (rows.stride[0] == 1 || rows.numel == 1));
 }
@@ -54,14 +59,16 @@ NormalRoute::NormalRoute(const SolveLabelsArgs& args)
       one_block_(contiguous_ && args.jacobian.row_stride == d_) {
   if (!possible_) return;
   const int64_t buffer = in_place_ ? 0 : n_ * round_up(d_);
-  scratch_.resize(static_cast<size_t>(buffer + 2 * ld_ * ld_ + 6 * ld_ + 2 * round_up(d_) + kStripe));
+  scratch_.resize(static_cast<size_t>(buffer + 2 * ld_ * ld_ + 6 * ld_ + 2 * (round_up(d_) + kStripe) + kStripe));
   // Vector loads that straddle a cache line cost double.
   taken_ = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(scratch_.data()) / sizeof(double)) & (kStripe - 1);
   buffer_ = take(buffer);
   r_ = take(ld_ * ld_);
   m_ = take(ld_ * ld_);
   for (double** vector : {&leverage_, &square_, &s_, &work_, &step_, &e_}) *vector = take(ld_);
-  for (double** vector : {&b_, &rest_}) *vector = take(round_up(d_));
+  // Where the rows are, so that what is multiplied with them is on lines like theirs.
+  const int64_t phase = in_place_ ? phase_of(args.jacobian, element_size(args.jacobian.dtype)) : 0;
+  for (double** vector : {&b_, &rest_}) *vector = take(round_up(d_) + kStripe) + phase;
   residual_.resize(static_cast<size_t>(n_ * args.num_outputs));
   error_.resize(static_cast<size_t>(n_ * args.num_outputs));
 }
@@ -83,20 +90,12 @@ bool NormalRoute::solve_with(const SampleKernels<Entry>& loops, int64_t index, s
   rows->resize(static_cast<size_t>(n_));
   for (int64_t r = 0; r < n_; ++r) {
     const Entry*& row = (*rows)[static_cast<size_t>(r)];
-    const int64_t at = index * args_.jacobian.run_stride + r * args_.jacobian.row_stride;
     if constexpr (std::is_same_v<Entry, double>) {
-      if (!in_place_) {
-        double* const copy = buffer_ + r * round_up(d_);
-        if (contiguous_ && args_.jacobian.dtype == DType::f32) {
-          loops_.widen(static_cast<const float*>(args_.jacobian.data) + at, d_, copy);
-        } else {
-          load_tile(args_.jacobian, index, r, 0, d_, copy);
-        }
-        row = copy;
-        continue;
-      }
+      row = doubles_of(args_.jacobian, index, r, buffer_ + r * round_up(d_));
+    } else {
+      row = static_cast<const Entry*>(args_.jacobian.data) + index * args_.jacobian.run_stride +
+            r * args_.jacobian.row_stride;
     }
-    row = static_cast<const Entry*>(args_.jacobian.data) + at;
   }
   const int64_t outputs = args_.num_outputs;
   if (outputs > 0 && !read_output(index, 0)) return false;
@@ -116,17 +115,21 @@ bool NormalRoute::solve_with(const SampleKernels<Entry>& loops, int64_t index, s
   return true;
 }
 
-bool NormalRoute::read_output(int64_t index, int64_t output) {
-  load_tile(args_.gradient, index, output, 0, d_, b_);
-  // Squares of what is left must neither overflow nor vanish, and nothing may be NaN.
-  const double n = static_cast<double>(n_);
-  // Of magnitudes as bits, where NaN is above all numbers; side by side: one comparison waits for the one before.
-  uint64_t largest[4] = {};
-  for (int64_t i = 0; i < d_; ++i) {
-    b_[i] *= n;
-    largest[i % 4] = std::max(largest[i % 4], bits_of(b_[i]) << 1);
+const double* NormalRoute::doubles_of(const Rows& rows, int64_t index, int64_t row, double* copy) const {
+  const int64_t at = index * rows.run_stride + row * rows.row_stride;
+  if (contiguous(rows) && rows.dtype == DType::f64) return static_cast<const double*>(rows.data) + at;
+  if (contiguous(rows) && rows.dtype == DType::f32) {
+    loops_.widen(static_cast<const float*>(rows.data) + at, d_, copy);
+  } else {
+    load_tile(rows, index, row, 0, d_, copy);
   }
-  const double most = real_of(*std::max_element(largest, largest + 4) >> 1);
+  return copy;
+}
+
+bool NormalRoute::read_output(int64_t index, int64_t output) {
+  const double* const side = doubles_of(args_.gradient, index, output, b_);
+  // Squares of what is left must neither overflow nor vanish, and nothing may be NaN.
+  const double most = loops_.scale(side, d_, static_cast<double>(n_), b_);
   return most == 0.0 || (most >= 1.0 / kSquareRange && most <= kSquareRange);
 }
 

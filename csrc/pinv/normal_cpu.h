@@ -22,6 +22,8 @@ class NormalRoute {
   bool solve_with(const SampleKernels<Entry>& loops, int64_t index, std::vector<const Entry*>* rows);
   template <class Entry>
   bool factorise(const SampleKernels<Entry>& loops, int64_t index, const Entry* const* rows);
+  // d entries of a row: where they are, or `copy`, into which they were converted.
+  const double* doubles_of(const Rows& rows, int64_t index, int64_t row, double* copy) const;
   // b_ = N times an output's gradient, the right side; false where another route must take it.
   bool read_output(int64_t index, int64_t output);
   // From b_ and s_ = Cᵀ·b_.

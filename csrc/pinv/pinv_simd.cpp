@@ -48,10 +48,39 @@ void widen_row(const float* row, int64_t count, double* to) {
   for (; i < count; ++i) to[i] = static_cast<double>(row[i]);
 }
 
+double scale(const double* x, int64_t count, double by, double* to) {
+  double largest = 0.0, left = 0.0;
+  const auto note = [](auto y, auto* most, auto* rest) {
+    const auto magnitude = y < 0.0 ? -y : y;
+    *most = magnitude > *most ? magnitude : *most;
+    *rest += y * 0.0;  // NaN from what is not finite
+  };
+  Doubles most[2] = {}, rest[2] = {};
+  int64_t i = 0;
+  for (; i + 2 * W <= count; i += 2 * W) {
+    for (int u = 0; u < 2; ++u) {
+      const Doubles y = doubles_at(x + i + u * W) * by;
+      store(to + i + u * W, y);
+      note(y, most + u, rest + u);
+    }
+  }
+  for (; i < count; ++i) {
+    to[i] = x[i] * by;
+    note(to[i], &largest, &left);
+  }
+  for (int k = 0; k < 2 * W; ++k) {
+    const double y = most[k / W][k % W];
+    if (y > largest) largest = y;
+    left += rest[k / W][k % W];
+  }
+  return largest + left;
+}
+
 constexpr PinvKernels kKernels = {{gram<double>, residual<double>, project<double>},
                                   {gram<float>, residual<float>, project<float>},
                                   factor,
                                   widen_row,
+                                  scale,
                                   apply};
 
 }  // namespace

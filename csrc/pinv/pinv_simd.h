@@ -34,6 +34,8 @@ struct PinvKernels {
   bool (*factor)(double* gram, int64_t num_rows, int64_t ld, double small, double* m, double* leverage);
   // to[i] = row[i].
   void (*widen)(const float* row, int64_t count, double* to);
+  // to[i] = x[i]·by, `to` may be x; the largest of their magnitudes, NaN where one is not finite.
+  double (*scale)(const double* x, int64_t count, double by, double* to);
   // out = mᵀ·(m·s), *middle = ‖m·s‖².
   void (*apply)(const double* m, int64_t num_rows, int64_t ld, const double* s, double* work, double* out,
                 double* middle);

@@ -21,9 +21,10 @@ LEAKCORE_INLINE void eliminate_rows(Doubles (*rows)[V], const Doubles* factor) {
   }
 }
 
-// Roots would lengthen the chain from pivot to pivot: they are taken together, afterwards.
-template <int C, int Count>
-LEAKCORE_INLINE void eliminate(Doubles (*rows)[V], Corner* corner) {
+// After every division `meanwhile`. Roots would lengthen the chain from pivot to pivot: they are taken together,
+// afterwards.
+template <int C, int Count, class Meanwhile>
+LEAKCORE_INLINE void eliminate(Doubles (*rows)[V], Corner* corner, Meanwhile&& meanwhile) {
   if constexpr (C < Count) {
     const Doubles pivot = spread<C % W>(rows[C][C / W]);
     corner->scale[C] = pivot[0];
@@ -31,8 +32,9 @@ LEAKCORE_INLINE void eliminate(Doubles (*rows)[V], Corner* corner) {
     Doubles factor[V];
     for (int v = 0; v < V; ++v) factor[v] = rows[C][v] * reciprocal;
     memcpy(corner->unit[C], factor, sizeof corner->unit[C]);
+    meanwhile();
     eliminate_rows<C, C + 1, Count>(rows, factor);
-    eliminate<C + 1, Count>(rows, corner);
+    eliminate<C + 1, Count>(rows, corner, meanwhile);
   }
 }
 
@@ -60,7 +62,7 @@ LEAKCORE_INLINE void advance(const double* a, const double* b, int64_t ld, int64
 
 // Of the factor's rows k … k+7 the columns i …, in place in g.
 template <int S>
-inline void advance_factor(double* g, int64_t ld, int64_t k, int64_t i, const Corner& corner) {
+LEAKCORE_INLINE void advance_factor(double* g, int64_t ld, int64_t k, int64_t i, const Corner& corner) {
   Doubles rows[kStripe][S * V];
   for (int c = 0; c < kStripe; ++c) {
     for (int v = 0; v < S * V; ++v) rows[c][v] = doubles_at(g + (k + c) * ld + i + v * W);
@@ -78,8 +80,8 @@ constexpr double kOne[kStripe][kStripe] = {{1, 0, 0, 0, 0, 0, 0, 0}, {0, 1, 0, 0
 
 // Of the inverse's rows k … the columns i …, their squares added to the leverages.
 template <int S, int Count>
-inline void advance_inverse(const double* g, int64_t ld, int64_t k, int64_t i, const Corner& corner, double* m,
-                            double* leverage) {
+LEAKCORE_INLINE void advance_inverse(const double* g, int64_t ld, int64_t k, int64_t i, const Corner& corner, double* m,
+                                     double* leverage) {
   Doubles rows[Count][S * V];
   const bool diagonal = i + S * kStripe > k;
 #pragma GCC unroll 8
@@ -99,8 +101,16 @@ inline void advance_inverse(const double* g, int64_t ld, int64_t k, int64_t i, c
   }
 }
 
-template <int Count>
-inline bool factor_rows(double* g, int64_t num_rows, int64_t ld, int64_t k, double small, double* m, double* leverage) {
+// A number that a generic body may use as a constant.
+template <int N>
+struct Int {
+  static constexpr int value = N;
+};
+
+// The corner at k, from the rows above it.
+template <int Count, class Meanwhile>
+LEAKCORE_INLINE bool factor_corner(double* g, int64_t num_rows, int64_t ld, int64_t k, double small, Corner* corner,
+                                   Meanwhile&& meanwhile) {
   const int64_t here = num_rows - k < kStripe ? num_rows - k : kStripe;
   double* const block = g + k * ld + k;
   double diagonal[kStripe];
@@ -112,37 +122,73 @@ inline bool factor_rows(double* g, int64_t num_rows, int64_t ld, int64_t k, doub
   }
   constexpr int Step = Count < kColumns ? Count : kColumns;
   for (int c = 0; c < Count; c += Step) multiply<1, Step, true>(g + k, ld, 0, g + k + c, ld, k, rows + c);
-  Corner corner;
-  eliminate<0, Count>(rows, &corner);
+  eliminate<0, Count>(rows, corner, meanwhile);
   bool fine = true;
-  for (int c = 0; c < Count; ++c) fine &= c >= here || corner.scale[c] > small * diagonal[c];
-  if (!fine) return false;
-  for (int c = 0; c < Count; ++c) corner.scale[c] = 1.0 / __builtin_sqrt(corner.scale[c]);
-  if constexpr (Count == kStripe) {
-    const int64_t end = (num_rows + kStripe - 1) / kStripe * kStripe;
-    int64_t i = k + kStripe;
-    for (; i + kLanes * kStripe <= end; i += kLanes * kStripe) advance_factor<kLanes>(g, ld, k, i, corner);
-    for (; kLanes > 2 && i + 2 * kStripe <= end; i += 2 * kStripe) advance_factor<2>(g, ld, k, i, corner);
-    for (; i < num_rows; i += kStripe) advance_factor<1>(g, ld, k, i, corner);
-  }
+  for (int c = 0; c < Count; ++c) fine &= c >= here || corner->scale[c] > small * diagonal[c];
+  for (int c = 0; c < Count; ++c) corner->scale[c] = 1.0 / __builtin_sqrt(corner->scale[c]);
+  return fine;
+}
+
+// The inverse's rows from k on, columns before i, with their share of the leverages.
+template <int Count>
+inline void invert_rows(const double* g, int64_t ld, int64_t k, int64_t i, const Corner& corner, double* m,
+                        double* leverage) {
   // Pairs from the right, so that no more than one stripe's zeros are multiplied.
   constexpr int Pair = kLanes < 2 ? 1 : 2;
-  int64_t i = k + kStripe;
   for (; i >= Pair * kStripe; i -= Pair * kStripe) {
     advance_inverse<Pair, Count>(g, ld, k, i - Pair * kStripe, corner, m, leverage);
   }
   if (i > 0) advance_inverse<1, Count>(g, ld, k, 0, corner, m, leverage);
+}
+
+// The rest of the factor's rows k … k+7 and of the inverse's, and the corner that follows them, with `Count` rows. A
+// corner is one chain of dependent steps, which what is left of the rows before it fills: a stripe after each step.
+template <int Count>
+inline bool factor_rows(double* g, int64_t num_rows, int64_t ld, int64_t k, double small, const Corner& corner,
+                        Corner* next, double* m, double* leverage) {
+  const int64_t after = k + kStripe, end = (num_rows + kStripe - 1) / kStripe * kStripe;
+  int64_t i = after + kStripe, back = after;  // of the factor columns from i on are left, of the inverse those before
+  advance_factor<1>(g, ld, k, after, corner);
+  const auto stripe = [&]() __attribute__((always_inline)) {
+    if constexpr (W < 8) return;  // elsewhere registers are too few
+    if (i < end) {
+      advance_factor<1>(g, ld, k, i, corner);
+      i += kStripe;
+    } else if (back > 0) {
+      back -= kStripe;
+      advance_inverse<1, kStripe>(g, ld, k, back, corner, m, leverage);
+    }
+  };
+  if (!factor_corner<Count>(g, num_rows, ld, after, small, next, stripe)) return false;
+  for (; i + kLanes * kStripe <= end; i += kLanes * kStripe) advance_factor<kLanes>(g, ld, k, i, corner);
+  for (; kLanes > 2 && i + 2 * kStripe <= end; i += 2 * kStripe) advance_factor<2>(g, ld, k, i, corner);
+  for (; i < end; i += kStripe) advance_factor<1>(g, ld, k, i, corner);
+  invert_rows<kStripe>(g, ld, k, back, corner, m, leverage);
   return true;
 }
 
+// body of as many rows, as a constant, as there are in a stripe of `here`, with no more of its zeros than need be.
+template <class Body>
+LEAKCORE_INLINE auto with_count(int64_t here, Body&& body) {
+  return here > 4 ? body(Int<8>{}) : here > 2 ? body(Int<4>{}) : body(Int<2>{});
+}
+
 bool factor(double* g, int64_t num_rows, int64_t ld, double small, double* m, double* leverage) {
-  for (int64_t k = 0; k < num_rows; k += kStripe) {
-    const int64_t here = num_rows - k;
-    const bool fine = here > 4   ? factor_rows<8>(g, num_rows, ld, k, small, m, leverage)
-                      : here > 2 ? factor_rows<4>(g, num_rows, ld, k, small, m, leverage)
-                                 : factor_rows<2>(g, num_rows, ld, k, small, m, leverage);
-    if (!fine) return false;
+  Corner corners[2], *corner = corners, *next = corners + 1;
+  const bool fine = with_count(
+      num_rows, [&](auto count) { return factor_corner<count.value>(g, num_rows, ld, 0, small, corner, [] {}); });
+  if (!fine) return false;
+  int64_t k = 0;
+  for (; k + kStripe < num_rows; k += kStripe) {
+    const bool more = with_count(num_rows - k - kStripe, [&](auto count) {
+      return factor_rows<count.value>(g, num_rows, ld, k, small, *corner, next, m, leverage);
+    });
+    if (!more) return false;
+    Corner* const last = corner;
+    corner = next;
+    next = last;
   }
+  with_count(num_rows - k, [&](auto count) { invert_rows<count.value>(g, ld, k, k + kStripe, *corner, m, leverage); });
   return true;
 }
 

@@ -22,36 +22,41 @@ struct Ahead {
   }
 };
 
-// out[p] = fold of the lanes of sum p, without a way through memory.
+// out[p] = fold of the lanes of sum p, without a way through memory. Lanes are added that lie four apart, then two,
+// then one, so sums whose lanes have moved round by any number come out the same.
 #if defined(__AVX512F__)
-// From eight sums of eight lanes each stage makes half as many vectors.
+// From eight sums of eight lanes each stage makes half as many vectors. One operand of each is a choice of lanes that
+// stay where they are, since shuffles have one port on some cores.
 LEAKCORE_INLINE Doubles fold_halves(Doubles x, Doubles y) {
-  return shuffled<0, 1, 2, 3, 8, 9, 10, 11>(x, y) + shuffled<4, 5, 6, 7, 12, 13, 14, 15>(x, y);
+  return _mm512_mask_blend_pd(0xf0, x, y) + shuffled<4, 5, 6, 7, 8, 9, 10, 11>(x, y);
 }
 LEAKCORE_INLINE Doubles fold_quarters(Doubles x, Doubles y) {
-  return shuffled<0, 1, 4, 5, 8, 9, 12, 13>(x, y) + shuffled<2, 3, 6, 7, 10, 11, 14, 15>(x, y);
+  return _mm512_mask_blend_pd(0xcc, x, y) + shuffled<2, 3, 8, 9, 6, 7, 12, 13>(x, y);
 }
 LEAKCORE_INLINE Doubles fold_pairs(Doubles x, Doubles y) {
-  return shuffled<0, 8, 2, 10, 4, 12, 6, 14>(x, y) + shuffled<1, 9, 3, 11, 5, 13, 7, 15>(x, y);
+  return _mm512_mask_blend_pd(0xaa, x, y) + shuffled<1, 8, 3, 10, 5, 12, 7, 14>(x, y);
 }
 
 template <int P>
 LEAKCORE_INLINE void fold_all(const Doubles (*acc)[V], double* out) {
-  constexpr int kEights = P / 8 * 8;
+  constexpr int kEights = P / 8 * 8, kRest = P % 8;
 #pragma GCC unroll 4
-  for (int p = 0; p < kEights; p += 8) {
-    const Doubles even =
-        fold_quarters(fold_halves(acc[p][0], acc[p + 2][0]), fold_halves(acc[p + 4][0], acc[p + 6][0]));
-    const Doubles odd =
-        fold_quarters(fold_halves(acc[p + 1][0], acc[p + 3][0]), fold_halves(acc[p + 5][0], acc[p + 7][0]));
-    store(out + p, fold_pairs(even, odd));
+  for (int p = 0; p < kEights + (kRest > 4 ? 8 : 0); p += 8) {
+    const auto at = [&](int k) { return acc[p + k < P ? p + k : P - 1][0]; };
+    const Doubles even = fold_quarters(fold_halves(at(0), at(4)), fold_halves(at(2), at(6)));
+    const Doubles odd = fold_quarters(fold_halves(at(1), at(5)), fold_halves(at(3), at(7)));
+    const Doubles sums = fold_pairs(even, odd);
+    if (p < kEights) {
+      store(out + p, sums);
+    } else {
+      store(out + p, sums, (1u << kRest) - 1);
+    }
   }
-#pragma GCC unroll 4
-  for (int p = kEights; p < P; p += 2) {
-    const Doubles halves = fold_halves(acc[p][0], acc[p + 1 < P ? p + 1 : p][0]);
-    const Doubles quarters = fold_quarters(halves, halves), sums = fold_pairs(quarters, quarters);
-    out[p] = sums[0];
-    if (p + 1 < P) out[p + 1] = sums[2];
+  if constexpr (kRest > 0 && kRest <= 4) {
+    const auto at = [&](int k) { return acc[kEights + (k < kRest ? k : kRest - 1)][0]; };
+    const Doubles even = fold_halves(at(0), at(2)), odd = kRest > 1 ? fold_halves(at(1), at(3)) : even;
+    const Doubles both = fold_quarters(even, odd), sums = fold_pairs(both, both);
+    for (int k = 0; k < kRest; ++k) out[kEights + k] = sums[k / 2 * 4 + k % 2 * 2];
   }
 }
 #elif defined(__AVX2__)
@@ -81,6 +86,30 @@ LEAKCORE_INLINE void fold_all(const Doubles (*acc)[V], double* out) {
 }
 #endif
 
+// Where on a line of the cache rows begin, in lanes of a register, if they all agree: loads that straddle two lines
+// cost double, so columns are then taken from the line on that the first is on. Which lane a column goes to changes no
+// sum.
+template <class X>
+inline int phase_of([[maybe_unused]] const X* const* rows, [[maybe_unused]] int64_t num_rows,
+                    [[maybe_unused]] const double* x) {
+#if defined(__AVX512F__)
+  const auto lane = [](auto* p) { return reinterpret_cast<uintptr_t>(p) / sizeof *p % kStripe; };
+  const uintptr_t phase = lane(x);
+  bool agree = true;
+  for (int64_t r = 0; r < num_rows; ++r) agree &= lane(rows[r]) == phase;
+  return agree ? static_cast<int>(phase) : 0;
+#else
+  return 0;
+#endif
+}
+
+#if defined(__AVX512F__)
+// Of a register's columns from number i on those that there are, of `count`.
+LEAKCORE_INLINE unsigned lanes_within(int64_t i, int64_t count) {
+  return 0xffu << (i < 0 ? -i : 0) & 0xffu >> (count - i < W ? W - (count - i) : 0);
+}
+#endif
+
 // The last columns of some rows, fewer than a stripe, and zeros.
 template <int A, class X>
 LEAKCORE_INLINE void copy_tails(const X* const* rows, int64_t whole, int64_t count, X (*tails)[kStripe]) {
@@ -96,49 +125,79 @@ struct Beside {
   double* s = nullptr;
 };
 
+// acc[p] = the lanes of Σ_i a[r][i]·b[t][i] in register h of a stripe, pair after pair; on the diagonal, where b is a,
+// for r <= t alone, and after them those of Σ_i a[r][i]·z[i].
+template <int A, int B, bool Diagonal, class X, class Y>
+LEAKCORE_INLINE void dot_lanes(const X* const* a, const Y* const* b, const double* z, int64_t count, int phase, int h,
+                               Doubles* acc, Ahead* ahead) {
+  constexpr int kOfPairs = Diagonal ? A * (A + 1) / 2 : A * B;
+  const auto multiply_add = [&](auto&& x_of, auto&& y_of, auto&& z_of) {
+    Doubles y[B];
+    for (int t = 0; t < B; ++t) y[t] = y_of(t);
+    for (int r = 0, p = 0; r < A; ++r) {
+      const Doubles x = Diagonal ? y[r] : x_of(r);
+      for (int t = Diagonal ? r : 0; t < B; ++t, ++p) acc[p] = madd(x, y[t], acc[p]);
+      if (Diagonal) acc[kOfPairs + r] = madd(x, z_of(), acc[kOfPairs + r]);
+    }
+  };
+  int64_t i = h * W - phase;
+  const auto whole = [&] {
+    multiply_add([&](int r) { return doubles_at(a[r] + i); }, [&](int t) { return doubles_at(b[t] + i); },
+                 [&] { return doubles_at(z + i); });
+  };
+#if defined(__AVX512F__)
+  const auto part = [&] {
+    const unsigned lanes = lanes_within(i, count);
+    multiply_add([&](int r) { return doubles_at(a[r] + i, lanes); }, [&](int t) { return doubles_at(b[t] + i, lanes); },
+                 [&] { return doubles_at(z + i, lanes); });
+  };
+  if (phase > 0) {
+    part();
+    i += kStripe;
+  }
+  const int64_t last = count - kStripe;
+  for (; i <= last; i += kStripe) {
+    ahead->fetch();
+    whole();
+  }
+  if (i < count) part();
+#else
+  const int64_t end = count / kStripe * kStripe;
+  for (; i < end; i += kStripe) {
+    ahead->fetch();
+    whole();
+  }
+  if (end == count) return;
+  X x_tail[A][kStripe];
+  Y y_tail[B][kStripe];
+  double z_tail[1][kStripe];
+  copy_tails<A>(a, end, count, x_tail);
+  copy_tails<B>(b, end, count, y_tail);
+  if (Diagonal) copy_tails<1>(&z, end, count, z_tail);
+  multiply_add([&](int r) { return doubles_at(x_tail[r] + h * W); },
+               [&](int t) { return doubles_at(y_tail[t] + h * W); }, [&] { return doubles_at(z_tail[0] + h * W); });
+#endif
+}
+
 // out[r·ld + t] (+)= Σ_i a[r][i]·b[t][i] over `count` columns; on the diagonal, where b is a, for r <= t alone, and
 // beside it s[r] (+)= Σ_i a[r][i]·x[i].
 template <int A, int B, bool Diagonal, class X, class Y>
-LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t first, int64_t count, bool add, double* out,
-                              int64_t ld, Ahead* ahead, Beside beside = {}) {
+LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t first, int64_t count, int phase, bool add,
+                              double* out, int64_t ld, Ahead* ahead, Beside beside = {}) {
   constexpr int kOfPairs = Diagonal ? A * (A + 1) / 2 : A * B, kPairs = kOfPairs + (Diagonal ? A : 0);
   const X* x_at[A];
   const Y* y_at[B];
   for (int r = 0; r < A; ++r) x_at[r] = a[r] + first;
   for (int t = 0; t < B; ++t) y_at[t] = b[t] + first;
-  const int64_t whole = count / kStripe * kStripe;
   const double* const z_at = Diagonal ? beside.x + first : nullptr;
-  X x_tail[A][kStripe];
-  Y y_tail[B][kStripe];
-  double z_tail[1][kStripe];
-  if (whole < count) {
-    copy_tails<A>(x_at, whole, count, x_tail);
-    copy_tails<B>(y_at, whole, count, y_tail);
-    if (Diagonal) copy_tails<1>(&z_at, whole, count, z_tail);
-  }
   Doubles lanes[kPairs][V];
   double sums[kPairs];
   Ahead here = *ahead;
   for (int h = 0; h < V; ++h) {
-    Doubles acc[kPairs] = {};
-    const auto multiply_add = [&](auto&& x_of, auto&& y_of, const double* z) {
-      Doubles y[B];
-      for (int t = 0; t < B; ++t) y[t] = doubles_at(y_of(t));
-      for (int r = 0, p = 0; r < A; ++r) {
-        const Doubles x = Diagonal ? y[r] : doubles_at(x_of(r));
-        for (int t = Diagonal ? r : 0; t < B; ++t, ++p) acc[p] = madd(x, y[t], acc[p]);
-        if (Diagonal) acc[kOfPairs + r] = madd(x, doubles_at(z), acc[kOfPairs + r]);
-      }
-    };
-    for (int64_t i = h * W; i < whole; i += kStripe) {
-      here.fetch();
-      multiply_add([&](int r) { return x_at[r] + i; }, [&](int t) { return y_at[t] + i; },
-                   Diagonal ? z_at + i : nullptr);
-    }
-    if (whole < count) {
-      multiply_add([&](int r) { return x_tail[r] + h * W; }, [&](int t) { return y_tail[t] + h * W; },
-                   z_tail[0] + h * W);
-    }
+    Doubles acc[kPairs];
+#pragma GCC unroll 32
+    for (int p = 0; p < kPairs; ++p) acc[p] = Doubles{};
+    dot_lanes<A, B, Diagonal>(x_at, y_at, z_at, count, phase, h, acc, &here);
 #pragma GCC unroll 32
     for (int p = 0; p < kPairs; ++p) lanes[p][h] = acc[p];
   }
@@ -155,21 +214,22 @@ LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t firs
 
 // `B` samples from t against all before them and themselves.
 template <int B, class X>
-void gram_columns(const X* const* rows, int64_t t, int64_t first, int64_t count, double* out, int64_t ld, Ahead* ahead,
-                  Beside beside) {
+void gram_columns(const X* const* rows, int64_t t, int64_t first, int64_t count, int phase, double* out, int64_t ld,
+                  Ahead* ahead, Beside beside) {
   const bool add = first > 0;
   int64_t r = 0;
   for (; r + kTile <= t; r += kTile) {
-    dot_tile<kTile, B, false>(rows + r, rows + t, first, count, add, out + r * ld + t, ld, ahead);
+    dot_tile<kTile, B, false>(rows + r, rows + t, first, count, phase, add, out + r * ld + t, ld, ahead);
   }
-  dot_tile<B, B, true>(rows + t, rows + t, first, count, add, out + t * ld + t, ld, ahead, {beside.x, beside.s + t});
+  dot_tile<B, B, true>(rows + t, rows + t, first, count, phase, add, out + t * ld + t, ld, ahead,
+                       {beside.x, beside.s + t});
 }
 
 template <int B, class X>
-void gram_rest(const X* const* rows, int64_t num_rows, int64_t t, int64_t first, int64_t count, double* out, int64_t ld,
-               Ahead* ahead, Beside beside) {
-  if (num_rows - t == B) return gram_columns<B>(rows, t, first, count, out, ld, ahead, beside);
-  if constexpr (B > 1) gram_rest<B - 1>(rows, num_rows, t, first, count, out, ld, ahead, beside);
+void gram_rest(const X* const* rows, int64_t num_rows, int64_t t, int64_t first, int64_t count, int phase, double* out,
+               int64_t ld, Ahead* ahead, Beside beside) {
+  if (num_rows - t == B) return gram_columns<B>(rows, t, first, count, phase, out, ld, ahead, beside);
+  if constexpr (B > 1) gram_rest<B - 1>(rows, num_rows, t, first, count, phase, out, ld, ahead, beside);
 }
 
 // body(first, here) for panel after panel.
@@ -185,58 +245,100 @@ void gram(const X* const* rows, int64_t num_rows, int64_t count, const double* x
   Ahead ahead = {reinterpret_cast<const char*>(rows), 0};
   if (next != nullptr) ahead = {static_cast<const char*>(next), (next_bytes - 1) / steps + 1};
   const Beside beside = {x, s};
+  const int phase = phase_of(rows, num_rows, x);
   for_panels(count, [&](int64_t first, int64_t here) {
     int64_t t = 0;
-    for (; t + kTile <= num_rows; t += kTile) gram_columns<kTile>(rows, t, first, here, out, ld, &ahead, beside);
-    gram_rest<kTile - 1>(rows, num_rows, t, first, here, out, ld, &ahead, beside);
+    for (; t + kTile <= num_rows; t += kTile) gram_columns<kTile>(rows, t, first, here, phase, out, ld, &ahead, beside);
+    gram_rest<kTile - 1>(rows, num_rows, t, first, here, phase, out, ld, &ahead, beside);
   });
 }
 
 template <class X>
 void project(const X* const* rows, int64_t num_rows, int64_t count, const double* x, double* s) {
   constexpr int kMany = 8;
+  const int phase = phase_of(rows, num_rows, x);
   Ahead ahead = {reinterpret_cast<const char*>(rows), 0};
   for_panels(count, [&](int64_t first, int64_t here) {
     const bool add = first > 0;
     int64_t r = 0;
     for (; r + kMany <= num_rows; r += kMany) {
-      dot_tile<kMany, 1, false>(rows + r, &x, first, here, add, s + r, 1, &ahead);
+      dot_tile<kMany, 1, false>(rows + r, &x, first, here, phase, add, s + r, 1, &ahead);
     }
-    for (; r + 2 <= num_rows; r += 2) dot_tile<2, 1, false>(rows + r, &x, first, here, add, s + r, 1, &ahead);
-    for (; r < num_rows; ++r) dot_tile<1, 1, false>(rows + r, &x, first, here, add, s + r, 1, &ahead);
+    for (; r + 2 <= num_rows; r += 2) dot_tile<2, 1, false>(rows + r, &x, first, here, phase, add, s + r, 1, &ahead);
+    for (; r < num_rows; ++r) dot_tile<1, 1, false>(rows + r, &x, first, here, phase, add, s + r, 1, &ahead);
   });
 }
 
-// U registers of columns from number i of the residual, whose squares go to their lanes of the sums.
+// U registers of columns from number i of the residual, whose squares go to their lanes of the sums; those that are not
+// there, before the first and after the last of `count`, are left alone.
 template <int U, class X>
-LEAKCORE_INLINE void residual_columns(const X* const* rows, int64_t num_rows, int64_t i, const double* b,
-                                      const double* e, double* rest, double (*squares)[kStripe]) {
+LEAKCORE_INLINE void residual_columns(const X* const* rows, int64_t num_rows, int64_t i, [[maybe_unused]] int64_t count,
+                                      const double* b, const double* e, double* rest, double (*squares)[kStripe]) {
+#if defined(__AVX512F__)
+  const unsigned first = lanes_within(i, count), last = lanes_within(i + (U - 1) * W, count);
+  const auto lanes = [&](int u) { return u == 0 ? first : u == U - 1 ? last : 0xffu; };
+  const auto at = [&](auto* p, int u) { return doubles_at(p + i + u * W, lanes(u)); };
+#else
+  const auto at = [&](auto* p, int u) { return doubles_at(p + i + u * W); };
+#endif
   Doubles x[U], t[U] = {};
-  for (int u = 0; u < U; ++u) x[u] = doubles_at(b + i + u * W);
+#pragma GCC unroll 16
+  for (int u = 0; u < U; ++u) x[u] = at(b, u);
   for (int64_t r = 0; r < num_rows; ++r) {
     const Doubles factor = doubles(e[r]), weight = magnitude(factor);
+#pragma GCC unroll 16
     for (int u = 0; u < U; ++u) {
-      const Doubles c = loaded(doubles_at(rows[r] + i + u * W));
+      const Doubles c = loaded(at(rows[r], u));
       x[u] = less(factor, c, x[u]);
       t[u] = madd(weight, magnitude(c), t[u]);
     }
   }
+#pragma GCC unroll 16
   for (int u = 0; u < U; ++u) {
+#if defined(__AVX512F__)
+    store(rest + i + u * W, x[u], lanes(u));
+#else
     store(rest + i + u * W, x[u]);
-    const int64_t lane = (i + u * W) % kStripe;
+#endif
+    const int64_t lane = V == 1 ? 0 : (i + u * W) % kStripe;
     store(squares[0] + lane, madd(x[u], x[u], doubles_at(squares[0] + lane)));
     store(squares[1] + lane, madd(t[u], t[u], doubles_at(squares[1] + lane)));
   }
 }
 
+#if defined(__AVX512F__)
+// The last registers, up to U.
+template <int U, class X>
+void residual_rest(const X* const* rows, int64_t num_rows, int64_t i, int64_t count, const double* b, const double* e,
+                   double* rest, double (*squares)[kStripe]) {
+  if constexpr (U > 1) {
+    if (count - i <= (U - 1) * W) return residual_rest<U - 1>(rows, num_rows, i, count, b, e, rest, squares);
+  }
+  residual_columns<U>(rows, num_rows, i, count, b, e, rest, squares);
+}
+#endif
+
 template <class X>
 void residual(const X* const* rows, int64_t num_rows, int64_t count, const double* b, const double* e, double* rest,
               double* rest_squares, double* terms_squares) {
-  constexpr int U = W == 8 ? 8 : 4;  // registers of columns at a time
   double squares[2][kStripe] = {};
+#if defined(__AVX512F__)
+  constexpr int U = 8, kMost = U + 2;  // registers of columns at a time: one or two alone would wait for themselves
+  const int phase = phase_of(rows, num_rows, b);
+  int64_t i = -phase;
+  for (; i + kMost * W < count; i += U * W) residual_columns<U>(rows, num_rows, i, count, b, e, rest, squares);
+  if (i < count) residual_rest<kMost>(rows, num_rows, i, count, b, e, rest, squares);
+  double sums[2];
+  Doubles lanes[2][V];
+  memcpy(lanes, squares, sizeof lanes);
+  fold_all<2>(lanes, sums);
+  *rest_squares = sums[0];
+  *terms_squares = sums[1];
+#else
+  constexpr int U = 4;
   int64_t i = 0;
-  for (; i + U * W <= count; i += U * W) residual_columns<U>(rows, num_rows, i, b, e, rest, squares);
-  for (; i + W <= count; i += W) residual_columns<1>(rows, num_rows, i, b, e, rest, squares);
+  for (; i + U * W <= count; i += U * W) residual_columns<U>(rows, num_rows, i, count, b, e, rest, squares);
+  for (; i + W <= count; i += W) residual_columns<1>(rows, num_rows, i, count, b, e, rest, squares);
   for (; i < count; ++i) {
     double x = b[i], t = 0.0;
     for (int64_t r = 0; r < num_rows; ++r) {
@@ -250,6 +352,7 @@ void residual(const X* const* rows, int64_t num_rows, int64_t count, const doubl
   }
   *rest_squares = fold(squares[0]);
   *terms_squares = fold(squares[1]);
+#endif
 }
 
 }  // namespace
