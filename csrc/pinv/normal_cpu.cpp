@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
 
 #include "core/isa.h"
 #include "core/machine.h"
@@ -56,6 +55,7 @@ NormalRoute::NormalRoute(const SolveLabelsArgs& args)
       contiguous_(contiguous(args.jacobian)),
       in_place_(contiguous_ && (args.jacobian.dtype == DType::f64 || args.jacobian.dtype == DType::f32) &&
                 !worth_converting(args.jacobian.dtype, n_, d_)),
+      widens_(contiguous_ && args.jacobian.dtype == DType::f32 && !in_place_),
       one_block_(contiguous_ && args.jacobian.row_stride == d_) {
   if (!possible_) return;
   const int64_t buffer = in_place_ ? 0 : n_ * round_up(d_);
@@ -69,6 +69,12 @@ NormalRoute::NormalRoute(const SolveLabelsArgs& args)
   // Where the rows are, so that what is multiplied with them is on lines like theirs.
   const int64_t phase = in_place_ ? phase_of(args.jacobian, element_size(args.jacobian.dtype)) : 0;
   for (double** vector : {&b_, &rest_}) *vector = take(round_up(d_) + kStripe) + phase;
+  if (contiguous_ && args.jacobian.dtype == DType::f32) {
+    rows32_.resize(static_cast<size_t>(n_));
+  } else {
+    rows64_.resize(static_cast<size_t>(n_));
+  }
+  for (int64_t r = 0; widens_ && r < n_; ++r) copies_.push_back(buffer_ + r * round_up(d_));
   residual_.resize(static_cast<size_t>(n_ * args.num_outputs));
   error_.resize(static_cast<size_t>(n_ * args.num_outputs));
 }
@@ -81,31 +87,31 @@ double* NormalRoute::take(int64_t count) {
 
 bool NormalRoute::solve(int64_t index) {
   if (!possible_) return false;
-  if (in_place_ && args_.jacobian.dtype == DType::f32) return solve_with(loops_.f32, index, &rows32_);
-  return solve_with(loops_.f64, index, &rows64_);
+  const Rows& jacobian = args_.jacobian;
+  for (size_t r = 0; r < rows32_.size(); ++r) {
+    rows32_[r] = static_cast<const float*>(jacobian.data) + index * jacobian.run_stride +
+                 static_cast<int64_t>(r) * jacobian.row_stride;
+  }
+  for (size_t r = 0; r < rows64_.size(); ++r) {
+    const int64_t row = static_cast<int64_t>(r);
+    rows64_[r] = doubles_of(jacobian, index, row, buffer_ + row * round_up(d_));
+  }
+  if (widens_) return solve_with<double>(loops_.f64, index, copies_.data());
+  if (!rows32_.empty()) return solve_with(loops_.f32, index, rows32_.data());
+  return solve_with(loops_.f64, index, rows64_.data());
 }
 
 template <class Entry>
-bool NormalRoute::solve_with(const SampleKernels<Entry>& loops, int64_t index, std::vector<const Entry*>* rows) {
-  rows->resize(static_cast<size_t>(n_));
-  for (int64_t r = 0; r < n_; ++r) {
-    const Entry*& row = (*rows)[static_cast<size_t>(r)];
-    if constexpr (std::is_same_v<Entry, double>) {
-      row = doubles_of(args_.jacobian, index, r, buffer_ + r * round_up(d_));
-    } else {
-      row = static_cast<const Entry*>(args_.jacobian.data) + index * args_.jacobian.run_stride +
-            r * args_.jacobian.row_stride;
-    }
-  }
+bool NormalRoute::solve_with(const SampleKernels<Entry>& loops, int64_t index, const Entry* const* rows) {
   const int64_t outputs = args_.num_outputs;
   if (outputs > 0 && !read_output(index, 0)) return false;
-  if (!factorise(loops, index, rows->data())) return false;
+  if (!factorise(loops, index, rows)) return false;
   for (int64_t o = 0; o < outputs; ++o) {
     if (o > 0) {
       if (!read_output(index, o)) return false;
-      loops.project(rows->data(), n_, d_, b_, s_);
+      loops.project(rows, n_, d_, b_, s_);
     }
-    solve_output(loops, o, rows->data());
+    solve_output(loops, o, rows);
   }
   std::copy(residual_.begin(), residual_.end(), args_.residual + index * n_ * outputs);
   std::copy(error_.begin(), error_.end(), args_.error + index * n_ * outputs);
@@ -136,11 +142,14 @@ bool NormalRoute::read_output(int64_t index, int64_t output) {
 template <class Entry>
 bool NormalRoute::factorise(const SampleKernels<Entry>& loops, int64_t index, const Entry* const* rows) {
   const int64_t size = element_size(args_.jacobian.dtype);
-  const bool next = one_block_ && index + 1 < args_.num_problems;
-  loops.gram(
-      rows, n_, d_, b_, s_, r_, ld_,
-      next ? static_cast<const char*>(args_.jacobian.data) + size * (index + 1) * args_.jacobian.run_stride : nullptr,
-      size * n_ * d_);
+  const bool more = one_block_ && index + 1 < args_.num_problems;
+  const char* const data = static_cast<const char*>(args_.jacobian.data);
+  const Next next = {more ? data + size * (index + 1) * args_.jacobian.run_stride : nullptr, size * n_ * d_};
+  if (widens_) {
+    loops_.gram_widening(rows32_.data(), n_, d_, b_, s_, copies_.data(), r_, ld_, next);
+  } else {
+    loops.gram(rows, n_, d_, b_, s_, r_, ld_, next);
+  }
   double squares = 0.0;
   for (int64_t r = 0; r < n_; ++r) {
     const double square = r_[r * ld_ + r];

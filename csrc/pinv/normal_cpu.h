@@ -19,7 +19,7 @@ class NormalRoute {
  private:
   double* take(int64_t count);
   template <class Entry>
-  bool solve_with(const SampleKernels<Entry>& loops, int64_t index, std::vector<const Entry*>* rows);
+  bool solve_with(const SampleKernels<Entry>& loops, int64_t index, const Entry* const* rows);
   template <class Entry>
   bool factorise(const SampleKernels<Entry>& loops, int64_t index, const Entry* const* rows);
   // d entries of a row: where they are, or `copy`, into which they were converted.
@@ -33,11 +33,12 @@ class NormalRoute {
   const SolveLabelsArgs& args_;
   const PinvKernels& loops_;
   const int64_t n_, d_, ld_;
-  const bool possible_, contiguous_, in_place_, one_block_;
+  const bool possible_, contiguous_, in_place_, widens_, one_block_;
   std::vector<double> scratch_;
   int64_t taken_ = 0;
   std::vector<const double*> rows64_;
   std::vector<const float*> rows32_;
+  std::vector<double*> copies_;
   std::vector<double> residual_, error_;
   double *buffer_ = nullptr, *r_ = nullptr, *m_ = nullptr, *leverage_ = nullptr, *square_ = nullptr, *s_ = nullptr,
          *work_ = nullptr, *step_ = nullptr, *e_ = nullptr, *b_ = nullptr, *rest_ = nullptr;

@@ -78,6 +78,7 @@ double scale(const double* x, int64_t count, double by, double* to) {
 
 constexpr PinvKernels kKernels = {{gram<double>, residual<double>, project<double>},
                                   {gram<float>, residual<float>, project<float>},
+                                  gram_widening,
                                   factor,
                                   widen_row,
                                   scale,

@@ -11,13 +11,19 @@ namespace leakcore {
 
 constexpr int64_t kStripe = 8;
 
+// What is fetched into the cache meanwhile, in bytes; null for nothing.
+struct Next {
+  const void* at;
+  int64_t bytes;
+};
+
 // rows[r], r < num_rows, is sample r: `count` entries in line. C is the matrix whose columns they are.
 template <class Entry>
 struct SampleKernels {
   // The upper triangle of CᵀC: gram[r·ld + t] = Σ_i rows[r][i]·rows[t][i], r <= t; what is below is not touched. And
-  // s = Cᵀ·x, as `project` has it. Meanwhile `next_bytes` at `next` (null: none) are fetched into the cache.
+  // s = Cᵀ·x, as `project` has it.
   void (*gram)(const Entry* const* rows, int64_t num_rows, int64_t count, const double* x, double* s, double* gram,
-               int64_t ld, const void* next, int64_t next_bytes);
+               int64_t ld, Next next);
   // rest = b − C·e, *rest_squares = ‖rest‖², *terms_squares = ‖|C|·|e|‖².
   void (*residual)(const Entry* const* rows, int64_t num_rows, int64_t count, const double* b, const double* e,
                    double* rest, double* rest_squares, double* terms_squares);
@@ -28,6 +34,10 @@ struct SampleKernels {
 struct PinvKernels {
   SampleKernels<double> f64;
   SampleKernels<float> f32;
+  // f64.gram of the doubles that it makes of the samples on the way: copies[r] = rows[r], and zeros up to a multiple of
+  // kStripe. As fast as f64.gram, while copies made before it would cost an eighth of a problem.
+  void (*gram_widening)(const float* const* rows, int64_t num_rows, int64_t count, const double* x, double* s,
+                        double* const* copies, double* gram, int64_t ld, Next next);
   // gram = RᵀR, of which it reads the upper triangle, and m = R⁻ᵀ, lower triangle, whose 8 × 8 tiles above it must be
   // zero and stay so; leverage[r] = Σ_k m[k][r]². False, with gram spoilt, once a pivot is at most `small` times the
   // diagonal entry it came from.

@@ -10,6 +10,13 @@ namespace {
 constexpr int kTile = W == 8 ? 5 : 3;  // kTile² pairs of samples have their sums in registers
 constexpr int64_t kPanel = 512;        // columns at a time: the rows of a tile stay in the nearest cache
 
+// Pairs of samples of two groups, or of one, or of one whose samples are copied on the way.
+enum class Tile { pairs, own, copied };
+template <Tile T>
+struct Kind {
+  static constexpr Tile value = T;
+};
+
 // What will be read later, fetched evenly while the registers are busy: in steps of less than a line, since a burst of
 // lines would hold up the loads of the present.
 struct Ahead {
@@ -119,28 +126,32 @@ LEAKCORE_INLINE void copy_tails(const X* const* rows, int64_t whole, int64_t cou
   }
 }
 
-// A vector and where its products with the samples go.
+// What tiles on the diagonal do besides: a vector, where its products with the samples go, and where the samples
+// themselves go as doubles, if they are copied, with zeros up to the end of a stripe.
 struct Beside {
   const double* x = nullptr;
   double* s = nullptr;
+  double* const* copies = nullptr;
 };
 
 // acc[p] = the lanes of Σ_i a[r][i]·b[t][i] in register h of a stripe, pair after pair; on the diagonal, where b is a,
-// for r <= t alone, and after them those of Σ_i a[r][i]·z[i].
-template <int A, int B, bool Diagonal, class X, class Y>
-LEAKCORE_INLINE void dot_lanes(const X* const* a, const Y* const* b, const double* z, int64_t count, int phase, int h,
-                               Doubles* acc, Ahead* ahead) {
+// for r <= t alone, and after them those of Σ_i a[r][i]·x[i].
+template <int A, int B, Tile T, class X, class Y>
+LEAKCORE_INLINE void dot_lanes(const X* const* a, const Y* const* b, const double* z, double* const* copies,
+                               int64_t count, int phase, int h, Doubles* acc, Ahead* ahead) {
+  constexpr bool Diagonal = T != Tile::pairs;
   constexpr int kOfPairs = Diagonal ? A * (A + 1) / 2 : A * B;
+  int64_t i = h * W - phase;
   const auto multiply_add = [&](auto&& x_of, auto&& y_of, auto&& z_of) {
     Doubles y[B];
     for (int t = 0; t < B; ++t) y[t] = y_of(t);
+    for (int t = 0; T == Tile::copied && t < B; ++t) store(copies[t] + i, y[t]);
     for (int r = 0, p = 0; r < A; ++r) {
       const Doubles x = Diagonal ? y[r] : x_of(r);
       for (int t = Diagonal ? r : 0; t < B; ++t, ++p) acc[p] = madd(x, y[t], acc[p]);
       if (Diagonal) acc[kOfPairs + r] = madd(x, z_of(), acc[kOfPairs + r]);
     }
   };
-  int64_t i = h * W - phase;
   const auto whole = [&] {
     multiply_add([&](int r) { return doubles_at(a[r] + i); }, [&](int t) { return doubles_at(b[t] + i); },
                  [&] { return doubles_at(z + i); });
@@ -181,15 +192,18 @@ LEAKCORE_INLINE void dot_lanes(const X* const* a, const Y* const* b, const doubl
 
 // out[r·ld + t] (+)= Σ_i a[r][i]·b[t][i] over `count` columns; on the diagonal, where b is a, for r <= t alone, and
 // beside it s[r] (+)= Σ_i a[r][i]·x[i].
-template <int A, int B, bool Diagonal, class X, class Y>
+template <int A, int B, Tile T, class X, class Y>
 LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t first, int64_t count, int phase, bool add,
-                              double* out, int64_t ld, Ahead* ahead, Beside beside = {}) {
+                              double* out, int64_t ld, Ahead* ahead, const Beside& beside = {}) {
+  constexpr bool Diagonal = T != Tile::pairs;
   constexpr int kOfPairs = Diagonal ? A * (A + 1) / 2 : A * B, kPairs = kOfPairs + (Diagonal ? A : 0);
   const X* x_at[A];
   const Y* y_at[B];
   for (int r = 0; r < A; ++r) x_at[r] = a[r] + first;
   for (int t = 0; t < B; ++t) y_at[t] = b[t] + first;
   const double* const z_at = Diagonal ? beside.x + first : nullptr;
+  double* copies[B];
+  for (int t = 0; T == Tile::copied && t < B; ++t) copies[t] = beside.copies[t] + first;
   Doubles lanes[kPairs][V];
   double sums[kPairs];
   Ahead here = *ahead;
@@ -197,7 +211,7 @@ LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t firs
     Doubles acc[kPairs];
 #pragma GCC unroll 32
     for (int p = 0; p < kPairs; ++p) acc[p] = Doubles{};
-    dot_lanes<A, B, Diagonal>(x_at, y_at, z_at, count, phase, h, acc, &here);
+    dot_lanes<A, B, T>(x_at, y_at, z_at, copies, count, phase, h, acc, &here);
 #pragma GCC unroll 32
     for (int p = 0; p < kPairs; ++p) lanes[p][h] = acc[p];
   }
@@ -212,24 +226,28 @@ LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t firs
   }
 }
 
-// `B` samples from t against all before them and themselves.
-template <int B, class X>
-void gram_columns(const X* const* rows, int64_t t, int64_t first, int64_t count, int phase, double* out, int64_t ld,
-                  Ahead* ahead, Beside beside) {
+// `B` samples from t, which are read `from`, against themselves and all before them.
+template <int B, class X, class From>
+void gram_columns(const X* const* rows, const From* const* from, int64_t t, int64_t first, int64_t count, int phase,
+                  double* out, int64_t ld, Ahead* ahead, const Beside& beside) {
+  constexpr bool kCopied = sizeof(From) < sizeof(X);
   const bool add = first > 0;
-  int64_t r = 0;
-  for (; r + kTile <= t; r += kTile) {
-    dot_tile<kTile, B, false>(rows + r, rows + t, first, count, phase, add, out + r * ld + t, ld, ahead);
+  const auto own = [&](auto kind) {
+    dot_tile<B, B, kind.value>(from + t, from + t, first, count, phase, add, out + t * ld + t, ld, ahead,
+                               {beside.x, beside.s + t, kCopied ? beside.copies + t : nullptr});
+  };
+  if constexpr (kCopied) own(Kind<Tile::copied>{});
+  for (int64_t r = 0; r + kTile <= t; r += kTile) {
+    dot_tile<kTile, B, Tile::pairs>(rows + r, rows + t, first, count, phase, add, out + r * ld + t, ld, ahead);
   }
-  dot_tile<B, B, true>(rows + t, rows + t, first, count, phase, add, out + t * ld + t, ld, ahead,
-                       {beside.x, beside.s + t});
+  if constexpr (!kCopied) own(Kind<Tile::own>{});
 }
 
-template <int B, class X>
-void gram_rest(const X* const* rows, int64_t num_rows, int64_t t, int64_t first, int64_t count, int phase, double* out,
-               int64_t ld, Ahead* ahead, Beside beside) {
-  if (num_rows - t == B) return gram_columns<B>(rows, t, first, count, phase, out, ld, ahead, beside);
-  if constexpr (B > 1) gram_rest<B - 1>(rows, num_rows, t, first, count, phase, out, ld, ahead, beside);
+template <int B, class X, class From>
+void gram_rest(const X* const* rows, const From* const* from, int64_t num_rows, int64_t t, int64_t first, int64_t count,
+               int phase, double* out, int64_t ld, Ahead* ahead, const Beside& beside) {
+  if (num_rows - t == B) return gram_columns<B>(rows, from, t, first, count, phase, out, ld, ahead, beside);
+  if constexpr (B > 1) gram_rest<B - 1>(rows, from, num_rows, t, first, count, phase, out, ld, ahead, beside);
 }
 
 // body(first, here) for panel after panel.
@@ -238,19 +256,31 @@ LEAKCORE_INLINE void for_panels(int64_t count, Body&& body) {
   for (int64_t first = 0; first < count; first += kPanel) body(first, count - first < kPanel ? count - first : kPanel);
 }
 
-template <class X>
-void gram(const X* const* rows, int64_t num_rows, int64_t count, const double* x, double* s, double* out, int64_t ld,
-          const void* next, int64_t next_bytes) {
+template <class X, class From>
+void gram_of(const X* const* rows, const From* const* from, int64_t num_rows, int64_t count, const Beside& beside,
+             double* out, int64_t ld, Next next) {
   const int64_t blocks = num_rows / kTile, steps = blocks * (blocks + 1) / 2 * (count / kStripe) * V + 1;
   Ahead ahead = {reinterpret_cast<const char*>(rows), 0};
-  if (next != nullptr) ahead = {static_cast<const char*>(next), (next_bytes - 1) / steps + 1};
-  const Beside beside = {x, s};
-  const int phase = phase_of(rows, num_rows, x);
+  if (next.at != nullptr) ahead = {static_cast<const char*>(next.at), (next.bytes - 1) / steps + 1};
+  const int phase = phase_of(rows, num_rows, beside.x);
   for_panels(count, [&](int64_t first, int64_t here) {
     int64_t t = 0;
-    for (; t + kTile <= num_rows; t += kTile) gram_columns<kTile>(rows, t, first, here, phase, out, ld, &ahead, beside);
-    gram_rest<kTile - 1>(rows, num_rows, t, first, here, phase, out, ld, &ahead, beside);
+    for (; t + kTile <= num_rows; t += kTile) {
+      gram_columns<kTile>(rows, from, t, first, here, phase, out, ld, &ahead, beside);
+    }
+    gram_rest<kTile - 1>(rows, from, num_rows, t, first, here, phase, out, ld, &ahead, beside);
   });
+}
+
+template <class X>
+void gram(const X* const* rows, int64_t num_rows, int64_t count, const double* x, double* s, double* out, int64_t ld,
+          Next next) {
+  gram_of(rows, rows, num_rows, count, {x, s}, out, ld, next);
+}
+
+void gram_widening(const float* const* rows, int64_t num_rows, int64_t count, const double* x, double* s,
+                   double* const* copies, double* out, int64_t ld, Next next) {
+  gram_of<double>(copies, rows, num_rows, count, {x, s, copies}, out, ld, next);
 }
 
 template <class X>
@@ -262,10 +292,11 @@ void project(const X* const* rows, int64_t num_rows, int64_t count, const double
     const bool add = first > 0;
     int64_t r = 0;
     for (; r + kMany <= num_rows; r += kMany) {
-      dot_tile<kMany, 1, false>(rows + r, &x, first, here, phase, add, s + r, 1, &ahead);
+      dot_tile<kMany, 1, Tile::pairs>(rows + r, &x, first, here, phase, add, s + r, 1, &ahead);
     }
-    for (; r + 2 <= num_rows; r += 2) dot_tile<2, 1, false>(rows + r, &x, first, here, phase, add, s + r, 1, &ahead);
-    for (; r < num_rows; ++r) dot_tile<1, 1, false>(rows + r, &x, first, here, phase, add, s + r, 1, &ahead);
+    for (; r + 2 <= num_rows; r += 2)
+      dot_tile<2, 1, Tile::pairs>(rows + r, &x, first, here, phase, add, s + r, 1, &ahead);
+    for (; r < num_rows; ++r) dot_tile<1, 1, Tile::pairs>(rows + r, &x, first, here, phase, add, s + r, 1, &ahead);
   });
 }
 
