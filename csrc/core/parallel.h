@@ -1,4 +1,4 @@
-// A loop on several threads: an atomic counter hands out chunks, so a slow core holds nobody up. Not OpenMP: a fork
+// A loop on several threads: atomic counters hand out chunks, so a slow core holds nobody up. Not OpenMP: a fork
 // after libgomp has started hangs the child, and a second OpenMP runtime beside torch's is a hazard.
 //
 // Which worker runs which item is unspecified, so an item may write only what is its own, or integers that are summed.
@@ -8,8 +8,10 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <memory>
 
 #include "core/array.h"
+#include "core/line.h"
 #include "core/pool.h"
 
 namespace leakcore {
@@ -21,25 +23,41 @@ inline int useful_threads(double nanoseconds, int allowed) {
 }
 
 // body(begin, end) over disjoint ranges that cover [0, items). The first exception of any worker is rethrown here.
+//
+// Every worker has a part of the items, in order, and takes from the others' what they have not begun when it is done:
+// from call to call a worker writes the lines that are in its own core's cache, and none lies between two workers.
 template <class Body>
 void parallel_for(int64_t items, int64_t chunk, int threads, Body&& body) {
   if (items <= 0) return;
   chunk = std::max<int64_t>(chunk, 1);
   const int64_t chunks = (items - 1) / chunk + 1;
-  std::atomic<int64_t> next{0};
+  const int parts = static_cast<int>(std::min<int64_t>(std::max(threads, 1), chunks));
+  struct alignas(kLine) Part {
+    std::atomic<int64_t> next;
+    int64_t end;
+  };
+  const std::unique_ptr<Part[]> part(new Part[static_cast<size_t>(parts)]);
+  for (int64_t k = 0; k < parts; ++k) {
+    part[static_cast<size_t>(k)].next = chunks / parts * k + std::min(k, chunks % parts);
+    part[static_cast<size_t>(k)].end = chunks / parts * (k + 1) + std::min(k + 1, chunks % parts);
+  }
+  std::atomic<int> arrived{0};
   std::atomic<bool> failed{false};
   std::exception_ptr failure;
   auto work = [&] {
+    const int me = arrived.fetch_add(1);
     try {
-      for (int64_t c; !failed.load(std::memory_order_relaxed) && (c = next.fetch_add(1)) < chunks;) {
-        body(c * chunk, std::min(items, (c + 1) * chunk));
+      for (int k = 0; k < parts; ++k) {
+        Part& from = part[static_cast<size_t>((me + k) % parts)];
+        for (int64_t c; !failed.load(std::memory_order_relaxed) && (c = from.next.fetch_add(1)) < from.end;) {
+          body(c * chunk, std::min(items, (c + 1) * chunk));
+        }
       }
     } catch (...) {
       if (!failed.exchange(true)) failure = std::current_exception();
     }
   };
-  run_together([](void* context) { (*static_cast<decltype(work)*>(context))(); }, &work,
-               static_cast<int>(std::min<int64_t>(threads, chunks) - 1));
+  run_together([](void* context) { (*static_cast<decltype(work)*>(context))(); }, &work, parts - 1);
   if (failure) std::rethrow_exception(failure);
 }
 

@@ -3,6 +3,7 @@
 // A block's first sample is a multiple of kBlock, so the upper half of the sample index is the same throughout.
 #pragma once
 
+#include "core/line.h"
 #include "core/pairs.h"
 #include "mixture/mixture_simd.h"
 
@@ -123,8 +124,24 @@ void normals_float(const uint32_t (*word)[kBlock], int steps, float (*z)[kBlock]
   }
 }
 
+// Memory that is written soon, kBytes per sample, asked for in even steps beforehand, since a burst of stores past the
+// caches would wait for every line.
+template <int kBytes>
+struct Soon {
+  const char* at;
+
+  template <int kSamples>
+  LEAKCORE_HD void fetch() {
+#pragma GCC unroll 4
+    for (int line = 0; line < kSamples * kBytes; line += kLine) __builtin_prefetch(at + line, 1, 3);
+    at += kSamples * kBytes;
+  }
+};
+using Nothing = Soon<0>;
+
 // T = 1: rows of four draws, a sample each.
-void quad_words(uint64_t seed, uint32_t stream, uint64_t first, int samples, uint32_t* even, uint32_t* odd) {
+template <class Soon>
+void quad_words(uint64_t seed, uint32_t stream, uint64_t first, int samples, uint32_t* even, uint32_t* odd, Soon soon) {
   const uint64_t row = first / 4;
   // Only word 2 of the counter varies: one multiplication in the first two rounds, and the other one by addition.
   const uint64_t flip0 = stream ^ round_key0(seed, 0);
@@ -133,6 +150,7 @@ void quad_words(uint64_t seed, uint32_t stream, uint64_t first, int samples, uin
   const uint64_t flip2 = round_key1(seed, 1);
   Longs b1 = multiply32(ascending(static_cast<uint32_t>(row)), kPhiloxM1);
   const auto start = [&](int) -> Counter<Longs> {
+    soon.template fetch<4 * kDoubles>();
     const Longs a2 = multiply32(b1 >> 32 ^ flip0, kPhiloxM0);
     const Counter<Longs> c = {b1 ^ flip1, longs(b2), a2 >> 32 ^ flip2, a2};
     b1 += static_cast<uint64_t>(kDoubles) * kPhiloxM1;

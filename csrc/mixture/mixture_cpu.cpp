@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/isa.h"
+#include "core/machine.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
 #include "core/stream_copy.h"
@@ -62,9 +63,9 @@ void over_blocks(const MixtureArgs& args, int64_t pieces, Body&& body) {
   const double nanoseconds = per_step * kBlock * static_cast<double>(blocks) * (static_cast<double>(args.steps) + log);
   const int threads = useful_threads(nanoseconds, args.schedule.num_threads);
   const int64_t least = args.steps < 16 ? 16 / (args.steps + 1) : 1;
-  const int64_t chunk =
-      args.schedule.chunk > 0 ? args.schedule.chunk : std::clamp<int64_t>(blocks / (pieces * threads), least, 256);
-  parallel_for(blocks, chunk, threads, body);
+  const int64_t wide = args.steps == 1 ? kWideBlock / kBlock : 1;
+  const int64_t wanted = std::clamp<int64_t>(blocks / (pieces * threads), least, 256) / wide * wide;
+  parallel_for(blocks, args.schedule.chunk > 0 ? args.schedule.chunk : wanted, threads, body);
 }
 
 void carry_all(uint64_t* sums, size_t count) {
@@ -77,9 +78,12 @@ Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args) {
   const MixturePlan plan(args);
   const bool quick = plan.one_step && args.single && plan.all(Form::quick);
   const bool straight = quick || (plan.one_step && !args.single && plan.all(Form::sparse));
-  // Past the caches, where no cache holds the result's memory: not where the system has yet to clear it, nor floats,
-  // which memory takes as fast as they come.
-  const bool past = straight && !quick && args.written && 8 * args.configs * args.num_samples >= kStreamBytes;
+  // Where no cache holds the result's memory its stores wait: not where the system has yet to clear it. Intel's cores
+  // are better off asking for it beforehand, the others write past the caches, but for floats, which memory takes as
+  // fast as they come.
+  const int64_t size = args.single ? 4 : 8;
+  const bool outside = straight && args.written && size * args.configs * args.num_samples >= kStreamBytes;
+  const bool onwards = outside && intel(), past = outside && !onwards && !quick;
   over_blocks(args, 32, [&](int64_t begin, int64_t end) {
     Blocks blocks(args, plan);
     const Scratch passing(past ? args.configs * kWideBlock : 0);
@@ -93,11 +97,11 @@ Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args) {
         const int samples = wide ? kWideBlock : kBlock;
         if (quick) {
           mixture_loops().one_step_quick(plan, args.seed, args.alternative, first, samples,
-                                         static_cast<float*>(args.out) + blocks.offset(), args.config_stride);
+                                         static_cast<float*>(args.out) + blocks.offset(), args.config_stride, onwards);
         } else {
           double* const to = static_cast<double*>(args.out) + blocks.offset();
           mixture_loops().one_step(plan, args.seed, args.alternative, first, samples, past ? passing.get() : to,
-                                   past ? kWideBlock : args.config_stride);
+                                   past ? kWideBlock : args.config_stride, onwards);
           for (int64_t c = 0; past && c < args.configs; ++c) {
             stream_copy(to + c * args.config_stride, passing.get() + c * kWideBlock, 8 * samples);
           }

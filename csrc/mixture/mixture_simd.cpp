@@ -256,44 +256,50 @@ LEAKCORE_HD bool any_beyond(const Pack<Floats, K>& u) {
 }
 
 // T = 1: the ratio is one logarithm. Most often none of a pack needs its exponent split off; the two ways are equal.
-template <bool kPicks>
-void one_sparse(Single& w, const Group& g, double* out) {
+template <bool kPicks, class Soon>
+void one_sparse(Single& w, const Group& g, double* out, Soon soon) {
   const WideScale q(g.q[0]);
   const Lines<double, 1> line(g.slope, g.offset, g.lifted);
   const bool low = g.q[0] > -kNearLow;  // u >= -q
   for (int i = 0; i < w.samples; i += kFactorPack * kDoubles) {
+    soon.template fetch<kFactorPack * kDoubles>();
     store_pack(out + i, mixture_excess(exponent<kPicks>(w, line, 0, i), q));
   }
   for (int i = 0; i < w.samples; i += kFactorPack * kDoubles) {
+    soon.template fetch<kFactorPack * kDoubles>();
     const WideDoubles u = load_pack<Doubles, kFactorPack>(out + i);
     store_pack(out + i, low || any_beyond(u) ? log1p_safe(u) : log1p_near(u));
   }
 }
 
-template <bool kPicks, class T>
-void one_quick(Single& w, const Group& g, T* out) {
+template <bool kPicks, class T, class Soon>
+void one_quick(Single& w, const Group& g, T* out, Soon soon) {
   const Lines<float, 1> line(g.slope32, g.offset32, g.lifted32);
   const float q = g.q32[0];
   const bool low = g.q[0] > -kNearLow;
   for (int i = 0; i < w.samples; i += kFactorPack * kFloats) {
+    soon.template fetch<kFactorPack * kFloats>();
     store_pack(w.excess32 + i, mixture_excess_float(exponent<kPicks>(w, line, 0, i), q));
   }
   for (int i = 0; i < w.samples; i += kFactorPack * kFloats) {
+    soon.template fetch<kFactorPack * kFloats>();
     const WideFloats u = load_pack<Floats, kFactorPack>(w.excess32 + i);
     put(out + i, low || any_beyond(u) ? log1p_float(u) : log1p_near_float(u));
   }
 }
 
 // The normals and words of `samples` consecutive samples, as the forms in use need them.
-void draw_singles(Single& w, uint64_t seed, bool alternative, uint64_t first, int samples, bool wide, bool narrow) {
+template <class Soon>
+void draw_singles(Single& w, uint64_t seed, bool alternative, uint64_t first, int samples, bool wide, bool narrow,
+                  Soon soon) {
   w.seed = seed;
   w.first = first;
   w.samples = samples;
-  quad_words(seed, stream_word(Purpose::mixture_one, alternative), first, samples, w.even, w.odd);
+  quad_words(seed, stream_word(Purpose::mixture_one, alternative), first, samples, w.even, w.odd, soon);
   if (wide) normals_of_pairs<kWideBlock / 2>(samples / 2, w.even, w.odd, w.z[0]);
   if (narrow) normals_of_pairs<kWideBlock / 2>(samples / 2, w.even, w.odd, w.z32[0]);
   if (!alternative) return;
-  quad_words(seed, stream_word(Purpose::mixture_one_pick, 0), first, samples, w.even, w.odd);
+  quad_words(seed, stream_word(Purpose::mixture_one_pick, 0), first, samples, w.even, w.odd, Nothing{nullptr});
   for (int i = 0; i < samples / 2; i += kFloats) {
     store_interleaved(w.pick_word[0] + 2 * i, load<Ints>(w.even + i), load<Ints>(w.odd + i));
   }
@@ -306,9 +312,9 @@ void singles(Single& w, const MixturePlan& plan, double* out) {
     if (kPicks && g.form != Form::idle) pick(w, g);
     double* to = out + c * kBlock;
     if (g.form == Form::sparse) {
-      one_sparse<kPicks>(w, g, to);
+      one_sparse<kPicks>(w, g, to, Nothing{nullptr});
     } else if (g.form == Form::quick) {
-      one_quick<kPicks>(w, g, to);
+      one_quick<kPicks>(w, g, to, Nothing{nullptr});
     } else {
       for (int i = 0; i < kBlock; ++i) to[i] = 0.0;
       combine<1, kPicks>(w, g, nullptr, to);
@@ -317,22 +323,32 @@ void singles(Single& w, const MixturePlan& plan, double* out) {
 }
 
 // Straight to their place, all configurations of the form that T stands for.
-template <class T>
-void one_step(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int samples, T* out,
-              int64_t stride) {
+template <bool kOnwards, class T>
+void one_step_of(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int samples, T* out,
+                 int64_t stride) {
   constexpr bool kNarrow = sizeof(T) == sizeof(float);
+  // What is written next, half of it beside the words, half beside factors and logarithms.
+  constexpr int kHalf = kOnwards ? sizeof(T) / 2 : 0;
+  const auto next = [&](const T* at, int64_t count) { return reinterpret_cast<const char*>(at + samples + count); };
   Single w;
-  draw_singles(w, seed, alternative, first, samples, !kNarrow, kNarrow);
+  draw_singles(w, seed, alternative, first, samples, !kNarrow, kNarrow, Soon<kHalf>{next(out, 0)});
   for (int64_t c = 0; c < plan.configs; ++c) {
     const Group& g = plan.at(c, 0);
     if (alternative) pick(w, g);
     T* to = out + c * stride;
+    const Soon<kHalf / 2> soon = {next(to, samples / 2)};
     if constexpr (kNarrow) {
-      (alternative ? one_quick<true, float> : one_quick<false, float>)(w, g, to);
+      alternative ? one_quick<true>(w, g, to, soon) : one_quick<false>(w, g, to, soon);
     } else {
-      (alternative ? one_sparse<true> : one_sparse<false>)(w, g, to);
+      alternative ? one_sparse<true>(w, g, to, soon) : one_sparse<false>(w, g, to, soon);
     }
   }
+}
+
+template <class T>
+void one_step(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int samples, T* out,
+              int64_t stride, bool onwards) {
+  (onwards ? one_step_of<true, T> : one_step_of<false, T>)(plan, seed, alternative, first, samples, out, stride);
 }
 
 // Which normals a step's group needs, over all configurations.
@@ -349,7 +365,7 @@ void single_ratios(const MixturePlan& plan, uint64_t seed, bool alternative, uin
   bool wide, narrow;
   forms_in_use(plan, 0, &wide, &narrow);
   Single w;
-  if (wide || narrow) draw_singles(w, seed, alternative, first, kBlock, wide, narrow);
+  if (wide || narrow) draw_singles(w, seed, alternative, first, kBlock, wide, narrow, Nothing{nullptr});
   (alternative ? singles<true> : singles<false>)(w, plan, out);
 }
 

@@ -26,10 +26,11 @@ struct MixtureLoops {
                      double* work);
   // Where T = 1 and every configuration is `sparse`: out[c·stride + i] likewise, straight to its place, for `samples`
   // of kBlock or, where first is a multiple of it, kWideBlock. The second: as floats, where every one is `quick`.
+  // `onwards`: memory for as many samples more is fetched meanwhile.
   void (*one_step)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int samples, double* out,
-                   int64_t stride);
+                   int64_t stride, bool onwards);
   void (*one_step_quick)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int samples,
-                         float* out, int64_t stride);
+                         float* out, int64_t stride, bool onwards);
   // Adds ratios [begin, end) of kBlock to the tally; the others are overwritten.
   void (*tally)(double* ratios, int begin, int end, const Tally& tally);
 };

@@ -84,7 +84,8 @@ def test_an_array_of_the_callers_is_filled(steps, dtype):
 @pytest.mark.parametrize("shift", [0, 1, 5])
 @pytest.mark.parametrize(("sigma", "shape"), [(1.0, (4_200_003,)), ([[1.0], [2.0]], (2, 2_100_003))])
 def test_a_large_array_of_the_callers_is_filled_past_the_caches(sigma, shape, shift):
-    """From 32 MiB on, one step's ratios are stored line by line: wherever the array and its rows begin."""
+    """From 32 MiB on, one step's ratios are stored line by line, or their lines asked for beforehand: wherever the
+    array and its rows begin."""
     arguments = {"noise_multiplier": sigma, "sample_rate": 0.01, "steps": 1, "first_sample": 3}
     out = np.full(np.prod(shape) + 9, np.nan)
     inside = slice(shift, shift + np.prod(shape))

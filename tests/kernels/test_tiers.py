@@ -71,6 +71,17 @@ def label_bytes():
     return b"".join(getattr(r, name).tobytes() for r in label_results() for name in ("residual", "leverage", "error"))
 
 
+def large_ratios():
+    """Of one step, into memory of the caller's that no cache holds: 32 MiB and some."""
+    found = b""
+    for dtype, number in (("float64", 4_200_003), ("float32", 8_400_003)):
+        out = np.full(number, np.nan, dtype=dtype)
+        arguments = {"noise_multiplier": 1.0, "sample_rate": 0.01, "steps": 1, "dtype": dtype}
+        found += hashlib.sha256(kernels.mixture_log_ratio(number, out=out, **arguments).tobytes()).digest()
+        assert not np.isnan(out).any()
+    return found
+
+
 def in_tier(tier, code, **variables):
     program = "from leakcore import kernels\nfrom tests.kernels import test_tiers\n" + code
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **variables}
@@ -121,8 +132,12 @@ def test_tiers_with_fused_multiply_add_solve_labels_with_the_same_bits():
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_what_a_processor_prefers_changes_no_bit(tier):
-    """On Intel float32 of label systems is converted once, and rows to be scored are read side by side."""
-    program = "print(test_tiers.digest(), test_tiers.hashlib.sha256(test_tiers.label_bytes()).hexdigest())"
+    """On Intel float32 of label systems is converted once, rows to be scored are read side by side, and memory for
+    results that no cache holds is asked for beforehand."""
+    program = (
+        "print(test_tiers.digest(), test_tiers.hashlib.sha256(test_tiers.label_bytes()).hexdigest(), "
+        "test_tiers.large_ratios())"
+    )
     found = {in_tier(tier, program, LEAKCORE_TUNED_FOR=one).stdout for one in ("intel", "other")}
     assert len(found) == 1
     assert "" not in found
