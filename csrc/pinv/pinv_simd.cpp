@@ -11,7 +11,9 @@ namespace {
 template <int S>
 LEAKCORE_INLINE void apply_transposed(const double* m, int64_t num_rows, int64_t ld, int64_t i, const double* work,
                                       double* out) {
-  Doubles sum[S * V] = {};
+  Doubles sum[S * V];
+#pragma GCC unroll 16
+  for (int v = 0; v < S * V; ++v) sum[v] = Doubles{};
   int64_t k = i;
   for (int s = 0; s < S; ++s) {
     const int64_t end = s + 1 < S ? i + (s + 1) * kStripe : num_rows;
@@ -23,22 +25,33 @@ LEAKCORE_INLINE void apply_transposed(const double* m, int64_t num_rows, int64_t
   memcpy(out + i, sum, sizeof sum);
 }
 
+// The last stripes, up to S.
+template <int S>
+void apply_rest(const double* m, int64_t num_rows, int64_t ld, int64_t i, const double* work, double* out) {
+  if (num_rows - i > (S - 1) * kStripe) return apply_transposed<S>(m, num_rows, ld, i, work, out);
+  if constexpr (S > 1) apply_rest<S - 1>(m, num_rows, ld, i, work, out);
+}
+
 void apply(const double* m, int64_t num_rows, int64_t ld, const double* s, double* work, double* out, double* middle) {
   double squares = 0.0;
-  for (int64_t k = 0; k < num_rows; ++k) {
-    Doubles sum[V] = {};
+  for (int64_t k = 0; k < num_rows; k += kStripe) {
+    Doubles sum[kStripe][V] = {};
     for (int64_t i = 0; i <= k; i += kStripe) {
-      for (int v = 0; v < V; ++v) sum[v] = madd(doubles_at(m + k * ld + i + v * W), doubles_at(s + i + v * W), sum[v]);
+      for (int c = 0; c < kStripe; ++c) {
+        const double* const row = m + (k + c) * ld + i;
+        for (int v = 0; v < V; ++v) sum[c][v] = madd(doubles_at(row + v * W), doubles_at(s + i + v * W), sum[c][v]);
+      }
     }
-    double lanes[kStripe];
-    memcpy(lanes, sum, sizeof lanes);
-    work[k] = fold(lanes);
-    squares = madd(work[k], work[k], squares);
+    fold_all<kStripe>(sum, work + k);
+    for (int64_t c = k; c < k + kStripe && c < num_rows; ++c) squares = madd(work[c], work[c], squares);
   }
   // Stripes side by side: the additions to one wait for each other.
+  constexpr int kSide = W == 2 ? 2 : 8;
   int64_t i = 0;
-  for (; i + 3 * kStripe < num_rows; i += 4 * kStripe) apply_transposed<4>(m, num_rows, ld, i, work, out);
-  for (; i < num_rows; i += kStripe) apply_transposed<1>(m, num_rows, ld, i, work, out);
+  for (; i + kSide * kStripe < num_rows; i += kSide * kStripe) {
+    apply_transposed<kSide>(m, num_rows, ld, i, work, out);
+  }
+  if (i < num_rows) apply_rest<kSide>(m, num_rows, ld, i, work, out);
   *middle = squares;
 }
 
