@@ -21,8 +21,11 @@
 // gradients and 0.17 to 0.2 from the third level; conversions and products, which share two ports, 0.085 for squares
 // and 0.1 for sums. Norms four rows at a time take 0.26 where a line a little in front of each row is asked for, 0.3 to
 // 0.36 where not. Rows of 32 KiB, eight beside eight, take 0.32; of 200 KB the second level (2 MiB) has room for two
-// beside two and their sum: 0.33 to 0.4 in place of 0.38 to 0.5 by fours. The two loops by themselves, on arrays of
-// their own, take 0.25 there: what the rest is has not been found.
+// beside two and their sum: 0.33 to 0.4 in place of 0.38 to 0.5 by fours. What limits it there: every line asked for
+// ahead seems to hold one of the nearest cache's sixteen slots for misses until memory answers, and what comes from the
+// second level queues for the same slots: half of the time passes at loads of the sum. Fewer requests leave it to the
+// hardware's prefetchers, which do worse (0.5 to 0.7, none 0.75), as do norms of a piece and then sums beside requests
+// for the next (0.57 to 0.74); asking for sums and added rows, or for every other line first, gained nothing.
 #include "clip/clip.h"
 
 #include <algorithm>
