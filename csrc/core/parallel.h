@@ -32,9 +32,10 @@ void parallel_for(int64_t items, int64_t chunk, int threads, Body&& body) {
   chunk = std::max<int64_t>(chunk, 1);
   const int64_t chunks = (items - 1) / chunk + 1;
   const int parts = static_cast<int>(std::min<int64_t>(std::max(threads, 1), chunks));
-  struct alignas(kLine) Part {
+  struct Part {
     std::atomic<int64_t> next;
     int64_t end;
+    char apart[kLine];  // else workers would wait for each other's line
   };
   const std::unique_ptr<Part[]> part(new Part[static_cast<size_t>(parts)]);
   for (int64_t k = 0; k < parts; ++k) {
