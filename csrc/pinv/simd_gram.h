@@ -135,7 +135,7 @@ struct Beside {
 };
 
 // acc[p] = the lanes of Σ_i a[r][i]·b[t][i] in register h of a stripe, pair after pair; on the diagonal, where b is a,
-// for r <= t alone, and after them those of Σ_i a[r][i]·x[i].
+// for r <= t alone, and after them those of Σ_i a[r][i]·z[i]. What is copied goes to copies[t][i].
 template <int A, int B, Tile T, class X, class Y>
 LEAKCORE_INLINE void dot_lanes(const X* const* a, const Y* const* b, const double* z, double* const* copies,
                                int64_t count, int phase, int h, Doubles* acc, Ahead* ahead) {
@@ -294,8 +294,9 @@ void project(const X* const* rows, int64_t num_rows, int64_t count, const double
     for (; r + kMany <= num_rows; r += kMany) {
       dot_tile<kMany, 1, Tile::pairs>(rows + r, &x, first, here, phase, add, s + r, 1, &ahead);
     }
-    for (; r + 2 <= num_rows; r += 2)
+    for (; r + 2 <= num_rows; r += 2) {
       dot_tile<2, 1, Tile::pairs>(rows + r, &x, first, here, phase, add, s + r, 1, &ahead);
+    }
     for (; r < num_rows; ++r) dot_tile<1, 1, Tile::pairs>(rows + r, &x, first, here, phase, add, s + r, 1, &ahead);
   });
 }
