@@ -21,12 +21,12 @@ int64_t leading(int64_t n) {
   return ld % 32 == 0 ? ld + kStripe : ld;
 }
 
-// Whether entries are better converted once than whenever they are multiplied: on Intel's cores, which convert on the
-// two ports that multiply, where the doubles stay in the cache and every one is used a few times. Worth a fifth there.
-bool worth_converting(DType dtype, int64_t n, int64_t d) {
+// Whether float32 entries are better converted once than whenever they are multiplied: on Intel's cores, which convert
+// on the two ports that multiply, where the doubles stay in the cache and every one is used a few times. Worth a fifth
+// there.
+bool worth_converting(int64_t n, int64_t d) {
   constexpr int64_t kFewRows = 10;
-  return dtype == DType::f32 && intel() && n >= kFewRows &&
-         n * round_up(d) * static_cast<int64_t>(sizeof(double)) <= second_level_cache() / 4;
+  return intel() && n >= kFewRows && n * round_up(d) * static_cast<int64_t>(sizeof(double)) <= second_level_cache() / 4;
 }
 
 // Where on a line of the cache, in kStripe entries, every row begins; 0 where not all begin alike.
@@ -52,13 +52,12 @@ NormalRoute::NormalRoute(const SolveLabelsArgs& args)
       d_(args.jacobian.numel),
       ld_(leading(n_)),
       possible_(n_ > 0 && n_ <= d_),
-      contiguous_(contiguous(args.jacobian)),
-      in_place_(contiguous_ && (args.jacobian.dtype == DType::f64 || args.jacobian.dtype == DType::f32) &&
-                !worth_converting(args.jacobian.dtype, n_, d_)),
-      widens_(contiguous_ && args.jacobian.dtype == DType::f32 && !in_place_),
-      one_block_(contiguous_ && args.jacobian.row_stride == d_) {
+      one_block_(contiguous(args.jacobian) && args.jacobian.row_stride == d_) {
   if (!possible_) return;
-  const int64_t buffer = in_place_ ? 0 : n_ * round_up(d_);
+  const bool in_line = contiguous(args.jacobian), floats = in_line && args.jacobian.dtype == DType::f32;
+  const bool widens = floats && worth_converting(n_, d_);
+  const bool in_place = (floats && !widens) || (in_line && args.jacobian.dtype == DType::f64);
+  const int64_t buffer = in_place ? 0 : n_ * round_up(d_);
   scratch_.resize(static_cast<size_t>(buffer + 2 * ld_ * ld_ + 6 * ld_ + 2 * (round_up(d_) + kStripe) + kStripe));
   // Vector loads that straddle a cache line cost double.
   taken_ = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(scratch_.data()) / sizeof(double)) & (kStripe - 1);
@@ -67,14 +66,14 @@ NormalRoute::NormalRoute(const SolveLabelsArgs& args)
   m_ = take(ld_ * ld_);
   for (double** vector : {&leverage_, &square_, &s_, &work_, &step_, &e_}) *vector = take(ld_);
   // Where the rows are, so that what is multiplied with them is on lines like theirs.
-  const int64_t phase = in_place_ ? phase_of(args.jacobian, element_size(args.jacobian.dtype)) : 0;
+  const int64_t phase = in_place ? phase_of(args.jacobian, element_size(args.jacobian.dtype)) : 0;
   for (double** vector : {&b_, &rest_}) *vector = take(round_up(d_) + kStripe) + phase;
-  if (contiguous_ && args.jacobian.dtype == DType::f32) {
+  if (floats) {
     rows32_.resize(static_cast<size_t>(n_));
   } else {
     rows64_.resize(static_cast<size_t>(n_));
   }
-  for (int64_t r = 0; widens_ && r < n_; ++r) copies_.push_back(buffer_ + r * round_up(d_));
+  for (int64_t r = 0; widens && r < n_; ++r) copies_.push_back(buffer_ + r * round_up(d_));
   residual_.resize(static_cast<size_t>(n_ * args.num_outputs));
   error_.resize(static_cast<size_t>(n_ * args.num_outputs));
 }
@@ -96,7 +95,7 @@ bool NormalRoute::solve(int64_t index) {
     const int64_t row = static_cast<int64_t>(r);
     rows64_[r] = doubles_of(jacobian, index, row, buffer_ + row * round_up(d_));
   }
-  if (widens_) return solve_with<double>(loops_.f64, index, copies_.data());
+  if (!copies_.empty()) return solve_with<double>(loops_.f64, index, copies_.data());
   if (!rows32_.empty()) return solve_with(loops_.f32, index, rows32_.data());
   return solve_with(loops_.f64, index, rows64_.data());
 }
@@ -145,7 +144,7 @@ bool NormalRoute::factorise(const SampleKernels<Entry>& loops, int64_t index, co
   const bool more = one_block_ && index + 1 < args_.num_problems;
   const char* const data = static_cast<const char*>(args_.jacobian.data);
   const Next next = {more ? data + size * (index + 1) * args_.jacobian.run_stride : nullptr, size * n_ * d_};
-  if (widens_) {
+  if (!copies_.empty()) {
     loops_.gram_widening(rows32_.data(), n_, d_, b_, s_, copies_.data(), r_, ld_, next);
   } else {
     loops.gram(rows, n_, d_, b_, s_, r_, ld_, next);

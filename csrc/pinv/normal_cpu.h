@@ -33,9 +33,10 @@ class NormalRoute {
   const SolveLabelsArgs& args_;
   const PinvKernels& loops_;
   const int64_t n_, d_, ld_;
-  const bool possible_, contiguous_, in_place_, widens_, one_block_;
+  const bool possible_, one_block_;
   std::vector<double> scratch_;
   int64_t taken_ = 0;
+  // Of float32 rows rows32_, with copies_ where they become doubles on the way; of others rows64_.
   std::vector<const double*> rows64_;
   std::vector<const float*> rows32_;
   std::vector<double*> copies_;

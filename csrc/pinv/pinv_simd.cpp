@@ -25,13 +25,6 @@ LEAKCORE_INLINE void apply_transposed(const double* m, int64_t num_rows, int64_t
   memcpy(out + i, sum, sizeof sum);
 }
 
-// The last stripes, up to S.
-template <int S>
-void apply_rest(const double* m, int64_t num_rows, int64_t ld, int64_t i, const double* work, double* out) {
-  if (num_rows - i > (S - 1) * kStripe) return apply_transposed<S>(m, num_rows, ld, i, work, out);
-  if constexpr (S > 1) apply_rest<S - 1>(m, num_rows, ld, i, work, out);
-}
-
 void apply(const double* m, int64_t num_rows, int64_t ld, const double* s, double* work, double* out, double* middle) {
   double squares = 0.0;
   for (int64_t k = 0; k < num_rows; k += kStripe) {
@@ -51,7 +44,8 @@ void apply(const double* m, int64_t num_rows, int64_t ld, const double* s, doubl
   for (; i + kSide * kStripe < num_rows; i += kSide * kStripe) {
     apply_transposed<kSide>(m, num_rows, ld, i, work, out);
   }
-  if (i < num_rows) apply_rest<kSide>(m, num_rows, ld, i, work, out);
+  with_constant<kSide>((num_rows - i - 1) / kStripe + 1,
+                       [&](auto some) { apply_transposed<some.value>(m, num_rows, ld, i, work, out); });
   *middle = squares;
 }
 

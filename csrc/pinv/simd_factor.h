@@ -101,12 +101,6 @@ LEAKCORE_INLINE void advance_inverse(const double* g, int64_t ld, int64_t k, int
   }
 }
 
-// A number that a generic body may use as a constant.
-template <int N>
-struct Int {
-  static constexpr int value = N;
-};
-
 // The corner at k, from the rows above it.
 template <int Count, class Meanwhile>
 LEAKCORE_INLINE bool factor_corner(double* g, int64_t num_rows, int64_t ld, int64_t k, double small, Corner* corner,
@@ -170,7 +164,7 @@ inline bool factor_rows(double* g, int64_t num_rows, int64_t ld, int64_t k, doub
 // body of as many rows, as a constant, as there are in a stripe of `here`, with no more of its zeros than need be.
 template <class Body>
 LEAKCORE_INLINE auto with_count(int64_t here, Body&& body) {
-  return here > 4 ? body(Int<8>{}) : here > 2 ? body(Int<4>{}) : body(Int<2>{});
+  return here > 4 ? body(Constant<8>{}) : here > 2 ? body(Constant<4>{}) : body(Constant<2>{});
 }
 
 bool factor(double* g, int64_t num_rows, int64_t ld, double small, double* m, double* leverage) {

@@ -12,10 +12,6 @@ constexpr int64_t kPanel = 512;        // columns at a time: the rows of a tile 
 
 // Pairs of samples of two groups, or of one, or of one whose samples are copied on the way.
 enum class Tile { pairs, own, copied };
-template <Tile T>
-struct Kind {
-  static constexpr Tile value = T;
-};
 
 // What will be read later, fetched evenly while the registers are busy: in steps of less than a line, since a burst of
 // lines would hold up the loads of the present.
@@ -236,18 +232,11 @@ void gram_columns(const X* const* rows, const From* const* from, int64_t t, int6
     dot_tile<B, B, kind.value>(from + t, from + t, first, count, phase, add, out + t * ld + t, ld, ahead,
                                {beside.x, beside.s + t, kCopied ? beside.copies + t : nullptr});
   };
-  if constexpr (kCopied) own(Kind<Tile::copied>{});
+  if constexpr (kCopied) own(Constant<Tile::copied>{});
   for (int64_t r = 0; r + kTile <= t; r += kTile) {
     dot_tile<kTile, B, Tile::pairs>(rows + r, rows + t, first, count, phase, add, out + r * ld + t, ld, ahead);
   }
-  if constexpr (!kCopied) own(Kind<Tile::own>{});
-}
-
-template <int B, class X, class From>
-void gram_rest(const X* const* rows, const From* const* from, int64_t num_rows, int64_t t, int64_t first, int64_t count,
-               int phase, double* out, int64_t ld, Ahead* ahead, const Beside& beside) {
-  if (num_rows - t == B) return gram_columns<B>(rows, from, t, first, count, phase, out, ld, ahead, beside);
-  if constexpr (B > 1) gram_rest<B - 1>(rows, from, num_rows, t, first, count, phase, out, ld, ahead, beside);
+  if constexpr (!kCopied) own(Constant<Tile::own>{});
 }
 
 // body(first, here) for panel after panel.
@@ -265,10 +254,11 @@ void gram_of(const X* const* rows, const From* const* from, int64_t num_rows, in
   const int phase = phase_of(rows, num_rows, beside.x);
   for_panels(count, [&](int64_t first, int64_t here) {
     int64_t t = 0;
-    for (; t + kTile <= num_rows; t += kTile) {
-      gram_columns<kTile>(rows, from, t, first, here, phase, out, ld, &ahead, beside);
-    }
-    gram_rest<kTile - 1>(rows, from, num_rows, t, first, here, phase, out, ld, &ahead, beside);
+    const auto columns = [&](auto some) {
+      gram_columns<some.value>(rows, from, t, first, here, phase, out, ld, &ahead, beside);
+    };
+    for (; t + kTile <= num_rows; t += kTile) columns(Constant<kTile>{});
+    with_constant<kTile - 1>(num_rows - t, columns);
   });
 }
 
@@ -338,18 +328,6 @@ LEAKCORE_INLINE void residual_columns(const X* const* rows, int64_t num_rows, in
   }
 }
 
-#if defined(__AVX512F__)
-// The last registers, up to U.
-template <int U, class X>
-void residual_rest(const X* const* rows, int64_t num_rows, int64_t i, int64_t count, const double* b, const double* e,
-                   double* rest, double (*squares)[kStripe]) {
-  if constexpr (U > 1) {
-    if (count - i <= (U - 1) * W) return residual_rest<U - 1>(rows, num_rows, i, count, b, e, rest, squares);
-  }
-  residual_columns<U>(rows, num_rows, i, count, b, e, rest, squares);
-}
-#endif
-
 template <class X>
 void residual(const X* const* rows, int64_t num_rows, int64_t count, const double* b, const double* e, double* rest,
               double* rest_squares, double* terms_squares) {
@@ -359,13 +337,11 @@ void residual(const X* const* rows, int64_t num_rows, int64_t count, const doubl
   const int phase = phase_of(rows, num_rows, b);
   int64_t i = -phase;
   for (; i + kMost * W < count; i += U * W) residual_columns<U>(rows, num_rows, i, count, b, e, rest, squares);
-  if (i < count) residual_rest<kMost>(rows, num_rows, i, count, b, e, rest, squares);
-  double sums[2];
-  Doubles lanes[2][V];
-  memcpy(lanes, squares, sizeof lanes);
-  fold_all<2>(lanes, sums);
-  *rest_squares = sums[0];
-  *terms_squares = sums[1];
+  if (i < count) {
+    with_constant<kMost>((count - i - 1) / W + 1, [&](auto some) {
+      residual_columns<some.value>(rows, num_rows, i, count, b, e, rest, squares);
+    });
+  }
 #else
   constexpr int U = 4;
   int64_t i = 0;
@@ -382,9 +358,13 @@ void residual(const X* const* rows, int64_t num_rows, int64_t count, const doubl
     squares[0][i % kStripe] = madd(x, x, squares[0][i % kStripe]);
     squares[1][i % kStripe] = madd(t, t, squares[1][i % kStripe]);
   }
-  *rest_squares = fold(squares[0]);
-  *terms_squares = fold(squares[1]);
 #endif
+  double sums[2];
+  Doubles lanes[2][V];
+  memcpy(lanes, squares, sizeof lanes);
+  fold_all<2>(lanes, sums);
+  *rest_squares = sums[0];
+  *terms_squares = sums[1];
 }
 
 }  // namespace

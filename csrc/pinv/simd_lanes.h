@@ -69,9 +69,19 @@ LEAKCORE_INLINE void exchange(Doubles* x) {
 }
 #endif
 
-// Of partial sums of columns, lane i % kStripe for column i.
-inline double fold(const double* lane) {
-  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+// What a generic body may use as a constant.
+template <auto Value>
+struct Constant {
+  static constexpr auto value = Value;
+};
+
+// body(Constant<n>{}) for an n of Most at most; nothing for 0.
+template <int Most, class Body>
+LEAKCORE_INLINE void with_constant(int64_t n, Body&& body) {
+  if constexpr (Most > 0) {
+    if (n == Most) return body(Constant<Most>{});
+    with_constant<Most - 1>(n, body);
+  }
 }
 
 // sums[c][s] ± = Σ_k a_s[k·a_step + lanes]·b[k·b_step + c], in order of k; stripe s of a begins at a + s·a_next.
