@@ -19,6 +19,7 @@ from leakcore._cores import usable_cores
 from leakcore._futures import answers
 from leakcore._one_thread import one_thread
 from leakcore.dpsgd import _inputs
+from leakcore.dpsgd._module_lock import lock_of
 
 if TYPE_CHECKING:
     import torch
@@ -210,8 +211,13 @@ def _embedding(embed: Any, shape: Sequence[int] | None, inputs: int, dtype: str)
     check.instance(torch.nn.Module, embed=embed)
     sizes = check.sizes(shape=shape)
     # A copy, so that no gradient of the search reaches the caller's parameters.
-    frozen = copy.deepcopy(embed).eval().requires_grad_(False).to(getattr(torch, dtype))
-    out = tuple(frozen(torch.zeros((1, *sizes), dtype=getattr(torch, dtype))).shape)
+    with lock_of(embed):
+        frozen = copy.deepcopy(embed)
+    frozen = frozen.eval().requires_grad_(False).to(getattr(torch, dtype))
+    try:
+        out = tuple(frozen(torch.zeros((1, *sizes), dtype=getattr(torch, dtype))).shape)
+    except RuntimeError as why:
+        raise ValueError(f"embed: does not take inputs of shape={sizes}: {why}") from why
     if out != (1, inputs):
         raise ValueError(f"embed: makes {out} of shape={sizes}, must make (1, {inputs})")
     return {"embed": frozen, "shape": sizes}

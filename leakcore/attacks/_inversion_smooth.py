@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from leakcore.dpsgd._module_lock import locked
+
 _KINKED = {
     "Relu": "ReLU",
     "LeakyRelu": "LeakyReLU",
@@ -31,6 +33,7 @@ _KINKED = {
 derivative jumps at 0, but is there and not zero, which suffices in practice."""
 
 
+@locked
 def kinked(model: nn.Module, x: torch.Tensor) -> tuple[str, ...]:
     """Piecewise linear operations met on the way of x (B, ...) through the model: "ReLU (layer 1)", or "ReLU" for a
     function that is no module."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import _validate as check
-from leakcore.dpsgd._module_lock import lock_of, locked
+from leakcore.dpsgd._functional import Functional
+from leakcore.dpsgd._module_lock import locked
 
 if TYPE_CHECKING:
     import torch
@@ -185,15 +186,10 @@ def per_sample(
     import torch
 
     measure = criterion(loss)
-    with lock_of(model):
-        everything = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    own = {name: everything[name].detach() for name in names}
-    fixed = {key: p.detach() for key, p in everything.items() if key not in own}
+    function = Functional(model, names)
 
     def value(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        with lock_of(model):
-            outputs = torch.func.functional_call(model, {**fixed, **parameters}, (x[None],))
-        out: torch.Tensor = measure(outputs, y[None])
+        out: torch.Tensor = measure(function(parameters, x[None]), y[None])
         return out
 
     mapped = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))
@@ -201,7 +197,7 @@ def per_sample(
     def gradient(x: torch.Tensor, y: torch.Tensor) -> Mapping[str, torch.Tensor]:
         with warnings.catch_warnings():  # torch's own batching rules use a deprecated part of torch
             warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
-            found: Mapping[str, torch.Tensor] = mapped(own, x, y)
+            found: Mapping[str, torch.Tensor] = mapped(function.own, x, y)
         return found
 
     return gradient

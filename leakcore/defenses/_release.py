@@ -14,6 +14,7 @@ from torch import nn
 from leakcore import kernels
 from leakcore.defenses._transforms import Defense, Dropout, LocalSteps, need_seed, part_seed, through
 from leakcore.dpsgd._flat_module import FlatModule, quiet_batching, require_classes, tensor
+from leakcore.dpsgd._module_lock import lock_of
 
 _LOCAL, _MASKS = 1 << 20, 1 << 21
 """Seeds of local steps and of dropout's masks lie beyond those of a composition's parts."""
@@ -78,7 +79,7 @@ def release(
     with quiet_batching(), torch.no_grad():
         for k in range(local.steps):
             a, b = batches[k % len(batches)]
-            with _dropped(hidden, dropout, size, seed, step, k) as mask:
+            with _dropped(model, hidden, dropout, size, seed, step, k) as mask:
                 if not within:
                     mean = flat.gradient(theta, a, b)
                 else:
@@ -140,7 +141,13 @@ def _hidden(flat: FlatModule, x: torch.Tensor) -> tuple[nn.Module, ...]:
 
 @contextlib.contextmanager
 def _dropped(
-    hidden: tuple[nn.Module, ...], dropout: Dropout | None, batch: int, seed: int | None, step: int, local_step: int
+    model: nn.Module,
+    hidden: tuple[nn.Module, ...],
+    dropout: Dropout | None,
+    batch: int,
+    seed: int | None,
+    step: int,
+    local_step: int,
 ) -> Iterator[_Mask | None]:
     if dropout is None:
         yield None
@@ -148,9 +155,10 @@ def _dropped(
     key = part_seed(need_seed("Dropout", seed), _MASKS + local_step)
     assert key is not None
     mask = _Mask(dropout, batch, key % 2**63, step)
-    handles = [module.register_forward_pre_hook(mask.hook(i)) for i, module in enumerate(hidden)]
-    try:
-        yield mask
-    finally:
-        for handle in handles:
-            handle.remove()
+    with lock_of(model):
+        handles = [module.register_forward_pre_hook(mask.hook(i)) for i, module in enumerate(hidden)]
+        try:
+            yield mask
+        finally:
+            for handle in handles:
+                handle.remove()

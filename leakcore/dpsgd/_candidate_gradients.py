@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from leakcore import kernels
+from leakcore.dpsgd._functional import Functional
+from leakcore.dpsgd._module_lock import lock_of
 
 Criterion = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -30,7 +32,8 @@ class CandidateGradients:
             )
         self._module = getattr(model, "_module", model)
         self._criterion = criterion
-        names = {id(p): name for name, p in self._module.named_parameters()}
+        with lock_of(self._module):
+            names = {id(p): name for name, p in self._module.named_parameters()}
         self._parameters = list(optimizer.params)
         missing = [i for i, p in enumerate(self._parameters) if id(p) not in names]
         if missing:
@@ -69,16 +72,13 @@ class CandidateGradients:
         x, y = (t[chosen].to(device) for t in (self._x, self._y))
         if x.is_floating_point():
             x = x.to(self._parameters[0].dtype)
-        fixed = {k: v.detach() for k, v in self._module.named_parameters() if k not in self._names}
-        fixed |= dict(self._module.named_buffers())
+        function = Functional(self._module, self._names)
 
         def loss(parameters: dict[str, torch.Tensor], row: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-            output = torch.func.functional_call(self._module, {**fixed, **parameters}, (row[None],))
-            return self._criterion(output, target[None]).sum()
+            return self._criterion(function(parameters, row[None]), target[None]).sum()
 
-        point = {name: p.detach() for name, p in zip(self._names, self._parameters, strict=True)}
         with _bare(self._module):
-            found = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(point, x, y)
+            found = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(function.own, x, y)
         return torch.cat([found[name].reshape(len(indices), -1) for name in self._names], dim=1)
 
 
@@ -88,16 +88,17 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 @contextlib.contextmanager
 def _bare(model: nn.Module) -> Iterator[None]:
     """The module without its hooks (Opacus's collect per-sample gradients) and in evaluation mode, for a while."""
-    modules = list(model.modules())
-    kept = [({name: getattr(m, name) for name in _HOOKS}, m.training) for m in modules]
-    try:
-        for m in modules:
-            for name in _HOOKS:
-                setattr(m, name, type(getattr(m, name))())
-            m.training = False
-        yield
-    finally:
-        for m, (hooks, training) in zip(modules, kept, strict=True):
-            for name, value in hooks.items():
-                setattr(m, name, value)
-            m.training = training
+    with lock_of(model):
+        modules = list(model.modules())
+        kept = [({name: getattr(m, name) for name in _HOOKS}, m.training) for m in modules]
+        try:
+            for m in modules:
+                for name in _HOOKS:
+                    setattr(m, name, type(getattr(m, name))())
+                m.training = False
+            yield
+        finally:
+            for m, (hooks, training) in zip(modules, kept, strict=True):
+                for name, value in hooks.items():
+                    setattr(m, name, value)
+                m.training = training

@@ -16,6 +16,7 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from leakcore import _validate as check
+from leakcore.dpsgd._functional import Functional
 from leakcore.dpsgd._module_lock import lock_of
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -146,9 +147,7 @@ class FlatModule:
         self.shapes = [tuple(trained[name].shape) for name in wanted]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.theta = torch.cat([trained[name].detach().flatten() for name in wanted])
-        self._fixed = {k: p.detach() for k, p in model.named_parameters() if k not in wanted} | dict(
-            model.named_buffers()
-        )
+        self._function = Functional(model, wanted)
 
     def __len__(self) -> int:
         return sum(self.sizes)
@@ -168,15 +167,15 @@ class FlatModule:
 
     def outputs(self, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """The model's outputs at parameters (D,)."""
-        with _fitting(x), lock_of(self.model):
-            out: torch.Tensor = torch.func.functional_call(self.model, {**self._fixed, **self.split(theta)}, (x,))
+        with _fitting(x):
+            out: torch.Tensor = self._function(self.split(theta), x)
         return out
 
     def _tried(self, x: torch.Tensor) -> Any:
         """Outputs at the model's present parameters, which leave its buffers alone."""
         with lock_of(self.model):
             buffers = {name: b.clone() for name, b in self.model.named_buffers()}
-            return torch.func.functional_call(self.model, {**self._fixed, **buffers, **self.split(self.theta)}, (x,))
+            return self._function({**buffers, **self.split(self.theta)}, x)
 
     def require_no_draws(self, x: torch.Tensor) -> None:
         """ValueError where the model draws random numbers for a row, x (1, ...), in a function that is no layer.

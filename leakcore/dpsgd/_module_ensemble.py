@@ -15,6 +15,7 @@ from leakcore import _validate as check
 from leakcore.dpsgd._block import Plan
 from leakcore.dpsgd._ensemble import Ensemble
 from leakcore.dpsgd._flat_module import unrest
+from leakcore.dpsgd._module_lock import lock_of
 from leakcore.dpsgd._run import EnsembleRun
 
 
@@ -53,7 +54,8 @@ class ModuleEnsemble(Ensemble):
         if unknown := sorted(more.keys() - allowed):
             raise TypeError(f"{unknown[0]}: is no argument of ModuleEnsemble")
         self.input_shape = check.sizes(input_shape=input_shape)
-        self._module = copy.deepcopy(module)
+        with lock_of(module):
+            self._module = copy.deepcopy(module)
         super().__init__(
             (math.prod(self.input_shape), _outputs(self._module, self.input_shape)),
             "identity",

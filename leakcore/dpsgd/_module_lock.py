@@ -21,7 +21,7 @@ _guard = threading.Lock()
 
 
 def lock_of(model: Any) -> Any:
-    """The reentrant lock of this module, made on first use; what is no module gets one of its own."""
+    """The reentrant lock of this module, made on first use; what cannot be told apart gets one of its own."""
     try:
         with _guard:
             found = _locks.get(model)

@@ -14,6 +14,8 @@ from leakcore import _validate as check
 from leakcore._results import Assumptions, Result, parse_adjacency
 from leakcore.attacks._layer_gradients import criterion, first_output, targets_of, tensor
 from leakcore.dpsgd._flat_module import require_still
+from leakcore.dpsgd._functional import Functional
+from leakcore.dpsgd._module_lock import locked
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -113,6 +115,7 @@ def l1_sensitivity(
     )
 
 
+@locked
 def _candidates(model: torch.nn.Module, inputs: Any, targets: Any, least: int) -> tuple[torch.Tensor, torch.Tensor]:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
@@ -136,15 +139,13 @@ class _Gradients:
     """Per-example gradients of a block of candidates, each parameter's flat: name -> (candidates, parameters)."""
 
     def __init__(self, model: torch.nn.Module, loss: Loss) -> None:
-        self._parameters = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
-        fixed = {n: p.detach() for n, p in model.named_parameters() if n not in self._parameters}
-        fixed |= dict(model.named_buffers())
+        function = Functional(model)
+        self._parameters = function.own
         self.names = tuple(self._parameters)
         self.bytes_each = sum(p.numel() * p.element_size() for p in self._parameters.values())
 
         def value(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            outputs = torch.func.functional_call(model, {**fixed, **parameters}, (x[None],))
-            return loss(outputs, y[None])
+            return loss(function(parameters, x[None]), y[None])
 
         self._gradient = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))
 

@@ -19,6 +19,7 @@ from leakcore._futures import answers
 from leakcore._results import Assumptions, Result
 from leakcore.attacks._image_quality import ssim
 from leakcore.attacks._layer_gradients import Batch, batch_of, criterion, first_output, parameters_by_layer, targets_of
+from leakcore.dpsgd._functional import Functional
 
 if TYPE_CHECKING:
     import torch
@@ -200,18 +201,14 @@ def _invert(
     if torch.get_num_threads() != threads:  # a worker's may be another number
         torch.set_num_threads(threads)
     measure = criterion(loss)
-    everything = {**dict(data.model.named_parameters()), **dict(data.model.named_buffers())}
-    own = {name: everything[name].detach() for name in names}
-    fixed = {key: p.detach() for key, p in everything.items() if key not in own}
+    function = Functional(data.model, names)
 
     def value(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = measure(
-            torch.func.functional_call(data.model, {**fixed, **parameters}, (x[None],)), y[None]
-        )
+        out: torch.Tensor = measure(function(parameters, x[None]), y[None])
         return out
 
     def flat(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.cat([g.flatten() for g in torch.func.grad(value)(own, x, y).values()])
+        return torch.cat([g.flatten() for g in torch.func.grad(value)(function.own, x, y).values()])
 
     def away(x: torch.Tensor, y: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         seen = flat(x, y)

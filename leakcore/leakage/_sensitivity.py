@@ -14,6 +14,8 @@ import torch
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result
 from leakcore.attacks._layer_gradients import batch_of, criterion, first_output, parameters_by_layer, targets_of
+from leakcore.dpsgd._functional import Functional
+from leakcore.dpsgd._module_lock import lock_of
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _NORMS = ("F", "1", "inf")
@@ -157,23 +159,24 @@ class _Measure:
     def __init__(self, model: torch.nn.Module, loss: Loss, layers: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         self._model = model
         self._layers = layers
-        self._parameters = {key: p for group in layers.values() for key, p in group.items()}
-        fixed = {key: p.detach() for key, p in model.named_parameters() if key not in self._parameters}
-        fixed |= dict(model.named_buffers())
+        function = Functional(model, [key for group in layers.values() for key in group])
+        self._parameters = function.own
 
         def value(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            outputs = torch.func.functional_call(model, {**fixed, **parameters}, (x,))
-            return loss(outputs, y)
+            return loss(function(parameters, x), y)
 
         self._gradient = torch.func.grad(value)
 
     def bytes_per_column(self, x: torch.Tensor, y: torch.Tensor) -> int:
         """Of parameters, input and activations. One column is made for trial; an error names the layer that fails."""
-        calls = self._leaf_calls(x)
+        with lock_of(self._model):
+            calls = self._leaf_calls(x)
         try:
             self._columns(x, y, torch.ones((1, *x.shape), dtype=x.dtype, device=x.device))
         except _FAILURES as error:
-            raise ValueError(f"model: torch.func cannot differentiate {self._culprit(calls)}: {error}") from error
+            with _dual_levels(), lock_of(self._model):
+                culprit = self._culprit(calls)
+            raise ValueError(f"model: torch.func cannot differentiate {culprit}: {error}") from error
         outputs = sum(output.numel() for _, _, _, output in calls if isinstance(output, torch.Tensor))
         numbers = sum(p.numel() for p in self._parameters.values()) + outputs + x.numel()
         return int(numbers * x.element_size())
@@ -221,7 +224,8 @@ class _Measure:
             moved: dict[str, torch.Tensor] = pair[1]
             return moved
 
-        with warnings.catch_warnings():  # torch's own rules for forward derivatives use a deprecated part of torch
+        with _dual_levels(), warnings.catch_warnings():
+            # torch's own rules for forward derivatives use a deprecated part of torch.
             warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
             moved: dict[str, torch.Tensor] = torch.func.vmap(along)(directions)
         return moved
@@ -278,6 +282,11 @@ class _Measure:
         norms = np.sqrt(mean)
         with np.errstate(divide="ignore", invalid="ignore"):
             return norms, np.where(mean > 0, variance / (4 * mean), 0.0)
+
+
+def _dual_levels() -> Any:
+    """torch counts the levels of forward derivatives once per process: one thread at a time may open and close them."""
+    return lock_of(torch.autograd.forward_ad)
 
 
 def _in_doubles(part: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:

@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from leakcore import defenses, leakage  # noqa: E402
 from leakcore.attacks import attributes, inversion, labels  # noqa: E402
 from leakcore.dpsgd._flat_module import FlatModule  # noqa: E402
 from leakcore.dpsgd._module_lock import lock_of  # noqa: E402
@@ -34,7 +35,23 @@ def _gradient(model: Any, x: Any, y: Any) -> Any:
     return inversion.gradient(model, x, y)
 
 
-@pytest.mark.parametrize("attack", [_last, _general, _layers, _gradient])
+def _l1(model: Any, x: Any, y: Any) -> Any:
+    return leakage.l1_sensitivity(model, None, x, y).norms
+
+
+def _jacobian(model: Any, x: Any, y: Any) -> Any:
+    return leakage.sensitivity(model, None, x[:2], y[:2]).value
+
+
+def _original(model: Any, x: Any, y: Any) -> Any:
+    return leakage.v_information_original(model, None, x[:2], y[:2], iterations=3).raw
+
+
+def _dropout(model: Any, x: Any, y: Any) -> Any:
+    return defenses.release(model, x, y, defense=defenses.Dropout(0.5), seed=1).gradient
+
+
+@pytest.mark.parametrize("attack", [_last, _general, _layers, _gradient, _l1, _jacobian, _original, _dropout])
 def test_threads_leave_the_model_whole(attack: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(30, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))

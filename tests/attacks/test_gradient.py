@@ -226,3 +226,5 @@ def test_what_is_no_network_or_shape_is_named() -> None:
         attacks.gradient(run, labels, embed=lambda x: x, shape=(7,))
     with pytest.raises(TypeError, match="shape=7"):
         attacks.gradient(run, labels, embed=torch.nn.Identity(), shape=7)
+    with pytest.raises(ValueError, match=r"embed: does not take inputs of shape=\(7,\): "):
+        attacks.gradient(run, labels, embed=torch.nn.Linear(5, 36), shape=(7,))
