@@ -73,7 +73,7 @@ std::string selftest() {
 
 double chunk_dependent_sum(const double* x, int64_t count, int64_t chunk, int num_threads) {
   std::vector<double> partial(static_cast<size_t>((count + chunk - 1) / chunk));
-  parallel_for(count, chunk, num_threads, [&](int64_t begin, int64_t end) {
+  parallel_for(count, chunk, chunk, num_threads, [&](int64_t begin, int64_t end) {
     double sum = 0.0;
     for (int64_t i = begin; i < end; ++i) sum += x[i];
     partial[static_cast<size_t>(begin / chunk)] = sum;

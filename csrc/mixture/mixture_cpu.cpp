@@ -65,7 +65,7 @@ void over_blocks(const MixtureArgs& args, int64_t pieces, Body&& body) {
   const int64_t least = args.steps < 16 ? 16 / (args.steps + 1) : 1;
   const int64_t wide = args.steps == 1 ? kWideBlock / kBlock : 1;
   const int64_t wanted = std::clamp<int64_t>(blocks / (pieces * threads), least, 256) / wide * wide;
-  parallel_for(blocks, args.schedule.chunk > 0 ? args.schedule.chunk : wanted, threads, body);
+  parallel_for(blocks, args.schedule.chunk > 0 ? args.schedule.chunk : wanted, wide, threads, body);
 }
 
 void carry_all(uint64_t* sums, size_t count) {
