@@ -199,7 +199,7 @@ class NinjaBuild(build_ext):
             *host,
             "-pthread",
             *warn,
-            *sanitize,
+            *(sanitize or ["-DNDEBUG"]),  # without it pybind11 looks for the GIL at every reference it counts
             *shlex.split(os.environ.get("CXXFLAGS", "")),
         ]
         # Apple's linker wants to be told that Python's symbols are found when the module is loaded.

@@ -78,7 +78,7 @@ def below_one(**kwargs: Any) -> float:
 
 def integer(low: int | None = None, high: int | None = None, **kwargs: Any) -> int:
     """An integer in [low, high] (either end may be absent)."""
-    ((name, value),) = kwargs.items()
+    name, value = kwargs.popitem()
     if type(value) is int and (low is None or low <= value) and (high is None or value <= high):
         return value  # the usual case, in calls that may be short
     if isinstance(value, (bool, np.bool_)):
@@ -117,7 +117,7 @@ def optional_boolean(**kwargs: Any) -> bool | None:
 
 def one_of(*allowed: str, **kwargs: Any) -> str:
     """One of the named strings."""
-    ((name, value),) = kwargs.items()
+    name, value = kwargs.popitem()
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(repr, allowed))}")
     return str(value)

@@ -26,6 +26,7 @@ _DTYPE_CODES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
 _NAMES = {np.dtype(name): name for name in ("float16", "float32", "float64", "bool")}  # NumPy makes a name anew, slowly
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _ALLOWED = "float16, bfloat16, float32 or float64"
+_NUMPY = Host(None)
 _DLPACK_CPU = 1
 _DLPACK_CUDA = (2, 13)  # device memory, managed memory
 
@@ -215,7 +216,7 @@ def wrap(result: np.ndarray, like: Any) -> Any:
 
 def read_like(kernel: str, like: Any) -> Library:
     """The library and device that a result follows: those of the array `like`, NumPy for None."""
-    return Host(None) if like is None else _any(kernel, "like", like).library
+    return _NUMPY if like is None else _any(kernel, "like", like).library
 
 
 def lead_stride(values: np.ndarray, dims: int) -> tuple[int, int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,13 +23,20 @@ _REMEMBERED_STEPS = 4096
 _BLOCK = 256  # the native core works on so many samples at a time
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class _Mixture:
-    """The validated arguments that `mixture_log_ratio` and `mixture_tail` share; σ and q are `(configs, steps)`."""
+class _Schedules(NamedTuple):
+    """σ and q, contiguous `(configs, steps)`; whether the caller gave configurations; shape and addresses."""
 
     sigma: np.ndarray
     rate: np.ndarray
     several: bool
+    native: tuple[int, int, int, int]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Mixture:
+    """The validated arguments that `mixture_log_ratio` and `mixture_tail` share."""
+
+    schedules: _Schedules
     alternative: bool
     single: bool
     seed: int
@@ -38,7 +45,11 @@ class _Mixture:
 
     @property
     def configs(self) -> int:
-        return len(self.sigma)
+        return self.schedules.native[0]
+
+    @property
+    def several(self) -> bool:
+        return self.schedules.several
 
     def shards(self, on_device: bool) -> list[tuple[int, int]]:
         """(offset, length): native calls short enough for Ctrl-C to get through between them."""
@@ -48,20 +59,20 @@ class _Mixture:
                 f"{_CONFIGS_PER_LAUNCH} in one call"
             )
         allowed = _SAMPLE_STEPS_PER_LAUNCH if on_device else _SAMPLE_STEPS_PER_CALL
-        if 0 < self.count * self.sigma.size <= allowed and self.count <= _SAMPLES_PER_LAUNCH:
+        cells = self.schedules.sigma.size
+        if 0 < self.count * cells <= allowed and self.count <= _SAMPLES_PER_LAUNCH:
             return [(0, self.count)]
-        size = max(allowed // max(self.sigma.size, 1) // _BLOCK, 64) * _BLOCK
+        size = max(allowed // max(cells, 1) // _BLOCK, 64) * _BLOCK
         size = min(size, _SAMPLES_PER_LAUNCH)
         return [(a, min(size, self.count - a)) for a in range(0, self.count, size)] if self.configs else []
 
     def native(self, offset: int, length: int) -> tuple[int, int, int, bool, bool, int, int, int, int]:
-        sigma, rate = _arrays.address(self.sigma), _arrays.address(self.rate)
-        steps, first = self.sigma.shape[1], self.first + offset
-        return self.seed, first, length, self.alternative, self.single, self.configs, steps, sigma, rate
+        return self.seed, self.first + offset, length, self.alternative, self.single, *self.schedules.native
 
     def digest(self) -> str:
-        head = f"{self.seed} {self.alternative} {self.single} {self.several} {self.sigma.shape} ".encode()
-        return hashlib.sha256(head + self.sigma.tobytes() + self.rate.tobytes()).hexdigest()[:32]
+        sigma, rate, several, _ = self.schedules
+        head = f"{self.seed} {self.alternative} {self.single} {several} {sigma.shape} ".encode()
+        return hashlib.sha256(head + sigma.tobytes() + rate.tobytes()).hexdigest()[:32]
 
 
 def mixture_log_ratio(
@@ -115,7 +126,7 @@ def mixture_log_ratio(
         key = _tracing.signed(seed)
         return op(like, num_samples, noise_multiplier, sample_rate, steps, under, key, first_sample, kind)
     target = float_dtype(kernel, dtype)
-    single = target == np.float32
+    single = target.itemsize == 4
     mixture = _mixture(num_samples, noise_multiplier, sample_rate, steps, under, seed, first_sample, single)
     library = _arrays.read_like(kernel, like)
     if out is None:
@@ -178,7 +189,7 @@ def mixture_tail(
     length.
     """
     kernel = "mixture_tail"
-    single = float_dtype(kernel, dtype) == np.float32
+    single = float_dtype(kernel, dtype).itemsize == 4
     mixture = _mixture(num_samples, noise_multiplier, sample_rate, steps, under, seed, first_sample, single)
     library = _arrays.read_like(kernel, like)
     wanted = _validate.real_array("a number, not NaN", lambda v: ~np.isnan(v), thresholds=thresholds)
@@ -222,26 +233,16 @@ def _mixture(
     count = _validate.integer(0, 2**63 - 1, num_samples=num_samples)
     length = _validate.integer(0, _MAX_STEPS, steps=steps)
     if type(noise_multiplier) is float and type(sample_rate) is float and length <= _REMEMBERED_STEPS:
-        sigma, rate, several = _remembered(noise_multiplier, sample_rate, length)
+        schedules = _remembered(noise_multiplier, sample_rate, length)
     else:
-        sigma, rate, several = _schedules(noise_multiplier, sample_rate, length)
+        schedules = _schedules(noise_multiplier, sample_rate, length)
     side = _validate.one_of("null", "alternative", under=under)
     key = _validate.seed(seed=seed)
     first = _validate.integer(0, 2**64 - 1 - count, first_sample=first_sample)
-    return _Mixture(
-        sigma,
-        rate,
-        several,
-        side == "alternative",
-        single,
-        key,
-        first,
-        count,
-    )
+    return _Mixture(schedules, side == "alternative", single, key, first, count)
 
 
-def _schedules(noise_multiplier: Any, sample_rate: Any, length: int) -> tuple[np.ndarray, np.ndarray, bool]:
-    """σ and q as contiguous `(configs, steps)`, and whether the caller gave configurations."""
+def _schedules(noise_multiplier: Any, sample_rate: Any, length: int) -> _Schedules:
     sigma = _schedule(
         length,
         noise_multiplier=_validate.real_array(
@@ -259,7 +260,8 @@ def _schedules(noise_multiplier: Any, sample_rate: Any, length: int) -> tuple[np
     sigma, rate = (v if v.ndim > 1 else v[None] for v in (sigma, rate))
     if sigma.shape != rate.shape:
         sigma, rate = np.broadcast_arrays(sigma, rate)
-    return np.ascontiguousarray(sigma), np.ascontiguousarray(rate), several
+    sigma, rate = np.ascontiguousarray(sigma), np.ascontiguousarray(rate)
+    return _Schedules(sigma, rate, several, (*sigma.shape, _arrays.address(sigma), _arrays.address(rate)))
 
 
 _remembered = functools.lru_cache(maxsize=32)(_schedules)
