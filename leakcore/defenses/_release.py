@@ -53,6 +53,9 @@ def release(
         raise ValueError(
             f"inputs.shape={tuple(x.shape)}, labels.shape={tuple(y.shape)}: must be (B, ...) and (B,), B at least 1"
         )
+    for name, given in (("inputs", x), ("labels", y)):
+        if not bool(torch.isfinite(given).all()):
+            raise ValueError(f"{name}: must be finite")
     y = y.to(x.dtype) if y.is_floating_point() else y.long()
     flat.require_no_draws(x[:1])
     if loss is None:
