@@ -14,7 +14,7 @@ from leakcore.audit._claim import Claim
 from leakcore.audit._claim_config import ClaimConfig
 from leakcore.audit._format import ADJACENCY, above, guarantee, number, power
 from leakcore.audit._page import Finding
-from leakcore.audit._report import AuditReport
+from leakcore.audit._report import TOO_WEAK, AuditReport
 from leakcore.audit._tables import Cell, Column, Row, Table
 from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon
 
@@ -104,8 +104,8 @@ class ClaimReport(AuditReport):
 
     @property
     def word(self) -> str:
-        if self.passed and max(p.ceiling for p in self.proofs) <= 0:
-            return "Not tested: these trials can prove nothing."
+        if self.passed and max(p.ceiling for p in self.proofs) <= self.claim.epsilon:
+            return TOO_WEAK
         return super().word
 
     def judged(self) -> tuple[_page.Judged, ...]:

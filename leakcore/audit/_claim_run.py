@@ -20,7 +20,7 @@ from leakcore.audit._claim import Claim, claim_of
 from leakcore.audit._claim_config import ClaimConfig
 from leakcore.audit._claim_data import Rows, load
 from leakcore.audit._claim_report import ClaimReport, Proof
-from leakcore.audit._coins import audited
+from leakcore.audit._coins import audited, provable
 from leakcore.audit._doctor import environment
 from leakcore.audit._run import require_report_folder
 
@@ -210,9 +210,8 @@ def _one_run(
     )  # fmt: skip
     scores = seen.scores[0]
     more = (claimed.delta, config.audit["confidence"])
-    ceiling = audited(there.astype(float), there, *more)
     proof = Proof(
         method="guesses at coins", what=f"{len(there):,} canaries in one run", found=audited(scores, there, *more),
-        ceiling=float(ceiling.value),
+        ceiling=provable(there, *more),
     )  # fmt: skip
     return {"canaries": (scores[there], scores[~there], 1)}, (proof,)

@@ -25,6 +25,11 @@ def require_fair(heads: int, coins: int, rows: str) -> None:
         )
 
 
+def provable(members: np.ndarray, delta: float, confidence: float) -> float:
+    """The ε that `audited` proves of scores that tell every coin: no scores prove more."""
+    return float(audited(members.astype(float), members, delta, confidence).value)
+
+
 def audited(
     scores: np.ndarray, members: np.ndarray, delta: float, confidence: float, adjacency: str = "add-remove"
 ) -> Result:

@@ -89,11 +89,11 @@ def from_scores(
     notes = _notes(coins, retrained)
     scores, labels = np.concatenate([inside, outside]), np.arange(n + m) < n
 
-    def proof(sure: float) -> Result:
+    def proof(sure: float, scores: np.ndarray = scores) -> Result:
         if coins:
             return audited(scores, labels, slack, sure, relation)
         return bounds.epsilon_lower_bound_from_scores(
-            inside, outside, confidence=sure, k=apart, delta=slack, adjacency=relation, seed=number
+            scores[labels], scores[~labels], confidence=sure, k=apart, delta=slack, adjacency=relation, seed=number
         )
 
     found = proof(level)
@@ -102,6 +102,7 @@ def from_scores(
             found, kind="estimate", confidence=None,
             assumptions=dataclasses.replace(found.assumptions, notes=(*notes, "no proof: see what is assumed")),
         )  # fmt: skip
+    judged = claim is not None and (coins or retrained)
     whole = area(inside, outside)
     levels = np.unique(scores)[::-1]
     if len(levels) > 2000:
@@ -128,7 +129,8 @@ def from_scores(
         ),
         at_fpr=tuple(rate_limits(inside, outside, f, level, notes) for f in _FPRS),
         epsilon=found,
-        gate=None if claim is None or not (coins or retrained) else proof(GATE),
+        gate=proof(GATE) if judged else None,
+        ceiling=float(proof(GATE, labels.astype(float)).value) if judged else None,
         roc=(false, true),
         seconds=time.monotonic() - start,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 
 from leakcore import _validate as check
 from leakcore import accounting, bounds
-from leakcore.audit._coins import audited, require_fair
+from leakcore.audit._coins import audited, provable, require_fair
 from leakcore.audit._doctor import environment
 from leakcore.audit._report import GATE
 from leakcore.audit._trace_rates import named, rate_at, roc, separation
@@ -132,6 +132,7 @@ def from_trace(
         area=separation(those, others, level) if both else None,
         audited=audited(scores, seen.members, slack, level) if coins else None,
         gate=audited(scores, seen.members, slack, GATE) if coins else None,
+        ceiling=provable(seen.members, slack, GATE) if coins else None,
         exposed=_exposed(seen, pairs, inside, outside) if both and recognised else (),
         seconds=time.monotonic() - start,
     )

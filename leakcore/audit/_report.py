@@ -23,6 +23,8 @@ GATE = 0.999
 """Confidence with which one run, or one file of scores, contradicts a claim."""
 HELD = "Consistent with its claim."
 """The head of a report whose claim was tested, and held."""
+TOO_WEAK = "Not tested: this audit could not have contradicted the claim."
+"""The head where an attack that never errs would have proved no more than is claimed."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

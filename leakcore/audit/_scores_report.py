@@ -11,14 +11,14 @@ from leakcore._results import Result, jsonable, require_same_adjacency
 from leakcore.audit import _page
 from leakcore.audit._format import ADJACENCY, above, ends, guarantee, interval, number, percent, power
 from leakcore.audit._page import Finding
-from leakcore.audit._report import GATE, AuditReport
+from leakcore.audit._report import GATE, TOO_WEAK, AuditReport
 from leakcore.audit._tables import Cell, Column, Row, Table
 
 _SETTINGS = (
     "source", "higher", "coins", "retrained", "k", "delta", "claimed_epsilon", "adjacency", "confidence", "seed",
     "members", "non_members",
 )  # fmt: skip
-_RESULTS = ("area", "at_fpr", "epsilon", "gate", "roc")
+_RESULTS = ("area", "at_fpr", "epsilon", "gate", "ceiling", "roc")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,7 +33,8 @@ class ScoresReport(AuditReport):
     """What `audit.from_scores` found; fields are its settings and results.
 
     area, at_fpr: with intervals; a rate is None where there are too few non-members. epsilon: kind "lower" where coins
-    or retrainings make it a proof, else "estimate". gate: the proof at 99.9%, None without claim or proof.
+    or retrainings make it a proof, else "estimate". gate: the proof at 99.9%, ceiling: the gate's of scores that tell
+    every member; None without claim or proof.
     """
 
     schema: ClassVar[str] = "leakcore.scores-audit/1"
@@ -54,6 +55,7 @@ class ScoresReport(AuditReport):
     at_fpr: tuple[MeasuredRate | None, ...]
     epsilon: Result
     gate: Result | None
+    ceiling: float | None
     roc: tuple[np.ndarray, np.ndarray]
 
     @property
@@ -84,7 +86,14 @@ class ScoresReport(AuditReport):
             return "Measured." if self.claimed_epsilon is None else "Measured; the claim was not tested."
         if not bad and self._between:
             return f"Above its claim at {100 * self.confidence:g}%, not at {_gate(self.gate)}: check."
+        if not bad and self._untested:
+            return TOO_WEAK
         return super().word
+
+    @property
+    def _untested(self) -> bool:
+        """Whether so few scores could not have contradicted the claim."""
+        return self.ceiling is not None and self.claimed_epsilon is not None and self.ceiling <= self.claimed_epsilon
 
     @property
     def _between(self) -> bool:
@@ -171,6 +180,9 @@ class ScoresReport(AuditReport):
             else f"Above the claim at {100 * self.confidence:g}%; at the gate's {_gate(self.gate)} it is not: score "
             "more rows or models."
             if self._between
+            else f"So many scores prove at most ε = {number(self.ceiling, kind='upper')} at {_gate(self.gate)}, all of "
+            "them telling: they could not have contradicted the claim."
+            if self._untested and self.ceiling is not None
             else "No smaller ε can be claimed for this training."
             if float(self.epsilon.value) > 0
             else "Nothing is proved; that is no proof of privacy either: the attack may be weak, or the scores few."

@@ -12,7 +12,7 @@ from leakcore._results import Result, jsonable, require_same_adjacency
 from leakcore.audit import _page
 from leakcore.audit._format import above, counted, ends, guarantee, interval, number, percent, power
 from leakcore.audit._page import Finding
-from leakcore.audit._report import GATE, AuditReport
+from leakcore.audit._report import GATE, TOO_WEAK, AuditReport
 from leakcore.audit._tables import Table
 from leakcore.audit._trace_rates import Compared, Measured, Separation, for_picked, levels, lifted, standing
 
@@ -22,7 +22,7 @@ _SETTINGS = (
 )  # fmt: skip
 _RESULTS = (
     "epsilon", "epsilon_replace", "prior_sizes", "reconstruction", "named", "membership", "at_fpr", "found_at_fpr",
-    "roc", "area", "audited", "gate", "exposed", "picked",
+    "roc", "area", "audited", "gate", "ceiling", "exposed", "picked",
 )  # fmt: skip
 
 
@@ -45,7 +45,8 @@ class TraceReport(AuditReport):
 
     named, found_at_fpr, area: estimates on this run's candidates with finite-sample intervals for rows drawn
     independently, None where there were too few to measure; area has the p-value of scores that say nothing.
-    audited: the proved lower bound on ε, gate: the same at 99.9%; None unless coins decided the members.
+    audited: the proved lower bound on ε, gate: the same at 99.9%, ceiling: what the gate proves where every guess is
+    right; None unless coins decided the members.
     """
 
     schema: ClassVar[str] = "leakcore.trace-audit/1"
@@ -76,6 +77,7 @@ class TraceReport(AuditReport):
     area: Separation | None
     audited: Result | None
     gate: Result | None
+    ceiling: float | None
     exposed: tuple[Exposure, ...]
 
     @property
@@ -142,12 +144,19 @@ class TraceReport(AuditReport):
             return "Measured."
         if self.passed and self.audited is None:
             return "Schedule within its claim; not tested."
+        if self.passed and self._untested:
+            return TOO_WEAK
         return super().word
 
     @property
     def _between(self) -> bool:
         """Whether the claim is contradicted at `confidence`, but not at the gate's."""
         return self.audited is not None and not self.contradictions and float(self.audited.value) > self.claim
+
+    @property
+    def _untested(self) -> bool:
+        """Whether so few coins could not have contradicted the claim."""
+        return self.ceiling is not None and self.ceiling <= self.claim
 
     @property
     def title(self) -> str:
@@ -321,6 +330,9 @@ class TraceReport(AuditReport):
                 if self._between
                 else "More than is claimed: the run is not what its schedule says."
                 if float(self.audited.value) > self.claim
+                else f"So many coins prove at most ε = {number(self.ceiling, kind='upper')} at {100 * GATE:g}%, all "
+                "guessed right: they could not have contradicted the claim."
+                if self._untested and self.ceiling is not None
                 else f"Less than {'the schedule gives' if self.claimed_epsilon is None else 'is claimed'}: nothing "
                 "contradicts it, and nothing confirms it."
             ),

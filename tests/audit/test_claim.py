@@ -351,8 +351,9 @@ def test_faults_are_caught_and_the_mended_code_passes(name: str, sections: dict[
     assert mended.passed, name
 
 
-def test_an_audit_too_small_to_prove_anything_has_tested_nothing() -> None:
-    """Two models a side: their counts, all of them right, prove ε ≥ 0."""
+def test_an_audit_too_small_to_contradict_the_claim_has_not_tested_it() -> None:
+    """Two models a side: their counts, all of them right, prove ε ≥ 0; fifty a side 2.9."""
+    weak = "Not tested: this audit could not have contradicted the claim."
     small = {
         "data": {"rows": 100},
         "mechanism": {"learning_rate": 0.5, "steps": 2, "sample_rate": 0.5},
@@ -361,7 +362,9 @@ def test_an_audit_too_small_to_prove_anything_has_tested_nothing() -> None:
     }
     report = audit.claim(small)
     assert max(p.ceiling for p in report.proofs) == 0
-    assert (report.word, report.tone, report.passed) == ("Not tested: these trials can prove nothing.", "neutral", True)
+    assert (report.word, report.tone, report.passed) == (weak, "neutral", True)
     assert report.to_text().count("Consistent with") == 0
-    larger = audit.claim({**small, "audit": {"trials": 100, "k": [1]}})
-    assert (larger.word, larger.tone) == ("Consistent with its claim.", "good")
+    more: dict[str, Any] = {**small, "audit": {"trials": 100, "k": [1]}}
+    assert (audit.claim(more).word, audit.claim(more).tone) == (weak, "neutral")
+    smaller = audit.claim({**more, "claim": {"epsilon": 2.5}})
+    assert (smaller.word, smaller.tone) == ("Consistent with its claim.", "good")

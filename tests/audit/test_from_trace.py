@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from leakcore import audit
-from leakcore.audit._coins import audited
+from leakcore.audit._coins import audited, provable
 from leakcore.audit._format import percent
 from leakcore.dpsgd import Trace
 
@@ -88,6 +88,18 @@ def test_scores_that_say_nothing_prove_nothing() -> None:
     assert false <= stats.binom.ppf(0.999, 1000, 0.05)
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_no_scores_prove_more_than_those_that_tell_every_coin(delta: float) -> None:
+    rng = np.random.default_rng(7)
+    for n in (6, 25, 300, 3000):
+        members = rng.random(n) < 0.5
+        most = provable(members, delta, 0.999)
+        for strength in (0.0, 0.5, 3.0, 30.0):
+            scores = strength * members + rng.standard_normal(n)
+            assert float(audited(scores, members, delta, 0.999).value) <= most
+        assert float(audited(100.0 * members + rng.random(n), members, delta, 0.999).value) == most
+
+
 def test_a_run_with_an_eighth_of_its_noise_is_caught_and_the_honest_one_passes() -> None:
     """600 coins; the schedule says σ = 8 in 20 full batches: ε = 2.3."""
     rng = np.random.default_rng(2)
@@ -135,19 +147,23 @@ def test_one_sided_candidates_are_reported_not_guessed() -> None:
 
 
 def test_the_head_says_what_was_tested_and_its_colour_is_good_for_nothing_else() -> None:
-    members = np.random.default_rng(2).random(80) < 0.5
-    trace = _simulated(members, sigma=8.0, rate=1.0)
+    members = np.random.default_rng(2).random(200) < 0.5
+    trace = _simulated(members, sigma=16.0, rate=1.0)
     unclaimed = "Measured."
+    weak = "Not tested: this audit could not have contradicted the claim."
     for arguments, word, tone in (
         ({}, unclaimed, "neutral"),
         ({"coins": True}, unclaimed, "neutral"),
         ({"claimed_epsilon": 9.0}, "Schedule within its claim; not tested.", "neutral"),
-        ({"claimed_epsilon": 9.0, "coins": True}, "Consistent with its claim.", "good"),
-        ({"claimed_epsilon": 1.0}, "CLAIM CONTRADICTED.", "bad"),
+        ({"claimed_epsilon": 1.5, "coins": True}, "Consistent with its claim.", "good"),
+        ({"claimed_epsilon": 9.0, "coins": True}, weak, "neutral"),
+        ({"claimed_epsilon": 0.5}, "CLAIM CONTRADICTED.", "bad"),
+        ({"claimed_epsilon": 0.5, "coins": True}, "CLAIM CONTRADICTED.", "bad"),
     ):
         report = audit.from_trace(trace, **arguments)
         assert (report.word, report.tone, report.passed) == (word, tone, tone != "bad"), arguments
-    assert (report := audit.from_trace(trace).with_limit(1.0)).word == "ABOVE THE LIMIT."
+        assert ("could not have contradicted the claim" in str(report.findings()[3].verdict)) == (word == weak)  # type: ignore[attr-defined]
+    assert (report := audit.from_trace(trace).with_limit(0.5)).word == "ABOVE THE LIMIT."
     assert report.tone == "bad"
     assert audit.from_trace(trace).with_limit(9.0).word == unclaimed
 
@@ -162,11 +178,11 @@ def test_a_run_without_noise_is_given_no_guarantee() -> None:
 
 
 def test_the_page_colours_a_head_by_its_tone() -> None:
-    trace = _simulated(np.random.default_rng(2).random(80) < 0.5, sigma=8.0, rate=1.0)
+    trace = _simulated(np.random.default_rng(2).random(200) < 0.5, sigma=16.0, rate=1.0)
     heads = {
         "neutral": audit.from_trace(trace),
-        "passed": audit.from_trace(trace, claimed_epsilon=9.0, coins=True),
-        "failed": audit.from_trace(trace, claimed_epsilon=1.0),
+        "passed": audit.from_trace(trace, claimed_epsilon=1.5, coins=True),
+        "failed": audit.from_trace(trace, claimed_epsilon=0.5),
     }
     for tone, report in heads.items():
         (opened,) = re.findall(r'<div class="verdict ([^"]*)"( style="--lower: var\(--soft\)")?>', report.to_html())

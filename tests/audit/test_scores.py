@@ -209,7 +209,13 @@ def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_held_against_it() -> 
         assert (proved.epsilon.kind, proved.epsilon.confidence) == ("lower", 0.95)
         assert not proved.passed
         assert "above the claimed 0.1" in proved.verdict()
-        assert audit.from_scores(INSIDE + 3, OUTSIDE, claimed_epsilon=50.0, **{how: True}).passed
+        untested = audit.from_scores(INSIDE + 3, OUTSIDE, claimed_epsilon=50.0, **{how: True})
+        assert (untested.passed, untested.tone) == (True, "neutral")
+        assert untested.word == "Not tested: this audit could not have contradicted the claim."
+        kept = audit.from_scores(INSIDE[:150], OUTSIDE[:150], claimed_epsilon=2.0, **{how: True})
+        assert (kept.word, kept.tone) == ("Consistent with its claim.", "good")
+        assert kept.ceiling is not None
+        assert 2.0 < kept.ceiling < 50.0
         assert not audit.from_scores(INSIDE + 3, OUTSIDE, **{how: True}).with_limit(0.1).passed
     replaced = audit.from_scores(INSIDE, OUTSIDE, retrained=True, adjacency="replace")
     assert replaced.epsilon.adjacency == "replace"
