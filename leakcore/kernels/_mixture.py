@@ -231,18 +231,20 @@ def _mixture(
     single: bool,
 ) -> _Mixture:
     count = _validate.integer(0, 2**63 - 1, num_samples=num_samples)
-    length = _validate.integer(0, _MAX_STEPS, steps=steps)
-    if type(noise_multiplier) is float and type(sample_rate) is float and length <= _REMEMBERED_STEPS:
-        schedules = _remembered(noise_multiplier, sample_rate, length)
+    # A search calls with the same two numbers many times over, in calls that may be short.
+    plain = type(noise_multiplier) is type(sample_rate) is float and type(steps) is int
+    if plain and steps <= _REMEMBERED_STEPS:
+        schedules = _remembered(noise_multiplier, sample_rate, steps)
     else:
-        schedules = _schedules(noise_multiplier, sample_rate, length)
+        schedules = _schedules(noise_multiplier, sample_rate, steps)
     side = _validate.one_of("null", "alternative", under=under)
     key = _validate.seed(seed=seed)
     first = _validate.integer(0, 2**64 - 1 - count, first_sample=first_sample)
     return _Mixture(schedules, side == "alternative", single, key, first, count)
 
 
-def _schedules(noise_multiplier: Any, sample_rate: Any, length: int) -> _Schedules:
+def _schedules(noise_multiplier: Any, sample_rate: Any, steps: Any) -> _Schedules:
+    length = _validate.integer(0, _MAX_STEPS, steps=steps)
     sigma = _schedule(
         length,
         noise_multiplier=_validate.real_array(
@@ -265,7 +267,6 @@ def _schedules(noise_multiplier: Any, sample_rate: Any, length: int) -> _Schedul
 
 
 _remembered = functools.lru_cache(maxsize=32)(_schedules)
-"""Of two numbers. A search calls with the same ones many times over, in calls that may be short."""
 
 
 def _schedule(steps: int, **kwargs: np.ndarray) -> np.ndarray:
