@@ -10,18 +10,22 @@ import contextlib
 import math
 
 import numpy as np
+from scipy.optimize import brentq
 
 from leakcore.numerics import _gaussian
 from leakcore.numerics._blow_up import log1mexp
 from leakcore.numerics._inversion import TiltedLaw
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss, StepGroup
+from leakcore.numerics._rare_losses import log_tail_bound
 from leakcore.numerics._recursion import MANY_PANELS, Profile, profile_pair
 
 _FLOOR = 4e-15
 _LEAST_ADD = math.log(1e-8)
 """Below this the recursion, which gets δ_add as a difference of numbers near 1, cannot promise its digits."""
 _HOPELESS = -41.0
-"""log δ below which a Chernoff bound is the answer: 1.6e-18."""
+"""log δ below which an upper bound is the answer: 1.6e-18."""
+_LEAST_EPSILON = 1e-9
+"""Least ε that is looked for in the profile."""
 _PROMISE = 1e-6
 """Largest relative error of δ that is accepted: about 1e-7 in ε."""
 
@@ -37,7 +41,7 @@ _EFFORT = 10.0
 def log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple[float, float]:
     """(low, high) of log δ(ε), −inf where δ = 0 exactly.
 
-    They agree to 1e-6, but below δ = 1e-18 low may be −inf and high a Chernoff bound. AccuracyError otherwise.
+    They agree to 1e-6, but below δ = 1e-18 low may be −inf and high a bound by moments. AccuracyError otherwise.
     """
     if loss.log_no_escape == 0.0:
         return _inner_log_delta(loss, epsilon, direction)
@@ -72,6 +76,8 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple
         return _around(*_agreeing_log_delta(limited, epsilon, direction, (gap, 0.6 * gap, 0.35 * gap)))
     except AccuracyError:
         bound = _chernoff_log_delta(loss, threshold, power, sign)
+        if bound >= _HOPELESS and direction == "remove":
+            bound = log_tail_bound(loss, epsilon)
         if bound < _HOPELESS:
             return -math.inf, bound
         theta = loss.tilt_with_mean(threshold, power, sign)  # or, where no tilt reaches so far out, its AccuracyError
@@ -124,12 +130,23 @@ def _chernoff_log_delta(
     loss: PrivacyLoss, threshold: float, power: float, sign: float, enough: float = -math.inf
 ) -> float:
     """log of inf over s ≥ 0 of E[e^{s·|L − threshold| outward}] ≥ δ: K(θ) − (θ − power)·threshold, θ = power ± s."""
-    step, best = 0.1 / math.sqrt(loss.cumulants(power).variance), 0.0
-    for _ in range(200):
+
+    def bound(s: float) -> float:
         try:
-            value = loss.cumulants(power + sign * step).value - sign * step * threshold
+            return loss.cumulants(power + sign * s).value - sign * s * threshold
         except AccuracyError:
+            return math.inf
+
+    centre = loss.cumulants(power)
+    if sign * (threshold - centre.mean) <= 0.0:
+        return 0.0
+    step, best = 0.1 / math.sqrt(centre.variance), 0.0
+    for _ in range(100):  # rare large losses weigh more than the variance knows of
+        if bound(step) < 0.0:
             break
+        step *= 0.5
+    for _ in range(200):
+        value = bound(step)
         if value > best + 1.0 or value < enough:
             best = min(best, value)
             break
@@ -167,10 +184,36 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[f
             return value - error, value + error
         try:
             return _epsilon_by_recursion(loss, log_target, direction, finer)
-        except AccuracyError:
-            if finer != _FINER[:1]:
-                raise
-    raise AssertionError
+        except AccuracyError as error:
+            refused = error
+    try:
+        return _epsilon_by_profile(loss, log_target, direction)
+    except AccuracyError:
+        raise refused from None
+
+
+def _epsilon_by_profile(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
+    """From δ itself, whose tilts are made for each ε > 0 and not for the target: where small losses and rare large ones
+    lie on either side of it. Slow."""
+    low, high = _LEAST_EPSILON, 1.0
+    while log_delta(loss, high, direction)[1] > log_target:
+        high *= 4.0
+    if log_delta(loss, low, direction)[0] < log_target:
+        raise AccuracyError(f"epsilon is below {low:g}")
+
+    def above(log_epsilon: float) -> float:
+        return max(log_delta(loss, math.exp(log_epsilon), direction)[1] - log_target, _HOPELESS)
+
+    root = math.exp(brentq(above, math.log(low), math.log(high), xtol=1e-11, disp=False))
+    ends = []
+    for sign in (-1.0, 1.0):
+        step = 1e-10 * root
+        while sign * (log_delta(loss, root + sign * step, direction)[0 if sign < 0.0 else 1] - log_target) > 0.0:
+            step *= 4.0
+            if step > min(_PROMISE, 0.5 * root):
+                raise AccuracyError("the privacy profile is too flat to be inverted")
+        ends.append(root + sign * step)
+    return ends[0], ends[1]
 
 
 def _is_one_step(loss: PrivacyLoss) -> bool:
