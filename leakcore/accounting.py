@@ -280,7 +280,10 @@ def _naming(sigma: Any, rate: Any, steps: Any) -> Iterator[None]:
         if str(error).startswith("noise_multiplier="):
             raise
         shown = [f"{float(v):g}" if np.ndim(v) == 0 else f"[{len(v)} values]" for v in (sigma, rate)]
-        raise AccuracyError(f"noise_multiplier={shown[0]}, sample_rate={shown[1]}, steps={steps}: {error}") from error
+        hint = "" if "method=" in str(error) else "; method='pld' gives an upper bound"
+        raise AccuracyError(
+            f"noise_multiplier={shown[0]}, sample_rate={shown[1]}, steps={steps}: {error}{hint}"
+        ) from error
 
 
 def _assumptions(loss: PrivacyLoss, relation: Adjacency, more: tuple[str, ...] = ()) -> Assumptions:
