@@ -161,8 +161,9 @@ class ClaimReport(AuditReport):
                 else "Below the claim: nothing contradicts it, and nothing confirms it."
             )
             if p.epsilon <= self.claim.epsilon and p.ceiling <= self.claim.epsilon:
-                more = "canaries" if isinstance(found, OneRunEpsilon) else "trials"
-                follows += f" An audit of this size could not have contradicted the claim: give it more {more}."
+                # Of canaries more do not always prove more: each adds to what δ allows.
+                advice = "" if isinstance(found, OneRunEpsilon) else ": give it more trials"
+                follows += f" An audit of this size could not have contradicted the claim{advice}."
             out.append(
                 Finding(
                     f"{p.method[0].upper()}{p.method[1:]}: ε ≥ {number(p.epsilon, kind='lower')} "

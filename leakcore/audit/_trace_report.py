@@ -313,8 +313,8 @@ class TraceReport(AuditReport):
         )  # fmt: skip
 
     def _proof(self) -> str:
+        tested = "schedule" if self.claimed_epsilon is None else "claim"
         if self.audited is None:
-            tested = "schedule" if self.claimed_epsilon is None else "claim"
             return Finding(
                 "What is proved: nothing from below. One run proves a lower bound on ε only if a fair coin of its own "
                 "decided for each candidate whether it was trained on; then pass coins=True.",
@@ -331,7 +331,7 @@ class TraceReport(AuditReport):
                 else "More than is claimed: the run is not what its schedule says."
                 if float(self.audited.value) > self.claim
                 else f"So many coins prove at most ε = {number(self.ceiling, kind='upper')} at {100 * GATE:g}%, all "
-                "guessed right: they could not have contradicted the claim."
+                f"guessed right: they could not have contradicted the {tested}."
                 if self._untested and self.ceiling is not None
                 else f"Less than {'the schedule gives' if self.claimed_epsilon is None else 'is claimed'}: nothing "
                 "contradicts it, and nothing confirms it."

@@ -163,6 +163,9 @@ def test_the_head_says_what_was_tested_and_its_colour_is_good_for_nothing_else()
         report = audit.from_trace(trace, **arguments)
         assert (report.word, report.tone, report.passed) == (word, tone, tone != "bad"), arguments
         assert ("could not have contradicted the claim" in str(report.findings()[3].verdict)) == (word == weak)  # type: ignore[attr-defined]
+    loose = audit.from_trace(_simulated(members, sigma=4.0, rate=1.0), coins=True)
+    assert loose.word == unclaimed
+    assert "could not have contradicted the schedule" in loose.findings()[3].verdict  # type: ignore[attr-defined]
     assert (report := audit.from_trace(trace).with_limit(0.5)).word == "ABOVE THE LIMIT."
     assert report.tone == "bad"
     assert audit.from_trace(trace).with_limit(9.0).word == unclaimed
