@@ -44,7 +44,7 @@ __device__ double segment_squares(const Segment& s, int64_t run, int64_t row, do
 }
 
 template <class E>
-__global__ void all_squares(Job job) {
+__global__ void all_squares(const __grid_constant__ Job job) {
   const int64_t items = job.runs * job.rows * job.segments;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps;
   for (int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; item < items; item += step) {
@@ -56,7 +56,7 @@ __global__ void all_squares(Job job) {
 
 // Norms and clip factors, a warp per row.
 template <class E>
-__global__ void finish_norms(Job job) {
+__global__ void finish_norms(const __grid_constant__ Job job) {
   const int64_t items = job.runs * job.rows;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps;
@@ -117,7 +117,7 @@ __device__ __noinline__ void sum_elsewhere(const Rows& rows, bool aligned, int64
 // partial[run][split]. What is added to it, and where it goes, is another kernel's: their registers would cost this one
 // the warps that it needs to keep the memory busy. kFinish: it is this one's, where the partial sums would be large.
 template <class E, bool kFinish>
-__global__ void __launch_bounds__(kThreads, 2) sum_rows(Job job) {
+__global__ void __launch_bounds__(kThreads, 2) sum_rows(const __grid_constant__ Job job) {
   constexpr int kBlock = kThreads * E::kPack;
   constexpr int64_t kBlocks = (kSegment + kBlock - 1) / kBlock;
   const int64_t items = job.runs * job.splits * job.segments * kBlocks;
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, 2) sum_rows(Job job) {
 }
 
 // A thread takes four columns and all splits, few as they are.
-__global__ void add_few_splits(Job job) {
+__global__ void add_few_splits(const __grid_constant__ Job job) {
   constexpr int kPack = 4;
   constexpr int64_t kBlocks = kSegment / (kThreads * kPack);
   const int64_t items = job.runs * job.segments * kBlocks;
@@ -173,7 +173,7 @@ __global__ void add_few_splits(Job job) {
 }
 
 // A block takes 32 columns, each warp every eighth split: many blocks, however few the columns, and coalesced loads.
-__global__ void __launch_bounds__(kThreads) add_many_splits(Job job) {
+__global__ void __launch_bounds__(kThreads) add_many_splits(const __grid_constant__ Job job) {
   LEAKCORE_DYNAMIC_SHARED(double, parts);  // [kWarps][kWarp]
   constexpr int64_t kBlocks = kSegment / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;

@@ -66,10 +66,11 @@ struct Columns {
   double x[N];
 };
 
-// Not inlined, and arguments by value: it is long, and runs once where the loops before it run for every row.
+// Not inlined: it is long, and runs once where the loops before it run for every row. Its job is the kernel's own
+// argument, a __grid_constant__: of a plain one every thread would first write a copy to its stack.
 template <int N>
-__device__ __noinline__ void finish_columns(Job job, Param param, int64_t run, int64_t column, int64_t end,
-                                            Columns<N> acc) {
+__device__ __noinline__ void finish_columns(const Job& job, const Param& param, int64_t run, int64_t column,
+                                            int64_t end, Columns<N> acc) {
   int64_t drawn = -1;
   double z[4] = {};
 #pragma unroll

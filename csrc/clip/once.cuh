@@ -113,7 +113,7 @@ __device__ void load_row(const Job& job, const Source<E>* sources, int64_t run, 
 
 // partial[run][split], and the norms of all rows.
 template <class E, int P>
-__global__ void __launch_bounds__(kOnceThreads) rows_once(Job job) {
+__global__ void __launch_bounds__(kOnceThreads) rows_once(const __grid_constant__ Job job) {
   LEAKCORE_DYNAMIC_SHARED(double, sums);
   for (int64_t item = blockIdx.x; item < job.runs * job.splits; item += gridDim.x) {
     const int64_t run = item / job.splits, begin = item % job.splits * job.split_rows;
@@ -150,6 +150,7 @@ __global__ void __launch_bounds__(kOnceThreads) rows_once(Job job) {
         if (place.column + k < place.end) out[place.column + k] = acc[p][k];
       }
     }
+    __syncthreads();  // the next item's first row may use the sums of this one's last
   }
 }
 

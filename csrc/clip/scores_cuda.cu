@@ -31,7 +31,7 @@ struct Columns {
 
 // Any type and layout; not inlined, since it is long and rarely taken.
 template <int N>
-__device__ __noinline__ Columns<N> other_observed(Rows rows, int64_t offset, int64_t column, int64_t end) {
+__device__ __noinline__ Columns<N> other_observed(const Rows& rows, int64_t offset, int64_t column, int64_t end) {
   Columns<N> out;
   for (int k = 0; k < N; ++k) {
     out.x[k] = column + k < end ? load_element(rows, offset + column_offset(rows, column + k)) : 0.0;
@@ -127,7 +127,7 @@ __device__ void segment_dots(const Job& job, int64_t run, int64_t row, int64_t s
 
 // Neighbouring warps take neighbouring rows of one segment, whose observations they then share.
 template <class E, bool Single>
-__global__ void all_dots(Job job) {
+__global__ void all_dots(const __grid_constant__ Job job) {
   const int64_t groups = (job.rows + kRows - 1) / kRows, items = job.runs * job.segments * groups;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps;
   for (int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; item < items; item += step) {
@@ -174,7 +174,7 @@ __device__ double row_dot(const Job& job, int64_t run, int64_t row, int64_t m) {
 }
 
 template <class E, bool Single>
-__global__ void finish_scores(Job job) {
+__global__ void finish_scores(const __grid_constant__ Job job) {
   const int64_t items = job.runs * job.rows;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps;

@@ -84,7 +84,7 @@ struct alignas(16) Packet {
 
 // load_pack where columns do not lie in line. Not inlined: divisions of 64 bits are a hundred instructions each.
 template <class E>
-__device__ __noinline__ Packet<E> load_scattered(Rows rows, int64_t offset, int64_t column, int64_t end) {
+__device__ __noinline__ Packet<E> load_scattered(const Rows& rows, int64_t offset, int64_t column, int64_t end) {
   const typename E::Raw* base = static_cast<const typename E::Raw*>(rows.data) + offset;
   Packet<E> pack;
   for (int k = 0; k < E::kPack; ++k) {
