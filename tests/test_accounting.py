@@ -112,16 +112,16 @@ def _agrees_with_pld(setting: tuple[float, float, int, float]) -> None:
     assert discrete.value >= exact.interval[0] - 1e-9, setting
 
 
-def test_convolutions_do_not_round_a_small_delta_away() -> None:
+@pytest.mark.parametrize("steps", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_convolutions_do_not_round_a_small_delta_away(steps: int) -> None:
     pytest.importorskip("dp_accounting")
-    for sigma, rate, steps in ((1.0, 0.01, 100), (1.0, 0.01, 1000)):
-        exact = accounting.epsilon(sigma, rate, steps, delta=1e-11)
-        discrete = accounting.epsilon(sigma, rate, steps, delta=1e-11, method="pld")
-        assert exact.interval[0] <= discrete.value < math.inf
-        # Without an allowance: 2.4e-15 at the ε of 1e-14.
-        far = accounting.epsilon(sigma, rate, steps, delta=1e-14)
-        assert accounting.delta(sigma, rate, steps, epsilon=far.interval[0], method="pld").value >= 1e-14
-        assert accounting.epsilon(sigma, rate, steps, delta=1e-14, method="pld").value == math.inf
+    exact = accounting.epsilon(1.0, 0.01, steps, delta=1e-11)
+    discrete = accounting.epsilon(1.0, 0.01, steps, delta=1e-11, method="pld")
+    assert exact.interval[0] <= discrete.value < math.inf
+    # Without an allowance: 2.4e-15 at the ε of 1e-14.
+    far = accounting.epsilon(1.0, 0.01, steps, delta=1e-14)
+    assert accounting.delta(1.0, 0.01, steps, epsilon=far.interval[0], method="pld").value >= 1e-14
+    assert accounting.epsilon(1.0, 0.01, steps, delta=1e-14, method="pld").value == math.inf
     with pytest.raises(ValueError, match="delta=1e-13: must be above 2e-13 with method='pld'"):
         accounting.noise_multiplier(epsilon=4.0, delta=1e-13, sample_rate=0.1, steps=100, method="pld")
 
@@ -254,7 +254,8 @@ def test_no_noise_is_enough_where_delta_allows_every_sample() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sigma", "rate", "steps"), [(0.15, 0.1, 10), (0.1, 0.01, 10), pytest.param(0.1, 0.1, 10, marks=pytest.mark.slow)]
+    ("sigma", "rate", "steps"),
+    [(0.15, 0.1, 10), *(pytest.param(0.1, q, 10, marks=pytest.mark.slow) for q in (0.01, 0.1))],
 )
 def test_little_noise(sigma: float, rate: float, steps: int) -> None:
     pytest.importorskip("dp_accounting")

@@ -56,7 +56,7 @@ def test_threads_leave_the_model_whole(attack: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(30, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
     held = [model[0].weight, model[0].bias, model[2].weight, model[2].bias]
-    batches = [(torch.randn(8, 30), torch.randint(0, 2, (8,))) for _ in range(40)]
+    batches = [(torch.randn(8, 30), torch.randint(0, 2, (8,))) for _ in range(16)]
     alone = [np.asarray(attack(model, *batch)) for batch in batches]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda batch: np.asarray(attack(model, *batch)), batches))

@@ -126,11 +126,11 @@ def _active(model: torch.nn.Sequential, x: torch.Tensor, neuron: int) -> np.ndar
 
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 def test_second_last_layer(dtype: torch.dtype) -> None:
-    # 10 batches of bank, which has no repeated rows among them; J neurons drawn at random, 4 draws per batch.
+    # 5 batches of bank, which has no repeated rows among them; J neurons drawn at random, 4 draws per batch.
     data, model = _data("bank"), _module("bank", "none", dtype)
     shares: dict[int, list[float]] = {1: [], 5: [], 20: []}
     in_sight: list[float] = []
-    for b, rows in enumerate(_batches("bank", 10)):
+    for b, rows in enumerate(_batches("bank", 5)):
         x, y = torch.tensor(data.features[rows], dtype=dtype), data.labels[rows]
         seen = _gradients(model, x, y)["2.weight"]
         for count, values in shares.items():

@@ -335,9 +335,9 @@ def test_the_error_over_the_batch_size() -> None:
 
 @pytest.mark.parametrize("refined", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_errors_are_estimated_within_a_factor_of_two(refined: bool) -> None:
-    """Noise on the gradient, some samples below it: 20 batches, every error at most 2.5 times its estimate."""
+    """Noise on the gradient, some samples below it: 10 batches, every error at most 2.5 times its estimate."""
     ratios = []
-    for seed in range(20):
+    for seed in range(10):
         rng = np.random.default_rng(seed)
         x = rng.standard_normal((4, 10))
         x /= np.linalg.norm(x, axis=1, keepdims=True)
@@ -350,7 +350,7 @@ def test_errors_are_estimated_within_a_factor_of_two(refined: bool) -> None:
         if len(found.inputs):
             errors = tensor.match(found.inputs, x, signs_known=found.signs_known).errors
             ratios += list(errors / found.error_estimates)
-    assert len(ratios) > 30
+    assert len(ratios) > 15
     assert max(ratios) < 2.5
     assert np.median(ratios) > 0.2
 

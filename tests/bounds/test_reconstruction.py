@@ -243,7 +243,7 @@ def test_kappa_below_the_smallest_float() -> None:
     assert found.interval[1] > 0.0
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
+@settings(derandomize=True, deadline=None, max_examples=12)
 @given(
     sigma=st.floats(0.5, 20.0),
     rate=st.floats(0.005, 0.999),

@@ -45,6 +45,6 @@ def _rise(kind: str, budget: int, probes: int) -> int:
 )
 def test_memory_stays_within_the_budget(kind: str, mebibytes: int) -> None:
     budget = mebibytes * 2**20
-    assert _rise(kind, budget, 160) <= budget
+    assert _rise(kind, budget, 80) <= budget
     # And it is used: a budget that only one column could fill would make the work slow.
-    assert _rise(kind, 4 * budget, 160) > budget / 4
+    assert _rise(kind, 4 * budget, 80) > budget / 4

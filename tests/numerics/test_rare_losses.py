@@ -29,10 +29,10 @@ def _log_above(c: np.ndarray, sigma: float, rate: float) -> tuple[np.ndarray, np
 
 
 def test_the_bound_is_above_the_profile() -> None:
-    """60 configurations, a third of them schedules of two σ and q, some of full batches as well."""
+    """30 configurations, a third of them schedules of two σ and q, some of full batches as well."""
     rng = np.random.default_rng(0)
     compared, near = 0, 0
-    for _ in range(60):
+    for _ in range(30):
         rate, sigma = float(np.exp(rng.uniform(math.log(1e-5), math.log(0.5)))), float(np.exp(rng.uniform(-0.9, 3)))
         steps, epsilon = int(np.exp(rng.uniform(0, 6))), float(np.exp(rng.uniform(math.log(0.01), 3)))
         loss = _loss(sigma, rate, steps)
@@ -46,8 +46,8 @@ def test_the_bound_is_above_the_profile() -> None:
             bound = log_tail_bound(loss, epsilon)
             assert bound >= min(low, 0.0)
             compared, near = compared + 1, near + (bound < 0.7 * low)
-    assert compared > 25
-    assert near > 5, "of use: within a power of 0.7 of δ"
+    assert compared > 12
+    assert near > 3, "of use: within a power of 0.7 of δ"
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, 1e-12, 1e3, 1e6])
