@@ -111,6 +111,9 @@ def parameters_by_layer(model: torch.nn.Module) -> dict[str, dict[str, torch.Ten
     """{layer: {parameter's full name: tensor}}: submodules with parameters of their own that require grad, in order."""
     seen: set[int] = set()
     layers: dict[str, dict[str, torch.Tensor]] = {}
+    itself = type(model).__name__
+    if itself in dict(model.named_modules()):
+        itself += "()"  # a submodule has that name
     for name, module in model.named_modules():
         own = {
             f"{name}.{key}" if name else key: p.detach()
@@ -119,7 +122,7 @@ def parameters_by_layer(model: torch.nn.Module) -> dict[str, dict[str, torch.Ten
         }
         seen.update(id(p) for p in module.parameters(recurse=False))
         if own:
-            layers[name or type(module).__name__] = own
+            layers[name or itself] = own
     return layers
 
 
@@ -174,7 +177,7 @@ def layer_gradients(
         for name, group in wanted.items():
             keys = list(group)[:1] if weights_only else list(group)
             parts = [found[k].reshape(*rows.shape, *found[k].shape[1:]).mean(1) for k in keys]
-            joined = parts[0] if weights_only else torch.cat([p.flatten(1) for p in parts], 1)
+            joined = parts[0] if weights_only else torch.cat([p.reshape(len(p), -1) for p in parts], 1)
             out[name].append(joined.float().cpu().numpy())
     return {name: np.concatenate(parts) for name, parts in out.items()}
 

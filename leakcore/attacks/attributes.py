@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore._columns import Columns
 from leakcore._results import Assumptions, Result
 from leakcore.attacks._layer_gradients import layer_gradients as layer_gradients
 
@@ -152,7 +153,8 @@ def infer(
     """Name the attribute of observed batches by a random forest fitted on the attacker's own gradient sets.
 
     known: of the attacker's rows. observed: of the victim's, from the same model; no row may stand behind both, which
-    is the caller's to see to. layers: what the attacker sees; None: all. Probabilities are averaged over snapshots of a
+    is the caller's to see to. layers: what the attacker sees; None: all. Columns are brought to the range that they
+    have in `known`, so that a factor of all gradients changes nothing. Probabilities are averaged over snapshots of a
     batch; ties name no attribute. Deterministic by seed.
 
     Raises ValueError where the two hold different layers, or one holds a single side or a batch of both.
@@ -179,8 +181,10 @@ def infer(
     level = check.confidence(confidence=confidence)
     start = check.integer(0, 2**32 - 1, seed=seed)
     forest = RandomForestClassifier(check.integer(1, None, trees=trees), random_state=start)
-    forest.fit(np.concatenate([known.gradients[n] for n in seen], axis=1), known.attribute)
-    each = forest.predict_proba(np.concatenate([observed.gradients[n] for n in seen], axis=1))[:, 1]
+    own, theirs = (np.concatenate([s.gradients[n] for n in seen], axis=1, dtype=np.float64) for s in (known, observed))
+    ready = Columns(own)
+    forest.fit(ready(own), known.attribute)
+    each = forest.predict_proba(ready(theirs))[:, 1]
     count = len(truth)
     scores = np.bincount(batch, each) / np.bincount(batch)
     named = (scores > 0.5).astype(np.int64)

@@ -131,8 +131,7 @@ def _measured(
         ),
     }
     if loss == "cross-entropy":
-        y = y.long()
-        _fits(module, x, y)
+        y = _classes(module, x, y)
     settings = {
         "model": model, "loss": loss, "family": family, "samples": samples, "rows": rows, "permutations": permutations,
         "inversion": not no_inversion, "attributes": None if chosen is None else list(chosen),
@@ -177,15 +176,18 @@ def _content(named: Iterable[tuple[str, Any]]) -> str:
 
     found = hashlib.sha256()
     for name, values in named:
-        array = np.ascontiguousarray(values)
-        found.update(repr((name, array.dtype.str, array.shape)).encode())
+        known = not str(getattr(values, "dtype", "")).endswith("bfloat16")  # NumPy has none; float32 holds each of them
+        array = np.ascontiguousarray(values if known else values.float())
+        found.update(repr((name, array.dtype.str if known else "bfloat16", array.shape)).encode())
         found.update(array.tobytes())
     return found.hexdigest()
 
 
-def _fits(module: Any, x: Any, y: Any) -> None:
-    """ValueError where inputs do not fit the model, or targets its outputs."""
+def _classes(module: Any, x: Any, y: Any) -> Any:
+    """Targets for cross-entropy; ValueError where inputs do not fit the model, or targets its outputs."""
     import torch
+
+    from leakcore.attacks._layer_gradients import targets_of
 
     try:
         with torch.no_grad():
@@ -194,11 +196,12 @@ def _fits(module: Any, x: Any, y: Any) -> None:
         raise ValueError(f"data: inputs of shape {tuple(x.shape[1:])} do not fit the model: {error}") from error
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"model: returns a {type(out).__name__}, must return a tensor")
-    if out.ndim != 2 or int(y.max()) >= out.shape[1] or int(y.min()) < 0:
+    if out.ndim != 2:
         raise ValueError(
-            f"data: targets span [{int(y.min())}, {int(y.max())}], the model returns {tuple(out.shape)} for one input; "
-            "cross-entropy needs (1, classes)"
+            f"model: returns {tuple(out.shape)} for one input; cross-entropy needs (1, classes), or (1, 1) for a logit"
         )
+    wanted = targets_of(None, y, out)
+    return wanted.to(x.dtype) if wanted.is_floating_point() else wanted
 
 
 def _data(data: str, attributes: tuple[str, ...]) -> tuple[Any, Any, dict[str, Any] | None]:

@@ -18,6 +18,8 @@ from leakcore.dpsgd._module_lock import lock_of
 
 _LOCAL, _MASKS = 1 << 20, 1 << 21
 """Seeds of local steps and of dropout's masks lie beyond those of a composition's parts."""
+_LAYER = 0xD1B54A32D192ED03
+"""Between the seeds of two layers' masks: far from 1, so that neighbouring seeds share none."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,7 +50,9 @@ def release(
     if defense is not None and not isinstance(defense, Defense):
         raise TypeError(f"defense={type(defense).__name__}: must be a leakcore.defenses.Defense")
     flat = FlatModule(model, loss)
-    x, y = tensor(inputs, "inputs").to(flat.theta), tensor(labels, "labels").to(flat.theta.device)
+    x, y = tensor(inputs, "inputs").to(flat.theta.device), tensor(labels, "labels").to(flat.theta.device)
+    if x.is_floating_point() or not any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in model.modules()):
+        x = x.to(flat.theta.dtype)
     if x.ndim < 2 or len(x) == 0 or y.ndim == 0 or len(y) != len(x):
         raise ValueError(
             f"inputs.shape={tuple(x.shape)}, labels.shape={tuple(y.shape)}: must be (B, ...) and (B,), B at least 1"
@@ -56,7 +60,7 @@ def release(
     for name, given in (("inputs", x), ("labels", y)):
         if not bool(torch.isfinite(given).all()):
             raise ValueError(f"{name}: must be finite")
-    y = y.to(x.dtype) if y.is_floating_point() else y.long()
+    y = y.to(flat.theta.dtype) if y.is_floating_point() else y.long()
     flat.require_no_draws(x[:1])
     if loss is None:
         with torch.no_grad():
@@ -90,6 +94,9 @@ def release(
                     mean = through(within, rows, part_seed(seed, _LOCAL + k), step, True)
             total = total + mean
             theta = theta - local.learning_rate * mean
+        if not bool(torch.isfinite(total).all()):
+            what = f" after {local.steps} steps of {local.learning_rate:g} (LocalSteps)" if local.steps > 1 else ""
+            raise ValueError(f"model: its gradient is not finite{what}")
         out = through(after, total / local.steps, seed, step, False)
     return Release(gradient=out, parts=flat.split(out), defense=defense)
 
@@ -117,11 +124,21 @@ class _Mask:
     def hook(self, number: int) -> Callable[..., Any]:
         def kept(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             hidden = args[0]
+            fed = self._batch if self.row is None else 1
+            if self.dropout.per_sample and len(hidden) != fed:
+                raise ValueError(
+                    f"Dropout: hidden layer {number} is fed {len(hidden)} rows for a batch of {fed}, so no row has a "
+                    "mask of its own; per_sample=False draws one for all"
+                )
             if number not in self._drawn:
                 rows = self._batch if self.dropout.per_sample else 1
                 size = math.prod(hidden.shape[1:])
                 draws = kernels.uniform(
-                    rows, size, seed=self._seed + number, purpose=kernels.Purpose.BATCH, step=self._step
+                    rows,
+                    size,
+                    seed=(self._seed + number * _LAYER) % 2**64,
+                    purpose=kernels.Purpose.BATCH,
+                    step=self._step,
                 )
                 keep = self.dropout.keep_probability
                 mask = torch.from_numpy((draws < keep) / keep).reshape(rows, *hidden.shape[1:])

@@ -25,6 +25,7 @@ class Attached:
         self._opacus = hasattr(optimizer, "attach_step_hook")
         self._handle: Any = None
         self._before: Any = None
+        self._removed = False  # who came later still calls what was there before it
         if self._opacus:
             # Before whoever watches the release (leakcore.record): what is watched must be what is released.
             self._before = optimizer.step_hook
@@ -33,11 +34,13 @@ class Attached:
             self._handle = optimizer.register_step_pre_hook(self._before_step)
 
     def remove(self) -> None:
-        """Take the defence off; what Opacus's optimizer had before comes back."""
-        if self._opacus:
-            self._optimizer.attach_step_hook(self._before)
-        else:
+        """Take this defence off, and no other; what Opacus's optimizer had before it stays or comes back."""
+        if not self._opacus:
             self._handle.remove()
+            return
+        self._removed = True
+        if self._optimizer.step_hook == self._in_opacus:
+            self._optimizer.attach_step_hook(self._before)
 
     def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # torch hands over the optimizer itself as the first of `args`.
@@ -49,7 +52,8 @@ class Attached:
         self._defend()
 
     def _in_opacus(self, optimizer: Any) -> None:
-        self._defend()
+        if not self._removed:
+            self._defend()
         if self._before is not None:
             self._before(optimizer)
 

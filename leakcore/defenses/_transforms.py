@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -172,7 +173,7 @@ class Prune(Defense):
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
         """As `Defense.apply`; draws nothing. Ties: the earlier entry is kept."""
         g = _rows("Prune", gradients)
-        count = math.ceil(self.keep_fraction * g.shape[-1])
+        count = math.ceil(Fraction(repr(float(self.keep_fraction))) * g.shape[-1])  # .55 of 100 are 55, in floats 56
         if isinstance(g, np.ndarray):
             order = np.argsort(-np.abs(g), axis=-1, kind="stable")[..., :count]
             out = np.zeros_like(g)
@@ -225,7 +226,8 @@ class DPSGD(Defense):
             raise ValueError(f"DPSGD: gradients.shape={tuple(g.shape)}: must be (B, D), one row per sample")
         key = need_seed("DPSGD", seed) if self.noise_multiplier > 0 else None
         done = kernels.clip_and_noise(g, self.max_grad_norm, self.noise_multiplier, seed=key, step=step)
-        return done.sum / (len(g) if self.expected_batch_size is None else self.expected_batch_size)
+        mean = done.sum / (len(g) if self.expected_batch_size is None else self.expected_batch_size)
+        return mean.to(g.dtype) if hasattr(g, "to") else mean.astype(g.dtype, copy=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -156,7 +156,7 @@ class FlatModule:
         """(..., D) → name → (..., *shape)."""
         parts = torch.split(flat, self.sizes, dim=-1)
         shapes = zip(self.names, parts, self.shapes, strict=True)
-        return {name: part.reshape(*flat.shape[:-1], *shape) for name, part, shape in shapes}
+        return {name: part.reshape((*flat.shape[:-1], *shape)) for name, part, shape in shapes}
 
     def join(self, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """A state dict (more names allowed) → (D,)."""
@@ -218,8 +218,15 @@ class FlatModule:
 
     def gradient(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """(D,) of the loss of the whole batch; differentiable in x and y."""
-        found: torch.Tensor = torch.func.grad(lambda t: self.loss(self.outputs(t, x), y))(theta)
+        found: torch.Tensor = torch.func.grad(lambda t: self._one_number(self.loss(self.outputs(t, x), y)))(theta)
         return found
+
+    @staticmethod
+    def _one_number(loss: Any) -> torch.Tensor:
+        if not isinstance(loss, torch.Tensor) or loss.ndim:
+            what = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise ValueError(f"loss: returns {what}: must be one number for a batch, as reduction='mean' is")
+        return loss
 
     def per_sample(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """(B, D) of the loss of each row by itself; differentiable in x and y. What is random differs between rows."""

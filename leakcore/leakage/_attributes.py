@@ -13,7 +13,8 @@ def input_attributes(inputs: Any) -> dict[str, np.ndarray]:
     """{name: (n,) booleans}: whether each input lies above the median of a plain feature of it.
 
     Images (n, channels, height, width): "brightness", the mean pixel; "texture", the mean absolute difference of
-    neighbouring pixels; with three channels "warmth", the mean of red less that of blue. Other inputs (n, ...): "mean".
+    neighbouring pixels, where there are any; with three channels "warmth", the mean of red less that of blue. Other
+    inputs (n, ...): "mean".
     Sides are equal in number up to ties. ValueError unless there are at least two inputs, of at least one number.
     """
     x, _ = check.host_array(inputs=inputs.detach().cpu() if hasattr(inputs, "detach") else inputs)
@@ -21,8 +22,10 @@ def input_attributes(inputs: Any) -> dict[str, np.ndarray]:
         raise ValueError(f"inputs.shape={x.shape}: must be (n, ...), at least two of at least one number")
     features = {"mean": x.reshape(len(x), -1).mean(axis=1)}
     if x.ndim == 4:
-        rough = np.abs(np.diff(x, axis=2)).mean(axis=(1, 2, 3)) + np.abs(np.diff(x, axis=3)).mean(axis=(1, 2, 3))
-        features = {"brightness": features["mean"], "texture": rough}
+        features = {"brightness": features["mean"]}
+        across = [axis for axis in (2, 3) if x.shape[axis] > 1]
+        if across:
+            features["texture"] = sum(np.abs(np.diff(x, axis=axis)).mean(axis=(1, 2, 3)) for axis in across)
         if x.shape[1] == 3:
             features["warmth"] = (x[:, 0] - x[:, 2]).mean(axis=(1, 2))
     return {name: values > np.median(values) for name, values in features.items()}

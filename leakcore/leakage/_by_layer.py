@@ -206,8 +206,8 @@ def measured(
                 attack.layer_gradients(model, loss, data.inputs, data.targets, batches=g, weights_only=True)
                 for g in groups
             ]
-            # A parameter that is a vector is a matrix of one row.
-            flat = [{k: v if v.ndim > 2 else v[:, None] for k, v in side.items()} for side in means]
+            # A parameter that is a vector is a matrix of one row, and a number one of one entry.
+            flat = [{k: v if v.ndim > 2 else v.reshape(len(v), 1, -1) for k, v in side.items()} for side in means]
             return dict(subspace_distance(*flat, permutations=permutations, paired=True, seed=start))
 
         latent[name] = kept(f"latent-{number}", read_latent)

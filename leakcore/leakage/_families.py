@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore._columns import Columns
 from leakcore._one_thread import one_thread
 
 
@@ -68,7 +69,9 @@ class Logistic:
 
 class RandomForest:
     """A random forest of `trees`, √d columns at a split: the text's family. It may say 0, whence a log loss of ∞:
-    `v_information` mixes every family with the prior, which Definition 1 of the text allows. Deterministic by seed."""
+    `v_information` mixes every family with the prior, which Definition 1 of the text allows. Each column is brought to
+    the range that it has where the forest learns, so that a factor of the gradients changes nothing. Deterministic by
+    seed."""
 
     rotation_invariant = False
 
@@ -83,13 +86,14 @@ class RandomForest:
         self._model = RandomForestClassifier(self._trees, random_state=self._seed, oob_score=True)
         with warnings.catch_warnings():  # few trees: a row that none left out has no held-out prediction
             warnings.filterwarnings("ignore", message="Some inputs do not have OOB scores")
-            self._model.fit(gradients.astype(np.float32), labels)
+            self._ready = Columns(gradients)
+            self._model.fit(self._ready(gradients), labels)
         return self
 
     def log_prob(self, gradients: np.ndarray) -> np.ndarray:
         """See `Family`."""
         with np.errstate(divide="ignore"):
-            return np.asarray(np.log(self._model.predict_proba(gradients.astype(np.float32))))
+            return np.asarray(np.log(self._model.predict_proba(self._ready(gradients))))
 
     def held_out_log_prob(self) -> np.ndarray:
         """Predictions of the trees that did not see the row; a row that all trees saw gets equal probabilities."""

@@ -82,8 +82,8 @@ def l1_sensitivity(
     alone = {name: np.empty(len(x)) for name in measure.names}
     for start in range(0, len(x), block):
         for name, g in measure(x[start : start + block], y[start : start + block]).items():
-            alone[name][start : start + block] = g.abs().sum(1).cpu().numpy()
-            total[name] = total.get(name, 0) + g.sum(0)
+            alone[name][start : start + block] = g.abs().sum(1, dtype=torch.float64).cpu().numpy()
+            total[name] = total.get(name, 0) + g.sum(0, dtype=torch.float64)
         if progress is not None:
             progress(min(start + block, len(x)), len(x))
     norms = np.sum(list(alone.values()), axis=0)
@@ -154,7 +154,7 @@ class _Gradients:
             made: dict[str, torch.Tensor] = self._gradient(self._parameters, x, y)
         except (RuntimeError, NotImplementedError) as error:
             raise ValueError(f"model: torch.func cannot differentiate it or its loss: {error}") from error
-        return {name: g.detach().flatten(1) for name, g in made.items()}
+        return {name: g.detach().reshape(len(g), -1) for name, g in made.items()}
 
 
 def _worst_pairs(

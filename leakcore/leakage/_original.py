@@ -147,7 +147,7 @@ def v_information_original(
     count = len(data.inputs)
     similar = np.stack(
         [
-            np.stack([ssim(point, data.inputs.roll(-k, 0), top - bottom).cpu().numpy() for k in range(count)])
+            np.stack([_numbers(ssim(point, data.inputs.roll(-k, 0), top - bottom)) for k in range(count)])
             for point in found
         ]
     )  # (pairs, shift, inputs)
@@ -179,7 +179,7 @@ def v_information_original(
         similarity=similar[:, 0].T,
         losses=np.stack(ends, axis=1),
         pairs=chosen,
-        reconstructions=np.stack([p.cpu().numpy() for p in found]),
+        reconstructions=np.stack([_numbers(p) for p in found]),
         falls=float((each[:, 0] > each[:, -1]).mean()) if len(chosen) > 1 else math.nan,
     )
 
@@ -254,3 +254,10 @@ def _pairs(pairs: Sequence[Sequence[str]] | None, layers: tuple[str, ...]) -> tu
         for name in pair:
             check.one_of(*layers, pairs=name)
     return chosen
+
+
+def _numbers(point: torch.Tensor) -> np.ndarray:
+    """On the host; NumPy has no bfloat16, whose numbers float32 holds."""
+    import torch
+
+    return np.asarray((point.float() if point.dtype == torch.bfloat16 else point).cpu().numpy())

@@ -44,7 +44,12 @@ class Sensitivity(Result):
     probes: int
 
     def per_parameter(self) -> np.ndarray:
-        """(layers,) mean F-norm over the square root of the number of parameters: comparable between layers."""
+        """(layers,) mean F-norm over the square root of the number of parameters: comparable between layers.
+
+        ValueError where "F" was not among the norms.
+        """
+        if "F" not in self.means:
+            raise ValueError(f"norms={tuple(self.means)}: per_parameter needs 'F' among them")
         return np.asarray(self.means["F"] / np.sqrt(self.parameters))
 
 
@@ -232,7 +237,7 @@ class _Measure:
 
     def _by_layer(self, moved: Mapping[str, torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         for group in self._layers.values():
-            yield [moved[key].flatten(1) for key in group]
+            yield [moved[key].reshape(len(moved[key]), -1) for key in group]
 
     def exact(self, x: torch.Tensor, y: torch.Tensor, chunk: int) -> dict[str, np.ndarray]:
         size = x.numel()

@@ -100,7 +100,7 @@ def heat_map(report: LeakageByLayer) -> Figure:
 
     measures = _measures(report)
     numbers: Any = np.array([[math.nan if v is None else v for v, _ in values] for _, values in measures], float).T
-    top = np.nanmax(numbers, axis=0)
+    top = np.nan_to_num(np.where(np.isnan(numbers), -np.inf, numbers).max(axis=0), neginf=0.0)
     scaled = np.clip(numbers / np.where(top > 0, top, 1.0), 0.0, 1.0)
     width = 2.2 + 1.35 * len(measures)
     caption = textwrap.fill(_caption([name for name, _ in measures]), int(_PER_INCH * width))

@@ -116,7 +116,8 @@ def v_information(
     check.callback(progress=progress)
     name, model = family_of(family, start)
     units = Units.of(given, groups, strata)
-    kept = units.balanced(np.random.default_rng([start, 0])) if balance else np.arange(len(units.labels))
+    even = check.boolean(balance=balance)
+    kept = units.balanced(np.random.default_rng([start, 0])) if even else np.arange(len(units.labels))
     if len(kept) == 0:
         raise ValueError("strata: no stratum holds every class, so there are no sets to match; pass balance=False")
     units, rows = units.only(kept)
@@ -295,6 +296,7 @@ def prepared(array: np.ndarray, invariant: bool) -> np.ndarray:
     flat = array.reshape(len(array), -1)
     if not invariant:
         return np.ascontiguousarray(flat)
+    flat = flat / (float(np.abs(flat).max()) or 1.0)  # squares of 1e-170 vanish, and of 1e160 overflow
     spread = flat.std(axis=0)
     varies = spread > 1e-12 * max(float(spread.max()), np.finfo(float).tiny)
     if not varies.any():
@@ -311,6 +313,8 @@ def prepared(array: np.ndarray, invariant: bool) -> np.ndarray:
 def _arrays(gradients: Any) -> tuple[tuple[str, ...], list[np.ndarray]]:
     if isinstance(gradients, Mapping):
         names = tuple(str(name) for name in gradients)
+        if len(set(names)) < len(names):
+            raise ValueError(f"gradients: layers {list(gradients)} must differ as text")
         arrays = [check.host_array(**{f"gradients[{n!r}]": a})[0] for n, a in gradients.items()]
     else:
         names, arrays = (), [check.host_array(gradients=gradients)[0]]

@@ -105,6 +105,9 @@ def test_plain_features_of_inputs():
     assert set(found) == {"brightness", "texture", "warmth"}
     assert all(v.sum() == 5 for v in found.values())
     assert set(leakage.input_attributes(np.random.default_rng(0).random((6, 5)))) == {"mean"}
+    line = leakage.input_attributes(np.random.default_rng(0).random((40, 1, 8, 1)))
+    assert line["texture"].sum() == 20
+    assert set(leakage.input_attributes(np.random.default_rng(0).random((40, 1, 1, 1)))) == {"brightness"}
     with pytest.raises(ValueError, match=r"inputs.shape=\(1, 3\)"):
         leakage.input_attributes(np.zeros((1, 3)))
 
@@ -118,6 +121,9 @@ def user(tmp_path, monkeypatch):
         "    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(), nn.Linear(32, 2))\n"
     )
     np.savez(tmp_path / "rows.npz", inputs=x.numpy(), targets=y.numpy(), bright=has)
+    np.savez(tmp_path / "floats.npz", inputs=x.numpy(), targets=y.numpy() + 0.5)
+    np.savez(tmp_path / "beyond.npz", inputs=x.numpy(), targets=y.numpy() + 2)
+    np.savez(tmp_path / "soft.npz", inputs=x.numpy(), targets=np.full((len(y), 2), 0.5), bright=has)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -163,7 +169,9 @@ def test_the_commands_of_the_documentation(tmp_path, monkeypatch):
         (["usernets:build", "--data", "none.npz"], "none.npz"),
         (["usernets", "--data", "rows.npz"], "must be package.module:factory"),
         (["usernets:build", "--data", "digits"], "do not fit the model"),
-        (["leakcore.models:breast_cancer_mlp", "--data", "breast-cancer"], "cross-entropy needs"),
+        (["leakcore.models:breast_cancer_mlp", "--data", "digits"], "do not fit the model"),
+        (["usernets:build", "--data", "floats.npz"], "targets: of torch.float64, cross-entropy needs class numbers"),
+        (["usernets:build", "--data", "beyond.npz"], "must be a class of the model, in [0, 1]"),
         (["usernets:build", "--data", "rows.npz", "--figure", "x.jpg"], "must end in"),
         (["usernets:build", "--data", "digits", "--attribute", "a"], "has none"),
     ],
@@ -172,6 +180,15 @@ def test_command_says_what_is_wrong(user, arguments, message):
     done = _run(*arguments)
     assert done.exit_code == 2
     assert message in done.output
+
+
+@pytest.mark.parametrize(
+    ("model", "data"), [("usernets:build", "soft.npz"), ("leakcore.models:breast_cancer_mlp", "breast-cancer")]
+)
+def test_command_takes_the_targets_that_the_library_takes(user, model, data):
+    """Probabilities, and labels of a model with one logit."""
+    done = _run(model, "--data", data, "--samples", "1", "--permutations", "1", "--no-inversion")
+    assert done.exit_code == 0, done.output
 
 
 def test_faces_that_were_not_downloaded_are_named(tmp_path, monkeypatch):

@@ -1,0 +1,77 @@
+"""Models of every make: parameters that are single numbers, bfloat16, a root that is called as one of its layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from leakcore import defenses, leakage  # noqa: E402
+from leakcore.attacks import attributes  # noqa: E402
+
+
+class Tempered(nn.Module):
+    """A linear layer times a number, as CLIP's logit_scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(5, 3), nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x) * self.scale
+
+
+def _rows(n: int = 40) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    return torch.randn(n, 5), torch.randint(0, 3, (n,))
+
+
+def test_a_parameter_that_is_a_number() -> None:
+    x, y = _rows()
+    model = Tempered()
+    model(x[:1])[0, y[0]].backward()
+    names = ("Tempered", "layer")
+    assert leakage.sensitivity(model, None, x[:3], y[:3]).layers == names
+    assert leakage.l1_sensitivity(model, None, x[:6], y[:6], adjacency="add-remove").num_parameters == 19
+    parts = attributes.layer_gradients(model, None, x, y)
+    assert [parts[name].shape for name in names] == [(40, 1), (40, 18)]
+    released = defenses.release(model, x, y)
+    assert released.parts["scale"].shape == ()
+    np.testing.assert_allclose(float(released.parts["scale"]), parts["Tempered"].mean(), rtol=1e-5)
+    report = leakage.by_layer(
+        model, None, x, y, attributes={"a": np.arange(40) % 2}, samples=2, permutations=1, original=False
+    )
+    assert report.layers == names
+
+
+def test_bfloat16() -> None:
+    x, y = _rows()
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
+    single, half = (x, model), (x.bfloat16(), model.bfloat16())
+    found = leakage.l1_sensitivity(half[1], None, half[0][:6], y[:6])
+    same = leakage.l1_sensitivity(single[1].float(), None, half[0][:6].float(), y[:6])
+    assert found.value == pytest.approx(same.value, rel=0.05)
+    model.bfloat16()
+    report = leakage.by_layer(model, None, half[0], y, attributes={"a": np.arange(40) % 2}, samples=2, permutations=1,
+                              iterations=2)  # fmt: skip
+    assert np.isfinite(report.original.raw).all()  # type: ignore[union-attr]
+
+
+def test_a_root_called_as_its_layer_keeps_its_own_parameters() -> None:
+    class head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w, self.head = nn.Parameter(torch.eye(5)), nn.Linear(5, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(x @ self.w)
+
+    x, y = _rows(3)
+    found = leakage.sensitivity(head(), None, x, y)
+    assert found.layers == ("head()", "head")
+    np.testing.assert_array_equal(found.parameters, [25, 18])
