@@ -17,8 +17,12 @@ NATIVE := setup.py $(shell find csrc leakcore/include -name '*.h' -o -name '*.cp
 audit: $(VENV)/.core
 	$(PY) -m leakcore audit $(ARGS)
 
+# Files of tests go to several processes of one thread each, where pytest-xdist is installed; ARGS=-n0: to one.
+SHARED_OUT = $(shell $(PY) -c 'import xdist' 2>/dev/null && echo "-n logical --maxprocesses 4 --dist loadfile")
+PYTEST = $(if $(SHARED_OUT),OMP_NUM_THREADS=1) $(PY) -m pytest $(SHARED_OUT)
+
 test: $(VENV)/.core
-	$(PY) -m pytest -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 test-slow: $(VENV)/.core
 	$(PY) -m pytest -m slow $(ARGS)
@@ -39,7 +43,7 @@ bench: $(VENV)/.core $(VENV)/.peers
 # The CUDA kernels where there is no GPU: the same files run on the CPU (csrc/emulation), with the same tests.
 test-emulated: $(VENV)/.core
 	@LEAKCORE_CUDA=emulate $(PY) setup.py --quiet build_ext --inplace
-	LEAKCORE_EMULATION=1 $(PY) -m pytest tests/kernels -m "not slow" -k "emulat" $(ARGS)
+	LEAKCORE_EMULATION=1 $(PYTEST) tests/kernels -m "not slow" -k "emulat" $(ARGS)
 
 # The documentation as a site, under build/site.
 docs: $(VENV)/.core

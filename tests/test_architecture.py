@@ -14,7 +14,10 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "leakcore"
 
 # Left may import right. A package absent from the right of its own row may not be imported by it.
-BASE = {"_results", "_validate", "_lazy", "_store", "_pieces", "_npz", "_progress", "_futures", "_one_thread", "_cores"}
+BASE = {
+    "_results", "_validate", "_lazy", "_store", "_pieces", "_npz", "_progress", "_futures", "_one_thread", "_cores",
+    "_columns", "_quiet",
+}  # fmt: skip
 LAYERS = [
     {"__main__"},
     {"cli"},

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from leakcore import _validate as check
+from leakcore._quiet import quiet_batching
 from leakcore.attacks import labels as label_attacks
-from leakcore.dpsgd._flat_module import FlatModule, mean_cross_entropy, quiet_batching, require_classes, tensor
+from leakcore.dpsgd._flat_module import FlatModule, mean_cross_entropy, require_classes, tensor
 
 METHODS = ("l2", "cosine", "dp-sgd")
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from leakcore import kernels
+from leakcore._quiet import quiet_batching
 from leakcore.attacks._inversion_problem import Problem
-from leakcore.dpsgd._flat_module import quiet_batching
 
 OPTIMIZERS = ("lbfgs", "adam", "signed-adam")
 _ROUND = 20

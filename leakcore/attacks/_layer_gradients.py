@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore._quiet import quiet_batching
 from leakcore.dpsgd._functional import Functional
 from leakcore.dpsgd._module_lock import locked
 
@@ -198,8 +198,7 @@ def per_sample(
     mapped = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))
 
     def gradient(x: torch.Tensor, y: torch.Tensor) -> Mapping[str, torch.Tensor]:
-        with warnings.catch_warnings():  # torch's own batching rules use a deprecated part of torch
-            warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
+        with quiet_batching():
             found: Mapping[str, torch.Tensor] = mapped(function.own, x, y)
         return found
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from leakcore import _validate as check
-from leakcore._columns import Columns
+from leakcore._columns import Columns as _Columns
 from leakcore._results import Assumptions, Result
 from leakcore.attacks._layer_gradients import layer_gradients as layer_gradients
 
@@ -182,7 +182,7 @@ def infer(
     start = check.integer(0, 2**32 - 1, seed=seed)
     forest = RandomForestClassifier(check.integer(1, None, trees=trees), random_state=start)
     own, theirs = (np.concatenate([s.gradients[n] for n in seen], axis=1, dtype=np.float64) for s in (known, observed))
-    ready = Columns(own)
+    ready = _Columns(own)
     forest.fit(ready(own), known.attribute)
     each = forest.predict_proba(ready(theirs))[:, 1]
     count = len(truth)

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from leakcore import kernels
+from leakcore._quiet import quiet_batching
 from leakcore.defenses._transforms import Defense, Dropout, LocalSteps, need_seed, part_seed, through
-from leakcore.dpsgd._flat_module import FlatModule, quiet_batching, require_classes, tensor
+from leakcore.dpsgd._flat_module import FlatModule, require_classes, tensor
 from leakcore.dpsgd._module_lock import lock_of
 
 _LOCAL, _MASKS = 1 << 20, 1 << 21

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +15,7 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from leakcore import _validate as check
+from leakcore._quiet import quiet
 from leakcore.dpsgd._functional import Functional
 from leakcore.dpsgd._module_lock import lock_of
 
@@ -87,14 +87,6 @@ def require_classes(targets: torch.Tensor, outputs: Any, name: str) -> None:
     if bool(wrong.any()):
         at = int(wrong.int().argmax())
         raise ValueError(f"{name}[{at}]={int(targets[at])}: must be a class of the model, in [0, {last}]")
-
-
-@contextmanager
-def quiet_batching() -> Iterator[None]:
-    """torch's own batching rules use a deprecated part of torch."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
-        yield
 
 
 def tensor(values: Any, name: str = "values") -> torch.Tensor:
@@ -183,8 +175,7 @@ class FlatModule:
         What `torch.func.vmap` cannot evaluate for another reason passes.
         """
         try:
-            with warnings.catch_warnings(), torch.no_grad():
-                warnings.simplefilter("ignore")
+            with quiet(), torch.no_grad():
                 torch.func.vmap(lambda row: self._tried(row[None]), randomness="error")(x)
         except Exception as why:
             if "random operation" in str(why):

@@ -12,7 +12,6 @@ of the last fit from parts of the model that did not see them.
 from __future__ import annotations
 
 import itertools
-import warnings
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from leakcore import _validate as check
 from leakcore._columns import Columns
 from leakcore._one_thread import one_thread
+from leakcore._quiet import quiet
 
 
 @runtime_checkable
@@ -84,8 +84,7 @@ class RandomForest:
         from sklearn.ensemble import RandomForestClassifier
 
         self._model = RandomForestClassifier(self._trees, random_state=self._seed, oob_score=True)
-        with warnings.catch_warnings():  # few trees: a row that none left out has no held-out prediction
-            warnings.filterwarnings("ignore", message="Some inputs do not have OOB scores")
+        with quiet("Some inputs do not have OOB scores"):  # few trees: a row that none left out has none
             self._ready = Columns(gradients)
             self._model.fit(self._ready(gradients), labels)
         return self

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from leakcore import _validate as check
 from leakcore._futures import answers
+from leakcore._quiet import quiet_batching
 from leakcore._results import Assumptions, Result
 from leakcore.attacks._image_quality import ssim
 from leakcore.attacks._layer_gradients import Batch, batch_of, criterion, first_output, parameters_by_layer, targets_of
@@ -220,8 +220,7 @@ def _invert(
             rough = (x[:, 1:] - x[:, :-1]).abs().mean() + (x[:, :, 1:] - x[:, :, :-1]).abs().mean()
         return apart + smooth * rough, apart
 
-    with warnings.catch_warnings():  # torch's own batching rules use a deprecated part of torch
-        warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
+    with quiet_batching():
         wanted = torch.func.vmap(flat)(data.inputs, data.targets).detach()
         if released is not None:
             seen = released(wanted)

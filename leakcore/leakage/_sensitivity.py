@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 
 from leakcore import _validate as check
+from leakcore._quiet import quiet_batching
 from leakcore._results import Assumptions, Result
 from leakcore.attacks._layer_gradients import batch_of, criterion, first_output, parameters_by_layer, targets_of
 from leakcore.dpsgd._functional import Functional
@@ -229,9 +229,7 @@ class _Measure:
             moved: dict[str, torch.Tensor] = pair[1]
             return moved
 
-        with _dual_levels(), warnings.catch_warnings():
-            # torch's own rules for forward derivatives use a deprecated part of torch.
-            warnings.filterwarnings("ignore", message=".*torch.jit.script", category=DeprecationWarning)
+        with _dual_levels(), quiet_batching():
             moved: dict[str, torch.Tensor] = torch.func.vmap(along)(directions)
         return moved
 

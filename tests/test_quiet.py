@@ -1,0 +1,46 @@
+"""Filters of warnings are the process's: blocks that overlap in threads leave those that there were."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import pytest
+
+from leakcore._quiet import quiet
+
+
+def test_blocks_that_overlap_restore_what_was_before_the_first() -> None:
+    before = list(warnings.filters)
+    inside, out = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with quiet("second"):
+            inside.set()
+            assert out.wait(60)
+
+    thread = threading.Thread(target=other)
+    with quiet("first"):
+        thread.start()
+        assert inside.wait(60)
+    warnings.warn("first of all: ignored while a block is at work", stacklevel=1)
+    with pytest.raises(UserWarning, match="third"):
+        warnings.warn("third", stacklevel=1)
+    out.set()
+    thread.join()
+    assert warnings.filters == before
+    with pytest.raises(UserWarning, match="second"):
+        warnings.warn("second", stacklevel=1)
+
+
+def test_an_error_inside_lifts_the_filter() -> None:
+    before = list(warnings.filters)
+
+    def fails() -> None:
+        with quiet():
+            warnings.warn("anything", stacklevel=1)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert warnings.filters == before
