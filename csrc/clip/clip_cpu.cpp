@@ -313,6 +313,23 @@ void add_noise(const ClipArgs& args, const Segment& s, int64_t run, double* acc)
   }
 }
 
+// Where the caller's normals first are no finite number, counted through all runs; -1: nowhere.
+int64_t first_bad_noise(const ClipArgs& args, const ClipPlan& plan) {
+  double z[kStripe];
+  for (int64_t run = 0; run < args.num_runs; ++run) {
+    for (const Segment& s : plan.segments) {
+      for (int64_t offset = 0; offset < s.count; offset += kStripe) {
+        const int64_t count = std::min(kStripe, s.count - offset);
+        load_tile(args.noise[s.param], run, 0, s.first + offset, count, z);
+        for (int64_t i = 0; i < count; ++i) {
+          if (!std::isfinite(z[i])) return run * plan.columns + s.joint + offset + i;
+        }
+      }
+    }
+  }
+  return -1;
+}
+
 }  // namespace
 
 Status clip_and_noise_cpu(const ClipArgs& args) {
@@ -338,6 +355,10 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
       if (!std::isfinite(args.norms[i]) && kept(args, i / args.num_rows, i % args.num_rows)) {
         return {Code::non_finite, "clip_and_noise", "", i};
       }
+    }
+    if (args.noise != nullptr && args.noise_scale > 0.0) {
+      const int64_t bad = first_bad_noise(args, plan);
+      if (bad >= 0) return {Code::non_finite, "clip_and_noise", "noise", bad};
     }
   }
 

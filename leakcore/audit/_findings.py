@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from leakcore._results import require_same_adjacency
@@ -54,7 +55,20 @@ def verdict(points: list[ReconstructionPoint]) -> str:
         f"At σ = {number(p.noise_multiplier, 4)} no attacker who holds a prior of {p.prior_size} candidates names the "
         f"target with probability above {percent(p.bound)} ({guarantee(p.bound)}); the best attack we ran "
         f"reached {percent(p.attack)} ({interval(p.attack)}). No attack at any noise level proved more "
-        "than was claimed."
+        f"than was claimed.{'' if p.testable else _untestable(p)}"
+    )
+
+
+def _untestable(p: ReconstructionPoint) -> str:
+    bound = float(p.bound.value)
+    needed = ""
+    if 0 < bound < 1:
+        # The lower limit of n hits in n is m^(1/n), m the chance of a miss.
+        trials = math.floor(p.attack.trials * math.log(p.attack_ceiling) / math.log(bound)) + 1
+        needed = f" An attack that never errs takes {trials:,} trainings to be proved above it."
+    return (
+        f" Here that could not have been otherwise: {p.attack.trials:,} right answers of {p.attack.trials:,} would "
+        f"prove a success of {percent(p.attack_ceiling, 'lower')}, below the bound.{needed}"
     )
 
 

@@ -32,8 +32,9 @@ class ReconstructionPoint:
         replacement.
     bound, bound_rdp: upper bounds on reconstruction success at κ = 1/n. reference: the optimum for orthogonal
     candidates (full batches only). attack: the game. attack_lower: its one-sided Clopper–Pearson lower limit at the
-    gate's confidence, corrected for the number of noise levels. epsilon_audited: what it proves. Fields that need dp-
-    accounting are None without it.
+    gate's confidence, corrected for the number of noise levels. epsilon_audited: what it proves. attack_ceiling,
+    epsilon_ceiling: both, had every answer been right; audit_ceiling: the latter in any number of trainings. Fields
+    that need dp-accounting are None without it.
     """
 
     claimed: bool
@@ -48,10 +49,17 @@ class ReconstructionPoint:
     reference: Result | None
     attack: attacks.ReconstructionGame
     attack_lower: float
+    attack_ceiling: float
     epsilon_audited: Result
+    epsilon_ceiling: float
     clipped_share: float
     nearest_cosine: float
     audit_ceiling: float
+
+    @property
+    def testable(self) -> bool:
+        """Whether an attack that never errs, in so many trainings, would have contradicted the claim."""
+        return self.attack_ceiling > float(self.bound.value) or self.epsilon_ceiling > float(self.epsilon.value)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -189,7 +197,10 @@ def _point(
     mechanism = (noise, config.sample_rate, config.steps)
     kappa = 1 / config.prior_size
     miss = (1 - config.gate_confidence) / levels
-    lower = float(numerics.clopper_pearson(game.hits, game.trials, confidence=1 - miss, side="lower")[0])
+    lower, most = (
+        float(numerics.clopper_pearson(hits, game.trials, confidence=1 - miss, side="lower")[0])
+        for hits in (game.hits, game.trials)
+    )
     return ReconstructionPoint(
         claimed=claimed,
         prior_size=config.prior_size,
@@ -205,6 +216,8 @@ def _point(
         else None,
         attack=game,
         attack_lower=lower,
+        attack_ceiling=most,
+        epsilon_ceiling=_log_excess(config, most),
         epsilon_audited=_audited(config, game, lower, 1 - miss * levels),
         clipped_share=game.clipped_share,
         nearest_cosine=game.nearest_cosine,
@@ -212,15 +225,19 @@ def _point(
     )
 
 
-def _audited(config: AuditConfig, game: attacks.ReconstructionGame, lower: float, confidence: float) -> Result:
+def _log_excess(config: AuditConfig, success: float) -> float:
     """ε ≥ log(n(s − δ)): under (ε, δ)-DP the target is named with probability s ≤ e^ε/n + δ.
 
     Without the target the guess is independent of which candidate would have been it, so it is right with probability
     1/n.
     """
-    excess = config.prior_size * (lower - config.delta)
+    return math.log(max(config.prior_size * (success - config.delta), 1.0))
+
+
+def _audited(config: AuditConfig, game: attacks.ReconstructionGame, lower: float, confidence: float) -> Result:
+    """What a success of at least `lower` proves."""
     return Result(
-        value=math.log(excess) if excess > 1 else 0.0,
+        value=_log_excess(config, lower),
         kind="lower",
         confidence=confidence,
         interval=None,

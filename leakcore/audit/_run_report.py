@@ -10,7 +10,7 @@ from leakcore.audit import _findings, _page, _tables
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._labels import LabelStudy
 from leakcore.audit._reconstruction import BoundCurve, ReconstructionPoint
-from leakcore.audit._report import AuditReport
+from leakcore.audit._report import TOO_WEAK, AuditReport
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,6 +39,10 @@ class RunReport(AuditReport):
     @property
     def contradictions(self) -> list[str]:
         return _findings.contradictions(self.points)
+
+    @property
+    def word(self) -> str:
+        return TOO_WEAK if self.passed and not self.claimed.testable else super().word
 
     def judged(self) -> tuple[_page.Judged, ...]:
         p = self.claimed

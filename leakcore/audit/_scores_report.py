@@ -180,8 +180,9 @@ class ScoresReport(AuditReport):
             else f"Above the claim at {100 * self.confidence:g}%; at the gate's {_gate(self.gate)} it is not: score "
             "more rows or models."
             if self._between
-            else f"So many scores prove at most ε = {number(self.ceiling, kind='upper')} at {_gate(self.gate)}, all of "
-            "them telling: they could not have contradicted the claim."
+            else f"{self.members:,} members and {self.non_members:,} non-members prove at most ε = "
+            f"{number(self.ceiling, kind='upper')} at {_gate(self.gate)}, however well they are told apart: they could "
+            "not have contradicted the claim."
             if self._untested and self.ceiling is not None
             else "No smaller ε can be claimed for this training."
             if float(self.epsilon.value) > 0

@@ -45,8 +45,8 @@ class TraceReport(AuditReport):
 
     named, found_at_fpr, area: estimates on this run's candidates with finite-sample intervals for rows drawn
     independently, None where there were too few to measure; area has the p-value of scores that say nothing.
-    audited: the proved lower bound on ε, gate: the same at 99.9%, ceiling: what the gate proves where every guess is
-    right; None unless coins decided the members.
+    audited: the proved lower bound on ε, gate: the same at 99.9%, ceiling: the gate's of scores that tell
+    every coin; None unless coins decided the members.
     """
 
     schema: ClassVar[str] = "leakcore.trace-audit/1"
@@ -330,8 +330,9 @@ class TraceReport(AuditReport):
                 if self._between
                 else "More than is claimed: the run is not what its schedule says."
                 if float(self.audited.value) > self.claim
-                else f"So many coins prove at most ε = {number(self.ceiling, kind='upper')} at {100 * GATE:g}%, all "
-                f"guessed right: they could not have contradicted the {tested}."
+                else f"{self.members} coins that fell in and {self.non_members} that fell out prove at most ε = "
+                f"{number(self.ceiling, kind='upper')} at {100 * GATE:g}%, however well they are told apart: they "
+                f"could not have contradicted the {tested}."
                 if self._untested and self.ceiling is not None
                 else f"Less than {'the schedule gives' if self.claimed_epsilon is None else 'is claimed'}: nothing "
                 "contradicts it, and nothing confirms it."

@@ -45,7 +45,7 @@ def find(file: RemoteFile, path: str | os.PathLike[str] | None, download: bool) 
     how = f"download {file.urls[0]}" if file.urls else "it has no public address"
     raise FileNotFoundError(
         f"{file.name} of {file.folder} was not found; looked for{tried}\nSet LEAKCORE_DATA to a folder that holds "
-        f"{file.folder}/{file.name}, or pass path= ({how}; SHA-256 {file.sha256})"
+        f"{file.folder}/{file.name}, or pass path= (on the command line --data; {how}; SHA-256 {file.sha256})"
     )
 
 

@@ -94,7 +94,11 @@ def _of_torch(kernel: str, name: str, x: Any) -> Array:
         return _on_device(kernel, name, x, str(x.device))
     if x.dtype == torch.bfloat16:
         return Array(name, x.view(torch.int16).numpy(), "bfloat16", x, Host(x))
-    values = x.numpy()
+    try:
+        values = x.numpy()
+    except (TypeError, RuntimeError) as why:  # quantized, or of eight bits
+        dtype = str(x.dtype).removeprefix("torch.")
+        raise TypeError(f"{kernel}: {name} has dtype {dtype}: must be {_ALLOWED}") from why
     return Array(name, values, dtype_name(values.dtype), x, Host(x))
 
 

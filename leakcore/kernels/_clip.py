@@ -65,8 +65,9 @@ def clip_and_noise(
         are computed all the same.
     out: where to put the sum (float64 for float64 gradients, else float32); a sequence for a sequence.
     check_finite: True (the default on the CPU) raises before anything is written if a row that counts has a NaN, an
-        infinity, or a norm beyond float64. With False such a row makes the sum NaN. On a CUDA device the default is
-        False; True waits for the stream and raises when the sum has been written.
+        infinity, or a norm beyond float64, or `noise` has a number that is not finite. With False such a row makes the
+        sum NaN. On a CUDA device the default is False; True waits for the stream and raises when the sum has been
+        written, and looks at rows alone.
 
     Returns `.sum`: `(D,)`, `(runs, D)` or a list of arrays shaped like the parameters; `.norms`: `(B,)` or `(runs, B)`.
     float64 from float64, otherwise float32; accumulated in float64 and rounded once. On the CPU float16 and bfloat16
@@ -76,7 +77,7 @@ def clip_and_noise(
 
     Raises ValueError or TypeError, naming the argument, for: C ≤ 0, σ < 0, σ > 0 without seed or noise (or with both),
     a step or seed out of range, wrong or differing shapes, integer types, mixed types or libraries, tensors that
-    require grad, arrays on a CUDA device in a CPU-only build, non-finite rows (with their index).
+    require grad, arrays on a CUDA device in a CPU-only build, non-finite rows or noise (with their index).
     """
     kernel = "clip_and_noise"
     if _tracing.traced(grads):
@@ -152,7 +153,11 @@ def clip_and_noise(
         library.place,
         _threads.plan(),
     )
-    index = None if bad is None else bad[0]
+    index, what = bad or (None, "")
+    if what == "noise":
+        run, column = divmod(index, columns)
+        where = f"column {column}" if not batched else f"run {run}, column {column}"
+        raise ValueError(f"{kernel}: noise {where} is not finite: {_FINITE}")
     if check_finite and library.place is not _arrays.CPU:
         kept = None if mask_array is None else mask_array.library.to_host(mask_array.origin)
         index = _first_bad_row(library.to_host(norms), kept)

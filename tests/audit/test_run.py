@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,26 @@ def test_an_interrupted_audit_goes_on_and_gives_the_same_report(
     for mine, theirs in zip(resumed.points, report.points, strict=True):
         assert mine.attack.state() == theirs.attack.state()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.json"]
+
+
+def test_an_audit_that_could_not_have_failed_says_so(report: audit.RunReport) -> None:
+    # 64 right answers of 64 lie above the bound at ε = 10 and below that at ε = 40.
+    assert report.claimed.testable
+    weak = audit.run(audit.AuditConfig(**{**SMALL, "runs": 16, "epsilon": 40.0, "sweep": (), "label_draws": 1}))
+    p = weak.claimed
+    # The lower limit of n hits in n at 1 − m is m^(1/n).
+    assert p.attack_ceiling == pytest.approx(0.001 ** (1 / 16), rel=1e-9)
+    assert p.epsilon_ceiling == pytest.approx(math.log(10 * (p.attack_ceiling - 1e-5)), rel=1e-9)
+    assert p.attack_ceiling < p.bound.value
+    assert weak.passed
+    assert not p.testable
+    assert (weak.word, weak.tone) == ("Not tested: this audit could not have contradicted the claim.", "neutral")
+    needed = re.search(
+        r"16 right answers of 16 would prove .* takes ([\d,]+) trainings to be proved above it", weak.verdict()
+    )
+    assert needed
+    trials = int(needed[1].replace(",", ""))
+    assert 0.001 ** (1 / trials) > p.bound.value >= 0.001 ** (1 / (trials - 1))
 
 
 class _Page(HTMLParser):

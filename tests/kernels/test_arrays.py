@@ -144,6 +144,8 @@ def test_tensors_that_cannot_be_served(kernel):
         ValueError, match=rf"{kernel}: (\w+) requires grad, but kernels are not differentiable: pass \1.detach"
     ):
         call(torch.from_numpy(GRADS).requires_grad_())
+    with pytest.raises(TypeError, match=rf"{kernel}: \w+ has dtype float8_e4m3fn: must be float16, bfloat16"):
+        call(torch.zeros(5, 12, dtype=torch.float8_e4m3fn))
     with pytest.raises(ValueError, match=rf"{kernel}: \w+ is on DLPack device 7"):
         call(FromElsewhere(GRADS, device=(7, 0)))
 

@@ -163,6 +163,26 @@ def test_a_bad_row_is_named_and_nothing_is_written(bad, device):
     assert np.isnan(kernels.clip_and_noise(grads, 1.0, check_finite=False).sum).all()
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_noise_that_is_no_finite_number_is_refused_before_anything_is_written(device, bad):
+    if device != "cpu":
+        pytest.skip("on a device only norms are looked at")
+    grads, noise, out = np.ones((6, 3000)), np.zeros(3000), np.full(3000, 7.0)
+    noise[2999] = bad
+    with pytest.raises(ValueError, match="noise column 2999 is not finite"):
+        kernels.clip_and_noise(grads, 1.0, 0.5, noise=noise, out=out)
+    np.testing.assert_array_equal(out, 7.0)
+    runs = np.zeros((2, 3000))
+    runs[1, 5] = bad
+    with pytest.raises(ValueError, match="noise run 1, column 5 is not finite"):
+        kernels.clip_and_noise(grads.reshape(2, 3, 3000), 1.0, 0.5, noise=runs)
+    parts = [np.zeros(2000), noise[2000:]]
+    with pytest.raises(ValueError, match="noise column 2999 is not finite"):
+        kernels.clip_and_noise([grads[:, :2000], grads[:, 2000:]], 1.0, 0.5, noise=parts)
+    assert not np.isfinite(kernels.clip_and_noise(grads, 1.0, 0.5, noise=noise, check_finite=False).sum[2999])
+    assert np.isfinite(kernels.clip_and_noise(grads, 1.0, noise=noise).sum).all()  # without σ it is not read
+
+
 def test_a_row_whose_norm_no_float_holds_shows_in_the_sum():
     grads = np.array([[1.7e308, 1.7e308, 0.0], [1.0, 1.0, 1.0]])
     with pytest.raises(ValueError, match="grads row 0 has norm inf"):
