@@ -139,7 +139,7 @@ def test_ctrl_c_leaves_no_half_written_report_and_the_next_call_finishes(tmp_pat
     command = [sys.executable, "-c", heard, "audit", "--sweep", "", "--runs", "4000", "--out", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ.copy())
     deadline = time.monotonic() + 100
-    while not list(tmp_path.glob("partial/*/*.json")):
+    while not list(tmp_path.glob("partial/*/game-*.json")):
         assert process.poll() is None, process.stderr.read().decode() if process.stderr else ""
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -153,9 +153,9 @@ def clip_and_noise(
         library.place,
         _threads.plan(),
     )
-    index, what = bad or (None, "")
-    if what == "noise":
-        run, column = divmod(index, columns)
+    index = None if bad is None else bad[0]
+    if bad is not None and bad[1] == "noise":
+        run, column = divmod(bad[0], columns)
         where = f"column {column}" if not batched else f"run {run}, column {column}"
         raise ValueError(f"{kernel}: noise {where} is not finite: {_FINITE}")
     if check_finite and library.place is not _arrays.CPU:
