@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from pathlib import Path
@@ -77,6 +78,7 @@ def from_trace(
         raise ValueError(f"sample_rate={rate:.12g}: the trace was recorded at q = {recorded:.12g}; leave it out")
     if rate is None:
         raise ValueError("sample_rate=None: the trace does not say how batches were sampled; give q")
+    seen = dataclasses.replace(seen, sample_rate=rate)
     if rate < 1 and seen.not_poisson:
         raise ValueError(
             f"trace: {seen.not_poisson}; the accountant's ε and all bounds here are for Poisson sampling, and none is "

@@ -300,6 +300,8 @@ def test_batches_that_are_not_poisson_have_no_epsilon_here() -> None:
     fields = {**vars(_simulated(np.arange(20) < 10, sigma=2.0, steps=40)), "batch_rows": np.full(40, 10)}
     with pytest.raises(ValueError, match=r"trace: .*Poisson sampling, and none is proved for other batches"):
         audit.from_trace(Trace(**fields))
+    with pytest.raises(ValueError, match="none is proved for other batches"):  # where q is the caller's, too
+        audit.from_trace(Trace(**{**fields, "sample_rate": None}), sample_rate=fields["sample_rate"])
     assert audit.from_trace(Trace(**{**fields, "sample_rate": 1.0})).passed, "full batches have one size"
 
 
