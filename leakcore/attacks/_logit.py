@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from leakcore.dpsgd._functional import evaluate
 from leakcore.dpsgd._module_lock import locked
 
 if TYPE_CHECKING:
@@ -207,12 +208,12 @@ def forward(
     hooks = [m.register_forward_hook(record) for m in model.modules() if isinstance(m, torch.nn.Linear)]
     before = torch.get_rng_state()
     try:
-        prediction = torch.func.functional_call(model, state, (inputs,))
+        prediction = evaluate(model, state, inputs)
     finally:
         for hook in hooks:
             hook.remove()
     if not torch.equal(before, torch.get_rng_state()):
-        _require_the_same(prediction, lambda: torch.func.functional_call(model, state, (inputs,)), before)
+        _require_the_same(prediction, lambda: evaluate(model, state, inputs), before)
     return prediction, calls
 
 

@@ -13,6 +13,7 @@ from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, RNNLinear
 from torch import nn
 from torch.nn import functional
 
+from leakcore.dpsgd._opacus_errors import wrong_setting
 from leakcore.dpsgd._row_gradients import Convolved, Dense, Gathered, Outer, Use, shorter, together
 
 Detached = Callable[[str], Any]
@@ -84,8 +85,9 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
     while shared := [m for m in known if any(id(p) in others for p in m.parameters())]:
         known = [m for m in known if m not in shared]
         others |= {id(p) for m in shared for p in m.parameters()}
-    for layer in hooked:
-        if layer not in known and any(id(p) in ours for p in _trained(layer).values()) and (why := _unlike(layer)):
+    left = [m for m in hooked if m not in known and any(id(p) in ours for p in _trained(m).values())]
+    for layer in left:
+        if why := wrong_setting(layer):
             raise ValueError(
                 f"{layer} has {why}, for which Opacus's per-sample gradients are wrong, and is left to Opacus: its "
                 "parameters must be this optimizer's alone, and no other kind of layer's"
@@ -124,23 +126,29 @@ class Ledger:
     def __init__(self, hooks: GradSampleHooks) -> None:
         self.hooks = hooks
         self._waiting: dict[nn.Parameter, weakref.WeakSet[Entry]] = {}
-        self._made: dict[nn.Parameter, list[Use]] = {}
-        self._most: dict[nn.Parameter, int] = {}
+        self._made: dict[nn.Parameter, list[tuple[int, Use, int]]] = {}
+        self._unfinished: set[int] = set()
 
     def expect(self, p: nn.Parameter, entry: Entry) -> None:
         """A forward pass has used p. An entry whose graph is dropped without a backward pass is forgotten."""
+        if self._unfinished and _backward_pass() == -1:
+            self._forget_failed()
         self._waiting.setdefault(p, weakref.WeakSet()).add(entry)
 
     def arrived(self, p: nn.Parameter, entry: Entry, use: Use, rows: int) -> None:
         """Its backward pass. With the last of a parameter's entries its rows are complete."""
         waiting = self._waiting[p]
         waiting.discard(entry)
-        self._made.setdefault(p, []).append(use)
-        self._most[p] = max(rows, self._most.get(p, 0))
+        this = _backward_pass()
+        if this not in self._unfinished:
+            self._unfinished.add(this)
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._unfinished.discard(this))
+        self._made.setdefault(p, []).append((this, use, rows))
         if len(waiting) == 0:
-            most = self._most.pop(p)
+            made = self._made.pop(p)
+            most = max(rows for _, _, rows in made)
             factor = float(most) if self.hooks.loss_reduction == "mean" else 1.0
-            kept = KeptRows(together(self._made.pop(p), p.shape), most, factor)
+            kept = KeptRows(together([use for _, use, _ in made], p.shape), most, factor)
             every = [*(getattr(p, "grad_sample", None) or []), kept]
             p.grad_sample = every  # type: ignore[attr-defined]  # where Opacus has it
             if not self.hooks.grad_accumulation_allowed and len(every) > 1:
@@ -148,6 +156,17 @@ class Ledger:
                     "Poisson sampling is not compatible with grad accumulation. You need to call optimizer.step() "
                     "after every forward/backward pass or consider using BatchMemoryManager"
                 )
+
+    def _forget_failed(self) -> None:
+        """Drops what arrived in backward passes that an exception ended, as a loop that goes on expects."""
+        for p, made in self._made.items():
+            self._made[p] = [use for use in made if use[0] not in self._unfinished]
+        self._unfinished.clear()
+
+
+def _backward_pass() -> int:
+    """The number of the backward pass that is going on in this thread; -1: none."""
+    return int(torch._C._current_graph_task_id())
 
 
 class Entry:
@@ -255,17 +274,6 @@ def _is_known(layer: nn.Module) -> bool:
     kind = KINDS.get(type(layer))
     mine = "forward" not in layer.__dict__ or isinstance(layer.__dict__["forward"], Watched)
     return kind is not None and mine and kind.suits(layer)
-
-
-def _unlike(layer: Any) -> str:
-    """The setting of a layer that Opacus's sampler passes over, or ""."""
-    if type(layer) in (nn.Conv1d, nn.Conv2d, nn.Conv3d) and layer.padding_mode != "zeros":
-        return f"padding_mode={layer.padding_mode!r}"
-    if type(layer) is nn.Embedding and layer.padding_idx is not None:
-        return f"padding_idx={layer.padding_idx}"
-    if type(layer) is nn.Embedding and layer.scale_grad_by_freq:
-        return "scale_grad_by_freq=True"
-    return ""
 
 
 def _in_steps(rows: torch.Tensor) -> torch.Tensor:

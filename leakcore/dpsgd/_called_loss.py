@@ -1,10 +1,12 @@
-"""The loss of a training loop, found by watching the modules that it calls."""
+"""The loss of a training loop, found by watching the modules that it calls, and what it makes of the rows' values."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,26 +14,106 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 
 _NAME_IT = "pass criterion=, a function (outputs, targets)"
+_MIXED = (
+    "criterion: {name} over several rows is neither the mean nor the sum of what it is for each: a row's gradient "
+    "depends on the others in its batch (a mean by class weights or without ignored targets, targets of another shape "
+    "than the outputs), which no ε is proved for; let it give a value per row (reduction='none') and take the mean of "
+    "these"
+)
+
+_thread = threading.local()
+
+
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """Modules that are called in this thread meanwhile are no part of any loop that is watched."""
+    before, _thread.aside = is_aside(), True
+    try:
+        yield
+    finally:
+        _thread.aside = before
+
+
+def is_aside() -> bool:
+    """Whether this thread is within `aside`."""
+    return getattr(_thread, "aside", False)
+
+
+def how_reduced(values: torch.Tensor, function: Callable[..., torch.Tensor], rows: tuple[Any, ...]) -> str:
+    """Whether `values`, function(*rows), is "mean" or "sum" of what it is for each row; "mixed" if neither.
+
+    "" where that does not show: a single row, arguments that are no rows, values that are not finite, or all zero.
+    """
+    if not all(isinstance(r, torch.Tensor) and r.ndim > 0 and len(r) == len(rows[0]) for r in rows):
+        return ""
+    if not rows or len(rows[0]) < 2 or not values.isfinite().all():
+        return ""
+    given = tuple(r.detach() for r in rows)
+    try:
+        alone = torch.func.vmap(lambda *row: function(*(r[None] for r in row)).sum())(*given)
+    except Exception:  # not row by row: the candidates, of which it will be asked too, say why
+        return ""
+    total, found, size = float(alone.double().sum()), float(values.double().sum()), float(alone.double().abs().sum())
+    error = (4 * torch.finfo(values.dtype).eps + 1e-5) * size
+    mean, whole = abs(found * len(alone) - total) <= error, abs(found - total) <= error
+    if mean and whole:
+        return ""
+    return "mean" if mean else "sum" if whole else "mixed"
+
+
+def require_of_rows(criterion: Callable[..., torch.Tensor], outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    """ValueError where the criterion mixes rows."""
+    if how_reduced(criterion(outputs, targets), criterion, (outputs, targets)) == "mixed":
+        raise ValueError(_MIXED.format(name=getattr(criterion, "__name__", type(criterion).__name__)))
+
+
+class _Output:
+    """What a forward pass of the model gave, as it was then."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor, self._version, self._node = tensor, tensor._version, tensor.grad_fn
+
+    def is_given(self, value: torch.Tensor) -> bool:
+        """Whether these are its numbers, in its order."""
+        own = self._tensor
+        if own._version != self._version or value.numel() != own.numel():
+            return False
+        return value is own or torch.equal(value.detach().reshape(-1).to(own.dtype), own.detach().reshape(-1))
+
+    def led_to(self, value: torch.Tensor) -> bool:
+        """Whether the graph leads back from there."""
+        todo, known = [value.grad_fn], set()
+        while todo:
+            node = todo.pop()
+            if node is self._node:
+                return node is not None
+            if node is not None and node not in known:
+                known.add(node)
+                todo += [n for n, _ in node.next_functions]
+        return False
 
 
 @dataclasses.dataclass
 class _Call:
-    """One call of a loss. inside: the module that is no model and called it. weights: of its values in what the loop
-    went back from, at the first backward pass; None before it."""
+    """One call of a loss. inside: the module that is no model and called it. made: whether its argument was made of the
+    model's outputs, in place of being them. reduced: what `how_reduced` says of it. weights: of its values in what the
+    loop went back from, at the first backward pass; None before it."""
 
     loss: _Loss
     inside: nn.Module | None
+    made: bool
+    reduced: str
     weights: torch.Tensor | None = None
 
     def went_back(self, gradient: torch.Tensor) -> None:
         if self.weights is None:  # ghost clipping goes back once more, with clipped weights
             self.weights = gradient.detach().double()
 
-    def is_whole(self) -> bool:
-        """Whether the loop went back from the mean of its values, or their sum."""
+    def gone_back_from(self) -> set[str]:
+        """ "mean" or "sum" of its values: what the loop went back from, both where there is one; {} for another."""
         assert self.weights is not None
-        n = self.weights.numel()
-        return any(bool(((self.weights * unit - 1).abs() < 0.01).all()) for unit in (1, n))
+        units = {"sum": 1, "mean": self.weights.numel()}
+        return {name for name, unit in units.items() if bool(((self.weights * unit - 1).abs() < 0.01).all())}
 
 
 class CalledLoss:
@@ -42,11 +124,16 @@ class CalledLoss:
         self._is_model = is_model
         self._running: list[nn.Module] = []
         self._calls: list[_Call] = []
+        self._outputs: list[_Output] = []
 
     def before(self, module: nn.Module) -> None:
         self._running.append(module)
 
-    def after(self, module: nn.Module, output: Any) -> None:
+    def gave(self, output: torch.Tensor) -> None:
+        """The model's outputs. A loss that neither they nor what is made of them goes into is another model's."""
+        self._outputs.append(_Output(output))
+
+    def after(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if not any(m is module for m in self._running):
             return
         while self._running.pop() is not module:
@@ -55,16 +142,27 @@ class CalledLoss:
             return
         if any(isinstance(m, _Loss) for m in self._running):  # part of that one
             return
-        call = _Call(module, next((m for m in self._running if not self._is_model(m)), None))
+        tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
+        made = bool(self._outputs and tensors) and not any(o.is_given(tensors[0]) for o in self._outputs)
+        if made and not any(o.led_to(t) for o in self._outputs for t in tensors):
+            return
+        inside = next((m for m in self._running if not self._is_model(m)), None)
+        reduced = ""
+        if output.numel() == 1:
+            with aside(), torch.no_grad():
+                reduced = how_reduced(output.detach(), module.forward, inputs)
+        call = _Call(module, inside, made, reduced)
         output.register_hook(functools.partial(_Call.went_back, call))  # type: ignore[no-untyped-call]
         self._calls.append(call)
 
-    def take(self) -> _Loss | None:
+    def take(self, loss_reduction: str) -> _Loss | None:
         """The loss of the step that ends here, None if no loss of `torch.nn` was in it.
 
-        Raises ValueError where what was called need not be what the loop minimises.
+        loss_reduction: "mean" or "sum", Opacus's. Raises ValueError where what was called need not be what the loop
+        minimises, mixes rows, or is reduced otherwise than Opacus was told.
         """
-        calls, self._calls, self._running = [c for c in self._calls if c.weights is not None], [], []
+        calls = [c for c in self._calls if c.weights is not None]
+        self._calls, self._running, self._outputs = [], [], []
         for call in calls:
             name = type(call.loss).__name__
             if not _alike(call.loss, calls[0].loss):
@@ -75,10 +173,28 @@ class CalledLoss:
                     f"criterion: {name} is called inside {type(call.inside).__name__}, whose loss may be another: "
                     f"{_NAME_IT}"
                 )
-            if not call.is_whole():
+            if call.made:
+                raise ValueError(
+                    f"criterion: {name} is given what the loop makes of the model's outputs (a temperature, a "
+                    f"log_softmax): {_NAME_IT}, that begins with the outputs themselves"
+                )
+            reductions = call.gone_back_from()
+            if not reductions:
                 raise ValueError(
                     f"criterion: {name} is only a part of the loss, or multiplied: the loop goes back neither from its "
                     f"mean nor from its sum: {_NAME_IT}"
+                )
+            if call.reduced == "mixed":
+                raise ValueError(_MIXED.format(name=name))
+            if call.reduced:
+                reductions = {call.reduced}
+            elif call.weights is not None and call.weights.numel() == 1:
+                continue
+            if loss_reduction not in reductions:
+                raise ValueError(
+                    f"criterion: the loop goes back from the {reductions.pop()} of {name} over rows, and Opacus was "
+                    f"told loss_reduction={loss_reduction!r}, by which it scales the gradients before it clips them: "
+                    "make them the same"
                 )
         return calls[0].loss if calls else None
 

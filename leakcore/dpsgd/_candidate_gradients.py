@@ -11,8 +11,11 @@ import torch
 from torch import nn
 
 from leakcore import kernels
+from leakcore.dpsgd._called_loss import require_of_rows
 from leakcore.dpsgd._functional import Functional
 from leakcore.dpsgd._module_lock import lock_of
+
+_ROWS_TO_TRY = 64
 
 Criterion = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -43,6 +46,13 @@ class CandidateGradients:
         columns = sum(p.numel() for p in self._parameters)
         self._portion = max(1, memory // (columns * self._parameters[0].element_size()))
 
+    def require_of_rows(self) -> None:
+        """ValueError where the criterion, over candidates, is neither the mean nor the sum of what it is for each."""
+        chosen = np.arange(min(len(self._x), _ROWS_TO_TRY))
+        x, y = self._rows(chosen)
+        with _bare(self._module):
+            require_of_rows(self._criterion, self._module(x), y)
+
     def products(
         self, noise: torch.Tensor, inside: np.ndarray, norm: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -67,11 +77,7 @@ class CandidateGradients:
 
     def _gradients(self, indices: np.ndarray) -> torch.Tensor:
         """(len(indices), D), parameters in the optimizer's order."""
-        device = self._parameters[0].device
-        chosen = torch.from_numpy(indices)
-        x, y = (t[chosen].to(device) for t in (self._x, self._y))
-        if x.is_floating_point():
-            x = x.to(self._parameters[0].dtype)
+        x, y = self._rows(indices)
         function = Functional(self._module, self._names)
 
         def loss(parameters: dict[str, torch.Tensor], row: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -80,6 +86,12 @@ class CandidateGradients:
         with _bare(self._module):
             found = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(function.own, x, y)
         return torch.cat([found[name].reshape(len(indices), -1) for name in self._names], dim=1)
+
+    def _rows(self, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets, where the model is and as it takes them."""
+        like, chosen = self._parameters[0], torch.from_numpy(indices)
+        x, y = (t[chosen].to(like.device) for t in (self._x, self._y))
+        return (x.to(like.dtype) if x.is_floating_point() else x), y
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

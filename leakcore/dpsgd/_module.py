@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
+from leakcore.dpsgd._functional import evaluate
 from leakcore.dpsgd._rows import Rows
 
 _GRADIENTS = 2**23
@@ -76,7 +77,7 @@ class ModulePass:
         self._gradients = vmap(grad(self._loss), in_dims=(None, 0, 0))
 
     def _loss(self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        out = functional_call(self._module, parameters, (x.unsqueeze(0),))
+        out = evaluate(self._module, parameters, x.unsqueeze(0))
         if out.shape[1] == 1:
             return torch.nn.functional.binary_cross_entropy_with_logits(out[0, 0], y)
         return torch.nn.functional.cross_entropy(out, y.unsqueeze(0))
@@ -91,7 +92,7 @@ class ModulePass:
         with torch.no_grad():
             for slot in self.used:
                 x, _ = self._samples(rows, slot, slice(None))
-                out[slot] = functional_call(self._module, self._parameters(weights[0][slot, 0]), (x,)).T
+                out[slot] = evaluate(self._module, self._parameters(weights[0][slot, 0]), x).T
         return out
 
     def add_clipped_sum(self, rows: Rows, into: list[torch.Tensor], *, mask: torch.Tensor | None, fresh: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,9 +12,10 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
+from torch.utils._pytree import tree_leaves
 
 from leakcore import _validate as check
-from leakcore.dpsgd._called_loss import CalledLoss
+from leakcore.dpsgd._called_loss import CalledLoss, aside, is_aside
 from leakcore.dpsgd._candidate_gradients import CandidateGradients, Criterion, _bare
 from leakcore.dpsgd._trace import Trace
 from leakcore.numerics._step_ratio import step_log_ratio
@@ -48,9 +50,11 @@ def record(
             recognised, and `members` is needed; the scores of pairs are then those of noise alone.
         model: None: the module called in the loop that holds the optimizer's parameters.
         criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss that the loop goes back
-            from; a loop that calls a function (`functional.cross_entropy`), or adds to a loss, must name it here.
-        sample_rate: q of the Poisson sampling. None: as in Opacus's accounting hook, where one is attached. The loop
-            must sample so (Opacus's default); `Trace.not_poisson` says where the batches show that it does not.
+            from; a loop that calls a function (`functional.cross_entropy`), or adds to a loss, must name it here. One
+            that mixes rows, as a mean by class weights does, is refused: no ε is proved for it.
+        sample_rate: q of the Poisson sampling. None: as in Opacus's accounting hook, where one is attached; of a step
+            that accumulates batches then 1, if together they are all rows, or a ValueError. The loop must sample so
+            (Opacus's default); `Trace.not_poisson` says where the batches show that it does not.
         out: npz file for the trace, written at the end, also after an exception, and every 100 steps.
         memory: bytes for candidates' gradients at a time; more candidates than fit are computed in parts, each step
             anew.
@@ -91,10 +95,11 @@ class Recorder:
         self._model, self._criterion = model, criterion
         self._loss = CalledLoss(self._holds_all) if criterion is None else None
         self._rate = None if sample_rate is None else check.probability(sample_rate=sample_rate)
-        if self._rate is None:
-            self._rate = _rate_of_hook(optimizer.step_hook)
+        self._rate_of_batch = _rate_of_hook(optimizer.step_hook) if self._rate is None else None
         self._out = None if out is None else Path(out)
         self._memory = check.integer(1, memory=memory)
+        self._own = {id(p) for p in optimizer.params}
+        self._wrong = ""
         self._batch: list[torch.Tensor] = []
         self._schedule: list[tuple[float, float, int]] = []
         self._seen = np.zeros(n, dtype=np.int64)
@@ -104,7 +109,6 @@ class Recorder:
         self._rows: dict[bytes, int] | None = None
         self._handles: list[Any] = []
         self._outer_hook: Any = None
-        self._busy = False
 
     def __enter__(self) -> Recorder:
         if self._handles:
@@ -152,33 +156,54 @@ class Recorder:
         )  # fmt: skip
 
     def _holds_all(self, module: nn.Module) -> bool:
-        return {id(p) for p in self._optimizer.params} <= {id(p) for p in module.parameters()}
+        return self._own <= {id(p) for p in module.parameters()}
 
     def _before_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if self._busy:
+        if is_aside():
             return
         if self._loss is not None:
             self._loss.before(module)
-        if not torch.is_grad_enabled() or not inputs or not isinstance(inputs[0], torch.Tensor):
+        if not torch.is_grad_enabled():
             return
         if self._model is None and self._holds_all(module):
             self._model = module
-        if module is self._model and module.training:
-            self._batch.append(inputs[0].detach())
+        if module.training and not self._wrong and any(id(p) in self._own for p in module._parameters.values()):
+            from leakcore.dpsgd._opacus_errors import wrong_rows
+
+            if why := wrong_rows(module, inputs):
+                self._wrong = f"{module} has {why}"
 
     def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if self._loss is not None and not self._busy:
-            self._loss.after(module, output)
+        if is_aside():
+            return
+        if self._loss is not None:
+            self._loss.after(module, inputs, output)
+        if module is self._model and module.training and torch.is_grad_enabled() and output is not None:
+            self._await_backward(inputs, output)
+
+    def _await_backward(self, inputs: tuple[Any, ...], output: Any) -> None:
+        """The rows that went into the model are of the step's batch if a loss goes back through what came out."""
+        if self._loss is not None and isinstance(output, torch.Tensor):
+            self._loss.gave(output)
+        if not inputs or not isinstance(inputs[0], torch.Tensor):
+            return
+        waiting = [inputs[0].detach()]
+
+        def went_back(_: torch.Tensor) -> None:  # ghost clipping goes back twice
+            self._batch += waiting
+            waiting.clear()
+
+        came = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.requires_grad]
+        for tensor in came:
+            tensor.register_hook(went_back)  # type: ignore[no-untyped-call]
+        if not came:  # of a kind that torch cannot look into
+            self._batch += waiting
 
     def _step(self, optimizer: Any) -> None:
         if self._outer_hook is not None:
             self._outer_hook(optimizer)
-        self._busy = True
-        try:
-            with torch.no_grad():
-                self._score(optimizer)
-        finally:
-            self._busy = False
+        with aside(), torch.no_grad():
+            self._score(optimizer)
         self._batch = []
         if self._out is not None and len(self._schedule) % _AUTOSAVE == 0:
             self.trace().save(self._out)
@@ -186,17 +211,27 @@ class Recorder:
     def _score(self, optimizer: Any) -> None:
         if hasattr(optimizer, "_adjusted_noise_multiplier"):  # Opacus's adaptive ghost clipping sets it going back
             raise TypeError("optimizer clips adaptively: record knows clipping by a norm that is given")
+        if self._wrong:
+            raise ValueError(
+                f"model: {self._wrong}, for which Opacus's per-sample gradients are wrong: what it clips and releases "
+                "are others than the rows'. FusedDPOptimizer.replace(optimizer) and grad_sample_mode='functorch' do it "
+                "right"
+            )
         if self._loss is not None:
-            self._criterion = self._loss.take() or self._criterion
+            self._criterion = self._loss.take(optimizer.loss_reduction) or self._criterion
         gradients = CandidateGradients(optimizer, self._model, self._criterion, self._x, self._y, self._memory)
         sigma, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
         inside = self._recognise()
-        unit = 1.0
+        unit, batches = 1.0, int(optimizer.accumulated_iterations)
         if optimizer.loss_reduction == "mean":
-            unit = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
+            unit = float(optimizer.expected_batch_size) * batches
+        if self._rate_of_batch is not None:
+            self._rate = _rate_of_step(self._rate_of_batch, batches, self._rate)
         release = torch.cat([p.grad.flatten() for p in optimizer.params]) * unit
         noise = release - torch.cat([p.summed_grad.flatten() for p in optimizer.params])
         try:
+            if self._loss is None and not self._schedule:
+                gradients.require_of_rows()
             noise_dots, norms, crossed = gradients.products(noise, inside, norm)
         except Exception as error:
             if misfit := self._misfit():
@@ -265,9 +300,28 @@ def _rate_of_hook(hook: Any) -> float | None:
     return float(rate) if isinstance(rate, (int, float)) and 0 <= rate <= 1 else None
 
 
+def _rate_of_step(of_batch: float, batches: int, before: float | None) -> float:
+    """q of a step that accumulates so many batches, each sampled at `of_batch`; `before`: of the steps before it.
+
+    Batches that together hold every row once are a full batch, as in Opacus's accounting. Others, of which a row can be
+    in several, are no Poisson sample: ValueError.
+    """
+    together = of_batch * batches
+    rate = of_batch if batches == 1 else 1.0 if math.isclose(together, 1, rel_tol=1e-9) else None
+    if rate is None or rate != (rate if before is None else before):
+        raise ValueError(
+            f"optimizer: a step accumulates {batches} batches, each sampled at q = {of_batch:.4g}: together they are "
+            "no Poisson sample. Sample once a step (Opacus's BatchMemoryManager computes such a batch in parts), or "
+            "pass sample_rate= if your loop does that"
+        )
+    return rate
+
+
 def _row_bytes(rows: torch.Tensor) -> list[bytes]:
+    if rows.numel() == 0:
+        return [b""] * len(rows)
     flat = rows.detach().cpu().contiguous().reshape(len(rows), -1)
-    return [row.tobytes() for row in flat.view(torch.uint8).numpy()] if flat.numel() else [b""] * len(rows)
+    return [row.tobytes() for row in flat.view(torch.uint8).numpy()]
 
 
 def _read_candidates(candidates: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -68,6 +68,33 @@ def test_a_forward_pass_that_is_not_followed_by_a_backward_is_forgotten() -> Non
     optimizer.step()
 
 
+def test_a_batch_whose_backward_pass_failed_is_not_in_the_next_step() -> None:
+    """Of a layer used twice one use had arrived; the loop catches the error, and goes on."""
+    generator = torch.Generator().manual_seed(0)
+    failed, x = torch.randn(2, 4, 6, generator=generator)
+    y = torch.arange(4) % 3
+    found = []
+    for fails in (False, True):
+        torch.manual_seed(0)
+        first, second = nn.Linear(6, 6), nn.Linear(6, 3)
+        module = GradSampleModule(nn.Sequential(first, nn.Tanh(), first, second), strict=False)
+        optimizer = made(FusedDPOptimizer, module)
+        if fails:
+
+            def fail(*_: Any) -> None:
+                raise MemoryError("out of memory")
+
+            handle = module._module[1].register_full_backward_hook(fail)
+            with pytest.raises(MemoryError):
+                functional.cross_entropy(module(failed), y).backward()
+            handle.remove()
+        optimizer.zero_grad()
+        functional.cross_entropy(module(x), y).backward()
+        optimizer.step()
+        found.append([p.grad for p in module.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
 def test_rows_of_a_step_are_let_go_and_may_not_be_used_again() -> None:
     module = GradSampleModule(nn.Linear(6, 3))
     optimizer = made(FusedDPOptimizer, module)

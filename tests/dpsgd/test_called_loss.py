@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,42 @@ def test_a_loss_that_may_not_be_the_criterion_is_refused_in_the_first_step(loss:
     assert recorded(loss, criterion=loss).steps == 10
 
 
+@pytest.mark.parametrize(
+    ("made", "loss"),
+    [
+        (lambda outputs: outputs.log_softmax(1), nn.NLLLoss()),
+        (lambda outputs: outputs / 5, nn.CrossEntropyLoss()),
+        (lambda outputs: outputs[:, [2, 1, 0]], nn.CrossEntropyLoss()),
+    ],
+)
+def test_what_stands_between_the_model_and_its_loss_must_be_named(made: Any, loss: Any) -> None:
+    def whole(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = loss(made(outputs), y)
+        return found
+
+    with pytest.raises(ValueError, match=r"is given what the loop makes of the model's outputs .* pass criterion="):
+        recorded(whole)
+
+    def in_one(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return whole(outputs.clone(), y)
+
+    assert recorded(in_one, criterion=in_one).steps == 10
+
+
+def test_outputs_that_only_change_shape_are_the_models() -> None:
+    """(B, 1) → (B,), which this loss takes alike."""
+    squared = nn.MSELoss()
+
+    def squeezed(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = squared(outputs.flatten(), functional.one_hot(y, 3).flatten().to(outputs.dtype))
+        return found
+
+    x, y = candidates()
+    targets = functional.one_hot(y, 3).float()
+    found = recorded(squeezed, candidates=(x, targets)).pair_sum
+    np.testing.assert_allclose(found, recorded(squeezed, candidates=(x, targets), criterion=squared).pair_sum)
+
+
 def test_an_inner_loss_under_ghost_clipping_is_refused() -> None:
     """There every loss gives a value per row."""
     module, optimizer, loss, loader = private(grad_sample_mode="ghost", criterion=_FocalRows())
@@ -123,11 +160,54 @@ def test_metrics_are_no_criterion() -> None:
     np.testing.assert_array_equal(found.pair_sum, recorded(loss, criterion=entropy).pair_sum)
 
 
+_WEIGHTS = torch.tensor([1.0, 2.0, 3.0])
+
+
+def _column(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """(B, 1) beside (B,): torch warns, and compares every output with every target."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found: torch.Tensor = nn.MSELoss()(outputs[:, :1], y.to(outputs.dtype))
+        return found
+
+
+@pytest.mark.parametrize(
+    ("loss", "named"),
+    [
+        (nn.CrossEntropyLoss(weight=_WEIGHTS), False),
+        (nn.CrossEntropyLoss(ignore_index=1), False),
+        (nn.CrossEntropyLoss(weight=_WEIGHTS), True),
+        (nn.CrossEntropyLoss(ignore_index=1), True),
+        (_column, True),
+    ],
+)
+def test_a_loss_that_mixes_rows_is_refused_in_the_first_step(loss: Any, named: bool) -> None:
+    module, optimizer, loader = private()
+    recorder = leakcore.record(optimizer, candidates=candidates(), criterion=loss if named else None)
+    with (
+        pytest.raises(ValueError, match=r"criterion: .* nor the sum of what it is for each: a row's gradient"),
+        recorder,
+    ):
+        loop(module, optimizer, loader, loss)
+    assert recorder.steps == 0
+
+
+def test_a_loss_reduced_otherwise_than_opacus_was_told_is_refused() -> None:
+    total = nn.CrossEntropyLoss(reduction="sum")
+    message = "criterion: the loop goes back from the sum of CrossEntropyLoss over rows.*loss_reduction='mean'"
+    with pytest.raises(ValueError, match=message):
+        recorded(total)
+    module, optimizer, loader = private(loss_reduction="sum")
+    with leakcore.record(optimizer, candidates=candidates()) as recorder:
+        loop(module, optimizer, loader, total)
+    assert recorder.steps == 10
+
+
 @pytest.mark.parametrize(
     "loss",
     [
-        lambda outputs, y: nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))(outputs, y),
-        lambda outputs, y: nn.CrossEntropyLoss(reduction="none")(outputs, y).mean(),
+        lambda outputs, y: nn.CrossEntropyLoss(weight=torch.full((3,), 2.0))(outputs, y),
+        lambda outputs, y: nn.CrossEntropyLoss(weight=_WEIGHTS, reduction="none")(outputs, y).mean(),
         _OwnLoss(),
     ],
 )
