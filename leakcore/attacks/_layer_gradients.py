@@ -185,7 +185,10 @@ def layer_gradients(
 def per_sample(
     model: torch.nn.Module, loss: Callable[[Any, Any], Any] | None, names: Sequence[str]
 ) -> Callable[[torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor]]:
-    """(inputs, targets) → {parameter: (samples, ...)} gradients of single samples with respect to these parameters."""
+    """(inputs, targets) → {parameter: (samples, ...)} gradients of single samples with respect to these parameters.
+
+    Sample by sample where torch cannot batch a layer (an LSTM in float64).
+    """
     import torch
 
     measure = criterion(loss)
@@ -195,11 +198,20 @@ def per_sample(
         out: torch.Tensor = measure(function(parameters, x[None]), y[None])
         return out
 
-    mapped = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))
+    of_one = torch.func.grad(value)
+    mapped = torch.func.vmap(of_one, in_dims=(None, 0, 0))
 
     def gradient(x: torch.Tensor, y: torch.Tensor) -> Mapping[str, torch.Tensor]:
         with quiet_batching():
-            found: Mapping[str, torch.Tensor] = mapped(function.own, x, y)
+            try:
+                found: Mapping[str, torch.Tensor] = mapped(function.own, x, y)
+            except RuntimeError:
+                before = torch.get_rng_state()
+                single = [of_one(function.own, *row) for row in zip(x, y, strict=True)]
+                if not torch.equal(before, torch.get_rng_state()):  # it draws random numbers, which is what vmap says
+                    torch.set_rng_state(before)
+                    raise
+                return {name: torch.stack([g[name] for g in single]) for name in function.own}
         return found
 
     return gradient

@@ -100,6 +100,7 @@ class Recorder:
         self._memory = check.integer(1, memory=memory)
         self._own = {id(p) for p in optimizer.params}
         self._wrong = ""
+        self._versions: list[tuple[torch.Tensor, int]] = []
         self._batch: list[torch.Tensor] = []
         self._schedule: list[tuple[float, float, int]] = []
         self._seen = np.zeros(n, dtype=np.int64)
@@ -183,6 +184,8 @@ class Recorder:
 
     def _await_backward(self, inputs: tuple[Any, ...], output: Any) -> None:
         """The rows that went into the model are of the step's batch if a loss goes back through what came out."""
+        assert self._model is not None
+        self._versions = [(p, p._version) for p in self._model.parameters()]
         if self._loss is not None and isinstance(output, torch.Tensor):
             self._loss.gave(output)
         if not inputs or not isinstance(inputs[0], torch.Tensor):
@@ -216,6 +219,12 @@ class Recorder:
                 f"model: {self._wrong}, for which Opacus's per-sample gradients are wrong: what it clips and releases "
                 "are others than the rows'. FusedDPOptimizer.replace(optimizer) and grad_sample_mode='functorch' do it "
                 "right"
+            )
+        if any(p._version != version for p, version in self._versions):
+            raise ValueError(
+                "model: its parameters were changed between its forward pass and this step (by another optimizer's "
+                "step?), so the candidates' gradients where the batch's were taken can no longer be known: step this "
+                "one first"
             )
         if self._loss is not None:
             self._criterion = self._loss.take(optimizer.loss_reduction) or self._criterion

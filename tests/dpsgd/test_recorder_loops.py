@@ -177,3 +177,28 @@ def test_layers_whose_rows_opacus_gets_wrong_are_refused(module: Any, shape: Any
                 assert any(bool(((torch.stack(r) - g).abs() > 0.01).any()) for r, g in both) == refused
             optimizer.step()
         assert recorder.steps == (0 if refused else 1)
+
+
+def test_an_optimizer_that_steps_after_another_of_the_same_model_is_refused() -> None:
+    x, y = data()
+    for first in (0, 1):
+        torch.manual_seed(0)
+        layers = [nn.Linear(5, 4), nn.Linear(4, 3)]
+        module = GradSampleModule(nn.Sequential(*layers))
+        optimizers = [
+            DPOptimizer(
+                torch.optim.SGD(layer.parameters(), lr=0.1), noise_multiplier=0.0, max_grad_norm=1.0,
+                expected_batch_size=40,
+            )
+            for layer in layers
+        ]  # fmt: skip
+        with (
+            pytest.raises(ValueError, match=r"were changed between .* and this step")
+            if first
+            else contextlib.nullcontext(),
+            leakcore.record(optimizers[1 - first], candidates=candidates(), sample_rate=1.0) as recorder,
+        ):
+            nn.CrossEntropyLoss()(module(x), y).backward()
+            for optimizer in optimizers[::-1]:
+                optimizer.step()
+        assert recorder.steps == 1 - first

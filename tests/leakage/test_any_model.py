@@ -75,3 +75,27 @@ def test_a_root_called_as_its_layer_keeps_its_own_parameters() -> None:
     found = leakage.sensitivity(head(), None, x, y)
     assert found.layers == ("head()", "head")
     np.testing.assert_array_equal(found.parameters, [25, 18])
+
+
+class Recurrent(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.steps, self.drop, self.last = nn.LSTM(1, 4, batch_first=True), nn.Dropout(dropout), nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.drop(self.steps(x[..., None])[0][:, -1]))
+
+
+def test_layers_that_torch_does_not_batch() -> None:
+    """An LSTM in float64 goes row by row; what draws random numbers is refused all the same."""
+    x, y = _rows(6)
+    torch.manual_seed(1)
+    model = Recurrent().double().eval()
+    parts = attributes.layer_gradients(model, None, x.double(), y)
+    for i in range(len(x)):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(x[i : i + 1].double()), y[i : i + 1]).backward()
+        expected = torch.cat([p.grad.flatten() for p in model.steps.parameters()])
+        np.testing.assert_allclose(parts["steps"][i], expected.numpy(), rtol=1e-6, atol=1e-9)
+    with pytest.raises((ValueError, RuntimeError), match="random"):
+        attributes.layer_gradients(Recurrent(0.5).double().train(), None, x.double(), y)
