@@ -68,28 +68,30 @@ def require_of_rows(criterion: Callable[..., torch.Tensor], outputs: torch.Tenso
 
 
 class _Output:
-    """What a forward pass of the model gave, as it was then."""
+    """What a forward pass of the model gave, as it was then. Its graph is not kept: a loop may drop it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor, self._version, self._node = tensor, tensor._version, tensor.grad_fn
+        self._values, self._version = tensor.detach(), tensor._version
+        self._number = -1 if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()
 
     def is_given(self, value: torch.Tensor) -> bool:
         """Whether these are its numbers, in its order."""
-        own = self._tensor
+        own = self._values
         if own._version != self._version or value.numel() != own.numel():
             return False
-        return value is own or torch.equal(value.detach().reshape(-1).to(own.dtype), own.detach().reshape(-1))
+        return torch.equal(value.detach().reshape(-1).to(own.dtype), own.reshape(-1))
 
     def led_to(self, value: torch.Tensor) -> bool:
-        """Whether the graph leads back from there."""
+        """Whether the graph leads back from there: its nodes are numbered as they are made."""
         todo, known = [value.grad_fn], set()
-        while todo:
+        while todo and self._number >= 0:
             node = todo.pop()
-            if node is self._node:
-                return node is not None
-            if node is not None and node not in known:
-                known.add(node)
-                todo += [n for n, _ in node.next_functions]
+            if node is None or node in known or node._sequence_nr() < self._number:
+                continue
+            if node._sequence_nr() == self._number:
+                return True
+            known.add(node)
+            todo += [n for n, _ in node.next_functions]
         return False
 
 
