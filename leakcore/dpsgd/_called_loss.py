@@ -68,9 +68,10 @@ def require_of_rows(criterion: Callable[..., torch.Tensor], outputs: torch.Tenso
 
 
 class _Output:
-    """What a forward pass of the model gave, as it was then. Its graph is not kept: a loop may drop it."""
+    """What a forward pass of the model gave for `rows`, as it was then. Its graph is not kept: a loop may drop it."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, rows: torch.Tensor | None) -> None:
+        self.rows = rows
         self._values, self._version = tensor.detach(), tensor._version
         self._number = -1 if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()
 
@@ -98,13 +99,15 @@ class _Output:
 @dataclasses.dataclass
 class _Call:
     """One call of a loss. inside: the module that is no model and called it. made: whether its argument was made of the
-    model's outputs, in place of being them. reduced: what `how_reduced` says of it. weights: of its values in what the
-    loop went back from, at the first backward pass; None before it."""
+    model's outputs, in place of being them. reduced: what `how_reduced` says of it. rows: what went into the model, and
+    the targets beside them; None where that is not known. weights: of its values in what the loop went back from, at
+    the first backward pass; None before it."""
 
     loss: _Loss
     inside: nn.Module | None
     made: bool
     reduced: str
+    rows: tuple[torch.Tensor, torch.Tensor] | None = None
     weights: torch.Tensor | None = None
 
     def went_back(self, gradient: torch.Tensor) -> None:
@@ -131,9 +134,9 @@ class CalledLoss:
     def before(self, module: nn.Module) -> None:
         self._running.append(module)
 
-    def gave(self, output: torch.Tensor) -> None:
-        """The model's outputs. A loss that neither they nor what is made of them goes into is another model's."""
-        self._outputs.append(_Output(output))
+    def gave(self, output: torch.Tensor, rows: torch.Tensor | None) -> None:
+        """The model's outputs for rows. A loss that neither they nor what is made of them goes into is another's."""
+        self._outputs.append(_Output(output, rows))
 
     def after(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if not any(m is module for m in self._running):
@@ -145,7 +148,8 @@ class CalledLoss:
         if any(isinstance(m, _Loss) for m in self._running):  # part of that one
             return
         tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
-        made = bool(self._outputs and tensors) and not any(o.is_given(tensors[0]) for o in self._outputs)
+        given = next((o for o in self._outputs if tensors and o.is_given(tensors[0])), None)
+        made = bool(self._outputs and tensors) and given is None
         if made and not any(o.led_to(t) for o in self._outputs for t in tensors):
             return
         inside = next((m for m in self._running if not self._is_model(m)), None)
@@ -154,11 +158,13 @@ class CalledLoss:
             with aside(), torch.no_grad():
                 reduced = how_reduced(output.detach(), module.forward, inputs)
         call = _Call(module, inside, made, reduced)
+        if given is not None and given.rows is not None and len(tensors) == 2 and tensors[1].ndim > 0:
+            call.rows = given.rows, tensors[1].detach()
         output.register_hook(functools.partial(_Call.went_back, call))  # type: ignore[no-untyped-call]
         self._calls.append(call)
 
-    def take(self, loss_reduction: str) -> _Loss | None:
-        """The loss of the step that ends here, None if no loss of `torch.nn` was in it.
+    def take(self, loss_reduction: str) -> tuple[_Loss | None, list[tuple[torch.Tensor, torch.Tensor]]]:
+        """The loss of the step that ends here, None if no loss of `torch.nn` was in it; the rows and targets it was of.
 
         loss_reduction: "mean" or "sum", Opacus's. Raises ValueError where what was called need not be what the loop
         minimises, mixes rows, or is reduced otherwise than Opacus was told.
@@ -198,7 +204,7 @@ class CalledLoss:
                     f"told loss_reduction={loss_reduction!r}, by which it scales the gradients before it clips them: "
                     "make them the same"
                 )
-        return calls[0].loss if calls else None
+        return calls[0].loss if calls else None, [c.rows for c in calls if c.rows is not None]
 
 
 def _alike(a: _Loss, b: _Loss) -> bool:

@@ -186,11 +186,12 @@ class Recorder:
         """The rows that went into the model are of the step's batch if a loss goes back through what came out."""
         assert self._model is not None
         self._versions = [(p, p._version) for p in self._model.parameters()]
+        rows = inputs[0].detach() if inputs and isinstance(inputs[0], torch.Tensor) else None
         if self._loss is not None and isinstance(output, torch.Tensor):
-            self._loss.gave(output)
-        if not inputs or not isinstance(inputs[0], torch.Tensor):
+            self._loss.gave(output, rows)
+        if rows is None:
             return
-        waiting = [inputs[0].detach()]
+        waiting = [rows]
 
         def went_back(_: torch.Tensor) -> None:  # ghost clipping goes back twice
             self._batch += waiting
@@ -227,7 +228,10 @@ class Recorder:
                 "one first"
             )
         if self._loss is not None:
-            self._criterion = self._loss.take(optimizer.loss_reduction) or self._criterion
+            loss, pairs = self._loss.take(optimizer.loss_reduction)
+            self._criterion = loss or self._criterion
+            for rows, targets in pairs:
+                self._require_targets(rows, targets)
         gradients = CandidateGradients(optimizer, self._model, self._criterion, self._x, self._y, self._memory)
         sigma, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
         inside = self._recognise()
@@ -281,14 +285,33 @@ class Recorder:
 
     def _recognise(self) -> np.ndarray:
         """Indices of the candidates that the step's batch holds."""
-        if self._rows is None and self._batch:
-            rows = _row_bytes(self._x.to(self._batch[0].dtype))
-            self._rows = {row: i for i, row in enumerate(rows)}
-            if len(self._rows) < len(rows):
-                twin = next(i for i, row in enumerate(rows) if self._rows[row] != i)
-                raise ValueError(f"candidates: rows {twin} and {self._rows[rows[twin]]} have equal inputs")
-        found = [self._rows.get(row) for batch in self._batch for row in _row_bytes(batch)] if self._rows else []
-        return np.array(sorted({i for i in found if i is not None}), dtype=np.int64)
+        found = {i for rows in self._batch for i in self._numbers(rows) if i is not None}
+        return np.array(sorted(found), dtype=np.int64)
+
+    def _numbers(self, rows: torch.Tensor) -> list[int | None]:
+        """Which candidate each row is, None for others."""
+        if self._rows is None:
+            known = _row_bytes(self._x.to(rows.dtype))
+            self._rows = {row: i for i, row in enumerate(known)}
+            if len(self._rows) < len(known):
+                twin = next(i for i, row in enumerate(known) if self._rows[row] != i)
+                raise ValueError(f"candidates: rows {twin} and {self._rows[known[twin]]} have equal inputs")
+        return [self._rows.get(row) for row in _row_bytes(rows)]
+
+    def _require_targets(self, rows: torch.Tensor, targets: torch.Tensor) -> None:
+        """ValueError where a candidate went into the loss with another target than was given for it."""
+        both = [(k, i) for k, i in enumerate(self._numbers(rows)) if i is not None]
+        if len(rows) != len(targets) or not both:
+            return
+        seen = targets[[k for k, _ in both]].cpu().reshape(len(both), -1)
+        given = self._y[[i for _, i in both]].to(seen.dtype).cpu().reshape(len(both), -1)
+        if torch.equal(seen, given):
+            return
+        wrong = next(n for n, (a, b) in enumerate(zip(seen, given, strict=True)) if not torch.equal(a, b))
+        raise ValueError(
+            f"candidates: the target of row {both[wrong][1]} is {self._y[both[wrong][1]].tolist()}, and the loop gives "
+            f"the loss {targets[both[wrong][0]].tolist()} for it: pass the targets as the loss is given them"
+        )
 
 
 def _require_known(optimizer: Any) -> None:

@@ -18,7 +18,7 @@ pytest.importorskip("opacus")
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 
 from tests.dpsgd.opacus_remarks import IGNORED
-from tests.dpsgd.recorded_runs import candidates, loop, private, recorded
+from tests.dpsgd.recorded_runs import candidates, data, loop, private, recorded
 
 pytestmark = IGNORED
 
@@ -237,3 +237,24 @@ def test_a_forward_pass_that_fails_leaves_the_next_loss_alone() -> None:
         return found
 
     assert recorded(loss).steps == 10
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_a_candidate_whose_target_the_loop_changes_is_refused(mode: str) -> None:
+    """Soft targets that the loop smooths: gradients with the candidates' own would be others."""
+    x = data()[0]
+    soft = torch.softmax(x[:, :3].double(), dim=1)
+
+    def run(targets: torch.Tensor) -> Any:
+        module, optimizer, *more = private(grad_sample_mode=mode, criterion=nn.CrossEntropyLoss())
+        criterion = more[0] if mode == "ghost" else nn.CrossEntropyLoss()
+        with leakcore.record(optimizer, candidates=(x[4:12], targets)) as recorder:
+            for rows in (slice(0, 8), slice(8, 16)):
+                optimizer.zero_grad()
+                criterion(module(x[rows]), (0.9 * soft[rows] + 0.1 / 3).float()).backward()
+                optimizer.step()
+        return recorder.trace()
+
+    with pytest.raises(ValueError, match=r"candidates: the target of row 0 is \[.*\], and the loop gives the loss \["):
+        run(soft[4:12].float())
+    np.testing.assert_array_equal(run((0.9 * soft[4:12] + 0.1 / 3).float()).times_seen, 1)
