@@ -8,13 +8,14 @@
 #include "core/machine.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
-#include "core/stream_copy.h"
 #include "mixture/mixture.h"
 #include "mixture/mixture_simd.h"
 #include "mixture/plan.h"
 
 namespace leakcore {
 namespace {
+
+constexpr int64_t kOutside = int64_t{32} << 20;  // bytes of results that no cache is expected to hold
 
 const MixtureLoops& mixture_loops() {
   return LEAKCORE_TIERED(mixture_loops);
@@ -82,11 +83,10 @@ Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args) {
   // are better off asking for it beforehand, the others write past the caches, but for floats, which memory takes as
   // fast as they come.
   const int64_t size = args.single ? 4 : 8;
-  const bool outside = straight && args.written && size * args.configs * args.num_samples >= kStreamBytes;
-  const bool onwards = outside && intel(), past = outside && !onwards && !quick;
+  const bool outside = straight && args.written && size * args.configs * args.num_samples >= kOutside;
+  const Stores stores = !outside ? Stores::plain : intel() ? Stores::onwards : quick ? Stores::plain : Stores::past;
   over_blocks(args, 32, [&](int64_t begin, int64_t end) {
     Blocks blocks(args, plan);
-    const Scratch passing(past ? args.configs * kWideBlock : 0);
     for (int64_t b = begin; b < end; ++b) {
       blocks.move_to(b);
       if (straight && blocks.whole()) {
@@ -97,14 +97,10 @@ Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args) {
         const int samples = wide ? kWideBlock : kBlock;
         if (quick) {
           mixture_loops().one_step_quick(plan, args.seed, args.alternative, first, samples,
-                                         static_cast<float*>(args.out) + blocks.offset(), args.config_stride, onwards);
+                                         static_cast<float*>(args.out) + blocks.offset(), args.config_stride, stores);
         } else {
-          double* const to = static_cast<double*>(args.out) + blocks.offset();
-          mixture_loops().one_step(plan, args.seed, args.alternative, first, samples, past ? passing.get() : to,
-                                   past ? kWideBlock : args.config_stride, onwards);
-          for (int64_t c = 0; past && c < args.configs; ++c) {
-            stream_copy(to + c * args.config_stride, passing.get() + c * kWideBlock, 8 * samples);
-          }
+          mixture_loops().one_step(plan, args.seed, args.alternative, first, samples,
+                                   static_cast<double*>(args.out) + blocks.offset(), args.config_stride, stores);
         }
         b += wide ? kMore : 0;
         continue;
@@ -120,7 +116,7 @@ Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args) {
         }
       }
     }
-    if (past) stream_fence();
+    if (stores == Stores::past) mixture_loops().fence();
   });
   return {};
 }

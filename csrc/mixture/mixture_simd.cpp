@@ -9,15 +9,17 @@
 // GHz, the best of many runs loop by loop: words 0.29, normals 0.72, e^y 0.37, logarithm 0.43; in float32 0.29, 0.26,
 // 0.15, 0.16. One multiplication of 512 bits a cycle, a division in three such slots and ten rounds of Philox at two
 // instructions a cycle allow 0.24, 0.55, 0.34 and 0.40 in float64. Of 10^7 samples a fresh array costs 0.7 (float32:
-// 0.35) more in page faults, hence `out`; stores past the caches gained nothing. Eighths of the exponent by table would
-// save 0.03 in float32 and cost a unit of q there: not taken. On Emerald Rapids a sample takes 2.43 (float32: 1.03),
-// and stores to memory that no cache holds took 0.42 more in either: a block's come in one burst, each line waiting for
-// its turn. Asked for during the block before, they cost nothing.
+// 0.35) more in page faults, hence `out`. The copy past the caches cost 0.17 in float64 while its stores had 16 bytes;
+// with the tier's 64 it costs nothing. In float32 plain stores are faster. Eighths of the exponent by table would save
+// 0.03 in float32 and cost a unit of q there: not taken. On Emerald Rapids a sample takes 2.43 (float32: 1.03), and
+// stores to memory that no cache holds took 0.42 more in either: a block's come in one burst, each line waiting for its
+// turn. Asked for during the block before, they cost nothing.
 //
 // Random words, normals and factors are each made in a loop of their own over a block that stays in the first-level
 // cache, four steps (one Philox block) at a time: a loop with few constants keeps them all in registers.
 #include "mixture/mixture_simd.h"
 
+#include "core/stream_copy.h"
 #include "core/streams.h"
 #include "mixture/draws.h"
 #include "mixture/steps.h"
@@ -325,32 +327,38 @@ void singles(Single& w, const MixturePlan& plan, double* out) {
 }
 
 // Straight to their place, all configurations of the form that T stands for.
-template <bool kOnwards, class T>
+template <Stores kStores, class T>
 void one_step_of(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int samples, T* out,
                  int64_t stride) {
-  constexpr bool kNarrow = sizeof(T) == sizeof(float);
+  constexpr bool kNarrow = sizeof(T) == sizeof(float), kPast = kStores == Stores::past;
   // What is written next, half of it beside the words, half beside factors and logarithms.
-  constexpr int kHalf = kOnwards ? sizeof(T) / 2 : 0;
+  constexpr int kHalf = kStores == Stores::onwards ? sizeof(T) / 2 : 0;
   const auto next = [&](const T* at, int64_t count) { return reinterpret_cast<const char*>(at + samples + count); };
   Single w;
+  LEAKCORE_ALIGNED T passing[kPast ? kWideBlock : 1];
   draw_singles(w, seed, alternative, first, samples, !kNarrow, kNarrow, Soon<kHalf>{next(out, 0)});
   for (int64_t c = 0; c < plan.configs; ++c) {
     const Group& g = plan.at(c, 0);
     if (alternative) pick(w, g);
-    T* to = out + c * stride;
+    T* const place = out + c * stride;
+    T* const to = kPast ? passing : place;
     const Soon<kHalf / 2> soon = {next(to, samples / 2)};
     if constexpr (kNarrow) {
       alternative ? one_quick<true>(w, g, to, soon) : one_quick<false>(w, g, to, soon);
     } else {
       alternative ? one_sparse<true>(w, g, to, soon) : one_sparse<false>(w, g, to, soon);
     }
+    if constexpr (kPast) stream_copy(place, passing, static_cast<int64_t>(sizeof(T)) * samples);
   }
 }
 
 template <class T>
 void one_step(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int samples, T* out,
-              int64_t stride, bool onwards) {
-  (onwards ? one_step_of<true, T> : one_step_of<false, T>)(plan, seed, alternative, first, samples, out, stride);
+              int64_t stride, Stores stores) {
+  const auto of = stores == Stores::past      ? one_step_of<Stores::past, T>
+                  : stores == Stores::onwards ? one_step_of<Stores::onwards, T>
+                                              : one_step_of<Stores::plain, T>;
+  of(plan, seed, alternative, first, samples, out, stride);
 }
 
 // Which normals a step's group needs, over all configurations.
@@ -399,7 +407,11 @@ void log_ratios(const MixturePlan& plan, uint64_t seed, bool alternative, uint64
   }
 }
 
-constexpr MixtureLoops kLoops = {log_ratios, one_step<double>, one_step<float>, tally};
+void fence() {
+  stream_fence();
+}
+
+constexpr MixtureLoops kLoops = {log_ratios, one_step<double>, one_step<float>, fence, tally};
 
 }  // namespace
 
