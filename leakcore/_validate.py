@@ -205,6 +205,9 @@ def squarable(allowed: str = "below 1e150 in size", **kwargs: Any) -> np.ndarray
     return real_array(f"finite and {allowed}", lambda v: np.abs(v) < LARGE, **kwargs)
 
 
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+"""The floating element types, by name, that NumPy or torch compute with and the kernels take."""
+
 _TORCH_ROUNDOFF = {
     "torch.float64": 2.0**-53,
     "torch.float32": 2.0**-24,

@@ -80,11 +80,10 @@ Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args) {
   const bool quick = plan.one_step && args.single && plan.all(Form::quick);
   const bool straight = quick || (plan.one_step && !args.single && plan.all(Form::sparse));
   // Where no cache holds the result's memory its stores wait: not where the system has yet to clear it. Intel's cores
-  // are better off asking for it beforehand, the others write past the caches, but for floats, which memory takes as
-  // fast as they come.
+  // are better off asking for it beforehand, the others write past the caches.
   const int64_t size = args.single ? 4 : 8;
   const bool outside = straight && args.written && size * args.configs * args.num_samples >= kOutside;
-  const Stores stores = !outside ? Stores::plain : intel() ? Stores::onwards : quick ? Stores::plain : Stores::past;
+  const Stores stores = !outside ? Stores::plain : intel() ? Stores::onwards : Stores::past;
   over_blocks(args, 32, [&](int64_t begin, int64_t end) {
     Blocks blocks(args, plan);
     for (int64_t b = begin; b < end; ++b) {

@@ -355,7 +355,8 @@ void one_step_of(const MixturePlan& plan, uint64_t seed, bool alternative, uint6
 template <class T>
 void one_step(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int samples, T* out,
               int64_t stride, Stores stores) {
-  const auto of = stores == Stores::past      ? one_step_of<Stores::past, T>
+  constexpr Stores kPast = sizeof(T) == sizeof(double) ? Stores::past : Stores::plain;
+  const auto of = stores == Stores::past      ? one_step_of<kPast, T>
                   : stores == Stores::onwards ? one_step_of<Stores::onwards, T>
                                               : one_step_of<Stores::plain, T>;
   of(plan, seed, alternative, first, samples, out, stride);

@@ -12,7 +12,8 @@ constexpr int kBlock = 256;
 constexpr int kWideBlock = 4 * kBlock;
 
 // How a sample's ratios reach memory: as they come; as they come, memory for as many samples more being fetched
-// meanwhile; or past the caches, `fence` before another thread is told of them.
+// meanwhile; or past the caches, but for floats, which memory takes as fast as they come: `fence` before another thread
+// is told of them.
 enum class Stores { plain, onwards, past };
 
 // A worker's own sums of one configuration. Digits take 2^32 additions before they must be carried.

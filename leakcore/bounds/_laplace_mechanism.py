@@ -16,7 +16,6 @@ from leakcore._results import Assumptions, Result, parse_adjacency
 from leakcore.kernels import _arrays
 
 SOURCE = "Dwork, McSherry, Nissim and Smith (2006); Lecture 13 (Lei 2024), Definition 2"
-FLOATING = ("float16", "bfloat16", "float32", "float64")
 MAX_NOISE = 64 * math.log(2.0)
 """Largest |noise| there is, in units of the scale: magnitudes are −log of a uniform on a grid of 2⁻⁶⁴."""
 
@@ -166,8 +165,8 @@ def _floating(values: Any) -> Any:
     array = _validate.even_array(values=values)
     if array.dtype.kind in "iu":
         return array.astype(np.float64)
-    if array.dtype.name not in FLOATING:
-        raise TypeError(f"values: dtype {array.dtype}: must be one of {', '.join(FLOATING)} or integers")
+    if array.dtype.name not in _validate.FLOATING:
+        raise TypeError(f"values: dtype {array.dtype}: must be one of {', '.join(_validate.FLOATING)} or integers")
     return array
 
 

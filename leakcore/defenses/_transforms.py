@@ -37,18 +37,14 @@ class Defense:
         return (self,)
 
 
-_FLOATS = ("float64", "float32", "float16", "bfloat16")
-
-
 def _rows(name: str, gradients: Any, least: int = 1) -> Any:
     shape = getattr(gradients, "shape", None)
     if shape is None or not hasattr(gradients, "dtype"):
         raise TypeError(f"{name}: gradients={type(gradients).__name__}: must be a NumPy array or a torch tensor")
     if len(shape) < least or 0 in tuple(shape):
         raise ValueError(f"{name}: gradients.shape={tuple(shape)}: must be (..., D), nothing empty")
-    if str(gradients.dtype).rpartition(".")[2] not in _FLOATS:
-        allowed = f"{', '.join(_FLOATS[:-1])} or {_FLOATS[-1]}"
-        raise TypeError(f"{name}: gradients.dtype={gradients.dtype}: must be {allowed}")
+    if str(gradients.dtype).rpartition(".")[2] not in check.FLOATING:
+        raise TypeError(f"{name}: gradients.dtype={gradients.dtype}: must be float64, float32, float16 or bfloat16")
     if getattr(gradients, "requires_grad", False):
         raise ValueError(f"{name}: gradients requires grad; pass gradients.detach()")
     if isinstance(gradients, np.ndarray):
