@@ -96,6 +96,9 @@ def integer(low: int | None = None, high: int | None = None, **kwargs: Any) -> i
 
 def seed(**kwargs: Any) -> int:
     """A 64-bit unsigned seed."""
+    for value in kwargs.values():
+        if type(value) is int and 0 <= value < 2**64:
+            return value  # the usual case, in calls that may be short
     return integer(0, 2**64 - 1, **kwargs)
 
 

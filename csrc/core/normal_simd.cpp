@@ -23,7 +23,7 @@ void words(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block, uint
     const Longs b2 = multiply32(a1 >> 32 ^ flip1, kPhiloxM1);
     return {b2 >> 32 ^ flip0, b2, a1 ^ flip2, longs(a2)};
   };
-  draw_pairs(seed, kRandomBlocks, start, even, odd);
+  draw_pairs(seed, kRandomBlocks, start, even, odd, Alone{});
 }
 
 void normals(uint64_t seed, uint32_t stream, uint64_t sample, uint32_t block, double* out) {

@@ -53,8 +53,8 @@ class Blocks {
   int64_t offset_ = 0;
 };
 
-// `pieces` per thread: the last one may leave the other threads idle, so many, unless each costs something by itself;
-// some 5 µs of work each at least.
+// `pieces` per thread: the last one may leave the other threads idle, so many, unless each costs something by itself
+// (at one step its first words, which have no logarithms beside them); some 5 µs of work each at least.
 template <class Body>
 void over_blocks(const MixtureArgs& args, int64_t pieces, Body&& body) {
   const int64_t blocks = Blocks::number(args);
@@ -65,7 +65,8 @@ void over_blocks(const MixtureArgs& args, int64_t pieces, Body&& body) {
   const int threads = useful_threads(nanoseconds, args.schedule.num_threads);
   const int64_t least = args.steps < 16 ? 16 / (args.steps + 1) : 1;
   const int64_t wide = args.steps == 1 ? kWideBlock / kBlock : 1;
-  const int64_t wanted = std::clamp<int64_t>(blocks / (pieces * threads), least, 256) / wide * wide;
+  const int64_t wanted =
+      threads == 1 ? blocks : std::clamp<int64_t>(blocks / (pieces * threads), least, 256) / wide * wide;
   parallel_for(blocks, args.schedule.chunk > 0 ? args.schedule.chunk : wanted, wide, threads, body);
 }
 
@@ -84,24 +85,23 @@ Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args) {
   const int64_t size = args.single ? 4 : 8;
   const bool outside = straight && args.written && size * args.configs * args.num_samples >= kOutside;
   const Stores stores = !outside ? Stores::plain : intel() ? Stores::onwards : Stores::past;
-  over_blocks(args, 32, [&](int64_t begin, int64_t end) {
+  over_blocks(args, args.steps == 1 ? 4 : 32, [&](int64_t begin, int64_t end) {
     Blocks blocks(args, plan);
     for (int64_t b = begin; b < end; ++b) {
       blocks.move_to(b);
       if (straight && blocks.whole()) {
         const uint64_t first = blocks.first_sample();
-        constexpr int64_t kMore = kWideBlock / kBlock - 1;
-        const bool wide =
-            first % kWideBlock == 0 && end - b > kMore && blocks.offset() + kWideBlock <= args.num_samples;
-        const int samples = wide ? kWideBlock : kBlock;
+        constexpr int64_t kWide = kWideBlock / kBlock;
+        const int64_t left = std::min(end - b, (args.num_samples - blocks.offset()) / kBlock);
+        const int64_t here = first % kWideBlock == 0 && left >= kWide ? left / kWide * kWide : 1;
         if (quick) {
-          mixture_loops().one_step_quick(plan, args.seed, args.alternative, first, samples,
+          mixture_loops().one_step_quick(plan, args.seed, args.alternative, first, here * kBlock,
                                          static_cast<float*>(args.out) + blocks.offset(), args.config_stride, stores);
         } else {
-          mixture_loops().one_step(plan, args.seed, args.alternative, first, samples,
+          mixture_loops().one_step(plan, args.seed, args.alternative, first, here * kBlock,
                                    static_cast<double*>(args.out) + blocks.offset(), args.config_stride, stores);
         }
-        b += wide ? kMore : 0;
+        b += here - 1;
         continue;
       }
       blocks.compute();

@@ -30,10 +30,11 @@ struct MixtureLoops {
   void (*log_ratios)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, double* out,
                      double* work);
   // Where T = 1 and every configuration is `sparse`: out[c·stride + i] likewise, straight to its place, for `samples`
-  // of kBlock or, where first is a multiple of it, kWideBlock. The second: as floats, where every one is `quick`.
-  void (*one_step)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int samples, double* out,
-                   int64_t stride, Stores stores);
-  void (*one_step_quick)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int samples,
+  // of kBlock or, where first is a multiple of kWideBlock, so many of these. The second: as floats, where every one is
+  // `quick`.
+  void (*one_step)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int64_t samples,
+                   double* out, int64_t stride, Stores stores);
+  void (*one_step_quick)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int64_t samples,
                          float* out, int64_t stride, Stores stores);
   void (*fence)();
   // Adds ratios [begin, end) of kBlock to the tally; the others are overwritten.

@@ -97,6 +97,24 @@ def test_parts_are_slices_of_the_whole_and_merge(under, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("under", UNDER)
+def test_a_long_call_equals_its_blocks(under, dtype):
+    """Within a call of many blocks the words of one are drawn beside the logarithms of the one before, unless one of
+    those is beyond 1.41, which of the routes the first never, the second sometimes and the third always has."""
+    first, count, block = 2**34 - 6144, 12_800, 256
+    routes = ((4.0, 0.01), (1.0, 0.02), (0.6, 0.1), (2.0, 0.4))
+    sigma, rate = np.array(routes).T[:, :, None]
+    shared = {"noise_multiplier": sigma, "sample_rate": rate, "steps": 1, "under": under, "seed": 2, "dtype": dtype}
+    blocks = [kernels.mixture_log_ratio(block, first_sample=first + a, **shared) for a in range(0, count, block)]
+    wanted = np.concatenate(blocks, axis=1)
+    np.testing.assert_array_equal(kernels.mixture_log_ratio(count, first_sample=first, **shared), wanted)
+    for c, (own_sigma, own_rate) in enumerate(routes):
+        own = {**shared, "noise_multiplier": own_sigma, "sample_rate": own_rate}
+        got = kernels.mixture_log_ratio(count, first_sample=first, **own)
+        np.testing.assert_array_equal(got, wanted[c])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("under", UNDER)
 def test_each_configuration_equals_a_call_of_its_own(under, dtype):
     shared = {"steps": 1, "under": under, "seed": 8, "first_sample": 1003, "dtype": dtype}
     for routes in (ROUTES, ((1.0, 0.01), (0.6, 0.1), (0.9, 0.3))):
