@@ -6,16 +6,18 @@
 // What limits it (Zen 4, 4 KiB pages, one core, float32; ns per element, where reading such memory takes 0.135 in four
 // streams): the norms alone take 0.145 four rows at a time, and sums of twelve rows 0.145 from memory, 0.079 from the
 // second-level cache; conversion to double, 0.068 of either. Side by side, eight rows added beside the squares of
-// eight, both take 0.15 for rows of 32 KiB, 0.18 for 64 KiB, and 0.2 to 0.22 for rows of 128 KiB and more, which with
-// their sums exceed the second-level cache: the rows that are added come from the third level, at 0.043 if nothing else
-// went on, and little of that is hidden. So every other group of rows is walked backwards: what was read last, which
-// the second level still has, is added first, and the sum's end with it (3 to 5%). Four rows at a time, or two, are no
-// faster, and neither are eight where rows lie a multiple of a page apart. Float32 arithmetic in chains, a third of the
-// instructions, gained nothing anywhere, nor did asking for the rows that are added: it is memory and the caches that
-// are waited for. Of a list of many arrays the blocks' sums and short arrays take a tenth. Two cores are limited by
-// memory alone. Elements of 16 bits arrive in half the time, and two conversions to double would be their limit, 0.1 ns
-// each: added in float32 by fours, with one shift or mask as their conversion, both sums take 0.09 where rows are read
-// once.
+// eight, both take 0.15 for rows of 32 KiB, 0.16 for 80 KB, 0.17 for 200 KB and 0.19 for a list's 200 KB in pieces of
+// 16 KB. That is with rows read from end to end, whatever their length, and both requests for what comes next in the
+// order of reading: with rows in segments of 64 KiB, and the second request 8 KiB further on in the same row, where
+// nothing is read soon, it was 0.2 and 0.207. Were all that is added in the second level, it would be 0.15 to 0.16;
+// rows of more than 64 KiB with their sums exceed it, and asking for them, 1 to 8 KiB ahead or in the next array, gains
+// nothing. Every other group of rows is walked backwards: what was read last, which the second level still has, is
+// added first, and the sum's end with it (3 to 5%). Four rows at a time are no faster, two take half as long again, and
+// eight are no faster either where rows lie a multiple of a page apart. Float32 arithmetic in chains, a third of the
+// instructions, gained nothing anywhere. Of a list of many arrays the blocks' sums and short arrays take a tenth. Two
+// cores are limited by memory alone. Elements of 16 bits arrive in half the time, and two conversions to double would
+// be their limit, 0.1 ns each: added in float32 by fours, with one shift or mask as their conversion, both sums take
+// 0.09 where rows are read once.
 //
 // Emerald Rapids (4 KiB pages, one core, float32, beside other tenants): reading takes 0.25 where no cache holds the
 // gradients and 0.17 to 0.2 from the third level; conversions and products, which share two ports, 0.085 for squares
@@ -50,9 +52,10 @@ constexpr double kNanosecondsPerRowSegment = 10.0;
 
 constexpr int64_t kGroupBytes = 256 * 1024;
 constexpr int64_t kLeastGroup = 4;
-// Rows too short for the bookkeeping of norms beside sums, and how far in front of the norms to ask memory.
+// Rows too short for the bookkeeping of norms beside sums, and how far in front of the norms to ask memory, the first
+// and the second time.
 constexpr int64_t kBesideBytes = 2048;
-constexpr int64_t kAheadBytes = 12288;
+constexpr int64_t kAheadBytes = 12288, kAgainBytes = 8192;
 // Rows whose norms alone are taken side by side.
 constexpr int64_t kAside = 4;
 
@@ -158,8 +161,8 @@ void all_norms(const ClipArgs& args, const ClipPlan& plan, int threads) {
 }
 
 // The squares of a group's rows, and beside them as many first rows of `keep` into their sum.
-void squares_beside_sum(const ClipArgs& args, const ClipPlan& plan, const Group& group, Ahead& ahead, int64_t run,
-                        const Kept& keep, double* squares, double* sum) {
+void squares_beside_sum(const ClipArgs& args, const ClipPlan& plan, const Group& group, Ahead& ahead, Ahead& again,
+                        int64_t run, const Kept& keep, double* squares, double* sum) {
   const int64_t per_row = plan.size(), beside = plan.beside;
   for (size_t turn = 0; turn < plan.segments.size(); ++turn) {
     const size_t k = group.segment(turn, plan.segments.size());
@@ -176,6 +179,7 @@ void squares_beside_sum(const ClipArgs& args, const ClipPlan& plan, const Group&
     int64_t whole = 0;
     if (s.count < kShort) {
       ahead.bring(beside * s.count * size);
+      again.skip(beside * s.count * size);
       segment_squares(args, s, group.run, group.begin, beside, nullptr, squares + k, per_row);
     } else {
       const int64_t step = loops.beside_step;
@@ -184,15 +188,18 @@ void squares_beside_sum(const ClipArgs& args, const ClipPlan& plan, const Group&
       double lanes[kMostBeside][kSquareLanes] = {};
       for (int64_t r = 0; r < beside; ++r) {
         for (int64_t done = 0; done < whole;) {
-          const int64_t here = std::clamp(ahead.left() / size / step * step, step, whole - done);
+          const int64_t left = std::min(ahead.left(), again.left());
+          const int64_t here = std::clamp(left / size / step * step, step, whole - done);
           const int64_t column = (r * whole + done) / beside;
           for (int64_t o = 0; o < beside; ++o) others[o] = added[o] + column * size;
-          loops.squares_beside(read[r] + done * size, here, lanes[r], ahead.here(), others, keep.factors.data(), beside,
-                               sum + s.slot + column);
+          loops.squares_beside(read[r] + done * size, here, lanes[r], ahead.here(), again.here(), others,
+                               keep.factors.data(), beside, sum + s.slot + column);
           ahead.skip(here * size);
+          again.skip(here * size);
           done += here;
         }
         ahead.bring(rest * size);
+        again.skip(rest * size);
       }
       if (rest > 0) {
         for (int64_t r = 0; r < beside; ++r) others[r] = read[r] + whole * size;
@@ -221,7 +228,7 @@ void norms_beside_partial_sums(const ClipArgs& args, const ClipPlan& plan, int t
       }
     }
     std::vector<double> squares(static_cast<size_t>(beside * per_row));
-    Ahead ahead(args.grads, plan.segments, groups);
+    Ahead ahead(args.grads, plan.segments, groups), again = ahead;
     Kept keep;  // of one block: rows with norms that are not yet added
     int64_t block = -1;
     const auto add_kept = [&] {
@@ -235,7 +242,8 @@ void norms_beside_partial_sums(const ClipArgs& args, const ClipPlan& plan, int t
       const Group& group = groups[g];
       if (keep.count() >= beside && group.end - group.begin == beside) {
         ahead.start(g, kAheadBytes);
-        squares_beside_sum(args, plan, group, ahead, block / plan.blocks, keep, squares.data(),
+        again.start(g, kAgainBytes);
+        squares_beside_sum(args, plan, group, ahead, again, block / plan.blocks, keep, squares.data(),
                            partial + block * plan.slots);
         keep.drop(beside);
       } else {
@@ -317,7 +325,7 @@ void add_noise(const ClipArgs& args, const Segment& s, int64_t run, double* acc)
 int64_t first_bad_noise(const ClipArgs& args, const ClipPlan& plan) {
   double z[kStripe];
   for (int64_t run = 0; run < args.num_runs; ++run) {
-    for (const Segment& s : plan.segments) {
+    for (const Segment& s : plan.pieces) {
       for (int64_t offset = 0; offset < s.count; offset += kStripe) {
         const int64_t count = std::min(kStripe, s.count - offset);
         load_tile(args.noise[s.param], run, 0, s.first + offset, count, z);
@@ -334,12 +342,12 @@ int64_t first_bad_noise(const ClipArgs& args, const ClipPlan& plan) {
 
 Status clip_and_noise_cpu(const ClipArgs& args) {
   const ClipPlan plan(args);
-  const int64_t total_rows = args.num_runs * args.num_rows, num_segments = plan.size();
+  const int64_t total_rows = args.num_runs * args.num_rows, num_pieces = static_cast<int64_t>(plan.pieces.size());
   const double elements = static_cast<double>(plan.columns) * static_cast<double>(total_rows);
   const double draws =
       args.noise_scale > 0.0 ? static_cast<double>(plan.columns) * static_cast<double>(args.num_runs) : 0.0;
   const int threads = useful_threads(kNanosecondsPerElement * elements + kNanosecondsPerDraw * draws +
-                                         kNanosecondsPerRowSegment * static_cast<double>(total_rows * num_segments),
+                                         kNanosecondsPerRowSegment * static_cast<double>(total_rows * num_pieces),
                                      args.schedule.num_threads);
 
   const Scratch partial(plan.once ? args.num_runs * plan.blocks * plan.slots : 0);
@@ -364,16 +372,16 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
 
   std::vector<Kept> keep(static_cast<size_t>(plan.once ? 0 : args.num_runs));
   for (size_t run = 0; run < keep.size(); ++run) keep[run].take(args, static_cast<int64_t>(run), 0, args.num_rows);
-  const int64_t items = args.num_runs * num_segments;
+  const int64_t items = args.num_runs * num_pieces;
   const int64_t chunk =
       args.schedule.chunk > 0 ? args.schedule.chunk : std::max<int64_t>(items / (threads == 1 ? 1 : 8 * threads), 1);
   parallel_for(items, chunk, threads, [&](int64_t begin, int64_t end) {
-    const Scratch sum(std::min(kSegment, plan.slots));
+    const Scratch sum(std::min(kPiece, plan.slots));
     double* acc = sum.get();
     const Scratch buffer(copies(args));
     for (int64_t i = begin; i < end; ++i) {
-      const Segment& s = plan.segments[static_cast<size_t>(i % num_segments)];
-      const int64_t run = i / num_segments;
+      const Segment& s = plan.pieces[static_cast<size_t>(i % num_pieces)];
+      const int64_t run = i / num_pieces;
       if (plan.once) {
         add_blocks(partial.get() + run * plan.blocks * plan.slots + s.slot, plan.blocks, plan.slots, s.count, acc);
       } else {

@@ -17,6 +17,8 @@ constexpr int64_t kOnceBytes = 512 * 1024;
 constexpr int64_t kLeastBlock = 64;
 constexpr int64_t kLeastRows = 32;  // fewer are read twice, by all threads
 constexpr int64_t kMostBlocks = 16;
+// Columns whose clipped sum stays in the second-level cache while the rows stream past it. A segment has whole pieces.
+constexpr int64_t kPiece = 16384;
 // Columns of a segment too short for the bookkeeping of norms beside sums.
 constexpr int64_t kShort = 256;
 
@@ -29,7 +31,8 @@ inline bool pages_apart(const ClipArgs& args) {
 }
 
 struct ClipPlan {
-  std::vector<Segment> segments;
+  std::vector<Segment> segments;  // for norms, and for sums beside them
+  std::vector<Segment> pieces;    // for sums
   int64_t columns = 0, slots = 0, row_bytes = 0;
   bool once = false;
   int64_t beside = 1;                  // rows added beside the squares of as many: no bit depends on it
@@ -41,6 +44,9 @@ struct ClipPlan {
       for (int64_t c = 0; c < rows.numel; c += kSegment) {
         const int64_t count = std::min(kSegment, rows.numel - c);
         segments.push_back({p, c, count, columns + c, slots});
+        for (int64_t k = 0; k < count; k += kPiece) {
+          pieces.push_back({p, c + k, std::min(kPiece, count - k), columns + c + k, slots + k});
+        }
         slots += segments.back().room();
       }
       columns += rows.numel;

@@ -61,7 +61,6 @@ void add_rows(const void* const* rows, const double* factors, int64_t num_rows, 
 // arithmetic hides the other's wait. The hardware's prefetchers lose the row among the others, so it is asked for by
 // hand, in the order in which it will be read, and then a second time: while all slots for misses are taken, a core
 // drops what it is asked for.
-constexpr int64_t kAgainBytes = 8192;
 
 // The compiler would put what is asked for in one place, where of wider elements a part is dropped: a list's rows,
 // whose sums come from further away, then take a tenth longer.
@@ -71,10 +70,10 @@ inline void hold() {
 }
 
 template <class T, int R>
-inline void squares_beside_rows(const void* data, int64_t count, double* lanes, const void* ahead,
+inline void squares_beside_rows(const void* data, int64_t count, double* lanes, const void* ahead, const void* again,
                                 const void* const* others, const double* from, double* acc) {
   const T* x = static_cast<const T*>(data);
-  const char* next = static_cast<const char*>(ahead);
+  const char *next = static_cast<const char*>(ahead), *second = static_cast<const char*>(again);
   const T* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(others[r]);
   const Factors<T, R> factors(from);
@@ -84,14 +83,14 @@ inline void squares_beside_rows(const void* data, int64_t count, double* lanes, 
   for (int v = 0; v < kSquareLanes / W; ++v) sum[v] = doubles_at(lanes + v * W);
   for (int64_t i = 0; i < count; i += kStep) {
     for (int64_t k = i; k < i + kStep; k += kBesideStep) {
-      const char* again = reinterpret_cast<const char*>(x + k) + kAgainBytes;
       foresee_page(next, kBytes);
-      for (int64_t line = 0; line < kBytes; line += kLine) __builtin_prefetch(again + line, 0, 2);
+      ask_for<2>(second, kBytes);
       hold<T>();
       for (int64_t j = 0; j < kBesideStep; j += kSquareStep<T>) add_square_step(x + k + j, sum);
       hold<T>();
-      for (int64_t line = 0; line < kBytes; line += kLine) __builtin_prefetch(next + line, 0, 2);
+      ask_for<2>(next, kBytes);
       next += kBytes;
+      second += kBytes;
     }
     add_sum_step<T, R, static_cast<int>(kStep / R / kSumStep<T, R>)>(rows, factors, i / R, acc + i / R);
   }
@@ -99,17 +98,17 @@ inline void squares_beside_rows(const void* data, int64_t count, double* lanes, 
 }
 
 template <class T>
-void squares_beside(const void* data, int64_t count, double* lanes, const void* ahead, const void* const* others,
-                    const double* factors, int64_t num_rows, double* acc) {
+void squares_beside(const void* data, int64_t count, double* lanes, const void* ahead, const void* again,
+                    const void* const* others, const double* factors, int64_t num_rows, double* acc) {
   if (!within_floats<T>(factors, num_rows)) {
     squares<T>(&data, 1, count, lanes);
     add_rows<T>(others, factors, num_rows, count / num_rows, acc);
   } else if (num_rows == 8) {
-    squares_beside_rows<T, 8>(data, count, lanes, ahead, others, factors, acc);
+    squares_beside_rows<T, 8>(data, count, lanes, ahead, again, others, factors, acc);
   } else if (kNarrow<T> || num_rows == 4) {
-    squares_beside_rows<T, 4>(data, count, lanes, ahead, others, factors, acc);
+    squares_beside_rows<T, 4>(data, count, lanes, ahead, again, others, factors, acc);
   } else {
-    squares_beside_rows<T, kNarrow<T> ? 4 : 2>(data, count, lanes, ahead, others, factors, acc);
+    squares_beside_rows<T, kNarrow<T> ? 4 : 2>(data, count, lanes, ahead, again, others, factors, acc);
   }
 }
 

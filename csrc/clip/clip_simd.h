@@ -34,10 +34,10 @@ struct ClipLoops {
   // multiple of kSumChain long. Of 16-bit rows no sum of four may leave the range of float32.
   void (*add_rows)(const void* const* rows, const double* factors, int64_t num_rows, int64_t count, double* acc);
   // `squares` of count columns of one row x, a multiple of beside_step, and beside them `add_rows` of 2 (not of 16
-  // bits), 4 or 8 rows over count / num_rows columns. As many bytes from `ahead` as x has are brought into the
-  // second-level cache.
-  void (*squares_beside)(const void* x, int64_t count, double* lanes, const void* ahead, const void* const* rows,
-                         const double* factors, int64_t num_rows, double* acc);
+  // bits), 4 or 8 rows over count / num_rows columns. As many bytes as x has are brought into the second-level cache
+  // from `ahead`, and from `again`, which were `ahead` a little before.
+  void (*squares_beside)(const void* x, int64_t count, double* lanes, const void* ahead, const void* again,
+                         const void* const* rows, const double* factors, int64_t num_rows, double* acc);
   // dots[r·dots_stride + m] += Σ_i rows[r][i]·observed[m·observed_stride + i], for at least one m; unless lanes is
   // null, also `squares` of row r into lanes[r·kSquareLanes], and unless ahead is, as much from each ahead[r] as from
   // rows[r] is brought into the second-level cache; if it is, what lies a little in front in each row into the nearest.

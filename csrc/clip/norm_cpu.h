@@ -11,9 +11,9 @@
 
 namespace leakcore {
 
-// Columns whose squares are summed in one go, and whose clipped sum stays in the second-level cache while the rows
-// stream past it.
-constexpr int64_t kSegment = 16384;
+// Columns whose squares are summed in one go: as many as a row that is read once can have in float32, so that memory is
+// read in its own order.
+constexpr int64_t kSegment = 131072;
 
 inline double fold_squares(double* lanes) {
   for (int half = kSquareLanes / 2; half > 0; half /= 2) {
