@@ -3,21 +3,21 @@
 // twice: all norms, then the sum, segment of columns by segment, each over the rows in order. No row is ever copied,
 // and nothing is written before every norm is known, so that a bad row stops it first.
 //
-// What limits it (Zen 4, 4 KiB pages, one core, float32; ns per element, where reading such memory takes 0.135 in four
-// streams): the norms alone take 0.145 four rows at a time, and sums of twelve rows 0.145 from memory, 0.079 from the
-// second-level cache; conversion to double, 0.068 of either. Side by side, eight rows added beside the squares of
-// eight, both take 0.15 for rows of 32 KiB, 0.16 for 80 KB, 0.17 for 200 KB and 0.19 for a list's 200 KB in pieces of
-// 16 KB. That is with rows read from end to end, whatever their length, and both requests for what comes next in the
-// order of reading: with rows in segments of 64 KiB, and the second request 8 KiB further on in the same row, where
-// nothing is read soon, it was 0.2 and 0.207. Were all that is added in the second level, it would be 0.15 to 0.16;
-// rows of more than 64 KiB with their sums exceed it, and asking for them, 1 to 8 KiB ahead or in the next array, gains
-// nothing. Every other group of rows is walked backwards: what was read last, which the second level still has, is
-// added first, and the sum's end with it (3 to 5%). Four rows at a time are no faster, two take half as long again, and
-// eight are no faster either where rows lie a multiple of a page apart. Float32 arithmetic in chains, a third of the
-// instructions, gained nothing anywhere. Of a list of many arrays the blocks' sums and short arrays take a tenth. Two
-// cores are limited by memory alone. Elements of 16 bits arrive in half the time, and two conversions to double would
-// be their limit, 0.1 ns each: added in float32 by fours, with one shift or mask as their conversion, both sums take
-// 0.09 where rows are read once.
+// What limits it (Zen 4, 4 KiB pages, one core, float32; ns per element, where reading such memory takes 0.135 in
+// four streams): the norms alone take 0.145 four rows at a time, and sums of twelve rows 0.145 from memory, 0.079
+// from the second-level cache; conversion to double, 0.068 of either. Side by side, eight rows added beside the
+// squares of eight, both take 0.15 for rows of 32 KiB, 0.16 for 80 KB, 0.17 for 200 KB and 0.19 for a list's 200 KB
+// in pieces of 16 KB. That is with rows read from end to end, whatever their length, and both requests for what
+// comes next in the order of reading: with rows in segments of 64 KiB, and the second request 8 KiB further on in
+// the same row, where nothing is read soon, it was 0.2 and 0.207. Were all that is added in the second level, it
+// would be 0.15 to 0.16; rows of more than 64 KiB with their sums exceed it, and asking for them, 1 to 8 KiB ahead
+// or in the next array, gains nothing. Every other group of rows is walked backwards: what was read last, which the
+// second level still has, is added first, and the sum's end with it (3 to 5%). Four rows at a time take a tenth
+// longer where they fit, two half as long again. Float32 arithmetic in chains, a third of the instructions, gained
+// nothing anywhere. Of a list of many arrays the blocks' sums and short arrays take a tenth. Two cores are limited
+// by memory alone. Elements of 16 bits arrive in half the time, and two conversions to double would be their limit,
+// 0.1 ns each: added in float32 by fours, with one shift or mask as their conversion, both sums take 0.09 where rows
+// are read once.
 //
 // Emerald Rapids (4 KiB pages, one core, float32, beside other tenants): reading takes 0.25 where no cache holds the
 // gradients and 0.17 to 0.2 from the third level; conversions and products, which share two ports, 0.085 for squares

@@ -22,14 +22,6 @@ constexpr int64_t kPiece = 16384;
 // Columns of a segment too short for the bookkeeping of norms beside sums.
 constexpr int64_t kShort = 256;
 
-// Whether rows lie a multiple of a page apart: the same columns of eight of them fill a set of the nearest cache.
-inline bool pages_apart(const ClipArgs& args) {
-  constexpr int64_t kPage = 4096;
-  return std::any_of(args.grads, args.grads + args.num_params, [](const Rows& rows) {
-    return rows.numel >= kShort && rows.row_stride * size_of(rows.dtype) % kPage == 0;
-  });
-}
-
 struct ClipPlan {
   std::vector<Segment> segments;  // for norms, and for sums beside them
   std::vector<Segment> pieces;    // for sums
@@ -63,13 +55,12 @@ struct ClipPlan {
   // As many as leave room in the second-level cache, with those whose squares are taken meanwhile and the sum; if none
   // do, as many as are added fastest. Rows of 16 bits are added by fours.
   int64_t rows_beside(const ClipArgs& args) const {
-    const int64_t most = pages_apart(args) ? kMostBeside / 2 : kMostBeside;
     const int64_t least = args.num_params > 0 && size_of(args.grads->dtype) == 2 ? kSumChain : kLeastBeside;
     const int64_t room = second_level_cache() / 4 * 3 - slots * static_cast<int64_t>(sizeof(double));
-    for (int64_t rows = most; rows >= least; rows /= 2) {
+    for (int64_t rows = kMostBeside; rows >= least; rows /= 2) {
       if (2 * rows * row_bytes <= room) return rows;
     }
-    return most;
+    return kMostBeside;
   }
 };
 
