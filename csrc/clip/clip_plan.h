@@ -17,8 +17,10 @@ constexpr int64_t kOnceBytes = 512 * 1024;
 constexpr int64_t kLeastBlock = 64;
 constexpr int64_t kLeastRows = 32;  // fewer are read twice, by all threads
 constexpr int64_t kMostBlocks = 16;
-// Columns whose clipped sum stays in the second-level cache while the rows stream past it. A segment has whole pieces.
+// Columns whose clipped sum stays in the second-level cache while the rows stream past it.
 constexpr int64_t kPiece = 16384;
+static_assert(kSegment % kPiece == 0, "a piece lies in one segment");
+static_assert(kSegment * 4 >= kOnceBytes, "a row of floats that is read once is one segment");
 // Columns of a segment too short for the bookkeeping of norms beside sums.
 constexpr int64_t kShort = 256;
 

@@ -197,5 +197,6 @@ using Combine = void (*)(const Work& w, const Group& g, double* product, double*
 constexpr Combine kCombine[2][kGroup] = {
     {combine<1, false, Work>, combine<2, false, Work>, combine<3, false, Work>, combine<4, false, Work>},
     {combine<1, true, Work>, combine<2, true, Work>, combine<3, true, Work>, combine<4, true, Work>}};
+
 }  // namespace
 }  // namespace leakcore

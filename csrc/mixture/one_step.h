@@ -221,5 +221,6 @@ void one_step(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t
                                               : one_step_of<Stores::plain, T>;
   of(plan, seed, alternative, first, samples, out, stride);
 }
+
 }  // namespace
 }  // namespace leakcore

@@ -12,9 +12,9 @@ import pytest
 from leakcore import kernels
 from tests.kernels.layouts import laid_out, normals
 
-# In blocks and not; across segments of 16,384 and stripes; rows short and long enough to be summed beside norms, eight
-# at a time and, where they lie a multiple of a page apart, four; so long that four or two leave room in the cache (of
-# 1 or 2 MiB), and longer.
+# In blocks and not; across stripes, pieces of 16,384 and segments of 131,072, in 16 bits beside norms; rows short and
+# long enough to be summed beside norms, a multiple of a page apart and not; so long that four or two leave room in the
+# cache (of 1 or 2 MiB), and longer.
 SIZES = [
     (40, 2067),
     (3, 40_001),
@@ -25,6 +25,7 @@ SIZES = [
     (70, 25_000),
     (69, 50_000),
     (41, 100_003),
+    (34, 140_001),
 ]
 
 
