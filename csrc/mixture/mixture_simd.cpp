@@ -43,7 +43,7 @@ void single_ratios(const MixturePlan& plan, uint64_t seed, bool alternative, uin
   Single w;
   if (wide || narrow) {
     const Following block = {seed, stream_word(Purpose::mixture_one, alternative), first, kBlock};
-    words_of(w, block, Nothing{nullptr});
+    words_of(w, block, Nothing{nullptr}, Alone{});
     draw_singles(w, block, alternative, wide, narrow);
   }
   (alternative ? singles<true> : singles<false>)(w, plan, out);

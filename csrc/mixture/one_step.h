@@ -12,7 +12,8 @@ namespace {
 
 // A little within log1p_near's reach.
 constexpr double kNearLow = -0.29, kNearHigh = 0.41;
-constexpr uint32_t kTopBit = 0x40000000u;
+constexpr uint64_t kTopOfDouble = 0x4000000000000000ull;
+constexpr uint32_t kTopOfFloat = 0x40000000u;
 
 // T = 1, where a loop over one block alone would be over before the processor's pipelines are full.
 struct Single : Draws<1, kWideBlock> {
@@ -50,28 +51,24 @@ LEAKCORE_HD void put(double* out, WideFloats x) {
 }
 
 // Whether some u > kNearHigh, in integers, which leave the multipliers alone: the sum carries into the exponent's top
-// bit. For -1 < u < 2^1000.
-template <int K>
-LEAKCORE_HD bool any_beyond(const Pack<Doubles, K>& u) {
-  constexpr uint64_t kTop = 0x4000000000000000ull;
-  const uint64_t lift = kTop - bits_of(kNearHigh);
-  Longs sum = bits_of(u.v[0]) + lift;
-  for (int k = 1; k < K; ++k) sum |= bits_of(u.v[k]) + lift;
-  return any(reinterpret_cast<LongMask>(sum & kTop));
+// bit. For -1 < u < 2^1000 (as floats < 2^120).
+LEAKCORE_HD Longs beyond(Doubles u) {
+  return bits_of(u) + (kTopOfDouble - bits_of(kNearHigh));
 }
-
-// Likewise for some u, of which the top bit of any lane tells.
 LEAKCORE_HD Ints beyond(Floats u) {
-  return bits_of(u) + (kTopBit - bits_of(static_cast<float>(kNearHigh)));
+  return bits_of(u) + (kTopOfFloat - bits_of(static_cast<float>(kNearHigh)));
 }
-template <int K>
-LEAKCORE_HD Ints beyond(const Pack<Floats, K>& u) {
-  Ints sum = beyond(u.v[0]);
+template <class V, int K>
+LEAKCORE_HD auto beyond(const Pack<V, K>& u) {
+  auto sum = beyond(u.v[0]);
   for (int k = 1; k < K; ++k) sum |= beyond(u.v[k]);
   return sum;
 }
+LEAKCORE_HD bool any_top(Longs sum) {
+  return any(reinterpret_cast<LongMask>(sum & kTopOfDouble));
+}
 LEAKCORE_HD bool any_top(Ints sum) {
-  return any(reinterpret_cast<LongMask>(sum & kTopBit));
+  return any(reinterpret_cast<LongMask>(sum & kTopOfFloat));
 }
 
 // T = 1: the ratio is one logarithm. Most often none of a pack needs its exponent split off; the two ways are equal.
@@ -87,17 +84,23 @@ void one_sparse(Single& w, const Group& g, double* out, Soon soon) {
   for (int i = 0; i < w.samples; i += kFactorPack * kDoubles) {
     soon.template fetch<kFactorPack * kDoubles>();
     const WideDoubles u = load_pack<Doubles, kFactorPack>(out + i);
-    store_pack(out + i, low || any_beyond(u) ? log1p_safe(u) : log1p_near(u));
+    store_pack(out + i, low || any_top(beyond(u)) ? log1p_safe(u) : log1p_near(u));
   }
 }
 
-// The words of the block after this one, to be drawn on the way; none where samples is 0.
+// A block of samples of which the words are to be drawn; none where samples is 0.
 struct Following {
   uint64_t seed;
   uint32_t stream;
   uint64_t first;
   int samples;
 };
+
+template <class Soon, class Beside>
+void words_of(Single& w, const Following& block, Soon soon, Beside&& beside) {
+  w.samples = block.samples;
+  quad_words(block.seed, block.stream, block.first, block.samples, w.even, w.odd, soon, beside);
+}
 
 // AVX-512 has registers for words and logarithms side by side, a sixteenth less time than one after the other; the
 // logarithms that need their exponents split off take longer so.
@@ -119,11 +122,10 @@ void one_quick(Single& w, const Group& g, T* out, Soon soon, const Following& ne
   if constexpr (kWordsBesideLogs && sizeof(T) == sizeof(float)) {
     if (next.samples > 0 && !low && !any_top(far)) {
       static_assert(4 * kCounters * kDoubles == kParts * kFloats, "as many samples of words as of logarithms");
-      return quad_words(next.seed, next.stream, next.first, next.samples, w.even, w.odd, words_soon,
-                        [&](int row, int part) __attribute__((always_inline)) {
-                          const int i = 4 * row + part * kFloats;
-                          store(out + i, log1p_near_float(load<Floats>(excess + i)));
-                        });
+      return words_of(w, next, words_soon, [&](int row, int part) __attribute__((always_inline)) {
+        const int i = 4 * row + part * kFloats;
+        store(out + i, log1p_near_float(load<Floats>(excess + i)));
+      });
     }
   }
   for (int i = 0; i < w.samples; i += kFactorPack * kFloats) {
@@ -131,19 +133,10 @@ void one_quick(Single& w, const Group& g, T* out, Soon soon, const Following& ne
     const WideFloats u = load_pack<Floats, kFactorPack>(excess + i);
     put(out + i, low || any_top(beyond(u)) ? log1p_float(u) : log1p_near_float(u));
   }
-  if (next.samples > 0) {
-    quad_words(next.seed, next.stream, next.first, next.samples, w.even, w.odd, words_soon, Alone{});
-  }
+  if (next.samples > 0) words_of(w, next, words_soon, Alone{});
 }
 
-// The words of a block of samples.
-template <class Soon>
-void words_of(Single& w, const Following& block, Soon soon) {
-  w.samples = block.samples;
-  quad_words(block.seed, block.stream, block.first, block.samples, w.even, w.odd, soon, Alone{});
-}
-
-// Its normals, as the forms in use need them, and then the words that pick: the normals' are gone afterwards.
+// A block's normals, as the forms in use need them, and then the words that pick: the normals' are gone afterwards.
 void draw_singles(Single& w, const Following& block, bool alternative, bool wide, bool narrow) {
   w.seed = block.seed;
   w.first = block.first;
@@ -187,7 +180,7 @@ void one_step_of(const MixturePlan& plan, uint64_t seed, bool alternative, uint6
   Single w;
   LEAKCORE_ALIGNED T passing[kPast ? kWideBlock : 1];
   Following block = {seed, stream_word(Purpose::mixture_one, alternative), first, size};
-  words_of(w, block, Soon<kHalf>{next(out, 0)});
+  words_of(w, block, Soon<kHalf>{next(out, 0)}, Alone{});
   for (int64_t done = 0; done < samples; done += size, out += size) {
     draw_singles(w, block, alternative, !kNarrow, kNarrow);
     block.first += static_cast<uint64_t>(size);
@@ -208,7 +201,7 @@ void one_step_of(const MixturePlan& plan, uint64_t seed, bool alternative, uint6
       }
       if constexpr (kPast) stream_copy(place, passing, static_cast<int64_t>(sizeof(T)) * size);
     }
-    if (!kNarrow && more) words_of(w, block, words_soon);
+    if (!kNarrow && more) words_of(w, block, words_soon, Alone{});
   }
 }
 
