@@ -154,7 +154,7 @@ template <class T>
 void sums_of_squares(const void* const* rows, int64_t num_rows, int64_t count, double* sums, int64_t stride) {
   for (int64_t r = 0; r < num_rows; ++r) {
     Doubles acc[1][kSquareLanes / W] = {};
-    double lanes[kSquareLanes];
+    LEAKCORE_ALIGNED double lanes[kSquareLanes];
     add_squares<T, 1, kSecond>(rows + r, count, acc, lanes);
     sums[r * stride] = fold<kSquareLanes>(lanes);
   }
