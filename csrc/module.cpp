@@ -18,6 +18,7 @@
 #include "core/device.h"
 #include "core/elementary_simd.h"
 #include "core/isa.h"
+#include "core/machine.h"
 #include "core/normal.h"
 #include "core/parallel.h"
 #include "core/probe.h"
@@ -231,8 +232,9 @@ py::object clip_scores(const View& grads, const View& observed, int64_t num_runs
 }
 
 py::object solve_labels(const View& jacobian, const View& gradient, int64_t num_problems, int64_t num_samples,
-                        int64_t num_outputs, double rcond, double unit, double lost, uint64_t residual, uint64_t error,
-                        uint64_t leverage, uint64_t identifiable, uint64_t rank, const Place& place, const Plan& plan) {
+                        int64_t num_outputs, double rcond, double unit, double lost, double largest, uint64_t residual,
+                        uint64_t error, uint64_t leverage, uint64_t identifiable, uint64_t rank, const Place& place,
+                        const Plan& plan) {
   SolveLabelsArgs args;
   args.num_problems = num_problems;
   args.num_samples = num_samples;
@@ -242,6 +244,7 @@ py::object solve_labels(const View& jacobian, const View& gradient, int64_t num_
   args.rcond = rcond;
   args.unit = unit;
   args.lost = lost;
+  args.largest = largest;
   args.residual = pointer<double>(residual);
   args.error = pointer<double>(error);
   args.leverage = pointer<double>(leverage);
@@ -384,6 +387,7 @@ py::dict build_info() {
   info["compiler"] = LEAKCORE_COMPILER;
   info["simd"] = tier_name(tier());
   info["simd_available"] = available_tiers();
+  info["tuned_for"] = intel() ? "intel" : "other";
   info["cuda"] = static_cast<bool>(LEAKCORE_WITH_CUDA);
   info["cuda_archs"] = LEAKCORE_CUDA_ARCHS;
   Devices devices;

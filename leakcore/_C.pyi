@@ -80,6 +80,7 @@ def solve_labels(
     rcond: float,
     unit: float,
     lost: float,
+    largest: float,
     residual: int,
     error: int,
     leverage: int,

@@ -158,6 +158,7 @@ def sizes(**kwargs: Any) -> tuple[int, ...]:
 def even_array(**kwargs: Any) -> np.ndarray:
     """What NumPy makes of the value; TypeError for nested sequences of unequal lengths."""
     name, value = _one(kwargs)
+    _refuse_masked(name, value)
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as why:
@@ -176,6 +177,9 @@ def plain_array(**kwargs: Any) -> np.ndarray:
 def real_array(allowed: str, ok: Callable[[np.ndarray], np.ndarray], **kwargs: Any) -> np.ndarray:
     """A float64 array (any shape) whose entries all satisfy `ok`; the error shows the first that does not."""
     name, value = _one(kwargs)
+    _refuse_masked(name, value)
+    if getattr(value, "requires_grad", False) is True:
+        raise ValueError(f"{name}: requires grad; pass {name}.detach()")
     try:
         _require_numbers(value)
         out = np.asarray(value, dtype=np.float64)
@@ -194,9 +198,23 @@ def real_array(allowed: str, ok: Callable[[np.ndarray], np.ndarray], **kwargs: A
 
 
 def _require_numbers(value: Any) -> None:
-    """TypeError for text, dates and complex numbers, all of which NumPy would make floats of."""
-    if not isinstance(value, (int, float)) and np.asarray(value).dtype.kind not in "biufO":
+    """TypeError for text, dates, complex numbers, None and a truth value, all of which NumPy would make floats of."""
+    if isinstance(value, (bool, np.bool_)):
         raise TypeError
+    if isinstance(value, (int, float)):
+        return
+    array = np.asarray(value)
+    if array.dtype.kind == "O":
+        numbers = all(hasattr(type(x), "__float__") or hasattr(type(x), "__index__") for x in array.flat)
+    else:
+        numbers = array.dtype.kind in "biuf"
+    if not numbers:
+        raise TypeError
+
+
+def _refuse_masked(name: str, value: Any) -> None:
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name}: is a masked array, whose mask would be lost; pass a plain array")
 
 
 LARGE = 1e150
@@ -226,6 +244,7 @@ def host_array(*, finite: bool = True, **kwargs: Any) -> tuple[np.ndarray, float
     and do not require grad. finite=False leaves the check of the entries to a caller who reads them all anyway.
     """
     name, value = _one(kwargs)
+    _refuse_masked(name, value)
     roundoff = 2.0**-53
     if hasattr(value, "requires_grad") and hasattr(value, "device"):
         if value.requires_grad:

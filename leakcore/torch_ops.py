@@ -4,7 +4,8 @@ Importing this module registers `torch.ops.leakcore.clip_and_noise`, `clip_and_n
 `solve_labels` and `mixture_log_ratio`. `leakcore.clip_and_noise` and the others take this way by themselves where
 torch is tracing; import the module to call the operators by name. Each computes what the function of its name does, on
 the CPU and on CUDA, and has no derivative: kernels refuse tensors that require grad, and operators any forward-mode
-differentiation around them. A seed of 2⁶³ or more is given to an operator less 2⁶⁴, as torch has no larger integers.
+differentiation around them. A seed (or `first_sample`) of 2⁶³ or more is given to an operator less 2⁶⁴, as torch has no
+larger integers.
 Under `vmap` noise from a seed is refused, since every element would get the same: use the (runs, B, D) form.
 
 An operator cannot look at values while it is traced, so errors about values (a row that is not finite) come when it
@@ -62,6 +63,9 @@ def _each(name: str, op: Any, info: Any, in_dims: tuple[Any, ...], *args: Any) -
             f"{name}: noise_multiplier={args[2]} with a seed under vmap: every element would get the same noise; use "
             "grads of shape (runs, B, D)"
         )
+
+    if info.batch_size == 0:
+        raise ValueError(f"{name}: called under vmap over no elements: nothing says what shape the result has")
 
     def pick(value: Any, dim: Any, i: int) -> Any:
         if isinstance(value, (list, tuple)):
@@ -207,7 +211,7 @@ def _ratio(
         steps=steps,
         under=under,
         seed=_tracing.unsigned(seed),
-        first_sample=first_sample,
+        first_sample=_tracing.unsigned(first_sample),
         dtype=dtype,
         like=like,
     )

@@ -59,12 +59,12 @@ Group make_group(const double* sigmas, const double* rates, int64_t steps, bool 
     move->up += std::max(0.0, std::log1p(q * std::expm1(std::min(highest, kExpSafe))));
     move->down += q <= 0.5 ? -std::log1p(-q) : exponent;
   }
-  g.form = !any                                                      ? Form::idle
-           : !(reach * g.steps <= kProductRange && tiny <= kExpSafe) ? Form::careful
-           : all_one                                                 ? Form::linear
-           : dense                                                   ? Form::dense
-           : single && reach <= kQuickReach && tiny <= kQuickTiny    ? Form::quick
-                                                                     : Form::sparse;
+  g.form = !any                                                             ? Form::idle
+           : !(reach * g.steps <= kProductRange && tiny <= kExpSafe)        ? Form::careful
+           : all_one                                                        ? Form::linear
+           : dense && move->down > kSparseFloor                             ? Form::dense
+           : single && !dense && reach <= kQuickReach && tiny <= kQuickTiny ? Form::quick
+                                                                            : Form::sparse;
   if (g.form == Form::sparse || g.form == Form::dense || g.form == Form::quick) {
     for (int s = 0; s < g.steps; ++s) {
       for (double* x : {&g.slope[s], &g.offset[s], &g.lifted[s]}) *x *= kLog2e;

@@ -17,8 +17,9 @@ namespace leakcore {
 
 constexpr int kGroup = 4;
 
-// `idle`: all q = 0; `linear`: all q = 1, where L is the exponent itself; `quick`: `sparse` with float32 factors and
-// normals, and a float64 product of the groups.
+// `idle`: all q = 0; `linear`: all q = 1, where L is the exponent itself; `sparse`: the product less 1, so that small
+// logarithms keep their digits; `dense`: the product, where a q above 1/2 lets it come near 0; `quick`: `sparse` with
+// float32 factors and normals, and a float64 product of the groups.
 enum class Form : int32_t { idle, sparse, dense, linear, careful, quick };
 
 // The exponent is slope·z + offset, plus lift where the second component was picked: of 2 (sparse, dense, quick) or of

@@ -48,7 +48,8 @@ LEAKCORE_HD double careful_term(const Group& g, int s, double z, bool picked) {
     return a > 0.0 ? a + log1p_safe((1.0 - q) * exp_safe(-a)) : log1p_safe(exp_safe(a) - q);
   }
   const double bounded = y < -kExpSafe ? -kExpSafe : y;
-  return q <= 0.5 ? log1p_safe(q * expm1_safe(bounded)) : log_positive((1.0 - q) + q * exp_safe(bounded));
+  return q <= 0.5 || bounded > -0.5 ? log1p_safe(q * expm1_safe(bounded))
+                                    : log_positive((1.0 - q) + q * exp_safe(bounded));
 }
 
 // 1 − e^{threshold − ratio} for a ratio >= threshold. Equal infinities have no difference; their limits are 1 at −∞ and

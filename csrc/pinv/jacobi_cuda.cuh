@@ -190,7 +190,7 @@ __device__ inline void solve_jacobi(const SolveLabelsArgs& args, int64_t problem
       const int64_t to = (problem * n + r) * outputs + o;
       args.residual[to] = e[r];
       const double error = sqrt(squares[r]) * bound + lost[r] * sqrt(count) + args.unit * fabs(e[r]);
-      args.error[to] = args.identifiable[problem * n + r] ? error : INFINITY;
+      args.error[to] = args.identifiable[problem * n + r] ? shown_error(e[r], error, args.largest) : INFINITY;
     }
     __syncthreads();
   }

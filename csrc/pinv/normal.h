@@ -49,6 +49,11 @@ LEAKCORE_HD double normal_error(double n, double d, double inflation, double inp
          (d + 5.0) * kPinvUnit * condition * outside + inverse_error(n, d, inflation) * last;
 }
 
+// What is said of a residual that the caller's type does not hold.
+LEAKCORE_HD double shown_error(double residual, double error, double largest) {
+  return fabs(residual) <= largest ? error : INFINITY;
+}
+
 // Another correction is worth its while as long as the last one's error shows beside that of forming the residual.
 LEAKCORE_HD bool correct_again(double n, double d, double inflation, double spread, double outside, double last) {
   return inverse_error(n, d, inflation) * last > kPinvUnit * (spread + outside);

@@ -187,7 +187,8 @@ void NormalRoute::solve_output(const SampleKernels<Entry>& loops, int64_t output
   for (int64_t r = 0; r < n_; ++r) {
     const size_t at = static_cast<size_t>(r * args_.num_outputs + output);
     residual_[at] = e_[r];
-    error_[at] = std::sqrt(leverage_[r]) * scale + args_.unit * std::abs(e_[r]);
+    const double error = std::sqrt(leverage_[r]) * scale + args_.unit * std::abs(e_[r]);
+    error_[at] = shown_error(e_[r], error, args_.largest);
   }
 }
 

@@ -200,7 +200,7 @@ __device__ inline bool solve_normal(const SolveLabelsArgs& args, int64_t problem
     for (int64_t r = threadIdx.x; r < n; r += kPinvThreads) {
       const int64_t to = (problem * n + r) * outputs + o;
       args.residual[to] = e[r];
-      args.error[to] = sqrt(leverage[r]) * scale + args.unit * fabs(e[r]);
+      args.error[to] = shown_error(e[r], sqrt(leverage[r]) * scale + args.unit * fabs(e[r]), args.largest);
     }
     __syncthreads();
   }

@@ -229,7 +229,8 @@ class Problem {
         const int64_t at = (index_ * n_ + r) * outputs_ + o;
         const double bound = root[i] * scale + null[i] * std::sqrt(count) + args_.unit * std::abs(e.at(r, o));
         args_.residual[at] = e.at(r, o);
-        args_.error[at] = determined[i] ? bound : std::numeric_limits<double>::infinity();
+        args_.error[at] =
+            determined[i] ? shown_error(e.at(r, o), bound, args_.largest) : std::numeric_limits<double>::infinity();
       }
     }
   }

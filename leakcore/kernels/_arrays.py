@@ -77,6 +77,12 @@ def _refuse_cuda(kernel: str, name: str, device: str) -> None:
         )
 
 
+def _memory(x: Any) -> np.ndarray:
+    """The bits of a bfloat16 tensor, which NumPy has no type for."""
+    bits: np.ndarray = x.view(sys.modules["torch"].int16).numpy()
+    return bits
+
+
 def _of_torch(kernel: str, name: str, x: Any) -> Array:
     torch = sys.modules["torch"]
     on_cpu = x.is_cpu
@@ -92,14 +98,18 @@ def _of_torch(kernel: str, name: str, x: Any) -> Array:
         x = x.resolve_neg().resolve_conj()
     if not on_cpu:
         return _on_device(kernel, name, x, str(x.device))
-    if x.dtype == torch.bfloat16:
-        return Array(name, x.view(torch.int16).numpy(), "bfloat16", x, Host(x))
+    narrow = x.dtype == torch.bfloat16
     try:
-        values = x.numpy()
-    except (TypeError, RuntimeError) as why:  # quantized, or of eight bits
+        values = _memory(x) if narrow else x.numpy()
+    except (TypeError, RuntimeError) as why:
         dtype = str(x.dtype).removeprefix("torch.")
-        raise TypeError(f"{kernel}: {name} has dtype {dtype}: must be {_ALLOWED}") from why
-    return Array(name, values, dtype_name(values.dtype), x, Host(x))
+        if dtype not in _DTYPE_CODES and dtype != "bool":  # quantized, or of eight bits
+            raise TypeError(f"{kernel}: {name} has dtype {dtype}: must be {_ALLOWED}") from why
+        if not _tracing.constant(x):
+            raise TypeError(f"{kernel}: {name} cannot be read here: {why}") from why
+        with torch._C._DisableFuncTorch():
+            values = _memory(x) if narrow else x.numpy()
+    return Array(name, values, "bfloat16" if narrow else dtype_name(values.dtype), x, Host(x))
 
 
 def _of_numpy(name: str, values: np.ndarray, origin: Any) -> Array:

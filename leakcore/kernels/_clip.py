@@ -65,22 +65,23 @@ def clip_and_noise(
         are computed all the same.
     out: where to put the sum (float64 for float64 gradients, else float32); a sequence for a sequence.
     check_finite: True (the default on the CPU) raises before anything is written if a row that counts has a NaN, an
-        infinity, or a norm beyond float64, or `noise` has a number that is not finite. With False such a row makes the
-        sum NaN. On a CUDA device the default is False; True waits for the stream and raises when the sum has been
-        written, and looks at rows alone.
+        infinity, or a norm beyond float64, or with σ > 0 `noise` has a number that is not finite. With False such a row
+        makes the sum NaN. On a CUDA device the default is False; True waits for the stream and raises when the sum has
+        been written, and looks at rows alone.
 
     Returns `.sum`: `(D,)`, `(runs, D)` or a list of arrays shaped like the parameters; `.norms`: `(B,)` or `(runs, B)`.
     float64 from float64, otherwise float32; accumulated in float64 and rounded once. On the CPU float16 and bfloat16
     are first added in float32, four squares or four rows at a time: before it is rounded, a norm is then within 9e-8 of
     itself and a column j of the sum within 4e-7·Σ_i |clip_C(g_i)_j| + B·2⁻¹⁴⁹ of the exact one. An empty batch gives
-    pure noise and no norms. The bits do not depend on threads, nor on strides.
+    pure noise and no norms. A factor below 2e-308, of a float64 row 1e308 times as long as C, has fewer digits. The
+    bits do not depend on threads, nor on strides.
 
     Raises ValueError or TypeError, naming the argument, for: C ≤ 0, σ < 0, σ > 0 without seed or noise (or with both),
     a step or seed out of range, wrong or differing shapes, integer types, mixed types or libraries, tensors that
     require grad, arrays on a CUDA device in a CPU-only build, non-finite rows or noise (with their index).
     """
     kernel = "clip_and_noise"
-    if _tracing.traced(grads):
+    if _tracing.traced(grads, mask, noise, out):
         if out is not None:
             raise ValueError(f"{kernel}: out is given where torch is tracing: copy the result there instead")
         ops = _tracing.operators()
@@ -277,7 +278,7 @@ def clip_scores(
     build, non-finite rows (with their index).
     """
     kernel = "clip_scores"
-    if _tracing.traced(grads):
+    if _tracing.traced(grads, observed):
         kind = product_dtype if isinstance(product_dtype, str) else float_dtype(kernel, product_dtype, _PRODUCTS).name
         return Scores(*_tracing.operators().clip_scores(grads, observed, max_grad_norm, check_finite, kind))
     g = _arrays.read(kernel, "grads", grads)

@@ -55,7 +55,8 @@ def solve_labels(
     Returns arrays of the caller's kind, float64 from float64, otherwise float32:
     `.residual`: the minimum-norm least-squares solution, the 1/N undone.
     `.leverage`: diag((CᵀC)⁺). Gradient noise of variance s² gives a residual the variance N²·s²·leverage. Its relative
-        error in float64 is below 2⁻¹⁹ where normal equations solve, and in practice below 1e-8.
+        error in float64 is below 2⁻¹⁹ where normal equations solve, and in practice below 1e-8. Its size is that of
+        1/‖C‖²: rounded to float32 it is 0 or infinite where the entries of C are beyond 1e22 or below 1e-19.
     `.identifiable`: row r's label is determined by this system, (C⁺C)_rr = 1. False for a zero row, a repeated one, or
         any that takes part in a linear dependence, as happens when N > d. Judged by the row's weight in the null
         space, which must be at most rcond·‖C‖·‖C⁺‖ (Frobenius norms) and at most 1e-3. Where it is False the label is
@@ -64,7 +65,8 @@ def solve_labels(
         may each be off by (20 + 2√N)·u times the sum of the magnitudes that made them (u: unit roundoff of the input
         type; √N: growth of rounding in sums of N) and by what underflow in that type takes, the float64 arithmetic
         here, and what the null space could move, given |e| ≤ 1. First order in u. It does not cover noise added to the
-        gradient. Infinite where not identifiable. A residual smaller than its error has no sign.
+        gradient. Infinite where not identifiable, and where the result's type does not hold the residual. A residual
+        smaller than its error has no sign.
     `.rank`: the number of singular values above the cut.
 
     Two routes, chosen per problem. Well-conditioned systems: normal equations, corrected from the residual in float64
@@ -81,7 +83,7 @@ def solve_labels(
     (with the problem's index).
     """
     kernel = "solve_labels"
-    if _tracing.traced(jacobian):
+    if _tracing.traced(jacobian, gradient):
         return LabelSolution(*_tracing.operators().solve_labels(jacobian, gradient, rcond, check_finite))
     check_finite = _validate.optional_boolean(check_finite=check_finite)
     jac = _arrays.read(kernel, "jacobian", jacobian)
@@ -101,13 +103,13 @@ def solve_labels(
             f"shape {jac.shape}"
         )
     epsilon = max(jac.epsilon, grad.epsilon)
-    cut = _default_cut(jac.epsilon, max(n, d)) if rcond is None else _validate.non_negative(rcond=rcond)
-    if cut >= 1:
-        raise ValueError(f"rcond={rcond!r}: must be in [0, 1)")
+    cut = _default_cut(jac.epsilon, max(n, d)) if rcond is None else _validate.below_one(rcond=rcond)
 
     # N products, their mean and N entries of the Jacobian (|e| <= 1) in each of d columns.
     lost = n * (n + 2) * math.sqrt(d) * max(jac.vanishing, grad.vanishing)
 
+    dtype = np.result_type(jac.result_dtype, grad.result_dtype)
+    largest = float(np.finfo(dtype).max)
     outer = batch or (1,)
     library = jac.library
     real = np.dtype(np.float64)
@@ -130,6 +132,7 @@ def solve_labels(
                 cut,
                 0.5 * epsilon,
                 lost,
+                largest,
                 begins[0],
                 begins[1],
                 begins[2],
@@ -146,7 +149,6 @@ def solve_labels(
         if (found < 0).any():
             first = np.unravel_index(int(np.argmax(found < 0)), found.shape)
             raise _not_finite(kernel, _BAD_INPUT[int(found[first])], batch, tuple(map(int, first)))
-    dtype = np.result_type(jac.result_dtype, grad.result_dtype)
 
     def shown(values: Any, *inner: int) -> Any:
         return library.give(values.reshape((*batch, *inner)))

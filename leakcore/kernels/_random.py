@@ -74,7 +74,7 @@ def uniform(
 ) -> Any:
     """Uniforms (w + ½)·2⁻³², w a 32-bit word, float64 in the open (0, 1), shape `(num_rows, num_cols)`.
 
-    Arguments as in `standard_normal`. `u < q` has probability q to within 2⁻³³.
+    Arguments as in `standard_normal`; out: float64. `u < q` has probability q to within 2⁻³³.
     """
     return _fill("uniform", num_rows, num_cols, seed, purpose, step, first_row, "float64", out, like)
 
@@ -97,13 +97,15 @@ def _fill(
     stream = stream_word(purpose, step)
     first = _validate.integer(0, 2**63 - 1, first_row=first_row)
     library = _arrays.read_like(kernel, like)
+    element = float_dtype(kernel, dtype)
+    normal = kernel == "standard_normal"
     if out is None:
-        element = float_dtype(kernel, dtype)
         values = library.empty((rows, cols), element)
         target = _arrays.Array("out", library.header(values), _arrays.dtype_name(element), values, library)
     else:
-        target = read_out(kernel, "out", out, (rows, cols))
-    normal, place = kernel == "standard_normal", target.library.place
+        # In float32 the largest uniforms would be 1.
+        target = read_out(kernel, "out", out, (rows, cols), None if normal else element)
+    place = target.library.place
     most = max(1, _DRAWS_PER_CALL // max(cols, 1)) if place is _arrays.CPU else max(rows, 1)
     for at in range(0, rows, most):
         part = target if most >= rows else dataclasses.replace(target, values=target.values[at : at + most])
@@ -134,9 +136,24 @@ def read_out(
         raise TypeError(f"{kernel}: {name} has dtype {target.dtype}: must be {' or '.join(allowed)}")
     if not target.values.flags.writeable:
         raise ValueError(f"{kernel}: {name} is read-only: must be writeable")
-    layout = zip(target.values.strides, target.values.shape, strict=True)
-    if target.values.size and any(stride == 0 and size > 1 for stride, size in layout):
+    if _arrays.is_torch(out) and out.is_neg():  # what it shows is not what its memory holds
+        raise ValueError(f"{kernel}: {name} is a negated view (Tensor.is_neg): must be an array of its own")
+    if not _apart(target.values):
         raise ValueError(
-            f"{kernel}: {name} has elements that share memory (a stride of 0): must be an array of its own"
+            f"{kernel}: {name} has elements that share memory, or lie across each other (shape {shape}, strides of "
+            f"{target.values.strides} bytes): must be an array of its own"
         )
     return target
+
+
+def _apart(values: np.ndarray) -> bool:
+    """Whether every step along a dimension leaves behind all that the finer ones reach: then no two elements meet."""
+    if values.size == 0:
+        return True
+    reach = values.itemsize
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(values.strides, values.shape, strict=True)):
+        if size > 1:
+            if stride < reach:
+                return False
+            reach += stride * (size - 1)
+    return True

@@ -12,22 +12,44 @@ from typing import Any
 _HALF, _WHOLE = 2**63, 2**64
 
 
-def traced(x: Any) -> bool:
-    """Whether torch is compiling or recording, or `x` (or the first of a sequence) is a fake tensor or vmap's."""
+def traced(*given: Any) -> bool:
+    """Whether torch is compiling or recording, or an argument (or one of a sequence) is a fake tensor, or a tensor of
+    `vmap` or `functionalize`."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "compiler"):
         return False
     if torch.compiler.is_compiling():
         return True
-    first = x[0] if isinstance(x, (list, tuple)) and x else x
-    if type(first).__name__ == "FakeTensor":
-        return True
+    tensors = []
+    for x in given:
+        for y in x if isinstance(x, (list, tuple)) else (x,):
+            kind = type(y)
+            if kind is torch.Tensor or issubclass(kind, torch.Tensor):  # the first says so in a tenth of the time
+                tensors.append(y)
+                if kind.__name__ == "FakeTensor":
+                    return True
     # make_fx and torch.jit.trace hold real tensors, of which a kernel's result would be recorded as a constant.
-    return isinstance(first, torch.Tensor) and (
-        torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._get_tracing_state() is not None
-        or torch._C._functorch.is_batchedtensor(first)
-    )
+    if tensors and (torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None):
+        return True
+    return _transformed(torch) and any(_without_memory(torch, x) for x in tensors)
+
+
+def _transformed(torch: Any) -> bool:
+    """Whether this call is made under one of torch.func's transforms."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _without_memory(torch: Any, x: Any) -> bool:
+    return torch._C._functorch.is_batchedtensor(x) or torch._is_functional_tensor(x)
+
+
+def constant(x: Any) -> bool:
+    """Whether this call is made under torch.func.grad or its like, which follow other tensors, but not this one.
+
+    They follow the result of every operation, the one that `Tensor.numpy` begins with included.
+    """
+    torch = sys.modules["torch"]
+    return _transformed(torch) and not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def operators() -> Any:
@@ -49,15 +71,15 @@ def differentiated(x: Any) -> bool:
     return sys.modules["torch.autograd.forward_ad"].unpack_dual(x).tangent is not None
 
 
-def signed(seed: int | None) -> int | None:
-    """A seed as the 64-bit integer that an operator takes."""
-    if seed is None or seed < _HALF:
-        if seed is not None and seed < 0:
-            raise ValueError(f"seed={seed}: must be an integer in [0, {_WHOLE - 1}]")
-        return seed
-    return seed - _WHOLE if seed < _WHOLE else seed
+def signed(value: int | None, name: str = "seed") -> int | None:
+    """A seed, or the index of a sample, as the 64-bit integer that an operator takes."""
+    if value is None or value < _HALF:
+        if value is not None and value < 0:
+            raise ValueError(f"{name}={value}: must be an integer in [0, {_WHOLE - 1}]")
+        return value
+    return value - _WHOLE if value < _WHOLE else value
 
 
-def unsigned(seed: Any) -> Any:
-    """The seed that an operator's integer stands for."""
-    return seed + _WHOLE if seed is not None and seed < 0 else seed
+def unsigned(value: Any) -> Any:
+    """The seed or index that an operator's integer stands for."""
+    return value + _WHOLE if value is not None and value < 0 else value

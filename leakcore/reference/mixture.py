@@ -59,7 +59,7 @@ def log_ratio(x: np.ndarray, *, noise_multiplier: np.ndarray, sample_rate: np.nd
         near = np.log1p(q * np.expm1(np.minimum(exponent, 700.0)))
         plain = np.log((1.0 - q) + q * np.exp(np.minimum(exponent, 700.0)))
         far = exponent + (np.log(q) + np.log1p((1.0 - q) / q * np.exp(-exponent)))
-    terms = np.where(exponent > 700.0, far, np.where(q <= 0.5, near, plain))
+    terms = np.where(exponent > 700.0, far, np.where((q <= 0.5) | (exponent > -0.5), near, plain))
     terms = np.where(q == 1.0, exponent, np.where(q == 0.0, 0.0, terms))
     return np.asarray(terms.sum(axis=-1))
 

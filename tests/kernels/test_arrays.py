@@ -62,6 +62,16 @@ def test_strided_tensors_and_out():
     np.testing.assert_array_equal(out.numpy(), kernels.clip_and_noise(view.numpy().copy(), 1.0).sum)
 
 
+def test_a_negated_view_is_read_but_not_written():
+    """Its memory holds the other sign (`Tensor.is_neg`): what is written there would be lost."""
+    pairs = torch.from_numpy(normals(3, 4, 6)).reshape(4, 3, 2)
+    view = torch.view_as_complex(pairs).conj().imag
+    assert view.is_neg()
+    torch.testing.assert_close(kernels.clip_and_noise(view, 1.0).sum, kernels.clip_and_noise(view.clone(), 1.0).sum)
+    with pytest.raises(ValueError, match=r"clip_and_noise: out is a negated view \(Tensor.is_neg\)"):
+        kernels.clip_and_noise(torch.ones(5, 3, dtype=torch.float64), 1.0, out=view[0])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_tensors(dtype):
     grads = torch.from_numpy(GRADS).to(getattr(torch, dtype))
@@ -148,6 +158,12 @@ def test_tensors_that_cannot_be_served(kernel):
         call(torch.zeros(5, 12, dtype=torch.float8_e4m3fn))
     with pytest.raises(ValueError, match=rf"{kernel}: \w+ is on DLPack device 7"):
         call(FromElsewhere(GRADS, device=(7, 0)))
+
+
+def test_a_schedule_that_requires_grad_is_refused_by_name():
+    rates = torch.full((3,), 0.1, requires_grad=True)
+    with pytest.raises(ValueError, match=r"sample_rate: requires grad; pass sample_rate.detach\(\)"):
+        kernels.mixture_log_ratio(5, **{**MIXTURE, "sample_rate": rates})
 
 
 def test_libraries_are_not_mixed():

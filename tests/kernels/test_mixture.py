@@ -48,7 +48,8 @@ def test_any_schedule_equals_the_reference(seed, num_samples, schedule, under, f
 
 
 @pytest.mark.parametrize(
-    ("sigma", "rate"), [(1.0, 0.01), (30.0, 1e-3), (1e4, 0.3), (0.5, 0.9), (2.0, 0.9999), (0.04, 0.2)]
+    ("sigma", "rate"),
+    [(1.0, 0.01), (30.0, 1e-3), (1e4, 0.3), (0.5, 0.9), (2.0, 0.9999), (0.04, 0.2), (1e6, 0.9), (12.0, 0.7)],
 )
 @pytest.mark.parametrize("under", UNDER)
 def test_the_log_ratio_in_forty_digits(sigma, rate, under):
@@ -257,6 +258,11 @@ def test_the_limit_without_noise():
         ({"first_sample": -1}, ValueError, "first_sample=-1"),
         ({"first_sample": 2**64 - 5}, ValueError, "first_sample=18446744073709551611"),
         ({"like": 3}, TypeError, "like is a int"),
+        ({"noise_multiplier": None}, TypeError, "noise_multiplier=None: must be a real number or an array"),
+        ({"sample_rate": [0.1, None, 0.1]}, TypeError, "must be a real number or an array of them"),
+        ({"sample_rate": True}, TypeError, "sample_rate=True: must be a real number"),
+        ({"noise_multiplier": np.ma.masked_array([1.0] * 3, [0, 1, 0])}, TypeError, "noise_multiplier: is a masked"),
+        ({"noise_multiplier": np.array(["1"] * 3, object)}, TypeError, "must be a real number or an array of them"),
     ],
 )
 def test_errors_name_argument_value_and_what_is_allowed(change, error, message):
@@ -266,6 +272,17 @@ def test_errors_name_argument_value_and_what_is_allowed(change, error, message):
         kernels.mixture_log_ratio(n, **arguments)
     with pytest.raises(error, match=message):
         kernels.mixture_tail(n, [0.0], **arguments)
+
+
+def test_a_result_keeps_its_thresholds():
+    """A caller's array may be used again: shards of different thresholds must not merge, nor look as if they could."""
+    arguments = {"noise_multiplier": 0.7, "sample_rate": 0.3, "steps": 5}
+    thresholds = np.array([-0.5, 0.5])
+    shard = kernels.mixture_tail(1000, thresholds, **arguments)
+    thresholds[:] = [0.0, 2.0]
+    np.testing.assert_array_equal(shard.thresholds, [-0.5, 0.5])
+    with pytest.raises(ValueError, match="different thresholds"):
+        shard + kernels.mixture_tail(1000, thresholds, first_sample=1000, **arguments)
 
 
 def test_more_errors():

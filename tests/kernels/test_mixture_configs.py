@@ -119,18 +119,22 @@ def test_every_length_of_schedule_equals_the_reference(steps, under):
     assert (np.abs(got - wanted) <= tolerances.log_ratio(sigma, wanted)).all()
 
 
-@pytest.mark.parametrize(("sigma", "rate"), [(1.0, 0.01), (2.0, 0.5), (0.5, 0.1), (10.0, 0.01), (100.0, 0.1)])
+@pytest.mark.parametrize(
+    ("sigma", "rate"),
+    [(1.0, 0.01), (2.0, 0.5), (0.5, 0.1), (10.0, 0.01), (100.0, 0.1), (0.59014, 0.28036), (0.58401, 0.31903)],
+)
 @pytest.mark.parametrize("steps", STEPS)
 def test_the_error_of_float32(sigma, rate, steps):
-    """The documented bound on every sample, and a mean error below 2e-6 standard deviations of L: a bias adds up over
-    steps, and no number of samples averages it away. (Its own standard error here is below 1e-7 of them.)"""
+    """The documented bound on every sample, and a mean error below 5e-6 standard deviations of L: a bias adds up over
+    steps, and no number of samples averages it away. (Its own standard error here is below 1e-7 of them.) The last two
+    pairs are among the worst of 800,000, in which the roundings of σ and q, always the same, add up to 3.1e-6."""
     n = max(1_000_000 // steps, 20_000) if steps < 1000 else 5_000
     for under in UNDER:
         arguments = {"noise_multiplier": sigma, "sample_rate": rate, "steps": steps, "under": under, "seed": 20261121}
         wide = kernels.mixture_log_ratio(n, **arguments)
         error = kernels.mixture_log_ratio(n, dtype="float32", **arguments) - wide
         assert 0 < np.abs(error).max() <= 2e-6 * (1 + 1 / sigma**2) * math.sqrt(steps)
-        assert abs(error.mean()) <= 2e-6 * wide.std()
+        assert abs(error.mean()) <= 5e-6 * wide.std()
 
 
 def test_float32_falls_back_where_it_is_unsafe():

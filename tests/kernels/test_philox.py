@@ -156,12 +156,24 @@ def test_the_stated_truncation():
         ({"out": np.zeros((2, 3), dtype=np.float16)}, TypeError, "out has dtype float16: must be float32 or float64"),
         ({"out": np.broadcast_to(0.0, (2, 3))}, ValueError, "out is read-only"),
         ({"like": "numpy"}, TypeError, "like is a str"),
+        ({"dtype": "int32", "out": np.zeros((2, 3))}, TypeError, "dtype='int32'"),
+        ({"out": np.lib.stride_tricks.as_strided(np.zeros(9), (2, 3), (8, 8))}, ValueError, "lie across each other"),
     ],
 )
 def test_errors_name_what_is_allowed(change, error, message):
     arguments = {"num_rows": 2, "num_cols": 3, "seed": 1, "purpose": "init", **change}
     with pytest.raises(error, match=message):
         kernels.standard_normal(arguments.pop("num_rows"), arguments.pop("num_cols"), **arguments)
+
+
+def test_uniforms_stay_below_one():
+    """Rounded to float32 the largest would be 1."""
+    with pytest.raises(TypeError, match="out has dtype float32: must be float64"):
+        kernels.uniform(2, 3, seed=1, purpose="order", out=np.zeros((2, 3), np.float32))
+    out = np.zeros((7, 4))[::-2, ::2]
+    kernels.uniform(4, 2, seed=1, purpose="order", out=out)
+    np.testing.assert_array_equal(out, kernels.uniform(4, 2, seed=1, purpose="order"))
+    assert ((out > 0) & (out < 1)).all()
 
 
 def test_philox_errors():

@@ -347,6 +347,16 @@ def test_a_bad_problem_among_good_ones_changes_none_of_them():
     np.testing.assert_array_equal(mixed.rank[[3, 17, 20]], [5, 6, 6])
 
 
+def test_a_residual_beyond_the_results_type_has_no_bound():
+    """The system determines the label, and the type cannot hold it: the error is infinite, as for any other unknown."""
+    for dtype, entry, gradient in (("float64", 1e-300, 1e300), ("float32", 1e-40, 1.0)):
+        narrow = np.array([[entry]], dtype=dtype)
+        with np.errstate(over="ignore"):
+            found = kernels.solve_labels(narrow, np.array([gradient], dtype=dtype))
+        assert not np.isfinite(found.residual).any()
+        assert (found.error == np.inf).all()
+
+
 JAC, GRAD = np.ones((2, 3, 4)), np.ones((2, 4))
 
 
@@ -358,7 +368,8 @@ JAC, GRAD = np.ones((2, 3, 4)), np.ones((2, 4))
         (np.ones(3), GRAD, None, ValueError, r"jacobian has shape \(3,\): must be \(\.\.\., N, d\)"),
         (JAC.astype(int), GRAD, None, TypeError, "jacobian has dtype int64"),
         (JAC, GRAD.astype(bool), None, TypeError, "gradient has dtype bool"),
-        (JAC, GRAD, -1e-3, ValueError, r"rcond=-0.001"),
+        (JAC, GRAD, -1e-3, ValueError, r"rcond=-0.001: must be in \[0, 1\)"),
+        (JAC, GRAD, np.inf, ValueError, r"rcond=inf: must be in \[0, 1\)"),
         (JAC, GRAD, 1.0, ValueError, r"rcond=1.0: must be in \[0, 1\)"),
         (JAC * [[[1.0]], [[np.nan]]], GRAD, None, ValueError, r"jacobian\[1\] has a NaN or an infinity"),
         (JAC, GRAD * [[1.0], [np.inf]], None, ValueError, r"gradient\[1\] has a NaN or an infinity"),
