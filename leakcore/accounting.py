@@ -29,6 +29,8 @@ _NEGLIGIBLE = 1e-6
 """An upper bound of ε that is as good as the exact value: what "exact" promises."""
 _FAINT = 1e-6
 """Separation of the full batches' Gaussian pair below which the profile is left to that pair's."""
+_OUTSIDE = 5.0
+"""How far beyond 0 and ε a replacement's first step is looked for, in nats."""
 _TINY = sys.float_info.min
 _STEPS = {"add-remove": 1.0, "replace": 2.0}
 """Add/remove steps of one change; of replacing where batches are sampled."""
@@ -383,12 +385,19 @@ def _log_delta(loss: PrivacyLoss, epsilon: float, relation: Adjacency, method: s
 
 
 def _log_delta_through_neighbour(curve: Curve, epsilon: float) -> tuple[float, float]:
+    """min over ε₁ of δ_remove(ε₁) + e^{ε₁}·δ_add(ε − ε₁), which is convex in e^{ε₁}; one of the two may be negative."""
+
     def total(first: float) -> tuple[float, float]:
         removed, added = curve.log_delta(first, "remove"), curve.log_delta(epsilon - first, "add")
-        both = [float(np.logaddexp(r, first + a)) for r, a in zip(removed, added, strict=True)]
-        return min(both[0], 0.0), min(both[1], 0.0)
+        low, high = (float(np.logaddexp(r, first + a)) for r, a in zip(removed, added, strict=True))
+        return low, high
 
-    return _search.golden(total, 0.0, max(epsilon, 1e-9))
+    least = [_search.golden(total, 0.0, max(epsilon, 1e-9))]
+    for end, outside in ((0.0, -1.0), (epsilon, 1.0)):
+        if total(end + outside * _OUTSIDE / 1024.0)[1] < total(end)[1]:
+            least.append(_search.golden(total, *sorted((end, end + outside * _OUTSIDE))))
+    low, high = min(least, key=lambda pair: pair[1])
+    return min(low, 0.0), min(high, 0.0)
 
 
 __all__ = ["METHODS", "Delta", "Epsilon", "NoiseMultiplier", "delta", "epsilon", "noise_multiplier", "to_replacement"]

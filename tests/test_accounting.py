@@ -168,6 +168,16 @@ def test_subsampled_replacement_is_composed_and_says_so() -> None:
     assert exact <= nearly
 
 
+@pytest.mark.parametrize(
+    ("sigma", "rate", "steps", "delta"), [(2.0, 0.5, 1000, 1e-3), (1.0, 0.1, 5000, 1e-2), (0.5, 0.1, 10, 0.3)]
+)
+def test_delta_and_epsilon_of_replacement_are_inverse(sigma: float, rate: float, steps: int, delta: float) -> None:
+    """Where much leaks the split that bounds δ lies far from where both its halves are 1, or outside [0, ε]."""
+    epsilon = accounting.epsilon(sigma, rate, steps, delta=delta, adjacency="replace").value
+    found = accounting.delta(sigma, rate, steps, epsilon=epsilon, adjacency="replace").value
+    assert found == pytest.approx(delta, rel=1e-3)
+
+
 def test_replacement_bound_holds_against_a_direct_composition() -> None:
     # One step, D with z and D' with z' whose gradients are opposite: P = (1−q)N(0) + qN(1), Q = (1−q)N(0) + qN(−1). The
     # true profile of that pair, by quadrature, must not exceed the bound.

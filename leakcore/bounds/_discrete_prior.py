@@ -15,14 +15,14 @@ from leakcore.bounds._kappa import parse_prior
 from leakcore.bounds._reconstruction_input import ATTACKER, Mechanism
 from leakcore.numerics import _gaussian
 from leakcore.numerics._blow_up import log_blow_up_exact
-from leakcore.numerics._loss import PrivacyLoss
+from leakcore.numerics._loss import AccuracyError, PrivacyLoss
 from leakcore.numerics._profile import chernoff_log_delta, log_delta
 
 _NEGLIGIBLE = -41.5
 """log of 1e-18: less than the rounding of any success probability."""
 _PROMISE = 1e-9
 """Relative error of B that numerical inversion may have: no answer need be narrower than that."""
-_NODES = 33
+_NODES = 65
 """Distinct weights for which the profile is computed; between them it is convex and a chord lies above."""
 
 
@@ -47,10 +47,11 @@ def discrete_prior(noise_multiplier: Any, sample_rate: Any, steps: int, *, prior
     form, min over λ > 0 of λ + Σ p_z δ(log(λ/p_z)) with δ(ε) = E_μ(1 − e^{ε−L})_+, where every λ gives a bound.
 
     prior: probabilities that sum to 1. noise_multiplier, sample_rate, steps: as in `reconstruction`.
-    Returns a `DiscretePriorBound` of kind "upper", deterministic, in [max p, B(max p)]; beyond 33 distinct weights
-    chords between them add less than 1% as a rule, never a wrong side. Where even whole batches would let B(max p)
-    exceed max p by 1e-9 of it at most, their closed form is the answer. Raises ValueError or TypeError that names the
-    argument, AccuracyError as "exact" does.
+    Returns a `DiscretePriorBound` of kind "upper", deterministic, in [max p, B(max p)]; beyond 65 distinct weights
+    chords between 65 of them add less than 1% as a rule, never a wrong side. Where even whole batches would let
+    B(max p) exceed max p by 1e-9 of it at most, their closed form is the answer. Where the numerics do not reach a
+    tail, Chernoff's bound stands for it, and whole batches for B(max p). Raises ValueError or TypeError that names the
+    argument.
     """
     weights = parse_prior(prior)
     mechanism = Mechanism.parse(noise_multiplier, sample_rate, steps)
@@ -118,12 +119,19 @@ def _success(loss: PrivacyLoss, weights: np.ndarray) -> tuple[float, float]:
     whole = _whole_batches(loss, float(distinct[-1]))
     if whole <= distinct[-1] * (1.0 + _PROMISE):
         return whole, whole
-    blow_up = math.exp(float(log_blow_up_exact(loss, np.log(distinct[-1:])).log_high[0]))
+    try:
+        blow_up = math.exp(float(log_blow_up_exact(loss, np.log(distinct[-1:])).log_high[0]))
+    except AccuracyError:
+        blow_up = whole
     if len(distinct) == 1 or math.isinf(loss.log_no_escape):
         return blow_up, blow_up
     nodes = distinct
     if len(distinct) > _NODES:
-        nodes = np.unique(distinct[np.linspace(0, len(distinct) - 1, _NODES).round().astype(int)])
+        # Evenly in the logarithm, from where the weights below no longer matter, and the least of all: chords between
+        # them lie above what is convex in the weight.
+        least = int(np.searchsorted(np.cumsum(distinct * counts), 1e-3 * distinct[-1]))
+        wanted = np.geomspace(distinct[least], distinct[-1], _NODES - 1)[:-1]
+        nodes = np.unique(np.concatenate((distinct[[0, -1]], distinct[np.searchsorted(distinct, wanted)])))
 
     def dual(log_price: float) -> float:
         gains = np.array([p * _profile(loss, log_price - math.log(p)) for p in nodes])
@@ -136,7 +144,7 @@ def _success(loss: PrivacyLoss, weights: np.ndarray) -> tuple[float, float]:
 
 
 def _whole_batches(loss: PrivacyLoss, blind: float) -> float:
-    """B at κ = blind were every row in every batch, in closed form, 1 where they leak much: no less than B itself.
+    """B at κ = blind were every row in every batch, in closed form: no less than B itself.
 
     Who sees outputs with every row in them can replace each, with probability 1 − q, by a draw without the record.
     """
@@ -144,23 +152,24 @@ def _whole_batches(loss: PrivacyLoss, blind: float) -> float:
         return 1.0
     steps = (math.sqrt(group.count) / group.sigma for group in loss.groups)
     separation = math.hypot(math.sqrt(loss.gaussian_variance), *steps)
-    if separation > 1.0:
-        return 1.0
     return max(blind, math.exp(float(_gaussian.log_blow_up(np.log([blind]), separation)[0])))
 
 
 def _profile(loss: PrivacyLoss, epsilon: float) -> float:
-    """δ(ε) or, where it is within 1e-18 of its limit for an ε beyond all losses, a Chernoff bound from above.
-
-    There numerical inversion is slow, and with very little leakage (σ = 1e5, say) it fails.
+    """δ(ε), or a Chernoff bound from above where the numerics do not reach, and where that bound is within 1e-18 of its
+    limit for an ε beyond all losses: inversion is slow there, and with very little leakage, σ = 1e5, say, it fails.
     """
-    if loss.groups and loss.log_no_escape == 0.0:
-        side = "remove" if epsilon > 0.0 else "add"
-        rest = chernoff_log_delta(loss, abs(epsilon), side, enough=_NEGLIGIBLE)
-        if rest < _NEGLIGIBLE:
-            # E_μ(1 − e^{ε−L})_+ = 1 − e^ε + e^ε·E_ν(1 − e^{L−ε})_+.
-            return math.exp(rest) if epsilon > 0.0 else -math.expm1(epsilon) + math.exp(epsilon + rest)
-    return math.exp(log_delta(loss, epsilon, "remove")[1])
+    if not loss.groups or loss.log_no_escape != 0.0:
+        return math.exp(log_delta(loss, epsilon, "remove")[1])
+    rest = chernoff_log_delta(loss, abs(epsilon), "remove" if epsilon > 0.0 else "add", enough=_NEGLIGIBLE)
+    # E_μ(1 − e^{ε−L})_+ = 1 − e^ε + e^ε·E_ν(1 − e^{L−ε})_+.
+    above = math.exp(rest) if epsilon > 0.0 else -math.expm1(epsilon) + math.exp(epsilon + rest)
+    if rest < _NEGLIGIBLE:
+        return above
+    try:
+        return math.exp(log_delta(loss, epsilon, "remove")[1])
+    except AccuracyError:
+        return min(above, 1.0)
 
 
 def _price(loss: PrivacyLoss, distinct: np.ndarray, counts: np.ndarray) -> float:
@@ -168,7 +177,10 @@ def _price(loss: PrivacyLoss, distinct: np.ndarray, counts: np.ndarray) -> float
     log_grid = np.concatenate(
         (np.linspace(math.log(1e-3 * distinct[0]), math.log(0.5), 48), np.log1p(-(0.5 ** np.arange(2, 26))))
     )
-    value = np.exp(log_blow_up_exact(loss, log_grid).log_value)
+    try:
+        value = np.exp(log_blow_up_exact(loss, log_grid).log_value)
+    except AccuracyError:
+        return math.log(distinct[-1])  # any start will do: the way down is longer
     log_slope = np.log(np.maximum(np.diff(value), 1e-300)) - np.log(np.diff(np.exp(log_grid)))
     log_slope = np.minimum.accumulate(log_slope)
     middle = 0.5 * (log_grid[1:] + log_grid[:-1])

@@ -195,13 +195,14 @@ def mse_lower_bound(
     values of one record, so ε is that of *replacing* a record (adjacency="replace", the default): q = 1: Σ4/σ²;
     q < 1: at most Σ_t [1.5·D₄(μ‖ν) + D₃(ν‖μ)] through the data set without the record (Mironov 2017, Proposition
     11, with p = q = 2). "add-remove" takes the larger of D₂(μ‖ν) and D₂(ν‖μ) instead: what is often plugged in, and
-    what the proof does not license for a replaced record.
+    no bound, since a replaced record may err less: its kind is "estimate".
 
     diameters: diam_i > 0 of each of the d coordinates of a record, a 1-d array (1.0 each for images in [0, 1]^d).
     noise_multiplier, sample_rate, steps: as in `reconstruction`.
-    Returns an `MseLowerBound` of kind "lower", deterministic. Biased attacks may err less: the constant guess never
-    errs by more than Σ_i diam_i²/(4d), which the bound exceeds whenever ε < log 2, and then a warning says so. Nothing
-    leaks: inf. σ = 0 with q > 0: 0. Raises ValueError or TypeError that names the argument.
+    Returns an `MseLowerBound` of kind "lower" ("estimate" under add-remove), deterministic. Biased attacks may err
+    less: the constant guess never errs by more than Σ_i diam_i²/(4d), which the bound exceeds whenever ε < log 2, and
+    then a warning says so. Nothing leaks: inf. σ = 0 with q > 0: 0. Raises ValueError or TypeError that names the
+    argument.
     """
     relation = parse_adjacency(adjacency)
     widths = _validate.real_array("in (0, 1e150)", lambda v: (v > 0.0) & (v < _validate.LARGE), diameters=diameters)
@@ -212,16 +213,19 @@ def mse_lower_bound(
     guess = float(widths @ widths) / (4.0 * len(widths))
     value = math.inf if epsilon == 0.0 else (0.0 if epsilon > 700.0 else guess / math.expm1(epsilon))
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ("unbiased reconstructions only",)
+    if relation != "replace":
+        notes += ("no lower bound: the proof compares two values of one record, so it needs adjacency 'replace'",)
     if value > guess:
         message = f"exceeds {guess:.6g}, which a constant guess achieves: the bound says nothing about biased attacks"
         warnings = (message,)
     return MseLowerBound(
         value=value,
-        kind="lower",
+        kind="lower" if relation == "replace" else "estimate",
         confidence=None,
         interval=None,
         method="Rényi divergence of order 2",
-        assumptions=Assumptions(adjacency=relation, attacker=ATTACKER, notes=("unbiased reconstructions only",)),
+        assumptions=Assumptions(adjacency=relation, attacker=ATTACKER, notes=notes),
         provenance="Guo, Karrer, Chaudhuri and van der Maaten (2022), Theorem 1; Hayes et al. (2023), Section 5",
         epsilon=epsilon,
         constant_guess=guess,

@@ -13,7 +13,7 @@ def build_info() -> dict[str, Any]:
 
     version, compiler: of the build. simd: the instruction tier in use, the widest of simd_available unless the
     environment variable LEAKCORE_ISA names another (ValueError if this machine does not have it). tuned_for: whose
-    cores the order of reading memory suits, "intel" or "other". cuda: whether CUDA kernels were compiled in. cuda_archs:
+    cores the order of reads suits, "intel" or "other". cuda: whether CUDA kernels were compiled in. cuda_archs:
     for which compute capabilities. devices: CUDA devices found (name, compute_capability, memory_bytes).
     device_message: why there are none, "" otherwise. num_threads: what the next kernel may use.
     """

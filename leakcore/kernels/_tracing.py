@@ -40,7 +40,7 @@ def _transformed(torch: Any) -> bool:
 
 
 def _without_memory(torch: Any, x: Any) -> bool:
-    return torch._C._functorch.is_batchedtensor(x) or torch._is_functional_tensor(x)
+    return bool(torch._C._functorch.is_batchedtensor(x) or torch._is_functional_tensor(x))
 
 
 def constant(x: Any) -> bool:
@@ -49,7 +49,7 @@ def constant(x: Any) -> bool:
     They follow the result of every operation, the one that `Tensor.numpy` begins with included.
     """
     torch = sys.modules["torch"]
-    return _transformed(torch) and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return _transformed(torch) and not bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 def operators() -> Any:

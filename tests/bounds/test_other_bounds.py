@@ -125,6 +125,23 @@ def test_calibration_in_closed_form_and_limits() -> None:
         bounds.calibrate_noise(0.5, kappa=[0.1, 0.2], sample_rate=0.5, steps=3)
 
 
+def test_the_mean_squared_error_of_add_remove_is_no_bound() -> None:
+    """z in {0, 1}, clipped gradients −C and C: (r − 1)/(e⁴ − 1), r = dN(1, 1)/dN(−1, 1), errs less without a bias."""
+    x = np.linspace(-12.0, 14.0, 400_001)
+    density = np.exp(-0.5 * (x + 1.0) ** 2) / math.sqrt(2 * math.pi)
+    guess = np.expm1(2.0 * x) / math.expm1(4.0)
+    width = x[1] - x[0]
+    error = float((density * guess**2).sum() * width)
+    assert float((density * guess).sum() * width) == pytest.approx(0.0, abs=1e-12)
+    proved = bounds.mse_lower_bound(1.0, 1.0, 1, diameters=[1.0])
+    assert proved.kind == "lower"
+    assert proved.value <= error
+    plugged = bounds.mse_lower_bound(1.0, 1.0, 1, diameters=[1.0], adjacency="add-remove")
+    assert plugged.value > error
+    assert plugged.kind == "estimate"
+    assert any("no lower bound" in note for note in plugged.assumptions.notes)
+
+
 def test_discrete_prior() -> None:
     equal = bounds.discrete_prior(1.0, 0.1, 20, prior=[0.25] * 4)
     assert equal.value == pytest.approx(bounds.reconstruction(1.0, 0.1, 20, kappa=0.25).value, rel=1e-9)
@@ -151,9 +168,38 @@ def test_discrete_prior() -> None:
 def test_many_weights_use_chords_on_the_safe_side(monkeypatch: pytest.MonkeyPatch) -> None:
     prior = np.arange(1.0, 8.0) / 28.0
     fine = bounds.discrete_prior(1.0, 0.1, 10, prior=prior).value
-    monkeypatch.setattr("leakcore.bounds._discrete_prior._NODES", 4)
+    monkeypatch.setattr("leakcore.bounds._discrete_prior._NODES", 5)
     coarse = bounds.discrete_prior(1.0, 0.1, 10, prior=prior).value
     assert fine * (1 - 1e-9) <= coarse <= 1.05 * fine
+
+
+@pytest.mark.parametrize("exponent", [1.0, 2.0])
+@pytest.mark.parametrize("size", [100, 10_000])
+@pytest.mark.parametrize("sigma", [1.0, 3.0])
+def test_chords_of_heavy_tailed_priors_add_little(exponent: float, size: int, sigma: float) -> None:
+    """Against the dual over all weights, with the Gaussian pair's δ in closed form."""
+    prior = np.arange(1, size + 1.0) ** -exponent
+    prior /= prior.sum()
+    m = 1.0 / sigma
+
+    def dual(price: float) -> float:
+        epsilon = price - np.log(prior)
+        delta = special.ndtr(m / 2 - epsilon / m) - np.exp(epsilon + special.log_ndtr(-m / 2 - epsilon / m))
+        return float(np.exp(price) + prior @ delta)
+
+    exact = min(dual(x) for x in np.linspace(-5.0, 1.0, 3001))
+    assert exact * (1 - 1e-6) <= bounds.discrete_prior(sigma, 1.0, 1, prior=prior).value <= 1.005 * exact
+
+
+def test_discrete_prior_where_the_numerics_do_not_reach_every_tail() -> None:
+    """Light weights ask for ε far out: Chernoff's bound does, and whole batches where nothing else does."""
+    prior = np.random.default_rng(1).dirichlet(np.ones(30))
+    found = bounds.discrete_prior(2.0, 0.01, 1000, prior=prior)
+    assert found.blind < found.value < found.blow_up
+    assert found.blow_up == pytest.approx(bounds.reconstruction(2.0, 0.01, 1000, kappa=prior.max()).value, rel=1e-9)
+    two = bounds.discrete_prior(2.0, 0.01, 1000, prior=[prior.max(), 1 - prior.max()]).value
+    assert two >= found.value
+    assert bounds.discrete_prior(1.0, 0.5, 10_000, prior=[0.5, 0.3, 0.2]).value <= 1.0
 
 
 def test_discrete_prior_where_next_to_nothing_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
