@@ -92,7 +92,8 @@ def epsilon(
     Returns an `Epsilon` of kind "upper", deterministic; interval = numerical error for "exact", rounded outward, else
     None. T = 0, q = 0 or σ = ∞ give 0; δ = 0 or σ = 0 give inf where anything leaks beyond δ. Raises ValueError or
     TypeError that names the argument, ImportError when dp-accounting is missing, AccuracyError (an ArithmeticError)
-    where "exact" cannot keep its promise of 1e-6, as at σ < 0.1 with 0 < q < 1 and several steps: "pld" can.
+    where "exact" cannot keep its promise of 1e-6, as it may at σ < 0.1 with 0 < q < 1 and several steps: "pld" can, but
+    for σ below some thousandths. There ε of full batches (sample_rate=1), which is no less, is still in closed form.
     """
     loss, relation, name, grid = _parse(noise_multiplier, sample_rate, steps, adjacency, method, orders)
     target = _validate.below_one(delta=delta)

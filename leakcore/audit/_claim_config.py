@@ -73,7 +73,7 @@ KEYS: dict[str, Keys] = {
         "contrast": (False, flag),
         "canaries": (500, whole(2)),
         "select": ("split", words("split", "correction")),
-        "confidence": (0.99, check.open_probability),
+        "confidence": (0.99, check.confidence),
         "seed": (0, check.seed),
     },
 }

@@ -31,7 +31,7 @@ TRACE: Keys = {
     "sample_rate": (None, optional(check.probability)),
     "prior_size": (10, whole(2)),
     "coins": (False, flag),
-    "confidence": (0.95, check.open_probability),
+    "confidence": (0.95, check.confidence),
 }
 SCORES: Keys = {
     "file": (None, text),
@@ -46,7 +46,7 @@ SCORES: Keys = {
     "delta": (1e-5, check.below_one),
     "claimed_epsilon": (None, optional(check.non_negative)),
     "adjacency": ("add-remove", adjacency),
-    "confidence": (0.95, check.open_probability),
+    "confidence": (0.95, check.confidence),
     "seed": (0, check.seed),
 }
 REPORT: Keys = {

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import _validate as check
-from leakcore import accounting, bounds
+from leakcore import bounds
+from leakcore.audit._accountant import proved_epsilon
 from leakcore.audit._coins import audited, provable, require_fair
 from leakcore.audit._doctor import environment
 from leakcore.audit._report import GATE
@@ -119,8 +120,8 @@ def from_trace(
         members_given=seen.members_given,
         recognised=recognised,
         statistic="likelihood ratio" if likelihood else "summed products",
-        epsilon=accounting.epsilon(schedule, rate, seen.steps, delta=slack),
-        epsilon_replace=accounting.epsilon(schedule, rate, seen.steps, delta=slack, adjacency="replace"),
+        epsilon=proved_epsilon(schedule, rate, seen.steps, delta=slack),
+        epsilon_replace=proved_epsilon(schedule, rate, seen.steps, delta=slack, adjacency="replace"),
         prior_sizes=sizes,
         reconstruction=tuple(bounds.reconstruction(schedule, rate, seen.steps, kappa=1 / p) for p in sizes),
         named=tuple(

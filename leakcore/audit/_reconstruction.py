@@ -15,7 +15,9 @@ from leakcore import accounting, attacks, bounds, datasets, dpsgd, numerics
 from leakcore._progress import Progress
 from leakcore._results import Assumptions, Result
 from leakcore._store import PartialResults
+from leakcore.audit._accountant import proved_epsilon
 from leakcore.audit._config import AuditConfig
+from leakcore.numerics import AccuracyError
 
 _PIECE = 256
 """Runs per stored piece: a few seconds of work, the most that an interruption can lose."""
@@ -34,7 +36,7 @@ class ReconstructionPoint:
     candidates (full batches only). attack: the game. attack_lower: its one-sided Clopper–Pearson lower limit at the
     gate's confidence, corrected for the number of noise levels. epsilon_audited: what it proves. attack_ceiling,
     epsilon_ceiling: both, had every answer been right; audit_ceiling: the latter in any number of trainings. Fields
-    that need dp-accounting are None without it.
+    that need dp-accounting are None without it, and where it does not reach.
     """
 
     claimed: bool
@@ -205,10 +207,10 @@ def _point(
         claimed=claimed,
         prior_size=config.prior_size,
         noise_multiplier=noise,
-        epsilon=accounting.epsilon(*mechanism, delta=config.delta),
+        epsilon=proved_epsilon(*mechanism, delta=config.delta),
         epsilon_pld=_optional(lambda: accounting.epsilon(*mechanism, delta=config.delta, method="pld")),
         epsilon_rdp=_optional(lambda: accounting.epsilon(*mechanism, delta=config.delta, method="rdp")),
-        epsilon_replace=accounting.epsilon(*mechanism, delta=config.delta, adjacency="replace"),
+        epsilon_replace=proved_epsilon(*mechanism, delta=config.delta, adjacency="replace"),
         bound=bounds.reconstruction(*mechanism, kappa=kappa),
         bound_rdp=bounds.reconstruction_rdp(*mechanism, kappa=kappa),
         reference=bounds.orthogonal_success(noise, config.steps, config.prior_size)
@@ -253,10 +255,10 @@ def _audited(config: AuditConfig, game: attacks.ReconstructionGame, lower: float
 
 
 def _optional(call: Callable[[], Result]) -> Result | None:
-    """The result, or None where dp-accounting is not installed."""
+    """The result, or None where dp-accounting is not installed or does not reach."""
     try:
         return call()
-    except ImportError:
+    except (ImportError, AccuracyError):
         return None
 
 
@@ -270,7 +272,7 @@ def _curve(config: AuditConfig, points: list[ReconstructionPoint]) -> BoundCurve
         delta=config.delta,
         chance=kappa,
         noise_multiplier=grid,
-        epsilon=np.array([float(accounting.epsilon(*m, delta=config.delta).value) for m in mechanisms]),
+        epsilon=np.array([float(proved_epsilon(*m, delta=config.delta).value) for m in mechanisms]),
         bound=np.array([float(bounds.reconstruction(*m, kappa=kappa).value) for m in mechanisms]),
         bound_rdp=np.array([float(bounds.reconstruction_rdp(*m, kappa=kappa).value) for m in mechanisms]),
         reference=np.array([float(bounds.orthogonal_success(s, config.steps, config.prior_size).value) for s in grid])

@@ -23,7 +23,8 @@ class CalibratedNoise(Result):
     """value: the smallest σ (to a relative 1e-9, on the safe side) with B_κ ≤ target_success.
 
     success: the bound at `value`. epsilon_noise_multiplier: σ if (ε, δ) is calibrated so that it alone implies the
-    same limit; epsilon: that ε; delta: as given. savings: epsilon_noise_multiplier/value, NaN where both are 0.
+    same limit (NaN where no accountant reaches it); epsilon: that ε; delta: as given. savings:
+    epsilon_noise_multiplier/value, NaN where both are 0.
     """
 
     target_success: float
@@ -57,7 +58,9 @@ def calibrate_noise(
 
     Returns a `CalibratedNoise` of kind "upper" (this much noise suffices), deterministic. γ = 1, T = 0 or q = 0 give
     0. γ ≤ κ is a ValueError: no noise pushes success below a blind guess (except T = 0 or q = 0 at γ = κ).
-    epsilon_noise_multiplier is inf where δ leaves no room. Raises AccuracyError where the exact bound does.
+    epsilon_noise_multiplier is inf where δ leaves no room. Where the exact bound reaches no smaller σ (little noise,
+    tiny κ) the answer suffices, but less noise may do, and the notes say so. Raises AccuracyError where it reaches no σ
+    that suffices.
     """
     goal = _validate.probability(target_success=target_success)
     if prior is not None:
@@ -83,7 +86,10 @@ def calibrate_noise(
         loss = PrivacyLoss.of_steps(np.asarray(sigma), shape, count)
         return float(log_blow_up_exact(loss, np.array([log_k])).log_high[0])
 
-    sigma = 0.0 if silent or log_bound(0.0) <= log_goal else _least(log_bound, log_goal)
+    sigma, unseen = (0.0, False) if silent or log_bound(0.0) <= log_goal else _least(log_bound, log_goal)
+    notes: tuple[str, ...] = ("this much noise suffices",)
+    if unseen:
+        notes += ("less noise may do: the exact bound reaches no smaller noise multiplier",)
     epsilon = _epsilon_that_implies(goal, log_k, slack)
     if silent or (sigma == 0.0 and goal == 1.0):
         usual = 0.0
@@ -92,14 +98,19 @@ def calibrate_noise(
     elif math.isinf(epsilon):
         usual = 0.0
     else:
-        usual = float(accounting.noise_multiplier(epsilon=epsilon, delta=slack, sample_rate=rate, steps=count).value)
+        try:
+            found = accounting.noise_multiplier(epsilon=epsilon, delta=slack, sample_rate=rate, steps=count)
+            usual = float(found.value)
+        except AccuracyError:
+            usual = math.nan
+            notes += ("the noise that calibrating epsilon takes: beyond the accountant",)
     return CalibratedNoise(
         value=sigma,
         kind="upper",
         confidence=None,
         interval=None,
         method="exact",
-        assumptions=Assumptions(adjacency="add-remove", attacker=ATTACKER, notes=("this much noise suffices",)),
+        assumptions=Assumptions(adjacency="add-remove", attacker=ATTACKER, notes=notes),
         provenance="Hayes, Mahloujifar and Balle (2023), Theorem 2 and Corollary 4, inverted in sigma",
         target_success=goal,
         log_kappa=log_k,
@@ -124,17 +135,22 @@ def _epsilon_that_implies(goal: float, log_kappa: float, delta: float) -> float:
     return max(first, second, 0.0)
 
 
-def _least(log_bound: Any, log_goal: float) -> float:
-    """The least σ with log_bound(σ) ≤ log_goal: a bracket, then interpolation in log σ kept inside it."""
+def _least(log_bound: Any, log_goal: float) -> tuple[float, bool]:
+    """The least σ with log_bound(σ) ≤ log_goal: a bracket, then interpolation in log σ kept inside it.
+
+    And whether it is the least for which the bound could be computed instead: little noise may be too little for the
+    numerics.
+    """
+    unseen: list[float] = []
 
     def gap(sigma: float) -> float:
         try:
             return float(log_bound(sigma)) - log_goal
         except AccuracyError:
-            # Too little noise for the numerics is too little noise for any goal that the next larger σ fails.
-            if sigma < 0.3:
-                return math.inf
-            raise
+            if sigma >= 0.3:
+                raise
+            unseen.append(sigma)
+            return math.inf
 
     high = 1.0
     at_high = gap(high)
@@ -142,13 +158,13 @@ def _least(log_bound: Any, log_goal: float) -> float:
         high *= 2.0
         at_high = gap(high)
         if high > 1e12:
-            return math.inf
+            return math.inf, False
     low = 0.5 * high
     at_low = gap(low)
     while at_low <= 0.0:
         low, high, at_high = 0.5 * low, low, at_low
         if low < 1e-6:
-            return high
+            return high, False
         at_low = gap(low)
     halve = False
     while math.log(high / low) > _TOLERANCE:
@@ -168,4 +184,4 @@ def _least(log_bound: Any, log_goal: float) -> float:
             else:
                 low, at_low = middle, value
         halve = math.log(high / low) > 0.5 * width
-    return high
+    return high, low in unseen

@@ -128,7 +128,7 @@ class CertificateState:
         if not isinstance(data, dict) or data.get("schema") != _STATE_SCHEMA:
             raise ValueError(f"state: must be what CertificateState.to_dict returns, schema {_STATE_SCHEMA!r}")
         try:
-            return cls(
+            state = cls(
                 pair=str(data["pair"]),
                 log_kappa=np.array(data["log_kappa"], dtype=np.float64),
                 thresholds=np.array(data["thresholds"], dtype=np.float64),
@@ -139,8 +139,22 @@ class CertificateState:
                 seed=int(data["seed"]),
                 confidence=float(data["confidence"]),
             )
-        except (KeyError, TypeError, IndexError) as error:
+        except (KeyError, TypeError, IndexError, ValueError) as error:
             raise ValueError(f"state: damaged, {error!r}") from error
+        state._require_whole()
+        return state
+
+    def _require_whole(self) -> None:
+        """ValueError unless every sample that was drawn is counted once for each κ."""
+        rows = (self.log_kappa.shape[0], _BINS + 1)
+        drawn = {"pilot_counts": self.num_pilot, "counts": self.next_sample - self.num_pilot}
+        for name, wanted in drawn.items():
+            counts = getattr(self, name)
+            sound = wanted >= 0 and counts.shape == rows and (counts >= 0).all()
+            if not (sound and (counts.sum(axis=1) == wanted).all()):
+                raise ValueError(f"state: damaged, {name} do not add up to {wanted} samples for each kappa")
+        if self.thresholds.shape != self.log_kappa.shape or not np.isfinite(self.thresholds).all():
+            raise ValueError("state: damaged, thresholds are not one finite number for each kappa")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,6 +270,8 @@ def _sparse(row: np.ndarray) -> list[list[int]]:
 def _dense(pairs: Any) -> np.ndarray:
     row = np.zeros(_BINS + 1, dtype=np.int64)
     for cell, count in pairs:
+        if cell < 0:
+            raise IndexError(f"cell {cell}")
         row[cell] = count
     return row
 

@@ -17,6 +17,7 @@ from leakcore.numerics import clopper_pearson
 METRICS = ("euclidean", "manhattan", "chebyshev", "hamming")
 _BLOCK_BYTES = 32 * 1024 * 1024
 _PRIOR_SUM_SLACK = 1e-9
+_TERMS = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -150,10 +151,18 @@ def _log_binomial_tail(count: int, least: int, chance: float) -> float:
     tail = float(special.betainc(least, count - least + 1.0, chance))
     if tail > 1e-280:
         return min(math.log(tail) + 2e-12, 0.0)
-    k = np.arange(least, count + 1, dtype=np.float64)
-    logs = special.gammaln(count + 1.0) - special.gammaln(k + 1.0) - special.gammaln(count - k + 1.0)
-    logs += k * math.log(chance) + (count - k) * math.log1p(-chance)
-    return min(float(special.logsumexp(logs)) + 1e-14 * count * math.log(count), 0.0)
+    total = -math.inf
+    for first in range(least, count + 1, _TERMS):
+        k = np.arange(first, min(first + _TERMS, count + 1), dtype=np.float64)
+        logs = special.gammaln(count + 1.0) - special.gammaln(k + 1.0) - special.gammaln(count - k + 1.0)
+        logs += k * math.log(chance) + (count - k) * math.log1p(-chance)
+        total = float(np.logaddexp(total, special.logsumexp(logs)))
+        # So far out terms fall: all later ones are no more than as many of the last.
+        rest = float(logs[-1]) + math.log(count)
+        if rest < total - 50.0:
+            total = float(np.logaddexp(total, rest))
+            break
+    return min(total + 1e-14 * count * math.log(count), 0.0)
 
 
 def _largest_counts(

@@ -28,6 +28,8 @@ def estimate(
     pair: Pair, log_kappa: np.ndarray, *, num_samples: int, under: str, seed: int, executor: Executor | None = None
 ) -> Estimate:
     """B̂ from `num_samples` draws of ν ("null": Algorithm 1 of Hayes et al. 2023) or of μ ("alternative")."""
+    if len(log_kappa) == 0:
+        return Estimate(np.zeros(0), np.zeros(0), np.zeros(0), ())
     log_ratio = draw_all(pair, num_samples, under, seed, executor)
     single = _from_null if under == "null" else _from_alternative
     log_value, error, effective = (np.array(x) for x in zip(*single(log_ratio, log_kappa), strict=True))

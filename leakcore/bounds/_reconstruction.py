@@ -106,7 +106,9 @@ def reconstruction(
         return _importance(mechanism, prior, count, level, key, executor)
     try:
         return _deterministic(mechanism, prior, name)
-    except AccuracyError:
+    except AccuracyError as error:
+        if name == "exact":
+            raise AccuracyError(f"{error}; method='pld' or 'importance' gives an upper bound") from error
         if name != "auto":
             raise
     return _importance(mechanism, prior, count, level, key, executor)

@@ -15,6 +15,7 @@ from leakcore import _validate
 from leakcore._results import Assumptions, Number, Result
 from leakcore.bounds._reconstruction import reconstruction
 from leakcore.bounds._reconstruction_input import ATTACKER, Kappa, Mechanism, ReconstructionBound
+from leakcore.numerics import _gaussian
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss
 
 
@@ -103,7 +104,8 @@ def membership(noise_multiplier: Any, sample_rate: Any, steps: int, *, fpr: Any)
     """The largest true-positive rate of any membership attack on DP-SGD at false-positive rate `fpr`.
 
     TPR = B_fpr, the same quantity as in `reconstruction` (Hayes et al. 2023, Section 3 after equation 3): the test of ν
-    (record absent) against μ (record present). `max_advantage` = max_α B_α − α = δ(0), the total variation distance.
+    (record absent) against μ (record present). `max_advantage` = max_α B_α − α = δ(0), the total variation distance (of
+    full batches, which is no less, where the numerics do not reach).
 
     fpr: in (0, 1], a float or an array. Other arguments as in `reconstruction`, method "auto".
     Returns a `MembershipBound` of kind "upper", deterministic, interval = numerical error; by "importance" (99.9%, seed
@@ -113,7 +115,11 @@ def membership(noise_multiplier: Any, sample_rate: Any, steps: int, *, fpr: Any)
 
     level = _validate.real_array("in (0, 1]", lambda v: (v > 0.0) & (v <= 1.0), fpr=fpr)
     curve = reconstruction(noise_multiplier, sample_rate, steps, kappa=level)
-    _, log_largest = log_delta(Mechanism.parse(noise_multiplier, sample_rate, steps).loss(), 0.0, "remove")
+    loss = Mechanism.parse(noise_multiplier, sample_rate, steps).loss()
+    try:
+        _, log_largest = log_delta(loss, 0.0, "remove")
+    except AccuracyError:
+        _, log_largest = _gaussian.log_profile_limits(0.0, loss.full_batch_separation())
     return MembershipBound(
         value=curve.value,
         kind="upper",

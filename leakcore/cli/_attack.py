@@ -117,13 +117,10 @@ def _shown(success: Result) -> str:
 
 def _epsilon(sigma: float, sample_rate: float, steps: int, delta: float) -> str:
     """What the accountant says of the noise, as text."""
-    from leakcore import accounting
+    from leakcore.audit._accountant import proved_epsilon
     from leakcore.audit._format import guarantee, number, power
 
-    try:
-        found = accounting.epsilon(sigma, sample_rate, steps, delta=delta)
-    except ArithmeticError as error:
-        return f"ε not computed ({str(error).partition(':')[0]})"
+    found = proved_epsilon(sigma, sample_rate, steps, delta=delta)
     return f"ε = {number(found)} at δ = {power(delta)} ({guarantee(found)})"
 
 

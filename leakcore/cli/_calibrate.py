@@ -53,6 +53,8 @@ def calibrate(
     click.echo(f"success bound     {number(result.success, 6, result.kind)}  at that noise ({sure})")
     click.echo(f"by ε instead      {number(result.epsilon_noise_multiplier, 6, result.kind)}  {_by_epsilon(result)}")
     click.echo(f"less noise by     {_less(result)}")
+    for note in result.assumptions.notes[1:]:
+        click.echo(f"note              {note}")
     click.echo(f"attacker          {result.assumptions.attacker}")
     click.echo(f"source            {result.provenance}")
 
@@ -65,11 +67,15 @@ def _by_epsilon(result: CalibratedNoise) -> str:
         return f"no ε {at} implies that limit, whatever the noise"
     if math.isinf(result.epsilon):
         return "any ε implies that limit"
+    if math.isnan(result.epsilon_noise_multiplier):
+        return f"beyond the accountant: the noise of ε = {number(result.epsilon, kind='lower')} {at}"
     largest = number(result.epsilon, kind="lower")  # a larger ε would not imply it
     return f"the noise of ε = {largest} {at}, which implies the same limit ({guarantee(result)})"
 
 
 def _less(result: CalibratedNoise) -> str:
+    if math.isnan(result.epsilon_noise_multiplier):
+        return "no number: by ε it is not known"
     if math.isnan(result.savings):
         return "nothing: neither way needs any"
     if float(result.value) == 0:

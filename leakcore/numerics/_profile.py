@@ -383,14 +383,14 @@ def _epsilon_by_recursion(
             refused = None
         if direction == "remove":
             top = high - loss.minimum
-    raise refused or AccuracyError("epsilon could not be computed to 1e-6: use method='pld'")
+    raise refused or AccuracyError("epsilon could not be computed to 1e-6")
 
 
 def _bisect_epsilon(profile: Profile, log_target: float, direction: str, low: float, high: float) -> float:
     if direction == "remove":
         high = min(high, profile.minimum + profile.top)
     if not _recursion_log_delta(profile, high, direction) <= log_target:
-        raise AccuracyError("the recursion for the privacy loss does not reach the wanted delta: use method='pld'")
+        raise AccuracyError("the recursion for the privacy loss does not reach the wanted delta")
     start = low
     while low < (middle := 0.5 * (low + high)) < high:
         if _recursion_log_delta(profile, middle, direction) > log_target:
@@ -398,5 +398,5 @@ def _bisect_epsilon(profile: Profile, log_target: float, direction: str, low: fl
         else:
             high = middle
     if direction == "remove" and low == start:
-        raise AccuracyError("the recursion for the privacy loss found no epsilon: use method='pld'")
+        raise AccuracyError("the recursion for the privacy loss found no epsilon")
     return high

@@ -24,9 +24,11 @@ PANELS, MANY_PANELS = 160, 400
 """At most: a second or two, and some seconds where another way would take as long or does not exist."""
 _WORK_LIMIT = 1e10
 """Steps times entries of a step's matrix, beyond PANELS."""
+_CELL_LIMIT = 1e7
+"""Nodes of one step's integrals, some seconds of work: they grow with 1/σ², to minutes below σ = 0.01."""
 _WIDEST = 690.0
 """e^y must be a float."""
-_TOO_WIDE = "the privacy loss spans too wide a range for the recursion: use method='pld'"
+_TOO_WIDE = "the privacy loss spans too wide a range for the recursion"
 _REACH = 9.5
 """Standard deviations beyond which a Gaussian has no mass (1e-21)."""
 _GROWTH = 20.0
@@ -58,7 +60,7 @@ class Profile:
         self.values = self._flattened * np.exp(-self._slope * self.nodes)
         # h is a probability: anything else means that the grid was lost, which two grids may be in the same way.
         if not (np.isfinite(self.values).all() and self.values.min() > -1e-9 and self.values.max() < 1.0 + 1e-9):
-            raise AccuracyError("the recursion for the privacy loss lost its accuracy: use method='pld'")
+            raise AccuracyError("the recursion for the privacy loss lost its accuracy")
 
     def __call__(self, y: np.ndarray) -> np.ndarray:
         """h_n(y) for y in [0, top]."""
@@ -142,6 +144,8 @@ class Profile:
             + q * special.ndtr(np.minimum(crossing, lowest) - 1.0 / sigma)
         )
         distance = _graded_distances(sigma, float(min(crossing[-1], highest)) - lowest)
+        if float(len(y)) * len(distance) * self._order > _CELL_LIMIT:
+            raise AccuracyError(_TOO_WIDE)
         gauss, gauss_weights = np.polynomial.legendre.leggauss(self._order)
         rows_at_once = max(1, _CHUNK // (len(distance) * self._order))
         for first in range(0, len(y), rows_at_once):

@@ -61,6 +61,17 @@ def test_a_state_belongs_to_its_run() -> None:
     del damaged["counts"]
     with pytest.raises(ValueError, match="damaged"):
         bounds.reconstruction(1.0, 0.1, 10, resume=damaged, **CURVE)
+    for change in (
+        {"counts": [[[0, -5]] for _ in state["counts"]]},
+        {"counts": [[[-1, 5]] for _ in state["counts"]]},
+        {"counts": state["counts"][:-1]},
+        {"num_pilot": -1},
+        {"next_sample": 10},
+        {"pilot_counts": []},
+        {"thresholds": [math.nan for _ in state["thresholds"]]},
+    ):
+        with pytest.raises(ValueError, match="state: damaged"):
+            bounds.reconstruction(1.0, 0.1, 10, resume={**state, **change}, **CURVE)
     with pytest.raises(ValueError, match="only method='certified'"):
         bounds.reconstruction(1.0, 0.1, 10, kappa=0.1, method="exact", width=0.1)
     with pytest.raises(ValueError, match="width=0"):

@@ -86,6 +86,19 @@ def test_pixels() -> None:
     assert bounds.kappa_pixels(100_000, fraction=0.5).log_value < -1e4
 
 
+def test_a_tail_of_many_pixels_is_summed_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = ((3000, 0.5), (20_000, 0.3), (20_000, 0.9))
+    whole = [bounds.kappa_pixels(n, fraction=f).log_value for n, f in sizes]
+    assert min(whole) < -700
+    monkeypatch.setattr("leakcore.bounds._kappa._TERMS", 100)
+    for (n, f), wanted in zip(sizes, whole, strict=True):
+        assert bounds.kappa_pixels(n, fraction=f).log_value == pytest.approx(wanted, rel=1e-14)
+    monkeypatch.undo()
+    # A billion pixels: log P(half or more right) is −n·KL(1/2, 1/4) to first order.
+    rate = 0.5 * math.log(2.0) + 0.5 * math.log(0.5 / 0.75)
+    assert bounds.kappa_pixels(10**9, fraction=0.5).log_value == pytest.approx(-(10**9) * rate, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -118,6 +118,7 @@ def test_limits_of_every_method(method: str) -> None:
         return float(bounds.reconstruction(*arguments, method=method, num_samples=20_000, **prior).value)
 
     loose = {"certified": 0.05, "monte-carlo": 0.05, "importance": 0.01}.get(method, 1e-12)
+    assert bounds.reconstruction(1.0, 0.1, 10, kappa=[], method=method, num_samples=20_000).value.shape == (0,)
     assert of(1.0, 0.1, 10, kappa=1.0) == 1.0
     assert of(math.inf, 0.1, 10, kappa=0.1) == pytest.approx(0.1, abs=loose)
     assert of(1e6, 0.1, 10, kappa=0.1) == pytest.approx(0.1, abs=max(loose, 1e-5))

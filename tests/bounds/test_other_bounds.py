@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from leakcore import accounting, bounds
+from leakcore import accounting, bounds, numerics
 
 SIGMAS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 TABLE_2 = {
@@ -276,3 +276,23 @@ def test_calibration_compares_with_epsilon_where_kappa_underflows(log_kappa: flo
     assert found.epsilon == pytest.approx(math.log(0.5 - 1e-5) - log_kappa)
     assert found.epsilon_noise_multiplier > found.value
     assert 1 < found.savings < 2
+
+
+def test_calibration_says_where_less_noise_may_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tiny κ the exact bound reaches little noise only so far; the answer suffices all the same."""
+
+    def beyond(**_: object) -> None:
+        raise numerics.AccuracyError("too wide a range")
+
+    monkeypatch.setattr(accounting, "noise_multiplier", beyond)
+    found = bounds.calibrate_noise(0.2, log_kappa=-1086.9, sample_rate=0.1, steps=100)
+    assert found.success <= 0.2
+    assert math.isnan(found.epsilon_noise_multiplier)
+    assert [note.partition(":")[0] for note in found.assumptions.notes] == [
+        "this much noise suffices",
+        "less noise may do",
+        "the noise that calibrating epsilon takes",
+    ]
+    sure = bounds.calibrate_noise(0.5, kappa=0.1, sample_rate=0.1, steps=100)
+    assert sure.assumptions.notes[0] == "this much noise suffices"
+    assert not any("less noise" in note for note in sure.assumptions.notes)

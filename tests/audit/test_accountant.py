@@ -1,0 +1,35 @@
+"""The ε of a report, where the exact accountant reaches, where "pld" does, and where only full batches do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from leakcore import accounting
+from leakcore.audit._accountant import proved_epsilon
+from leakcore.numerics import AccuracyError
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+def test_the_exact_accountant_comes_first(adjacency: str) -> None:
+    found = proved_epsilon(1.0, 0.1, 50, delta=1e-5, adjacency=adjacency)
+    assert found.value == accounting.epsilon(1.0, 0.1, 50, delta=1e-5, adjacency=adjacency).value
+    assert found.method == "exact"
+
+
+@pytest.mark.parametrize("schedule", [0.05, np.full(20, 0.05)])
+def test_then_pld_where_it_is_installed(schedule: object) -> None:
+    pytest.importorskip("dp_accounting")
+    found = proved_epsilon(schedule, 0.1, 20, delta=1e-5)
+    with pytest.raises(AccuracyError):
+        accounting.epsilon(schedule, 0.1, 20, delta=1e-5)
+    assert found.method == "pld"
+    assert found.value <= accounting.epsilon(schedule, 1.0, 20, delta=1e-5).value
+
+
+def test_then_full_batches() -> None:
+    found = proved_epsilon(0.001, 0.5, 10, delta=1e-5)
+    assert found.method == "full batches"
+    assert found.kind == "upper"
+    assert found.value == accounting.epsilon(0.001, 1.0, 10, delta=1e-5).value
+    assert any("every row in every batch" in note for note in found.assumptions.notes)
