@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,26 @@ from leakcore.numerics import AccuracyError
 
 
 def proved_epsilon(
-    noise_multiplier: Any, sample_rate: float, steps: int, *, delta: float, adjacency: str = "add-remove"
+    noise_multiplier: Any,
+    sample_rate: float,
+    steps: int,
+    *,
+    delta: float,
+    adjacency: str = "add-remove",
+    methods: tuple[str, ...] = ("exact", "pld"),
 ) -> accounting.Epsilon:
-    """`accounting.epsilon` by "exact"; where that does not reach, by "pld"; where neither does (or dp-accounting is not
-    installed), with every row in every batch, which can only leak more. `method` says which.
+    """`accounting.epsilon` by the first of `methods` that reaches the schedule and is installed; where none does, the ε
+    of every row in every batch, which can only leak more. `method` says which.
     """
-    for method in ("exact", "pld"):
+    for method in methods:
         try:
-            return accounting.epsilon(
+            found = accounting.epsilon(
                 noise_multiplier, sample_rate, steps, delta=delta, adjacency=adjacency, method=method
             )
         except (AccuracyError, ImportError):
             continue
+        if method == "exact" or math.isfinite(float(found.value)):  # else its grid, not the mechanism, has no end
+            return found
     whole = accounting.epsilon(
         noise_multiplier, float(np.ceil(sample_rate)), steps, delta=delta, adjacency=adjacency, method="exact"
     )

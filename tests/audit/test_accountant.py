@@ -27,6 +27,11 @@ def test_then_pld_where_it_is_installed(schedule: object) -> None:
     assert found.value <= accounting.epsilon(schedule, 1.0, 20, delta=1e-5).value
 
 
+def test_an_infinite_answer_of_pld_is_its_grids_own() -> None:
+    found = proved_epsilon(0.05, 0.1, 20, delta=1e-5, adjacency="replace")
+    assert found.value <= accounting.epsilon(0.05, 1.0, 20, delta=1e-5, adjacency="replace").value < np.inf
+
+
 def test_then_full_batches() -> None:
     found = proved_epsilon(0.001, 0.5, 10, delta=1e-5)
     assert found.method == "full batches"
