@@ -38,3 +38,8 @@ def test_then_full_batches() -> None:
     assert found.kind == "upper"
     assert found.value == accounting.epsilon(0.001, 1.0, 10, delta=1e-5).value
     assert any("every row in every batch" in note for note in found.assumptions.notes)
+
+
+def test_noise_whose_square_is_no_float_ends_nothing() -> None:
+    found = proved_epsilon(np.array([1.0, 1e160]), 0.5, 2, delta=1e-5)
+    assert 0.0 < found.value <= accounting.epsilon(1.0, 1.0, 1, delta=1e-5).value * (1 + 1e-9)
