@@ -178,8 +178,7 @@ def real_array(allowed: str, ok: Callable[[np.ndarray], np.ndarray], **kwargs: A
     """A float64 array (any shape) whose entries all satisfy `ok`; the error shows the first that does not."""
     name, value = _one(kwargs)
     _refuse_masked(name, value)
-    if getattr(value, "requires_grad", False) is True:
-        raise ValueError(f"{name}: requires grad; pass {name}.detach()")
+    _refuse_grad(name, value)
     try:
         _require_numbers(value)
         out = np.asarray(value, dtype=np.float64)
@@ -217,6 +216,11 @@ def _refuse_masked(name: str, value: Any) -> None:
         raise TypeError(f"{name}: is a masked array, whose mask would be lost; pass a plain array")
 
 
+def _refuse_grad(name: str, value: Any) -> None:
+    if getattr(value, "requires_grad", False) is True:
+        raise ValueError(f"{name}: requires grad; pass {name}.detach()")
+
+
 LARGE = 1e150
 """Beyond it squares overflow."""
 
@@ -245,10 +249,9 @@ def host_array(*, finite: bool = True, **kwargs: Any) -> tuple[np.ndarray, float
     """
     name, value = _one(kwargs)
     _refuse_masked(name, value)
+    _refuse_grad(name, value)
     roundoff = 2.0**-53
     if hasattr(value, "requires_grad") and hasattr(value, "device"):
-        if value.requires_grad:
-            raise ValueError(f"{name}: requires grad; pass {name}.detach()")
         if value.device.type != "cpu":
             raise ValueError(f"{name}: is on {value.device}; this computation runs on the CPU, pass {name}.cpu()")
         roundoff = _TORCH_ROUNDOFF.get(str(value.dtype), roundoff)

@@ -77,10 +77,10 @@ def _refuse_cuda(kernel: str, name: str, device: str) -> None:
         )
 
 
-def _memory(x: Any) -> np.ndarray:
-    """The bits of a bfloat16 tensor, which NumPy has no type for."""
-    bits: np.ndarray = x.view(sys.modules["torch"].int16).numpy()
-    return bits
+def _memory(x: Any, narrow: bool) -> np.ndarray:
+    """A tensor's own memory: of bfloat16, which NumPy has no type for, the bits."""
+    values: np.ndarray = (x.view(sys.modules["torch"].int16) if narrow else x).numpy()
+    return values
 
 
 def _of_torch(kernel: str, name: str, x: Any) -> Array:
@@ -100,7 +100,7 @@ def _of_torch(kernel: str, name: str, x: Any) -> Array:
         return _on_device(kernel, name, x, str(x.device))
     narrow = x.dtype == torch.bfloat16
     try:
-        values = _memory(x) if narrow else x.numpy()
+        values = _memory(x, narrow)
     except (TypeError, RuntimeError) as why:
         dtype = str(x.dtype).removeprefix("torch.")
         if dtype not in _DTYPE_CODES and dtype != "bool":  # quantized, or of eight bits
@@ -108,7 +108,7 @@ def _of_torch(kernel: str, name: str, x: Any) -> Array:
         if not _tracing.constant(x):
             raise TypeError(f"{kernel}: {name} cannot be read here: {why}") from why
         with torch._C._DisableFuncTorch():
-            values = _memory(x) if narrow else x.numpy()
+            values = _memory(x, narrow)
     return Array(name, values, "bfloat16" if narrow else dtype_name(values.dtype), x, Host(x))
 
 

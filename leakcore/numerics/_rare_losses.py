@@ -18,6 +18,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_ndtr
 
+from leakcore._validate import LARGE
 from leakcore.numerics._loss import PrivacyLoss, StepGroup
 
 _EDGES = np.geomspace(1e-3, 1.0, 200)
@@ -27,14 +28,13 @@ _SLACK = 1e-11
 """More than what normal distribution functions that are subtracted round, relative to them."""
 _ROUNDING = 1e-9
 """More than what everything else rounds, relative to the probability."""
-_SQUARABLE = 1e150
 _LARGEST = 600.0
 """Of sℓ, an exponent."""
 
 
 def log_tail_bound(loss: PrivacyLoss, epsilon: float) -> float:
     """An upper bound of log P_μ(L > ε), hence of log δ_remove(ε); 0 where ε ≤ 0. Steps with σ = 0 are not in it."""
-    if epsilon <= 0.0 or not loss.groups or max(group.sigma for group in loss.groups) > _SQUARABLE:
+    if epsilon <= 0.0 or not loss.groups or max(group.sigma for group in loss.groups) > LARGE:
         return 0.0
     edges = epsilon * _EDGES
     steps = [_Step(group, edges) for group in loss.groups]
