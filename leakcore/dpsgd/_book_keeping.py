@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleHooks, GradSampleHooksFastGradientClipping
-from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, RNNLinear
+from opacus.layers import DPMultiheadAttention
+from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, DPRNNBase, RNNLinear
 from torch import nn
-from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence
 
-from leakcore.dpsgd._opacus_errors import wrong_setting
-from leakcore.dpsgd._row_gradients import Convolved, Dense, Gathered, Outer, Use, shorter, together
-
-Detached = Callable[[str], Any]
-Made = list[tuple[str, Use]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """A type of layer. forward: the layer's output from parameters that get no gradient. uses: what its parameters'
-    per-sample gradients are made of, given input and output gradient, rows first."""
-
-    forward: Callable[[Any, torch.Tensor, Detached], torch.Tensor]
-    uses: Callable[[Any, torch.Tensor, torch.Tensor], Made]
-    suits: Callable[[Any], bool] = lambda layer: True
+from leakcore.dpsgd._bags import Bags
+from leakcore.dpsgd._layer_kinds import KINDS, Kind
+from leakcore.dpsgd._opacus_errors import no_rows, wrong_setting
+from leakcore.dpsgd._row_gradients import Use, padded, together
 
 
 class KeptRows:
@@ -50,6 +39,12 @@ class KeptRows:
     def dense(self) -> torch.Tensor:
         """The rows, made now: (rows, *shape)."""
         return self._padded(self._made().dense(slice(None)) * self._factor)
+
+    def row(self, index: int) -> torch.Tensor:
+        """One of them."""
+        use = self._made()
+        one = use.dense(slice(index, index + 1)) * self._factor
+        return one[0] if len(one) else one.new_zeros(one.shape[1:])
 
     def forget(self) -> None:
         """Lets go of what the rows are made of."""
@@ -85,6 +80,9 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
     while shared := [m for m in known if any(id(p) in others for p in m.parameters())]:
         known = [m for m in known if m not in shared]
         others |= {id(p) for m in shared for p in m.parameters()}
+    for layer in hooked:
+        if any(id(p) in ours for p in _trained(layer).values()) and (why := no_rows(layer)):
+            raise ValueError(f"{layer} has {why}: must be without")
     left = [m for m in hooked if m not in known and any(id(p) in ours for p in _trained(m).values())]
     for layer in left:
         if why := wrong_setting(layer):
@@ -94,14 +92,41 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
             )
     ledger = Ledger(hooks)
     fresh = [m for m in known if "forward" not in m.__dict__]
+    second = _rows_second(hooks._module)
     for layer in fresh:
         gone = (layer._forward_hooks, layer._backward_hooks)
         for handle in [h for h in hooks.autograd_grad_sample_hooks if h.hooks_dict_ref() in gone]:
             if getattr(handle.hooks_dict_ref().get(handle.id), "__self__", hooks) is hooks:
                 handle.remove()
-        layer.forward = Watched(layer, ledger)
+        layer.forward = Watched(layer, ledger, second.get(layer))
+    hooks.autograd_grad_sample_hooks += _tell_orders(hooks._module)
     hooks.autograd_grad_sample_hooks.append(_Restore(fresh))
     return len(known)
+
+
+def _rows_second(module: nn.Module) -> dict[nn.Module, bool]:
+    """Whether rows are the second dimension in the layers of Opacus's attention, which knows it of its inputs."""
+    return {
+        layer: not attention.batch_first
+        for attention in module.modules()
+        if isinstance(attention, DPMultiheadAttention)
+        for layer in (attention.qlinear, attention.klinear, attention.vlinear, attention.out_proj)
+    }
+
+
+def _tell_orders(module: nn.Module) -> list[Any]:
+    """Before each pass of Opacus's recurrent networks their layers learn the order of the rows they will see: a packed
+    sequence has them by length. Returns the hooks' handles."""
+
+    def tell(network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = args[0] if args else kwargs.get("input")
+        order = given.unsorted_indices if isinstance(given, PackedSequence) else None
+        for layer in network.modules():
+            if isinstance(own := layer.__dict__.get("forward"), Watched):
+                own.order = order
+
+    networks = [m for m in module.modules() if isinstance(m, DPRNNBase)]
+    return [network.register_forward_pre_hook(tell, with_kwargs=True) for network in networks]
 
 
 def find_hooks(module: nn.Module | GradSampleHooks) -> GradSampleHooks | None:
@@ -147,6 +172,12 @@ class Ledger:
         if len(waiting) == 0:
             made = self._made.pop(p)
             most = max(rows for _, _, rows in made)
+            if any(rows != most for _, _, rows in made):
+                counts = sorted({rows for _, _, rows in made})
+                raise ValueError(
+                    f"a parameter of {entry.layer} was used with batches of {counts} rows in one backward pass: must "
+                    "be the same"
+                )
             factor = float(most) if self.hooks.loss_reduction == "mean" else 1.0
             kept = KeptRows(together([use for _, use, _ in made], p.shape), most, factor)
             every = [*(getattr(p, "grad_sample", None) or []), kept]
@@ -170,12 +201,19 @@ def _backward_pass() -> int:
 
 
 class Entry:
-    """One forward pass of one layer, waiting for its output gradient."""
+    """One forward pass of one layer, waiting for its output gradient.
 
-    def __init__(self, ledger: Ledger, layer: nn.Module, kind: Kind, a: torch.Tensor) -> None:
-        self._ledger, self._layer, self._kind = ledger, layer, kind
-        self._a: torch.Tensor | None = a.detach()
-        self._version = a._version
+    second: whether rows are the second dimension where an input has one for them; order: of which of the layer's rows
+    each row of the batch is, None where they are the same.
+    """
+
+    def __init__(
+        self, ledger: Ledger, layer: nn.Module, kind: Kind, a: Any, second: bool, order: torch.Tensor | None
+    ) -> None:
+        self._ledger, self.layer, self._kind = ledger, layer, kind
+        self._a = a.detach() if isinstance(a, torch.Tensor) else a
+        self._versions = [(t, t._version) for t in (a.tensors if isinstance(a, Bags) else [self._a])]
+        self._second, self._order = second, order
         self._trained = _trained(layer)
         self._rows = getattr(layer, "max_batch_len", 0) if type(layer) is RNNLinear else 0
         for p in self._trained.values():
@@ -183,54 +221,63 @@ class Entry:
 
     def arrive(self, delta: torch.Tensor) -> None:
         """The output gradient: the uses of the layer's parameters are known."""
-        hooks, a = self._ledger.hooks, self._a
-        if not hooks.hooks_enabled:
+        a = self._a
+        if not self._ledger.hooks.hooks_enabled:
             return
         if a is None:
             raise ValueError(
                 "a second backward pass through the same forward pass: the same samples would count twice; add the "
                 "losses up and go back once"
             )
-        if a._version != self._version:
+        if any(tensor._version != version for tensor, version in self._versions):
             raise RuntimeError(
-                f"the input of {self._layer} was changed in place after its forward pass: its per-sample gradients "
+                f"the input of {self.layer} was changed in place after its forward pass: its per-sample gradients "
                 "cannot be known"
             )
-        self._a = None
-        self._layer.__dict__.pop("max_batch_len", None)
-        if not hooks.batch_first and type(self._layer) is not RNNLinear:
+        self._a, self._versions = None, []
+        self.layer.__dict__.pop("max_batch_len", None)
+        least = self._kind.second(self.layer)
+        if self._second and least is not None and a.ndim >= least:
             a, delta = a.transpose(0, 1), delta.transpose(0, 1)
-        rows = max(len(delta), self._rows)
-        for name, use in self._kind.uses(self._layer, a, delta):
+        if self._order is not None:
+            rows = max(len(delta), self._rows)
+            a, delta = (padded(x, rows).index_select(0, self._order) for x in (a, delta))
+        for name, use in self._kind.uses(self.layer, a, delta):
             if name in self._trained:
-                self._ledger.arrived(self._trained[name], self, use, rows)
+                self._ledger.arrived(self._trained[name], self, use, max(use.rows, self._rows))
 
 
 class Watched:
-    """The forward pass of a layer in place of its own, while Opacus's hooks would have watched it."""
+    """The forward pass of a layer in place of its own, while Opacus's hooks would have watched it.
 
-    def __init__(self, layer: nn.Module, ledger: Ledger) -> None:
-        self._layer, self._ledger = layer, ledger
+    second: whether rows are the second dimension; None: as the hooks were told. order: see `Entry`.
+    """
+
+    def __init__(self, layer: nn.Module, ledger: Ledger, second: bool | None) -> None:
+        self._layer, self._ledger, self._second = layer, ledger, second
         self._parameters = {p for p in layer._parameters.values() if p is not None}
+        self.order: torch.Tensor | None = None
 
     @property
     def hooks(self) -> GradSampleHooks:
         return self._ledger.hooks
 
-    def __call__(self, input: torch.Tensor) -> torch.Tensor:
-        layer = self._layer
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        layer, hooks = self._layer, self._ledger.hooks
         trained = _trained(layer)
-        watching = layer.training and torch.is_grad_enabled() and self._ledger.hooks.hooks_enabled
+        watching = layer.training and torch.is_grad_enabled() and hooks.hooks_enabled
         if not watching or not trained or not self._parameters.issuperset(trained.values()):
-            return type(layer).forward(layer, input)  # type: ignore[no-any-return]
+            return type(layer).forward(layer, *args, **kwargs)  # type: ignore[no-any-return]
         kind = KINDS[type(layer)]
+        given = kind.read(layer, *args, **kwargs)
 
         def detached(name: str) -> torch.Tensor | None:
             p = getattr(layer, name)
             return None if p is None else p.detach()
 
-        output = kind.forward(layer, input, detached)
-        entry = Entry(self._ledger, layer, kind, input)
+        output = kind.forward(layer, given, detached)
+        second = not hooks.batch_first if self._second is None else self._second
+        entry = Entry(self._ledger, layer, kind, given, second, self.order)
         return _Tap.apply(output, next(iter(trained.values())), entry)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -274,103 +321,3 @@ def _is_known(layer: nn.Module) -> bool:
     kind = KINDS.get(type(layer))
     mine = "forward" not in layer.__dict__ or isinstance(layer.__dict__["forward"], Watched)
     return kind is not None and mine and kind.suits(layer)
-
-
-def _in_steps(rows: torch.Tensor) -> torch.Tensor:
-    """(B, …, d) as (B, T, d)"""
-    if rows.ndim < 2:
-        raise ValueError(f"a layer's input has shape {tuple(rows.shape)}: must have a first dimension of samples")
-    return rows.flatten(1, -2) if rows.ndim > 2 else rows[:, None]
-
-
-def _linear_uses(layer: nn.Linear, a: torch.Tensor, delta: torch.Tensor) -> Made:
-    a, delta = _in_steps(a), _in_steps(delta)
-    return [("weight", shorter(Outer(a, delta))), ("bias", Dense(delta.sum(1) if delta.shape[1] > 1 else delta[:, 0]))]
-
-
-def _convolution_uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Made:
-    if a.ndim != len(layer.kernel_size) + 2:
-        raise ValueError(
-            f"{layer} has an input of shape {tuple(a.shape)}: must have a first dimension of samples and one of "
-            "channels"
-        )
-    padding = layer._reversed_padding_repeated_twice
-    if any(padding):
-        a = functional.pad(a, padding, "constant" if layer.padding_mode == "zeros" else layer.padding_mode)
-    made = Convolved(a, delta, layer.weight, layer.stride, layer.dilation, layer.groups)
-    return [("weight", shorter(made)), ("bias", Dense(delta.flatten(2).sum(2)))]
-
-
-def _embedding_uses(layer: nn.Embedding, a: torch.Tensor, delta: torch.Tensor) -> Made:
-    index = a.reshape(len(a), a[0].numel() if len(a) else 1)
-    delta = delta.reshape(*index.shape, delta.shape[-1])
-    if layer.padding_idx is not None:
-        delta = delta.masked_fill((index == layer.padding_idx)[..., None], 0)
-    return [("weight", Gathered(index, delta, layer.num_embeddings))]
-
-
-def _normalised_uses(normalise: Callable[[Any, torch.Tensor], torch.Tensor], last: bool) -> Callable[..., Made]:
-    """A normalisation's weight multiplies, its bias adds: over its last dimensions, or per channel (dimension 1)."""
-
-    def uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Made:
-        def total(values: torch.Tensor) -> torch.Tensor:
-            if last:
-                inner = tuple(range(1, values.ndim - len(layer.normalized_shape)))
-                return values.sum(inner) if inner else values
-            return values.flatten(2).sum(2) if values.ndim > 2 else values
-
-        return [("weight", Dense(total(normalise(layer, a.to(delta.dtype)) * delta))), ("bias", Dense(total(delta)))]
-
-    return uses
-
-
-def _layer_norm(m: nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
-    return functional.layer_norm(x, m.normalized_shape, eps=m.eps)
-
-
-def _group_norm(m: nn.GroupNorm, x: torch.Tensor) -> torch.Tensor:
-    return functional.group_norm(x, m.num_groups, eps=m.eps)
-
-
-def _instance_norm(m: Any, x: torch.Tensor) -> torch.Tensor:
-    return functional.instance_norm(x, eps=m.eps)
-
-
-def _rms_norm(m: nn.RMSNorm, x: torch.Tensor) -> torch.Tensor:
-    return functional.rms_norm(x, m.normalized_shape, eps=m.eps)
-
-
-_LINEAR = Kind(lambda m, x, p: functional.linear(x, p("weight"), p("bias")), _linear_uses)
-_CONVOLUTION = Kind(lambda m, x, p: m._conv_forward(x, p("weight"), p("bias")), _convolution_uses)
-_INSTANCE_NORM = Kind(
-    lambda m, x, p: functional.instance_norm(x, weight=p("weight"), bias=p("bias"), eps=m.eps),
-    _normalised_uses(_instance_norm, last=False),
-    lambda m: m.running_mean is None,
-)
-KINDS: dict[type, Kind] = {
-    nn.Linear: _LINEAR,
-    RNNLinear: _LINEAR,
-    nn.Conv1d: _CONVOLUTION,
-    nn.Conv2d: _CONVOLUTION,
-    nn.Conv3d: _CONVOLUTION,
-    nn.Embedding: Kind(
-        lambda m, x, p: functional.embedding(x, p("weight"), m.padding_idx),
-        _embedding_uses,
-        lambda m: m.max_norm is None and not m.scale_grad_by_freq and not m.sparse,
-    ),
-    nn.LayerNorm: Kind(
-        lambda m, x, p: functional.layer_norm(x, m.normalized_shape, p("weight"), p("bias"), m.eps),
-        _normalised_uses(_layer_norm, last=True),
-    ),
-    nn.RMSNorm: Kind(
-        lambda m, x, p: functional.rms_norm(x, m.normalized_shape, p("weight"), m.eps),
-        _normalised_uses(_rms_norm, last=True),
-    ),
-    nn.GroupNorm: Kind(
-        lambda m, x, p: functional.group_norm(x, m.num_groups, p("weight"), p("bias"), m.eps),
-        _normalised_uses(_group_norm, last=False),
-    ),
-    nn.InstanceNorm1d: _INSTANCE_NORM,
-    nn.InstanceNorm2d: _INSTANCE_NORM,
-    nn.InstanceNorm3d: _INSTANCE_NORM,
-}

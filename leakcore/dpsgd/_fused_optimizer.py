@@ -11,8 +11,10 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from leakcore import kernels
+from leakcore.dpsgd._row_check import RowCheck
 from leakcore.dpsgd._row_gradients import Dense
 from leakcore.dpsgd._secure_noise import secure_normal
+from leakcore.dpsgd._without_rows import names_of, without_rows
 
 try:
     from opacus.optimizers import DPOptimizer
@@ -58,10 +60,13 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
             raise TypeError("max_grad_norm is a list: FusedDPOptimizer clips whole gradients, and takes one norm")
         super().__init__(optimizer, **settings)
         _noise_std(self.noise_multiplier, self.max_grad_norm)
+        self._names: dict[int, str] = {}
+        self._hooks: Any = None
+        self._check: RowCheck | None = None
         if module is None:
             _attach_when_called(self)
         else:
-            _book_keeping.attach(module, self.params)
+            self._attach(module)
 
     @classmethod
     def replace(cls, optimizer: DPOptimizer, module: Any = None) -> FusedDPOptimizer:
@@ -79,6 +84,15 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         )  # fmt: skip
         made.attach_step_hook(optimizer.step_hook)
         return made
+
+    def _attach(self, module: Any, args: tuple[Any, ...] | None = None) -> None:
+        """Take this module's layers over from Opacus's hooks. args: of its call, where that is under way."""
+        _book_keeping.attach(module, self.params)
+        self._hooks = _book_keeping.find_hooks(module)
+        root = self._hooks._module
+        self._names = names_of(root)
+        self._check = RowCheck(root, self.params)
+        self._check.start(None if args is None else module, args or ())
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Clip, sum, and unless a virtual step ends here add noise, divide and tell the accountant."""
@@ -99,9 +113,14 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         """Add Σ_i clip_C(g_i) to `p.summed_grad`."""
         _noise_std(self.noise_multiplier, self.max_grad_norm)
         parameters = self.params
+        if lacking := without_rows(parameters, self._names):
+            raise ValueError(f"Per sample gradient is not initialized. Not updated in backward pass? {lacking}")
         batches = [_batches(p) for p in parameters]
         if len({len(found) for found in batches}) > 1:
             raise ValueError("Number of accumulated steps is inconsistent across parameters")
+        if self._check is not None and batches[0]:
+            last = [rows[-1] for rows in batches]
+            self._check.step(parameters, last, mean=self._hooks.loss_reduction == "mean")
         for batch in zip(*batches, strict=True):
             factors = self._factors(batch)
             for p, rows in zip(parameters, batch, strict=True):
@@ -133,7 +152,12 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         """min(1, C/(‖g_i‖ + 1e-6)), (B,), float64."""
         counts = sorted({rows.rows for rows in batch})
         if len(counts) > 1 and counts[0] > 0:
-            raise ValueError(f"parameters have per-sample gradients of {counts} rows in one batch: must be as many")
+            by_count = {rows.rows: p for rows, p in zip(batch, self.params, strict=True)}
+            named = [f"{n} of {self._names.get(id(by_count[n]), 'a parameter')}" for n in counts]
+            raise ValueError(
+                f"parameters have per-sample gradients of {counts} rows in one batch ({', '.join(named)}): must be as "
+                "many as the batch has rows, first in each layer's input"
+            )
         device = self.params[0].device
         squares = torch.zeros(counts[0], dtype=torch.float64, device=device)
         for rows in batch if counts[0] else ():
@@ -201,7 +225,7 @@ def _attach_when_called(optimizer: FusedDPOptimizer) -> None:
             handle.remove()
         elif {id(p) for p in mine.params} <= {id(p) for p in module.parameters()}:
             handle.remove()
-            _book_keeping.attach(module, mine.params)
+            mine._attach(module, inputs)
 
     handle = register_module_forward_pre_hook(before)
     weakref.finalize(optimizer, handle.remove)

@@ -6,8 +6,21 @@ from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleHooks
+from opacus.layers.dp_rnn import DPRNNBase
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence
+
+
+def no_rows(layer: Any) -> str:
+    """The setting of a layer by which no row has a gradient of its own, and why; or ""."""
+    if type(layer) not in (nn.Embedding, nn.EmbeddingBag):
+        return ""
+    if layer.max_norm is not None:
+        return f"max_norm={layer.max_norm}, which shortens the entries that a batch looks up, without noise"
+    if type(layer) is nn.EmbeddingBag and layer.scale_grad_by_freq:
+        return "scale_grad_by_freq=True, which divides a row's gradient by how often others look its entries up"
+    return ""
 
 
 def wrong_setting(layer: Any) -> str:
@@ -18,22 +31,38 @@ def wrong_setting(layer: Any) -> str:
         return f"padding_idx={layer.padding_idx}"
     if type(layer) is nn.Embedding and layer.scale_grad_by_freq:
         return "scale_grad_by_freq=True"
+    if type(layer) is nn.EmbeddingBag:
+        return "bags, which may hold an index twice, weights or padding"
     return ""
 
 
-def wrong_rows(layer: nn.Module, inputs: tuple[Any, ...]) -> str:
+def may_be_wrong(layer: nn.Module) -> bool:
+    """Whether `wrong_rows` knows anything of this type of layer."""
+    known = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.EmbeddingBag)
+    return type(layer) in known or isinstance(layer, DPRNNBase)
+
+
+def wrong_rows(layer: nn.Module, inputs: tuple[Any, ...], others: bool = True) -> str:
     """Why the per-sample gradients that Opacus's hooks make of this call of a layer are not autograd's; "" if they are.
 
-    Its sampler of Conv2d takes the activations for contiguous, which those in channels_last order are not.
+    Its sampler of Conv2d takes the activations for contiguous, which those in channels_last order are not; its
+    recurrent layers see packed rows by length, which is another order than that of the layers outside. others: whether
+    there are such, trained too.
     """
-    if type(layer) not in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding):
+    hooked = layer.modules() if isinstance(layer, DPRNNBase) else [layer] if may_be_wrong(layer) else []
+    owners = [getattr(hook, "__self__", None) for m in hooked for hook in m._forward_hooks.values()]
+    if not any(isinstance(o, GradSampleHooks) for o in owners):
         return ""
-    owners = [getattr(hook, "__self__", None) for hook in layer._forward_hooks.values()]
-    if not any(isinstance(o, GradSampleHooks) and not getattr(o, "force_functorch", False) for o in owners):
-        return ""
-    if why := wrong_setting(layer):
-        return why
     x = inputs[0] if inputs else None
+    if isinstance(layer, DPRNNBase):
+        order = x.sorted_indices if isinstance(x, PackedSequence) else None
+        if not others or order is None or torch.equal(order, torch.arange(len(order), device=order.device)):
+            return ""
+        return "a packed sequence whose rows are not in the order of their lengths (enforce_sorted=False)"
+    if any(getattr(o, "force_functorch", False) for o in owners):
+        return ""
+    if why := wrong_setting(layer) or no_rows(layer):
+        return why
     if type(layer) is nn.Conv2d and isinstance(x, torch.Tensor) and x.ndim == 4:
         shape = torch.empty_strided(x.shape, x.stride(), device="meta")
         padded = functional.pad(shape, layer._reversed_padding_repeated_twice)

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from leakcore import _validate as check
 from leakcore.dpsgd._called_loss import CalledLoss, aside, is_aside
 from leakcore.dpsgd._candidate_gradients import CandidateGradients, Criterion, _bare
+from leakcore.dpsgd._recorded_rows import RecordedRows
 from leakcore.dpsgd._trace import Trace
 from leakcore.numerics._step_ratio import step_log_ratio
 
@@ -99,7 +100,7 @@ class Recorder:
         self._out = None if out is None else Path(out)
         self._memory = check.integer(1, memory=memory)
         self._own = {id(p) for p in optimizer.params}
-        self._wrong = ""
+        self._recorded = RecordedRows(optimizer)
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._batch: list[torch.Tensor] = []
         self._schedule: list[tuple[float, float, int]] = []
@@ -129,8 +130,11 @@ class Recorder:
             handle.remove()
         self._handles = []
         self._optimizer.attach_step_hook(self._outer_hook)
+        self._recorded.stop()
         if self._out is not None and self._schedule:
             self.trace().save(self._out)
+        if unused := self._recorded.unused(error):
+            raise ValueError(f"model: {unused}") from error
 
     @property
     def steps(self) -> int:
@@ -168,11 +172,7 @@ class Recorder:
             return
         if self._model is None and self._holds_all(module):
             self._model = module
-        if module.training and not self._wrong and any(id(p) in self._own for p in module._parameters.values()):
-            from leakcore.dpsgd._opacus_errors import wrong_rows
-
-            if why := wrong_rows(module, inputs):
-                self._wrong = f"{module} has {why}"
+        self._recorded.before(module, inputs, self._model)
 
     def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if is_aside():
@@ -215,12 +215,7 @@ class Recorder:
     def _score(self, optimizer: Any) -> None:
         if hasattr(optimizer, "_adjusted_noise_multiplier"):  # Opacus's adaptive ghost clipping sets it going back
             raise TypeError("optimizer clips adaptively: record knows clipping by a norm that is given")
-        if self._wrong:
-            raise ValueError(
-                f"model: {self._wrong}, for which Opacus's per-sample gradients are wrong: what it clips and releases "
-                "are others than the rows'. FusedDPOptimizer.replace(optimizer) and grad_sample_mode='functorch' do it "
-                "right"
-            )
+        self._recorded.require()
         if any(p._version != version for p, version in self._versions):
             raise ValueError(
                 "model: its parameters were changed between its forward pass and this step (by another optimizer's "

@@ -48,6 +48,10 @@ class Dense:
     def rows(self) -> int:
         return len(self.values)
 
+    def row(self, index: int) -> torch.Tensor:
+        """One of them."""
+        return self.values[index]
+
     def squared_norms(self) -> torch.Tensor:
         return _lengths(self.values.flatten(1)).double().square()
 
@@ -179,6 +183,67 @@ class Gathered:
         return _table(scaled, self.index.flatten(), self._entries)
 
 
+class Pooled:
+    """The table (V, d) of a bag layer: g_i = Σ_w weight_w·e(index_w) ⊗ δ_i over the words w of bag i.
+
+    index, bag, weight: (W,); δ: (B, d).
+    """
+
+    def __init__(
+        self, index: torch.Tensor, bag: torch.Tensor, weight: torch.Tensor, delta: torch.Tensor, entries: int
+    ) -> None:
+        self._index, self._bag, self._weight, self._delta, self._entries = index, bag, weight, delta, entries
+
+    @property
+    def rows(self) -> int:
+        return len(self._delta)
+
+    def squared_norms(self) -> torch.Tensor:
+        """‖δ_i‖²·Σ_v c_iv², c_iv being the weights of entry v in bag i, added up."""
+        keys, place = torch.unique(self._bag * self._entries + self._index, return_inverse=True)
+        weights = torch.zeros(len(keys), dtype=torch.float64, device=keys.device)
+        weights.index_add_(0, place, self._weight.double())
+        squares = weights.new_zeros(self.rows).index_add_(0, keys // self._entries, weights.square())
+        return squares * _lengths(self._delta).double().square()
+
+    def dense(self, rows: Rows) -> torch.Tensor:
+        chosen = torch.arange(self.rows, device=self._bag.device)[rows]
+        position = torch.full((self.rows,), -1, device=self._bag.device)
+        position[chosen] = torch.arange(len(chosen), device=self._bag.device)
+        here = position[self._bag] >= 0
+        index, bag = self._index[here], self._bag[here]
+        made = self._delta.new_zeros((len(chosen) * self._entries, self._delta.shape[1]))
+        made.index_add_(0, position[bag] * self._entries + index, self._delta[bag] * self._weight[here, None])
+        return made.view(len(chosen), self._entries, -1)
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        scaled = (self._delta * weights[:, None])[self._bag]
+        return _table(scaled * self._weight[:, None].to(scaled.dtype), self._index, self._entries)
+
+
+class Picked:
+    """The table (V, d) of a bag layer that takes the largest: g_i[index_ik, k] = δ_ik. index, δ: (B, d)."""
+
+    def __init__(self, index: torch.Tensor, delta: torch.Tensor, entries: int) -> None:
+        self._index, self._delta, self._entries = index, delta, entries
+
+    @property
+    def rows(self) -> int:
+        return len(self._delta)
+
+    def squared_norms(self) -> torch.Tensor:
+        return _lengths(self._delta).double().square()
+
+    def dense(self, rows: Rows) -> torch.Tensor:
+        index, delta = self._index[rows], self._delta[rows]
+        made = delta.new_zeros((len(delta), self._entries, delta.shape[1]))
+        return made.scatter_(1, index[:, None], delta[:, None])
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        scaled = self._delta * weights[:, None]
+        return scaled.new_zeros((self._entries, scaled.shape[1])).scatter_add_(0, self._index, scaled)
+
+
 class Several:
     """Uses of different kinds by the same samples: rows are made a block at a time for their norms."""
 
@@ -231,10 +296,10 @@ def together(uses: Sequence[Use], shape: Sequence[int]) -> Use:
         return uses[0]
     rows = max(use.rows for use in uses)
     if all(isinstance(use, Outer) for use in uses):
-        a, delta = ([_padded(getattr(use, name), rows) for use in uses] for name in ("a", "delta"))
+        a, delta = ([padded(getattr(use, name), rows) for use in uses] for name in ("a", "delta"))
         return shorter(Outer(torch.cat(a, 1), torch.cat(delta, 1)))
     if all(isinstance(use, Dense) for use in uses):
-        total = _padded(uses[0].values, rows).clone()  # type: ignore[attr-defined]
+        total = padded(uses[0].values, rows).clone()  # type: ignore[attr-defined]
         for use in uses[1:]:
             total[: use.rows] += use.values  # type: ignore[attr-defined]
         return Dense(total)
@@ -277,7 +342,8 @@ def _table(rows: torch.Tensor, index: torch.Tensor, entries: int) -> torch.Tenso
     return made
 
 
-def _padded(rows: torch.Tensor, count: int) -> torch.Tensor:
+def padded(rows: torch.Tensor, count: int) -> torch.Tensor:
+    """With rows of zeros behind them, `count` in all."""
     return functional.pad(rows, [0, 0] * (rows.ndim - 1) + [0, count - len(rows)]) if len(rows) < count else rows
 
 

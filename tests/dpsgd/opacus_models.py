@@ -137,7 +137,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]]
     "transformer block, rows second": (lambda: _Block(late=True), _words),
 }  # fmt: skip
 LEFT_TO_OPACUS = {
-    "an unknown layer": 1, "a weight shared with an unknown layer": 2, "transformer block, rows second": 2,
+    "an unknown layer": 1, "a weight shared with an unknown layer": 2,
 }  # fmt: skip
 
 

@@ -1,0 +1,225 @@
+"""The guard: whether the rows that are clipped are the batch's rows, by plain autograd on a few of them."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from leakcore.dpsgd._called_loss import aside
+from leakcore.dpsgd._left_alone import left_alone
+from leakcore.dpsgd._rows_alone import CannotTellError, MixedError, RowsAlone
+from leakcore.dpsgd._watched_calls import Call, WatchedCalls
+
+_log = logging.getLogger(__name__)
+
+ROWS = 4
+"""Rows that a check compares, others each time."""
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2, torch.float16: 0.2, torch.bfloat16: 0.2}
+"""Largest error of a row's gradient in one parameter, as a share of the norm of its whole gradient."""
+
+
+class RowsOfParameter(Protocol):
+    """Per-sample gradients of one parameter."""
+
+    @property
+    def rows(self) -> int: ...
+
+    def row(self, index: int) -> torch.Tensor | None:
+        """One of them, None where only norms are known."""
+
+    def squared_norms(self) -> torch.Tensor: ...
+
+
+class Norms:
+    """Rows of which only the norms are known, (B,), as ghost clipping makes them."""
+
+    def __init__(self, norms: torch.Tensor) -> None:
+        self._norms = norms
+
+    @property
+    def rows(self) -> int:
+        return len(self._norms)
+
+    def row(self, index: int) -> None:
+        return None
+
+    def squared_norms(self) -> torch.Tensor:
+        return self._norms.double().square()
+
+
+class RowCheck:
+    """Compares per-sample gradients with autograd's at steps 1, 2, 4, 8, …; `start` before the first forward pass.
+
+    Of up to four rows of a step's last batch the model is called on these alone, and the gradient that the loss sent
+    back to its outputs is taken through them by plain autograd, row by row: each parameter's part must agree to
+    `TOLERANCES`. A model that draws random numbers is called on the whole batch from the same ones. Where it cannot be
+    called again, or gives other outputs then, the check stands aside, and says so in the log. Rows that are all in one
+    other order pass. What the model holds, and every random stream, is as before.
+    """
+
+    def __init__(self, root: nn.Module, parameters: Sequence[torch.Tensor]) -> None:
+        self._root = root
+        own = {id(p) for p in parameters}
+        owners = [(name, m, key, p) for name, m in root.named_modules() for key, p in m._parameters.items()]
+        self._layers = {
+            id(p): (f"{name + '.' if name else ''}{key}", type(m).__name__)
+            for name, m, key, p in reversed(owners)
+            if p is not None and id(p) in own
+        }
+        self._watched = WatchedCalls(root)
+        self._steps, self._due = 0, 1
+        self._said = ""
+
+    def start(self, called: nn.Module | None = None, args: tuple[Any, ...] = ()) -> None:
+        """called: a module whose call is under way, and its arguments."""
+        self._watched.start(called, args)
+
+    def stop(self) -> None:
+        self._watched.stop()
+
+    def step(
+        self, parameters: Sequence[torch.Tensor], rows: Sequence[RowsOfParameter], mean: bool, ghost: bool = False
+    ) -> None:
+        """A step ends. rows: of its last batch, of each parameter. mean: whether Opacus was told that the loss is one.
+        ghost: whether each batch goes back twice, first with its own loss.
+
+        Raises ValueError, naming layers, where what would be clipped are not the batch's rows.
+        """
+        self._steps += 1
+        due = self._steps >= self._due
+        counts = {r.rows for r in rows}
+        if due and len(counts) == 1 and (count := counts.pop()) > 0:
+            self._due = 2 * self._steps
+            calls = self._watched.last
+            try:
+                if not calls:
+                    raise CannotTellError("no call of it was seen that the loss goes back through")
+                with aside(), left_alone(self._root, _is_ours):
+                    self._compare(parameters, rows, calls, count, mean, ghost)
+            except CannotTellError as why:
+                self._say(str(why))
+            finally:
+                self._watched.stop()
+        if self._steps + 1 >= self._due:
+            self._watched.start()
+
+    def _say(self, why: str) -> None:
+        if why != self._said:
+            self._said = why
+            _log.warning(
+                "The per-sample gradients of %s were not compared with autograd's in step %d: %s.",
+                type(self._root).__name__, self._steps, why,
+            )  # fmt: skip
+
+    def _compare(
+        self, parameters: Sequence[torch.Tensor], rows: Sequence[RowsOfParameter], calls: Sequence[Call], count: int,
+        mean: bool, ghost: bool,
+    ) -> None:  # fmt: skip
+        tolerance = max(_tolerance(call, parameters) for call in calls)
+        chosen = sorted({(self._steps - 1 + k * count // ROWS) % count for k in range(ROWS)})
+        alone = [self._alone(call, chosen, count, tolerance, ghost) for call in calls]
+        factors = [float(count) if mean and not one.is_loss else 1.0 for one in alone]
+        clipped = _Clipped(rows)
+        taken: set[int] = set()
+        for row in chosen:
+            if not all(row in one.rows for one in alone):
+                continue
+            wanted = _total([one.gradient(row, parameters) for one in alone], parameters, factors)
+            lengths = torch.tensor([float(g.double().norm()) for g in wanted], dtype=torch.float64)
+            scale = float(torch.maximum(lengths.norm(), clipped.norms[:, row].norm()))
+            if not math.isfinite(scale) or scale == 0:
+                continue
+            near = (j for j in clipped.near(row, lengths, tolerance * scale) if j not in taken)
+            match = next(
+                (j for j in near if float(clipped.errors(j, wanted, lengths).max()) <= tolerance * scale), None
+            )
+            if match is None:
+                self._refuse(row, clipped.errors(row, wanted, lengths) / scale, parameters, tolerance)
+            else:
+                taken.add(match)
+
+    def _alone(self, call: Call, chosen: Sequence[int], count: int, tolerance: float, ghost: bool) -> RowsAlone:
+        backward = (min if ghost else max)(call.gradients)
+        try:
+            alone = RowsAlone(call, backward, chosen, count, tolerance)
+        except MixedError:
+            raise ValueError(
+                f"model: {type(call.module).__name__} gives a row another output when the row is alone: its output "
+                "depends on the other rows of the batch (a mean over the batch, a length of the longest), so that no "
+                "row has a gradient of its own, and clipping bounds no row's part"
+            ) from None
+        if alone.size is not None and alone.size != count:
+            layers = ", ".join(sorted({f"{name} ({kind})" for name, kind in self._layers.values()})[:4])
+            raise ValueError(
+                f"model: {alone.size} rows went in, and per-sample gradients are of {count}: {layers} see another "
+                "first dimension than the batch's (flattened with steps, or steps first). What is clipped would not be "
+                "rows"
+            )
+        return alone
+
+    def _refuse(self, row: int, errors: torch.Tensor, parameters: Sequence[torch.Tensor], tolerance: float) -> None:
+        order = errors.argsort(descending=True).tolist()
+        wrong = [k for k in order if float(errors[k]) > tolerance]
+        names = [self._layers.get(id(parameters[k]), (f"parameter {k}", "?")) for k in wrong]
+        listed = ", ".join(f"{name} ({kind})" for name, kind in names[:4])
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        raise ValueError(
+            f"model: the per-sample gradients of {listed}{more} are not the rows': that of row {row} differs from "
+            f"autograd's for this row alone by {float(errors[wrong[0]]):.2g} of its norm (allowed: {tolerance:g}). The "
+            "layer sees rows in another order or number than the batch's (sorted within the model, steps first), mixes "
+            "them, or has a sampler that is wrong; clipping would not bound what one row adds"
+        )
+
+
+def _is_ours(hook: Any) -> bool:
+    """Whether a hook, or what stands for a forward pass, is Opacus's, the book-keeping's or the check's."""
+    from opacus.grad_sample.gsm_base import AbstractGradSampleHooks
+
+    from leakcore.dpsgd._book_keeping import Watched
+
+    owner = getattr(getattr(hook, "func", hook), "__self__", None)
+    return isinstance(owner, (AbstractGradSampleHooks, WatchedCalls)) or isinstance(hook, Watched)
+
+
+def _tolerance(call: Call, parameters: Sequence[torch.Tensor]) -> float:
+    types = [call.precision(), *(p.dtype for p in parameters)]
+    return max(TOLERANCES.get(dtype, 0.2) for dtype in types)
+
+
+def _total(parts: Sequence[Any], parameters: Sequence[torch.Tensor], factors: Sequence[float]) -> list[torch.Tensor]:
+    """The gradients of one row by several calls, added up; in what Opacus makes of a mean."""
+    total = [torch.zeros_like(p) for p in parameters]
+    for part, factor in zip(parts, factors, strict=True):
+        for k, g in enumerate(part):
+            if g is not None:
+                total[k] = total[k] + (g.to_dense() if g.layout is not torch.strided else g) * factor
+    return total
+
+
+class _Clipped:
+    """What a step would clip. norms: (parameters, rows), float64."""
+
+    def __init__(self, rows: Sequence[RowsOfParameter]) -> None:
+        self._rows = rows
+        self.norms = torch.stack([r.squared_norms().double().cpu() for r in rows]).sqrt()
+
+    def near(self, row: int, lengths: torch.Tensor, error: float) -> list[int]:
+        """Rows whose norms these are to within an error, in every parameter; first of all this one."""
+        far = (self.norms - lengths[:, None]).abs().amax(0)
+        found = (far <= error).nonzero()[:, 0].tolist()
+        return sorted(found, key=lambda j: (j != row, float(far[j])))
+
+    def errors(self, row: int, wanted: Sequence[torch.Tensor], lengths: torch.Tensor) -> torch.Tensor:
+        """Of each parameter: how far this row is from what is wanted, or its norm from that one's."""
+        errors = (self.norms[:, row] - lengths).abs()
+        for k, (g, r) in enumerate(zip(wanted, self._rows, strict=True)):
+            own = r.row(row)
+            if own is not None:
+                distance = float((own.to(g.device, torch.float64) - g.double()).norm())
+                errors[k] = max(float(errors[k]), distance)
+        return errors

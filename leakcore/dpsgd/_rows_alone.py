@@ -1,0 +1,299 @@
+"""Gradients of single rows of a batch by plain autograd: the model called again on a few rows, or on the batch.
+
+With dL/d(output) known, the gradient of row i is the output gradient of row i, taken back through the model: the loss
+need not be known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.nn.utils import rnn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from leakcore.dpsgd._left_alone import Randomness
+from leakcore.dpsgd._watched_calls import Call, is_rows, leaves_of
+
+Gradients = list[torch.Tensor | None]
+_FORMS = 16
+"""Ways at most to take rows from arguments of which several dimensions are as long as the batch."""
+
+
+class CannotTellError(Exception):
+    """Rows cannot be computed alone: why, in words."""
+
+
+class MixedError(Exception):
+    """An output for a row depends on the other rows of its batch."""
+
+
+class RowsAlone:
+    """One call again, for the gradients of some rows of its batch.
+
+    rows: which; count: of how many the batch has gradients; error: what share of an output is rounding. `size` is the
+    number of rows that went in, None where that does not show. Raises CannotTellError, and MixedError.
+    """
+
+    def __init__(self, call: Call, backward: int, rows: Sequence[int], count: int, error: float) -> None:
+        if not call.is_unchanged:
+            raise CannotTellError("its inputs or outputs were changed in place after its forward pass")
+        self._call, self._error = call, error
+        self._given = {place: _padded(_like(call.outputs[place], g)) for place, g in call.gradients[backward].items()}
+        self._before = {place: _padded(call.outputs[place]) for place in self._given}
+        self._forms = list(itertools.islice(_forms(call), _FORMS))
+        self._form: _Form | None = None
+        self._axes: dict[int, int] = {}
+        self.size: int | None = None
+        self.rows = list(rows)
+        few = self._of_few()
+        self.is_loss = self._gives_loss()
+        if few is not None:
+            self._outputs, self._here = few, {row: k for k, row in enumerate(self.rows)}
+        elif self.is_loss:
+            raise CannotTellError("it draws random numbers, and gives a loss in place of a value for each row")
+        else:
+            self._outputs = self._of_all(count)
+            self.rows = [row for row in rows if row < self._whole(count)]
+            self._here = {row: row for row in range(self._whole(count))}
+        self._count = self._whole(count)
+
+    def gradient(self, row: int, parameters: Sequence[torch.Tensor]) -> Gradients:
+        """Of one of the rows, of each parameter, as it goes into the gradient of the loss of the whole batch; of a loss
+        that the model itself gives, as if the row were the whole batch."""
+        if self.is_loss:
+            assert self._form is not None
+            outputs, drew = self._again(self._form.take([row]))
+            if drew:
+                raise CannotTellError("it draws random numbers for some rows and not for others")
+            return _back(
+                [(outputs[place], g.reshape(outputs[place].shape)) for place, g in self._given.items()], parameters
+            )
+        pairs = []
+        for place, axis in self._axes.items():
+            output, gradient = self._outputs[place], self._given[place]
+            each = gradient.shape[axis] // self._count
+            chosen = torch.zeros_like(output)
+            source = gradient[_block(axis, row, each)].to(chosen.dtype)
+            chosen[_block(axis, self._here[row], each)] = source
+            pairs.append((output, chosen))
+        return _back(pairs, parameters)
+
+    def _gives_loss(self) -> bool:
+        return self._form is not None and not self._axes
+
+    def _whole(self, count: int) -> int:
+        return count if self.size is None else self.size
+
+    def _of_few(self) -> dict[int, torch.Tensor] | None:
+        """Outputs of a call with these rows alone; None where that cannot be, or draws random numbers."""
+        mixed = False
+        for form in self._forms:
+            size = form.size
+            few = [row for row in self.rows if row < size][: max(1, size - 1)]
+            try:
+                outputs, drew = self._again(form.take(few))
+            except Exception:  # no model of so few rows, or these are not its rows
+                continue
+            axes = self._axes_of(outputs, size, len(few))
+            if axes is None or (not axes and not form.is_plain):
+                continue
+            if not drew and not self._equal(outputs, axes, size, few):
+                mixed = True
+                continue
+            self._form, self._axes, self.size = form, axes, size
+            if drew:
+                return None
+            self.rows = few
+            return outputs
+        if mixed and self._forms[0].is_plain and self._repeated() is not None:
+            raise MixedError
+        return None
+
+    def _of_all(self, count: int) -> dict[int, torch.Tensor]:
+        """Outputs of a call with the whole batch, from the same random numbers."""
+        outputs = self._repeated()
+        if outputs is None:
+            raise CannotTellError("a second call with the same inputs and random numbers gives other outputs")
+        if not self._axes:
+            axes = {place: _axis(output, count) for place, output in outputs.items()}
+            self._axes = {place: axis for place, axis in axes.items() if axis is not None}
+            if len(self._axes) < len(axes):
+                shapes = [tuple(output.shape) for output in outputs.values()]
+                raise CannotTellError(f"its outputs, of shapes {shapes}, do not show which part is a row's")
+        return outputs
+
+    def _repeated(self) -> dict[int, torch.Tensor] | None:
+        """Outputs of the same call again; None where they differ."""
+        try:
+            outputs, _ = self._again((self._call.args, self._call.kwargs))
+        except CannotTellError:
+            raise
+        except Exception as why:
+            raise CannotTellError(f"a second call fails ({type(why).__name__}: {why})") from why
+        for place, output in outputs.items():
+            before = self._before[place]
+            if output.shape != before.shape or _differ(output, before, self._error):
+                return None
+        return outputs
+
+    def _again(self, given: tuple[Any, Any]) -> tuple[dict[int, torch.Tensor], bool]:
+        """The outputs that a gradient came back to, and whether random numbers were drawn."""
+        args, kwargs = tree_map(_cut, given)
+        self._call.randomness.set()
+        kind, on, dtype = self._call.autocast
+        with torch.enable_grad(), torch.autocast(kind, dtype, on) if on else contextlib.nullcontext():
+            leaves = leaves_of(self._call.module(*args, **kwargs))
+        if len(leaves) != len(self._call.outputs) or not all(is_rows(leaves[place]) for place in self._given):
+            raise CannotTellError("a second call gives another form of output")
+        drew = Randomness.now() != self._call.randomness
+        return {place: _padded(leaves[place]) for place in self._given}, drew
+
+    def _axes_of(self, outputs: dict[int, torch.Tensor], size: int, few: int) -> dict[int, int] | None:
+        """The dimension of rows of each output; {}: all are one number; None: rows do not show."""
+        axes = {}
+        for place, output in outputs.items():
+            whole = self._before[place]
+            if whole.ndim == 0 or (whole.numel() == 1 and size > 1):
+                if output.shape != whole.shape:
+                    return None
+                continue
+            if whole.ndim != output.ndim:
+                return None
+            other = [d for d in range(whole.ndim) if whole.shape[d] != output.shape[d]] or ([0] if size == few else [])
+            if len(other) != 1 or whole.shape[other[0]] * few != output.shape[other[0]] * size:
+                return None
+            if other[0] and whole.shape[other[0]] != size:
+                return None
+            axes[place] = other[0]
+        return None if axes and len(axes) < len(outputs) else axes
+
+    def _equal(self, outputs: dict[int, torch.Tensor], axes: dict[int, int], size: int, few: Sequence[int]) -> bool:
+        for place, axis in axes.items():
+            output, whole = outputs[place], self._before[place]
+            each = whole.shape[axis] // size
+            for k, row in enumerate(few):
+                if _differ(output[_block(axis, k, each)], whole[_block(axis, row, each)], self._error):
+                    return False
+        return True
+
+
+class _Form:
+    """One way to take rows from arguments: the dimension of rows of each leaf, None for what all rows share."""
+
+    def __init__(self, call: Call, axes: Sequence[int | None], size: int, is_plain: bool) -> None:
+        self._call, self._axes, self.size, self.is_plain = call, list(axes), size, is_plain
+
+    def take(self, rows: Sequence[int]) -> tuple[Any, Any]:
+        leaves, tree = tree_flatten((self._call.args, self._call.kwargs), is_leaf=_is_packed)
+        made = [_some(leaf, axis, rows) for leaf, axis in zip(leaves, self._axes, strict=True)]
+        args, kwargs = tree_unflatten(made, tree)
+        return args, kwargs
+
+
+def _forms(call: Call) -> Iterator[_Form]:
+    """The likeliest first: rows are the first dimension of the first tensor, else its second."""
+    leaves = leaves_of((call.args, call.kwargs))
+    first = next((leaf for leaf in leaves if _is_packed(leaf) or (isinstance(leaf, torch.Tensor) and leaf.ndim)), None)
+    if first is None:
+        return
+    sizes = [_size(first)] if _is_packed(first) else list(dict.fromkeys(first.shape[:2]))
+    for main, size in enumerate(sizes):
+        choices: list[list[int | None]] = []
+        for leaf in leaves:
+            if _is_packed(leaf):
+                choices.append([0] if _size(leaf) == size else [None])
+            elif not isinstance(leaf, torch.Tensor) or leaf.ndim == 0 or _are_offsets(leaf):
+                choices.append([None])
+            else:
+                order = [main, *(d for d in range(min(leaf.ndim, 3)) if d != main)]
+                fits: list[int | None] = [d for d in order if d < leaf.ndim and leaf.shape[d] == size]
+                choices.append(fits if leaf is first else [*fits, None])
+        plain = all(
+            not isinstance(leaf, torch.Tensor) or leaf.ndim == 0 or (leaf.shape[0] == size and not _are_offsets(leaf))
+            for leaf in leaves
+            if not _is_packed(leaf)
+        )
+        for axes in itertools.product(*choices):
+            yield _Form(call, axes, size, plain and main == 0)
+
+
+def _are_offsets(leaf: torch.Tensor) -> bool:
+    """Whether a leaf may be the starts of bags: a row of it says nothing without its neighbours."""
+    if leaf.ndim != 1 or leaf.is_floating_point() or leaf.dtype == torch.bool or len(leaf) < 2:
+        return False
+    return int(leaf[0]) == 0 and bool((leaf[1:] >= leaf[:-1]).all())
+
+
+def _is_packed(leaf: Any) -> bool:
+    return isinstance(leaf, PackedSequence)
+
+
+def _size(packed: PackedSequence) -> int:
+    return int(packed.batch_sizes[0])
+
+
+def _some(leaf: Any, axis: int | None, rows: Sequence[int]) -> Any:
+    if axis is None:
+        return leaf
+    if isinstance(leaf, PackedSequence):
+        padded, lengths = rnn.pad_packed_sequence(leaf, batch_first=True)
+        few = torch.tensor(rows)
+        return rnn.pack_padded_sequence(
+            padded[few.to(padded.device)], lengths[few], batch_first=True,
+            enforce_sorted=leaf.unsorted_indices is None,
+        )  # fmt: skip
+    some: torch.Tensor = leaf.detach().index_select(axis, torch.tensor(rows, device=leaf.device))
+    return some.requires_grad_(leaf.requires_grad)
+
+
+def _padded(leaf: Any) -> torch.Tensor:
+    """Rows first, where a packed sequence has them by step."""
+    values: torch.Tensor = rnn.pad_packed_sequence(leaf, batch_first=True)[0] if _is_packed(leaf) else leaf
+    return values
+
+
+def _like(leaf: Any, gradient: torch.Tensor) -> Any:
+    if _is_packed(leaf):
+        return PackedSequence(gradient, leaf.batch_sizes, leaf.sorted_indices, leaf.unsorted_indices)
+    return gradient
+
+
+def _axis(output: torch.Tensor, count: int) -> int | None:
+    """The dimension of the rows where nothing but their number tells it."""
+    fits = [d for d in range(min(output.ndim, 2)) if output.shape[d] == count]
+    if fits:
+        return fits[0]
+    return 0 if output.ndim and count and output.shape[0] % count == 0 else None
+
+
+def _block(axis: int, row: int, each: int) -> tuple[slice, ...]:
+    return (*[slice(None)] * axis, slice(row * each, (row + 1) * each))
+
+
+def _differ(a: torch.Tensor, b: torch.Tensor, error: float) -> bool:
+    """By more than this share of the larger; what is not finite must be so in both."""
+    a, b = a.detach().double().nan_to_num(0, 0, 0), b.detach().double().nan_to_num(0, 0, 0)
+    if not a.numel():
+        return False
+    scale = float(torch.maximum(a.abs().max(), b.abs().max()))
+    return float((a - b).abs().max()) > error * scale
+
+
+def _cut(leaf: Any) -> Any:
+    """Without the graph that leads to it."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return leaf.detach().requires_grad_() if leaf.requires_grad else leaf
+
+
+def _back(pairs: list[tuple[torch.Tensor, torch.Tensor]], parameters: Sequence[torch.Tensor]) -> Gradients:
+    outputs = [output for output, _ in pairs if output.requires_grad]
+    if not outputs:
+        return [None] * len(parameters)
+    given = [g for output, g in pairs if output.requires_grad]
+    return list(torch.autograd.grad(outputs, parameters, given, retain_graph=True, allow_unused=True))

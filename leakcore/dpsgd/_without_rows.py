@@ -1,0 +1,28 @@
+"""Which parameters a backward pass left without per-sample gradients, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def names_of(module: nn.Module) -> dict[int, str]:
+    """The name of each parameter by its id, without the wrapper that Opacus puts around a module."""
+    return {id(p): name.removeprefix("_module.") for name, p in module.named_parameters()}
+
+
+def without_rows(parameters: Iterable[torch.Tensor], names: Mapping[int, str], attribute: str = "grad_sample") -> str:
+    """What to say of parameters that have no rows where others do; "" where all have them, or none."""
+    every: list[Any] = list(parameters)
+    lack = [k for k, p in enumerate(every) if getattr(p, attribute, None) is None]
+    if not lack or len(lack) == len(every):
+        return ""
+    called = [names.get(id(every[k]), f"parameter {k} of shape {tuple(every[k].shape)}") for k in lack]
+    listed = ", ".join(called[:8]) + (f" and {len(called) - 8} more" if len(called) > 8 else "")
+    return (
+        f"no row has a gradient of {listed}: the loss does not come from a layer that holds it (never called, called "
+        "in evaluation mode, or its output unused). Freeze it (requires_grad_(False)), or leave it out of the optimizer"
+    )
