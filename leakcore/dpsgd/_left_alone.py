@@ -57,8 +57,8 @@ def _generators() -> list[torch.Generator]:
 @contextlib.contextmanager
 def left_alone(root: nn.Module, is_ours: Callable[[Any], bool]) -> Iterator[None]:
     """Afterwards the module is as before: attributes, buffers, the contents of lists and dictionaries that it holds,
-    its generators, and the global ones. Meanwhile it is without the hooks, and without the forward pass put in place of a
-    layer's own, that `is_ours` accepts; other hooks stay, because they may be a part of what it computes.
+    its generators, and the global ones. Meanwhile it is without the hooks, and without the forward pass put in place of
+    a layer's own, that `is_ours` accepts; other hooks stay, because they may be a part of what it computes.
     """
     with lock_of(root):
         modules = list(root.modules())

@@ -95,16 +95,18 @@ class RowCheck:
         counts = {r.rows for r in rows}
         if due and len(counts) == 1 and (count := counts.pop()) > 0:
             self._due = 2 * self._steps
-            calls = self._watched.last
+            wrong = ""
             try:
-                if not calls:
-                    raise CannotTellError("no call of it was seen that the loss goes back through")
                 with aside(), left_alone(self._root, _is_ours):
-                    self._compare(parameters, rows, calls, count, mean, ghost)
+                    wrong = self._what_is_wrong(parameters, rows, count, mean, ghost)
             except CannotTellError as why:
                 self._say(str(why))
+            except Exception as why:  # of the model, in a call that the loop has not asked for: no fault of the loop
+                self._say(f"{type(why).__name__}: {why}".partition("\n")[0])
             finally:
                 self._watched.stop()
+            if wrong:
+                raise ValueError(f"model: {wrong}")
         if self._steps + 1 >= self._due:
             self._watched.start()
 
@@ -116,15 +118,41 @@ class RowCheck:
                 type(self._root).__name__, self._steps, why,
             )  # fmt: skip
 
-    def _compare(
-        self, parameters: Sequence[torch.Tensor], rows: Sequence[RowsOfParameter], calls: Sequence[Call], count: int,
-        mean: bool, ghost: bool,
-    ) -> None:  # fmt: skip
+    def _what_is_wrong(
+        self, parameters: Sequence[torch.Tensor], rows: Sequence[RowsOfParameter], count: int, mean: bool, ghost: bool
+    ) -> str:
+        """Of the per-sample gradients; "" where nothing is."""
+        calls = self._watched.last
+        if not calls:
+            raise CannotTellError("no call of it was seen that the loss goes back through")
         tolerance = max(_tolerance(call, parameters) for call in calls)
         chosen = sorted({(self._steps - 1 + k * count // ROWS) % count for k in range(ROWS)})
-        alone = [self._alone(call, chosen, count, tolerance, ghost) for call in calls]
-        factors = [float(count) if mean and not one.is_loss else 1.0 for one in alone]
-        clipped = _Clipped(rows)
+        alone = []
+        for call in calls:
+            backward = (min if ghost else max)(call.gradients)
+            try:
+                alone.append(RowsAlone(call, backward, chosen, count, tolerance))
+            except MixedError:
+                return (
+                    f"{type(call.module).__name__} gives a row another output when the row is alone: its output "
+                    "depends on the other rows of the batch (a mean over the batch, a length of the longest), so that "
+                    "no row has a gradient of its own, and clipping bounds no row's part"
+                )
+            size = alone[-1].size
+            if size is not None and size != count:
+                return (
+                    f"{size} rows went in, and per-sample gradients are of {count}: {self._listed(parameters)} see "
+                    "another first dimension than the batch's (flattened with steps, or steps first). What is clipped "
+                    "would not be rows"
+                )
+        return self._differences(parameters, _Clipped(rows), alone, chosen, mean, tolerance)
+
+    def _differences(
+        self, parameters: Sequence[torch.Tensor], clipped: _Clipped, alone: Sequence[RowsAlone], chosen: Sequence[int],
+        mean: bool, tolerance: float,
+    ) -> str:  # fmt: skip
+        """Which parameters' rows are not autograd's, in no order; "" where all are."""
+        factors = [float(clipped.count) if mean and not one.is_loss else 1.0 for one in alone]
         taken: set[int] = set()
         for row in chosen:
             if not all(row in one.rows for one in alone):
@@ -134,46 +162,27 @@ class RowCheck:
             scale = float(torch.maximum(lengths.norm(), clipped.norms[:, row].norm()))
             if not math.isfinite(scale) or scale == 0:
                 continue
-            near = (j for j in clipped.near(row, lengths, tolerance * scale) if j not in taken)
-            match = next(
-                (j for j in near if float(clipped.errors(j, wanted, lengths).max()) <= tolerance * scale), None
-            )
-            if match is None:
-                self._refuse(row, clipped.errors(row, wanted, lengths) / scale, parameters, tolerance)
+            for j in clipped.near(row, lengths, tolerance * scale):
+                if j not in taken and float(clipped.errors(j, wanted, lengths).max()) <= tolerance * scale:
+                    taken.add(j)
+                    break
             else:
-                taken.add(match)
+                errors = clipped.errors(row, wanted, lengths) / scale
+                order = errors.argsort(descending=True).tolist()
+                wrong = [parameters[k] for k in order if float(errors[k]) > tolerance]
+                return (
+                    f"the per-sample gradients of {self._listed(wrong)} are not the rows': that of row {row} differs "
+                    f"from autograd's for this row alone by {float(errors.max()):.2g} of its norm (allowed: "
+                    f"{tolerance:g}). The layer sees rows in another order or number than the batch's (sorted within "
+                    "the model, steps first), mixes them, or has a sampler that is wrong; clipping would not bound "
+                    "what one row adds"
+                )
+        return ""
 
-    def _alone(self, call: Call, chosen: Sequence[int], count: int, tolerance: float, ghost: bool) -> RowsAlone:
-        backward = (min if ghost else max)(call.gradients)
-        try:
-            alone = RowsAlone(call, backward, chosen, count, tolerance)
-        except MixedError:
-            raise ValueError(
-                f"model: {type(call.module).__name__} gives a row another output when the row is alone: its output "
-                "depends on the other rows of the batch (a mean over the batch, a length of the longest), so that no "
-                "row has a gradient of its own, and clipping bounds no row's part"
-            ) from None
-        if alone.size is not None and alone.size != count:
-            layers = ", ".join(sorted({f"{name} ({kind})" for name, kind in self._layers.values()})[:4])
-            raise ValueError(
-                f"model: {alone.size} rows went in, and per-sample gradients are of {count}: {layers} see another "
-                "first dimension than the batch's (flattened with steps, or steps first). What is clipped would not be "
-                "rows"
-            )
-        return alone
-
-    def _refuse(self, row: int, errors: torch.Tensor, parameters: Sequence[torch.Tensor], tolerance: float) -> None:
-        order = errors.argsort(descending=True).tolist()
-        wrong = [k for k in order if float(errors[k]) > tolerance]
-        names = [self._layers.get(id(parameters[k]), (f"parameter {k}", "?")) for k in wrong]
-        listed = ", ".join(f"{name} ({kind})" for name, kind in names[:4])
+    def _listed(self, parameters: Sequence[torch.Tensor]) -> str:
+        names = [self._layers.get(id(p), ("a parameter", "?")) for p in parameters]
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-        raise ValueError(
-            f"model: the per-sample gradients of {listed}{more} are not the rows': that of row {row} differs from "
-            f"autograd's for this row alone by {float(errors[wrong[0]]):.2g} of its norm (allowed: {tolerance:g}). The "
-            "layer sees rows in another order or number than the batch's (sorted within the model, steps first), mixes "
-            "them, or has a sampler that is wrong; clipping would not bound what one row adds"
-        )
+        return ", ".join(f"{name} ({kind})" for name, kind in names[:4]) + more
 
 
 def _is_ours(hook: Any) -> bool:
@@ -205,7 +214,7 @@ class _Clipped:
     """What a step would clip. norms: (parameters, rows), float64."""
 
     def __init__(self, rows: Sequence[RowsOfParameter]) -> None:
-        self._rows = rows
+        self._rows, self.count = rows, rows[0].rows
         self.norms = torch.stack([r.squared_norms().double().cpu() for r in rows]).sqrt()
 
     def near(self, row: int, lengths: torch.Tensor, error: float) -> list[int]:

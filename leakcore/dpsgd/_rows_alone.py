@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from leakcore.dpsgd._left_alone import Randomness
-from leakcore.dpsgd._watched_calls import Call, is_rows, leaves_of
+from leakcore.dpsgd._watched_calls import Call, is_rows, leaves_of, values_of
 
 Gradients = list[torch.Tensor | None]
 _FORMS = 16
@@ -65,23 +65,26 @@ class RowsAlone:
     def gradient(self, row: int, parameters: Sequence[torch.Tensor]) -> Gradients:
         """Of one of the rows, of each parameter, as it goes into the gradient of the loss of the whole batch; of a loss
         that the model itself gives, as if the row were the whole batch."""
+        outputs = self._outputs
         if self.is_loss:
             assert self._form is not None
             outputs, drew = self._again(self._form.take([row]))
             if drew:
                 raise CannotTellError("it draws random numbers for some rows and not for others")
-            return _back(
-                [(outputs[place], g.reshape(outputs[place].shape)) for place, g in self._given.items()], parameters
-            )
-        pairs = []
-        for place, axis in self._axes.items():
-            output, gradient = self._outputs[place], self._given[place]
-            each = gradient.shape[axis] // self._count
-            chosen = torch.zeros_like(output)
-            source = gradient[_block(axis, row, each)].to(chosen.dtype)
-            chosen[_block(axis, self._here[row], each)] = source
-            pairs.append((output, chosen))
-        return _back(pairs, parameters)
+        arriving = {place: self._of_row(row, place, _padded(leaf)) for place, leaf in outputs.items()}
+        pairs = _from_outside(outputs, arriving)
+        return _back([t for t, _ in pairs], parameters, [g for _, g in pairs])
+
+    def _of_row(self, row: int, place: int, like: torch.Tensor) -> torch.Tensor:
+        """The output gradient of the row alone, zero for others."""
+        gradient = self._given[place]
+        if self.is_loss:
+            return gradient.reshape(like.shape)
+        axis = self._axes[place]
+        each = gradient.shape[axis] // self._count
+        alone = torch.zeros_like(like)
+        alone[_block(axis, self._here[row], each)] = gradient[_block(axis, row, each)].to(like.dtype)
+        return alone
 
     def _gives_loss(self) -> bool:
         return self._form is not None and not self._axes
@@ -89,7 +92,7 @@ class RowsAlone:
     def _whole(self, count: int) -> int:
         return count if self.size is None else self.size
 
-    def _of_few(self) -> dict[int, torch.Tensor] | None:
+    def _of_few(self) -> dict[int, Any] | None:
         """Outputs of a call with these rows alone; None where that cannot be, or draws random numbers."""
         mixed = False
         for form in self._forms:
@@ -114,20 +117,20 @@ class RowsAlone:
             raise MixedError
         return None
 
-    def _of_all(self, count: int) -> dict[int, torch.Tensor]:
+    def _of_all(self, count: int) -> dict[int, Any]:
         """Outputs of a call with the whole batch, from the same random numbers."""
         outputs = self._repeated()
         if outputs is None:
             raise CannotTellError("a second call with the same inputs and random numbers gives other outputs")
         if not self._axes:
-            axes = {place: _axis(output, count) for place, output in outputs.items()}
+            axes = {place: _axis(_padded(leaf), count) for place, leaf in outputs.items()}
             self._axes = {place: axis for place, axis in axes.items() if axis is not None}
             if len(self._axes) < len(axes):
-                shapes = [tuple(output.shape) for output in outputs.values()]
+                shapes = [tuple(_padded(leaf).shape) for leaf in outputs.values()]
                 raise CannotTellError(f"its outputs, of shapes {shapes}, do not show which part is a row's")
         return outputs
 
-    def _repeated(self) -> dict[int, torch.Tensor] | None:
+    def _repeated(self) -> dict[int, Any] | None:
         """Outputs of the same call again; None where they differ."""
         try:
             outputs, _ = self._again((self._call.args, self._call.kwargs))
@@ -135,29 +138,30 @@ class RowsAlone:
             raise
         except Exception as why:
             raise CannotTellError(f"a second call fails ({type(why).__name__}: {why})") from why
-        for place, output in outputs.items():
-            before = self._before[place]
+        for place, leaf in outputs.items():
+            output, before = _padded(leaf), self._before[place]
             if output.shape != before.shape or _differ(output, before, self._error):
                 return None
         return outputs
 
-    def _again(self, given: tuple[Any, Any]) -> tuple[dict[int, torch.Tensor], bool]:
+    def _again(self, given: tuple[Any, Any]) -> tuple[dict[int, Any], bool]:
         """The outputs that a gradient came back to, and whether random numbers were drawn."""
         args, kwargs = tree_map(_cut, given)
         self._call.randomness.set()
         kind, on, dtype = self._call.autocast
         with torch.enable_grad(), torch.autocast(kind, dtype, on) if on else contextlib.nullcontext():
             leaves = leaves_of(self._call.module(*args, **kwargs))
-        if len(leaves) != len(self._call.outputs) or not all(is_rows(leaves[place]) for place in self._given):
+        back = [leaves[place] for place in self._given] if len(leaves) == len(self._call.outputs) else [None]
+        if not all(is_rows(leaf) and values_of(leaf).grad_fn is not None for leaf in back):
             raise CannotTellError("a second call gives another form of output")
         drew = Randomness.now() != self._call.randomness
-        return {place: _padded(leaves[place]) for place in self._given}, drew
+        return dict(zip(self._given, back, strict=True)), drew
 
-    def _axes_of(self, outputs: dict[int, torch.Tensor], size: int, few: int) -> dict[int, int] | None:
+    def _axes_of(self, outputs: dict[int, Any], size: int, few: int) -> dict[int, int] | None:
         """The dimension of rows of each output; {}: all are one number; None: rows do not show."""
         axes = {}
-        for place, output in outputs.items():
-            whole = self._before[place]
+        for place, leaf in outputs.items():
+            output, whole = _padded(leaf), self._before[place]
             if whole.ndim == 0 or (whole.numel() == 1 and size > 1):
                 if output.shape != whole.shape:
                     return None
@@ -172,9 +176,9 @@ class RowsAlone:
             axes[place] = other[0]
         return None if axes and len(axes) < len(outputs) else axes
 
-    def _equal(self, outputs: dict[int, torch.Tensor], axes: dict[int, int], size: int, few: Sequence[int]) -> bool:
+    def _equal(self, outputs: dict[int, Any], axes: dict[int, int], size: int, few: Sequence[int]) -> bool:
         for place, axis in axes.items():
-            output, whole = outputs[place], self._before[place]
+            output, whole = _padded(outputs[place]), self._before[place]
             each = whole.shape[axis] // size
             for k, row in enumerate(few):
                 if _differ(output[_block(axis, k, each)], whole[_block(axis, row, each)], self._error):
@@ -291,9 +295,23 @@ def _cut(leaf: Any) -> Any:
     return leaf.detach().requires_grad_() if leaf.requires_grad else leaf
 
 
-def _back(pairs: list[tuple[torch.Tensor, torch.Tensor]], parameters: Sequence[torch.Tensor]) -> Gradients:
-    outputs = [output for output, _ in pairs if output.requires_grad]
-    if not outputs:
-        return [None] * len(parameters)
-    given = [g for output, g in pairs if output.requires_grad]
-    return list(torch.autograd.grad(outputs, parameters, given, retain_graph=True, allow_unused=True))
+def _from_outside(
+    outputs: dict[int, Any], arriving: dict[int, torch.Tensor]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Outputs, with what the loss sends back to each by itself: less what comes to one through another, made of it."""
+    last_first = sorted(outputs, key=lambda place: -values_of(outputs[place]).grad_fn._sequence_nr())  # type: ignore[union-attr]
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for place in last_first:
+        leaf, gradient = outputs[place], arriving[place]
+        if pairs:
+            (through,) = _back([t for t, _ in pairs], [values_of(leaf)], [g for _, g in pairs])
+            if through is not None:
+                gradient = gradient - _padded(_like(leaf, through))
+        pairs.append((_padded(leaf), gradient))
+    return pairs
+
+
+def _back(
+    outputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+) -> Gradients:
+    return list(torch.autograd.grad(outputs, parameters, gradients, retain_graph=True, allow_unused=True))

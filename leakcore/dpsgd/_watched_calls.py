@@ -121,8 +121,13 @@ class WatchedCalls:
             return
         call.kwargs = call.kwargs or kwargs
         leaves = leaves_of(output)
+        known: list[torch.Tensor] = []
         for place, leaf in enumerate(leaves):
-            if is_rows(leaf) and (values := values_of(leaf)).requires_grad:
+            if not is_rows(leaf):
+                continue
+            values = values_of(leaf)
+            if values.grad_fn is not None and not any(values is v for v in known):
+                known.append(values)
                 values.register_hook(_Arrival(self, call, place))  # type: ignore[no-untyped-call]
                 call.versions.append((values.detach(), values._version))
         call.outputs = [_detached(leaf) for leaf in leaves]
