@@ -452,6 +452,7 @@ EXEMPT = dict.fromkeys(RESULTS, "what a function returns: nobody else makes one"
     "audit.ClaimReport": "what audit.claim returns",
     "audit.read_scores": "reads a file: fuzzed in tests/fuzz",
     "audit.from_trace": "reads a file or a recorded run: fuzzed in tests/fuzz",
+    "audit.join": "puts recorded runs together: tests/audit/test_join.py",
     "audit.claim": "minutes of training behind a ClaimConfig; tests/audit/test_claim.py bends its keys",
     "audit.run": "minutes of training behind an AuditConfig, which is bent",
     "audit.selftest": "minutes; its arguments are checked in tests/audit/test_selftest.py",

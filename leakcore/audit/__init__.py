@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from leakcore.audit._doctor import diagnose as diagnose
     from leakcore.audit._from_scores import from_scores as from_scores
     from leakcore.audit._from_trace import from_trace as from_trace
+    from leakcore.audit._join import join as join
     from leakcore.audit._report import AuditReport as AuditReport
     from leakcore.audit._run import run as run
     from leakcore.audit._run_report import RunReport as RunReport
@@ -38,6 +39,7 @@ if not TYPE_CHECKING:  # a checker would take any name from it
             "diagnose": "._doctor",
             "from_scores": "._from_scores",
             "from_trace": "._from_trace",
+            "join": "._join",
             "read_scores": "._score_file",
             "ScoreFile": "._score_file",
             "ScoresReport": "._scores_report",

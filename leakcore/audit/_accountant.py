@@ -13,7 +13,7 @@ from leakcore import accounting
 
 def proved_epsilon(
     noise_multiplier: Any,
-    sample_rate: float,
+    sample_rate: Any,
     steps: int,
     *,
     delta: float,
@@ -32,9 +32,8 @@ def proved_epsilon(
             continue
         if method == "exact" or math.isfinite(float(found.value)):  # else its grid, not the mechanism, has no end
             return found
-    whole = accounting.epsilon(
-        noise_multiplier, float(np.ceil(sample_rate)), steps, delta=delta, adjacency=adjacency, method="exact"
-    )
+    full = np.ceil(sample_rate) if np.ndim(sample_rate) else float(np.ceil(sample_rate))
+    whole = accounting.epsilon(noise_multiplier, full, steps, delta=delta, adjacency=adjacency, method="exact")
     note = "with every row in every batch: no accountant reaches this schedule as it is sampled"
     return dataclasses.replace(
         whole,

@@ -20,15 +20,17 @@ from leakcore.audit._keys import (
     read_toml,
     require_known,
     text,
+    texts,
     whole,
     words,
 )
 
 TRACE: Keys = {
-    "file": (None, text),
+    "file": (None, texts),
     "delta": (1e-5, check.open_probability),
     "claimed_epsilon": (None, optional(check.non_negative)),
     "sample_rate": (None, optional(check.probability)),
+    "steps": (None, optional(whole(1))),
     "prior_size": (10, whole(2)),
     "coins": (False, flag),
     "confidence": (0.95, check.confidence),

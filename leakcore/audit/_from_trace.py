@@ -18,6 +18,7 @@ from leakcore.audit._doctor import environment
 from leakcore.audit._report import GATE
 from leakcore.audit._trace_rates import named, rate_at, roc, separation
 from leakcore.audit._trace_report import Exposure, TraceReport
+from leakcore.audit._whole_run import whole_run
 from leakcore.dpsgd import Trace
 
 if TYPE_CHECKING:
@@ -34,11 +35,16 @@ def from_trace(
     delta: float = 1e-5,
     claimed_epsilon: float | None = None,
     sample_rate: float | None = None,
+    steps: int | None = None,
     prior_size: int = 10,
     coins: bool = False,
     confidence: float = 0.95,
 ) -> TraceReport:
     """The report on a training run that `leakcore.record` watched.
+
+    ε, bounds and gate are of the whole run up to the end of the recording, with the steps that the accountant counts
+    beside the recorded ones. Where these are not known, they are of the recorded steps alone and say so, and `passed`
+    is None: such a part can contradict a claim, and never pass one. What attacks reached is of the recorded steps.
 
     Upper bounds follow from the schedule alone: ε by the exact accountant (add/remove and replacement), success of
     reconstruction for priors of 2 and `prior_size` candidates (Hayes et al. 2023, Theorem 2), true-positive rate of
@@ -52,8 +58,10 @@ def from_trace(
 
     trace: a `Trace`, the recorder of a `with leakcore.record(…)` block, or the file it wrote.
     delta: δ in (0, 1). claimed_epsilon: ε that the run claims at δ, add/remove; None: what the accountant gives.
-    sample_rate: q of a trace that does not say; None: the trace's own. prior_size: 2 to 2⁵³. Its bound needs no
-        candidates; the attack is measured where there are prior_size − 1 non-members.
+    sample_rate: q of a trace that does not say; None: the trace's own. steps: of the whole run, for a trace that does
+        not know them all: the others are then taken at the recorded σ and q. None: as the trace says.
+    prior_size: 2 to 2⁵³. Its bound needs no candidates; the attack is measured where there are prior_size − 1
+        non-members.
     coins: True only if every candidate was put into the training data, or left out, by its own fair coin, and the
         recorder was told which (members=…), unless every batch held all rows. Then guesses at the coins prove a lower
         bound on ε (Steinke, Nasr and Jagielski 2023, Theorem 5.2): the highest-scoring rows are guessed in, the lowest
@@ -71,7 +79,7 @@ def from_trace(
     claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
     size = check.integer(2, _PRIOR, prior_size=prior_size)
     level = check.confidence(confidence=confidence)
-    seen = _read(trace)
+    seen = read_trace(trace)
     check.boolean(coins=coins)
     recorded = seen.sample_rate
     rate = recorded if sample_rate is None else check.probability(sample_rate=sample_rate)
@@ -94,8 +102,9 @@ def from_trace(
                 "with members=…, the coins themselves"
             )
         require_fair(int(seen.members.sum()), len(seen.members), "candidates")
+    whole = whole_run(seen, steps)
     sigma = seen.noise_multiplier
-    schedule: Any = float(sigma[0]) if (sigma == sigma[0]).all() else sigma
+    schedule = whole.noise_multiplier, whole.sample_rate, whole.steps
     inside, outside = np.flatnonzero(seen.members), np.flatnonzero(~seen.members)
     likelihood = bool(np.isfinite(seen.membership_likelihood).all())
     scores = seen.membership_likelihood if likelihood else seen.membership_sum
@@ -111,6 +120,7 @@ def from_trace(
         confidence=level,
         coins=coins,
         steps=seen.steps,
+        run=whole.extent,
         noise_multiplier=(float(sigma.min()), float(sigma.max())),
         max_grad_norm=(float(seen.max_grad_norm.min()), float(seen.max_grad_norm.max())),
         sample_rate=rate,
@@ -120,16 +130,16 @@ def from_trace(
         members_given=seen.members_given,
         recognised=recognised,
         statistic="likelihood ratio" if likelihood else "summed products",
-        epsilon=proved_epsilon(schedule, rate, seen.steps, delta=slack),
-        epsilon_replace=proved_epsilon(schedule, rate, seen.steps, delta=slack, adjacency="replace"),
+        epsilon=whole.of(proved_epsilon(*schedule, delta=slack)),
+        epsilon_replace=whole.of(proved_epsilon(*schedule, delta=slack, adjacency="replace")),
         prior_sizes=sizes,
-        reconstruction=tuple(bounds.reconstruction(schedule, rate, seen.steps, kappa=1 / p) for p in sizes),
+        reconstruction=tuple(whole.of(bounds.reconstruction(*schedule, kappa=1 / p)) for p in sizes),
         named=tuple(
             named(pairs, inside, outside, p, level) if both and recognised and p - 1 <= len(outside) else None
             for p in sizes
         ),
-        membership=bounds.membership(schedule, rate, seen.steps, fpr=np.geomspace(1e-3, 1, 61)),
-        at_fpr=bounds.membership(schedule, rate, seen.steps, fpr=np.array(_FPRS)),
+        membership=whole.of(bounds.membership(*schedule, fpr=np.geomspace(1e-3, 1, 61))),
+        at_fpr=whole.of(bounds.membership(*schedule, fpr=np.array(_FPRS))),
         found_at_fpr=tuple(rate_at(those, others, f, level) if both else None for f in _FPRS),
         roc=roc(those, others) if both else None,
         area=separation(those, others, level) if both else None,
@@ -141,16 +151,17 @@ def from_trace(
     )
 
 
-def _read(trace: Any) -> Trace:
+def read_trace(trace: Any, name: str = "trace") -> Trace:
+    """The trace that is given as such, as its recorder or as its file."""
     if isinstance(trace, Trace):
         return trace
     if isinstance(trace, (str, Path)):
         return Trace.load(trace)
     if callable(getattr(trace, "trace", None)):
-        found = trace.trace()
-        if isinstance(found, Trace):
-            return found
-    raise TypeError(f"trace is a {type(trace).__name__}: must be what leakcore.record gave, or the file it wrote")
+        recorded = trace.trace()
+        if isinstance(recorded, Trace):
+            return recorded
+    raise TypeError(f"{name} is a {type(trace).__name__}: must be what leakcore.record gave, or the file it wrote")
 
 
 def _exposed(seen: Trace, pairs: np.ndarray, inside: np.ndarray, outside: np.ndarray) -> tuple[Exposure, ...]:

@@ -61,6 +61,15 @@ def text(**given: Any) -> str:
     return str(value)
 
 
+def texts(**given: Any) -> str | tuple[str, ...]:
+    """A path or a name, or a list of some: one of them as such."""
+    ((name, value),) = given.items()
+    if not isinstance(value, list | tuple) or not value:
+        return text(**given)
+    read = tuple(text(**{f"{name}[{i}]": item}) for i, item in enumerate(value))
+    return read[0] if len(read) == 1 else read
+
+
 def adjacency(**given: Any) -> str:
     """add-remove or replace."""
     ((name, value),) = given.items()

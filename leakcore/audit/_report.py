@@ -74,9 +74,23 @@ class AuditReport(abc.ABC):
         """Sentences naming each claim that an attack disproved; empty when the gate passes."""
 
     @property
-    def passed(self) -> bool:
-        """Whether no attack proved more leakage than was claimed, and nothing judged is above the limit."""
-        return not (self.all_contradictions or self.exceeded)
+    def undecided(self) -> str:
+        """Why nothing that was found could pass a claim or a limit; empty where it can."""
+        return ""
+
+    @property
+    def gated(self) -> bool:
+        """Whether something is to be judged: a limit, or what a form of audit holds its run against."""
+        return self.fail_above is not None
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether no attack proved more leakage than was claimed, and nothing judged is above the limit; None where
+        neither is so and the report says why it cannot judge (`undecided`).
+        """
+        if self.all_contradictions or self.exceeded:
+            return False
+        return None if self.undecided else True
 
     @property
     def all_contradictions(self) -> list[str]:
@@ -110,7 +124,7 @@ class AuditReport(abc.ABC):
     @property
     def tone(self) -> str:
         """How the page colours `word`: "good" where a claim was tested and held, "bad" where the gate fails."""
-        if not self.passed:
+        if self.passed is False:
             return "bad"
         return "good" if self.word == HELD else "neutral"
 
@@ -119,7 +133,8 @@ class AuditReport(abc.ABC):
         if self.fail_above is None:
             return ""
         judged = "; ".join(j.beside(self.fail_above)[0] for j in self.judged())
-        return f"Limit ε = {self.fail_above:g}, {'FAILED' if self.exceeded else 'kept'}. Judged: {judged}."
+        outcome = "FAILED" if self.exceeded else "NOT DECIDED" if self.undecided else "kept"
+        return f"Limit ε = {self.fail_above:g}, {outcome}. Judged: {judged}."
 
     @abc.abstractmethod
     def verdict(self) -> str:
@@ -155,6 +170,7 @@ class AuditReport(abc.ABC):
             "schema": self.schema,
             "version": __version__,
             "passed": self.passed,
+            "undecided": self.undecided,
             "contradictions": self.all_contradictions,
             "limit": {
                 "fail_above": self.fail_above,

@@ -27,15 +27,26 @@ def attacks_table(report: TraceReport) -> Table:
     for level, bound, found in curve:
         cells = (Cell(f"tell members, {percent(level)} false"), Cell(percent(level)))
         rows.append(Row((*cells, _measured(found), _bound(report, float(bound)))))
+    run = report.run
+    exact = "exact\nbound" if report.lift == 1 else "bound for\nrows picked"
     columns = (
-        Column("attack", "parameter"), Column("guessing", "parameter"), Column("reached on\nthis run", "estimate"),
-        Column("exact\nbound" if report.lift == 1 else "bound for\nrows picked", "upper"),
+        Column("attack", "parameter"), Column("guessing", "parameter"),
+        Column("reached in\nrecorded steps" if run.partial else "reached on\nthis run", "estimate"),
+        Column("bound of these\nsteps alone" if run.unknown else exact, "upper"),
     )  # fmt: skip
     caption = (
         f"Add/remove adjacency; bounds are deterministic. Below what was reached its own "
         f"{100 * report.confidence:g}% interval, for rows drawn independently; that all rows share one run's noise "
         "is not counted."
     )
+    if run.unknown:
+        caption += (
+            f" The bounds are of {run.alone} alone: an attacker who sees the others, too, may do better, and rates are "
+            "not held against them."
+        )
+    elif run.partial:
+        caption += f" Bounds are of the run's {run.steps:,} steps, rates of the {run.recorded:,} that were recorded."
+        caption += f" They are not compared: {report.incomparable}." if report.incomparable else ""
     if report.lift < 1:
         caption += (
             f" Members were recognised in batches, so each bound is{for_picked(report.lift)}: below it the exact bound "
@@ -74,17 +85,28 @@ def roc_figure(report: TraceReport, found: tuple[np.ndarray, np.ndarray], alt: s
     ]
     bound = np.array([report.held(float(b)) for b in np.atleast_1d(report.membership.value)])
     picked = for_picked(report.lift)
+    alone = f"bound of {report.run.alone} alone" if report.run.unknown else ""
     svg = roc_svg(
         levels(report.membership), bound, found, intervals=bars,
-        bound_name="bound for members that sampling picked" if picked else "bound: no attacker beats it",
+        bound_name=alone or ("bound for members that sampling picked" if picked else "bound: no attacker beats it"),
     )  # fmt: skip
+    upper = (
+        f"One curve: {alone}, which the run's may exceed, and the test with it"
+        if alone
+        else f"Upper curve: what no membership attacker can beat{picked}"
+    )
+    means = (
+        f"Not compared: {report.incomparable}."
+        if report.incomparable
+        else "Near the upper curve means the bound is nearly reached; a whole bar above it: check the mechanism."
+    )
     return _page.Figure(
         svg=svg,
-        alt="True-positive against false-positive rate of the membership test, below the curve of the bound; " + alt,
-        caption=f"Upper curve: what no membership attacker can beat{picked} (upper, deterministic). Below it the test "
+        alt="True-positive against false-positive rate of the membership test, "
+        f"{'beside' if report.incomparable else 'below'} the curve of the bound; " + alt,
+        caption=f"{upper} (upper, deterministic). {'The other' if alone else 'Below it'} the test "
         f"on this run's candidates (estimate; bars: {100 * report.confidence:g}% intervals for rows drawn "
-        "independently, beside what one run's noise does to all of them). Near the upper curve means the "
-        "bound is nearly reached; a whole bar above it: check the mechanism.",
+        f"independently, beside what one run's noise does to all of them). {means}",
     )
 
 

@@ -18,7 +18,7 @@ _OUT = Path("leakcore-report")
 _OF_REPORT = {"out": "out", "json_path": "json", "html_path": "html", "fail_above": "fail_above"}
 _KEYS = {
     "trace": {
-        "trace": "file", "epsilon": "claimed_epsilon", "delta": "delta", "sample_rate": "sample_rate",
+        "trace": "file", "epsilon": "claimed_epsilon", "delta": "delta", "sample_rate": "sample_rate", "steps": "steps",
         "prior_size": "prior_size", "coins": "coins", "confidence": "confidence",
     },
     "scores": {
@@ -64,13 +64,23 @@ def _levels(context: click.Context, parameter: click.Parameter, value: str | Non
         raise click.UsageError(f"--sweep {value}: must be numbers separated by commas") from None
 
 
+def _parts(context: click.Context, parameter: click.Parameter, value: tuple[Path, ...]) -> Any:
+    """One file as such, parts of a run as a list; None where the option is not given."""
+    return value[0] if len(value) == 1 else list(value) or None
+
+
 _file = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
 @click.option("--config", "config_path", type=_file, help="TOML file that describes the audit; options go before it.")
 @click.option(
-    "--trace", type=_file, metavar="FILE", help="Report on a training run of yours: the file leakcore.record wrote."
+    "--trace",
+    type=_file,
+    metavar="FILE",
+    multiple=True,
+    callback=_parts,
+    help="Report on a training run of yours: the file leakcore.record wrote; its parts in order, one option each.",
 )
 @click.option("--scores", type=_file, metavar="FILE", help="Report on membership scores of another tool, npz or csv.")
 @click.option(
@@ -81,7 +91,11 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.option("--noise-multiplier", type=float, help="Noise multiplier σ, instead of computing it from --epsilon.")
 @click.option("--sweep", callback=_levels, help="Further ε to audit beside it, '' for none.  [default: 1,4,10,40]")
 @click.option("--delta", type=float, help="[default: 1e-5]")
-@click.option("--steps", type=int, help="[default: 100; with --attack 24]")
+@click.option(
+    "--steps",
+    type=int,
+    help="Steps; with --trace, of the whole run, if it does not say.  [default: 100; with --attack 24]",
+)
 @click.option("--sample-rate", type=float, help="Poisson rate q; with --trace, if it does not say.  [default: 1]")
 @click.option("--max-grad-norm", type=float, help="Clipping norm C.  [default: 0.1; with --attack 1]")
 @click.option("--prior", "prior_size", type=int, help="Number of equally likely candidates.  [default: 10]")
@@ -133,8 +147,9 @@ def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
 
     Options go before the file's keys. Interrupted, the same command goes on where it stopped. Exit codes: 0 nothing
     contradicts the claim and --fail-above; 1 an attack proves more than is claimed, or an ε is above the limit; 2 bad
-    input, or no place to write; 70 an error of leakcore's own; 130 interrupted; 141 whoever read standard output closed
-    it (`| head`), whatever the answer: the report's files are written by then.
+    input, a gate that a part of a run cannot decide, or no place to write; 70 an error of leakcore's own; 130
+    interrupted; 141 whoever read standard output closed it (`| head`), whatever the answer: the report's files are
+    written by then.
     """
     from leakcore.audit._config_file import read_config, read_report
 
@@ -192,7 +207,11 @@ def _only_with(name: str) -> str:
 def _read_files(sections: Any, given: dict[str, Any]) -> dict[str, Any]:
     """The files that the audit reads, by what names them."""
     named = {f"[{form}] file": sections.get(form, {}).get("file") for form in ("trace", "scores")}
-    return {**named, **{f"--{option}": given.get(option) for option in ("trace", "scores")}}
+    files = {**named, **{f"--{option}": given.get(option) for option in ("trace", "scores")}}
+    parts = {name: file if isinstance(file, list) else [file] for name, file in files.items()}
+    return {
+        name if i == 1 else f"{name} ({i})": path for name, paths in parts.items() for i, path in enumerate(paths, 1)
+    }
 
 
 def _require_apart(places: dict[str, Path], folder: Path | None, read: dict[str, Any]) -> None:
@@ -224,9 +243,10 @@ def _section(form: str, sections: dict[str, Any], given: dict[str, Any]) -> dict
     from leakcore.audit._config_file import read_form
 
     keys = read_form(form, {**sections.get(form, {}), **{_KEYS[form][name]: value for name, value in given.items()}})
-    if not Path(keys["file"]).is_file():
-        asked = f"--{form} {keys['file']}" if given.get(form) is not None else f"[{form}] file = {keys['file']!r}"
-        raise click.UsageError(f"{asked}: no such file")
+    for file in keys["file"] if isinstance(keys["file"], tuple) else (keys["file"],):
+        if not Path(file).is_file():
+            asked = f"--{form} {file}" if given.get(form) is not None else f"[{form}] file = {file!r}"
+            raise click.UsageError(f"{asked}: no such file")
     return keys
 
 
@@ -235,7 +255,8 @@ def _trace(sections: Any, given: dict[str, Any], folder: Path | None, show: Any)
 
     keys = _section("trace", sections, given)
     _require_folder(folder)
-    return audits.from_trace(keys.pop("file"), **keys)
+    file = keys.pop("file")
+    return audits.from_trace(audits.join(file) if isinstance(file, tuple) else file, **keys)
 
 
 def _scores(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
@@ -299,9 +320,12 @@ def _finish(found: audits.AuditReport, folder: Path | None, report: dict[str, An
         width = min(110, max(72, shutil.get_terminal_size((110, 24)).columns))
         click.echo(found.to_text(width=width))
         click.echo("\n" + "\n".join(str(path) for _, path in dict.fromkeys([*done, *places])))
-    if not found.passed:
+    if found.passed is None and found.gated:
+        click.echo(f"GATE NOT DECIDED: {found.undecided}.", err=True)
+        sys.exit(2)
+    if found.passed is False:
         click.echo("GATE FAILED: " + " ".join([*found.all_contradictions, *found.exceeded]), err=True)
-    sys.exit(0 if found.passed else 1)
+    sys.exit(1 if found.passed is False else 0)
 
 
 def _write(found: audits.AuditReport, places: list[tuple[str, Path]]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import math
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,7 +16,10 @@ from leakcore import _validate as check
 from leakcore.dpsgd._called_loss import CalledLoss, aside, is_aside
 from leakcore.dpsgd._candidate_gradients import CandidateGradients, Criterion, _bare
 from leakcore.dpsgd._recorded_rows import RecordedRows
+from leakcore.dpsgd._run_steps import RunSteps
+from leakcore.dpsgd._sample_rate import rate_of_block, rate_of_hook, rate_of_step
 from leakcore.dpsgd._trace import Trace
+from leakcore.dpsgd._trace_file import TraceFile
 from leakcore.numerics._step_ratio import step_log_ratio
 
 _MEMORY = 1 << 28
@@ -56,13 +57,16 @@ def record(
         sample_rate: q of the Poisson sampling. None: as in Opacus's accounting hook, where one is attached; of a step
             that accumulates batches then 1, if together they are all rows, or a ValueError. The loop must sample so
             (Opacus's default); `Trace.not_poisson` says where the batches show that it does not.
-        out: npz file for the trace, written at the end, also after an exception, and every 100 steps.
+        out: npz file for the trace, written at the end, also after an exception, and every 100 steps. ValueError where
+            it is there already: each part of a run has its own (`audit.join`).
         memory: bytes for candidates' gradients at a time; more candidates than fit are computed in parts, each step
             anew.
 
     Returns a context manager; `as trace` gives the `Recorder`, whose `.trace()` is the `Trace`, and which
-    `leakcore.audit.from_trace` takes as it is. Dropout is off in the candidates' gradients (the adversary does not know
-    the mask). Cost: one forward and backward pass over the candidates per step.
+    `leakcore.audit.from_trace` takes as it is. Steps of the run outside the block are counted, too: by the accountant
+    that the optimizer's hook tells, else (as "at least") by the optimizer that it wraps. Dropout is off in the
+    candidates' gradients (the adversary does not know the mask). Cost: one forward and backward pass over the
+    candidates per step.
 
     Raises TypeError or ValueError that names the argument, at the latest in the first step.
     """
@@ -96,8 +100,9 @@ class Recorder:
         self._model, self._criterion = model, criterion
         self._loss = CalledLoss(self._holds_all) if criterion is None else None
         self._rate = None if sample_rate is None else check.probability(sample_rate=sample_rate)
-        self._rate_of_batch = _rate_of_hook(optimizer.step_hook) if self._rate is None else None
-        self._out = None if out is None else Path(out)
+        self._rate_of_batch = rate_of_hook(optimizer.step_hook) if self._rate is None else None
+        self._out = None if out is None else TraceFile(out)
+        self._run = RunSteps(optimizer, (self._x, self._y))
         self._memory = check.integer(1, memory=memory)
         self._own = {id(p) for p in optimizer.params}
         self._recorded = RecordedRows(optimizer)
@@ -115,7 +120,12 @@ class Recorder:
     def __enter__(self) -> Recorder:
         if self._handles:
             raise ValueError("record: this recorder is in use already")
+        if self._out is not None:
+            self._out.require_free()
         self._outer_hook = self._optimizer.step_hook
+        if self._rate_of_batch is not None:
+            self._rate_of_batch = rate_of_block(self._outer_hook, self._rate_of_batch, begun=bool(self._schedule))
+        self._run.enter(self._outer_hook)
         self._optimizer.attach_step_hook(self._step)
         self._handles = [
             torch_module.register_module_forward_pre_hook(self._before_forward),
@@ -131,8 +141,9 @@ class Recorder:
         self._handles = []
         self._optimizer.attach_step_hook(self._outer_hook)
         self._recorded.stop()
+        self._run.leave()
         if self._out is not None and self._schedule:
-            self.trace().save(self._out)
+            self._out.save(self.trace())
         if unused := self._recorded.unused(error):
             raise ValueError(f"model: {unused}") from error
 
@@ -142,12 +153,13 @@ class Recorder:
         return len(self._schedule)
 
     def trace(self) -> Trace:
-        """What was recorded so far. Raises ValueError before the first step."""
+        """What was recorded so far, and what else the run did until now. ValueError before the first step."""
         if not self._schedule:
             raise ValueError("record: no step was recorded: did optimizer.step() run inside the with block?")
         sigma, norm, rows = (np.array(column) for column in zip(*self._schedule, strict=True))
         known = bool(self._rate) and (sigma > 0).all()
         size = self._optimizer.expected_batch_size
+        unrecorded, complete = self._run.unrecorded(sigma, self._rate)
         return Trace(
             noise_multiplier=sigma.astype(np.float64), max_grad_norm=norm.astype(np.float64),
             batch_rows=rows.astype(np.int64), sample_rate=self._rate,
@@ -158,6 +170,7 @@ class Recorder:
             membership_sum=self._membership_sum.copy(), pair_sum=self._pair_sum.copy(),
             membership_likelihood=np.where(known, self._membership_likelihood, np.nan),
             pair_likelihood=np.where(known, self._pair_likelihood, np.nan),
+            unrecorded=unrecorded, complete=complete, origin=self._run.origin(),
         )  # fmt: skip
 
     def _holds_all(self, module: nn.Module) -> bool:
@@ -204,13 +217,15 @@ class Recorder:
             self._batch += waiting
 
     def _step(self, optimizer: Any) -> None:
-        if self._outer_hook is not None:
-            self._outer_hook(optimizer)
-        with aside(), torch.no_grad():
-            self._score(optimizer)
-        self._batch = []
+        place = self._run.account()
+        try:
+            with aside(), torch.no_grad():
+                self._score(optimizer)
+        finally:
+            self._batch = []
+        self._run.take(place)
         if self._out is not None and len(self._schedule) % _AUTOSAVE == 0:
-            self.trace().save(self._out)
+            self._out.save(self.trace())
 
     def _score(self, optimizer: Any) -> None:
         if hasattr(optimizer, "_adjusted_noise_multiplier"):  # Opacus's adaptive ghost clipping sets it going back
@@ -234,7 +249,7 @@ class Recorder:
         if optimizer.loss_reduction == "mean":
             unit = float(optimizer.expected_batch_size) * batches
         if self._rate_of_batch is not None:
-            self._rate = _rate_of_step(self._rate_of_batch, batches, self._rate)
+            self._rate = rate_of_step(self._rate_of_batch, batches, self._rate)
         release = torch.cat([p.grad.flatten() for p in optimizer.params]) * unit
         noise = release - torch.cat([p.summed_grad.flatten() for p in optimizer.params])
         try:
@@ -317,31 +332,6 @@ def _require_known(optimizer: Any) -> None:
 
     allowed = "Opacus's DPOptimizer, with flat or ghost clipping, or FusedDPOptimizer"
     require_type(optimizer, (DPOptimizer, DPOptimizerFastGradientClipping, FusedDPOptimizer), allowed)
-
-
-def _rate_of_hook(hook: Any) -> float | None:
-    """The sampling rate that Opacus's accounting hook closes over."""
-    if not inspect.isfunction(hook):
-        return None
-    rate = inspect.getclosurevars(hook).nonlocals.get("sample_rate")
-    return float(rate) if isinstance(rate, (int, float)) and 0 <= rate <= 1 else None
-
-
-def _rate_of_step(of_batch: float, batches: int, before: float | None) -> float:
-    """q of a step that accumulates so many batches, each sampled at `of_batch`; `before`: of the steps before it.
-
-    Batches that together hold every row once are a full batch, as in Opacus's accounting. Others, of which a row can be
-    in several, are no Poisson sample: ValueError.
-    """
-    together = of_batch * batches
-    rate = of_batch if batches == 1 else 1.0 if math.isclose(together, 1, rel_tol=1e-9) else None
-    if rate is None or rate != (rate if before is None else before):
-        raise ValueError(
-            f"optimizer: a step accumulates {batches} batches, each sampled at q = {of_batch:.4g}: together they are "
-            "no Poisson sample. Sample once a step (Opacus's BatchMemoryManager computes such a batch in parts), or "
-            "pass sample_rate= if your loop does that"
-        )
-    return rate
 
 
 def _row_bytes(rows: torch.Tensor) -> list[bytes]:

@@ -15,8 +15,12 @@ from scipy import special
 from leakcore import __version__
 from leakcore._npz import read_npz
 from leakcore._store import write_atomically
+from leakcore.dpsgd._origin import Origin, read_origin
+from leakcore.dpsgd._unrecorded import Stretch, read_unrecorded
 
-SCHEMA = "leakcore.trace/1"
+SCHEMA = "leakcore.trace/2"
+_BEFORE = "leakcore.trace/1"
+"""Says nothing of the steps that were not recorded."""
 _ARRAYS = {
     "noise_multiplier": 1,
     "max_grad_norm": 1,
@@ -36,8 +40,8 @@ _LEAST = {"noise_multiplier": 0, "max_grad_norm": 0, "batch_rows": 0, "times_see
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Trace:
-    """One DP-SGD run of `steps` steps as the white-box adversary of Hayes, Mahloujifar and Balle (2023), section 3,
-    sees it, reduced to scores of n candidates while it ran: no gradient and no model state is kept.
+    """`steps` steps of a DP-SGD run as the white-box adversary of Hayes, Mahloujifar and Balle (2023), section 3,
+    sees them, reduced to scores of n candidates while it ran: no gradient and no model state is kept.
 
     noise_multiplier, max_grad_norm, batch_rows: (steps,) σ_t, C_t and rows of the batch, as the optimizer had them.
     sample_rate: q, None where neither the caller nor the accountant's hook said. expected_batch_size: as given.
@@ -49,6 +53,10 @@ class Trace:
         less the clipped gradients of every row that is no candidate.
     pair_sum, pair_likelihood: (n, n) the same with ḡ_t less every row but i, for the attacker who knows all rows but
         candidate i: entry (i, j) is the score of candidate j when i is the one to be found.
+    unrecorded: the run's other steps, ((after, σ, q, steps), …): so many steps at σ and q (None: not known) that came
+        after so many recorded ones. complete: whether these are all; False: the run has at least these. A trace that
+        is made by hand says with the defaults that it holds the whole run.
+    origin: by what parts of one run are known (digests of candidates and parameters), None where nothing is.
     """
 
     noise_multiplier: np.ndarray
@@ -64,12 +72,23 @@ class Trace:
     membership_likelihood: np.ndarray
     pair_sum: np.ndarray
     pair_likelihood: np.ndarray
+    unrecorded: tuple[Stretch, ...] = ()
+    complete: bool = True
+    origin: Origin | None = None
     version: str = __version__
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unrecorded", tuple(Stretch(*stretch) for stretch in self.unrecorded))
 
     @property
     def steps(self) -> int:
         """Optimizer steps recorded."""
         return len(self.noise_multiplier)
+
+    @property
+    def run_steps(self) -> int:
+        """Steps of the run up to the end of the recording; at least so many where it is not `complete`."""
+        return self.steps + sum(s.steps for s in self.unrecorded)
 
     @property
     def candidates(self) -> int:
@@ -98,6 +117,12 @@ class Trace:
             f"would give them with probability below {_CHANCE:.0e}"
         )
 
+    def followed_by(self, later: Trace) -> Trace:
+        """This part of a run and the next one as one trace: `audit.join`, which says what is checked, for two."""
+        from leakcore.dpsgd._joined_trace import joined
+
+        return joined(self, later)
+
     def save(self, path: str | Path) -> None:
         """Write an npz file (plain arrays and one JSON text; nothing is pickled), atomically."""
         facts = {
@@ -106,6 +131,9 @@ class Trace:
             "sample_rate": self.sample_rate,
             "expected_batch_size": self.expected_batch_size,
             "members_given": self.members_given,
+            "unrecorded": self.unrecorded,
+            "complete": self.complete,
+            "origin": None if self.origin is None else dataclasses.asdict(self.origin),
         }
         buffer = io.BytesIO()
         arrays = {name: getattr(self, name) for name in _ARRAYS}
@@ -114,7 +142,9 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
-        """Read what `save` wrote. ValueError says what is wrong with any other file; nothing is unpickled."""
+        """Read what `save` wrote, also before traces knew of steps that were not recorded: such a trace is not
+        `complete`. ValueError says what is wrong with any other file; nothing is unpickled.
+        """
         where = str(path)
         try:
             arrays: dict[str, Any] = read_npz(path, {"facts", *_ARRAYS}, text=True)
@@ -126,7 +156,7 @@ class Trace:
             facts = json.loads(str(arrays.pop("facts")))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{where}: cannot be read as a trace of leakcore ({error})") from error
-        if not isinstance(facts, dict) or facts.get("schema") != SCHEMA:
+        if not isinstance(facts, dict) or facts.get("schema") not in (SCHEMA, _BEFORE):
             found = facts.get("schema") if isinstance(facts, dict) else facts
             raise ValueError(f"{where}: schema {found!r}: must be {SCHEMA!r}")
         _check_shapes(where, arrays)
@@ -135,6 +165,9 @@ class Trace:
             sample_rate=_number(where, "sample_rate", facts.get("sample_rate")),
             expected_batch_size=_number(where, "expected_batch_size", facts.get("expected_batch_size")),
             members_given=bool(facts.get("members_given")),
+            unrecorded=read_unrecorded(where, facts.get("unrecorded", []), len(arrays["noise_multiplier"])),
+            complete=facts.get("complete") is True,
+            origin=read_origin(where, facts.get("origin")),
             version=str(facts.get("version")),
         )
 
