@@ -73,6 +73,8 @@ class RunSteps:
 
     def unrecorded(self, noise_multiplier: np.ndarray, sample_rate: float | None) -> tuple[tuple[Stretch, ...], bool]:
         """The run's steps up to now that were not recorded, and whether these are all that there can be."""
+        if len(self._places) != len(noise_multiplier):  # interrupted in the middle of a step
+            return (), False
         places, own = np.array(self._places, dtype=np.int64).T
         own_total = max(self._count.read(self._wrapped), int(own[-1]) + 1)
         history = read_history(self._accountant) if self._agrees else None
