@@ -54,8 +54,9 @@ def second_last_layer(
         taken as active: a residual that is 0 instead of e is not determined, but never wrong.
 
     positive_ratio: the prior, the share of label 1 in the batch, in (0, 1). Only whether it is below or above 0.5
-        matters. Nothing is determined where it does not decide: as many determined rows of either label, or so many
-        residuals lost in rounding (a trained model, one neuron) that either sign may fit it.
+        matters; where that is wrong, every determined label is the opposite one. Nothing is determined where it does
+        not decide: as many determined rows of either label, or so many residuals lost in rounding (a trained model,
+        one neuron) that either sign may fit it.
     neurons: indices of the neurons to use; None: all.
 
     What the attacker sees, one of:
@@ -68,7 +69,8 @@ def second_last_layer(
 
     Residuals are those of the neuron that determines the row most clearly: |W_J^L|·(p − y) if the gradient was averaged
     over the batch. The result is "lower"
-    only if, besides, the prior proves the sign: the opposite one would make the rarer class at least half of the batch.
+    only if, besides, the prior decides the sign: the opposite one would make the rarer class at least half of the
+    batch. It is "lower" under the assumption that the prior is right, which `assumptions` states.
 
     Raises ValueError or TypeError that names the argument, also for positive_ratio=0.5, neuron indices out of range and
     layers that are not elementwise. Deterministic; float64 on the CPU; returns NumPy arrays.

@@ -20,7 +20,8 @@ class LabelRecovery(Result):
     """Labels of one batch.
 
     value: share of the batch's labels that are determined. kind: "lower" where the determined labels are proved right
-    (the gradient is exact up to rounding, or its noise level was given), else "estimate".
+    under `assumptions` (the gradient is exact up to rounding, or its noise level was given; where a sign is hidden, the
+    prior on the ratio of positives is right), else "estimate".
     labels: (N,) int8, the class (binary: 0 or 1), and −1 where undetermined. residuals: solved p − y, float64, (N,) for
     one logit and (N, K) for K; where the scale or sign of the system is not known (a hidden layer), a multiple of it.
     identifiable: (N,) bool, whether the system determines the row at all. determined: identifiable, and the residual

@@ -51,12 +51,14 @@ def recover_up_to_sign(
     kept. A row's label is the majority of its votes (exact gradients never contradict each other), −1 in a tie. Then
     one global sign is left: the one under which positives are rarer (or more frequent) among the rows with a vote.
 
-    The prior *proves* the sign if the opposite one would put at least half of the whole batch into the rarer class. If
-    it does not, because votes are missing, the sign counts only under two conditions. Rows whose residual is lost in
-    rounding are those the model is sure of, mostly of the frequent class: the opposite sign must put at least half of
-    all rows that are seen into the rarer class whatever the lost ones are. Rows that no neuron sees (U = 0) are taken
-    to be missing at random, and the votes must be so lopsided that the opposite sign would show them with probability
-    at most 1/1000 (sign test). Else, and in a tie, nothing is determined.
+    The prior is an assumption about this batch: where it is wrong, every determined label is the opposite one, and a
+    result of kind "lower" holds under it alone. It *decides* the sign if the opposite one would put at least half of
+    the whole batch into the rarer class. If it does not, because votes are missing, the sign counts only under two
+    conditions. Rows whose residual is lost in rounding are those the model is sure of, mostly of the frequent class:
+    the opposite sign must put at least half of all rows that are seen into the rarer class whatever the lost ones are.
+    Rows that no neuron sees (U = 0) are taken to be missing at random, and the votes must be so lopsided that the
+    opposite sign would show them with probability at most 1/1000 (sign test). Else, and in a tie, nothing is
+    determined.
     """
     below = prior_below_half(positive_ratio)
     each = how.shared(len(neurons))
@@ -89,16 +91,12 @@ def recover_up_to_sign(
     )
     exact = how.noise is not None and not blind and not assumed and certain and proofs and fits and not contradicted
     notes = ["binary labels, logistic loss, one logit", HARD, *noise_notes(how)]
-    notes.append(
-        f"positives are taken to be {'fewer' if below else 'more'} than half of the batch, which "
-        + (
-            "proves the sign"
-            if certain
-            else "chose, but does not prove, the sign"
-            if resolved
-            else "leaves the sign open"
-        )
-    )
+    prior = f"assumed: {'fewer' if below else 'more'} than half of the batch's labels are 1 (positive_ratio)"
+    if resolved:
+        decided = "the sign follows from it" if certain else "it chose the sign, without proof"
+        notes.append(f"{prior}; {decided}, and were it wrong, every determined label would be the opposite one")
+    else:
+        notes.append(f"{prior}; it leaves the sign open")
     if assumed:
         notes.append(
             "rows that a system does not determine are taken to be at most ten times the largest that it does: their "
@@ -118,7 +116,11 @@ def recover_up_to_sign(
         confidence=how.level if exact and how.noise else None,
         interval=None,
         method=f"{method}; {int((turn != 0).sum())} of {len(neurons)} neurons aligned",
-        assumptions=Assumptions(adjacency=None, attacker=attacker, notes=tuple(notes)),
+        assumptions=Assumptions(
+            adjacency=None,
+            attacker=f"{attacker}; knows which label is the rarer one in this batch",
+            notes=tuple(notes),
+        ),
         provenance=provenance,
         labels=labels,
         residuals=flip * np.where(turn[best] == 0, 1, turn[best]) * residuals[at],

@@ -84,10 +84,10 @@ class LayerStudy:
             f"Sensitivity: mean Frobenius norm over {self.measures.samples[0]} inputs. Attribute: texture above "
             f"the median, {latent.set_sizes[0]} rows with and {latent.set_sizes[1]} without it, matched by digit; nats "
             f"that logistic regression on absolute values reads held out, at most {latent.largest:.3f}, "
-            f"beneath it the {100 * (latent.confidence or 0):g}% interval over rows and, in brackets, the largest of "
-            f"{len(latent.null)} permutations of the labels: only what lies above that counts, for larger layers read "
-            "more by chance. The last column: the same gradients clipped to C with the noise of one step, all other "
-            "rows known. Estimates; no bound on any attack."
+            f"beneath it the {100 * (latent.confidence or 0):g}% interval of this gain and, in brackets, "
+            f"the largest of {len(latent.null)} permutations of the labels: only what lies above that counts, "
+            "for larger layers read more by chance. The last column: the same gradients clipped to C with the noise "
+            "of one step, all other rows known. Estimates; no bound on any attack."
         )
         return Table("Where it sits", columns, tuple(rows), caption)
 

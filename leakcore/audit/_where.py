@@ -103,14 +103,14 @@ def _table(measures: LeakageByLayer) -> Table:
     sizes = next((v.set_sizes for v in measures.latent.values()), None)
     latent = (
         f" Latent: nats that {next(iter(measures.latent.values())).family} reads held out, {sizes[0]} rows without and "
-        f"{sizes[1]} with the attribute; beneath, the interval over rows and, in brackets, the largest of the "
-        "permutations of the labels: only what lies above that counts."
+        f"{sizes[1]} with the attribute; beneath, the interval of this held-out gain and, in brackets, the largest of "
+        "the permutations of the labels: only what lies above that counts."
         if sizes
         else ""
     )
     caption = (
         f"Plain gradients of single rows. Sensitivity: mean Frobenius norm over {measures.samples[0]} inputs."
-        f"{' Original: this layer inverted with the next, nats of a score.' if original else ''}{latent} Estimates; no "
+        f"{' Original: score of inverting this layer with the next.' if original else ''}{latent} Estimates; no "
         "bound on any attack."
     )
     return Table("Where it sits", tuple(columns), tuple(rows), caption)
@@ -122,11 +122,10 @@ def at(values: Any, layer: int) -> float:
 
 
 def beyond(found: VInformation) -> list[int]:
-    """Layers whose whole interval lies above 0 and every permutation, most above its null first."""
-    assert found.interval is not None
+    """Layers whose whole held-out interval lies above 0 and every permutation, most above its null first."""
     null = _null(found)
     chance = np.maximum(null.max(axis=0, initial=0.0), 0.0)
-    above = np.flatnonzero(np.atleast_1d(found.interval[0]) > chance)
+    above = np.flatnonzero(np.atleast_1d(found.held_out_interval[0]) > chance)
     order = np.argsort(-np.nan_to_num(np.atleast_1d(found.above_null))[above], kind="stable")
     return [int(i) for i in above[order]]
 
@@ -137,7 +136,7 @@ def nats(value: float) -> str:
 
 
 def beside(found: VInformation, layer: int) -> str:
-    """The interval, and the largest that permuted labels give."""
+    """The held-out interval, and the largest that permuted labels give."""
     low, high, null = _limits(found, layer)
     return f"{low} to {high} (≤ {null})"
 
@@ -152,8 +151,7 @@ def told(found: VInformation, layer: int) -> str:
 
 
 def _limits(found: VInformation, layer: int) -> tuple[str, str, str]:
-    assert found.interval is not None
-    low, high = (nats(at(limit, layer)) for limit in found.interval)
+    low, high = (nats(at(limit, layer)) for limit in found.held_out_interval)
     null = _null(found)
     return low, high, nats(float(null[:, layer].max())) if len(null) else "—"
 

@@ -96,7 +96,10 @@ def kappa_from_samples(
 
 
 def kappa_pixels(num_pixels: int, *, fraction: float = 1.0, pixel_probability: float = 0.25) -> KappaBound:
-    """κ of a prior of independent pixels: P(Bin(d, p) ≥ ⌈ρd⌉), the chance to guess a share ρ of d pixels.
+    """κ of a prior of independent, uniform pixels: P(Bin(d, p) ≥ ⌈ρd⌉), the chance to guess a share ρ of d pixels.
+
+    It is κ of that prior only, not of real images: at ρ = .6 it is 1e-95 for 28 × 28 pixels, while an all-black guess
+    has that share of pixels right in every image of MNIST. For images that you hold, `kappa_from_samples` bounds κ.
 
     Hayes et al. (2023), Appendix I: uniform pixels, one right with probability p = 64/256 = 1/4. Their p^{dρ} is right
     for ρ = 1 only (E9): at d = 784, ρ = .6 it is 1e-283 where the truth is 1e-95, so it bounds nothing.
@@ -128,8 +131,12 @@ def kappa_pixels(num_pixels: int, *, fraction: float = 1.0, pixel_probability: f
         method="binomial tail",
         assumptions=Assumptions(
             adjacency=None,
-            attacker="guesses every pixel independently, without any output of the mechanism",
-            notes=(f"{least} of {count} pixels right, each with probability {chance:g}",),
+            attacker="guesses without any output of the mechanism, no pixel better than with the stated probability",
+            notes=(
+                f"{least} of {count} pixels right, each with probability {chance:g}",
+                "pixels are independent and, with the default probability, uniform; real images have easy pixels",
+                "an all-black guess may do far better on real images",
+            ),
         ),
         provenance="Hayes, Mahloujifar and Balle (2023), Appendix I, erratum E9",
     )

@@ -6,7 +6,9 @@
 Optional: `prepare(gradients)` maps rows (n, d) to rows before anything else. Two more members save work:
 `rotation_invariant = True` says that an orthogonal map of standardised gradients changes nothing, so the family is
 handed their coordinates in their own span (at most n of them); `held_out_log_prob()` returns predictions for the rows
-of the last fit from parts of the model that did not see them.
+of the last fit from parts of the model that did not use them. A third member bounds V-information from above:
+`best_log_prob(gradients, labels)` returns the predictions of the member of the family with the largest likelihood on
+these very rows, or None where there is none.
 """
 
 from __future__ import annotations
@@ -60,11 +62,28 @@ class Logistic:
 
     def log_prob(self, gradients: np.ndarray) -> np.ndarray:
         """See `Family`."""
-        # From the logits: a probability that rounds to 0 has a finite logarithm.
-        logits = np.asarray(self._model.decision_function(gradients))
-        if logits.ndim == 1:
-            logits = np.stack([np.zeros_like(logits), logits], axis=1)
-        return np.asarray(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
+        return _log_prob_of_logits(self._model, gradients)
+
+    def best_log_prob(self, gradients: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
+        """Predictions for these rows without the penalty, up to a share 1e-6 of it; None where as many columns as rows
+        let planes separate any labels, so that the likelihood has no maximum."""
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression
+
+        if gradients.shape[1] >= len(gradients) - 1:
+            return None
+        model = LogisticRegression(C=1e6 * self._strength, max_iter=10_000, tol=1e-8, solver="newton-cholesky")
+        with quiet(category=ConvergenceWarning):  # near separation: the likelihood is then at its largest but for 1e-3
+            model.fit(gradients, labels)
+        return _log_prob_of_logits(model, gradients)
+
+
+def _log_prob_of_logits(model: Any, gradients: np.ndarray) -> np.ndarray:
+    """(m, classes). From the logits: a probability that rounds to 0 has a finite logarithm."""
+    logits = np.asarray(model.decision_function(gradients))
+    if logits.ndim == 1:
+        logits = np.stack([np.zeros_like(logits), logits], axis=1)
+    return np.asarray(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
 
 
 class RandomForest:

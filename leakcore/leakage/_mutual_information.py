@@ -16,6 +16,7 @@ from leakcore import _validate as check
 from leakcore._futures import answers
 from leakcore._one_thread import one_thread
 from leakcore._results import Assumptions, Result
+from leakcore.leakage._screen import MOST_PAIRS, screen
 from leakcore.leakage._v_information import prepared
 
 if TYPE_CHECKING:
@@ -29,12 +30,16 @@ _EVERY = 10
 class MutualInformation(Result):
     """Mutual information in nats by MINE; kind "estimate", as a rule below the truth.
 
-    value: the held-out estimate; interval: of its sampling error on the held-out rows alone, from their first-order
-    influence (a U-statistic's, of u and of v), for which a dozen rows are few. null: (permutations,) values after
-    permuting which rows belong together; null_mean. trained: what the network reaches on the rows it was trained on
-    (overfits: not to be quoted). rows: held out.
+    value: the held-out estimate of the trained network's bound. held_out_interval: of this bound, by its sampling error
+    on the held-out rows, from their first-order influence (a U-statistic's, of u and of v), for which a dozen rows are
+    few. interval: of the mutual information itself, which is at least that bound: the same lower end; the upper end is
+    the logarithm of the number of classes where a side is made of classes, else ∞, since no finite number of rows
+    bounds mutual information from above. null: (permutations,) values after permuting which rows belong together;
+    null_mean. trained: what the network reaches on the rows it was trained on (overfits: not to be quoted). rows: held
+    out.
     """
 
+    held_out_interval: tuple[float, float]
     null: np.ndarray
     null_mean: float
     trained: float
@@ -77,8 +82,9 @@ def mutual_information(
 
     Args:
         first, second: (n, ...) rows that belong together, n ≥ 50; integers (n,) are classes, one indicator each. Of
-            other rows more than `components` columns are split into norm and direction, and the directions turned to
-            their leading coordinates.
+            other rows more than `components` columns are split into norm and direction. The network reads the norm and
+            leading coordinates of the directions, and, as the other half of `components`, the columns that correlate
+            most with the other side on the training rows.
         permutations: how many times the null is computed, 0 for none (NaN). seed: of everything random.
         executor: its workers take one training each, of the pairs themselves and of every permutation.
         progress: called as progress(trainings done, trainings).
@@ -86,19 +92,20 @@ def mutual_information(
     Deterministic by seed, on a machine and torch build, for any number of workers and none; a training runs on one
     thread. Raises ValueError or TypeError that names the argument.
     """
-    u, v = _rows("first", first, components), _rows("second", second, components)
-    if len(u) != len(v) or len(u) < 50:
-        raise ValueError(f"first, second: {len(u)} and {len(v)} rows; must be as many, at least 50")
+    u, v = _side("first", first, components), _side("second", second, components)
+    number = len(u.leading)
+    if number != len(v.leading) or number < 50:
+        raise ValueError(f"first, second: {number} and {len(v.leading)} rows; must be as many, at least 50")
     size = check.integer(1, None, hidden=hidden)
-    number = check.integer(1, None, steps=steps)
+    updates = check.integer(1, None, steps=steps)
     rate = check.positive(learning_rate=learning_rate)
     shuffles = check.integer(0, None, permutations=permutations)
     level = check.confidence(confidence=confidence)
     start = check.seed(seed=seed)
     check.executor(executor=executor)
     check.callback(progress=progress)
-    order = np.random.default_rng([start, 0]).permutation(len(u))
-    job = functools.partial(_trained, u, v, order, size, number, rate, start)
+    order = np.random.default_rng([start, 0]).permutation(number)
+    job = functools.partial(_trained, u, v, order, size, updates, rate, start)
     found = {}
     with contextlib.closing(
         answers(((k, functools.partial(job, k)) for k in range(1 + shuffles)), executor)
@@ -116,18 +123,19 @@ def mutual_information(
         value=value,
         kind="estimate",
         confidence=level,
-        interval=(value - reach, value + reach),
+        interval=(value - reach, max(value + reach, min(u.largest, v.largest))),
         method=f"MINE, two hidden layers of {size}, evaluated held out",
         assumptions=Assumptions(
             adjacency=None,
             attacker="computationally unbounded, up to what the network finds",
             notes=(
                 "of a lower bound: more information may be there",
-                "interval: sampling of the held-out rows, not the training",
+                "interval: of the mutual information; held_out_interval: of the trained network's bound on it",
             ),
         ),
         seed=start,
         provenance="Belghazi et al. (2018), eqs. 10 and 12; Mo et al. (2021), Section 4.1",
+        held_out_interval=(value - reach, value + reach),
         null=null,
         null_mean=float(null.mean()) if shuffles else math.nan,
         trained=trained,
@@ -136,15 +144,17 @@ def mutual_information(
 
 
 def _trained(
-    u: np.ndarray, v: np.ndarray, order: np.ndarray, hidden: int, steps: int, rate: float, seed: int, k: int
+    u: _Side, v: _Side, order: np.ndarray, hidden: int, steps: int, rate: float, seed: int, k: int
 ) -> tuple[float, float, float, int]:
     """Training k, the same wherever it is called: of the pairs themselves (0), or of a permutation of them."""
     import torch  # noqa: F401  # before the limit on its threads
 
     with one_thread():
         rng = np.random.default_rng([seed, 1, k])
-        paired = v if k == 0 else v[rng.permutation(len(v))]
-        return _estimate(u[order], paired[order], hidden, steps, rate, rng)
+        partners = order if k == 0 else rng.permutation(len(order))[order]
+        first, second = u.rows(order), v.rows(partners)
+        training = np.arange(len(order) // 2)
+        return _estimate(first.features(second, training), second.features(first, training), hidden, steps, rate, rng)
 
 
 def _estimate(
@@ -215,29 +225,57 @@ def _estimate(
     return found, error, bound(*parts[0], 100)[0], len(parts[2][0])
 
 
-def _rows(name: str, values: Any, components: int) -> np.ndarray:
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Side:
+    """leading: (n, k), k ≤ `components`: what the network reads unless columns are chosen. directions: (n, d) where
+    there are more columns than that, else None. chosen: how many of these to choose. largest: the entropy at most."""
+
+    leading: np.ndarray
+    directions: np.ndarray | None
+    chosen: int
+    largest: float
+
+    def rows(self, indices: np.ndarray) -> _Side:
+        """These rows, in this order."""
+        directions = None if self.directions is None else self.directions[indices]
+        return dataclasses.replace(self, leading=self.leading[indices], directions=directions)
+
+    def features(self, other: _Side, training: np.ndarray) -> np.ndarray:
+        """(n, k) standardised columns for the network, chosen by what they tell of the other side on training rows."""
+        flat = self.leading
+        if self.directions is not None and self.chosen:
+            pairs = other.directions
+            if pairs is None or pairs.shape[1] * self.directions.shape[1] > MOST_PAIRS:
+                pairs = other.leading
+            at = screen(self.directions, pairs, training, self.chosen)
+            flat = np.concatenate([flat[:, : flat.shape[1] - self.chosen], self.directions[:, at]], axis=1)
+        spread = flat.std(axis=0)
+        return np.asarray((flat - flat.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
+
+
+def _side(name: str, values: Any, components: int) -> _Side:
     given: dict[str, Any] = {
         name: values if hasattr(values, "is_floating_point") else check.even_array(**{name: values})
     }
     classes = given[name].ndim == 1 and _whole(given[name])
-    found, _ = check.host_array(**given)
-    if found.ndim < 1 or 0 in found.shape:
-        raise ValueError(f"{name}.shape={found.shape}: must be (n, ...), none of them 0")
+    array, _ = check.host_array(**given)
+    if array.ndim < 1 or 0 in array.shape:
+        raise ValueError(f"{name}.shape={array.shape}: must be (n, ...), none of them 0")
     most = check.integer(1, None, components=components)
     if classes:
-        _, codes = np.unique(found, return_inverse=True)
-        flat = np.eye(int(codes.max()) + 1)[codes]
-    else:
-        flat = found.reshape(len(found), -1)
-        flat = flat / (float(np.abs(flat).max()) or 1.0)
-    if flat.shape[1] > most and not classes:
-        # Directions and logarithms of norms: a few rows far out would own the leading coordinates.
-        norms = np.linalg.norm(flat, axis=1, keepdims=True)
-        floor = (float(norms.max()) or 1.0) * 1e-12
-        sizes = np.log(np.maximum(norms, floor))
-        flat = np.concatenate([sizes, prepared(flat / np.maximum(norms, floor), invariant=True)[:, : most - 1]], axis=1)
-    spread = flat.std(axis=0)
-    return np.asarray((flat - flat.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
+        _, codes = np.unique(array, return_inverse=True)
+        return _Side(np.eye(int(codes.max()) + 1)[codes], None, 0, math.log(int(codes.max()) + 1))
+    flat = array.reshape(len(array), -1)
+    flat = flat / (float(np.abs(flat).max()) or 1.0)
+    if flat.shape[1] <= most:
+        return _Side(flat, None, 0, math.inf)
+    # Directions and logarithms of norms: a few rows far out would own the leading coordinates.
+    norms = np.linalg.norm(flat, axis=1, keepdims=True)
+    floor = (float(norms.max()) or 1.0) * 1e-12
+    sizes = np.log(np.maximum(norms, floor))
+    directions = flat / np.maximum(norms, floor)
+    leading = np.concatenate([sizes, prepared(directions, invariant=True)[:, : most - 1]], axis=1)
+    return _Side(leading, directions, min(most // 2, leading.shape[1] - 1), math.inf)
 
 
 def _whole(array: Any) -> bool:

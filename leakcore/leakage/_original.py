@@ -32,7 +32,9 @@ LARGEST = 2 * math.pi**2
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class OriginalInformation(Result):
-    """V-information of inputs in gradients of pairs of layers; kind "estimate", (pairs,) arrays, in the text's nats.
+    """V-information of inputs in gradients of pairs of layers; kind "estimate", (pairs,) arrays.
+
+    A score, not nats: the text calls it V-information, but its f is no density.
 
     value: mean over inputs, at least 0 (a family may ignore its gradient); raw: before that; interval: of `raw`,
     Student's over inputs. null: (pairs,) mean score of reconstructions beside *other* inputs. each: (inputs, pairs)

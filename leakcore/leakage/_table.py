@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _NOTES = (
     "sensitivity   mean ‖∂g/∂x‖_F; √p: divided by the root of the number of parameters",
-    "original      score of inverting the layer's gradient with the next one's, less that against other inputs, nats",
+    "original      score of inverting the layer's gradient with the next one's, less that against other inputs",
     "latent        nats that the family reads of the attribute, less the mean of its label-permutation null",
     "subspace      Grassmann distance of mean gradients with and without it, less the mean of its permutation null",
     "*             larger than every permutation: p at its smallest",

@@ -18,6 +18,7 @@ from leakcore._futures import answers
 from leakcore._one_thread import one_thread
 from leakcore._results import Assumptions, Result
 from leakcore.leakage._families import family_of
+from leakcore.leakage._gain_limits import gain_limits, student
 from leakcore.leakage._units import Units
 
 PRIORS = ("uniform", "empirical")
@@ -29,13 +30,18 @@ _INNER = 3
 class VInformation(Result):
     """V-information in nats; kind "estimate". Floats for one layer, (layers,) arrays where layers were given by name.
 
-    value: calibrated (see `v_information`), held out. interval: of `value`, over units. raw, raw_interval: the family's
-    own probabilities. null: (permutations,) or (permutations, layers), `value` after permuting the labels; null_mean
-    and p_value (1 + permutations with at least this value)/(1 + permutations). largest: the entropy of the prior,
-    which no family exceeds but by chance. layers: names, () for one array. family, prior (of each class), set_sizes
-    (units of each class), units, folds: what was computed. gains: (rows kept[, layers]) −log f[∅] + log f[g].
+    value: the held-out gain of the fitted, calibrated family (see `v_information`); as a rule below V-information.
+    interval: of V-information itself, which the best member of the family would reach, at `confidence`. Its lower end
+    comes from held-out rows, its upper end from the best fit to all rows, where the family knows it, else it is the
+    logarithm of the number of classes. held_out_interval: of what the `folds` fitted members gain on fresh rows, on
+    average. raw, raw_interval: the same of their own probabilities. null: (permutations,) or (permutations,
+    layers), `value` after permuting the labels; null_mean and p_value (1 + permutations with at least this value)/(1 +
+    permutations). largest: the entropy of the prior, which no family exceeds but by chance. layers: names, () for one
+    array. family, prior (of each class), set_sizes (units of each class), units, folds: what was computed. gains: (rows
+    kept[, layers]) −log f[∅] + log f[g].
     """
 
+    held_out_interval: tuple[Any, Any]
     raw: float | np.ndarray
     raw_interval: tuple[Any, Any]
     null: np.ndarray
@@ -85,8 +91,13 @@ def v_information(
     error. `raw` is β = 1.
 
     The null is the same computation after a random permutation of the labels: same gradients, same set sizes. Layers
-    differ in how much they give a family to overfit, so an order of layers counts only above it. The interval is
-    Student's over units, taking held-out gains as independent.
+    differ in how much they give a family to overfit, so an order of layers counts only above it.
+
+    Intervals take the units as independent and their mean as normal. That of V-information (`interval`) reaches from
+    the lower limit of the held-out gain to the upper limit of the best fit to all rows: no member of the family gains
+    more on them. Where there are as many columns as rows, or the family cannot tell its best fit, the upper end is log
+    classes: no larger value is possible. `held_out_interval` is about `value` alone: what the members
+    fitted here gain on fresh rows; more rows may let the family gain more.
 
     Args:
         gradients: (n, ...) of one layer, one row per released gradient; or {layer: (n, ...)}, each measured by itself.
@@ -125,9 +136,9 @@ def v_information(
     if (sizes < 2 * parts).any():
         raise ValueError(f"folds={parts}: needs at least {2 * parts} units of each class, has {sizes.tolist()}")
     total = len(arrays) * (1 + shuffles)
-    gains: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
+    gains: dict[tuple[int, int], _Gains] = {}
 
-    def jobs() -> Iterator[tuple[tuple[int, int], Callable[[], tuple[np.ndarray, np.ndarray]]]]:
+    def jobs() -> Iterator[tuple[tuple[int, int], Callable[[], _Gains]]]:
         for j, array in enumerate(arrays):
             mapped = getattr(model, "prepare", np.asarray)(array[rows].reshape(len(rows), -1))
             features = prepared(mapped, bool(getattr(model, "rotation_invariant", False)))
@@ -135,7 +146,7 @@ def v_information(
             for k in range(1 + shuffles):
                 # The same folds and permutations for every layer, so that layers are compared on the same rows.
                 shuffled = units if k == 0 else units.permuted(np.random.default_rng([start, 1, k]))
-                yield (j, k), functools.partial(_gains, problem, shuffled, [start, 2, k])
+                yield (j, k), functools.partial(_gains, problem, shuffled, [start, 2, k], best=k == 0)
 
     # Two layers at a time: a layer's features may take much of the memory.
     with contextlib.closing(answers(jobs(), executor, ahead=2 * (1 + shuffles))) as fits:
@@ -143,12 +154,14 @@ def v_information(
             gains[at] = gained
             if progress is not None:
                 progress(done, total)
-    found, null = [], np.full((shuffles, len(arrays)), math.nan)
+    layers, null = [], np.full((shuffles, len(arrays)), math.nan)
     for j in range(len(arrays)):
-        first, second = gains[j, 0]
-        found.append((*_mean(first, units, level), *_mean(second, units, level), second))
-        null[:, j] = [gains[j, k][1].mean() for k in range(1, 1 + shuffles)]
-    raw, raw_low, raw_high, value, low, high, each = (np.array(v) for v in zip(*found, strict=True))
+        own = gains[j, 0]
+        limits = gain_limits(own.calibrated, own.worst, own.best, units, level, kind == "empirical")
+        layers.append((*student(own.raw, units, level), own.calibrated.mean(), *limits))
+        null[:, j] = [gains[j, k].calibrated.mean() for k in range(1, 1 + shuffles)]
+    raw, raw_low, raw_high, value, low, held_out_high, high = np.array(layers).T
+    each = np.stack([gains[j, 0].calibrated for j in range(len(arrays))])
     higher = (null >= value).sum(axis=0)
     beside = null.mean(axis=0) if shuffles else np.full(len(arrays), math.nan)
     p_value = (1 + higher) / (1 + shuffles) if shuffles else np.full(len(arrays), math.nan)
@@ -171,11 +184,13 @@ def v_information(
             notes=(
                 "a stronger family may read more: no bound on any attack",
                 "compare layers above their label-permutation null only",
-                "interval: held-out gains of different units taken as independent",
+                "interval: of the family's V-information; held_out_interval: of the gain of its fitted members",
+                "units taken as independent, their mean gain as normal",
             ),
         ),
         seed=start,
         provenance="Mo et al. (2021), eqs. 6 and 7; Xu et al. (2020), Definition 1",
+        held_out_interval=(out(low), out(held_out_high)),
         raw=out(raw),
         raw_interval=(out(raw_low), out(raw_high)),
         null=null if names else null[:, 0],
@@ -192,10 +207,22 @@ def v_information(
     )
 
 
-def _gains(problem: _Problem, units: Units, key: list[int]) -> tuple[np.ndarray, np.ndarray]:
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Gains:
+    """(rows,) log f[g](p) − log f[∅](p): raw and calibrated, each row's by a fit that did not use its unit. worst: the
+    least that a prediction could have gained. best: (rows,) of the best fit to all of them, if known."""
+
+    raw: np.ndarray
+    calibrated: np.ndarray
+    worst: float
+    best: np.ndarray | None = None
+
+
+def _gains(problem: _Problem, units: Units, key: list[int], best: bool) -> _Gains:
     """`_Problem.gains` with the generator of this key, the same wherever it is called."""
     with one_thread():
-        return problem.gains(units, np.random.default_rng(key))
+        gains = problem.gains(units, np.random.default_rng(key))
+        return dataclasses.replace(gains, best=problem.best(units)) if best else gains
 
 
 class _Problem:
@@ -204,11 +231,11 @@ class _Problem:
     def __init__(self, features: np.ndarray, family: Any, prior: str, folds: int) -> None:
         self._features, self._family, self._prior, self._folds = features, family, prior, folds
 
-    def gains(self, units: Units, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Raw and calibrated log f[g](p) − log f[∅](p) of every row, each by a fit that did not see its unit."""
+    def gains(self, units: Units, rng: np.random.Generator) -> _Gains:
+        """Of every row, by `folds` fits."""
         labels, classes = units.labels[units.rows], int(units.labels.max()) + 1
         fold = units.folds(self._folds, rng)[units.rows]
-        raw, calibrated = np.empty(len(labels)), np.empty(len(labels))
+        raw, calibrated, worst = np.empty(len(labels)), np.empty(len(labels)), 0.0
         for k in range(self._folds):
             train, test = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
             prior = self._log_prior(labels[train], classes)
@@ -216,11 +243,23 @@ class _Problem:
             fitted = self._fit(train, labels)
             beta = self._beta(fitted, train, labels, units, rng, prior, share)
             predicted = self._predict(fitted, test, classes)
-            for out, power in ((raw, 1.0), (calibrated, beta)):
-                out[test] = _tempered(predicted, prior, power, share)[np.arange(len(test)), labels[test]]
-            raw[test] -= prior[labels[test]]
-            calibrated[test] -= prior[labels[test]]
-        return raw, calibrated
+            at = np.arange(len(test)), labels[test]
+            raw_gains, calibrated_gains = (_tempered(predicted, prior, b, share) - prior for b in (1.0, beta))
+            raw[test], calibrated[test] = raw_gains[at], calibrated_gains[at]
+            worst = min(worst, float(raw_gains.min()), float(calibrated_gains.min()))
+        return _Gains(raw, calibrated, worst)
+
+    def best(self, units: Units) -> np.ndarray | None:
+        """(rows,) gains of the family's best fit to all rows, on these rows; None where the family cannot tell."""
+        fit = getattr(self._family, "best_log_prob", None)
+        labels, classes = units.labels[units.rows], int(units.labels.max()) + 1
+        if fit is None:
+            return None
+        best = fit(self._features, labels)
+        if best is None:
+            return None
+        best = _checked(best, (len(labels), classes))
+        return np.asarray((best - self._log_prior(labels, classes))[np.arange(len(labels)), labels])
 
     def _beta(
         self, fitted: Any, train: np.ndarray, labels: np.ndarray, units: Units, rng: np.random.Generator,
@@ -274,18 +313,6 @@ def _tempered(log_prob: np.ndarray, prior: np.ndarray, power: float, share: floa
     turned = (1 - power) * prior + power * mixed
     turned -= np.logaddexp.reduce(turned, axis=1, keepdims=True)
     return np.asarray(np.logaddexp(turned + math.log1p(-share), prior + math.log(share)))
-
-
-def _mean(gains: np.ndarray, units: Units, confidence: float) -> tuple[float, float, float]:
-    """Mean over rows with Student's interval over units."""
-    from scipy.special import stdtrit
-
-    number = len(units.labels)
-    mean = float(gains.mean())
-    beyond = np.bincount(units.rows, gains - mean, minlength=number)
-    error = math.sqrt(number / (number - 1) * float((beyond**2).sum())) / len(gains)
-    reach = float(stdtrit(number - 1, (1 + confidence) / 2)) * error
-    return mean, mean - reach, mean + reach
 
 
 def prepared(array: np.ndarray, invariant: bool) -> np.ndarray:

@@ -307,3 +307,23 @@ def test_layers_that_work_in_place_are_read_as_they_were() -> None:
     for found in (hidden, last):
         assert found.kind == "lower"
         assert found.labels.tolist() == y.tolist()
+
+
+@pytest.mark.parametrize("share", [0.2, 0.8])
+def test_the_prior_is_stated_as_an_assumption(share: float) -> None:
+    """A wrong prior inverts every label, and no gradient can tell: what is proved is proved under the stated prior."""
+    model = _net(30, 60, torch.nn.ReLU, torch.float64)
+    x, y = _batch(20, 30, torch.float64, share)
+    _backward(model, x, y)
+    for prior in (share, 1 - share):
+        found = labels.second_last_layer(
+            model=model, inputs=x, gradient=model[2].weight.grad, positive_ratio=prior, noise_std=0
+        )
+        side = "fewer" if prior < 0.5 else "more"
+        assert any(
+            note.startswith(f"assumed: {side} than half of the batch's labels are 1") and "opposite" in note
+            for note in found.assumptions.notes
+        )
+        assert "knows which label is the rarer one" in found.assumptions.attacker
+        joined = labels.combine([found, found])
+        assert set(found.assumptions.notes) <= set(joined.assumptions.notes)

@@ -81,7 +81,8 @@ def test_only_whole_intervals_above_every_permutation_count(measures: leakage.Le
         table = np.array(null, dtype=float).reshape(-1, 3)
         mean = table.mean(axis=0) if len(table) else np.full(3, math.nan)
         value = np.array(low) + 0.1
-        return dataclasses.replace(measures.latent["bright"], interval=limits, null=table, null_mean=mean, value=value)
+        changed = {"held_out_interval": limits, "null": table, "null_mean": mean, "value": value}
+        return dataclasses.replace(measures.latent["bright"], **changed)
 
     assert _where.beyond(of([0.1, 0.3, 0.2], [[0.0, 0.0, 0.25]])) == [1, 0]
     assert _where.beyond(of([-0.01, 0.0, 0.0], [[-0.1, -0.1, -0.1]])) == []

@@ -132,3 +132,16 @@ def test_pixels_are_rounded_up(pixels: int, fraction: float, chance: float, trut
     found = bounds.kappa_pixels(pixels, fraction=fraction, pixel_probability=chance).log_value
     allowed = 4e-12 if truth > math.log(1e-280) else 2e-14 * pixels * math.log(pixels)
     assert truth <= found <= truth + allowed
+
+
+def test_pixels_say_that_they_are_uniform_and_black_beats_them_on_real_digits():
+    """κ of 64 uniform pixels at ρ = 0.4 is below 1%; an all-black guess has them right in over 90% of digits."""
+    from sklearn.datasets import load_digits
+
+    images = load_digits().data / 16
+    found = bounds.kappa_pixels(64, fraction=0.4)
+    black = float(((images <= 32 / 255).mean(axis=1) >= 0.4).mean())
+    assert found.value < 0.01 < 0.9 < black
+    notes = " ".join(found.assumptions.notes)
+    assert "uniform" in notes
+    assert "all-black guess" in notes

@@ -57,7 +57,7 @@ def measured(
             )
         )
         sizes = found[-1].set_sizes[0]
-    low, high = (np.array([f.interval[i] for f in found if f.interval is not None]) for i in (0, 1))
+    low, high = (np.array([f.held_out_interval[i] for f in found]) for i in (0, 1))
     above = int((low > 0).sum())
     panel = Panel(
         title=f"{title}: fine class in its superclass",

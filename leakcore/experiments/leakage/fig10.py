@@ -88,7 +88,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Panel(
                 title="original, first pair of layers",
                 x_label="epoch",
-                y_label="score, nats",
+                y_label="score",
                 y_range=None,
                 series=(
                     _report.curve("inversion", "orthogonal", [f.raw[0] for f in inverted], x=at),

@@ -81,7 +81,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 what=f"pair that noise of σ = {sigmas[-1]:g} costs most original information",
                 paper="first layers",
                 ours=where[0],
-                comment=f"nats lost by pair: {', '.join(f'{v:.2f}' for v in lost)}",
+                comment=f"score lost by pair: {', '.join(f'{v:.2f}' for v in lost)}",
             ),
             Stated(
                 what=f"layer that noise of σ = {sigmas[-1]:g} costs most latent information",
@@ -94,7 +94,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Panel(
                 title="original, noise on both layers of the pair",
                 x_label="σ, clipping norm 1",
-                y_label="score, nats",
+                y_label="score",
                 series=(
                     *(_report.curve(n, r, above[:, i], x=at) for i, n, r in pairs),
                     _report.curve("beside other images", "chance", [float(np.mean(f.null)) for f in original], x=at),
@@ -115,8 +115,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             ),
         ],
         agreement="yes" if all(fits) else "partly" if any(fits) else "no",
-        conclusion=f"From σ = {sigmas[0]:g} to {sigmas[-1]:g} pair {where[0]} loses most original information "
-        f"({lost.max():.2f} nats) and layer {where[1]} most latent information ({reduced.max():.3f} nats). "
+        conclusion=f"From σ = {sigmas[0]:g} to {sigmas[-1]:g} pair {where[0]} loses most of the inversion's score "
+        f"({lost.max():.2f}) and layer {where[1]} most latent information ({reduced.max():.3f} nats). "
         f"At σ = {sigmas[0]:g} pair {int(np.argmax(above[0])) + 1} and layer {int(np.argmax(bits[0])) + 1} had most. "
         "ε is not stated: one release, noise on one layer only.",
         notes=(

@@ -47,7 +47,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 )
                 done += 1
                 context.progress("MINE", done, total)
-            low, high = (np.array([f.interval[i] for f in found if f.interval]) for i in (0, 1))
+            low, high = (np.array([f.held_out_interval[i] for f in found]) for i in (0, 1))
             values = np.array([float(f.value) for f in found])
             panels.append(
                 Panel(

@@ -38,7 +38,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Panel(
                 title=f"{kind}, {_report.images(count)}",
                 x_label="pair of layers (first of the two)",
-                y_label="score above f[∅], nats",
+                y_label="score above f[∅]",
                 series=(
                     _report.curve(
                         "inversion",

@@ -41,8 +41,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 seed=context.seed,
                 executor=context.executor,
             )
-            assert found.interval is not None
-            series.append(_report.curve(family, _FAMILIES[family], found.value, *found.interval))
+            series.append(_report.curve(family, _FAMILIES[family], found.value, *found.held_out_interval))
             if family == families[0]:
                 series.append(_report.curve("magnitudes, labels permuted", "baseline", found.null_mean))
             above = np.asarray(found.above_null)

@@ -105,7 +105,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Panel(
                 title="original, first pair of layers",
                 x_label="gradients in the mean",
-                y_label="score, nats",
+                y_label="score",
                 series=(
                     _report.curve(
                         "V-information",
@@ -134,10 +134,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         ],
         agreement="yes" if all(gone) else "partly" if any(gone) else "no",
         conclusion=f"Sensitivity is exactly its share 1/(n + 1) in the mean (largest relative deviation "
-        f"{exact:.1g}). Of original "
-        f"V-information (above its null) {original[beside(10)]:.2f} of {original[0]:.2f} nats are left at 10×, "
-        "of latent "
-        f"{best[beside(30)]:.3f} of {best[0]:.3f} at 30× and {best[beside(50)]:.3f} at 50×.",
+        f"{exact:.1g}). Of the inversion's score "
+        f"(above its null) {original[beside(10)]:.2f} of {original[0]:.2f} are left at 10×, "
+        "of latent V-information "
+        f"{best[beside(30)]:.3f} of {best[0]:.3f} nats at 30× and {best[beside(50)]:.3f} at 50×.",
         notes=("others drawn at random from the same data; the inversion knows the target's label and not the others",),
         images=count,
         rows=rows,
