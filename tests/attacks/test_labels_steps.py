@@ -146,7 +146,7 @@ def test_classes(dtype: torch.dtype) -> None:
     torch.manual_seed(2)
     model = torch.nn.Sequential(torch.nn.Linear(10, 40), torch.nn.ReLU(), torch.nn.Linear(40, 6)).to(dtype)
     x, y = torch.randn(30, 10, dtype=dtype), torch.randint(0, 6, (30,))
-    for scale in (1.0, 10.0, 300.0):  # up to saturation
+    for scale, least in ((1.0, 1.0), (10.0, 1.0), (300.0, 0.7)):  # up to saturation
         with torch.no_grad():
             model[2].weight *= scale
         model.zero_grad()
@@ -157,7 +157,7 @@ def test_classes(dtype: torch.dtype) -> None:
             )
             assert (found.labels == y.numpy())[found.determined].all()
             assert found.residuals.shape == (30, 6)
-            assert found.value == 1.0 or scale > 1
+            assert found.value >= least
 
 
 def test_general_with_the_jacobian_and_with_batch_norm() -> None:

@@ -142,12 +142,12 @@ def test_a_scheduler_is_not_handed_a_copy_of_the_rows_for_every_task(monkeypatch
     monkeypatch.setattr(_reconstruction_game, "_TASK", 5)
     monkeypatch.setattr(_reconstruction_game, "_LEAST_AHEAD", 2)
     rows = 1797 * (64 * 4 + 8)
-    for copies, most in ((100, 10), (3, 3), (1, 2)):
+    # Of ten tasks some may be done before the last one is out.
+    for copies, least, most in ((100, 3, 10), (3, 3, 3), (1, 2, 2)):
         monkeypatch.setattr(_reconstruction_game, "_BYTES_AHEAD", copies * rows)
         with _Counting(1) as executor:
             assert _same(_play(3.0, known=60, runs=50, steps=8, game={"executor": executor}), whole)
-        assert executor.most <= most
-        assert executor.most == most or copies == 100  # of ten, some may be done before the last is out
+        assert least <= executor.most <= most
 
 
 def test_merging_what_does_not_belong_together() -> None:

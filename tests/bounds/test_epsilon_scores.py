@@ -135,7 +135,8 @@ def test_the_result_says_what_it_is(select: str) -> None:
     again = bounds.epsilon_lower_bound_from_scores(*scores, select=select, k=2, adjacency="add/remove", seed=9)
     assert first.to_dict() == again.to_dict()
     assert (first.kind, first.adjacency, first.select, first.k) == ("lower", "add-remove", select, 2)
-    assert any("threshold was chosen" in n or "separate trials" in n for n in first.assumptions.notes)
+    chosen_on = {"split": "separate trials", "simultaneous": "the threshold was chosen on the counted trials"}
+    assert any(chosen_on[select] in note for note in first.assumptions.notes)
 
 
 def test_bad_input_is_named() -> None:
