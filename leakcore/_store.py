@@ -1,24 +1,21 @@
 """Run folders: the finished pieces of a long command, so that whatever ends it loses nothing that was finished.
 
-A folder belongs to one run: `run.json` says which (command, configuration, seed, versions), every piece is a file of
-its own beside it, written atomically, with a checksum, never changed. Whatever is not as it was left is refused before
-any work and is not touched: a folder may hold somebody's only copy of something.
+A folder belongs to one run: `run.json` says which (command, configuration, seed, versions, arithmetic), every piece is
+a file of its own next to it, written atomically, with a checksum, never changed. Whatever is not as it was left is
+refused before any work and is not touched: a folder may hold somebody's only copy of something.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import functools
+import glob
 import hashlib
-import importlib.metadata
 import json
 import os
-import re
+import secrets
 import shutil
-import tempfile
-import weakref
+import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
@@ -26,110 +23,64 @@ from pathlib import Path
 from typing import Any
 
 from leakcore import __version__
+from leakcore._folder_lock import FILE as _LOCK
+from leakcore._folder_lock import FolderBusy, FolderLock
 from leakcore._futures import answers
+from leakcore._installed import version_of
+from leakcore._writing import TEMPORARY as _TEMPORARY
+from leakcore._writing import CannotWrite as CannotWrite
+from leakcore._writing import is_stream as is_stream
+from leakcore._writing import make_folder, sync_folder, try_writing
+from leakcore._writing import write_atomically as write_atomically
 
 _MANIFEST = "run.json"
-_LOCK = "lock"
 _SCHEMA = "leakcore.run/2"
-_TEMPORARY = re.compile(r"\..+\.(json|npz)\.[a-z0-9_]{8}")
-"""What `write_atomically` leaves behind where it is killed."""
-
-
-class CannotWrite(OSError):
-    """A result could not be written (disk full, no permission, a quota): nothing is half-written."""
-
-    def __init__(self, path: Path, why: OSError) -> None:
-        super().__init__(why.errno, why.strerror or str(why), str(path))
-
-    def __str__(self) -> str:
-        return (
-            f"{self.filename}: cannot be written ({self.strerror}); nothing is half-written, and finished pieces in a "
-            "run's folder are kept: make room, or choose another place, and run the same again"
-        )
-
-
-def write_atomically(path: Path, text: str | bytes) -> None:
-    """Write `text` (as UTF-8; bytes as they are) to `path`: a reader (or Ctrl-C) sees the old file or the new one.
-
-    A link stays one: what it points at is written. A device or a pipe takes the bytes as they come. Raises
-    `CannotWrite`, an OSError, where the system refuses.
-    """
-    content = text.encode() if isinstance(text, str) else text
-    try:
-        if is_stream(path):
-            with path.open("ab") as stream:
-                stream.write(content)
-            return
-        target = Path(os.path.realpath(path, strict=False))
-        if target.is_symlink():
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            # mkstemp makes private files; a report is meant to be read as any new file of the user's.
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(temporary, 0o666 & ~mask)
-            os.replace(temporary, target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as why:
-        raise CannotWrite(path, why) from why
-
-
-def is_stream(path: Path) -> bool:
-    """Whether what is written there is taken as it comes: a device, a pipe, or a descriptor that is open already."""
-    if path.exists() and not path.is_file() and not path.is_dir():
-        return True
-    link = path
-    for _ in range(40):  # as many links as Linux follows
-        if re.fullmatch(r"/dev/fd/\d+|/proc/(self|\d+)/fd/\d+", str(link)):
-            return True
-        if not link.is_symlink():
-            return False
-        link = Path(os.path.normpath(link.parent / os.readlink(link)))
-    return False
 
 
 def identity(command: str, config: Any, seed: int | None = None) -> dict[str, Any]:
-    """What a run is bound to: pieces of another configuration, seed or version would give another report."""
+    """What a run is bound to: pieces of another configuration, seed, version or arithmetic would give another report.
+
+    ValueError where the native core refuses an environment variable.
+    """
+    from leakcore import kernels
+
     return {
         "command": command,
         "config": config,
         "seed": seed,
-        "versions": {"leakcore": __version__, **{name: _version(name) for name in ("numpy", "torch")}},
+        "versions": {"leakcore": __version__, **{name: version_of(name) for name in ("numpy", "torch")}},
+        "arithmetic": kernels.arithmetic(),
     }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 class PartialResults:
     """Pieces of one run by name, in out/partial/RUN; `out=None` keeps nothing.
 
     `bound_to` is what the run depends on, JSON-ready (`identity` makes it). Opening a folder checks all that is in it:
-    ValueError says what is wrong and what to do where it is damaged, another run's, or holds what is not ours.
+    ValueError says what is wrong and what to do where it is damaged, another run's, holds what is not ours, or another
+    process is at work in it. Work in it begins with the first piece that is missing; from then on, until `close`,
+    `remove` or the end of this object, the folder is locked: whoever else begins, in any thread or process, is refused
+    by `FolderBusy`, a ValueError, before he computes anything. As a context manager it closes itself, so that what an
+    exception keeps alive does not keep the lock.
     `arrays`: it also holds folders of npz files (`dpsgd.Ensemble.run(checkpoint=…)`), which are checked as well.
     """
 
     def __init__(self, out: Path | None, run: str, bound_to: Any = None, *, arrays: bool = False) -> None:
         self._folder = None if out is None else out / "partial" / run
         self._bound_to, self._arrays = json.loads(json.dumps(bound_to)), arrays
-        self._lock: weakref.finalize[Any, Any] | None = None
+        self._lock: FolderLock | None = None
+        self._beginning = threading.Lock()
         self._names: set[str] = set()
         if self._folder is not None:
             _check_beside(self._folder)
-            if self._folder.exists() and self._open(self._folder):
-                self._begin(self._folder)
+            if self._folder.exists():
+                self._open(self._folder)
+
+    def __enter__(self) -> PartialResults:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     @property
     def folder(self) -> Path | None:
@@ -141,12 +92,16 @@ class PartialResults:
         if self._folder is None:
             return run()
         path = self._folder / f"{name}.json"
-        if name not in self._names:
-            piece = run()
+        if name not in self._names or not path.exists():
+            self._names.discard(name)
             self._begin(self._folder)
-            write_atomically(path, _sealed("piece", piece, name=name))
-            self._names.add(name)
-            return piece
+            if name not in self._names:  # another run may have stored it before this one began
+                with self._left_clean():
+                    piece = run()
+                self._begin(self._folder)  # where the folder was removed meanwhile, in a new one
+                write_atomically(path, _sealed("piece", piece, name=name))
+                self._names.add(name)
+                return piece
         stored: dict[str, Any] = _unsealed(path, "piece", name=name)
         return stored
 
@@ -157,10 +112,12 @@ class PartialResults:
 
         Without an executor they are done in order; with one by its workers (`_futures.answers`).
         """
+        if any(not self.has(name) for name in jobs):
+            self.begin()
         missing = [(name, job) for name, job in jobs.items() if not self.has(name)]
         for name in [name for name in jobs if self.has(name)]:
             yield name, self.get_or_run(name, jobs[name])
-        with contextlib.closing(answers(missing, executor)) as finished:
+        with self._left_clean(), contextlib.closing(answers(missing, executor)) as finished:
             for name, piece in finished:
                 yield name, self.get_or_run(name, functools.partial(dict, piece))
 
@@ -173,24 +130,97 @@ class PartialResults:
         """Whether the piece is already there."""
         return name in self._names
 
+    def close(self) -> None:
+        """Let others work in the folder. The pieces stay; this object may go on, which locks it again."""
+        with self._beginning:
+            if self._lock is not None:
+                self._lock.release()
+            self._lock = None
+
     def remove(self) -> None:
         """Forget the pieces (the report that they were for exists now)."""
         self._names = set()
-        folder, lock = self._folder, self._lock
-        if folder is None or lock is None or not folder.exists():
-            return
-        # Under another name first: killed in the middle, it must not look like a damaged run.
-        done = folder.with_name(f".{folder.name}.finished")
-        shutil.rmtree(done, ignore_errors=True)
-        os.replace(folder, done)
-        shutil.rmtree(done, ignore_errors=True)
-        lock()
-        self._lock = None
+        with self._beginning:
+            folder, lock = self._folder, self._lock
+            self._lock = None
+            if folder is None or lock is None:
+                return
+            if not lock.holds():  # somebody removed the folder; what is there now is another's
+                lock.release()
+                return
+            # Under another name first, for good: killed in the middle, it must not look like a damaged run.
+            done = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.finished")
+            os.replace(folder, done)
+            with contextlib.suppress(OSError):
+                sync_folder(folder.parent)
+            shutil.rmtree(done, ignore_errors=True)
+            lock.release()
         with contextlib.suppress(OSError):
             folder.parent.rmdir()  # unless another run lies beside it
 
-    def _open(self, folder: Path) -> bool:
-        """Read and check everything; whether it is this very run's. Nothing is written."""
+    def _open(self, folder: Path) -> None:
+        """Read what is there; with pieces the folder is locked from here on, unless this process is at work in it."""
+        if not (folder / _LOCK).exists() and not self._check(folder):
+            return
+        try:
+            lock = FolderLock(folder)
+        except FileNotFoundError:  # finished and removed in this moment
+            return
+        except FolderBusy as busy:
+            if busy.elsewhere:
+                raise
+            # Reading is allowed. To begin is refused, if it still has to be, before anything is computed.
+            try:
+                self._check(folder)
+            except (FileNotFoundError, ValueError):
+                if folder.exists():
+                    raise
+            return
+        try:
+            self._names = set()
+            there = self._check(folder)
+        except BaseException:
+            lock.release()
+            raise
+        if there:
+            _clear_leftovers(folder)
+            self._lock = lock
+        else:
+            lock.release()
+
+    def _begin(self, folder: Path) -> None:
+        """Lock the folder, which is made where it is not there, and take stock of it."""
+        with self._beginning:
+            if self._lock is not None and self._lock.holds():
+                return
+            if self._lock is not None:
+                self._lock.release()
+            self._lock = None
+            lock = _locked(folder)
+            try:
+                self._names = set()
+                if not self._check(folder):
+                    write_atomically(folder / _MANIFEST, _sealed("run", self._bound_to, _SCHEMA))
+            except BaseException:
+                lock.release()
+                raise
+            _clear_leftovers(folder)
+            self._lock = lock
+
+    @contextlib.contextmanager
+    def _left_clean(self) -> Iterator[None]:
+        """Where the block raises and nothing was stored, the folder goes: it holds nothing that anybody could want."""
+        try:
+            yield
+        except BaseException:
+            if self._folder is not None and not self._names:
+                with contextlib.suppress(OSError):
+                    if {path.name for path in self._folder.iterdir()} <= {_MANIFEST, _LOCK}:
+                        self.remove()
+            raise
+
+    def _check(self, folder: Path) -> bool:
+        """Read and check everything; whether there are pieces, all of this very run. Nothing is written."""
         if not folder.is_dir():
             raise ValueError(f"{folder}: is no folder; remove it, or choose another output folder")
         there = sorted(p for p in folder.iterdir() if p.name != _LOCK and not _TEMPORARY.fullmatch(p.name))
@@ -221,67 +251,66 @@ class PartialResults:
                 )
         return bool(pieces)
 
-    def _begin(self, folder: Path) -> None:
-        if self._lock is not None:
-            return
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as why:
-            raise CannotWrite(folder, why) from why
-        try:
-            # Of this process: unlike flock's, not kept alive by workers that outlive it. A kill releases it.
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise ValueError(
-                f"{folder}: another process is at work in it; wait for it, or choose another output folder"
-            ) from None
-        self._lock = weakref.finalize(self, os.close, lock)
-        for leftover in folder.iterdir():
-            if _TEMPORARY.fullmatch(leftover.name):
-                leftover.unlink(missing_ok=True)
-        if not self._names:
-            write_atomically(folder / _MANIFEST, _sealed("run", self._bound_to, _SCHEMA))
+
+def _locked(folder: Path) -> FolderLock:
+    for _ in range(100):
+        with contextlib.suppress(FileNotFoundError):  # removed by another run, which has finished, in this moment
+            try:
+                make_folder(folder)
+            except FileNotFoundError:
+                raise
+            except OSError as why:
+                raise CannotWrite(folder, why) from why
+            return FolderLock(folder)
+    raise ValueError(f"{folder}: is removed again and again by another run; choose another output folder")
 
 
-def try_writing(folder: Path) -> None:
-    """OSError where the folder does not take files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    probe = folder / f".{os.getpid()}.writable"
-    probe.touch()
-    probe.unlink(missing_ok=True)
+def _clear_leftovers(folder: Path) -> None:
+    """What kills have left: files half-written, and folders of runs that are finished."""
+    for leftover in folder.iterdir():
+        if _TEMPORARY.fullmatch(leftover.name):
+            leftover.unlink(missing_ok=True)
+    for finished in folder.parent.glob(f".{glob.escape(folder.name)}.*finished"):
+        shutil.rmtree(finished, ignore_errors=True)
 
 
 def require_writable(folder: Path, *, name: str = "folder") -> None:
     """Fail before the work, not after it: ValueError where the folder does not take files."""
     try:
-        try_writing(folder)
+        try_writing(folder / "report")
     except OSError as error:
         raise ValueError(f"{name}={str(folder)!r}: cannot be written ({error.strerror})") from error
 
 
 def require_ours(folder: Path, report: str, schema: str = "leakcore.") -> None:
-    """ValueError where a report of that name is there which leakcore did not write: it would be overwritten."""
+    """ValueError where a report of that name is there which must not be overwritten: it is not leakcore's, or it is
+    read-only."""
     path = folder / report
     if not path.exists():
         return
+    found = None
     with contextlib.suppress(OSError, ValueError, RecursionError):
         found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict) and str(found.get("schema", "")).startswith(schema):
-            return
-    raise ValueError(f"{path}: is no report of leakcore's and would be overwritten; move it, or choose another folder")
+    if not isinstance(found, dict) or not str(found.get("schema", "")).startswith(schema):
+        raise ValueError(
+            f"{path}: is no report of leakcore's and would be overwritten; move it, or choose another folder"
+        )
+    if not os.access(path, os.W_OK, effective_ids=True):
+        raise ValueError(f"{path}: is read-only and would be overwritten; move it, or choose another folder")
 
 
 def _check_beside(folder: Path) -> None:
     """What lies beside a run's folder must be other runs' folders."""
     parent = folder.parent
-    if not parent.exists():
+    try:
+        there = sorted(parent.iterdir())
+    except FileNotFoundError:
         return
-    if not parent.is_dir():
-        raise ValueError(f"{parent}: is no folder; move it, or choose another output folder")
-    for path in sorted(parent.iterdir()):
-        if path != folder and not path.name.startswith(".") and not path.is_dir():
+    except NotADirectoryError:
+        raise ValueError(f"{parent}: is no folder; move it, or choose another output folder") from None
+    for path in there:
+        another = path == folder or path.name.startswith(".") or path.is_dir()
+        if not another and os.path.lexists(path):  # a run that has just finished is there no more
             raise ValueError(
                 f"{path}: is no file of leakcore's; move it elsewhere: {parent} is for unfinished runs, or choose "
                 "another output folder"

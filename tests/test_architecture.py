@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "leakcore"
 
 # Left may import right. A package absent from the right of its own row may not be imported by it.
 BASE = {
-    "_results", "_validate", "_lazy", "_store", "_pieces", "_npz", "_progress", "_futures", "_one_thread", "_cores",
-    "_columns", "_quiet",
+    "_results", "_validate", "_lazy", "_pieces", "_npz", "_progress", "_futures", "_one_thread", "_cores", "_columns",
+    "_quiet", "_writing", "_folder_lock", "_installed",
 }  # fmt: skip
 LAYERS = [
     {"__main__"},
@@ -26,11 +26,11 @@ LAYERS = [
     {"attacks", "bounds", "defenses"},
     {"dpsgd"},
     {"accounting", "models", "datasets"},
-    {"torch_ops"},
+    {"torch_ops", "_store"},
     {"numerics", "kernels"},
     {"_C"},
 ]
-TORCH_FREE = {"bounds", "numerics", "accounting", "reference", "__init__"} | BASE
+TORCH_FREE = {"bounds", "numerics", "accounting", "reference", "__init__", "_store"} | BASE
 
 
 def _allowed(part: str) -> set[str]:

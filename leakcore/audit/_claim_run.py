@@ -61,19 +61,24 @@ def claim(
         raise TypeError(f"config={config!r}: must be a ClaimConfig or a mapping of its sections")
     check.executor(executor=executor)
     check.callback(progress=progress)
-    started = time.monotonic()
     target = None if folder is None else Path(folder)
     if target is not None:
         require_report_folder(target)
-    kept = PartialResults(
-        target, "audit-attack", identity("audit --attack", config.to_dict(), config.audit["seed"]), arrays=True
-    )
+    bound_to = identity("audit --attack", config.to_dict(), config.audit["seed"])
     show = progress or (lambda task, done, total: None)
+    with PartialResults(target, "audit-attack", bound_to, arrays=True) as kept:
+        return _claim(config, target, kept, show, {"executor": executor, "num_threads": num_threads})
+
+
+def _claim(
+    config: ClaimConfig, target: Path | None, kept: PartialResults, show: Progress, how: dict[str, Any]
+) -> ClaimReport:
+    started = time.monotonic()
     rows = load(config, kept, show)
     claimed = claim_of(config, len(rows.labels))
     ensemble = config.ensemble(rows.features.shape[1], rows.classes, claimed.noise_multiplier, len(rows.labels))
     kept.begin()
-    how: dict[str, Any] = {"executor": executor, "num_threads": num_threads, "checkpoint": kept.folder}
+    how = {**how, "checkpoint": kept.folder}
     play = {"membership": _membership, "one-run": _one_run}.get(config.audit["attack"], _poisoning)
     scores, proofs = play(config, rows, claimed, ensemble, show, how)
     report = ClaimReport(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -13,6 +12,7 @@ import warnings
 from typing import Any
 
 from leakcore import __version__
+from leakcore._installed import version_of as _version
 
 _WITHOUT_TORCH = (
     "models, defenses, leakage, training (`dpsgd.Ensemble`, `record`), `attacks.inversion`, `reconstruction_game` and "
@@ -45,13 +45,6 @@ try:
 except ValueError as error:
     print(json.dumps({"wrong": str(error)}))
 """
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _import_error(module: str) -> str | None:

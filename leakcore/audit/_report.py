@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from leakcore import __version__
 from leakcore import _validate as check
 from leakcore._results import jsonable
-from leakcore._store import write_atomically
+from leakcore._writing import write_atomically
 from leakcore.audit import _page
 from leakcore.audit._page import about
 from leakcore.audit._tables import Table

@@ -54,11 +54,18 @@ def run(
     check.executor(executor=executor)
     check.callback(progress=progress)
     report_progress = progress or (lambda task, done, total: None)
-    started = time.monotonic()
     target = None if folder is None else Path(folder)
     if target is not None:
         require_report_folder(target)
-    pieces = PartialResults(target, "audit", identity("audit", config.to_dict(), config.seed))
+    with PartialResults(target, "audit", identity("audit", config.to_dict(), config.seed)) as pieces:
+        return _run(config, target, pieces, executor, report_progress)
+
+
+def _run(
+    config: AuditConfig, target: Path | None, pieces: PartialResults, executor: Executor | None,
+    report_progress: Progress,
+) -> RunReport:  # fmt: skip
+    started = time.monotonic()
     points, curve = _reconstruction.study(config, pieces, report_progress, executor)
     labels = _labels.study(config, points, pieces, report_progress, executor)
     claimed = next(p for p in points if p.claimed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,7 +174,6 @@ def _played(
         **ensemble.settings(), "dataset": dataset, "num_rows": num_rows, "prior": prior_size, "runs": runs,
         "method": method, "subtract_known": not no_subtraction, "confidence": confidence,
     }  # fmt: skip
-    pieces = PartialResults(out, _RUN, identity("attack prior-aware", settings, seed))
 
     def play(first: int, count: int) -> dict[str, Any]:
         try:
@@ -187,16 +187,16 @@ def _played(
 
     game: attacks.ReconstructionGame | None = None
     size = total if out is None else _PIECE
-    for first in range(0, total, size):
-        count = min(size, total - first)
-        piece = attacks.ReconstructionGame.from_state(
-            pieces.get_or_run(f"game-{first}", lambda first=first, count=count: play(first, count))  # type: ignore[misc]
-        )
-        game = piece if game is None else game.merge(piece)
-    bound = bounds.reconstruction(noise, sample_rate, steps, kappa=1 / prior_size)
-    reference = bounds.orthogonal_success(noise, steps, prior_size) if sample_rate == 1 else None
-    if out is not None:
-        text = json.dumps(_as_dict(game, bound, reference), indent=2, ensure_ascii=False)
-        write_atomically(out / _REPORT, text + "\n")
-        pieces.remove()
+    with PartialResults(out, _RUN, identity("attack prior-aware", settings, seed)) as pieces:
+        for first in range(0, total, size):
+            piece = attacks.ReconstructionGame.from_state(
+                pieces.get_or_run(f"game-{first}", functools.partial(play, first, min(size, total - first)))
+            )
+            game = piece if game is None else game.merge(piece)
+        bound = bounds.reconstruction(noise, sample_rate, steps, kappa=1 / prior_size)
+        reference = bounds.orthogonal_success(noise, steps, prior_size) if sample_rate == 1 else None
+        if out is not None:
+            text = json.dumps(_as_dict(game, bound, reference), indent=2, ensure_ascii=False)
+            write_atomically(out / _REPORT, text + "\n")
+            pieces.remove()
     return game, bound, reference

@@ -95,7 +95,7 @@ def one_kappa(prior: int | None, kappa: float | None, log_kappa: float | None) -
 
 def require_place(name: str, path: Path) -> None:
     """Fail before the work, not after it: a file that can be written, a device or a pipe."""
-    from leakcore._store import is_stream, try_writing
+    from leakcore._writing import is_stream, try_writing
 
     try:
         if path.is_dir():
@@ -104,7 +104,7 @@ def require_place(name: str, path: Path) -> None:
         if existing is not None and not existing.is_dir():
             raise OSError(None, f"{existing} is a file, not a folder")
         if not is_stream(path):
-            try_writing(path.parent)
+            try_writing(path)
     except OSError as error:
         raise click.UsageError(f"--{name} {path}: cannot be written ({error.strerror})") from None
 

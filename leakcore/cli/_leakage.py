@@ -138,16 +138,16 @@ def _measured(
         "content": _content([*module.state_dict().items(), ("x", x), ("y", y), *(chosen or {}).items(),
                              *_behaviour(module, x[:2])]),
     }  # fmt: skip
-    pieces = PartialResults(out, "leakage", identity("leakage", settings, seed))
-    report = _by_layer.measured(
-        module, losses[loss], x, y, attributes=chosen, family=family, original=not no_inversion, samples=samples,
-        rows=rows, columns=20_000, permutations=permutations, iterations=100, probes=None, memory=128 * 2**20,
-        seed=seed, progress=bars(quiet), pieces=pieces,
-    )  # fmt: skip
-    if out is not None:
-        text = json.dumps(report.to_dict(), indent=2, allow_nan=False, ensure_ascii=False)
-        write_atomically(out / "leakage.json", text + "\n")
-        pieces.remove()
+    with PartialResults(out, "leakage", identity("leakage", settings, seed)) as pieces:
+        report = _by_layer.measured(
+            module, losses[loss], x, y, attributes=chosen, family=family, original=not no_inversion, samples=samples,
+            rows=rows, columns=20_000, permutations=permutations, iterations=100, probes=None, memory=128 * 2**20,
+            seed=seed, progress=bars(quiet), pieces=pieces,
+        )  # fmt: skip
+        if out is not None:
+            text = json.dumps(report.to_dict(), indent=2, allow_nan=False, ensure_ascii=False)
+            write_atomically(out / "leakage.json", text + "\n")
+            pieces.remove()
     return report
 
 

@@ -14,7 +14,7 @@ from scipy import special
 
 from leakcore import __version__
 from leakcore._npz import read_npz
-from leakcore._store import write_atomically
+from leakcore._writing import write_atomically
 from leakcore.dpsgd._origin import Origin, read_origin
 from leakcore.dpsgd._unrecorded import Stretch, read_unrecorded
 

@@ -62,23 +62,23 @@ def run(
         require_ours(folder, f"{name}.json")
     # Not the folder of the data: pieces made from data carry a digest of its content.
     bound_to = identity("reproduce", {"name": name, "scale": size, "trainer": how}, start)
-    pieces = PartialResults(folder, name, bound_to)
-    context = Context(
-        scale=size,
-        seed=start,
-        data=where,
-        pieces=pieces,
-        progress=progress or (lambda task, done, total: None),
-        trainer=how,
-        executor=executor,
-    )
-    result = experiment.load()(experiment, context)
-    if folder is not None:
-        from leakcore.experiments._draw import draw
+    with PartialResults(folder, name, bound_to) as pieces:
+        context = Context(
+            scale=size,
+            seed=start,
+            data=where,
+            pieces=pieces,
+            progress=progress or (lambda task, done, total: None),
+            trainer=how,
+            executor=executor,
+        )
+        result = experiment.load()(experiment, context)
+        if folder is not None:
+            from leakcore.experiments._draw import draw
 
-        png, svg = draw(result)
-        write_atomically(folder / f"{name}.png", png)
-        write_atomically(folder / f"{name}.svg", svg)
-        write_atomically(folder / f"{name}.json", result.to_json(indent=2) + "\n")
-        pieces.remove()
+            png, svg = draw(result)
+            write_atomically(folder / f"{name}.png", png)
+            write_atomically(folder / f"{name}.svg", svg)
+            write_atomically(folder / f"{name}.json", result.to_json(indent=2) + "\n")
+            pieces.remove()
     return result

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from leakcore._lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore.kernels._arithmetic import arithmetic as arithmetic
     from leakcore.kernels._clip import Clipped as Clipped
     from leakcore.kernels._clip import Scores as Scores
     from leakcore.kernels._clip import clip_and_noise as clip_and_noise
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from leakcore.kernels._threads import thread_limit as thread_limit
 
 _NAMES = {
+    "arithmetic": "._arithmetic",
     "clip_and_noise": "._clip",
     "clip_scores": "._clip",
     "Clipped": "._clip",

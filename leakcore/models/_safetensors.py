@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leakcore._store import write_atomically
+from leakcore._writing import write_atomically
 
 _TYPES = {
     "F64": torch.float64,
