@@ -1,8 +1,8 @@
 """One run at a time in a folder, whoever else tries: another thread, another process, under any name of the folder.
 
 `flock` of a file in the folder. It belongs to the open file, not to the process as POSIX locks do: two threads exclude
-each other, and closing some other handle of the file does not lift it. The kernel lifts it when the process ends, however
-that ends. Only a child made by fork would keep it alive; so every child closes its copy at once.
+each other, and closing some other handle of the file does not lift it. The kernel lifts it when the process ends,
+however that ends. Only a child made by fork would keep it alive; so every child closes its copy at once.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from leakcore._writing import CannotWrite
 
 FILE = "lock"
+
+
 @dataclasses.dataclass(eq=False)
 class _Held:
     """A lock file that is open and locked."""

@@ -1,7 +1,7 @@
 """Finished runs on disk: one file per range of runs, each written atomically, none ever changed.
 
 A killed run loses the ranges under way and nothing else. Files lie in a folder of their own per identity (mechanism,
-data, versions), so that those of another mechanism are never read. NumPy's npz without pickling.
+scorers, data, versions, arithmetic), so that those of another mechanism are never read. NumPy's npz without pickling.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import pickle
 import re
-import types
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from leakcore import __version__
-from leakcore._store import check_npz, write_atomically
+from leakcore import __version__, kernels
+from leakcore._store import check_npz
+from leakcore._writing import make_folder, write_atomically
 from leakcore.dpsgd._block import ARRAYS, SLOTS, BlockOutput, Plan
+from leakcore.dpsgd._fingerprint import Teller
 from leakcore.dpsgd._inputs import Samples
 from leakcore.dpsgd._request import Request, Source
 
@@ -37,7 +37,7 @@ class Checkpoint:
         self._folder = folder / _digest(plan, request)[:16]
         self._first, self._stop = request.first, request.stop
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
         except OSError as why:
             raise ValueError(f"checkpoint={str(folder)!r}: cannot be written ({why.strerror})") from None
 
@@ -85,11 +85,15 @@ def _read(path: Path, within: tuple[int, int], low: int, stop: int) -> BlockOutp
 
 
 def _digest(plan: Plan, request: Request) -> str:
-    """Of everything that a run's bits depend on. Where rows or numbers are given run by run, the range of runs too."""
+    """Of everything that a run's bits depend on. Where rows or numbers are given run by run, the range of runs too.
+
+    TypeError names a scorer, or a part of the module, that nothing tells from another of its type.
+    """
+    teller = Teller()
     found = hashlib.sha256()
 
-    def add(*values: object) -> None:
-        found.update(repr(values).encode())
+    def add(name: str, *values: object) -> None:
+        found.update(teller.tell(values, name))
 
     def add_array(name: str, array: np.ndarray | None) -> None:
         if array is None:
@@ -97,9 +101,8 @@ def _digest(plan: Plan, request: Request) -> str:
         if array.ndim and array.strides[0] == 0 and len(array):
             array = array[0]  # the same for all runs
         elif name not in _SHARED:
-            add(request.first, request.stop)
-        add(name, array.shape, array.dtype.str)
-        found.update(np.ascontiguousarray(array).data)
+            add("runs", request.first, request.stop)
+        add(name, name, array)
 
     def add_rows(name: str, rows: Samples | Source | None) -> None:
         if isinstance(rows, Source):
@@ -109,16 +112,20 @@ def _digest(plan: Plan, request: Request) -> str:
             add_array(f"{name} features", rows.features)
             add_array(f"{name} labels", rows.labels)
 
-    add(__version__, np.__version__, torch.__version__, SLOTS, plan)
+    add("versions", __version__, np.__version__, torch.__version__, kernels.arithmetic(), SLOTS)
+    add("device", _device(request.device))
+    add("plan", dataclasses.replace(plan, module=None))
     for name, part in plan.module.named_modules() if plan.module is not None else ():
-        add(name, type(part).__module__, type(part).__qualname__, part.training)
-        for buffer, values in part.named_buffers(recurse=False):
-            add_array(f"{name} {buffer}", values.detach().cpu().numpy())
-        add(*((key, _told(value)) for key, value in sorted(vars(part).items()) if not key.startswith("_")))
+        where = f"module.{name}" if name else "module"
+        # Values of parameters are what `initial` says.
+        add(where, name, [(n, tuple(p.shape)) for n, p in part.named_parameters(recurse=False)])
+        add(where, *part.named_buffers(recurse=False))
+        found.update(teller.module_settings(part, where))
     simple = {f.name: getattr(request, f.name) for f in dataclasses.fields(request)}
-    add(sorted((k, v) for k, v in simple.items() if isinstance(v, bool | str)))
+    add("request", sorted((k, v) for k, v in simple.items() if isinstance(v, bool | str)))
     for name in sorted(request.scorers):
-        add(name, pickle.dumps(request.scorers[name]))
+        add(f"scorers[{name!r}]", name)
+        found.update(teller.tell(request.scorers[name], f"scorers[{name!r}]"))
     for name in ("common", "probes", "extra", "candidates", "own_probes"):
         add_rows(name, getattr(request, name))
     for name in ("initial", "noise", "batches"):
@@ -126,23 +133,11 @@ def _digest(plan: Plan, request: Request) -> str:
     return found.hexdigest()
 
 
-def _told(value: object) -> object:
-    """What tells an attribute of a module from another, the same in every process: no address."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu().numpy().tobytes(), str(value.dtype), tuple(value.shape)
-    if isinstance(value, types.CodeType):
-        return value.co_code, _told(value.co_consts), value.co_names
-    if isinstance(value, types.FunctionType):
-        return value.__module__, value.__qualname__, _told(value.__code__)
-    if (name := getattr(value, "__qualname__", getattr(value, "__name__", None))) is not None:
-        return getattr(value, "__module__", None), name
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        return value
-    if isinstance(value, tuple | list):
-        return [_told(v) for v in value]
-    if isinstance(value, dict):
-        return [(_told(k), _told(v)) for k, v in value.items()]
-    return type(value).__module__, type(value).__qualname__
+def _device(device: str) -> tuple[object, ...]:
+    """What decides how a device rounds: for the CPU `kernels.arithmetic` says it."""
+    if device == "cpu":
+        return ()
+    return torch.version.cuda, torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
 
 
 _SHARED = {f"{name} {what}" for name in ("common", "probes", "pool") for what in ("features", "labels")}

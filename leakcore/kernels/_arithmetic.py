@@ -71,4 +71,3 @@ def _blas() -> list[str]:
     ours = [lib for lib in there if "torch" not in Path(lib["filepath"]).parts]
     words = (" ".join(str(lib.get(key) or "") for key in ("internal_api", "version", "architecture")) for lib in ours)
     return sorted({" ".join(text.split()) for text in words})
-
