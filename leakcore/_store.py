@@ -234,9 +234,9 @@ class PartialResults:
             )
         found = _unsealed(manifest, "run", _SCHEMA)
         pieces = [p for p in there if p != manifest]
-        if pieces and (difference := _difference(found, self._bound_to)):
+        if pieces and (apart := difference(found, self._bound_to)):
             raise ValueError(
-                f"{folder}: holds an unfinished run of another kind ({difference}); finish that one by its own "
+                f"{folder}: holds an unfinished run of another kind ({apart}); finish that one by its own "
                 "command, remove the folder, or choose another output folder"
             )
         for path in pieces:
@@ -346,12 +346,12 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _difference(there: Any, here: Any, where: str = "") -> str:
+def difference(there: Any, here: Any, where: str = "") -> str:
     """The first thing in which the two differ, in words; empty where they are equal."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for key in dict.fromkeys([*here, *there]):
             inner = f"{where}.{key}" if where else str(key)
-            if found := _difference(there.get(key), here.get(key), inner):
+            if found := difference(there.get(key), here.get(key), inner):
                 return found
         return ""
     # JSON text, so that NaN equals NaN.

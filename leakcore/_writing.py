@@ -46,7 +46,8 @@ def write_atomically(path: Path, text: str | bytes) -> None:
     stays one: what it points at is replaced. Other names of the same file (hard links) keep the old content. A file
     that the user may not write is refused, a device or a pipe takes the bytes as they come.
 
-    Raises `CannotWrite`, an OSError, where the system refuses; the old file is then as it was.
+    Raises `CannotWrite`, an OSError, where the system refuses; the old file is then as it was. Only a kill leaves the
+    temporary file, .NAME.XXXXXXXX, which nothing takes for the target.
     """
     content = text.encode() if isinstance(text, str) else text
     try:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from leakcore._figure_style import figure_style
 from leakcore._results import Result, jsonable
 from leakcore.audit import _page
 from leakcore.audit._claim import Claim
@@ -301,10 +302,9 @@ def _overlap(inside: np.ndarray, outside: np.ndarray) -> str:
 
 
 def _histogram(inside: np.ndarray, outside: np.ndarray) -> str:
-    import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
+    with figure_style({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
         figure = Figure(figsize=(5.4, 3.9), layout="constrained")
         axes = figure.subplots()
         both = np.concatenate([inside, outside])

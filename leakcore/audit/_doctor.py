@@ -8,11 +8,11 @@ import os
 import platform
 import subprocess
 import sys
-import warnings
 from typing import Any
 
 from leakcore import __version__
 from leakcore._installed import version_of as _version
+from leakcore._quiet import quiet
 
 _WITHOUT_TORCH = (
     "models, defenses, leakage, training (`dpsgd.Ensemble`, `record`), `attacks.inversion`, `reconstruction_game` and "
@@ -50,8 +50,7 @@ except ValueError as error:
 def _import_error(module: str) -> str | None:
     """Why an installed module cannot be used; a broken binary raises whatever it likes."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             importlib.import_module(module)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).strip()}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leakcore._figure_style import figure_style
 from leakcore.audit._format import power
 
 if TYPE_CHECKING:
@@ -19,10 +20,9 @@ INK, BOUND, RDP, MIDDLE, ATTACK = "#1f2430", "#b3261e", "#d98a86", "#5f6b7a", "#
 
 def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> str:
     """The figure as an SVG element with text drawn as paths (it looks the same everywhere and loads nothing)."""
-    import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
+    with figure_style({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
         figure = Figure(figsize=(5.4, 5.2), layout="constrained")
         axes = figure.subplots()
         axes.plot(curve.epsilon, curve.bound_rdp, color=RDP, ls="--", lw=1.6, label="upper bound from RDP")
@@ -76,10 +76,9 @@ def roc_svg(
     """A membership test's ROC below the curve that no attacker beats (None: no such curve), both axes logarithmic, as
     an SVG element. intervals: (false-positive rate, rate, low, high) drawn as bars.
     """
-    import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
+    with figure_style({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
         figure = Figure(figsize=(5.4, 5.4), layout="constrained")
         axes = figure.subplots()
         if bound is not None:
@@ -111,9 +110,8 @@ def roc_svg(
 
 def heat_map_svg(measures: LeakageByLayer) -> str:
     """Layers by measures, as an SVG element."""
-    import matplotlib
 
-    with matplotlib.rc_context({"svg.hashsalt": "leakcore", "svg.fonttype": "path"}):
+    with figure_style({"svg.hashsalt": "leakcore", "svg.fonttype": "path"}):
         return _svg(measures.figure())
 
 

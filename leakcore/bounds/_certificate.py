@@ -11,12 +11,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from leakcore import __version__
 from leakcore._futures import in_order
 from leakcore.numerics._betting import betting_upper_limit, choose_bet
 from leakcore.numerics._binomial import clopper_pearson
@@ -29,7 +30,7 @@ _MOST_SHARDS = 1 << 13
 """Of one count: a cluster's scheduler takes milliseconds for each."""
 _SIZES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 """Sample sizes for which an anytime-valid limit places its bets."""
-_STATE_SCHEMA = "leakcore.certificate-state/1"
+_STATE_SCHEMA = "leakcore.certificate-state/2"
 _BINS = 1 << 14
 """Outcomes in [0, 1] are counted in cells and rounded against us: costs at most 2⁻¹⁴ of the event's probability."""
 
@@ -89,12 +90,21 @@ def fingerprint(pair: Any) -> str:
     return str(own()) if callable(own) else f"{type(pair).__module__}.{type(pair).__qualname__}"
 
 
+def computed_with(pair: Any) -> dict[str, Any]:
+    """What decides the bits of the pair's samples here, besides the pair and the seed."""
+    from leakcore import kernels
+
+    device = str(getattr(pair, "device", None) or "cpu").partition(":")[0]
+    return {"leakcore": __version__, "numpy": np.__version__, "device": device, **kernels.arithmetic()}
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class CertificateState:
     """What a run that may be continued has seen: integers only, of the same size whatever the number of samples.
 
     next_sample: where to go on. counts: per κ as of `_cells`. pair: see `fingerprint`; it must be the same when
-    continued, as must the seed.
+    continued, as must the seed and computed_with: versions, device and `kernels.arithmetic`, which decide the last bits
+    of a sample, and by them now and then its cell.
     """
 
     pair: str
@@ -106,6 +116,7 @@ class CertificateState:
     next_sample: int
     seed: int
     confidence: float
+    computed_with: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; counts as (cell, count) pairs of the cells that were hit. Floats survive exactly."""
@@ -120,6 +131,7 @@ class CertificateState:
             "next_sample": self.next_sample,
             "seed": self.seed,
             "confidence": self.confidence,
+            "computed_with": dict(self.computed_with),
         }
 
     @classmethod
@@ -138,6 +150,7 @@ class CertificateState:
                 next_sample=int(data["next_sample"]),
                 seed=int(data["seed"]),
                 confidence=float(data["confidence"]),
+                computed_with=dict(data["computed_with"]),
             )
         except (KeyError, TypeError, IndexError, ValueError) as error:
             raise ValueError(f"state: damaged, {error!r}") from error
@@ -235,6 +248,7 @@ def certify(
             num_pilot,
             seed,
             confidence,
+            computed_with(pair),
         )
     state = resume
     # With a width to watch, the sample doubles between looks.

@@ -192,7 +192,8 @@ def _certify(
     width: float | None,
     resume: dict[str, Any] | None,
 ) -> Any:
-    from leakcore.bounds._certificate import CertificateState, certify, fingerprint, samples_needed
+    from leakcore._store import difference
+    from leakcore.bounds._certificate import CertificateState, certify, computed_with, fingerprint, samples_needed
 
     needed = samples_needed(confidence)
     if count < needed:
@@ -211,6 +212,8 @@ def _certify(
         same = state.log_kappa.shape == prior.log.shape and bool((state.log_kappa == prior.log).all())
         if not same or state.seed != seed or state.confidence != confidence or state.pair != fingerprint(pair):
             raise ValueError("resume: belongs to another mechanism, kappa, seed or confidence")
+        if apart := difference(dict(state.computed_with), computed_with(pair)):
+            raise ValueError(f"resume: was begun elsewhere ({apart}), where the last bits are others: begin anew")
     return certify(
         pair,
         prior.log,

@@ -6,10 +6,11 @@ import dataclasses
 import hashlib
 import logging
 import os
-import tempfile
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+
+from leakcore._writing import replacing
 
 _log = logging.getLogger(__name__)
 _TIMEOUT = 30.0
@@ -73,10 +74,15 @@ def _cache() -> Path:
 
 def _checked(path: Path, file: RemoteFile) -> Path:
     with path.open("rb") as stream:
-        found = _digest(stream)
-    if found != file.sha256:
-        raise ValueError(f"{path}: its SHA-256 is {found}, the canonical file's is {file.sha256}: remove or replace it")
+        _require(_digest(stream), path, file)
     return path
+
+
+def _require(found: str, where: object, file: RemoteFile) -> None:
+    if found != file.sha256:
+        raise ValueError(
+            f"{where}: its SHA-256 is {found}, the canonical file's is {file.sha256}: remove or replace it"
+        )
 
 
 def _digest(stream: object) -> str:
@@ -88,23 +94,19 @@ def _digest(stream: object) -> str:
 
 def _download(file: RemoteFile, tried: str) -> Path:
     target = _cache() / file.folder / file.name
-    target.parent.mkdir(parents=True, exist_ok=True)
     failures = []
     for url in file.urls:
         _log.info("downloading %s", url)
-        # Beside the target, so that the last step is a rename: a reader sees a whole file or none.
-        handle, part = tempfile.mkstemp(prefix=file.name + ".", dir=target.parent)
         try:
-            with os.fdopen(handle, "wb") as out, urllib.request.urlopen(url, timeout=_TIMEOUT) as response:
+            with replacing(target) as out, urllib.request.urlopen(url, timeout=_TIMEOUT) as response:
+                total = hashlib.sha256()
                 while block := response.read(2**20):
                     out.write(block)
-            _checked(Path(part), file)
-            os.replace(part, target)
+                    total.update(block)
+                _require(total.hexdigest(), url, file)
             return target
         except (OSError, ValueError) as why:
             failures.append(f"\n  {url}: {why}")
-        finally:
-            Path(part).unlink(missing_ok=True)
     raise FileNotFoundError(
         f"{file.name} of {file.folder} was not found; looked for{tried}\nand no mirror gave it:{''.join(failures)}\n"
         f"Without a network, put the file into {target.parent} or set LEAKCORE_DATA to a folder that holds "

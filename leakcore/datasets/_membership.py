@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tarfile
-import warnings
 import zlib
 from pathlib import Path
 
@@ -63,16 +63,14 @@ def _table(where: Path, name: str, *, columns: int, classes: int, source: str) -
         raise ValueError(f"{where}: is no archive of one table ({why})") from why
     if odd := set(text) - set(b"0123456789,\n\r "):
         raise ValueError(f"{where}: holds {bytes([min(odd)])!r}, must hold whole numbers between commas")
-    rows = text.count(b"\n")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)  # what fromstring says of text that it cannot read
-        try:
-            values = np.fromstring(text.replace(b"\n", b",").decode("ascii").rstrip(","), dtype=np.int16, sep=",")
-        except DeprecationWarning as why:
-            raise ValueError(f"{where}: {why}") from why
-    if rows == 0 or values.size != rows * (columns + 1):
-        raise ValueError(f"{where}: has {values.size} entries in {rows} rows, must have {columns + 1} in each")
-    table = values.reshape(rows, columns + 1)
+    if not text.strip():
+        raise ValueError(f"{where}: has no rows")
+    try:
+        table = np.loadtxt(io.BytesIO(text), dtype=np.int16, delimiter=",", ndmin=2)
+    except ValueError as why:
+        raise ValueError(f"{where}: {why}") from why
+    if table.shape[1] != columns + 1:
+        raise ValueError(f"{where}: has {table.size} entries in {len(table)} rows, must have {columns + 1} in each")
     if not np.isin(table[:, 1:], (0, 1)).all() or not (table[:, 0].min() >= 1 and table[:, 0].max() <= classes):
         raise ValueError(f"{where}: features must be 0 or 1, classes 1 to {classes}")
     return Dataset(

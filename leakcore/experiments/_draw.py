@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leakcore._figure_style import figure_style
 from leakcore.experiments._result import ExperimentResult, Panel, Pictures, Series
 
 if TYPE_CHECKING:
@@ -35,12 +36,11 @@ _DODGE = 7.0
 
 def draw(result: ExperimentResult) -> tuple[bytes, str]:
     """(PNG, SVG) of all panels and pictures, with the conclusion as caption."""
-    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     style: Any = {"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 9.5, "axes.titlesize": 10}
-    with matplotlib.rc_context(style):
+    with figure_style(style):
         # Four in two rows of two, not three and one.
         columns = 2 if len(result.panels) == 4 else min(_COLUMNS, max(len(result.panels), 1))
         rows = math.ceil(len(result.panels) / columns)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from leakcore import kernels, models
+from leakcore._quiet import quiet
 
 TRAINED = "models are trained by Opacus (GradSampleModule and DPOptimizer), on the batches that dpsgd.Ensemble draws"
 
@@ -34,11 +34,8 @@ def train(
     """
     import torch
 
-    with warnings.catch_warnings():
-        # Opacus's own code on the newest torch; and its hooks, whose input is data and needs no gradient.
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
-        warnings.filterwarnings("ignore", category=FutureWarning)
-        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+    # Opacus's own code on the newest torch; and its hooks, whose input is data and needs no gradient.
+    with quiet(category=DeprecationWarning), quiet(category=FutureWarning), quiet("Full backward hook is firing"):
         try:
             from opacus import GradSampleModule
             from opacus.optimizers import DPOptimizer

@@ -1,0 +1,284 @@
+"""The one writer of files: who may read what it writes, what becomes of the old file, and what is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from leakcore import _writing
+from leakcore._store import require_ours, require_writable
+from leakcore._writing import CannotWrite, make_folder, replacing, write_atomically
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def mask() -> Iterator[Callable[[int], None]]:
+    before = os.umask(0o022)
+    yield lambda bits: os.umask(bits) and None
+    os.umask(before)
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+@pytest.mark.parametrize("bits", [0o077, 0o022, 0o027, 0o002])
+def test_a_new_file_has_the_mode_of_any_new_file(tmp_path: Path, mask: Callable[[int], None], bits: int) -> None:
+    mask(bits)
+    write_atomically(tmp_path / "new" / "report.json", "x")
+    (tmp_path / "plain").write_text("x")
+    assert mode(tmp_path / "new" / "report.json") == mode(tmp_path / "plain") == 0o666 & ~bits
+
+
+def test_the_mask_of_the_process_is_never_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def touched(bits: int) -> int:
+        raise AssertionError("umask was called")
+
+    monkeypatch.setattr(os, "umask", touched)
+    write_atomically(tmp_path / "report.json", "one")
+    write_atomically(tmp_path / "report.json", "two")
+
+
+@pytest.mark.parametrize("bits", [0o600, 0o640, 0o400, 0o664, 0o700, 0o444])
+def test_a_file_keeps_its_mode(tmp_path: Path, mask: Callable[[int], None], bits: int) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    path.chmod(bits)
+    if not os.access(path, os.W_OK):
+        pytest.skip("read-only for this user: refused, see below")
+    write_atomically(path, "new")
+    assert (mode(path), path.read_text()) == (bits, "new")
+
+
+def test_nobody_may_read_it_while_it_is_written(tmp_path: Path, mask: Callable[[int], None]) -> None:
+    mask(0)
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    path.chmod(0o640)
+    with replacing(path) as file:
+        file.write(b"new")
+        (temporary,) = (p for p in tmp_path.iterdir() if p != path)
+        assert mode(temporary) == 0o600
+    assert mode(path) == 0o640
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_keeps_owner_and_group(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    os.chown(path, 12345, 23456)
+    path.chmod(0o640)
+    write_atomically(path, "new")
+    assert (path.stat().st_uid, path.stat().st_gid, mode(path)) == (12345, 23456, 0o640)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0o640, 0o600), (0o644, 0o644), (0o660, 0o600), (0o604, 0o600)])
+def test_without_its_group_nobody_may_more_than_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    path.chmod(before)
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "chown", refused)
+    write_atomically(path, "new")
+    assert mode(path) == after
+
+
+def _list_of(user: int, group: int, other: int, named: dict[int, int]) -> bytes:
+    """A POSIX access list as the kernel keeps it: tag, permissions, id."""
+    entries = [(0x01, user, 0xFFFFFFFF), *((0x02, p, who) for who, p in named.items()), (0x04, group, 0xFFFFFFFF)]
+    entries += [(0x10, 7, 0xFFFFFFFF), (0x20, other, 0xFFFFFFFF)]
+    parts = (t.to_bytes(2, "little") + p.to_bytes(2, "little") + i.to_bytes(4, "little") for t, p, i in entries)
+    return (2).to_bytes(4, "little") + b"".join(parts)
+
+
+def _access_lists(folder: Path) -> None:
+    try:
+        os.setxattr(folder, "user.leakcore", b"1")
+        os.setxattr(folder, "system.posix_acl_default", _list_of(7, 5, 5, {12345: 7}))
+    except OSError:
+        pytest.skip("a file system without access lists")
+
+
+def test_a_file_keeps_its_access_list_and_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    access = _list_of(6, 0, 0, {12345: 4})
+    try:
+        os.setxattr(path, "system.posix_acl_access", access)
+        os.setxattr(path, "user.note", b"mine")
+    except OSError:
+        pytest.skip("a file system without access lists")
+    write_atomically(path, "new")
+    assert os.getxattr(path, "system.posix_acl_access") == access
+    assert os.getxattr(path, "user.note") == b"mine"
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(os, "setxattr", refused)
+    write_atomically(path, "newer")  # the bits of the group stand for the list's mask: without it they open the file
+    assert mode(path) & 0o077 == 0
+
+
+def test_a_private_file_stays_private_in_a_folder_that_hands_rights_down(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    path.chmod(0o660)
+    _access_lists(tmp_path)
+    write_atomically(path, "new")
+    assert "system.posix_acl_access" not in os.listxattr(path)
+    assert mode(path) == 0o660
+
+
+def test_a_read_only_file_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "report.json"
+    path.write_text('{"schema": "leakcore.audit/1"}')
+    path.chmod(0o444)
+    # Root may write anything: what the system says to others.
+    monkeypatch.setattr(os, "access", lambda file, *_, **__: Path(file) != path)
+    with pytest.raises(ValueError, match=r"report\.json: is read-only and would be overwritten"):
+        require_ours(tmp_path, "report.json")
+    with pytest.raises(CannotWrite, match=r"report\.json: cannot be written \(it is read-only\)"):
+        write_atomically(path, "new")
+    assert left(tmp_path) == ["report.json"]
+    assert "schema" in path.read_text()
+
+
+def test_other_names_of_a_file_keep_the_old_content(tmp_path: Path) -> None:
+    path, other = tmp_path / "report.json", tmp_path / "copy.json"
+    path.write_text("old")
+    os.link(path, other)
+    write_atomically(path, "new")
+    assert (path.read_text(), other.read_text()) == ("new", "old")
+
+
+def test_a_private_file_behind_links_stays_private_and_linked(tmp_path: Path) -> None:
+    target = tmp_path / "safe" / "real.json"
+    target.parent.mkdir()
+    target.write_text("old")
+    target.chmod(0o600)
+    (tmp_path / "one").symlink_to(target)
+    (tmp_path / "two").symlink_to("one")
+    write_atomically(tmp_path / "two", "new")
+    assert (target.read_text(), mode(target)) == ("new", 0o600)
+    assert (tmp_path / "two").is_symlink()
+    (tmp_path / "dangling").symlink_to("nowhere.json")
+    write_atomically(tmp_path / "dangling", "made")
+    assert (tmp_path / "nowhere.json").read_text() == "made"
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(CannotWrite, match="loop: cannot be written"):
+        write_atomically(tmp_path / "loop", "x")
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "report.json").mkdir()
+    with pytest.raises(CannotWrite, match=r"report\.json: cannot be written \(Is a directory\)"):
+        write_atomically(tmp_path / "report.json", "x")
+    assert left(tmp_path) == ["report.json"]
+
+
+def test_the_longest_name_is_written(tmp_path: Path) -> None:
+    for name in ("n" * 255, "ü" * 127):
+        write_atomically(tmp_path / name, "x")
+        assert (tmp_path / name).read_text() == "x"
+
+
+@pytest.mark.parametrize("what", ["open", "fdopen", "fsync", "replace", "chmod", "mkdir"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_a_failing_disk_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, code: int
+) -> None:
+    folder = tmp_path / "there" if what != "mkdir" else tmp_path / "not" / "there"
+    path = folder / "report.json"
+    if what != "mkdir":
+        folder.mkdir()
+        path.write_text("old")
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, what, fails)
+        with pytest.raises(CannotWrite, match=r"report\.json: cannot be written .*run the same again") as error:
+            write_atomically(path, "new")
+    assert error.value.errno == code
+    assert left(tmp_path) == ([] if what == "mkdir" else ["there"])
+    if what != "mkdir":
+        assert (left(folder), path.read_text()) == (["report.json"], "old")
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    def arriving() -> None:
+        with replacing(tmp_path / "data.gz") as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        arriving()
+    assert left(tmp_path) == []
+
+
+def test_a_file_system_that_syncs_no_folders_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_atomically(tmp_path / "a" / "b" / "report.json", "x")
+    assert (tmp_path / "a" / "b" / "report.json").read_text() == "x"
+
+
+def test_a_folder_is_made_while_another_run_removes_it(tmp_path: Path) -> None:
+    wanted, stop = tmp_path / "partial" / "one", threading.Event()
+    failed: list[BaseException] = []
+
+    def remove() -> None:
+        while not stop.is_set():
+            for folder in (wanted, wanted.parent):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+    thread = threading.Thread(target=remove)
+    thread.start()
+    try:
+        for _ in range(200):
+            make_folder(wanted)
+    except OSError as why:
+        failed.append(why)
+    finally:
+        stop.set()
+        thread.join()
+    assert failed == []
+
+
+def test_a_place_is_tried_without_a_trace(tmp_path: Path) -> None:
+    require_writable(tmp_path / "new")
+    assert left(tmp_path / "new") == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot be written"):
+        require_writable(tmp_path / "file" / "below")
+    with pytest.raises(IsADirectoryError):
+        _writing.try_writing(tmp_path)
+
+
+def test_a_device_that_is_full_says_so() -> None:
+    with pytest.raises(CannotWrite, match=r"/dev/full: cannot be written \(No space left on device\)"):
+        write_atomically(Path("/dev/full"), "x")
