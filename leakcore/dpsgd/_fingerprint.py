@@ -8,6 +8,7 @@ lock, an open file or a generator, is refused by name.
 
 from __future__ import annotations
 
+import copyreg
 import enum
 import functools
 import hashlib
@@ -110,7 +111,8 @@ class Teller:
         if isinstance(value, weakref.ReferenceType | types.FrameType | types.TracebackType):
             raise _refused(where, value, "has no value that tells it from another")
         try:
-            parts = value.__reduce_ex__(4)
+            reduce = copyreg.dispatch_table.get(type(value))
+            parts = value.__reduce_ex__(4) if reduce is None else reduce(value)
         except Exception as why:
             raise _refused(where, value, f"has no value that tells it from another ({why})") from None
         if isinstance(parts, str):

@@ -1,0 +1,155 @@
+"""A run is bound to what decides its last bits: begun under one arithmetic, it is not finished under another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from leakcore import bounds, kernels
+from leakcore._store import PartialResults, identity
+from leakcore.cli import main
+
+HERE = kernels.build_info()["simd"]
+OTHER = next((tier for tier in kernels.build_info()["simd_available"] if tier != HERE), HERE)
+TWO = pytest.mark.skipif(OTHER == HERE, reason="this machine has one instruction tier")
+
+
+def _run(code: str, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )  # fmt: skip
+
+
+def test_it_names_what_rounds() -> None:
+    found = kernels.arithmetic()
+    assert found["simd"] == kernels.build_info()["simd"]
+    assert found["blas"]
+    assert found["libraries"]["scipy"]
+    assert json.loads(json.dumps(found)) == found
+    assert identity("x", {}, 0)["arithmetic"] == found
+    found["variables"]["LEAKCORE"] = "changed by a caller"
+    assert "LEAKCORE" not in kernels.arithmetic()["variables"]
+
+
+_ASK = "import json; from leakcore import kernels; print(json.dumps(kernels.arithmetic()))"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("LEAKCORE_ISA", "baseline", lambda now: now["simd"]),
+        ("ATEN_CPU_CAPABILITY", "default", lambda now: now["variables"]),
+        ("MKL_CBWR", "COMPATIBLE", lambda now: now["variables"]),
+        ("NPY_DISABLE_CPU_FEATURES", "X86_V3 AVX2", lambda now: now["numpy"]),
+        ("OPENBLAS_CORETYPE", "Nehalem", lambda now: now["blas"]),
+    ],
+)
+def test_what_the_environment_says_is_part_of_it(name: str, value: str, said: Any) -> None:
+    if said(kernels.arithmetic()) == value or kernels.arithmetic()["machine"] != "x86_64":
+        pytest.skip("this process computes so already, or knows nothing of it")
+    done = _run(_ASK, **{name: value})
+    if done.returncode or said(json.loads(done.stdout)) == said(kernels.arithmetic()):
+        assert name == "NPY_DISABLE_CPU_FEATURES", done.stderr  # its names differ between versions of NumPy
+        pytest.skip("this NumPy does not know these names")
+    assert {k: v for k, v in json.loads(done.stdout).items() if k not in ("simd", "variables", "numpy", "blas")} == {
+        k: v for k, v in kernels.arithmetic().items() if k not in ("simd", "variables", "numpy", "blas")
+    }
+
+
+def test_threads_are_no_part_of_it() -> None:
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LEAKCORE_NUM_THREADS")
+    assert json.loads(_run(_ASK, **dict.fromkeys(names, "2")).stdout) == kernels.arithmetic()
+
+
+_FOLDER = """
+import sys
+from pathlib import Path
+from leakcore._store import PartialResults, identity
+PartialResults(Path(sys.argv[1]), "run", identity("mine", {}, 0)).get_or_run(sys.argv[2], lambda: {"v": 1})
+"""
+
+
+@TWO
+def test_a_run_folder_of_another_tier_is_refused_by_both_names(tmp_path: Path) -> None:
+    assert _run(_FOLDER, tmp_path, "a", LEAKCORE_ISA=OTHER).returncode == 0
+    before = sorted(p.read_bytes() for p in tmp_path.rglob("*.json"))
+    with pytest.raises(ValueError, match=rf'arithmetic\.simd is "{OTHER}" there, "{HERE}" here'):
+        PartialResults(tmp_path, "run", identity("mine", {}, 0))
+    assert sorted(p.read_bytes() for p in tmp_path.rglob("*.json")) == before
+    assert _run(_FOLDER, tmp_path, "b", LEAKCORE_ISA=OTHER).returncode == 0
+
+
+def test_a_folder_that_does_not_say_it_is_refused(tmp_path: Path) -> None:
+    old = {name: value for name, value in identity("mine", {}, 0).items() if name != "arithmetic"}
+    PartialResults(tmp_path, "run", old).get_or_run("a", lambda: {"v": 1})
+    with pytest.raises(ValueError, match=r"another kind \(arithmetic is null there, "):
+        PartialResults(tmp_path, "run", identity("mine", {}, 0))
+
+
+_COMMAND = ("attack", "prior-aware", "--runs", "600", "--steps", "3", "--num-rows", "30", "--quiet", "--out")
+_CUT = """
+import sys
+from leakcore import _store
+from leakcore.cli import main
+write, done = _store.write_atomically, []
+def stop(path, text):
+    write(path, text)
+    done.append(path)
+    if len(done) == 2:
+        raise KeyboardInterrupt
+_store.write_atomically = stop
+main(sys.argv[1:])
+"""
+
+
+@TWO
+def test_the_command_ends_with_exit_code_2(tmp_path: Path) -> None:
+    """Begun under another tier, and cut after its first piece."""
+    assert _run(_CUT, *_COMMAND, tmp_path, LEAKCORE_ISA=OTHER).returncode == 130
+    done = CliRunner().invoke(main, [*_COMMAND, str(tmp_path)])
+    assert done.exit_code == 2
+    assert f'arithmetic.simd is "{OTHER}" there, "{HERE}" here' in done.stderr
+    assert not (tmp_path / "prior-aware.json").exists()
+
+
+_CHECKPOINT = """
+import sys
+import numpy as np
+from leakcore import dpsgd
+ensemble = dpsgd.Ensemble((4, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=3, seed=0)
+rows = np.random.default_rng(0).random((9, 4)), np.arange(9) % 2
+found = ensemble.run(*rows, runs=40, checkpoint=sys.argv[1]).parameters
+"""
+
+
+@TWO
+def test_a_checkpoint_of_another_tier_is_left_alone(tmp_path: Path) -> None:
+    assert _run(_CHECKPOINT, tmp_path, LEAKCORE_ISA=OTHER).returncode == 0
+    (first,) = tmp_path.iterdir()
+    names: dict[str, Any] = {}
+    exec(_CHECKPOINT.replace("sys.argv[1]", repr(str(tmp_path))), names)
+    assert (names["found"] == names["ensemble"].run(*names["rows"], runs=40).parameters).all()
+    assert len(list(tmp_path.iterdir())) == 2
+    assert first.exists()
+
+
+def test_a_certificate_begun_elsewhere_is_not_continued() -> None:
+    how: dict[str, Any] = {"kappa": 0.1, "method": "certified", "seed": 3, "confidence": 0.99}
+    state = bounds.reconstruction(1.0, 0.5, 3, width=0.9, num_samples=3000, **how).state
+    assert state is not None
+    assert bounds.reconstruction(1.0, 0.5, 3, resume=state, num_samples=4000, **how).num_samples == 4000
+    moved = {**state, "computed_with": {**state["computed_with"], "simd": "another"}}
+    with pytest.raises(ValueError, match=r'resume: was begun elsewhere \(simd is "another" there, ".*" here\)'):
+        bounds.reconstruction(1.0, 0.5, 3, resume=moved, num_samples=4000, **how)
+    with pytest.raises(ValueError, match="damaged, KeyError"):
+        bounds.reconstruction(
+            1.0, 0.5, 3, resume={k: v for k, v in state.items() if k != "computed_with"}, num_samples=4000, **how
+        )
