@@ -20,9 +20,10 @@ def figure_style(style: Mapping[str, Any]) -> Iterator[None]:
     import matplotlib
 
     with _lock:
-        before = {name: matplotlib.rcParams[name] for name in style}
+        settings: Any = matplotlib.rcParams
+        before = {name: settings[name] for name in style}
         try:
-            matplotlib.rcParams.update(style)
+            settings.update(style)
             yield
         finally:
-            matplotlib.rcParams.update(before)
+            settings.update(before)

@@ -203,8 +203,9 @@ class Ensemble:
                 threads (None: one). The bits are the same for any number of workers on machines of one kind.
             checkpoint: a folder where finished runs are kept, in files that are each written atomically and never
                 changed. The same call again, whether the last one was killed or wants more runs, reads them and trains
-                what is missing, with the same result to the bit; pieces of another mechanism, data set or version are
-                not touched. Nobody but the caller deletes it. Scorers must pickle to the same bytes every time.
+                what is missing, with the same result to the bit; pieces of another mechanism, data set, version or
+                arithmetic (`kernels.arithmetic`) are not touched. Nobody but the caller deletes it. Scorers, and what a
+                module holds, are told apart by value and code: TypeError names what has neither, as a lock.
             progress: called as progress(done, total) with numbers of runs, from the calling thread.
 
         While it works, torch's intra-op thread count is 1; it is restored afterwards. On KeyboardInterrupt the blocks

@@ -48,8 +48,8 @@ class Teller:
     def tell(self, value: object, where: str) -> bytes:
         """The digest of one object."""
         if type(value) in _PLAIN:
-            text = value if isinstance(value, (bytes, bytearray)) else repr(value).encode("utf-8", "surrogatepass")
-            return _digest(type(value).__name__, text)
+            plain = bytes(value) if isinstance(value, (bytes, bytearray)) else repr(value)
+            return _digest(type(value).__name__, plain)
         key = id(value)
         if key in self._told:
             return self._told[key]

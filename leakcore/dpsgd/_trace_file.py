@@ -7,7 +7,7 @@ import os
 import warnings
 from pathlib import Path
 
-from leakcore._store import is_stream
+from leakcore._writing import is_stream
 from leakcore.dpsgd._trace import Trace
 
 _Mark = tuple[int, int, int, int]
@@ -61,7 +61,7 @@ class TraceFile:
             return True
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:
             return False
         except OSError:
