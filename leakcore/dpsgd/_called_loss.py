@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.loss import _Loss
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from leakcore.dpsgd._backward_roots import Reached
+from leakcore.dpsgd._forward_passes import Output, number_of
+from leakcore.dpsgd._left_alone import left_alone
 
 _NAME_IT = "pass criterion=, a function (outputs, targets)"
 _MIXED = (
@@ -39,113 +45,110 @@ def is_aside() -> bool:
     return getattr(_thread, "aside", False)
 
 
-def how_reduced(values: torch.Tensor, function: Callable[..., torch.Tensor], rows: tuple[Any, ...]) -> str:
+def how_reduced(
+    values: torch.Tensor, function: Callable[..., torch.Tensor], rows: tuple[Any, ...], owner: Any = None
+) -> str:
     """Whether `values`, function(*rows), is "mean" or "sum" of what it is for each row; "mixed" if neither.
 
     "" where that does not show: a single row, arguments that are no rows, values that are not finite, or all zero.
+    owner: the module of which the function is a method, left as it is.
     """
     if not all(isinstance(r, torch.Tensor) and r.ndim > 0 and len(r) == len(rows[0]) for r in rows):
         return ""
     if not rows or len(rows[0]) < 2 or not values.isfinite().all():
         return ""
     given = tuple(r.detach() for r in rows)
-    try:
-        alone = torch.func.vmap(lambda *row: function(*(r[None] for r in row)).sum())(*given)
-    except Exception:  # not row by row: the candidates, of which it will be asked too, say why
-        return ""
-    total, found, size = float(alone.double().sum()), float(values.double().sum()), float(alone.double().abs().sum())
-    error = (4 * torch.finfo(values.dtype).eps + 1e-5) * size
-    mean, whole = abs(found * len(alone) - total) <= error, abs(found - total) <= error
+    with left_alone(None, owner) as state:
+        try:
+            alone = torch.func.vmap(lambda *row: function(*(r[None] for r in row)).sum())(*given)
+        except Exception:  # what vmap cannot do
+            try:
+                state.restore()
+                alone = torch.stack([function(*(r[k : k + 1] for r in given)).sum() for k in range(len(given[0]))])
+            except Exception:  # not row by row: the candidates, of which it will be asked too, say why
+                return ""
+    total, whole_value = float(alone.double().sum()), float(values.double().sum())
+    error = (4 * torch.finfo(values.dtype).eps + 1e-5) * float(alone.double().abs().sum())
+    mean, whole = abs(whole_value * len(alone) - total) <= error, abs(whole_value - total) <= error
     if mean and whole:
         return ""
     return "mean" if mean else "sum" if whole else "mixed"
 
 
-def require_of_rows(criterion: Callable[..., torch.Tensor], outputs: torch.Tensor, targets: torch.Tensor) -> None:
+def require_of_rows(criterion: Callable[..., torch.Tensor], outputs: Any, targets: torch.Tensor) -> None:
     """ValueError where the criterion mixes rows."""
-    if how_reduced(criterion(outputs, targets), criterion, (outputs, targets)) == "mixed":
+    leaves, form = tree_flatten(outputs)
+
+    def function(*rows: Any) -> torch.Tensor:
+        return criterion(tree_unflatten(rows[:-1], form), rows[-1])
+
+    if how_reduced(criterion(outputs, targets), function, (*leaves, targets), criterion) == "mixed":
         raise ValueError(_MIXED.format(name=getattr(criterion, "__name__", type(criterion).__name__)))
-
-
-class _Output:
-    """What a forward pass of the model gave for `rows`, as it was then. Its graph is not kept: a loop may drop it."""
-
-    def __init__(self, tensor: torch.Tensor, rows: torch.Tensor | None) -> None:
-        self.rows = rows
-        self._values, self._version = tensor.detach(), tensor._version
-        self._number = -1 if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()
-
-    def is_given(self, value: torch.Tensor) -> bool:
-        """Whether these are its numbers, in its order."""
-        own = self._values
-        if own._version != self._version or value.numel() != own.numel():
-            return False
-        return torch.equal(value.detach().reshape(-1).to(own.dtype), own.reshape(-1))
-
-    def led_to(self, value: torch.Tensor) -> bool:
-        """Whether the graph leads back from there: its nodes are numbered as they are made."""
-        todo, known = [value.grad_fn], set()
-        while todo and self._number >= 0:
-            node = todo.pop()
-            if node is None or node in known or node._sequence_nr() < self._number:
-                continue
-            if node._sequence_nr() == self._number:
-                return True
-            known.add(node)
-            todo += [n for n, _ in node.next_functions]
-        return False
 
 
 @dataclasses.dataclass
 class _Call:
-    """One call of a loss. inside: the module that is no model and called it. made: whether its argument was made of the
-    model's outputs, in place of being them. reduced: what `how_reduced` says of it. rows: what went into the model, and
-    the targets beside them; None where that is not known. weights: of its values in what the loop went back from, at
-    the first backward pass; None before it."""
+    """One call of a loss. inside: the module that is no model and called it. output: the model's that it was given;
+    None where it was given what is made of the model's outputs, in place of being them, or where these are unknown.
+    made: whether it was the former. reduced: what `how_reduced` says of it. targets: what stood next to the outputs.
+    number: of its value's node. together: the calls that one backward pass goes through. part: whether that pass
+    reaches the model's outputs around the loss, too. weights: of its values in what the loop went back from, at the
+    first backward pass; None before it."""
 
-    loss: _Loss
+    loss: nn.Module
     inside: nn.Module | None
+    output: Output | None
     made: bool
     reduced: str
-    rows: tuple[torch.Tensor, torch.Tensor] | None = None
+    targets: torch.Tensor | None
+    number: int
+    together: int = 1
+    part: bool = False
     weights: torch.Tensor | None = None
 
     def went_back(self, gradient: torch.Tensor) -> None:
         if self.weights is None:  # ghost clipping goes back once more, with clipped weights
             self.weights = gradient.detach().double()
+            if self.output is not None:
+                self.output.of.targets = self.targets
 
-    def gone_back_from(self) -> set[str]:
-        """ "mean" or "sum" of its values: what the loop went back from, both where there is one; {} for another."""
+    @property
+    def rows(self) -> int:
+        """As many values as rows are one for each row."""
         assert self.weights is not None
-        units = {"sum": 1, "mean": self.weights.numel()}
-        return {name for name, unit in units.items() if bool(((self.weights * unit - 1).abs() < 0.01).all())}
+        known = self.output is not None and self.output.of.rows is not None
+        if known and self.weights.numel() % max(1, len(self.output.of.rows)) == 0:  # type: ignore[union-attr, arg-type]
+            return len(self.output.of.rows)  # type: ignore[union-attr, arg-type]
+        return len(self.weights) if self.weights.ndim else 1
 
 
 class CalledLoss:
-    """Hooks `before` and `after` every module's forward pass; `take` at every step. A loss counts only if the loop
-    went back through it, so metrics do not."""
+    """Hooks `before` and `after` every module's forward pass, and `go_back` every backward pass; `take` at every step.
+    A loss counts only if the loop went back through it, so metrics do not.
 
-    def __init__(self, is_model: Callable[[nn.Module], bool]) -> None:
-        self._is_model = is_model
+    named: the one module that is the loss. None: every loss of `torch.nn` may be it."""
+
+    def __init__(self, is_model: Callable[[nn.Module], bool], named: nn.Module | None = None) -> None:
+        self._is_model, self._named = is_model, named
         self._running: list[nn.Module] = []
         self._calls: list[_Call] = []
-        self._outputs: list[_Output] = []
+        self._outputs: list[Output] = []
 
     def before(self, module: nn.Module) -> None:
         self._running.append(module)
 
-    def gave(self, output: torch.Tensor, rows: torch.Tensor | None) -> None:
-        """The model's outputs for rows. A loss that neither they nor what is made of them goes into is another's."""
-        self._outputs.append(_Output(output, rows))
+    def gave(self, outputs: list[Output]) -> None:
+        """The model's. A loss that neither they nor what is made of them goes into is another's."""
+        self._outputs += outputs
 
     def after(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if not any(m is module for m in self._running):
             return
         while self._running.pop() is not module:
             pass
-        if not isinstance(module, _Loss) or not isinstance(output, torch.Tensor) or not output.requires_grad:
+        if not self._is_loss(module) or not isinstance(output, torch.Tensor) or not output.requires_grad:
             return
-        if any(isinstance(m, _Loss) for m in self._running):  # part of that one
+        if any(self._is_loss(m) for m in self._running):  # part of that one
             return
         tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
         given = next((o for o in self._outputs if tensors and o.is_given(tensors[0])), None)
@@ -156,58 +159,120 @@ class CalledLoss:
         reduced = ""
         if output.numel() == 1:
             with aside(), torch.no_grad():
-                reduced = how_reduced(output.detach(), module.forward, inputs)
-        call = _Call(module, inside, made, reduced)
-        if given is not None and given.rows is not None and len(tensors) == 2 and tensors[1].ndim > 0:
-            call.rows = given.rows, tensors[1].detach()
+                reduced = how_reduced(output.detach(), module.forward, inputs, module)
+        targets = tensors[1].detach().clone() if len(tensors) == 2 and tensors[1].ndim > 0 else None
+        call = _Call(module, inside, given, made, reduced, targets, number_of(output))
         output.register_hook(functools.partial(_Call.went_back, call))  # type: ignore[no-untyped-call]
         self._calls.append(call)
 
-    def take(self, loss_reduction: str) -> tuple[_Loss | None, list[tuple[torch.Tensor, torch.Tensor]]]:
-        """The loss of the step that ends here, None if no loss of `torch.nn` was in it; the rows and targets it was of.
+    def go_back(self, roots: list[Any]) -> None:
+        """A backward pass begins at these nodes."""
+        calls = {c.number: c for c in self._calls if c.weights is None}
+        reached = Reached(roots, calls)
+        for number in reached.stopped:
+            calls[number].together = len(reached.stopped)
+            calls[number].part = any(o.number in reached.inner for o in self._outputs)
+
+    def clear(self) -> None:
+        """A step ended."""
+        self._calls, self._running, self._outputs = [], [], []
+
+    def take(self, loss_reduction: str) -> Callable[..., torch.Tensor] | None:
+        """The loss of the step that ends here, as a function of what the model gives; None if none was in it.
 
         loss_reduction: "mean" or "sum", Opacus's. Raises ValueError where what was called need not be what the loop
         minimises, mixes rows, or is reduced otherwise than Opacus was told.
         """
         calls = [c for c in self._calls if c.weights is not None]
-        self._calls, self._running, self._outputs = [], [], []
+        self.clear()
         for call in calls:
-            name = type(call.loss).__name__
             if not _alike(call.loss, calls[0].loss):
-                other = type(calls[0].loss).__name__
+                name, other = type(call.loss).__name__, type(calls[0].loss).__name__
                 raise ValueError(f"criterion: {other} and another {name} are in one step: {_NAME_IT}")
-            if call.inside is not None:
-                raise ValueError(
-                    f"criterion: {name} is called inside {type(call.inside).__name__}, whose loss may be another: "
-                    f"{_NAME_IT}"
-                )
-            if call.made:
-                raise ValueError(
-                    f"criterion: {name} is given what the loop makes of the model's outputs (a temperature, a "
-                    f"log_softmax): {_NAME_IT}, that begins with the outputs themselves"
-                )
-            reductions = call.gone_back_from()
-            if not reductions:
-                raise ValueError(
-                    f"criterion: {name} is only a part of the loss, or multiplied: the loop goes back neither from its "
-                    f"mean nor from its sum: {_NAME_IT}"
-                )
-            if call.reduced == "mixed":
-                raise ValueError(_MIXED.format(name=name))
-            if call.reduced:
-                reductions = {call.reduced}
-            elif call.weights is not None and call.weights.numel() == 1:
-                continue
-            if loss_reduction not in reductions:
-                raise ValueError(
-                    f"criterion: the loop goes back from the {reductions.pop()} of {name} over rows, and Opacus was "
-                    f"told loss_reduction={loss_reduction!r}, by which it scales the gradients before it clips them: "
-                    "make them the same"
-                )
-        return calls[0].loss if calls else None, [c.rows for c in calls if c.rows is not None]
+        for call in calls:
+            _require_whole(call)
+        units = [_unit(call, loss_reduction) for call in calls]
+        if not calls:
+            return None
+        leaves = {c.output.leaf for c in calls if c.output is not None}
+        if len(leaves) > 1 or any(not math.isclose(u, units[0], rel_tol=1e-2) for u in units):
+            raise ValueError(
+                f"criterion: {type(calls[0].loss).__name__} is of several outputs of the model, or of rows of several "
+                f"lengths: {_NAME_IT}"
+            )
+        leaf = leaves.pop() if leaves else None
+        loss = calls[0].loss
+        return loss if leaf is None and units[0] == 1 else functools.partial(_of_leaf, loss, leaf, units[0])
+
+    def _is_loss(self, module: nn.Module) -> bool:
+        return isinstance(module, _Loss) if self._named is None else module is self._named
 
 
-def _alike(a: _Loss, b: _Loss) -> bool:
+def _of_leaf(loss: nn.Module, leaf: int | None, factor: float, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+    """A loss of one of the tensors that the model gives, times a factor."""
+    values: torch.Tensor = loss(outputs if leaf is None else tree_leaves(outputs)[leaf], targets)
+    return values * factor
+
+
+def _require_whole(call: _Call) -> None:
+    """ValueError where the loop goes back from more than this call, or gives it other than the model's outputs."""
+    name = type(call.loss).__name__
+    if call.inside is not None:
+        raise ValueError(
+            f"criterion: {name} is called inside {type(call.inside).__name__}, whose loss may be another: {_NAME_IT}"
+        )
+    if call.made:
+        raise ValueError(
+            f"criterion: {name} is given what the loop makes of the model's outputs (a temperature, a log_softmax): "
+            f"{_NAME_IT}, that begins with the outputs themselves"
+        )
+    if call.together > 1:
+        raise ValueError(
+            f"criterion: {name} goes into one backward pass {call.together} times, and is only a part of the loss each "
+            f"time: {_NAME_IT}, that adds them up; go back from every forward pass of other rows by itself"
+        )
+    if call.part:
+        raise ValueError(
+            f"criterion: {name} is only a part of the loss: the loop adds to it what goes back to the model's outputs "
+            f"as well (a penalty on them, a second loss): {_NAME_IT}"
+        )
+
+
+def _unit(call: _Call, loss_reduction: str) -> float:
+    """What the sum of a row's values is multiplied by to be the row's loss, of which Opacus takes the mean or the sum.
+    ValueError where the loop multiplies the loss, mixes rows, or reduces it otherwise than Opacus was told."""
+    assert call.weights is not None
+    name, weights = type(call.loss).__name__, call.weights.reshape(-1)
+    count = len(weights)
+    if count == 0:
+        return 1.0
+    first, each = float(weights[0]), max(1, count // max(1, call.rows))
+    units: dict[str, float] = {}
+    if bool(((weights - first).abs() <= 0.01 * abs(first)).all()):
+        sizes = (("sum", 1, 1.0), ("mean", count, 1.0 / each), ("mean", count // each, 1.0))
+        units = {reduction: unit for reduction, size, unit in sizes if abs(first * size - 1) < 0.01}
+    if not units:
+        times = first * (count if loss_reduction == "mean" else 1)
+        raise ValueError(
+            f"criterion: {name} is only a part of the loss, or multiplied (by {times:.4g}): the loop goes back neither "
+            f"from its mean nor from its sum: {_NAME_IT}, that multiplies it likewise"
+        )
+    if call.reduced == "mixed":
+        raise ValueError(_MIXED.format(name=name))
+    if count == 1 and not call.reduced:
+        return 1.0
+    if call.reduced:
+        units = {call.reduced: 1.0}
+    if loss_reduction not in units:
+        raise ValueError(
+            f"criterion: the loop goes back from the {next(iter(units))} of {name} over rows, and Opacus was "
+            f"told loss_reduction={loss_reduction!r}, by which it scales the gradients before it clips them: "
+            "make them the same"
+        )
+    return units[loss_reduction]
+
+
+def _alike(a: nn.Module, b: nn.Module) -> bool:
     """The same function: one module, or two of one class with equal settings and buffers."""
     if a is b:
         return True

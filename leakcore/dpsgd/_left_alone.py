@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,11 @@ import torch
 from torch import nn
 
 from leakcore.dpsgd._module_lock import lock_of
+from leakcore.dpsgd._module_state import State, global_generators
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_CONTAINERS = (list, dict, set, collections.deque)
+_BARED = (*_HOOKS, "forward", "training")
+_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 class Randomness:
@@ -27,12 +29,12 @@ class Randomness:
     @classmethod
     def now(cls) -> Randomness:
         arrays = np.random.get_state()  # noqa: NPY002  # the generator that a user's model may draw from
-        return cls([*(g.get_state() for g in _generators()), arrays, random.getstate()])
+        return cls([*(g.get_state() for g in global_generators()), arrays, random.getstate()])
 
     def set(self) -> None:
         """Go on from here."""
         *devices, arrays, numbers = self._states
-        for generator, state in zip(_generators(), devices, strict=False):
+        for generator, state in zip(global_generators(), devices, strict=False):
             generator.set_state(state)
         np.random.set_state(arrays)  # noqa: NPY002
         random.setstate(numbers)
@@ -49,61 +51,54 @@ class Randomness:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _generators() -> list[torch.Generator]:
-    devices = list(torch.cuda.default_generators) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    return [torch.default_generator, *devices]
+@contextlib.contextmanager
+def left_alone(root: nn.Module | None, *others: Any, evaluating: bool = False) -> Iterator[State]:
+    """Afterwards all is as before that the module and others (modules, functions) hold, by `State`, and the global
+    generators. Meanwhile it has copies of its buffers, and is without the hooks, and the forward passes put in place of
+    a layer's own, that are Opacus's or ours; other hooks stay, because they may be a part of what it computes.
+    evaluating: in evaluation mode.
+    """
+    with contextlib.ExitStack() as stack:
+        before = Randomness.now()
+        stack.callback(before.set)
+        if root is not None:
+            stack.enter_context(lock_of(root))
+            stack.enter_context(_bare(root, evaluating))
+        state = State([holder for holder in (root, *others) if holder is not None])
+        stack.callback(state.restore)
+        yield state
 
 
 @contextlib.contextmanager
-def left_alone(root: nn.Module, is_ours: Callable[[Any], bool]) -> Iterator[None]:
-    """Afterwards the module is as before: attributes, buffers, the contents of lists and dictionaries that it holds,
-    its generators, and the global ones. Meanwhile it is without the hooks, and without the forward pass put in place of
-    a layer's own, that `is_ours` accepts; other hooks stay, because they may be a part of what it computes.
-    """
-    with lock_of(root):
-        modules = list(root.modules())
-        attributes = [(m, dict(m.__dict__)) for m in modules]
-        buffers = [(m, dict(m._buffers)) for m in modules]
-        held = [(v, copy_of(v)) for _, own in attributes for k, v in own.items() if k[:1] != "_" and _is_plain(v)]
-        generators = [(v, v.get_state()) for _, own in attributes for v in own.values() if _is_generator(v)]
-        hooks = [(p, p._backward_hooks) for p in root.parameters() if p._backward_hooks]
-        before = Randomness.now()
-        try:
-            for m, own in attributes:
-                for name in _HOOKS:
-                    others = {key: hook for key, hook in own[name].items() if not is_ours(hook)}
-                    m.__dict__[name] = collections.OrderedDict(others)
-                if is_ours(own.get("forward")):
-                    del m.__dict__["forward"]
-                for name, buffer in list(m._buffers.items()):
-                    m._buffers[name] = None if buffer is None else buffer.clone()
-            for p, _ in hooks:
-                p._backward_hooks = None
-            yield
-        finally:
-            before.set()
-            for p, own_hooks in hooks:
-                p._backward_hooks = own_hooks
-            for m, own in attributes:
-                m.__dict__.clear()
-                m.__dict__.update(own)
-            for m, own in buffers:
-                m._buffers.clear()
-                m._buffers.update(own)
-            for value, copy in held:
-                value.clear()
-                (value.extend if isinstance(value, (list, collections.deque)) else value.update)(copy)
-            for generator, state in generators:
-                generator.set_state(state)
+def _bare(root: nn.Module, evaluating: bool) -> Iterator[None]:
+    modules = list(root.modules())
+    before = [{name: m.__dict__[name] for name in _BARED if name in m.__dict__} for m in modules]
+    tables = [hooks for p in root.parameters() for name in _HOOKS_OF_TENSORS if (hooks := getattr(p, name, None))]
+    hooks_of_tensors = [dict(table) for table in tables]
+    buffers = [dict(m._buffers) for m in modules]
+    copies = {id(b): b.clone() for own in buffers for b in own.values() if b is not None}
+    try:
+        for m, own in zip(modules, buffers, strict=True):
+            m._buffers.update({name: copies[id(b)] for name, b in own.items() if b is not None})
+            for name in _HOOKS:
+                others = {key: hook for key, hook in m.__dict__[name].items() if not _is_ours(hook)}
+                m.__dict__[name] = collections.OrderedDict(others)
+            if _is_ours(m.__dict__.get("forward")):
+                del m.__dict__["forward"]
+            m.training = m.training and not evaluating
+        for table in tables:  # emptied in place: autograd holds them
+            table.clear()
+        yield
+    finally:
+        for m, own, own_buffers in zip(modules, before, buffers, strict=True):
+            m.__dict__.update(own)
+            m._buffers.update(own_buffers)
+        for table, hooks in zip(tables, hooks_of_tensors, strict=True):
+            table.update(hooks)
 
 
-def copy_of(container: Any) -> Any:
-    return dict(container) if isinstance(container, dict) else list(container)
-
-
-def _is_plain(value: Any) -> bool:
-    return type(value) in _CONTAINERS
-
-
-def _is_generator(value: Any) -> bool:
-    return isinstance(value, torch.Generator)
+def _is_ours(hook: Any) -> bool:
+    """Whether a hook, or what stands for a forward pass, is of Opacus or of this package."""
+    function = getattr(hook, "func", hook)
+    owner = getattr(function, "__self__", function)
+    return any(kind.__module__.partition(".")[0] in ("opacus", "leakcore") for kind in type(owner).__mro__)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -10,20 +13,27 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
-from torch.utils._pytree import tree_leaves
 
 from leakcore import _validate as check
+from leakcore.dpsgd._backward_roots import Listening
 from leakcore.dpsgd._called_loss import CalledLoss, aside, is_aside
-from leakcore.dpsgd._candidate_gradients import CandidateGradients, Criterion, _bare
+from leakcore.dpsgd._candidate_gradients import CandidateGradients, Route
+from leakcore.dpsgd._candidate_rows import CandidateRows, read_candidates, read_members
+from leakcore.dpsgd._forward_passes import ForwardPass
+from leakcore.dpsgd._loss_terms import LossTerms
 from leakcore.dpsgd._recorded_rows import RecordedRows
+from leakcore.dpsgd._row_by_row import Criterion, RowError, first_line
 from leakcore.dpsgd._run_steps import RunSteps
 from leakcore.dpsgd._sample_rate import rate_of_block, rate_of_hook, rate_of_step
 from leakcore.dpsgd._trace import Trace
 from leakcore.dpsgd._trace_file import TraceFile
 from leakcore.numerics._step_ratio import step_log_ratio
 
+_log = logging.getLogger(__name__)
 _MEMORY = 1 << 28
 _AUTOSAVE = 100
+_FAILURES = 3
+"""So many steps in a row that cannot be recorded end the recording."""
 
 
 def record(
@@ -94,26 +104,32 @@ class Recorder:
                 )
         _require_known(optimizer)
         self._optimizer = optimizer
-        self._x, self._y = _read_candidates(candidates)
-        n = len(self._x)
-        self._given = None if members is None else _read_members(members, n)
+        x, y = read_candidates(candidates)
+        n = len(x)
+        self._given = None if members is None else read_members(members, n)
+        self._rows = CandidateRows(x, y, self._given)
         self._model, self._criterion = model, criterion
-        self._loss = CalledLoss(self._holds_all) if criterion is None else None
+        named = criterion if isinstance(criterion, nn.Module) else None
+        self._loss = CalledLoss(self._holds_all, named) if criterion is None or named is not None else None
         self._rate = None if sample_rate is None else check.probability(sample_rate=sample_rate)
         self._rate_of_batch = rate_of_hook(optimizer.step_hook) if self._rate is None else None
         self._out = None if out is None else TraceFile(out)
-        self._run = RunSteps(optimizer, (self._x, self._y))
+        self._run = RunSteps(optimizer, (x, y))
         self._memory = check.integer(1, memory=memory)
         self._own = {id(p) for p in optimizer.params}
         self._recorded = RecordedRows(optimizer)
         self._versions: list[tuple[torch.Tensor, int]] = []
-        self._batch: list[torch.Tensor] = []
+        self._terms = LossTerms(self._own)
+        self._entered: list[torch.Tensor | None] = []
+        self._passes: list[ForwardPass] = []
+        self._route = Route()
+        self._failure, self._failures, self._number = "", 0, 1
+        self._is_broken = self._is_over = self._is_lost = False
         self._schedule: list[tuple[float, float, int]] = []
         self._seen = np.zeros(n, dtype=np.int64)
         self._clipped = np.zeros(n)
         self._membership_sum, self._membership_likelihood = np.zeros(n), np.zeros(n)
         self._pair_sum, self._pair_likelihood = np.zeros((n, n)), np.zeros((n, n))
-        self._rows: dict[bytes, int] | None = None
         self._handles: list[Any] = []
         self._outer_hook: Any = None
 
@@ -130,6 +146,7 @@ class Recorder:
         self._handles = [
             torch_module.register_module_forward_pre_hook(self._before_forward),
             torch_module.register_module_forward_hook(self._after_forward, always_call=True),
+            Listening(self._before_backward),
         ]
         return self
 
@@ -142,8 +159,16 @@ class Recorder:
         self._optimizer.attach_step_hook(self._outer_hook)
         self._recorded.stop()
         self._run.leave()
-        if self._out is not None and self._schedule:
-            self._out.save(self.trace())
+        if self._failure and kind is None and (self._is_lost or not self._schedule):
+            where = "" if self._out is None else f" in {self._out.path}"
+            _log.error("record: there is no trace%s: %s", where, self._failure)
+        if self._out is not None and self._schedule and not self._is_lost:
+            try:
+                self._out.save(self.trace())
+            except Exception as why:
+                if error is None:
+                    raise
+                _log.error("record: %s was not written: %s", self._out.path, why)
         if unused := self._recorded.unused(error):
             raise ValueError(f"model: {unused}") from error
 
@@ -153,9 +178,16 @@ class Recorder:
         return len(self._schedule)
 
     def trace(self) -> Trace:
-        """What was recorded so far, and what else the run did until now. ValueError before the first step."""
+        """What was recorded so far, and what else the run did until now, steps that could not be recorded included.
+
+        ValueError before the first step, and where the recording stopped because rows or targets are wrong.
+        """
         if not self._schedule:
-            raise ValueError("record: no step was recorded: did optimizer.step() run inside the with block?")
+            why = self._failure or "did optimizer.step() run inside the with block?"
+            raise ValueError(f"record: no step was recorded: {why}")
+        if self._is_lost:
+            raise ValueError(f"record: {self._failure}")
+        self._rows.require_targets(len(self._schedule), self._rate)
         sigma, norm, rows = (np.array(column) for column in zip(*self._schedule, strict=True))
         known = bool(self._rate) and (sigma > 0).all()
         size = self._optimizer.expected_batch_size
@@ -176,61 +208,107 @@ class Recorder:
     def _holds_all(self, module: nn.Module) -> bool:
         return self._own <= {id(p) for p in module.parameters()}
 
+    @contextlib.contextmanager
+    def _unharmed(self) -> Iterator[None]:
+        """An error of the recording ends the recording, not the loop that is recorded."""
+        try:
+            yield
+        except Exception as error:
+            self._leave_out(error)
+
+    def _leave_out(self, error: Exception, warn: bool = True) -> None:
+        """The step that is under way, or that ends, is not recorded; after some in a row, none is any more."""
+        message = str(error) or type(error).__name__
+        is_known, self._failure = message in self._failure, f"step {self._number}: {message}"
+        self._failures += 1
+        self._is_over = self._is_lost or self._failures == _FAILURES
+        self._is_broken = True
+        if warn and (self._is_over or not is_known):
+            what = "it and what comes after it are" if self._is_over else "it is"
+            _log.warning("record: %s. The training goes on, and %s not recorded", self._failure, what)
+
+    def _watching(self) -> bool:
+        return not self._is_over and not is_aside()
+
     def _before_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if is_aside():
-            return
+        if self._watching():
+            with self._unharmed():
+                self._enter(module, inputs)
+
+    def _enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if self._loss is not None:
             self._loss.before(module)
+        if module is self._model or (torch.is_grad_enabled() and self._model is None and self._holds_all(module)):
+            rows = inputs[0] if inputs else None
+            self._entered.append(rows.detach().clone() if isinstance(rows, torch.Tensor) else None)
         if not torch.is_grad_enabled():
             return
         if self._model is None and self._holds_all(module):
             self._model = module
         self._recorded.before(module, inputs, self._model)
+        if module.training and any(id(p) in self._own for p in module._parameters.values()):
+            self._terms.called(module, within=bool(self._entered))
 
     def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if is_aside():
-            return
+        if self._watching():
+            with self._unharmed():
+                self._leave(module, inputs, output)
+
+    def _leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if self._loss is not None:
             self._loss.after(module, inputs, output)
-        if module is self._model and module.training and torch.is_grad_enabled() and output is not None:
-            self._await_backward(inputs, output)
-
-    def _await_backward(self, inputs: tuple[Any, ...], output: Any) -> None:
-        """The rows that went into the model are of the step's batch if a loss goes back through what came out."""
-        assert self._model is not None
-        self._versions = [(p, p._version) for p in self._model.parameters()]
-        rows = inputs[0].detach() if inputs and isinstance(inputs[0], torch.Tensor) else None
-        if self._loss is not None and isinstance(output, torch.Tensor):
-            self._loss.gave(output, rows)
-        if rows is None:
+        if module is not self._model or not self._entered:
             return
-        waiting = [rows]
+        rows = self._entered.pop()
+        if module.training and torch.is_grad_enabled() and output is not None:
+            self._versions = [(p, p._version) for p in module.parameters()]
+            passed = ForwardPass(rows, output)
+            self._passes.append(passed)
+            if self._loss is not None:
+                self._loss.gave(passed.outputs)
 
-        def went_back(_: torch.Tensor) -> None:  # ghost clipping goes back twice
-            self._batch += waiting
-            waiting.clear()
-
-        came = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.requires_grad]
-        for tensor in came:
-            tensor.register_hook(went_back)  # type: ignore[no-untyped-call]
-        if not came:  # of a kind that torch cannot look into
-            self._batch += waiting
+    def _before_backward(self, roots: list[torch.Tensor]) -> None:
+        if self._watching():
+            with self._unharmed():
+                nodes = [t.grad_fn for t in roots if t.grad_fn is not None]
+                if self._loss is not None:
+                    self._loss.go_back(nodes)
+                self._terms.go_back(nodes, self._passes)
 
     def _step(self, optimizer: Any) -> None:
         place = self._run.account()
+        if self._is_over:
+            return
         try:
-            with aside(), torch.no_grad():
-                self._score(optimizer)
+            if not self._is_broken:
+                with aside(), torch.no_grad():
+                    self._score(optimizer)
+        except Exception as error:
+            refused = not self._schedule and isinstance(error, (TypeError, ValueError))
+            self._leave_out(error, warn=not refused)
+            if refused:  # what must be told otherwise, before any work is lost
+                raise
         finally:
-            self._batch = []
+            is_broken, self._is_broken = self._is_broken, False
+            self._number += 1
+            self._passes, self._entered = [], []
+            if self._loss is not None:
+                self._loss.clear()
+        if is_broken:
+            return
+        self._failures = 0
         self._run.take(place)
         if self._out is not None and len(self._schedule) % _AUTOSAVE == 0:
-            self._out.save(self.trace())
+            try:
+                self._out.save(self.trace())
+            except OSError as error:  # the next may succeed
+                _log.warning("record: %s was not written: %s", self._out.path, error)
 
     def _score(self, optimizer: Any) -> None:
         if hasattr(optimizer, "_adjusted_noise_multiplier"):  # Opacus's adaptive ghost clipping sets it going back
             raise TypeError("optimizer clips adaptively: record knows clipping by a norm that is given")
-        self._recorded.require()
+        self._terms.require_known(optimizer)
+        self._require_rows()
         if any(p._version != version for p, version in self._versions):
             raise ValueError(
                 "model: its parameters were changed between its forward pass and this step (by another optimizer's "
@@ -238,28 +316,25 @@ class Recorder:
                 "one first"
             )
         if self._loss is not None:
-            loss, pairs = self._loss.take(optimizer.loss_reduction)
-            self._criterion = loss or self._criterion
-            for rows, targets in pairs:
-                self._require_targets(rows, targets)
-        gradients = CandidateGradients(optimizer, self._model, self._criterion, self._x, self._y, self._memory)
+            self._criterion = self._loss.take(optimizer.loss_reduction) or self._criterion
+        batch = [p for p in self._passes if p.went_back]
+        steps = len(self._schedule)
+        gradients = CandidateGradients(
+            optimizer, self._model, self._criterion, self._rows.x, self._rows.y, self._memory, self._route, steps
+        )
         sigma, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
-        inside = self._recognise()
+        inside = self._rows.of_batch(batch)
         unit, batches = 1.0, int(optimizer.accumulated_iterations)
         if optimizer.loss_reduction == "mean":
             unit = float(optimizer.expected_batch_size) * batches
         if self._rate_of_batch is not None:
             self._rate = rate_of_step(self._rate_of_batch, batches, self._rate)
+        self._require_targets(steps + 1)
         release = torch.cat([p.grad.flatten() for p in optimizer.params]) * unit
         noise = release - torch.cat([p.summed_grad.flatten() for p in optimizer.params])
-        try:
-            if self._loss is None and not self._schedule:
-                gradients.require_of_rows()
-            noise_dots, norms, crossed = gradients.products(noise, inside, norm)
-        except Exception as error:
-            if misfit := self._misfit():
-                raise ValueError(misfit) from error
-            raise
+        if self._loss is None and not self._schedule:
+            gradients.require_of_rows()
+        noise_dots, norms, crossed = self._products(gradients, noise, inside, norm, batch)
         together = noise_dots + crossed.sum(axis=0)
         alone = noise_dots + crossed
         self._membership_sum += together / norm**2
@@ -272,56 +347,39 @@ class Recorder:
             self._pair_likelihood[inside] += step_log_ratio(alone, norms, sigma * norm, self._rate) - base
         self._clipped += norms >= norm * (1 - 1e-6)
         self._seen[inside] += 1
-        self._schedule.append((sigma, norm, sum(len(b) for b in self._batch)))
+        self._schedule.append((sigma, norm, sum(len(p.rows) for p in batch if p.rows is not None)))
 
-    def _misfit(self) -> str:
-        """What of the candidates the model, or the criterion, does not take; "" where one row goes through both."""
-        assert self._model is not None
-        assert self._criterion is not None
-        module = getattr(self._model, "_module", self._model)
-        like = self._optimizer.params[0]
-        x, y = self._x[:1].to(like.device), self._y[:1].to(like.device)
-        what, given, taker = "inputs", self._x, "model"
-        with _bare(module):
-            try:
-                outputs = module(x.to(like.dtype) if x.is_floating_point() else x)
-                what, given, taker = "targets", self._y, "criterion"
-                self._criterion(outputs, y)
-            except Exception as error:
-                why = str(error).strip().partition("\n")[0]
-                kind = f"{what} of shape {tuple(given.shape)} and type {given.dtype}"
-                return f"candidates: {kind} do not fit the {taker} ({why})"
-        return ""
+    def _require_rows(self) -> None:
+        try:
+            self._recorded.require()
+        except ValueError:
+            self._is_lost = True  # earlier rows may have been wrong, too
+            raise
 
-    def _recognise(self) -> np.ndarray:
-        """Indices of the candidates that the step's batch holds."""
-        found = {i for rows in self._batch for i in self._numbers(rows) if i is not None}
-        return np.array(sorted(found), dtype=np.int64)
+    def _require_targets(self, steps: int) -> None:
+        try:
+            self._rows.require_targets(steps, self._rate)
+        except ValueError:
+            self._is_lost = True  # and so are the scores
+            raise
 
-    def _numbers(self, rows: torch.Tensor) -> list[int | None]:
-        """Which candidate each row is, None for others."""
-        if self._rows is None:
-            known = _row_bytes(self._x.to(rows.dtype))
-            self._rows = {row: i for i, row in enumerate(known)}
-            if len(self._rows) < len(known):
-                twin = next(i for i, row in enumerate(known) if self._rows[row] != i)
-                raise ValueError(f"candidates: rows {twin} and {self._rows[known[twin]]} have equal inputs")
-        return [self._rows.get(row) for row in _row_bytes(rows)]
-
-    def _require_targets(self, rows: torch.Tensor, targets: torch.Tensor) -> None:
-        """ValueError where a candidate went into the loss with another target than was given for it."""
-        both = [(k, i) for k, i in enumerate(self._numbers(rows)) if i is not None]
-        if len(rows) != len(targets) or not both:
-            return
-        seen = targets[[k for k, _ in both]].cpu().reshape(len(both), -1)
-        given = self._y[[i for _, i in both]].to(seen.dtype).cpu().reshape(len(both), -1)
-        if torch.equal(seen, given):
-            return
-        wrong = next(n for n, (a, b) in enumerate(zip(seen, given, strict=True)) if not torch.equal(a, b))
-        raise ValueError(
-            f"candidates: the target of row {both[wrong][1]} is {self._y[both[wrong][1]].tolist()}, and the loop gives "
-            f"the loss {targets[both[wrong][0]].tolist()} for it: pass the targets as the loss is given them"
-        )
+    def _products(
+        self, gradients: CandidateGradients, noise: torch.Tensor, inside: np.ndarray, norm: float,
+        batch: list[ForwardPass],
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+        """`CandidateGradients.products`. ValueError where the candidates do not fit; RuntimeError where the model, or
+        the criterion, cannot be evaluated for a row by itself."""
+        try:
+            return gradients.products(noise, inside, norm)
+        except Exception as error:
+            if misfit := gradients.misfit(error, batch):
+                raise ValueError(misfit) from error
+            if isinstance(error, RowError):
+                raise RuntimeError(
+                    f"model: candidate {error.row} by itself ends in {first_line(error)}. Recording evaluates the "
+                    "model in evaluation mode for one row, or for one row twice, and the criterion for what comes out"
+                ) from error
+            raise RuntimeError(f"candidates: their gradients cannot be computed ({first_line(error)})") from error
 
 
 def _require_known(optimizer: Any) -> None:
@@ -332,35 +390,3 @@ def _require_known(optimizer: Any) -> None:
 
     allowed = "Opacus's DPOptimizer, with flat or ghost clipping, or FusedDPOptimizer"
     require_type(optimizer, (DPOptimizer, DPOptimizerFastGradientClipping, FusedDPOptimizer), allowed)
-
-
-def _row_bytes(rows: torch.Tensor) -> list[bytes]:
-    if rows.numel() == 0:
-        return [b""] * len(rows)
-    flat = rows.detach().cpu().contiguous().reshape(len(rows), -1)
-    return [row.tobytes() for row in flat.view(torch.uint8).numpy()]
-
-
-def _read_candidates(candidates: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    if not isinstance(candidates, (tuple, list)) or len(candidates) != 2:
-        raise TypeError(f"candidates is a {type(candidates).__name__}: must be a pair (inputs, targets)")
-    x, y = (_as_tensor(c, what) for c, what in zip(candidates, ("inputs", "targets"), strict=True))
-    if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or len(x) == 0:
-        raise ValueError(
-            f"candidates: {tuple(x.shape)} inputs and {tuple(y.shape)} targets: must be one or more rows, equally many"
-        )
-    return x, y
-
-
-def _as_tensor(given: Any, what: str) -> torch.Tensor:
-    try:
-        return torch.as_tensor(given).detach()
-    except (TypeError, ValueError, RuntimeError) as why:
-        raise TypeError(f"candidates: its {what} must be a tensor or an array of numbers ({why})") from None
-
-
-def _read_members(members: Any, count: int) -> np.ndarray:
-    flags = np.asarray(members.cpu() if isinstance(members, torch.Tensor) else members)
-    if flags.shape != (count,) or flags.dtype != np.bool_:
-        raise ValueError(f"members has shape {flags.shape} and type {flags.dtype}: must be ({count},) bool")
-    return flags

@@ -97,7 +97,7 @@ class RowCheck:
             self._due = 2 * self._steps
             wrong = ""
             try:
-                with aside(), left_alone(self._root, _is_ours):
+                with aside(), left_alone(self._root):
                     wrong = self._what_is_wrong(parameters, rows, count, mean, ghost)
             except CannotTellError as why:
                 self._say(str(why))
@@ -183,16 +183,6 @@ class RowCheck:
         names = [self._layers.get(id(p), ("a parameter", "?")) for p in parameters]
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         return ", ".join(f"{name} ({kind})" for name, kind in names[:4]) + more
-
-
-def _is_ours(hook: Any) -> bool:
-    """Whether a hook, or what stands for a forward pass, is Opacus's, the book-keeping's or the check's."""
-    from opacus.grad_sample.gsm_base import AbstractGradSampleHooks
-
-    from leakcore.dpsgd._book_keeping import Watched
-
-    owner = getattr(getattr(hook, "func", hook), "__self__", None)
-    return isinstance(owner, (AbstractGradSampleHooks, WatchedCalls)) or isinstance(hook, Watched)
 
 
 def _tolerance(call: Call, parameters: Sequence[torch.Tensor]) -> float:

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from leakcore.dpsgd._left_alone import Randomness
+from leakcore.dpsgd._row_by_row import through_backward
 from leakcore.dpsgd._watched_calls import Call, is_rows, leaves_of, values_of
 
 Gradients = list[torch.Tensor | None]
@@ -73,7 +74,8 @@ class RowsAlone:
                 raise CannotTellError("it draws random numbers for some rows and not for others")
         arriving = {place: self._of_row(row, place, _padded(leaf)) for place, leaf in outputs.items()}
         pairs = _from_outside(outputs, arriving)
-        return _back([t for t, _ in pairs], parameters, [g for _, g in pairs])
+        every = [*parameters, *self._call.module.parameters()]
+        return through_backward([t for t, _ in pairs], [g for _, g in pairs], every, again=True)[: len(parameters)]
 
     def _of_row(self, row: int, place: int, like: torch.Tensor) -> torch.Tensor:
         """The output gradient of the row alone, zero for others."""

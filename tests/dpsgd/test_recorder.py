@@ -207,7 +207,7 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exceptio
 def test_equal_candidates_are_refused() -> None:
     module, optimizer, loader = private()
     x, y = candidates()
-    x[4] = x[2]
+    x[4], y[4] = x[2], y[2]
     with (
         pytest.raises(ValueError, match="rows 2 and 4 have equal inputs"),
         leakcore.record(optimizer, candidates=(x, y)),

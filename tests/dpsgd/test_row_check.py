@@ -309,7 +309,7 @@ def test_hooks_without_a_wrapper_are_checked_from_the_first_step(given: bool) ->
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_checkpoint(reentrant: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Of the older kind torch allows no gradients aside, and the check says so."""
+    """Of either kind: the rows are compared, and are right."""
 
     class Saves(nn.Module):
         def __init__(self) -> None:
@@ -324,7 +324,8 @@ def test_a_checkpoint(reentrant: bool, caplog: pytest.LogCaptureFixture) -> None
     module, optimizer = _fused(Saves())
     for _ in range(2):
         _step(module, optimizer, torch.randn(ROWS, 6))
-    assert ("use_reentrant=True" in caplog.text) == reentrant
+    assert not caplog.records
+    assert optimizer._check._steps == 2
 
 
 @pytest.mark.usefixtures("silent")
