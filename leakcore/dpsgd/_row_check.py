@@ -101,8 +101,6 @@ class RowCheck:
                     wrong = self._what_is_wrong(parameters, rows, count, mean, ghost)
             except CannotTellError as why:
                 self._say(str(why))
-            except Exception as why:  # of the model, in a call that the loop has not asked for: no fault of the loop
-                self._say(f"{type(why).__name__}: {why}".partition("\n")[0])
             finally:
                 self._watched.stop()
             if wrong:
@@ -131,7 +129,7 @@ class RowCheck:
         for call in calls:
             backward = (min if ghost else max)(call.gradients)
             try:
-                alone.append(RowsAlone(call, backward, chosen, count, tolerance))
+                alone.append(RowsAlone(call, backward, chosen, count, mean, parameters, tolerance))
             except MixedError:
                 return (
                     f"{type(call.module).__name__} gives a row another output when the row is alone: its output "
@@ -145,19 +143,18 @@ class RowCheck:
                     "another first dimension than the batch's (flattened with steps, or steps first). What is clipped "
                     "would not be rows"
                 )
-        return self._differences(parameters, _Clipped(rows), alone, chosen, mean, tolerance)
+        return self._differences(parameters, _Clipped(rows), alone, chosen, tolerance)
 
     def _differences(
         self, parameters: Sequence[torch.Tensor], clipped: _Clipped, alone: Sequence[RowsAlone], chosen: Sequence[int],
-        mean: bool, tolerance: float,
+        tolerance: float,
     ) -> str:  # fmt: skip
         """Which parameters' rows are not autograd's, in no order; "" where all are."""
-        factors = [float(clipped.count) if mean and not one.is_loss else 1.0 for one in alone]
         taken: set[int] = set()
         for row in chosen:
             if not all(row in one.rows for one in alone):
                 continue
-            wanted = _total([one.gradient(row, parameters) for one in alone], parameters, factors)
+            wanted = [torch.stack(parts).sum(0) for parts in zip(*(one.gradient(row) for one in alone), strict=True)]
             lengths = torch.tensor([float(g.double().norm()) for g in wanted], dtype=torch.float64)
             scale = float(torch.maximum(lengths.norm(), clipped.norms[:, row].norm()))
             if not math.isfinite(scale) or scale == 0:
@@ -169,13 +166,16 @@ class RowCheck:
             else:
                 errors = clipped.errors(row, wanted, lengths) / scale
                 order = errors.argsort(descending=True).tolist()
+                loss = ""
+                if any(one.gives_loss for one in alone):
+                    loss = ", or the model's loss is neither the mean nor the sum of its rows'"
                 wrong = [parameters[k] for k in order if float(errors[k]) > tolerance]
                 return (
                     f"the per-sample gradients of {self._listed(wrong)} are not the rows': that of row {row} differs "
                     f"from autograd's for this row alone by {float(errors.max()):.2g} of its norm (allowed: "
                     f"{tolerance:g}). The layer sees rows in another order or number than the batch's (sorted within "
-                    "the model, steps first), mixes them, or has a sampler that is wrong; clipping would not bound "
-                    "what one row adds"
+                    f"the model, steps first), mixes them, or has a sampler that is wrong{loss}; clipping would not "
+                    "bound what one row adds"
                 )
         return ""
 
@@ -190,21 +190,11 @@ def _tolerance(call: Call, parameters: Sequence[torch.Tensor]) -> float:
     return max(TOLERANCES.get(dtype, 0.2) for dtype in types)
 
 
-def _total(parts: Sequence[Any], parameters: Sequence[torch.Tensor], factors: Sequence[float]) -> list[torch.Tensor]:
-    """The gradients of one row by several calls, added up; in what Opacus makes of a mean."""
-    total = [torch.zeros_like(p) for p in parameters]
-    for part, factor in zip(parts, factors, strict=True):
-        for k, g in enumerate(part):
-            if g is not None:
-                total[k] = total[k] + (g.to_dense() if g.layout is not torch.strided else g) * factor
-    return total
-
-
 class _Clipped:
     """What a step would clip. norms: (parameters, rows), float64."""
 
     def __init__(self, rows: Sequence[RowsOfParameter]) -> None:
-        self._rows, self.count = rows, rows[0].rows
+        self._rows = rows
         self.norms = torch.stack([r.squared_norms().double().cpu() for r in rows]).sqrt()
 
     def near(self, row: int, lengths: torch.Tensor, error: float) -> list[int]:

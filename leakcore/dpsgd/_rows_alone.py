@@ -20,7 +20,6 @@ from leakcore.dpsgd._left_alone import Randomness
 from leakcore.dpsgd._row_by_row import through_backward
 from leakcore.dpsgd._watched_calls import Call, is_rows, leaves_of, values_of
 
-Gradients = list[torch.Tensor | None]
 _FORMS = 16
 """Ways at most to take rows from arguments of which several dimensions are as long as the batch."""
 
@@ -36,60 +35,71 @@ class MixedError(Exception):
 class RowsAlone:
     """One call again, for the gradients of some rows of its batch.
 
-    rows: which; count: of how many the batch has gradients; error: what share of an output is rounding. `size` is the
-    number of rows that went in, None where that does not show. Raises CannotTellError, and MixedError.
+    rows: which; count: of how many the batch has gradients; mean: whether the loss is taken for a mean over these;
+    error: what share of an output is rounding. `size` is the number of rows that went in, None where that does not
+    show; `gives_loss`, whether a row is the whole batch of a call of its own, because the model gives a loss. Raises
+    CannotTellError, and MixedError.
     """
 
-    def __init__(self, call: Call, backward: int, rows: Sequence[int], count: int, error: float) -> None:
+    def __init__(
+        self, call: Call, backward: int, rows: Sequence[int], count: int, mean: bool,
+        parameters: Sequence[torch.Tensor], error: float,
+    ) -> None:  # fmt: skip
         if not call.is_unchanged:
             raise CannotTellError("its inputs or outputs were changed in place after its forward pass")
-        self._call, self._error = call, error
+        self._call, self._parameters, self._error = call, parameters, error
         self._given = {place: _padded(_like(call.outputs[place], g)) for place, g in call.gradients[backward].items()}
         self._before = {place: _padded(call.outputs[place]) for place in self._given}
         self._forms = list(itertools.islice(_forms(call), _FORMS))
         self._form: _Form | None = None
         self._axes: dict[int, int] = {}
+        self._factor = float(count) if mean else 1.0
         self.size: int | None = None
         self.rows = list(rows)
-        few = self._of_few()
-        self.is_loss = self._gives_loss()
-        if few is not None:
-            self._outputs, self._here = few, {row: k for k, row in enumerate(self.rows)}
-        elif self.is_loss:
-            raise CannotTellError("it draws random numbers, and gives a loss in place of a value for each row")
+        outputs = self._of_few()
+        self.gives_loss = outputs is not None and len(self._axes) < len(outputs)
+        if outputs is not None:
+            self._here = {row: k for k, row in enumerate(self.rows)}
         else:
-            self._outputs = self._of_all(count)
+            outputs = self._of_all(count)
             self.rows = [row for row in rows if row < self._whole(count)]
             self._here = {row: row for row in range(self._whole(count))}
-        self._count = self._whole(count)
+        self._outputs, self._count = outputs, self._whole(count)
 
-    def gradient(self, row: int, parameters: Sequence[torch.Tensor]) -> Gradients:
-        """Of one of the rows, of each parameter, as it goes into the gradient of the loss of the whole batch; of a loss
-        that the model itself gives, as if the row were the whole batch."""
-        outputs = self._outputs
-        if self.is_loss:
+    def gradient(self, row: int) -> list[torch.Tensor]:
+        """Of one of the rows, of each parameter; where the loss is a mean, that of the row's own loss."""
+        outputs, here = self._outputs, self._here
+        if self.gives_loss:
             assert self._form is not None
-            outputs, drew = self._again(self._form.take([row]))
+            try:
+                outputs, drew = self._again(self._form.take([row]))
+            except Exception as why:
+                raise CannotTellError(f"a call with one row fails ({_first_line(why)})") from why
+            here = {row: 0}
             if drew:
                 raise CannotTellError("it draws random numbers for some rows and not for others")
-        arriving = {place: self._of_row(row, place, _padded(leaf)) for place, leaf in outputs.items()}
+        arriving = {}
+        for place, leaf in outputs.items():
+            like, gradient = _padded(leaf), self._given[place]
+            if place in self._axes:
+                axis = self._axes[place]
+                each = gradient.shape[axis] // self._count
+                arriving[place] = torch.zeros_like(like)
+                own = gradient[_block(axis, row, each)].to(like.dtype) * self._factor
+                arriving[place][_block(axis, here[row], each)] = own
+            else:  # the loss of this row is what the batch's loss is the mean, or the sum, of
+                arriving[place] = gradient.reshape(like.shape)
+        return self._back_to_parameters(outputs, arriving)
+
+    def _back_to_parameters(self, outputs: dict[int, Any], arriving: dict[int, torch.Tensor]) -> list[torch.Tensor]:
         pairs = _from_outside(outputs, arriving)
-        every = [*parameters, *self._call.module.parameters()]
-        return through_backward([t for t, _ in pairs], [g for _, g in pairs], every, again=True)[: len(parameters)]
-
-    def _of_row(self, row: int, place: int, like: torch.Tensor) -> torch.Tensor:
-        """The output gradient of the row alone, zero for others."""
-        gradient = self._given[place]
-        if self.is_loss:
-            return gradient.reshape(like.shape)
-        axis = self._axes[place]
-        each = gradient.shape[axis] // self._count
-        alone = torch.zeros_like(like)
-        alone[_block(axis, self._here[row], each)] = gradient[_block(axis, row, each)].to(like.dtype)
-        return alone
-
-    def _gives_loss(self) -> bool:
-        return self._form is not None and not self._axes
+        every = [*self._parameters, *self._call.module.parameters()]
+        try:
+            found = through_backward([t for t, _ in pairs], [g for _, g in pairs], every, again=True)
+        except Exception as why:
+            raise CannotTellError(f"its backward pass fails aside from the loop's ({_first_line(why)})") from why
+        dense = (g if g is None or g.layout is torch.strided else g.to_dense() for g in found)
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(self._parameters, dense, strict=False)]
 
     def _whole(self, count: int) -> int:
         return count if self.size is None else self.size
@@ -127,10 +137,26 @@ class RowsAlone:
         if not self._axes:
             axes = {place: _axis(_padded(leaf), count) for place, leaf in outputs.items()}
             self._axes = {place: axis for place, axis in axes.items() if axis is not None}
-            if len(self._axes) < len(axes):
-                shapes = [tuple(_padded(leaf).shape) for leaf in outputs.values()]
-                raise CannotTellError(f"its outputs, of shapes {shapes}, do not show which part is a row's")
-        return outputs
+        of_rows = {place: leaf for place, leaf in outputs.items() if place in self._axes}
+        if len(of_rows) < len(outputs) and not self._cover(of_rows, outputs):
+            shapes = [tuple(_padded(leaf).shape) for leaf in outputs.values()]
+            raise CannotTellError(f"of its outputs, of shapes {shapes}, not all show which part is a row's")
+        return of_rows
+
+    def _cover(self, of_rows: dict[int, Any], outputs: dict[int, Any]) -> bool:
+        """Whether other outputs, such as a loss, are made of these alone: what came back to these is then all."""
+        others = [outputs[place] for place in outputs if place not in of_rows]
+        if not of_rows or not all(isinstance(leaf, torch.Tensor) for leaf in others):
+            return False
+        given = [self._given[place].reshape(outputs[place].shape) for place in outputs if place not in of_rows]
+        whole = _back(others, self._parameters, given)
+        through = _back(others, [values_of(leaf) for leaf in of_rows.values()], given)
+        arriving = {
+            place: torch.zeros_like(_padded(leaf)) if g is None else _padded(_like(leaf, g))
+            for (place, leaf), g in zip(of_rows.items(), through, strict=True)
+        }
+        parts = self._back_to_parameters(of_rows, arriving)
+        return not any(_differ(a, b, self._error) for a, b in zip(whole, parts, strict=True) if a is not None)
 
     def _repeated(self) -> dict[int, Any] | None:
         """Outputs of the same call again; None where they differ."""
@@ -139,7 +165,7 @@ class RowsAlone:
         except CannotTellError:
             raise
         except Exception as why:
-            raise CannotTellError(f"a second call fails ({type(why).__name__}: {why})") from why
+            raise CannotTellError(f"a second call fails ({_first_line(why)})") from why
         for place, leaf in outputs.items():
             output, before = _padded(leaf), self._before[place]
             if output.shape != before.shape or _differ(output, before, self._error):
@@ -160,7 +186,7 @@ class RowsAlone:
         return dict(zip(self._given, back, strict=True)), drew
 
     def _axes_of(self, outputs: dict[int, Any], size: int, few: int) -> dict[int, int] | None:
-        """The dimension of rows of each output; {}: all are one number; None: rows do not show."""
+        """The dimension of rows of each output but of those that are one number; None: rows do not show."""
         axes = {}
         for place, leaf in outputs.items():
             output, whole = _padded(leaf), self._before[place]
@@ -176,7 +202,7 @@ class RowsAlone:
             if other[0] and whole.shape[other[0]] != size:
                 return None
             axes[place] = other[0]
-        return None if axes and len(axes) < len(outputs) else axes
+        return axes
 
     def _equal(self, outputs: dict[int, Any], axes: dict[int, int], size: int, few: Sequence[int]) -> bool:
         for place, axis in axes.items():
@@ -203,7 +229,7 @@ class _Form:
 
 def _forms(call: Call) -> Iterator[_Form]:
     """The likeliest first: rows are the first dimension of the first tensor, else its second."""
-    leaves = leaves_of((call.args, call.kwargs))
+    leaves = tree_flatten((call.args, call.kwargs), is_leaf=_is_packed)[0]
     first = next((leaf for leaf in leaves if _is_packed(leaf) or (isinstance(leaf, torch.Tensor) and leaf.ndim)), None)
     if first is None:
         return
@@ -315,5 +341,12 @@ def _from_outside(
 
 def _back(
     outputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
-) -> Gradients:
-    return list(torch.autograd.grad(outputs, parameters, gradients, retain_graph=True, allow_unused=True))
+) -> list[torch.Tensor | None]:
+    try:
+        return list(torch.autograd.grad(outputs, parameters, gradients, retain_graph=True, allow_unused=True))
+    except Exception as why:
+        raise CannotTellError(f"its backward pass fails aside from the loop's ({_first_line(why)})") from why
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

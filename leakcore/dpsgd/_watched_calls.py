@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import tree_flatten
 
 from leakcore.dpsgd._left_alone import Randomness
 
@@ -45,8 +44,16 @@ class Call:
 
 
 def leaves_of(tree: Any) -> list[Any]:
-    """Its leaves; a packed sequence is one."""
-    return tree_flatten(tree, is_leaf=lambda node: isinstance(node, PackedSequence))[0]
+    """Its leaves; a packed sequence is one. Of a dictionary, or a data class, of any type, too."""
+    if isinstance(tree, (torch.Tensor, PackedSequence)):
+        return [tree]
+    if isinstance(tree, Mapping):
+        return [leaf for value in tree.values() for leaf in leaves_of(value)]
+    if isinstance(tree, (list, tuple)):
+        return [leaf for value in tree for leaf in leaves_of(value)]
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return [leaf for field in dataclasses.fields(tree) for leaf in leaves_of(getattr(tree, field.name))]
+    return [tree]
 
 
 def is_rows(leaf: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import random
 from collections.abc import Callable
@@ -209,31 +210,52 @@ def test_arguments_by_name_dictionaries_and_what_rows_share() -> None:
         _step(module, optimizer, batch, mask=torch.randn(ROWS, ROWS).double(), scale=2.0)
 
 
-class _Loss(nn.Module):
-    """Its output is the loss. sorts: one layer sees other rows."""
+@dataclasses.dataclass
+class _Outputs:
+    """What a model may return in place of a tensor."""
 
-    def __init__(self, reduction: str, sorts: bool = False) -> None:
+    loss: torch.Tensor
+    logits: torch.Tensor | None
+    hidden: torch.Tensor | None = None
+
+
+class _Loss(nn.Module):
+    """Gives a loss. sorts: one layer sees other rows. more: what it is made of, too."""
+
+    def __init__(self, reduction: str, sorts: bool = False, more: bool = False, drops: float = 0.0) -> None:
         super().__init__()
         self.layer, self.head, self.reduction, self.sorts = nn.Linear(6, 6), nn.Linear(6, 4), reduction, sorts
+        self.more, self.drop = more, nn.Dropout(drops)
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> _Outputs:
         order = x[:, 0].argsort() if self.sorts else torch.arange(len(x))
-        outputs = self.head(self.layer(x[order]).tanh()[order.argsort()])
-        return functional.cross_entropy(outputs, labels, reduction=self.reduction)
+        hidden = self.drop(self.layer(x[order]).tanh()[order.argsort()])
+        outputs = self.head(hidden)
+        loss = functional.cross_entropy(outputs, labels, reduction=self.reduction)
+        return _Outputs(loss, outputs, hidden) if self.more else _Outputs(loss, None)
 
 
 @pytest.mark.usefixtures("silent")
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("sorts", [False, True])
-def test_a_loss_within_the_model(reduction: str, sorts: bool) -> None:
+@pytest.mark.parametrize(("more", "drops"), [(False, 0.0), (True, 0.0), (True, 0.4)])
+def test_a_loss_within_the_model(reduction: str, sorts: bool, more: bool, drops: float) -> None:
     torch.manual_seed(0)
-    module = GradSampleModule(_Loss(reduction, sorts).double(), loss_reduction=reduction)
+    module = GradSampleModule(_Loss(reduction, sorts, more, drops).double(), loss_reduction=reduction)
     optimizer = made(FusedDPOptimizer, module, loss_reduction=reduction)
-    module(torch.randn(ROWS, 6).double(), Y).backward()
+    module(torch.randn(ROWS, 6).double(), Y).loss.backward()
     if sorts:
         with pytest.raises(ValueError, match=r"layer\.weight \(Linear\).* are not the rows'"):
             optimizer.step()
     else:
+        optimizer.step()
+
+
+def test_a_loss_within_the_model_that_mixes_rows() -> None:
+    """A mean over the targets that count divides a row's gradient by what the others have of them."""
+    module, optimizer = _fused(_Loss("mean"))
+    module(torch.randn(ROWS, 6), torch.tensor([0, 1, -100, -100, 2, 3])).loss.backward()
+    with pytest.raises(ValueError, match="the model's loss is neither the mean nor the sum of its rows'"):
         optimizer.step()
 
 
