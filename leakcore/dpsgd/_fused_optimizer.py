@@ -91,7 +91,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         self._hooks = _book_keeping.find_hooks(module)
         root = self._hooks._module
         self._names = names_of(root)
-        self._check = RowCheck(root, self.params)
+        self._check = RowCheck(root, self.params, self._hooks)
         self._check.start(None if args is None else module, args or ())
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:

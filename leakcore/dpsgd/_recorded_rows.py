@@ -24,13 +24,15 @@ class RecordedRows:
 
     def before(self, module: nn.Module, inputs: tuple[Any, ...], model: nn.Module | None) -> None:
         """A module is called while gradients are recorded. model: what holds the optimizer's parameters, once known."""
+        from leakcore.dpsgd._book_keeping import find_hooks
         from leakcore.dpsgd._fused_optimizer import FusedDPOptimizer
         from leakcore.dpsgd._opacus_errors import may_be_wrong
 
         if self._model is None and model is not None:
             self._model = model
             if not isinstance(self._optimizer, FusedDPOptimizer):  # which checks its rows itself
-                self._check = RowCheck(getattr(model, "_module", model), self._optimizer.params)
+                hooks = find_hooks(model) or model
+                self._check = RowCheck(getattr(model, "_module", model), self._optimizer.params, hooks)
                 self._check.start(module, inputs)
         if module.training and not self._wrong and may_be_wrong(module):
             self._wrong = self._what_is_wrong(module, inputs)

@@ -60,10 +60,13 @@ class RowCheck:
     `TOLERANCES`. A model that draws random numbers is called on the whole batch from the same ones. Where it cannot be
     called again, or gives other outputs then, the check stands aside, and says so in the log. Rows that are all in one
     other order pass. What the model holds, and every random stream, is as before.
+
+    hooks: Opacus's, which were told whether rows are the first dimension (`batch_first`).
     """
 
-    def __init__(self, root: nn.Module, parameters: Sequence[torch.Tensor]) -> None:
+    def __init__(self, root: nn.Module, parameters: Sequence[torch.Tensor], hooks: Any = None) -> None:
         self._root = root
+        self._second = not getattr(hooks, "batch_first", True)
         own = {id(p) for p in parameters}
         owners = [(name, m, key, p) for name, m in root.named_modules() for key, p in m._parameters.items()]
         self._layers = {
@@ -129,7 +132,7 @@ class RowCheck:
         for call in calls:
             backward = (min if ghost else max)(call.gradients)
             try:
-                alone.append(RowsAlone(call, backward, chosen, count, mean, parameters, tolerance))
+                alone.append(RowsAlone(call, backward, chosen, count, mean, self._second, parameters, tolerance))
             except MixedError:
                 return (
                     f"{type(call.module).__name__} gives a row another output when the row is alone: its output "

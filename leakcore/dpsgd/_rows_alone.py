@@ -36,21 +36,23 @@ class RowsAlone:
     """One call again, for the gradients of some rows of its batch.
 
     rows: which; count: of how many the batch has gradients; mean: whether the loss is taken for a mean over these;
-    error: what share of an output is rounding. `size` is the number of rows that went in, None where that does not
-    show; `gives_loss`, whether a row is the whole batch of a call of its own, because the model gives a loss. Raises
-    CannotTellError, and MixedError.
+    second: whether rows are said to be an input's second dimension; error: what share of an output is rounding. `size`
+    is the number of rows that went in, None where that does not show; `gives_loss`, whether a row is the whole batch of
+    a call of its own, because the model gives a loss. Raises CannotTellError, and MixedError.
     """
 
     def __init__(
         self, call: Call, backward: int, rows: Sequence[int], count: int, mean: bool,
-        parameters: Sequence[torch.Tensor], error: float,
+        second: bool, parameters: Sequence[torch.Tensor], error: float,
     ) -> None:  # fmt: skip
         if not call.is_unchanged:
             raise CannotTellError("its inputs or outputs were changed in place after its forward pass")
         self._call, self._parameters, self._error = call, parameters, error
         self._given = {place: _padded(_like(call.outputs[place], g)) for place, g in call.gradients[backward].items()}
         self._before = {place: _padded(call.outputs[place]) for place in self._given}
-        self._forms = list(itertools.islice(_forms(call), _FORMS))
+        self._forms = list(itertools.islice(_forms(call, second), _FORMS))
+        if second:  # told so of layers; a model may still have rows first
+            self._forms.sort(key=lambda form: form.size != count)
         self._form: _Form | None = None
         self._axes: dict[int, int] = {}
         self._factor = float(count) if mean else 1.0
@@ -227,14 +229,14 @@ class _Form:
         return args, kwargs
 
 
-def _forms(call: Call) -> Iterator[_Form]:
-    """The likeliest first: rows are the first dimension of the first tensor, else its second."""
+def _forms(call: Call, second: bool) -> Iterator[_Form]:
+    """The likeliest first: rows are the first dimension of the first tensor, else its second. second: it goes first."""
     leaves = tree_flatten((call.args, call.kwargs), is_leaf=_is_packed)[0]
     first = next((leaf for leaf in leaves if _is_packed(leaf) or (isinstance(leaf, torch.Tensor) and leaf.ndim)), None)
     if first is None:
         return
-    sizes = [_size(first)] if _is_packed(first) else list(dict.fromkeys(first.shape[:2]))
-    for main, size in enumerate(sizes):
+    sizes = [_size(first)] if _is_packed(first) else first.shape[:2]
+    for main, size in sorted(enumerate(sizes), reverse=second):
         choices: list[list[int | None]] = []
         for leaf in leaves:
             if _is_packed(leaf):
@@ -244,14 +246,14 @@ def _forms(call: Call) -> Iterator[_Form]:
             else:
                 order = [main, *(d for d in range(min(leaf.ndim, 3)) if d != main)]
                 fits: list[int | None] = [d for d in order if d < leaf.ndim and leaf.shape[d] == size]
-                choices.append(fits if leaf is first else [*fits, None])
+                choices.append([main] if leaf is first else [*fits, None])
         plain = all(
             not isinstance(leaf, torch.Tensor) or leaf.ndim == 0 or (leaf.shape[0] == size and not _are_offsets(leaf))
             for leaf in leaves
             if not _is_packed(leaf)
         )
         for axes in itertools.product(*choices):
-            yield _Form(call, axes, size, plain and main == 0)
+            yield _Form(call, axes, size, plain and main == 0 and not second)
 
 
 def _are_offsets(leaf: torch.Tensor) -> bool:

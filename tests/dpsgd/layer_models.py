@@ -331,6 +331,7 @@ EXAMPLES: dict[str, Example] = {
     "all steps first": Example(lambda: AllFlattened(turned=True), dense(3, 6), _NUMBER),
     "all steps first, as many": Example(lambda: AllFlattened(turned=True), dense(5, 6), _NOT_ROWS),
     "all steps first, told": Example(lambda: AllFlattened(turned=True), dense(5, 6), batch_first=False),
+    "all steps first, told, others": Example(lambda: AllFlattened(turned=True), dense(3, 6), batch_first=False),
     "flattened": Example(lambda: Then(_flattened, 6, _L(6, 6)), dense(3, 6), _NUMBER),
     "all flattened": Example(AllFlattened, dense(3, 6), _NUMBER),
     "sequence bias": Example(lambda: Then(lambda x, a: a(x), 24, SequenceBias(6, batch_first=True)), dense(3, 6)),

@@ -18,6 +18,7 @@ NOT_OURS = {
     "test_per_layer_clipping": "per-layer clipping is another optimizer's, and refused by ours",
     "test_sample_grad_aggregation": "sums p.grad_sample, which of known layers holds no rows",
     "test_noise_level of PrivacyEngineCustomLayer": "160 squared draws, 15% from their mean: 18% of all seeds miss",
+    "test_make_private_with_epsilon of Text": "takes steps for rows (batch_first is not told), which ours refuses",
     "test_grad_sample_accumulation": "no DPOptimizer",
     "test_get_compatible_module_inaction": "no DPOptimizer",
     "test_model_validator": "no DPOptimizer: make_private refuses the model",
@@ -88,4 +89,4 @@ def test_all_that_applies_of_opacus_1_6_is_run() -> None:
     from importlib.metadata import version
 
     if version("opacus") == "1.6.0":
-        assert len(CASES) == 151
+        assert len(CASES) == 148

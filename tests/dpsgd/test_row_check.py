@@ -251,6 +251,19 @@ def test_a_loss_within_the_model(reduction: str, sorts: bool, more: bool, drops:
         optimizer.step()
 
 
+@pytest.mark.usefixtures("silent")
+def test_rows_second_in_a_model_whose_outputs_tell_nothing() -> None:
+    """All zero, at any step of any row: what was told of the layers decides which dimension is the rows'."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 4))
+    nn.init.zeros_(plain[2].weight), nn.init.zeros_(plain[2].bias)
+    module, optimizer = _fused(plain, batch_first=False)
+    for steps in (3, ROWS, 9):
+        optimizer.zero_grad()
+        functional.cross_entropy(module(torch.randn(steps, ROWS, 6)).mean(0), Y).backward()
+        optimizer.step()
+
+
 def test_a_loss_within_the_model_that_mixes_rows() -> None:
     """A mean over the targets that count divides a row's gradient by what the others have of them."""
     module, optimizer = _fused(_Loss("mean"))
