@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from leakcore import _memory
+
 
 def _one(kwargs: dict[str, Any]) -> tuple[str, Any]:
     ((name, value),) = kwargs.items()
@@ -27,6 +29,7 @@ def real(**kwargs: Any) -> float:
         return value  # the usual case, in calls that may be short
     if isinstance(value, (bool, np.bool_, str, bytes)):
         raise TypeError(f"{name}={value!r}: must be a real number")
+    value = _item(name, value)
     try:
         out = float(value)
     except OverflowError:
@@ -36,6 +39,14 @@ def real(**kwargs: Any) -> float:
     if math.isnan(out):
         raise ValueError(f"{name}=nan: must be a number")
     return out
+
+
+def _item(name: str, value: Any) -> Any:
+    """The number that an array of one holds; anything else as it is."""
+    if not isinstance(value, np.ndarray) and not _memory.is_torch(value):
+        return value
+    array = _memory.array(name, value)
+    return array.reshape(())[()] if array.size == 1 else array
 
 
 def _check(allowed: str, ok: Callable[[float], bool], kwargs: dict[str, Any]) -> float:
@@ -83,6 +94,7 @@ def integer(low: int | None = None, high: int | None = None, **kwargs: Any) -> i
         return value  # the usual case, in calls that may be short
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name}={value!r}: must be an integer")
+    value = _item(name, value)
     try:
         out = operator.index(value)
     except TypeError:
@@ -150,7 +162,10 @@ def callback(**kwargs: Any) -> None:
 def sizes(**kwargs: Any) -> tuple[int, ...]:
     """A sequence of integers of at least 1, such as an array's shape."""
     name, value = _one(kwargs)
-    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
+    if isinstance(value, np.ndarray) or _memory.is_torch(value):
+        array = even_array(**kwargs)
+        value = array.tolist() if array.ndim == 1 else None
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise TypeError(f"{name}={value!r}: must be a sequence of integers")
     return tuple(integer(1, None, **{name: size}) for size in value)
 
@@ -158,11 +173,7 @@ def sizes(**kwargs: Any) -> tuple[int, ...]:
 def even_array(**kwargs: Any) -> np.ndarray:
     """What NumPy makes of the value; TypeError for nested sequences of unequal lengths."""
     name, value = _one(kwargs)
-    _refuse_masked(name, value)
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError) as why:
-        raise TypeError(f"{name}: must be an array of numbers ({why})") from None
+    return _memory.array(name, value)
 
 
 def plain_array(**kwargs: Any) -> np.ndarray:
@@ -174,18 +185,26 @@ def plain_array(**kwargs: Any) -> np.ndarray:
     return out
 
 
+def floating(name: str, value: Any) -> Any:
+    """An array of NumPy's or a tensor on any device, of a floating element type, that may be computed with where it
+    lies; a tensor comes back as torch's own class. TypeError or ValueError begins with `name`."""
+    if _memory.is_torch(value):
+        _memory.refuse_gradients(name, value)
+        value = _memory.plain_tensor(name, value)
+    elif isinstance(value, np.ndarray):
+        value = _memory.of_numpy(name, value)
+    else:
+        raise TypeError(f"{name} is a {type(value).__name__}: must be a NumPy array or a torch tensor")
+    kind = str(value.dtype).rpartition(".")[2]
+    if kind not in FLOATING:
+        raise TypeError(f"{name}: dtype {kind}: must be {', '.join(FLOATING[:-1])} or {FLOATING[-1]}")
+    return value
+
+
 def real_array(allowed: str, ok: Callable[[np.ndarray], np.ndarray], **kwargs: Any) -> np.ndarray:
     """A float64 array (any shape) whose entries all satisfy `ok`; the error shows the first that does not."""
     name, value = _one(kwargs)
-    _refuse_masked(name, value)
-    _refuse_grad(name, value)
-    try:
-        _require_numbers(value)
-        out = np.asarray(value, dtype=np.float64)
-    except OverflowError:
-        raise ValueError(f"{name}: holds an integer beyond what a float64 holds") from None
-    except (TypeError, ValueError):
-        raise TypeError(f"{name}={value!r}: must be a real number or an array of them") from None
+    out = _doubles(name, value, "must be a real number or an array of them")
     if out.ndim == 0 and ok(out[()]):  # what an array of no dimensions costs several microseconds to find out
         return out
     bad = ~ok(out)
@@ -196,29 +215,38 @@ def real_array(allowed: str, ok: Callable[[np.ndarray], np.ndarray], **kwargs: A
     return out
 
 
-def _require_numbers(value: Any) -> None:
-    """TypeError for text, dates, complex numbers, None and a truth value, all of which NumPy would make floats of."""
-    if isinstance(value, (bool, np.bool_)):
-        raise TypeError
-    if isinstance(value, (int, float)):
-        return
-    array = np.asarray(value)
-    if array.dtype.kind == "O":
-        numbers = all(hasattr(type(x), "__float__") or hasattr(type(x), "__index__") for x in array.flat)
+def _doubles(name: str, value: Any, allowed: str) -> np.ndarray:
+    """A float64 array; TypeError for text, dates, complex numbers, None and a truth value, all of which NumPy would
+    make floats of."""
+    if type(value) is float or type(value) is int:
+        array = np.asarray(value)
+    elif isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}={value!r}: {allowed}")
     else:
-        numbers = array.dtype.kind in "biuf"
+        array = _memory.array(name, value)
+    kind = array.dtype.kind
+    if kind == "O":
+        numbers = all(
+            (hasattr(type(x), "__float__") or hasattr(type(x), "__index__")) and not _memory.is_torch(x)
+            for x in array.flat
+        )
+    else:
+        numbers = kind in "biuf"
     if not numbers:
-        raise TypeError
+        raise TypeError(f"{name}={_short(value)}: {allowed}")
+    try:
+        return np.asarray(array, dtype=np.float64)
+    except OverflowError:
+        raise ValueError(f"{name}: holds an integer beyond what a float64 holds") from None
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}={_short(value)}: {allowed}") from None
 
 
-def _refuse_masked(name: str, value: Any) -> None:
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{name}: is a masked array, whose mask would be lost; pass a plain array")
-
-
-def _refuse_grad(name: str, value: Any) -> None:
-    if getattr(value, "requires_grad", False) is True:
-        raise ValueError(f"{name}: requires grad; pass {name}.detach()")
+def _short(value: Any) -> str:
+    """What was given, where that is no array: an array's text is long, and a tensor's may need values it lacks."""
+    return (
+        f"{value!r:.100}" if isinstance(value, (str, bytes, int, float, complex, type(None))) else type(value).__name__
+    )
 
 
 LARGE = 1e150
@@ -248,28 +276,18 @@ def host_array(*, finite: bool = True, **kwargs: Any) -> tuple[np.ndarray, float
     and do not require grad. finite=False leaves the check of the entries to a caller who reads them all anyway.
     """
     name, value = _one(kwargs)
-    _refuse_masked(name, value)
-    _refuse_grad(name, value)
-    roundoff = 2.0**-53
-    if hasattr(value, "requires_grad") and hasattr(value, "device"):
-        if value.device.type != "cpu":
-            raise ValueError(f"{name}: is on {value.device}; this computation runs on the CPU, pass {name}.cpu()")
-        roundoff = _TORCH_ROUNDOFF.get(str(value.dtype), roundoff)
-        if value.is_complex():
-            raise TypeError(f"{name}: must be an array of real numbers, not of {value.dtype}")
-        value = value.double().numpy()
-    else:
-        dtype = getattr(value, "dtype", None)
-        if isinstance(dtype, np.dtype) and dtype.kind == "f":
-            roundoff = float(np.finfo(dtype).eps) / 2
-    try:
-        _require_numbers(value)
-        out = np.asarray(value, dtype=np.float64)
-    except OverflowError:
-        raise ValueError(f"{name}: holds an integer beyond what a float64 holds") from None
-    except (TypeError, ValueError):
-        raise TypeError(f"{name}: must be an array of real numbers, not {type(value).__name__}") from None
+    out = _doubles(name, value, "must be an array of real numbers")
     if finite and not np.isfinite(out).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])
         raise ValueError(f"{name}[{', '.join(map(str, where))}]={float(out[where])!r}: must be finite")
-    return out, max(roundoff, 2.0**-53)
+    return out, max(roundoff(value), 2.0**-53)
+
+
+def roundoff(value: Any) -> float:
+    """The unit roundoff of an array's precision, of the coarsest in a sequence of them; 0 for integers."""
+    if isinstance(value, (list, tuple)):
+        return max(map(roundoff, value), default=0.0)
+    dtype = getattr(value, "dtype", None)
+    if isinstance(dtype, np.dtype):
+        return float(np.finfo(dtype).eps) / 2 if dtype.kind == "f" else 0.0
+    return _TORCH_ROUNDOFF.get(str(dtype), 0.0)

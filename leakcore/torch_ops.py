@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from leakcore import kernels
+from leakcore import _memory, kernels
 from leakcore.kernels import _tracing
 
 if not hasattr(torch.library, "custom_op"):
@@ -43,7 +43,7 @@ def _operator(name: str, schema: str, compute: Callable[..., Any], fake: Callabl
     @functools.wraps(compute)
     def checked(*args: Any) -> Any:
         # Here the tangents are gone, and torch would take them for zero.
-        if _tracing.in_forward_mode():
+        if _memory.in_forward_mode():
             raise ValueError(f"{name}: called in forward-mode differentiation: kernels have no derivative")
         return compute(*args)
 

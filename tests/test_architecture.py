@@ -16,7 +16,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "leakcore"
 # Left may import right. A package absent from the right of its own row may not be imported by it.
 BASE = {
     "_results", "_validate", "_lazy", "_pieces", "_npz", "_progress", "_futures", "_one_thread", "_cores", "_columns",
-    "_quiet", "_writing", "_folder_lock", "_installed", "_figure_style",
+    "_quiet", "_writing", "_folder_lock", "_installed", "_figure_style", "_memory",
+    "_memory_limit",
 }  # fmt: skip
 LAYERS = [
     {"__main__"},

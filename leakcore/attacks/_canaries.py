@@ -42,7 +42,7 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
     x = check.real_array("finite", np.isfinite, features=features)
     if x.ndim != 2 or 0 in x.shape:
         raise ValueError(f"features.shape={x.shape}: must be (rows, inputs), neither of them 0")
-    kind = np.asarray(features).dtype
+    kind = check.plain_array(features=features).dtype
     if kind.kind != "f":
         raise TypeError(f"features.dtype={kind}: must be floating, integers cannot hold a random direction")
     n, key = check.integer(1, None, count=count), check.seed(seed=seed)
@@ -51,7 +51,7 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
     length = np.linalg.norm(x, axis=1).mean() / np.linalg.norm(drawn, axis=1, keepdims=True)
     labels = kernels.uniform(n, 1, seed=key, purpose=purpose, step=_LABELS)[:, 0]
     made = np.floor(labels * check.integer(2, None, classes=classes)).astype(np.int64)
-    return (drawn * length).astype(np.asarray(features).dtype), made
+    return (drawn * length).astype(kind), made
 
 
 def canary_coins(runs: int, canaries: int, *, seed: int, first_run: int = 0) -> np.ndarray:

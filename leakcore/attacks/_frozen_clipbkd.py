@@ -77,11 +77,11 @@ class FrozenClipBKD:
         """
         from leakcore import models
 
-        x = np.asarray(images, dtype=np.float32)
+        x = np.asarray(check.plain_array(images=images), dtype=np.float32)
         if math.prod(x.shape[1:]) != math.prod(self.shape):
             raise ValueError(f"images.shape={x.shape}: must be (rows, {math.prod(self.shape)}), images of {self.shape}")
         x = x.reshape(-1, *self.shape)
-        y = np.asarray(labels)
+        y = check.plain_array(labels=labels)
         if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
             raise ValueError(f"labels.shape={y.shape}, dtype={y.dtype}: must be one integer for each of {len(x)} rows")
         features = models.extract_features(self.extractor, x)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from leakcore import _validate as check
+from leakcore.dpsgd._flat_module import numbers
 
 _WINDOW, _SIGMA = 11, 1.5
 
@@ -35,9 +36,8 @@ def compare(originals: torch.Tensor, reconstructions: torch.Tensor, value_range:
     from scipy.optimize import linear_sum_assignment
 
     span = check.positive(value_range=value_range)
-    for name, images in (("originals", originals), ("reconstructions", reconstructions)):
-        _require_images(name, images)
-    originals, reconstructions = originals.detach(), reconstructions.detach()
+    originals = _images("originals", originals).detach()
+    reconstructions = _images("reconstructions", reconstructions).detach()
     if originals.shape != reconstructions.shape:
         raise ValueError(
             f"reconstructions.shape={tuple(reconstructions.shape)}: must be that of originals, {tuple(originals.shape)}"
@@ -56,13 +56,13 @@ def compare(originals: torch.Tensor, reconstructions: torch.Tensor, value_range:
     return Quality(mse=mse, psnr=psnr, ssim=np.where(np.isnan(mse), np.nan, alike), order=order)
 
 
-def _require_images(name: str, images: Any) -> None:
+def _images(name: str, images: Any) -> torch.Tensor:
     if not isinstance(images, torch.Tensor):
         raise TypeError(f"{name} is a {type(images).__name__}: must be a tensor")
-    if images.device.type == "meta":
-        raise ValueError(f"{name}: is on the meta device, without data")
-    if images.ndim < 2 or images.numel() == 0 or images.is_complex():
+    images = numbers(name, images)
+    if images.ndim < 2 or images.numel() == 0:
         raise ValueError(f"{name}.shape={tuple(images.shape)}, {images.dtype}: must be (n, ...) real numbers, n ≥ 1")
+    return images
 
 
 def ssim(first: torch.Tensor, second: torch.Tensor, value_range: float) -> torch.Tensor:
@@ -73,8 +73,7 @@ def ssim(first: torch.Tensor, second: torch.Tensor, value_range: float) -> torch
     else, (n, ...): one window over the whole, equal weights.
     """
     span = check.positive(value_range=value_range)
-    for name, images in (("first", first), ("second", second)):
-        _require_images(name, images)
+    first, second = _images("first", first), _images("second", second)
     if first.shape != second.shape:
         raise ValueError(f"second.shape={tuple(second.shape)}: must be that of first, {tuple(first.shape)}")
     a, b = first.double(), second.double()

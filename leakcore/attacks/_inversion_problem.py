@@ -176,7 +176,8 @@ def _gradient(flat: FlatModule, gradient: Any, steps: int) -> torch.Tensor:
     if isinstance(gradient, Mapping):
         flat_gradient = _joined(flat, gradient, "gradient")
     elif isinstance(gradient, (list, tuple)) and steps == 1:
-        shapes = [tuple(torch.as_tensor(part).shape) for part in gradient]
+        gradient = [tensor(part, f"gradient[{i}]") for i, part in enumerate(gradient)]
+        shapes = [tuple(part.shape) for part in gradient]
         if shapes != flat.shapes:
             raise ValueError(f"gradient: parts of shapes {shapes}: must be those of the parameters, {flat.shapes}")
         flat_gradient = flat.join(dict(zip(flat.names, gradient, strict=True)))

@@ -218,7 +218,7 @@ def per_sample(
 
 
 def _batches(batches: Any, rows: int) -> np.ndarray:
-    index = np.asarray(batches)
+    index = check.even_array(batches=batches)
     if index.dtype.kind not in "iu" or index.ndim != 2 or 0 in index.shape:
         raise ValueError(f"batches.shape={index.shape}, dtype={index.dtype}: must be (batches, size) integers")
     if index.min() < 0 or index.max() >= rows:

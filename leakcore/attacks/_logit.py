@@ -129,8 +129,11 @@ def check_model(model: Any) -> None:
     """Refuse what is no module, and modules whose forward pass is random in their present mode."""
     import torch
 
+    from leakcore.dpsgd._flat_module import require_memory
+
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
+    require_memory(model)
     random_layers = (torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU)
     for name, module in model.named_modules():
         if module.training and isinstance(module, random_layers):
@@ -166,9 +169,9 @@ def cast_state(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Te
 
 def cast_inputs(inputs: Any, dtype: torch.dtype) -> torch.Tensor:
     """A tensor of the inputs, as `dtype` if they are floating; ValueError where there are none."""
-    import torch
+    from leakcore.dpsgd._flat_module import tensor as read
 
-    tensor = torch.as_tensor(inputs).detach()
+    tensor = read(inputs, "inputs")
     if tensor.ndim == 0 or len(tensor) == 0:
         raise ValueError(f"inputs.shape={tuple(tensor.shape)}: must hold at least one row")
     return tensor.to(dtype) if tensor.is_floating_point() else tensor

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leakcore import _memory, kernels
 from leakcore import _validate as check
-from leakcore import kernels
 from leakcore._one_thread import one_thread
 from leakcore._results import Adjacency, parse_adjacency
 from leakcore.attacks._least_direction import least_direction
@@ -267,9 +267,7 @@ def poisoning_sweep(
     check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
     count = check.integer(1, None, trials=trials)
     first = check.integer(0, _TRIALS_PER_K - 1, first_trial=first_trial)
-    if not isinstance(ks, Sequence):
-        raise TypeError(f"ks={ks!r}: must be a sequence of integers")
-    numbers = tuple(check.integer(1, poisoning.k, ks=k) for k in ks)
+    numbers = tuple(check.integer(1, poisoning.k, ks=k) for k in check.sizes(ks=ks))
     if not numbers or len(set(numbers)) != len(numbers):
         raise ValueError(f"ks={tuple(ks)}: must be distinct, at least one")
     # Under add/remove the default batch size would give away how many rows there are.
@@ -343,6 +341,7 @@ def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
 
 
 def _rows(features: Any, labels: Any, prefix: str) -> tuple[np.ndarray, np.ndarray]:
+    _memory.refuse_transforms(f"{prefix}features")
     x = check.plain_array(**{f"{prefix}features": features})
     y = check.plain_array(**{f"{prefix}labels": labels})
     if x.ndim != 2 or x.dtype.kind != "f":

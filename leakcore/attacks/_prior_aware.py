@@ -140,11 +140,8 @@ def log_prior(prior: Any, candidates: int) -> np.ndarray:
 
 def _steps(name: str, given: Any) -> tuple[np.ndarray, float]:
     """(..., steps, candidates), finite, and the unit roundoff of what they were given in."""
-    if hasattr(given, "requires_grad") and given.is_floating_point():  # a tensor: NumPy does not know bfloat16
-        values, roundoff = check.host_array(**{name: given})
-    else:
-        values = check.even_array(**{name: given})
-        roundoff = float(np.finfo(values.dtype).eps) / 2 if values.dtype.kind == "f" else 0.0
+    values = check.even_array(**{name: given})
+    roundoff = check.roundoff(given) if values.dtype.kind == "f" else 0.0
     if values.dtype.kind not in "fiu":
         raise TypeError(f"{name}.dtype={values.dtype}: must be a real floating or integer type")
     if values.ndim < 2 or values.shape[-1] == 0:

@@ -191,10 +191,11 @@ def _checked(
         raise ValueError(f"prior_size={n}: must be at most the {pool.rows} rows of pool_features")
     weights = None
     if prior is not None:
+        prior = check.plain_array(prior=prior)
         _prior_aware.log_prior(prior, n)
-        if np.ndim(prior) != 1:
-            raise ValueError(f"prior.shape={np.shape(prior)}: must be ({n},), one prior for all runs")
-        weights = tuple(float(p) for p in np.asarray(prior, dtype=np.float64))
+        if prior.ndim != 1:
+            raise ValueError(f"prior.shape={prior.shape}: must be ({n},), one prior for all runs")
+        weights = tuple(float(p) for p in prior)
     resolved = {name: _prior_aware.resolve(name, ensemble.sample_rate, prior) for name in named}
     for which in resolved.values():
         _rule(ensemble, which)

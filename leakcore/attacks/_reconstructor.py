@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leakcore import _memory, kernels, models
 from leakcore import _validate as check
-from leakcore import kernels, models
 
 if TYPE_CHECKING:
     import torch
@@ -222,8 +222,8 @@ def reconstructor(
 
 
 def _parameters(given: Any, columns: int | None, *, name: str = "parameters") -> np.ndarray:
-    tensor = hasattr(given, "requires_grad")  # which NumPy may not take, for reasons it does not name
-    out = check.host_array(**{name: given})[0] if tensor else check.plain_array(**{name: given})
+    _memory.refuse_transforms(name)
+    out = check.plain_array(**{name: given})
     if out.dtype.kind not in "fiu":
         raise TypeError(f"{name}.dtype={out.dtype}: must be a real floating or integer type")
     if out.ndim != 2 or 0 in out.shape or columns not in (None, out.shape[1]):

@@ -64,7 +64,7 @@ class Guesses:
 
     def tally(self, included: Any) -> tuple[int, int]:
         """(right, all) guesses, given who was there, (runs, rows) bool."""
-        there = np.asarray(included)
+        there = check.even_array(included=included)
         if there.shape != self.guess.shape or there.dtype != bool:
             raise ValueError(f"included.shape={there.shape}, dtype={there.dtype}: must be bool {self.guess.shape}")
         right = int(((self.guess == 1) & there).sum() + ((self.guess == -1) & ~there).sum())

@@ -84,8 +84,8 @@ def label_success(
     if prior is not None:
         weights = parse_prior(prior)
     else:
-        classes = 2 if num_classes is None else _validate.integer(1, num_classes=num_classes)
-        weights = np.full(classes, 1.0 / classes)
+        classes = 2 if num_classes is None else _validate.integer(1, 2**63 - 1, num_classes=num_classes)
+        weights = np.array([1.0 / classes])  # equal weights are one question, however many
     mechanism = Mechanism.parse(noise_multiplier, sample_rate, steps)
     value, blow_up = _success(mechanism.loss(), weights)
     return DiscretePriorBound(

@@ -15,6 +15,9 @@ from leakcore.bounds._reconstruction import _pair
 from leakcore.bounds._reconstruction_input import ATTACKER, Kappa, Mechanism, ReconstructionBound
 from leakcore.numerics._loss import AccuracyError
 
+_MAX_SAMPLES = 1 << 26
+"""All of them are held and sorted, half a gigabyte twice; the certificate of `reconstruction` holds none."""
+
 
 def reconstruction_dkw(
     noise_multiplier: Any,
@@ -37,14 +40,14 @@ def reconstruction_dkw(
     and, since r has no bound that Bennett's inequality could use, mean − √(v(4/α − 1)/N) by Cantelli's. As in the text
     nothing is done about the threshold having been chosen on the same samples, so the kind is "estimate".
 
-    Arguments as in `reconstruction`; executor maps shards of samples, with the same answer. The interval is [κ, 1]
+    Arguments as in `reconstruction`; num_samples at most 2²⁶, which are held and sorted; executor maps shards of samples, with the same answer. The interval is [κ, 1]
     where it says nothing: κ < η, or r of large variance.
     Returns a `ReconstructionBound`, method "dkw-bennett", value = Algorithm 1's estimate (E1). Raises as
     `reconstruction`; ValueError for noise_multiplier=0.
     """
     mechanism = Mechanism.parse(noise_multiplier, sample_rate, steps)
     prior = Kappa.parse(kappa, log_kappa)
-    count = _validate.integer(2, num_samples=num_samples)
+    count = _validate.integer(2, _MAX_SAMPLES, num_samples=num_samples)
     level = _validate.confidence(confidence=confidence)
     key = _validate.seed(seed=seed)
     _validate.executor(executor=executor)

@@ -24,6 +24,8 @@ from leakcore.numerics._loss import parse_schedule
 
 _CELLS = 1 << 21
 """Uniforms held at a time. A sample is a function of its number alone, so this changes no result."""
+_MAX_STEPS = 1 << 22
+"""A sample's own uniforms are held together: half a gigabyte of arrays."""
 _PICK_STEPS = {"null": 2, "alternative": 3}
 
 
@@ -89,11 +91,13 @@ def fixed_batch_pair(noise_multiplier: Any, sample_rate: Any, steps: int) -> Fix
     knows all other records is then at most B_κ of this pair (Hayes et al. 2023, Theorem 2, with ν the run on any fixed
     record in the target's place); see `bounds._fixed_batch` for the pair and whose theorem it is.
 
-    noise_multiplier: σ in (0, ∞); sample_rate: γ = b/n in (0, 1]; scalars or arrays of length `steps` ≥ 0.
+    noise_multiplier: σ in (0, ∞); sample_rate: γ = b/n in (0, 1]; scalars or arrays of length `steps`, 0 to 2²².
     Poisson sampling of equal rate has add/remove adjacency and leaks about half the distance: do not compare the two.
     Raises ValueError or TypeError that names the argument.
     """
     sigma, rate, count = parse_schedule(noise_multiplier, sample_rate, steps)
+    if count > _MAX_STEPS:
+        raise ValueError(f"steps={count}: must be at most {_MAX_STEPS}, since a sample is drawn from all its steps")
     if (sigma <= 0.0).any() or np.isinf(sigma).any():
         raise ValueError(f"noise_multiplier={noise_multiplier!r}: must be in (0, inf)")
     if (rate <= 0.0).any():

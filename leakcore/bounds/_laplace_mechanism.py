@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import sys
 from typing import Any
 
 import numpy as np
@@ -151,23 +150,11 @@ def _noise(array: Any, seed: int | None, step: int, secure: bool) -> Any:
 
 
 def _floating(values: Any) -> Any:
-    if _arrays.is_torch(values):
-        torch = sys.modules["torch"]
-        if not values.dtype.is_floating_point:
-            raise TypeError(f"values: dtype {values.dtype}: must be floating, pass values.double()")
-        if values.requires_grad:
-            raise ValueError("values: requires grad; pass values.detach()")
-        if values.layout != torch.strided:
-            raise TypeError(f"values: layout {values.layout}: must be a dense (strided) tensor")
-        return values
-    if isinstance(values, np.ma.MaskedArray):
-        raise TypeError("values: is a masked array, whose mask would be lost: pass a plain array")
-    array = _validate.even_array(values=values)
-    if array.dtype.kind in "iu":
-        return array.astype(np.float64)
-    if array.dtype.name not in _validate.FLOATING:
-        raise TypeError(f"values: dtype {array.dtype}: must be one of {', '.join(_validate.FLOATING)} or integers")
-    return array
+    if not _arrays.is_torch(values):
+        values = _validate.even_array(values=values)
+        if values.dtype.kind in "iu":
+            return values.astype(np.float64)
+    return _validate.floating("values", values)
 
 
 def _read_scale(sensitivity: Any, epsilon: float | None, scale: float | None) -> float:

@@ -19,6 +19,10 @@ from leakcore.numerics._loss import PrivacyLoss
 
 _INFORMATION = ("rdp", "analytic", "monte-carlo")
 _CHUNK = 1 << 14
+_MAX_CANDIDATES = 1 << 22
+"""Of a sampled estimate, which draws a number for each in every sample."""
+_MAX_DRAWS = 1 << 42
+"""Numbers of a sampled estimate: about a day of one core."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,10 +90,10 @@ def fano_advantage(
     if (prior_size is None) == (prior is None):
         raise ValueError(f"prior_size={prior_size!r}, prior={prior!r}: exactly one must be given")
     if prior is None:
-        n = _validate.integer(1, prior_size=prior_size)
-        weights = np.full(n, 1.0 / n)
+        n = _validate.integer(1, 2**63 - 1, prior_size=prior_size)
+        weights, times = np.array([1.0 / n]), n
     else:
-        weights = parse_prior(prior)
+        weights, times = parse_prior(prior), 1
         n = len(weights)
     source = _validate.one_of(*_INFORMATION, information=information)
     apart = _validate.positive(separation=separation)
@@ -104,7 +108,7 @@ def fano_advantage(
     if source != "rdp" and (loss.groups or (math.isfinite(loss.log_no_escape) and loss.log_no_escape != 0.0)):
         raise ValueError(f"information={source!r}: covers sample_rate=1 only, use 'rdp'")
     precision = math.inf if loss.log_no_escape != 0.0 else loss.gaussian_variance
-    entropy = float(-(weights @ np.log(weights)))
+    entropy = math.log(n) if times > 1 else float(-(weights @ np.log(weights)))
     error: float | None = None
     notes: tuple[str, ...] = ()
     kind: Kind = "upper"
@@ -114,10 +118,17 @@ def fano_advantage(
         nats = loss.cumulants(1.0).mean if loss.groups or precision > 0.0 else 0.0
     elif source == "analytic":
         shrink = math.exp(-0.5 * apart**2 * precision)
-        nats = float(-(weights @ np.log(weights + (1.0 - weights) * shrink)))
+        nats = -times * float(weights @ np.log(weights + (1.0 - weights) * shrink))
         notes = (f"for candidates whose clipped gradients are at most {apart:.6g} clipping norms apart",)
     else:
-        nats, error = _mixture_information(weights, apart * math.sqrt(0.5 * precision), count, key, executor)
+        if n > _MAX_CANDIDATES or count * n > _MAX_DRAWS:
+            raise ValueError(
+                f"prior_size={n}, num_samples={count}: information='monte-carlo' draws prior_size numbers for each "
+                f"sample: must be at most {_MAX_CANDIDATES} candidates and {_MAX_DRAWS} numbers; use 'analytic'"
+            )
+        nats, error = _mixture_information(
+            np.repeat(weights, times), apart * math.sqrt(0.5 * precision), count, key, executor
+        )
         kind = "estimate"
         notes = (f"for one-hot gradients, {apart:.6g} clipping norms apart; a sampled estimate",)
     success = 1.0 - _least_error(entropy - min(max(nats, 0.0), entropy), n)

@@ -10,7 +10,7 @@ import numpy as np
 
 from leakcore import _validate
 from leakcore._results import Adjacency, Assumptions, parse_adjacency
-from leakcore.bounds._reconstruction_input import ATTACKER, Kappa, Mechanism, ReconstructionBound
+from leakcore.bounds._reconstruction_input import ATTACKER, MAX_SAMPLES, Kappa, Mechanism, ReconstructionBound
 from leakcore.numerics._loss import AccuracyError
 
 METHODS = ("auto", "closed-form", "exact", "pld", "monte-carlo", "certified", "importance")
@@ -86,7 +86,7 @@ def reconstruction(
     name = _validate.one_of(*METHODS, method=method)
     mechanism = Mechanism.parse(noise_multiplier, sample_rate, steps)
     prior = Kappa.parse(kappa, log_kappa)
-    count = _validate.integer(1, num_samples=num_samples)
+    count = _validate.integer(1, MAX_SAMPLES, num_samples=num_samples)
     level = _validate.confidence(confidence=confidence)
     key = _validate.seed(seed=seed)
     _validate.executor(executor=executor)
@@ -152,7 +152,7 @@ def reconstruction_of(
     if not callable(getattr(pair, "sample_log_ratio", None)):
         raise TypeError(f"pair={pair!r}: must have a method sample_log_ratio(num_samples, under, seed, first_sample)")
     prior = Kappa.parse(kappa, log_kappa)
-    count = _validate.integer(2, num_samples=num_samples)
+    count = _validate.integer(2, MAX_SAMPLES, num_samples=num_samples)
     level = _validate.confidence(confidence=confidence)
     key = _validate.seed(seed=seed)
     _validate.executor(executor=executor)

@@ -12,6 +12,8 @@ from leakcore import _validate
 from leakcore._results import Number, Result
 from leakcore.numerics._loss import PrivacyLoss, parse_schedule
 
+MAX_SAMPLES = 1 << 40
+"""Samples of one estimate: a day's work of a cluster."""
 ATTACKER = (
     "sees every noisy gradient sum and all model states, knows every other record, the hyperparameters and the prior; "
     "Poisson sampling, independent steps"

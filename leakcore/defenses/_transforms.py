@@ -38,15 +38,10 @@ class Defense:
 
 
 def _rows(name: str, gradients: Any, least: int = 1) -> Any:
-    shape = getattr(gradients, "shape", None)
-    if shape is None or not hasattr(gradients, "dtype"):
-        raise TypeError(f"{name}: gradients={type(gradients).__name__}: must be a NumPy array or a torch tensor")
-    if len(shape) < least or 0 in tuple(shape):
-        raise ValueError(f"{name}: gradients.shape={tuple(shape)}: must be (..., D), nothing empty")
-    if str(gradients.dtype).rpartition(".")[2] not in check.FLOATING:
-        raise TypeError(f"{name}: gradients.dtype={gradients.dtype}: must be float64, float32, float16 or bfloat16")
-    if getattr(gradients, "requires_grad", False):
-        raise ValueError(f"{name}: gradients requires grad; pass gradients.detach()")
+    gradients = check.floating(f"{name}: gradients", gradients)
+    shape = tuple(gradients.shape)
+    if len(shape) < least or 0 in shape:
+        raise ValueError(f"{name}: gradients.shape={shape}: must be (..., D), nothing empty")
     if isinstance(gradients, np.ndarray):
         finite = bool(np.isfinite(gradients).all())
     else:  # not asked of a device, which would have to be waited for

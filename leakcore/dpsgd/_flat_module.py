@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
+from leakcore import _memory
 from leakcore import _validate as check
 from leakcore._quiet import quiet
 from leakcore.dpsgd._functional import Functional
@@ -38,8 +39,17 @@ def mean_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
     return nn.functional.cross_entropy(outputs, targets)
 
 
+def require_memory(model: nn.Module, argument: str = "model") -> None:
+    """TypeError or ValueError where a parameter or buffer has no values to compute with: freed, not made yet."""
+    for kind, held in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, values in held:
+            _memory.plain_tensor(f"{argument}: its {kind} {name!r}", values)
+
+
 def require_still(model: nn.Module) -> None:
-    """ValueError where a layer, as its mode is, mixes samples, draws random numbers or changes buffers of its own."""
+    """ValueError where a layer, as its mode is, mixes samples, draws random numbers or changes buffers of its own; as
+    `require_memory`."""
+    require_memory(model)
     for name, module in model.named_modules():
         if (what := unrest(module)) is not None:
             cure = "call model.eval()" if module.training else "must have track_running_stats=True"
@@ -97,12 +107,24 @@ def tensor(values: Any, name: str = "values") -> torch.Tensor:
         wide = np.dtype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array.dtype
         # In this machine's byte order, and no wider than torch knows.
         values = torch.from_numpy(np.array(array, dtype=wide.newbyteorder("=")))
-    if values.is_complex():
-        raise TypeError(f"{name}: must be real numbers, not of {values.dtype}")
-    if values.device.type == "meta":
-        raise ValueError(f"{name}: is on the meta device, without data")
-    out: torch.Tensor = values.detach()
-    return out
+    _memory.refuse_transforms(name)
+    return numbers(name, values).detach()
+
+
+_INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def numbers(name: str, values: torch.Tensor) -> torch.Tensor:
+    """A tensor that torch computes with, of torch's own class; TypeError or ValueError names it."""
+    values = _memory.plain_tensor(name, values).resolve_neg()
+    kind = str(values.dtype).removeprefix("torch.")
+    if kind not in (*check.FLOATING, *_INTEGERS):
+        raise TypeError(f"{name}: must be real numbers of 16 bits or more, or integers, not of {values.dtype}")
+    if kind in ("uint16", "uint32", "uint64"):  # which torch combines with no other type
+        values = values.to(torch.int64)
+        if bool((values < 0).any()):
+            raise ValueError(f"{name}: holds an integer beyond what an int64 holds")
+    return values.clone() if values.is_inference() and not torch.is_inference_mode_enabled() else values
 
 
 @contextmanager
@@ -155,7 +177,7 @@ class FlatModule:
         missing = [name for name in self.names if name not in parts]
         if missing:
             raise ValueError(f"states: lack the parameter {missing[0]!r}")
-        return torch.cat([torch.as_tensor(parts[name]).detach().flatten().to(self.theta) for name in self.names])
+        return torch.cat([tensor(parts[name], f"states[{name!r}]").flatten().to(self.theta) for name in self.names])
 
     def outputs(self, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """The model's outputs at parameters (D,)."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from leakcore import _memory
 from leakcore import _validate as check
 
 
@@ -27,6 +28,7 @@ def samples(
 ) -> Samples:
     """Checked samples; `leading` is the shape before (rows, dimensions), met by broadcasting. Errors name `name`."""
     x_name, y_name = f"{name}features", f"{name}labels"
+    _memory.refuse_transforms(x_name)
     raw = _read(x_name, features)
     if raw.dtype.kind not in "fiu":
         raise TypeError(f"{x_name}.dtype={raw.dtype}: must be a real floating or integer type")
@@ -55,7 +57,7 @@ def samples(
     if y.size and not (y.min() >= 0 and y.max() < classes):
         bad = y[(y < 0) | (y >= classes)].flat[0]
         raise ValueError(f"{y_name}={bad}: must be in [0, {classes - 1}] (last of layers={layers})")
-    return Samples(x, y)
+    return Samples(x, y.astype(np.int64))
 
 
 def injected(
@@ -78,10 +80,7 @@ def injected(
 
 def _read(name: str, value: Any) -> np.ndarray:
     """`value` as a NumPy array: lists, NumPy and torch CPU tensors; the error names the argument."""
-    try:
-        return np.asarray(value)
-    except (RuntimeError, TypeError, ValueError) as why:
-        raise TypeError(f"{name}: cannot be read as a NumPy array ({why})") from None
+    return check.even_array(**{name: value})
 
 
 def _cast(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -14,7 +14,7 @@ import torch
 from leakcore import _validate as check
 from leakcore.dpsgd._block import Plan
 from leakcore.dpsgd._ensemble import Ensemble
-from leakcore.dpsgd._flat_module import unrest
+from leakcore.dpsgd._flat_module import require_memory, unrest
 from leakcore.dpsgd._module_lock import lock_of
 from leakcore.dpsgd._run import EnsembleRun
 
@@ -53,6 +53,7 @@ class ModuleEnsemble(Ensemble):
         }  # fmt: skip
         if unknown := sorted(more.keys() - allowed):
             raise TypeError(f"{unknown[0]}: is no argument of ModuleEnsemble")
+        require_memory(module, "module")
         self.input_shape = check.sizes(input_shape=input_shape)
         with lock_of(module):
             self._module = copy.deepcopy(module)

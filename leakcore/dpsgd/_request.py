@@ -161,7 +161,7 @@ def probes(features: Any, labels: Any, *, runs: int, layers: tuple[int, ...], dt
         if labels is not None:
             raise ValueError("probe_labels: given without probe_features")
         return None
-    shape = tuple(features.shape) if hasattr(features, "shape") else check.even_array(probe_features=features).shape
+    shape = check.even_array(probe_features=features).shape
     leading = (runs,) if len(shape) == 3 else ()
     if labels is None:
         labels = np.zeros(shape[:-1], np.int64)
@@ -186,7 +186,7 @@ def losses(logits: np.ndarray | None, at: Samples | Source | None) -> np.ndarray
 
 
 def _row_numbers(index: Any, name: str, rows: int, runs: int) -> np.ndarray:
-    out = np.asarray(index)
+    out = check.even_array(**{name: index})
     if out.dtype.kind not in "iu":
         raise TypeError(f"{name}.dtype={out.dtype}: must be an integer type")
     if out.ndim != 2 or out.shape[0] != runs or out.shape[1] == 0:

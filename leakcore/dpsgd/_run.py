@@ -74,9 +74,9 @@ class EnsembleRun:
         """(runs,) float64: each run's share of rows whose most likely class is the label."""
         import torch
 
-        labels = np.asarray(labels)
+        labels = check.plain_array(labels=labels)
         # A copy: data sets are read-only, and torch warns of memory that it must not write.
-        rows = torch.from_numpy(np.array(features, dtype=self.parameters.dtype))
+        rows = torch.from_numpy(np.array(check.plain_array(features=features), dtype=self.parameters.dtype))
         out = np.empty(len(self))
         for i in range(len(self)):
             module = self.module(self.first_run + i)

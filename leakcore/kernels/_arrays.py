@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from leakcore import _C
-from leakcore.kernels import _backends, _tracing
+from leakcore import _C, _memory
+from leakcore.kernels import _backends
 from leakcore.kernels._backends import CPU as CPU
 from leakcore.kernels._backends import Host as Host
 from leakcore.kernels._backends import Library as Library
@@ -77,7 +77,7 @@ def _refuse_cuda(kernel: str, name: str, device: str) -> None:
         )
 
 
-def _memory(x: Any, narrow: bool) -> np.ndarray:
+def _bits(x: Any, narrow: bool) -> np.ndarray:
     """A tensor's own memory: of bfloat16, which NumPy has no type for, the bits."""
     values: np.ndarray = (x.view(sys.modules["torch"].int16) if narrow else x).numpy()
     return values
@@ -88,27 +88,24 @@ def _of_torch(kernel: str, name: str, x: Any) -> Array:
     on_cpu = x.is_cpu
     if not on_cpu and x.device.type != "cuda":
         raise ValueError(f"{kernel}: {name} is on device {str(x.device)!r}: must be on the CPU or a CUDA device")
-    if x.layout != torch.strided:
-        raise TypeError(f"{kernel}: {name} has layout {x.layout}: must be a dense (strided) tensor")
     if x.requires_grad:
         raise ValueError(f"{kernel}: {name} requires grad, but kernels are not differentiable: pass {name}.detach()")
-    if _tracing.differentiated(x):
+    if _memory.differentiated(x):
         raise ValueError(f"{kernel}: {name} has a tangent, but kernels have no derivative: pass {name}.detach()")
-    if x.is_neg() or x.is_conj():
-        x = x.resolve_neg().resolve_conj()
+    whole = _memory.plain_tensor(f"{kernel}: {name}", x)
+    if whole.is_neg() or whole.is_conj():
+        whole = whole.resolve_neg().resolve_conj()
     if not on_cpu:
-        return _on_device(kernel, name, x, str(x.device))
+        return _on_device(kernel, name, whole, str(x.device))
     narrow = x.dtype == torch.bfloat16
     try:
-        values = _memory(x, narrow)
+        with _memory.untransformed():
+            values = _bits(whole, narrow)
     except (TypeError, RuntimeError) as why:
         dtype = str(x.dtype).removeprefix("torch.")
-        if dtype not in _DTYPE_CODES and dtype != "bool":  # quantized, or of eight bits
+        if dtype not in _DTYPE_CODES and dtype != "bool":  # of eight bits
             raise TypeError(f"{kernel}: {name} has dtype {dtype}: must be {_ALLOWED}") from why
-        if not _tracing.constant(x):
-            raise TypeError(f"{kernel}: {name} cannot be read here: {why}") from why
-        with torch._C._DisableFuncTorch():
-            values = _memory(x, narrow)
+        raise TypeError(f"{kernel}: {name} cannot be read here: {why}") from why
     return Array(name, values, "bfloat16" if narrow else dtype_name(values.dtype), x, Host(x))
 
 
@@ -135,10 +132,8 @@ def _on_device(kernel: str, name: str, x: Any, device: str) -> Array:
 def _any(kernel: str, name: str, x: Any) -> Array:
     if is_torch(x):
         return _of_torch(kernel, name, x)
-    if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{kernel}: {name} is a masked array, whose mask would be lost: pass a plain array")
     if isinstance(x, np.ndarray):
-        return _of_numpy(name, np.asarray(x), x)
+        return _of_numpy(name, _memory.of_numpy(f"{kernel}: {name}", x), x)
     if hasattr(x, "__dlpack_device__") and hasattr(x, "__dlpack__"):
         device_type, device_index = x.__dlpack_device__()
         if int(device_type) in _DLPACK_CUDA:

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from leakcore._memory import is_torch as is_torch
+
 Place = tuple[int, int, int, Callable[[int], int] | None]
 """Device type, index, stream, allocator of scratch (bytes to address), as the native core takes them."""
 
@@ -274,12 +276,6 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     held = np.empty(size + 64, dtype=np.uint8)
     start = -int(held.__array_interface__["data"][0]) % 64
     return held[start : start + size].view(dtype).reshape(shape)
-
-
-def is_torch(x: Any) -> bool:
-    """Whether `x` is a torch tensor, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and hasattr(torch, "Tensor") and isinstance(x, torch.Tensor)
 
 
 def serve(x: Any) -> tuple[OnDevice, Any] | None:

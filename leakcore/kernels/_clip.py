@@ -81,7 +81,7 @@ def clip_and_noise(
     require grad, arrays on a CUDA device in a CPU-only build, non-finite rows or noise (with their index).
     """
     kernel = "clip_and_noise"
-    if _tracing.traced(grads, mask, noise, out):
+    if _tracing.traced(kernel, grads=grads, mask=mask, noise=noise, out=out):
         if out is not None:
             raise ValueError(f"{kernel}: out is given where torch is tracing: copy the result there instead")
         ops = _tracing.operators()
@@ -278,7 +278,7 @@ def clip_scores(
     build, non-finite rows (with their index).
     """
     kernel = "clip_scores"
-    if _tracing.traced(grads, observed):
+    if _tracing.traced(kernel, grads=grads, observed=observed):
         kind = product_dtype if isinstance(product_dtype, str) else float_dtype(kernel, product_dtype, _PRODUCTS).name
         return Scores(*_tracing.operators().clip_scores(grads, observed, max_grad_norm, check_finite, kind))
     g = _arrays.read(kernel, "grads", grads)

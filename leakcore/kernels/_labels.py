@@ -83,7 +83,7 @@ def solve_labels(
     (with the problem's index).
     """
     kernel = "solve_labels"
-    if _tracing.traced(jacobian, gradient):
+    if _tracing.traced(kernel, jacobian=jacobian, gradient=gradient):
         return LabelSolution(*_tracing.operators().solve_labels(jacobian, gradient, rcond, check_finite))
     check_finite = _validate.optional_boolean(check_finite=check_finite)
     jac = _arrays.read(kernel, "jacobian", jacobian)

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from leakcore import _C, _validate
+from leakcore import _C, _memory_limit, _validate
 from leakcore.kernels import _arrays, _threads, _tracing
 from leakcore.kernels._mixture_tail import Brackets, MixtureTail, finish
 from leakcore.kernels._random import float_dtype, read_out
 
-_MAX_STEPS = 2**34  # four steps per 32-bit draw block
+_MAX_STEPS = 2**24  # whose schedules, and what a run of steps shares, fill a gigabyte
 _SAMPLE_STEPS_PER_CALL = 50_000_000  # about a tenth of a second: how long Ctrl-C may have to wait
 _SAMPLE_STEPS_PER_LAUNCH = 40_000_000_000  # likewise of a GPU, which the host does not wait for
 _SAMPLES_PER_LAUNCH = 2**31 - 2**20  # the far sums of a call are carried at its end: 2³¹ summands leave room
@@ -119,7 +119,7 @@ def mixture_log_ratio(
     Raises ValueError or TypeError, naming the argument, for values out of range or schedules of another length.
     """
     kernel = "mixture_log_ratio"
-    if like is not None and _tracing.traced(like):
+    if like is not None and _tracing.traced(kernel, like=like):
         if out is not None:
             raise ValueError(f"{kernel}: out is given where torch is tracing: copy the result there instead")
         kind = dtype if isinstance(dtype, str) else float_dtype(kernel, dtype).name
@@ -131,6 +131,7 @@ def mixture_log_ratio(
     mixture = _mixture(num_samples, noise_multiplier, sample_rate, steps, under, seed, first_sample, single)
     library = _arrays.read_like(kernel, like)
     if out is None:
+        _memory_limit.require(mixture.configs * mixture.count * target.itemsize, num_samples=mixture.count)
         values = library.empty((mixture.configs, mixture.count), target)
         start = library.address(values)
     else:

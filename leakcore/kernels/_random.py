@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore import _C, _validate
+from leakcore import _C, _memory_limit, _validate
 from leakcore.kernels import _arrays, _threads
 from leakcore.kernels._streams import Purpose, stream_word
 
@@ -25,14 +25,17 @@ def philox4x32(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, in
     Equals the known answers published with Random123. Raises ValueError for the wrong number of words or a word out of
     range.
     """
-    for name, words in (("counter", counter), ("key", key)):
-        if not hasattr(words, "__len__"):
-            raise TypeError(f"{name}={words!r}: must be a sequence of integers")
-    if len(counter) != 4 or len(key) != 2:
-        raise ValueError(f"counter has {len(counter)} words and key {len(key)}: must be 4 and 2")
-    words = tuple(_validate.integer(0, 2**32 - 1, **{f"counter[{i}]": w}) for i, w in enumerate(counter))
-    keys = tuple(_validate.integer(0, 2**32 - 1, **{f"key[{i}]": w}) for i, w in enumerate(key))
-    return _C.philox4x32(words, keys)
+    return _C.philox4x32(_words(4, counter=counter), _words(2, key=key))
+
+
+def _words(count: int, **kwargs: Any) -> tuple[int, ...]:
+    ((name, _),) = kwargs.items()
+    words = _validate.even_array(**kwargs)
+    if words.ndim != 1 or words.dtype.kind not in "iuO":
+        raise TypeError(f"{name}: must be a sequence of integers")
+    if len(words) != count:
+        raise ValueError(f"{name} has {len(words)} words: must be {count}")
+    return tuple(_validate.integer(0, 2**32 - 1, **{f"{name}[{i}]": w}) for i, w in enumerate(words.tolist()))
 
 
 def standard_normal(
@@ -100,6 +103,7 @@ def _fill(
     element = float_dtype(kernel, dtype)
     normal = kernel == "standard_normal"
     if out is None:
+        _memory_limit.require(rows * cols * element.itemsize, num_rows=rows, num_cols=cols)
         values = library.empty((rows, cols), element)
         target = _arrays.Array("out", library.header(values), _arrays.dtype_name(element), values, library)
     else:

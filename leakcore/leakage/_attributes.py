@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from leakcore import _memory
 from leakcore import _validate as check
 
 
@@ -17,7 +18,9 @@ def input_attributes(inputs: Any) -> dict[str, np.ndarray]:
     inputs (n, ...): "mean".
     Sides are equal in number up to ties. ValueError unless there are at least two inputs, of at least one number.
     """
-    x, _ = check.host_array(inputs=inputs.detach().cpu() if hasattr(inputs, "detach") else inputs)
+    if _memory.is_torch(inputs):
+        inputs = _memory.plain_tensor("inputs", inputs).detach().cpu()
+    x, _ = check.host_array(inputs=inputs)
     if x.ndim < 2 or len(x) < 2 or 0 in x.shape:
         raise ValueError(f"inputs.shape={x.shape}: must be (n, ...), at least two of at least one number")
     features = {"mean": x.reshape(len(x), -1).mean(axis=1)}

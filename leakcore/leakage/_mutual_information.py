@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leakcore import _memory
 from leakcore import _validate as check
 from leakcore._futures import answers
 from leakcore._one_thread import one_thread
@@ -254,10 +255,9 @@ class _Side:
 
 
 def _side(name: str, values: Any, components: int) -> _Side:
-    given: dict[str, Any] = {
-        name: values if hasattr(values, "is_floating_point") else check.even_array(**{name: values})
-    }
-    classes = given[name].ndim == 1 and _whole(given[name])
+    _memory.refuse_transforms(name)
+    given: dict[str, Any] = {name: check.even_array(**{name: values})}
+    classes = given[name].ndim == 1 and given[name].dtype.kind in "iub"
     array, _ = check.host_array(**given)
     if array.ndim < 1 or 0 in array.shape:
         raise ValueError(f"{name}.shape={array.shape}: must be (n, ...), none of them 0")
@@ -276,10 +276,3 @@ def _side(name: str, values: Any, components: int) -> _Side:
     directions = flat / np.maximum(norms, floor)
     leading = np.concatenate([sizes, prepared(directions, invariant=True)[:, : most - 1]], axis=1)
     return _Side(leading, directions, min(most // 2, leading.shape[1] - 1), math.inf)
-
-
-def _whole(array: Any) -> bool:
-    """Whether of integers or booleans, NumPy's or torch's."""
-    if hasattr(array, "is_floating_point"):
-        return not array.is_floating_point() and not array.is_complex()
-    return bool(array.dtype.kind in "iub")

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from leakcore import _validate as check
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Units:
@@ -71,7 +73,7 @@ class Units:
 def _codes(values: Any, number: int, name: str) -> np.ndarray:
     if values is None:
         return np.zeros(number, np.int64)
-    array = np.asarray(values)
+    array = check.even_array(**{name: values})
     if array.shape != (number,):
         raise ValueError(f"{name}.shape={array.shape}: must be ({number},), one for each row")
     return np.unique(array, return_inverse=True)[1].reshape(-1).astype(np.int64)

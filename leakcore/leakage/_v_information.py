@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from leakcore import _memory
 from leakcore import _validate as check
 from leakcore._futures import answers
 from leakcore._one_thread import one_thread
@@ -338,6 +339,7 @@ def prepared(array: np.ndarray, invariant: bool) -> np.ndarray:
 
 
 def _arrays(gradients: Any) -> tuple[tuple[str, ...], list[np.ndarray]]:
+    _memory.refuse_transforms("gradients")
     if isinstance(gradients, Mapping):
         names = tuple(str(name) for name in gradients)
         if len(set(names)) < len(names):

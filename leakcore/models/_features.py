@@ -38,7 +38,7 @@ def train_extractor(
     """
     check.callback(progress=progress)
     _require_float32(extractor)
-    x, y = _images(images), np.asarray(labels)
+    x, y = _images(images), check.plain_array(labels=labels)
     if y.dtype.kind not in "iu" or y.shape != x.shape[:1] or (y < 0).any():
         raise ValueError(
             f"labels.shape={y.shape}, dtype={y.dtype}: must be one integer ≥ 0 for each of {len(x)} images"

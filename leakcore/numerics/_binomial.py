@@ -54,7 +54,7 @@ def clopper_pearson(
 
 
 def _counts(name: str, value: Any, least: int) -> np.ndarray:
-    out = np.asarray(value)
+    out = _validate.even_array(**{name: value})
     if out.dtype.kind not in "iu":
         raise TypeError(f"{name}={value!r}: must be an integer or an array of integers")
     if (out < least).any():

@@ -85,6 +85,10 @@ class TiltedLaw:
         return np.asarray(((inner @ block.T) * outer).sum(axis=1))
 
 
+_EXCESS = 1e-6
+"""Of the logarithm of |φ| over 0, that no law has: what rounding adds up to."""
+
+
 def _characteristic_function(
     loss: PrivacyLoss, theta: float, mean: float, spacing: float, refine: float, effort: float
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -107,6 +111,9 @@ def _characteristic_function(
             offset -= group.count * centre
             with np.errstate(divide="ignore"):
                 log_phi += group.count * np.log(_transform(weights, values, start, count, spacing))
+        if (log_phi.real > _EXCESS).any():
+            steps = sum(group.count for group in loss.groups)
+            raise AccuracyError(f"steps={steps}: so many steps raise the rounding of one to above the whole")
         blocks.append(np.exp(log_phi - 1j * omega * offset))
         start += count
     return np.arange(total) * spacing, np.concatenate(blocks)

@@ -210,7 +210,8 @@ def test_composition() -> None:
     assert laplace.compose(1.0, delta=1e-12).value <= 1.0
     # Below what the convolutions round, nothing is proved by them.
     assert laplace.compose(0.1, count=100, delta=1e-13, method="pld").value == math.inf
-    assert laplace.compose(0.1, count=100, delta=1e-13).method == "basic"
+    assert laplace.compose(0.1, count=100, delta=1e-13).method == "rdp"
+    assert laplace.compose(1.0, count=2, delta=1e-13).method == "basic"
     for arguments, message in (
         ({"epsilons": 0.0}, "epsilons=0.0"),
         ({"epsilons": []}, "epsilons.shape"),

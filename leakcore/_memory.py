@@ -1,0 +1,207 @@
+"""The memory behind a caller's array, looked at before anything is read from it.
+
+torch hands out tensors whose memory is freed (FSDP does so between uses), too small, elsewhere, or of another meaning
+than its bytes say: reading those ends the process, or gives a number of nothing. Every reader of arrays comes through
+here. torch is recognised without being imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import sys
+from typing import Any
+
+import numpy as np
+
+_MAX_DIMS = 32
+"""That NumPy's own functions all take; its arrays may have 64."""
+
+
+def is_torch(x: Any) -> bool:
+    """Whether `x` is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and hasattr(torch, "Tensor") and isinstance(x, torch.Tensor)
+
+
+def plain_tensor(name: str, x: Any) -> Any:
+    """The same tensor as torch's own class, on its device, all of it in memory of its own.
+
+    A parameter or subclass is read as the tensor that it is, without names of dimensions. Raises TypeError (without
+    dense values, or values that its memory does not hold as they are) or ValueError (its storage is shorter than it
+    reaches, or it is on the meta device); each begins with `name`.
+    """
+    torch = sys.modules["torch"]
+    kind = type(x)
+    if kind is not torch.Tensor:
+        _refuse_wrapper(torch, name, x)
+        with torch._C.DisableTorchFunctionSubclass():
+            x = x.as_subclass(torch.Tensor)
+    if torch._C._functorch.is_functorch_wrapped_tensor(x) or torch._is_functional_tensor(x):
+        raise TypeError(
+            f"{name} cannot be read here: it is a tensor of torch.func (vmap, grad, jvp, functionalize), which has no "
+            "values of its own inside the transform"
+        )
+    if x.is_meta:
+        raise ValueError(f"{name} is on device 'meta': must be on the CPU or a CUDA device")
+    if x.layout is not torch.strided or x.is_nested:
+        layout = f"nested ({x.layout})" if x.is_nested else x.layout
+        raise TypeError(f"{name} has layout {layout}: must be a dense (strided) tensor")
+    if x.is_quantized:
+        raise TypeError(f"{name} has dtype {str(x.dtype).removeprefix('torch.')}: must not be quantized")
+    if hasattr(x, "has_names") and x.has_names():  # torch before 2.13
+        x = x.rename(None)
+    _require_memory(name, x)
+    return x
+
+
+def _refuse_wrapper(torch: Any, name: str, x: Any) -> None:
+    kind = type(x)
+    if issubclass(kind, torch.nn.parameter.UninitializedTensorMixin):
+        raise ValueError(f"{name} is an uninitialized tensor: run the model once before")
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise TypeError(
+            f"{name} is a {kind.__name__}, whose values are not those of a memory of its own: pass a plain torch tensor"
+        )
+
+
+def _require_memory(name: str, x: Any) -> None:
+    """ValueError where the storage ends before the last element that sizes and strides reach."""
+    if x.numel() == 0:
+        return
+    last = x.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    size = x.element_size()
+    held = x.untyped_storage().nbytes()
+    if held < last * size:
+        state = "is freed" if held == 0 else f"has {held} bytes left"
+        raise ValueError(
+            f"{name} reaches over {last * size} bytes, but its storage {state} (as FSDP does between uses, "
+            "untyped_storage().resize_): gather it before"
+        )
+
+
+def in_forward_mode() -> bool:
+    """Whether torch differentiates forwards (`torch.func.jvp`, `forward_ad.dual_level`) around this call."""
+    forward = sys.modules.get("torch.autograd.forward_ad")
+    return forward is not None and getattr(forward, "_current_level", -1) >= 0
+
+
+def differentiated(x: Any) -> bool:
+    """Whether a tensor has a forward-mode tangent."""
+    if not in_forward_mode():
+        return False
+    return sys.modules["torch.autograd.forward_ad"].unpack_dual(x).tangent is not None
+
+
+def refuse_gradients(name: str, x: Any) -> None:
+    """ValueError for a tensor whose operations torch follows."""
+    if x.requires_grad:
+        raise ValueError(f"{name}: requires grad; pass {name}.detach()")
+    if differentiated(x):
+        raise ValueError(f"{name}: has a tangent; pass {name}.detach()")
+
+
+def transformed() -> bool:
+    """Whether this call is made under one of torch.func's transforms, which follow the operations of torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def refuse_transforms(name: str) -> None:
+    """TypeError under a transform of torch.func, which would change what trains or differentiates inside it, and where
+    all tensors are to be fake."""
+    if transformed() or _fake_mode():
+        raise TypeError(f"{name} is read inside a transform of torch's, which cannot follow this: call it outside")
+
+
+def _fake_mode() -> bool:
+    torch = sys.modules.get("torch")
+    if torch is None or torch._C._len_torch_dispatch_stack() == 0:
+        return False
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+
+
+def untransformed() -> Any:
+    """A context in which torch.func's transforms do not follow what is done to a tensor that is none of theirs."""
+    return sys.modules["torch"]._C._DisableFuncTorch() if transformed() else contextlib.nullcontext()
+
+
+def of_tensor(name: str, x: Any) -> np.ndarray:
+    """A tensor on the CPU as NumPy sees it, without a copy but for bfloat16, which comes as float32.
+
+    Raises as `plain_tensor`, ValueError for a tensor elsewhere or one that requires grad, TypeError for complex numbers
+    and element types that NumPy has no name for.
+    """
+    refuse_gradients(name, x)
+    x = plain_tensor(name, x)
+    if not x.is_cpu:
+        raise ValueError(f"{name}: is on {x.device}; this computation runs on the CPU, pass {name}.cpu()")
+    torch = sys.modules["torch"]
+    if x.is_complex():
+        raise TypeError(f"{name}: must be an array of real numbers, not of {x.dtype}")
+    with untransformed():
+        x = x.resolve_neg()
+        try:
+            out: np.ndarray = (x.float() if x.dtype is torch.bfloat16 else x).numpy()
+        except (TypeError, RuntimeError) as why:
+            raise TypeError(f"{name}: cannot be read as an array of real numbers ({x.dtype}): {why}") from why
+    return out
+
+
+def of_numpy(name: str, x: np.ndarray) -> np.ndarray:
+    """An array of NumPy's as its plain class; TypeError where a mask would be lost, ValueError where its file is cut
+    short."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask would be lost: pass a plain array")
+    base: Any = x
+    while base is not None:
+        owner = base.obj if isinstance(base, memoryview) else base
+        if isinstance(owner, mmap.mmap):
+            _require_file(name, owner, 0)
+            break
+        if isinstance(owner, np.memmap):
+            offset = getattr(owner, "offset", 0) or 0
+            mapped = getattr(owner, "_mmap", None)
+            if isinstance(mapped, mmap.mmap):
+                _require_file(name, mapped, offset - offset % mmap.ALLOCATIONGRANULARITY)
+                break
+        base = owner.base if isinstance(owner, np.ndarray) else None
+    return np.asarray(x)
+
+
+def _require_file(name: str, mapped: mmap.mmap, start: int) -> None:
+    if mapped.size() < start + len(mapped):
+        raise ValueError(
+            f"{name} is mapped from a file that now ends after {mapped.size()} bytes, before the "
+            f"{start + len(mapped)} of the array: must be whole"
+        )
+
+
+def host(name: str, value: Any) -> Any:
+    """What NumPy may make an array of: arrays and tensors looked at, those in sequences as well; all else as it is."""
+    if isinstance(value, np.ndarray):
+        return of_numpy(name, value)
+    if is_torch(value):
+        return of_tensor(name, value)
+    if isinstance(value, (list, tuple)):
+        if all(type(part) is float or type(part) is int for part in value):
+            return value  # the usual case
+        return [host(f"{name}[{i}]", part) for i, part in enumerate(value)]
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError) as why:
+            raise TypeError(f"{name}: cannot be read through DLPack: {why}") from why
+    return value
+
+
+def array(name: str, value: Any) -> np.ndarray:
+    """`host`, as an array; TypeError for nested sequences of unequal lengths and for what does not say its values."""
+    ready = host(name, value)
+    try:
+        out = np.asarray(ready)
+    except Exception as why:  # whatever an object's own conversion raises
+        raise TypeError(f"{name}: must be an array of numbers ({why})") from why
+    if out.ndim > _MAX_DIMS:
+        raise ValueError(f"{name} has {out.ndim} dimensions: must have at most {_MAX_DIMS}")
+    return out
