@@ -9,12 +9,13 @@ import contextlib
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 _SMALL = 1 << 26
 """Bytes that are not asked about: a question takes some microseconds."""
 
 
-def require(nbytes: int, **sizes: int) -> None:
+def require(nbytes: int, **sizes: Any) -> None:
     """ValueError, naming the sizes, where arrays of so many bytes are more than this process may hold."""
     if nbytes < _SMALL:
         return

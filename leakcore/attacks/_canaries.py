@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import special
 
+from leakcore import _memory_limit, kernels
 from leakcore import _validate as check
-from leakcore import kernels
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble
@@ -46,6 +46,7 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
     if kind.kind != "f":
         raise TypeError(f"features.dtype={kind}: must be floating, integers cannot hold a random direction")
     n, key = check.integer(1, None, count=count), check.seed(seed=seed)
+    _memory_limit.require(24 * n * x.shape[1], count=n)
     purpose = kernels.Purpose.ORDER
     drawn = special.ndtri(kernels.uniform(n, x.shape[1], seed=key, purpose=purpose, step=_DIRECTIONS))
     length = np.linalg.norm(x, axis=1).mean() / np.linalg.norm(drawn, axis=1, keepdims=True)
@@ -56,13 +57,16 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
 
 def canary_coins(runs: int, canaries: int, *, seed: int, first_run: int = 0) -> np.ndarray:
     """(runs, canaries) bool: the fair coins of `play_canaries`, a pure function of (seed, run, canary)."""
-    return fair_coins(runs, check.integer(1, None, canaries=canaries), seed=seed, first_run=first_run, step=_COINS)
+    return fair_coins(
+        runs, check.integer(1, None, canaries=canaries), seed=seed, first_run=first_run, step=_COINS, name="canaries"
+    )
 
 
-def fair_coins(runs: int, count: int, *, seed: int, first_run: int, step: int) -> np.ndarray:
-    """(runs, count) bool; step: of Purpose.ORDER, each use its own."""
+def fair_coins(runs: int, count: int, *, seed: int, first_run: int, step: int, name: str) -> np.ndarray:
+    """(runs, count) bool; step: of Purpose.ORDER, each use its own; name: of `count` in messages."""
+    _memory_limit.require(9 * check.integer(1, None, runs=runs) * count, **{"runs": runs, name: count})
     draws = kernels.uniform(
-        check.integer(1, None, runs=runs), count, seed=check.seed(seed=seed), purpose=kernels.Purpose.ORDER, step=step,
+        runs, count, seed=check.seed(seed=seed), purpose=kernels.Purpose.ORDER, step=step,
         first_row=check.integer(0, 2**61, first_run=first_run),
     )  # fmt: skip
     return np.asarray(draws < 0.5)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leakcore import _memory_limit, kernels
 from leakcore import _validate as check
-from leakcore import kernels
 from leakcore._cores import usable_cores
 from leakcore._futures import answers
 from leakcore._one_thread import one_thread
@@ -135,6 +135,7 @@ def gradient(
     assert observed is not None
     if high <= low:
         raise ValueError(f"low={low}, high={high}: low must be below high")
+    _memory_limit.require(64 * check.integer(1, None, restarts=restarts) * run.layers[0], restarts=restarts)
     search = _Search(
         layers=run.layers,
         activation=run.activation,

@@ -59,10 +59,10 @@ def compare(originals: torch.Tensor, reconstructions: torch.Tensor, value_range:
 def _images(name: str, images: Any) -> torch.Tensor:
     if not isinstance(images, torch.Tensor):
         raise TypeError(f"{name} is a {type(images).__name__}: must be a tensor")
-    images = numbers(name, images)
-    if images.ndim < 2 or images.numel() == 0:
-        raise ValueError(f"{name}.shape={tuple(images.shape)}, {images.dtype}: must be (n, ...) real numbers, n ≥ 1")
-    return images
+    tensor = numbers(name, images)
+    if tensor.ndim < 2 or tensor.numel() == 0:
+        raise ValueError(f"{name}.shape={tuple(tensor.shape)}, {tensor.dtype}: must be (n, ...) real numbers, n ≥ 1")
+    return tensor
 
 
 def ssim(first: torch.Tensor, second: torch.Tensor, value_range: float) -> torch.Tensor:

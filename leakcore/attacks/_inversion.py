@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leakcore import _memory_limit
 from leakcore import _validate as check
 from leakcore._results import Assumptions
 from leakcore.attacks._inversion_result import Inversion
@@ -169,6 +170,8 @@ def invert(
     # A search maps the whole box to the line, which half a line or an infinite width is not fit for.
     if math.isinf(box[1] - box[0]) and box != (-math.inf, math.inf):
         raise ValueError(f"low={low}, high={high}: must be both finite, high − low too, or both infinite")
+    each = math.prod(check.sizes(shape=shape))
+    _memory_limit.require(64 * check.integer(1, None, restarts=restarts) * each, restarts=restarts)
     search = searches.Search(
         optimizer=chosen,
         iterations=steps if iterations is None else check.integer(1, None, iterations=iterations),
@@ -278,6 +281,7 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
 
     flat = FlatModule(model)
     sizes = check.sizes(shape=shape)
+    _memory_limit.require(16 * math.prod(sizes), shape=sizes)
     parts = flat.split(_gradient(flat, gradient, 1)[0])
     weight, bias = (parts[name].double() for name in _first_linear(flat, sizes))
     square = float(bias.square().sum())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from leakcore import _memory_limit
 from leakcore import _validate as check
 from leakcore._quiet import quiet_batching
 from leakcore.attacks import labels as label_attacks
@@ -115,6 +117,7 @@ def read(
     flat = FlatModule(model, loss, parameters)
     how = check.one_of(*METHODS, method=method)
     sizes = check.sizes(shape=shape)
+    _memory_limit.require(16 * math.prod(sizes), shape=sizes)
     given = total_variation if isinstance(total_variation, (list, tuple)) else (total_variation,)
     smooth = tuple(check.non_negative(total_variation=weight) for weight in given)
     if not smooth:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore import _memory, kernels, models
+from leakcore import _memory, _memory_limit, kernels, models
 from leakcore import _validate as check
 
 if TYPE_CHECKING:
@@ -168,6 +168,8 @@ def reconstructor(
     layers = models.layer_sizes([values.shape[1], *check.sizes(hidden=hidden), targets.shape[1]])
     count = check.integer(1, None, epochs=epochs)
     batch = check.integer(1, None, batch_size=batch_size)
+    _memory_limit.require(8 * count, epochs=count)
+    _memory_limit.require(32 * models.num_parameters(layers), hidden=hidden)  # with Adam's means and the best so far
     rate = check.positive(learning_rate=learning_rate)
     kept = len(values) - int(check.below_one(held_out=held_out) * len(values))
     low, high = check.real(low=low), check.real(high=high)

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     import torch
 
 
+_MAX_TREES = 100_000
+"""A tree takes tens of kilobytes."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class MatchedBatches:
     """rows: (batches, size) rows of the data, each in at most one batch. attribute: (batches,) 0 or 1. targets:
@@ -180,7 +184,7 @@ def infer(
     truth, batch = _require_sides(observed=observed)
     level = check.confidence(confidence=confidence)
     start = check.integer(0, 2**32 - 1, seed=seed)
-    forest = RandomForestClassifier(check.integer(1, None, trees=trees), random_state=start)
+    forest = RandomForestClassifier(check.integer(1, _MAX_TREES, trees=trees), random_state=start)
     own, theirs = (np.concatenate([s.gradients[n] for n in seen], axis=1, dtype=np.float64) for s in (known, observed))
     ready = _Columns(own)
     forest.fit(ready(own), known.attribute)

@@ -73,7 +73,9 @@ class Guesses:
 
 def coins(runs: int, rows: int, *, seed: int, first_run: int = 0) -> np.ndarray:
     """(runs, rows) bool: fair coins, a pure function of (seed, run, row) on every machine."""
-    return _fair_coins(runs, check.integer(1, None, rows=rows), seed=seed, first_run=first_run, step=_COINS)
+    return _fair_coins(
+        runs, check.integer(1, None, rows=rows), seed=seed, first_run=first_run, step=_COINS, name="rows"
+    )
 
 
 def play(

@@ -40,8 +40,8 @@ def reconstruction_dkw(
     and, since r has no bound that Bennett's inequality could use, mean − √(v(4/α − 1)/N) by Cantelli's. As in the text
     nothing is done about the threshold having been chosen on the same samples, so the kind is "estimate".
 
-    Arguments as in `reconstruction`; num_samples at most 2²⁶, which are held and sorted; executor maps shards of samples, with the same answer. The interval is [κ, 1]
-    where it says nothing: κ < η, or r of large variance.
+    Arguments as in `reconstruction`; num_samples at most 2²⁶, which are held and sorted; executor maps shards of
+    samples, with the same answer. The interval is [κ, 1] where it says nothing: κ < η, or r of large variance.
     Returns a `ReconstructionBound`, method "dkw-bennett", value = Algorithm 1's estimate (E1). Raises as
     `reconstruction`; ValueError for noise_multiplier=0.
     """

@@ -51,8 +51,9 @@ def compose(
     than the whole of it in one.
 
     epsilons: ε_i in (0, ∞), a number or an array of at most 1,000. count: how often the whole list is run, in
-    [1, 2⁶³). delta: in [0, 1). adjacency: of the sensitivities behind the ε_i. Needs `pip install leakcore[accounting]` for δ > 0 (not for
-    "basic"). Deterministic. Raises ValueError or TypeError that names the argument; ImportError.
+    [1, 2⁶³). delta: in [0, 1). adjacency: of the sensitivities behind the ε_i. "pld", and "auto" at δ > 0 where "pld"
+    is in reach, need `pip install leakcore[accounting]`. Deterministic. Raises ValueError or TypeError that names the
+    argument; ImportError.
     """
     levels = np.atleast_1d(_validate.real_array("in (0, inf)", lambda v: (v > 0) & np.isfinite(v), epsilons=epsilons))
     if levels.ndim != 1 or not 0 < levels.size <= _MAX_DISTINCT:
@@ -73,8 +74,8 @@ def compose(
     points = _grid_points(levels, times)
     if name == "pld" and points > _MAX_POINTS:
         raise ValueError(
-            f"count={times}: method='pld' needs about {points:.2g} points for {times * levels.size} mechanisms, must be "
-            f"at most {_MAX_POINTS}; use 'rdp'"
+            f"count={times}: method='pld' needs about {points:.2g} points for {times * levels.size} mechanisms, must "
+            f"be at most {_MAX_POINTS}; use 'rdp'"
         )
     if slack > 0.0 and name in ("auto", "pld") and small >= _LEAST and large <= _MOST and points <= _MAX_POINTS:
         found = _pld(levels, times, slack)
@@ -145,7 +146,7 @@ def _renyi(epsilon: np.ndarray, over: np.ndarray) -> np.ndarray:
     tame = (up > 1e-3) & (up < 500.0)
     up, down = np.where(tame, up, 1.0), np.where(tame, down, 1.0)
     exact = np.log1p(weight * np.expm1(up) + (1.0 - weight) * np.expm1(-down)) / over
-    return np.where(tame, np.minimum(exact * (1.0 + _ROUNDING), simple), simple)
+    return np.asarray(np.where(tame, np.minimum(exact * (1.0 + _ROUNDING), simple), simple))
 
 
 def _pld(levels: np.ndarray, times: int, delta: float) -> float:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from leakcore import _memory_limit, models
 from leakcore import _validate as check
-from leakcore import models
 from leakcore._cores import usable_cores
 from leakcore.dpsgd import _initial, _inputs, _request
 from leakcore.dpsgd._block import Plan
@@ -213,6 +213,8 @@ class Ensemble:
         """
         first, stop = _inputs.run_range(runs, first_run)
         count = stop - first
+        vectors = (1 if keep_parameters else 0) + (2 * self.steps if record else 0)
+        _memory_limit.require(count * vectors * self.num_parameters * np.dtype(self.dtype).itemsize, runs=count)
         common = self._samples(features, labels, "")
         pool = self._optional_pool(pool_features, pool_labels)
         where: dict[str, Any] = {"pool": pool, "runs": count, "layers": self.layers, "dtype": self.dtype}

@@ -36,12 +36,15 @@ def samples(
     y = _read(y_name, labels)
     if y.dtype.kind not in "iu":
         raise TypeError(f"{y_name}.dtype={y.dtype}: must be an integer type")
+    if y.dtype.kind == "u" or not y.dtype.isnative:  # which torch does not combine with others
+        y = y.astype(np.int64)
     shape = "(rows, " if not leading else f"{(*leading, 'rows')} or (rows, "
     if x.ndim not in {2, 2 + len(leading)} or x.shape[-1] != layers[0]:
         raise ValueError(f"{x_name}.shape={x.shape}: must be {shape}{layers[0]}) (first of layers={layers})")
     if y.ndim not in {1, 1 + len(leading)} or y.shape[-1:] != x.shape[-2:-1]:
         raise ValueError(f"{y_name}.shape={y.shape}: must give one label to each row of {x_name}.shape={x.shape}")
     rows = x.shape[-2]
+    own = x
     try:
         x = np.broadcast_to(x, (*leading, rows, layers[0]))
         y = np.broadcast_to(y, (*leading, rows))
@@ -50,14 +53,14 @@ def samples(
             f"{x_name}.shape={x.shape}, {y_name}.shape={y.shape}: must start with runs={leading[0]}"
         ) from None
     classes = max(2, layers[-1])
-    if not np.isfinite(x).all():
+    if not np.isfinite(own).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
         shown = np.broadcast_to(raw, x.shape)[where]
         raise ValueError(f"{x_name}{list(where)}={shown}: must be finite in {dtype}")
     if y.size and not (y.min() >= 0 and y.max() < classes):
         bad = y[(y < 0) | (y >= classes)].flat[0]
         raise ValueError(f"{y_name}={bad}: must be in [0, {classes - 1}] (last of layers={layers})")
-    return Samples(x, y.astype(np.int64))
+    return Samples(x, y)
 
 
 def injected(

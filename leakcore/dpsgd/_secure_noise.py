@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from leakcore import _memory_limit
 from leakcore import _validate as check
 
 _CHUNK = 1 << 18
@@ -20,7 +21,8 @@ def secure_normal(count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     floating-point grid of a single sample, which can tell sums of nearby inputs apart (Mironov 2012), is blurred as
     Holohan and Braghin (2021), section 5.1, propose with n = 2 and as Opacus's secure mode does.
     """
-    out = np.zeros(check.integer(0, None, count=count))
+    _memory_limit.require(8 * check.integer(0, None, count=count), count=count)
+    out = np.zeros(count)
     for start in range(0, count, _CHUNK):
         part = out[start : start + _CHUNK]
         for _ in range(4):

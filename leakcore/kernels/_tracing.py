@@ -22,7 +22,8 @@ def traced(kernel: str, **given: Any) -> bool:
         return False
     if torch.compiler.is_compiling():
         return True
-    tensors, fake = [], []
+    tensors: list[tuple[str, Any]] = []
+    fake: list[tuple[str, Any]] = []
     for name, x in given.items():
         for y in x if isinstance(x, (list, tuple)) else (x,):
             kind = type(y)

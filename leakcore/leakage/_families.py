@@ -86,6 +86,10 @@ def _log_prob_of_logits(model: Any, gradients: np.ndarray) -> np.ndarray:
     return np.asarray(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
 
 
+MAX_TREES = 100_000
+"""A tree takes tens of kilobytes."""
+
+
 class RandomForest:
     """A random forest of `trees`, √d columns at a split: the text's family. It may say 0, whence a log loss of ∞:
     `v_information` mixes every family with the prior, which Definition 1 of the text allows. Each column is brought to
@@ -95,7 +99,7 @@ class RandomForest:
     rotation_invariant = False
 
     def __init__(self, trees: int = 100, *, seed: int = 0) -> None:
-        self._trees = check.integer(2, None, trees=trees)
+        self._trees = check.integer(2, MAX_TREES, trees=trees)
         self._seed = check.integer(0, 2**32 - 1, seed=seed)
 
     def fit(self, gradients: np.ndarray, labels: np.ndarray) -> RandomForest:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore import _memory
+from leakcore import _memory, _memory_limit
 from leakcore import _validate as check
 from leakcore._futures import answers
 from leakcore._one_thread import one_thread
@@ -98,6 +98,7 @@ def mutual_information(
     if number != len(v.leading) or number < 50:
         raise ValueError(f"first, second: {number} and {len(v.leading)} rows; must be as many, at least 50")
     size = check.integer(1, None, hidden=hidden)
+    _memory_limit.require(32 * size * (u.leading.shape[1] + v.leading.shape[1] + 2), hidden=size)
     updates = check.integer(1, None, steps=steps)
     rate = check.positive(learning_rate=learning_rate)
     shuffles = check.integer(0, None, permutations=permutations)

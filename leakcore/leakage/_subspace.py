@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from leakcore import _memory_limit
 from leakcore import _validate as check
 from leakcore._results import Assumptions, Result
 
@@ -128,6 +129,7 @@ def subspace_distance(
         without, with_ = (s if len(s) == size else s[rng.choice(len(s), size, replace=False)] for s in (without, with_))
     check.instance(bool, np.bool_, paired=paired)
     shuffles = check.integer(0, None, permutations=permutations)
+    _memory_limit.require(8 * shuffles, permutations=shuffles)
     if shuffles and seed is None:
         raise ValueError("seed: required with permutations")
     out, rest = without.shape[1], math.prod(without.shape[2:])

@@ -31,8 +31,8 @@ def simultaneous_lower_limits(trials: int, *, confidence: float) -> np.ndarray:
     By symmetry 1 − L_{n−i} is a simultaneous upper limit after i draws. Holds for every F: a discrete one only makes it
     safer.
 
-    trials: n, 1 to 2²⁰. confidence: in (0, 1). Returns n + 1 float64 numbers. Deterministic. Time grows like n^1.5: 10 ms for
-    500, some seconds for 100,000.
+    trials: n, 1 to 2²⁰. confidence: in (0, 1). Returns n + 1 float64 numbers. Deterministic. Time grows like n^1.5:
+    10 ms for 500, some seconds for 100,000.
     """
     n = _validate.integer(1, _MAX_TRIALS, trials=trials)
     level = _validate.open_probability(confidence=confidence)
