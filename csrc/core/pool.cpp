@@ -151,8 +151,16 @@ class Worker {
 // Who is free. Never destroyed: at a process's end its workers may still be asleep.
 class Pool {
  public:
+  // Room for all that are kept, so that none is lost where memory ends.
+  Pool() { idle_.reserve(kept_); }
+
   std::vector<Worker*> take(int wanted) {
     std::vector<Worker*> taken;
+    try {
+      taken.reserve(static_cast<size_t>(wanted));
+    } catch (const std::exception&) {
+      return taken;  // whoever is there does all the work
+    }
     {
       std::lock_guard<std::mutex> lock(mutex_);
       while (static_cast<int>(taken.size()) < wanted && !idle_.empty()) {
@@ -168,7 +176,7 @@ class Pool {
     try {
       while (static_cast<int>(taken.size()) < wanted) taken.push_back(new Worker);
     } catch (const std::exception&) {
-      // Fewer, then: whoever is there does all the work.
+      // Fewer, then.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return taken;
