@@ -84,8 +84,10 @@ def main(names: list[str]) -> None:
     for name in names:
         for argument, value in sizes_of(name):
             for size in SIZES:
-                print(json.dumps([name, argument, size, "ends the process"]), flush=True)
-                print(json.dumps([name, argument, size, fault(name, argument, value, size)]), flush=True)
+                sys.stdout.write(json.dumps([name, argument, size, "ends the process"]) + "\n")
+                sys.stdout.flush()
+                sys.stdout.write(json.dumps([name, argument, size, fault(name, argument, value, size)]) + "\n")
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -140,12 +140,12 @@ def _renyi(epsilon: np.ndarray, over: np.ndarray) -> np.ndarray:
     """D_α of Lap(0, 1/ε) against Lap(1, 1/ε), α = 1 + over; at most αε²/2 (Bun and Steinke 2016, Proposition 3.3) and
     ε, which are taken where the formula cancels or overflows."""
     order = 1.0 + over
-    weight = order / (2.0 * over + 1.0)
+    weight, rest = order / (2.0 * over + 1.0), over / (2.0 * over + 1.0)
     up, down = over * epsilon, order * epsilon
     simple = np.minimum(0.5 * order * epsilon * epsilon, epsilon)
-    tame = (up > 1e-3) & (up < 500.0)
+    tame = (down > 1e-5) & (up < 500.0)  # its two terms differ by a factor of about 1 − αε/2
     up, down = np.where(tame, up, 1.0), np.where(tame, down, 1.0)
-    exact = np.log1p(weight * np.expm1(up) + (1.0 - weight) * np.expm1(-down)) / over
+    exact = np.log1p(weight * np.expm1(up) + rest * np.expm1(-down)) / over
     return np.asarray(np.where(tame, np.minimum(exact * (1.0 + _ROUNDING), simple), simple))
 
 

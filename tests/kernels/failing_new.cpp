@@ -6,8 +6,8 @@
 
 namespace {
 
-std::atomic<std::int64_t> until{-1};   // allocations until the one that fails; negative: none fails
-std::atomic<bool> ever_after{false};   // whether all that follow fail as well
+std::atomic<std::int64_t> until{-1};  // allocations until the one that fails; negative: none fails
+std::atomic<bool> ever_after{false};  // whether all that follow fail as well
 std::atomic<std::int64_t> failures{0};
 std::atomic<std::int64_t> blocks{0};
 
@@ -20,8 +20,8 @@ void* allocate(std::size_t size, std::size_t align) {
       throw std::bad_alloc();
     }
   }
-  void* memory = align == 0 ? std::malloc(size == 0 ? 1 : size)
-                            : std::aligned_alloc(align, (size + align - 1) / align * align);
+  void* memory =
+      align == 0 ? std::malloc(size == 0 ? 1 : size) : std::aligned_alloc(align, (size + align - 1) / align * align);
   if (memory == nullptr) throw std::bad_alloc();
   blocks.fetch_add(1);
   return memory;
@@ -45,20 +45,44 @@ std::int64_t stop_failing() {
   until.store(-1);
   return failures.load();
 }
-std::int64_t blocks_held() { return blocks.load(); }
+std::int64_t blocks_held() {
+  return blocks.load();
+}
 }
 
-void* operator new(std::size_t size) { return allocate(size, 0); }
-void* operator new[](std::size_t size) { return allocate(size, 0); }
-void* operator new(std::size_t size, std::align_val_t align) { return allocate(size, static_cast<std::size_t>(align)); }
+void* operator new(std::size_t size) {
+  return allocate(size, 0);
+}
+void* operator new[](std::size_t size) {
+  return allocate(size, 0);
+}
+void* operator new(std::size_t size, std::align_val_t align) {
+  return allocate(size, static_cast<std::size_t>(align));
+}
 void* operator new[](std::size_t size, std::align_val_t align) {
   return allocate(size, static_cast<std::size_t>(align));
 }
-void operator delete(void* memory) noexcept { release(memory); }
-void operator delete[](void* memory) noexcept { release(memory); }
-void operator delete(void* memory, std::size_t) noexcept { release(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { release(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { release(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
-void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+void operator delete(void* memory) noexcept {
+  release(memory);
+}
+void operator delete[](void* memory) noexcept {
+  release(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  release(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  release(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  release(memory);
+}
+void operator delete[](void* memory, std::align_val_t) noexcept {
+  release(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  release(memory);
+}
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
+  release(memory);
+}

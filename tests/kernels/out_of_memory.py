@@ -90,8 +90,8 @@ def main() -> None:
                     for a, b in zip(parts(result), wanted, strict=True):
                         np.testing.assert_array_equal(a, b, err_msg=f"{name} after allocation {met} failed")
                 call()
-                print(json.dumps([name, threads, and_all_after, met, library.blocks_held() - held]), flush=True)
-    sys.stdout.flush()
+                sys.stdout.write(json.dumps([name, threads, and_all_after, met, library.blocks_held() - held]) + "\n")
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

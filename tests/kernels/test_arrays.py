@@ -182,7 +182,7 @@ def test_the_native_stubs_are_loud():
             [], [], 0, 0, 0, (0, 0, 0), 1.0, 0.0, [], 0, 0, 0, True, cuda, plan
         ),
         "clip_scores": lambda: _C.clip_scores(view, view, 0, 0, 0, 0, 0, 1.0, False, True, cuda, plan),
-        "solve_labels": lambda: _C.solve_labels(view, view, 0, 0, 0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, cuda, plan),
+        "solve_labels": lambda: _C.solve_labels(view, view, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, cuda, plan),
         "mixture_log_ratio": lambda: _C.mixture_log_ratio(mixture, 0, 0, False, cuda, plan),
         "mixture_tail": lambda: _C.mixture_tail(mixture, 0, 0, 0, 0, cuda, plan),
     }
