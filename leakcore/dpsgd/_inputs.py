@@ -83,7 +83,10 @@ def injected(
 
 def _read(name: str, value: Any) -> np.ndarray:
     """`value` as a NumPy array: lists, NumPy and torch CPU tensors; the error names the argument."""
-    return check.even_array(**{name: value})
+    try:
+        return check.even_array(**{name: value})
+    except (TypeError, ValueError) as why:
+        raise TypeError(f"{name}: cannot be read as a NumPy array ({why})") from None
 
 
 def _cast(values: np.ndarray, dtype: str) -> np.ndarray:

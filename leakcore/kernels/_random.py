@@ -25,16 +25,17 @@ def philox4x32(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, in
     Equals the known answers published with Random123. Raises ValueError for the wrong number of words or a word out of
     range.
     """
-    return _C.philox4x32(_words(4, counter=counter), _words(2, key=key))
+    words, keys = _words(counter=counter), _words(key=key)
+    if len(words) != 4 or len(keys) != 2:
+        raise ValueError(f"counter has {len(words)} words and key {len(keys)}: must be 4 and 2")
+    return _C.philox4x32(words, keys)
 
 
-def _words(count: int, **kwargs: Any) -> tuple[int, ...]:
+def _words(**kwargs: Any) -> tuple[int, ...]:
     ((name, _),) = kwargs.items()
     words = _validate.even_array(**kwargs)
     if words.ndim != 1 or words.dtype.kind not in "iuO":
         raise TypeError(f"{name}: must be a sequence of integers")
-    if len(words) != count:
-        raise ValueError(f"{name} has {len(words)} words: must be {count}")
     return tuple(_validate.integer(0, 2**32 - 1, **{f"{name}[{i}]": w}) for i, w in enumerate(words.tolist()))
 
 
