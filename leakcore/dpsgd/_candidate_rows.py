@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from scipy import stats
 
+from leakcore import _memory
+from leakcore import _validate as check
 from leakcore.dpsgd._forward_passes import ForwardPass
 
 _log = logging.getLogger(__name__)
@@ -135,15 +137,18 @@ def read_candidates(candidates: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 def read_members(members: Any, count: int) -> np.ndarray:
     """(count,) bool. ValueError for anything else."""
-    flags = np.asarray(members.cpu() if isinstance(members, torch.Tensor) else members)
+    flags = check.even_array(members=members.cpu() if isinstance(members, torch.Tensor) else members)
     if flags.shape != (count,) or flags.dtype != np.bool_:
         raise ValueError(f"members has shape {flags.shape} and type {flags.dtype}: must be ({count},) bool")
     return flags
 
 
 def _as_tensor(array: Any, what: str) -> torch.Tensor:
+    if isinstance(array, torch.Tensor):
+        whole: torch.Tensor = _memory.plain_tensor(f"candidates: its {what}", array).detach()
+        return whole
     try:
-        return torch.as_tensor(array).detach()
+        return torch.as_tensor(_memory.host(f"candidates: its {what}", array)).detach()
     except (TypeError, ValueError, RuntimeError) as why:
         raise TypeError(f"candidates: its {what} must be a tensor or an array of numbers ({why})") from None
 
@@ -151,5 +156,5 @@ def _as_tensor(array: Any, what: str) -> torch.Tensor:
 def _row_bytes(rows: torch.Tensor) -> list[bytes]:
     if rows.numel() == 0:
         return [b""] * len(rows)
-    flat = rows.detach().cpu().contiguous().reshape(len(rows), -1)
+    flat = rows.detach().cpu().resolve_neg().contiguous().reshape(len(rows), -1)
     return [row.tobytes() for row in flat.view(torch.uint8).numpy()]
