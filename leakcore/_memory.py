@@ -152,7 +152,7 @@ def of_numpy(name: str, x: np.ndarray) -> np.ndarray:
     """An array of NumPy's as its plain class; TypeError where a mask would be lost, ValueError where its file is cut
     short."""
     if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array, whose mask would be lost: pass a plain array")
+        raise TypeError(f"{name}: is a masked array, whose mask would be lost: pass a plain array")
     base: Any = x
     while base is not None:
         owner = base.obj if isinstance(base, memoryview) else base

@@ -132,6 +132,8 @@ def _on_device(kernel: str, name: str, x: Any, device: str) -> Array:
 def _any(kernel: str, name: str, x: Any) -> Array:
     if is_torch(x):
         return _of_torch(kernel, name, x)
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{kernel}: {name} is a masked array, whose mask would be lost: pass a plain array")
     if isinstance(x, np.ndarray):
         return _of_numpy(name, _memory.of_numpy(f"{kernel}: {name}", x), x)
     if hasattr(x, "__dlpack_device__") and hasattr(x, "__dlpack__"):
