@@ -12,7 +12,9 @@ from leakcore._results import Result
 from leakcore.audit._format import counted
 from leakcore.dpsgd import Trace
 
-_LARGEST = 10**7
+_LARGEST = 10**9
+"""Steps of the longest run: no training makes as many, and accountants take minutes for more."""
+_WRITTEN_OUT = 10**7
 """Steps of different settings that are written out, one by one, for the bounds."""
 R = TypeVar("R", bound=Result)
 
@@ -86,7 +88,9 @@ def whole_run(trace: Trace, steps: int | None) -> WholeRun:
     stretches, total = trace.unrecorded, trace.run_steps
     known = trace.complete and all(None not in s for s in stretches)
     if steps is not None:
-        total = _agreed(trace, check.integer(1, 2**53, steps=steps))
+        total = _agreed(trace, check.integer(1, _LARGEST, steps=steps))
+    if total > _LARGEST:
+        raise ValueError(f"trace: its run has {total:,} steps; bounds are computed for {_LARGEST:,} at most")
     sigma = trace.noise_multiplier
     runs = [(float(s), trace.sample_rate, 1) for s in sigma] if (sigma != sigma[0]).any() else [
         (float(sigma[0]), trace.sample_rate, trace.steps)
@@ -138,9 +142,9 @@ def _why(trace: Trace) -> str:
 def _one_or_all(values: list[Any], counts: list[int]) -> Any:
     if all(value == values[0] for value in values):
         return values[0]
-    if sum(counts) > _LARGEST:
+    if sum(counts) > _WRITTEN_OUT:
         raise ValueError(
-            f"trace: its run has {sum(counts):,} steps of different settings; bounds are computed for {_LARGEST:,} at "
-            "most"
+            f"trace: its run has {sum(counts):,} steps of different settings; bounds are computed for "
+            f"{_WRITTEN_OUT:,} at most"
         )
     return np.repeat(np.array(values, dtype=np.float64), counts)

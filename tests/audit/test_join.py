@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from leakcore import audit
+from leakcore.cli import main
 from leakcore.dpsgd import Trace
 
 pytest.importorskip("opacus")
@@ -63,6 +65,22 @@ def test_what_was_not_recorded_stays_outside() -> None:
     assert (unrecorded(joined), joined.steps, joined.run_steps) == ([(0, 10)], 15, 25)
     run.train(1)
     assert unrecorded(audit.join([first, second])) == [(0, 10), (15, 5)], "what came after the last part"
+
+
+def test_a_part_is_not_reported_as_the_run(tmp_path: Path) -> None:
+    """Three epochs trained, the fourth recorded: ε is that of Opacus's accountant over all four, and so is the gate."""
+    run = Run(accountant="prv")
+    run.train(3)
+    recorder = run.part(out=tmp_path / "trace.npz")
+    whole, alone = run.engine.get_epsilon(1e-5), Run().part().trace()
+    claim = (whole + float(audit.from_trace(alone).epsilon.value)) / 2
+    for trace in (recorder, recorder.trace(), tmp_path / "trace.npz"):
+        report = audit.from_trace(trace, claimed_epsilon=claim)
+        assert report.passed is False
+        assert 0.98 * whole < float(report.epsilon.value) <= whole, "the accountant's is rounded up"
+    command = ["audit", "--trace", str(tmp_path / "trace.npz"), "--json", str(tmp_path / "report.json")]
+    assert CliRunner().invoke(main, [*command, "--fail-above", str(claim)]).exit_code == 1
+    assert CliRunner().invoke(main, [*command, "--fail-above", str(whole)]).exit_code == 0
 
 
 _RESUMED = """

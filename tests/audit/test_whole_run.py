@@ -195,7 +195,9 @@ def test_the_caller_may_say_how_many_steps_the_run_has() -> None:
         (OLD, 0, "steps=0"),
         (OLD, 2.5, "steps=2.5"),
         (dataclasses.replace(OLD, noise_multiplier=np.linspace(4, 8, 20)), 80, r"steps=80: .* σ from 4 to 8, so that"),
-        (part(((0, 3.0, 0.3, 10**12),)), None, r"trace: its run has 1,000,000,000,020 steps of different settings"),
+        (part(((0, 3.0, 0.3, 10**8),)), None, r"trace: its run has 100,000,020 steps of different settings"),
+        (part(((0, 8.0, 1.0, 10**12),)), None, r"trace: its run has 1,000,000,000,020 steps; bounds are computed for"),
+        (OLD, 10**10, r"steps=10000000000: must be an integer in \[1, 1000000000\]"),
     ],
 )
 def test_steps_that_do_not_fit_are_refused(trace: Trace, steps: Any, message: str) -> None:

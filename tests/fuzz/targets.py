@@ -94,7 +94,7 @@ TARGETS: dict[str, Callable[[bytes], object]] = {
 }
 READERS = (
     "_npz", "_trace", "_from_trace", "_from_scores", "_score_file", "_attack_labels", "_safetensors", "_keys",
-    "_claim_config", "_images", "_membership",
+    "_claim_config", "_images", "_membership", "_unrecorded", "_origin", "_whole_run",
 )  # fmt: skip
 """Modules whose lines count as coverage."""
 CORPUS = Path(__file__).parent / "corpus"
