@@ -148,7 +148,8 @@ class CandidateGradients:
             if not self._route.one_by_one:
                 try:
                     rows = self._together(x, y)
-                    if self._route.checked or self._is_autograd(rows, indices, x, y, state):
+                    due = (self._step + 1) & self._step == 0  # steps 1, 2, 4, 8, …
+                    if (self._route.checked and not due) or self._is_autograd(rows, indices, x, y, state):
                         return rows
                     why = "its gradients are not those of plain autograd"
                 except Exception as error:

@@ -37,11 +37,14 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
     Per-sample gradients are not made. Layers keep their inputs and output gradients in one backward pass; norms and the
     clipped sum come from these (book-keeping: Bu, Wang, Zha and Karypis 2022, sections 3 and 4), and the gradients
     that a plain backward pass would compute for the parameters are left out. Known: Linear, Conv1d to 3d, Embedding,
-    LayerNorm, RMSNorm, GroupNorm, InstanceNorm, and the layers of Opacus's DPRNN, DPLSTM, DPGRU and
-    DPMultiheadAttention that are made of them; a parameter shared by several of them, or used several times, too.
-    Every other layer keeps Opacus's hooks, and its rows are clipped with the others; ValueError names a layer whose
-    rows Opacus gets wrong. In `p.grad_sample` of a known layer stands what rows are made from; `optimizer.grad_samples`
-    makes them.
+    EmbeddingBag, LayerNorm, RMSNorm, GroupNorm, InstanceNorm, SequenceBias, and the layers of Opacus's DPRNN, DPLSTM,
+    DPGRU (packed sequences in any order) and DPMultiheadAttention (either layout); a parameter shared by several of
+    them, or used several times, too. Every other layer keeps Opacus's hooks, and its rows are clipped with the others;
+    ValueError names a layer whose rows Opacus gets wrong.
+
+    Steps 1, 2, 4, 8, … first compare a few rows with plain autograd's (`docs/opacus.md` says what that can miss), and
+    ValueError names the layers whose rows are not the batch's: nothing is released by such a step. In `p.grad_sample`
+    of a known layer stands what rows are made from; `optimizer.grad_samples` makes them.
 
     module: what holds the parameters: the `GradSampleModule` (or, with `wrap_model=False`, the hooks) that Opacus made.
         None: found at the first call of a module that has Opacus's hooks and holds the parameters.
