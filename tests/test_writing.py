@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import errno
 import os
@@ -282,3 +283,34 @@ def test_a_place_is_tried_without_a_trace(tmp_path: Path) -> None:
 def test_a_device_that_is_full_says_so() -> None:
     with pytest.raises(CannotWrite, match=r"/dev/full: cannot be written \(No space left on device\)"):
         write_atomically(Path("/dev/full"), "x")
+
+
+_WRITERS = {
+    "os.replace": {"_writing.py", "_store.py"},
+    "os.rename": set(),
+    "os.open": {"_writing.py", "_folder_lock.py", "cli/_checked.py", "dpsgd/_trace_file.py"},
+    "os.fdopen": {"_writing.py"},
+}
+"""Where the calls of the system that make or replace a file may stand: a lock, a place held free, /dev/null."""
+
+
+def test_every_file_is_written_by_the_one_writer() -> None:
+    package = Path(_writing.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        where = str(path.relative_to(package))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
+                assert "tempfile" not in names, where
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
+            assert where in _WRITERS.get(name, {where}), f"{where}: {name}"
+            last = name.rpartition(".")[2]
+            assert last not in ("write_text", "write_bytes", "tofile", "to_csv", "memmap"), f"{where}: {name}"
+            if last == "open" and not name.startswith("os."):
+                modes = [
+                    str(a.value) for a in [*node.args, *(k.value for k in node.keywords)] if isinstance(a, ast.Constant)
+                ]
+                writing = [mode for mode in modes if set(mode) <= set("rwaxbt+") and set(mode) & set("wax+")]
+                assert not writing or where == "_writing.py", f"{where}: {name} {writing}"

@@ -63,11 +63,15 @@ def _vendor() -> str:
 
 
 def _blas() -> list[str]:
-    """By name, version and kernels; torch's own is left out, which is loaded or not."""
+    """By name, version and kernels; without other packages' own, torch's for one, which are loaded or not."""
     import scipy.linalg  # noqa: F401  # brings a BLAS of its own
     import threadpoolctl
 
     there = [lib for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
-    ours = [lib for lib in there if "torch" not in Path(lib["filepath"]).parts]
-    words = (" ".join(str(lib.get(key) or "") for key in ("internal_api", "version", "architecture")) for lib in ours)
+    ours = [lib for lib in there if {"numpy.libs", "scipy.libs"} & set(Path(lib["filepath"]).parts)]
+    shared = [lib for lib in there if "site-packages" not in Path(lib["filepath"]).parts]  # of a system, or of conda
+    words = (
+        " ".join(str(lib.get(key) or "") for key in ("internal_api", "version", "architecture"))
+        for lib in ours or shared
+    )
     return sorted({" ".join(text.split()) for text in words})

@@ -155,3 +155,13 @@ def test_a_strange_file_is_named(tmp_path) -> None:
     (_files(tmp_path)[0].parent / "runs-a.npz").write_bytes(b"")
     with pytest.raises(ValueError, match=r"runs-a\.npz.*is no file of a checkpoint"):
         _small(tmp_path, runs=1)
+
+
+def test_two_threads_may_share_a_checkpoint(tmp_path, whole) -> None:
+    """Files are whole or absent, and the same whoever writes them."""
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: _small(tmp_path, num_threads=1), range(4)))
+    for one in [*found, _small(tmp_path)]:
+        for field in FIELDS:
+            assert (getattr(one, field) == getattr(whole, field)).all()
+    assert not list(tmp_path.rglob(".*"))
