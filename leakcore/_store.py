@@ -30,7 +30,8 @@ from leakcore._installed import version_of
 from leakcore._writing import TEMPORARY as _TEMPORARY
 from leakcore._writing import CannotWrite as CannotWrite
 from leakcore._writing import is_stream as is_stream
-from leakcore._writing import make_folder, sync_folder, try_writing
+from leakcore._writing import make_folder, sync_folder, try_folder
+from leakcore._writing import try_writing as try_writing
 from leakcore._writing import write_atomically as write_atomically
 
 _MANIFEST = "run.json"
@@ -277,7 +278,7 @@ def _clear_leftovers(folder: Path) -> None:
 def require_writable(folder: Path, *, name: str = "folder") -> None:
     """Fail before the work, not after it: ValueError where the folder does not take files."""
     try:
-        try_writing(folder / "report")
+        try_folder(folder)
     except OSError as error:
         raise ValueError(f"{name}={str(folder)!r}: cannot be written ({error.strerror})") from error
 

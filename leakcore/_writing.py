@@ -147,9 +147,14 @@ def is_stream(path: Path) -> bool:
 def try_writing(path: Path) -> None:
     """OSError where a file of that name could not be written: its folder takes no files, or it may not be replaced."""
     target = Path(os.path.realpath(path, strict=False))
-    make_folder(target.parent)
+    try_folder(target.parent)
     _replaceable(target)
-    handle, probe = _new_file(target.parent, "writable", 0o600)
+
+
+def try_folder(folder: Path) -> None:
+    """OSError where the folder does not take files. It is made where it is not there."""
+    make_folder(folder)
+    handle, probe = _new_file(folder, "writable", 0o600)
     os.close(handle)
     probe.unlink(missing_ok=True)
 

@@ -273,6 +273,8 @@ def test_a_folder_is_made_while_another_run_removes_it(tmp_path: Path) -> None:
 def test_a_place_is_tried_without_a_trace(tmp_path: Path) -> None:
     require_writable(tmp_path / "new")
     assert left(tmp_path / "new") == []
+    (tmp_path / "new" / "report").mkdir()
+    require_writable(tmp_path / "new")
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot be written"):
         require_writable(tmp_path / "file" / "below")

@@ -93,7 +93,7 @@ class Teller:
         if isinstance(value, types.CodeType):
             return self._code(value, where)
         if isinstance(value, types.ModuleType):
-            return _digest("module", value.__name__)
+            return _digest("module", value.__name__, _content(value))
         if isinstance(value, property | staticmethod | classmethod | functools.cached_property):
             inside = [getattr(value, name, None) for name in ("fget", "fset", "fdel", "__func__", "func")]
             return _digest(kind, *(self.tell(v, where) for v in inside))
@@ -226,6 +226,16 @@ def _version(module: str | None) -> str | None:
     folders = Path(getattr(whole, "__file__", None) or "").parts
     installed = "site-packages" in folders or "dist-packages" in folders
     return str(getattr(whole, "__version__", "")) if installed else None
+
+
+def _content(module: types.ModuleType) -> str | bytes:
+    """What tells an imported module from another of its name: its version, or else its file."""
+    if (version := _version(module.__name__)) is not None:
+        return version
+    try:
+        return Path(module.__file__ or "").read_bytes()
+    except (OSError, AttributeError):
+        return ""
 
 
 def _refused(where: str, value: object, why: str) -> TypeError:

@@ -203,6 +203,22 @@ def test_it_is_the_same_in_every_process(tmp_path: Path) -> None:
     assert answers[0] == answers[1]
 
 
+def test_a_module_that_a_scorer_uses_is_told_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib
+
+    monkeypatch.syspath_prepend(tmp_path)
+    answers = []
+    for number in (1, 22):
+        (tmp_path / "helper_of_a_scorer.py").write_text(f"def factor(): return {number}\n")
+        sys.modules.pop("helper_of_a_scorer", None)
+        importlib.invalidate_caches()
+        scorer = _made(
+            "import helper_of_a_scorer\nclass A:\n def f(self): return helper_of_a_scorer.factor()\nmade = A()"
+        )
+        answers.append(fingerprint(scorer, "x"))
+    assert answers[0] != answers[1]
+
+
 def _folders(where: Path) -> int:
     return len(list(where.iterdir()))
 
