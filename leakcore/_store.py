@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import glob
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import threading
@@ -271,8 +271,10 @@ def _clear_leftovers(folder: Path) -> None:
     for leftover in folder.iterdir():
         if _TEMPORARY.fullmatch(leftover.name):
             leftover.unlink(missing_ok=True)
-    for finished in folder.parent.glob(f".{glob.escape(folder.name)}.*finished"):
-        shutil.rmtree(finished, ignore_errors=True)
+    finished = re.compile(rf"\.{re.escape(folder.name)}(\.[0-9a-f]{{8}})?\.finished")
+    for path in folder.parent.iterdir():
+        if finished.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def require_writable(folder: Path, *, name: str = "folder") -> None:
