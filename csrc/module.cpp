@@ -450,16 +450,9 @@ PYBIND11_MODULE(_C, m) {
   m.attr("max_dims") = kMaxDims;
   m.attr("streams") = py::dict(py::arg("mixture") = static_cast<uint32_t>(Purpose::mixture),
                                py::arg("clip_noise") = static_cast<uint32_t>(Purpose::clip_noise),
-                               py::arg("init") = static_cast<uint32_t>(Purpose::init),
-                               py::arg("batch") = static_cast<uint32_t>(Purpose::batch),
-                               py::arg("order") = static_cast<uint32_t>(Purpose::order),
                                py::arg("mixture_pick") = static_cast<uint32_t>(Purpose::mixture_pick),
-                               py::arg("audit") = static_cast<uint32_t>(Purpose::audit),
                                py::arg("mixture_one") = static_cast<uint32_t>(Purpose::mixture_one),
-                               py::arg("mixture_one_pick") = static_cast<uint32_t>(Purpose::mixture_one_pick),
-                               py::arg("laplace") = static_cast<uint32_t>(Purpose::laplace),
-                               py::arg("features") = static_cast<uint32_t>(Purpose::features),
-                               py::arg("defense") = static_cast<uint32_t>(Purpose::defense));
+                               py::arg("mixture_one_pick") = static_cast<uint32_t>(Purpose::mixture_one_pick));
   m.def("environment", &environment);
   m.def("address", &address);
   m.def("merge", &merge);

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import _validate
+from leakcore._one_thread import one_thread
 from leakcore._results import Adjacency, Assumptions, Result, parse_adjacency
 from leakcore.numerics import _gaussian, _search
 from leakcore.numerics._curves import Curve, DiscreteCurve, ExactCurve
@@ -65,6 +66,7 @@ class NoiseMultiplier(Result):
     delta: float
 
 
+@one_thread()
 def epsilon(
     noise_multiplier: Any,
     sample_rate: Any,
@@ -111,6 +113,7 @@ def epsilon(
     )
 
 
+@one_thread()
 def delta(
     noise_multiplier: Any,
     sample_rate: Any,
@@ -145,6 +148,7 @@ def delta(
     )
 
 
+@one_thread()
 def noise_multiplier(
     *,
     epsilon: float,

@@ -142,6 +142,11 @@ ARRAYS = {
         lambda: {"num_rows": 2, "num_cols": 3, "seed": 0, "purpose": _purpose(), "step": 0, "first_row": 0,
                  "dtype": "float64"}, quality,
     ),
+    "kernels.generator": Call(lambda: {"seed": 0, "purpose": _purpose(), "step": 0, "row": 0}),
+    "kernels.subseed": Call(
+        lambda: {"seed": 0, "purpose": _purpose(), "step": 0, "row": 0, "bits": 64}, lambda r: 0 <= r < 2**64
+    ),
+    "kernels.torch_generator": Call(lambda: {"seed": 0, "purpose": _purpose(), "step": 0, "row": 0}),
     "kernels.uniform": Call(
         lambda: {"num_rows": 2, "num_cols": 3, "seed": 0, "purpose": _purpose(), "step": 0, "first_row": 0}, unit
     ),
@@ -439,7 +444,8 @@ RESULTS = (
     "dpsgd.Recorder",
 )
 EXEMPT = dict.fromkeys(RESULTS, "what a function returns: nobody else makes one") | {
-    "kernels.Purpose": "an enumeration",
+    "kernels.Stream": "an enumeration",
+    "kernels.torch_seeded": "a block, which reads its arguments as `torch_generator` does",
     "kernels.num_threads": "takes nothing",
     "kernels.arithmetic": "takes nothing",
     "kernels.build_info": "takes nothing",

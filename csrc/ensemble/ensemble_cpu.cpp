@@ -86,7 +86,6 @@ class Ensemble {
   static constexpr int64_t kMostTogether = 32;
 
   void lay_out(Arena& arena) {
-    const int64_t wide = sizeof(T) == 4 ? ensemble_loops().wide_f32 : ensemble_loops().wide_f64;
     for (int32_t l = 0; l < shape_.num_layers; ++l) {
       const int64_t width = kBlockRows * padded(shape_.layers[l].out);
       shape_.pre[l] = arena.take<T>(width);
@@ -98,7 +97,7 @@ class Ensemble {
       for (int32_t l = 0; l < shape_.num_layers; ++l) {
         EnsembleLayer<T>& layer = nets_[i].layers[l];
         layer.weight = arena.take<T>(layer.out * padded(layer.in));
-        layer.columns = layer.out >= wide ? arena.take<T>(layer.in * padded(layer.out)) : nullptr;
+        layer.columns = layer.out >= kWide<T> ? arena.take<T>(layer.in * padded(layer.out)) : nullptr;
         layer.bias = arena.take<T>(padded(layer.out));
         layer.sum = arena.take<T>(layer.out * padded(layer.in));
         layer.bias_sum = arena.take<T>(padded(layer.out));

@@ -88,19 +88,33 @@ inline void multiply_wide(const T* const* x, int64_t rows, int64_t depth, const 
   }
 }
 
-// Folded in halves, on every tier; the instruction sequence of AVX-512 is that, without a detour through memory.
+// Sums over a row are taken in 64 bytes of lanes on every tier, whose vectors are parts of that: a lane adds the same
+// elements whatever the vectors' width, so the tiers differ by the rounding of fused products alone.
+constexpr int kParts = 64 / kVectorBytes;
+
+// The lanes folded in halves, on every tier; the instruction sequence of AVX-512 is that, without a detour through
+// memory.
 template <class T>
-inline T lane_sum(typename Lanes<T>::V x) {
+inline T lane_sum(const typename Lanes<T>::V* parts) {
 #if defined(__AVX512F__)
   if constexpr (sizeof(T) == 4) {
-    return _mm512_reduce_add_ps(x);
+    return _mm512_reduce_add_ps(parts[0]);
   } else {
-    return _mm512_reduce_add_pd(x);
+    return _mm512_reduce_add_pd(parts[0]);
   }
 #else
+  typedef typename Lanes<T>::V Vec;
   constexpr int L = Lanes<T>::count;
+  Vec part[kParts];
+#pragma GCC unroll 4
+  for (int p = 0; p < kParts; ++p) part[p] = parts[p];
+#pragma GCC unroll 2
+  for (int half = kParts / 2; half > 0; half /= 2) {
+#pragma GCC unroll 2
+    for (int p = 0; p < half; ++p) part[p] += part[p + half];
+  }
   LEAKCORE_ALIGNED T lane[L];
-  store(lane, x);
+  store(lane, part[0]);
   for (int half = L / 2; half > 0; half /= 2) {
     for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
   }
@@ -108,26 +122,33 @@ inline T lane_sum(typename Lanes<T>::V x) {
 #endif
 }
 
-// out[r][o] = bias[o] + ⟨x[r], w[o]⟩ for R rows and O outputs; rows and weights are zero-padded to `depth`.
+// out[r][o] = bias[o] + ⟨x[r], w[o]⟩ for R rows and O outputs; rows and weights are zero-padded to `depth`, a multiple
+// of kRowPad.
 template <class T, int R, int O>
 inline void narrow_tile(const T* const* x, int64_t depth, const T* w, int64_t ldw, const T* bias, T* out, int64_t ldo) {
   typedef typename Lanes<T>::V Vec;
   constexpr int L = Lanes<T>::count;
-  Vec acc[R][O];
+  Vec acc[R][O][kParts];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int o = 0; o < O; ++o) acc[r][o] = Vec{};
+    for (int o = 0; o < O; ++o) {
+#pragma GCC unroll 4
+      for (int p = 0; p < kParts; ++p) acc[r][o][p] = Vec{};
+    }
   }
-  for (int64_t k = 0; k < depth; k += L) {
-    Vec b[O];
+  for (int64_t k = 0; k < depth; k += kParts * L) {
 #pragma GCC unroll 4
-    for (int o = 0; o < O; ++o) b[o] = load<Vec>(w + o * ldw + k);
+    for (int p = 0; p < kParts; ++p) {
+      Vec b[O];
+#pragma GCC unroll 4
+      for (int o = 0; o < O; ++o) b[o] = load<Vec>(w + o * ldw + k + p * L);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const Vec a = load<Vec>(x[r] + k);
+      for (int r = 0; r < R; ++r) {
+        const Vec a = load<Vec>(x[r] + k + p * L);
 #pragma GCC unroll 4
-      for (int o = 0; o < O; ++o) acc[r][o] = madd(a, b[o], acc[r][o]);
+        for (int o = 0; o < O; ++o) acc[r][o][p] = madd(a, b[o], acc[r][o][p]);
+      }
     }
   }
   for (int r = 0; r < R; ++r) {
@@ -135,10 +156,11 @@ inline void narrow_tile(const T* const* x, int64_t depth, const T* w, int64_t ld
   }
 }
 
+// At most eight accumulators, which fit the registers of every tier beside what is multiplied.
 template <class T, int O>
 inline void narrow_outputs(const T* const* x, int64_t rows, int64_t depth, const T* w, int64_t ldw, const T* bias,
                            T* out, int64_t ldo) {
-  constexpr int R = O == 1 ? 8 : O == 2 ? 4 : 2;
+  constexpr int R = O * kParts >= 8 ? 1 : 8 / (O * kParts);
   int64_t r = 0;
   for (; r + R <= rows; r += R) narrow_tile<T, R, O>(x + r, depth, w, ldw, bias, out + r * ldo, ldo);
   for (; r < rows; ++r) narrow_tile<T, 1, O>(x + r, depth, w, ldw, bias, out + r * ldo, ldo);
@@ -148,7 +170,9 @@ template <class T>
 inline void multiply_narrow(const T* const* x, int64_t rows, int64_t depth, const T* w, int64_t ldw, int64_t outputs,
                             const T* bias, T* out, int64_t ldo) {
   int64_t o = 0;
-  for (; o + 4 <= outputs; o += 4) narrow_outputs<T, 4>(x, rows, depth, w + o * ldw, ldw, bias + o, out + o, ldo);
+  if constexpr (kParts == 1) {
+    for (; o + 4 <= outputs; o += 4) narrow_outputs<T, 4>(x, rows, depth, w + o * ldw, ldw, bias + o, out + o, ldo);
+  }
   for (; o + 2 <= outputs; o += 2) narrow_outputs<T, 2>(x, rows, depth, w + o * ldw, ldw, bias + o, out + o, ldo);
   for (; o < outputs; ++o) narrow_outputs<T, 1>(x, rows, depth, w + o * ldw, ldw, bias + o, out + o, ldo);
 }
@@ -338,10 +362,14 @@ inline void softmax(const T* logits, const int64_t* classes, int64_t rows, int64
 template <class T>
 inline T sum_of_squares(const T* x, int64_t count) {
   typedef typename Lanes<T>::V Vec;
-  Vec acc = {};
-  for (int64_t i = 0; i < count; i += Lanes<T>::count) {
-    const Vec a = load<Vec>(x + i);
-    acc = madd(a, a, acc);
+  constexpr int L = Lanes<T>::count;
+  Vec acc[kParts] = {};
+  for (int64_t i = 0; i < count; i += kParts * L) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kParts; ++p) {
+      const Vec a = load<Vec>(x + i + p * L);
+      acc[p] = madd(a, a, acc[p]);
+    }
   }
   return lane_sum<T>(acc);
 }
@@ -418,7 +446,7 @@ void block(const EnsembleNet<T>& net, const EnsembleBlock<T>& given) {
   }
 }
 
-const EnsembleLoops kLoops = {block<float>, block<double>, kFloats / 2, kDoubles / 2};
+const EnsembleLoops kLoops = {block<float>, block<double>};
 
 }  // namespace
 

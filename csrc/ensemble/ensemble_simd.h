@@ -10,6 +10,11 @@ namespace leakcore {
 
 constexpr int kBlockRows = 60;  // five tiles of twelve; a panel of 64 columns of them stays in the first-level cache
 
+// Outputs from which on a layer's weights are wanted by columns: half of a 64-byte vector. The same on every tier,
+// since the two ways add in different orders.
+template <class T>
+constexpr int64_t kWide = 32 / sizeof(T);
+
 inline int64_t padded(int64_t size) {
   return (size + kRowPad - 1) / kRowPad * kRowPad;
 }
@@ -47,8 +52,6 @@ struct EnsembleLoops {
   // Adds the block's clipped gradients to the layers' sums.
   void (*block_f32)(const EnsembleNet<float>&, const EnsembleBlock<float>&);
   void (*block_f64)(const EnsembleNet<double>&, const EnsembleBlock<double>&);
-  // Outputs from which on a layer's weights are wanted by columns.
-  int64_t wide_f32, wide_f64;
 };
 
 const EnsembleLoops& ensemble_loops_baseline();

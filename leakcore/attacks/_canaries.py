@@ -17,9 +17,6 @@ from leakcore import _validate as check
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble
 
-_COINS, _DIRECTIONS, _LABELS = 5, 6, 7
-"""Steps of Purpose.ORDER; membership's coins take 4."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class CanaryTrials:
@@ -47,10 +44,9 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
         raise TypeError(f"features.dtype={kind}: must be floating, integers cannot hold a random direction")
     n, key = check.integer(1, None, count=count), check.seed(seed=seed)
     _memory_limit.require(24 * n * x.shape[1], count=n)
-    purpose = kernels.Purpose.ORDER
-    drawn = special.ndtri(kernels.uniform(n, x.shape[1], seed=key, purpose=purpose, step=_DIRECTIONS))
+    drawn = special.ndtri(kernels.uniform(n, x.shape[1], seed=key, purpose=kernels.Stream.CANARY_DIRECTIONS))
     length = np.linalg.norm(x, axis=1).mean() / np.linalg.norm(drawn, axis=1, keepdims=True)
-    labels = kernels.uniform(n, 1, seed=key, purpose=purpose, step=_LABELS)[:, 0]
+    labels = kernels.uniform(n, 1, seed=key, purpose=kernels.Stream.CANARY_LABELS)[:, 0]
     made = np.floor(labels * check.integer(2, None, classes=classes)).astype(np.int64)
     return (drawn * length).astype(kind), made
 
@@ -58,15 +54,16 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
 def canary_coins(runs: int, canaries: int, *, seed: int, first_run: int = 0) -> np.ndarray:
     """(runs, canaries) bool: the fair coins of `play_canaries`, a pure function of (seed, run, canary)."""
     return fair_coins(
-        runs, check.integer(1, None, canaries=canaries), seed=seed, first_run=first_run, step=_COINS, name="canaries"
-    )
+        runs, check.integer(1, None, canaries=canaries), seed=seed, first_run=first_run,
+        purpose=kernels.Stream.CANARY_COINS, name="canaries",
+    )  # fmt: skip
 
 
-def fair_coins(runs: int, count: int, *, seed: int, first_run: int, step: int, name: str) -> np.ndarray:
-    """(runs, count) bool; step: of Purpose.ORDER, each use its own; name: of `count` in messages."""
+def fair_coins(runs: int, count: int, *, seed: int, first_run: int, purpose: kernels.Stream, name: str) -> np.ndarray:
+    """(runs, count) bool; purpose: each use its own; name: of `count` in messages."""
     _memory_limit.require(9 * check.integer(1, None, runs=runs) * count, **{"runs": runs, name: count})
     draws = kernels.uniform(
-        runs, count, seed=check.seed(seed=seed), purpose=kernels.Purpose.ORDER, step=step,
+        runs, count, seed=check.seed(seed=seed), purpose=purpose,
         first_row=check.integer(0, 2**61, first_run=first_run),
     )  # fmt: skip
     return np.asarray(draws < 0.5)
@@ -102,6 +99,7 @@ def play_canaries(
     """
     count, first = check.integer(1, None, runs=runs), check.integer(0, 2**61, first_run=first_run)
     from leakcore.dpsgd import Ensemble, ModuleEnsemble
+    from leakcore.dpsgd._streams import Streams
 
     check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
     x, y = check.plain_array(features=features), check.plain_array(labels=labels)
@@ -121,13 +119,9 @@ def play_canaries(
     included = canary_coins(count, m, seed=ensemble.seed, first_run=first)
     batches = np.ones((count, ensemble.steps, rows + m), bool)
     if ensemble.sample_rate < 1:
+        streams = Streams(ensemble.seed, ensemble.dtype)
         for step in range(ensemble.steps):
-            batches[:, step] = (
-                kernels.uniform(
-                    count, rows + m, seed=ensemble.seed, purpose=kernels.Purpose.BATCH, step=step, first_row=first
-                )
-                < ensemble.sample_rate
-            )
+            batches[:, step] = streams.batch(count, rows + m, ensemble.sample_rate, step, first_run=first)
     batches[:, :, rows:] &= included[:, None]
     run = ensemble.run(
         x, y, runs=count, first_run=first, extra_features=canary_features, extra_labels=canary_labels,

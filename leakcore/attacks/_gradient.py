@@ -258,8 +258,7 @@ def _reconstruct(
 
     trace = Trace.of(thetas, observed, search.layers, search.max_grad_norm)
     size, count = math.prod(search.shape), search.restarts
-    # Step 2: steps 0 and 1 of this purpose shuffle data sets and draw games.
-    draws = kernels.uniform(1, count * size, seed=search.seed, purpose=kernels.Purpose.ORDER, step=2, first_row=run)
+    draws = kernels.uniform(1, count * size, seed=search.seed, purpose=kernels.Stream.GRADIENT_STARTS, first_row=run)
     starts = torch.from_numpy(search.low + (search.high - search.low) * draws.reshape(count, size)).to(
         trace.observed[0].dtype
     )

@@ -294,7 +294,9 @@ def _first_linear(flat: FlatModule, shape: tuple[int, ...]) -> tuple[str, str]:
     """Names of weight and bias of the linear layer that the input enters first, flattened; ValueError without one."""
     import torch
 
-    x = torch.rand((1, *shape), generator=torch.Generator().manual_seed(0)).to(flat.theta)
+    from leakcore.attacks._inversion_problem import input_probe
+
+    x = input_probe(shape).to(flat.theta)
     flat.require_no_draws(x)
     try:
         calls = flat.calls(x)

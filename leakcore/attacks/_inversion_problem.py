@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from leakcore import _memory_limit
+from leakcore import _memory_limit, kernels
 from leakcore import _validate as check
 from leakcore._quiet import quiet_batching
 from leakcore.attacks import labels as label_attacks
@@ -263,9 +263,14 @@ def _recovered(flat: FlatModule, seen: torch.Tensor, shape: tuple[int, ...], cla
     return found.labels.astype(np.int64)
 
 
+def input_probe(shape: tuple[int, ...]) -> torch.Tensor:
+    """(1, *shape) of uniforms, the same at every call: what is fed to a model to see what it calls."""
+    return torch.rand((1, *shape), generator=kernels.torch_generator(0, kernels.Stream.INPUT_PROBE))
+
+
 def _output_layer(flat: FlatModule, shape: tuple[int, ...]) -> str | None:
     """The linear layer whose outputs are the model's, "" for the model itself; None without one."""
-    x = torch.rand((1, *shape), generator=torch.Generator().manual_seed(0)).to(flat.theta)
+    x = input_probe(shape).to(flat.theta)
     calls = flat.calls(x)
     if not calls or not isinstance(calls[-1][0], nn.Linear):
         return None

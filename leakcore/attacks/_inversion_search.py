@@ -52,15 +52,16 @@ class Found:
 def starts(problem: Problem, search: Search) -> tuple[torch.Tensor, torch.Tensor]:
     """Points and free labels of every restart, each a pure function of (seed, restart)."""
     size = problem.batch * int(np.prod(problem.shape))
-    how: dict[str, Any] = {"seed": search.seed, "purpose": kernels.Purpose.ORDER, "step": 3}
+    how: dict[str, Any] = {"seed": search.seed, "purpose": kernels.Stream.INVERSION_STARTS}
     if search.start == "normal":
         draws = kernels.standard_normal(search.restarts, size, **how)
     else:
         low, high = (search.low, search.high) if np.isfinite(search.high - search.low) else (0.0, 1.0)
         draws = low + (high - low) * kernels.uniform(search.restarts, size, **how)
     free = kernels.standard_normal(
-        search.restarts, max(1, problem.batch * int(np.prod(problem.targets))), **{**how, "step": 4}
-    )
+        search.restarts, max(1, problem.batch * int(np.prod(problem.targets))), seed=search.seed,
+        purpose=kernels.Stream.INVERSION_LABELS,
+    )  # fmt: skip
     like = problem.flat.theta
     x = torch.from_numpy(draws).to(like).reshape(search.restarts, problem.batch, *problem.shape)
     y = torch.from_numpy(free).to(like).reshape(search.restarts, problem.batch, *problem.targets)

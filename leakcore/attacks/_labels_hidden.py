@@ -73,7 +73,8 @@ def second_last_layer(
     batch. It is "lower" under the assumption that the prior is right, which `assumptions` states.
 
     Raises ValueError or TypeError that names the argument, also for positive_ratio=0.5, neuron indices out of range and
-    layers that are not elementwise. Deterministic; float64 on the CPU; returns NumPy arrays.
+    layers that are not elementwise. Deterministic, for a machine and its number of BLAS threads; float64 on the CPU;
+    returns NumPy arrays.
     """
     if weights is not None and weight_difference is None:
         raise ValueError("weights: only with weight_difference=")

@@ -107,7 +107,8 @@ def last_layer(
     estimate whose notes say so.
 
     Raises ValueError or TypeError that names the argument for bad shapes, non-finite values, a mix of both kinds of
-    input, or an empty batch. Deterministic; float64 on the CPU whatever the inputs' dtype; returns NumPy arrays.
+    input, or an empty batch. Deterministic, for a machine and its number of BLAS threads; float64 on the CPU whatever
+    the inputs' dtype; returns NumPy arrays.
     """
     if weights is not None and weight_difference is None:
         raise ValueError("weights: only with weight_difference=")

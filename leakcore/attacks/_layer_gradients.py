@@ -147,7 +147,8 @@ def layer_gradients(
     batches: (batches, size) integers, rows of `inputs`: the gradients are means over each; None: one row per sample.
     layers: only these of them. weights_only: the layer's first parameter alone, in its own shape (rows, out, ...).
 
-    Deterministic on a machine and torch build. Raises ValueError or TypeError that names the argument.
+    Deterministic on a machine, torch build and number of torch threads. Raises ValueError or TypeError that names the
+    argument.
     """
     import torch
 

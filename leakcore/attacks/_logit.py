@@ -8,11 +8,12 @@ to twice the measured distance). A float64 model is measured against float32 and
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from leakcore import kernels
 from leakcore.dpsgd._functional import evaluate
 from leakcore.dpsgd._module_lock import locked
 
@@ -225,8 +226,8 @@ def _require_the_same(prediction: Any, again: Callable[[], Any], before: torch.T
     import torch
 
     try:
-        for seed in (1, 2):
-            torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+        for repetition in range(2):
+            torch.set_rng_state(kernels.torch_generator(0, kernels.Stream.REDRAW_PROBE, step=repetition).get_state())
             other = again()
             if isinstance(prediction, torch.Tensor) and not torch.equal(prediction, other):
                 raise ValueError(
@@ -261,6 +262,14 @@ def _linear_calls(model: torch.nn.Module, inputs: Any, dtype: torch.dtype, at_le
     return calls
 
 
+def _probe(shape: Sequence[int]) -> torch.Tensor:
+    """Weights in (½, 3/2) that tell outputs apart, the same at every call."""
+    import torch
+
+    source = kernels.torch_generator(0, kernels.Stream.SLOPE_PROBE)
+    return torch.rand(tuple(shape), generator=source, dtype=torch.float64) + 0.5
+
+
 def _require_single_use(model: torch.nn.Module, inputs: Any, calls: list[_Call], at: int) -> None:
     """ValueError where the weights of linear call `at` act elsewhere, too: their gradient is then the sum of uses."""
     import torch
@@ -280,7 +289,7 @@ def _require_single_use(model: torch.nn.Module, inputs: Any, calls: list[_Call],
         z, last = traced[at].output, traced[-1].output
         if not (z.requires_grad and last.requires_grad):
             return  # a forward pass that keeps no graph, and trains nothing
-        weights = torch.rand(last.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
+        weights = _probe(last.shape)
         loss = (last * weights.to(last.device)).sum()
         *whole, above = torch.autograd.grad(loss, [*leaves, z], materialize_grads=True)
     above = above.reshape(-1, above.shape[-1])
@@ -315,7 +324,7 @@ def _slope(
             raise ValueError(
                 f"model: between its last two linear layers {tuple(at.shape)} becomes {tuple(after.shape)}"
             )
-        weights = torch.rand(after.shape, generator=torch.Generator().manual_seed(0)).to(after) + 0.5
+        weights = _probe(after.shape).to(after)
         (plain,) = torch.autograd.grad(after.sum(), at, retain_graph=True)
         (weighted,) = torch.autograd.grad((after * weights).sum(), at)
     rough = max(1e-4, 16.0 * roundoff_of(dtype))

@@ -357,7 +357,7 @@ def _rows(features: Any, labels: Any, prefix: str) -> tuple[np.ndarray, np.ndarr
 
 def order(rows: int, seed: int) -> np.ndarray:
     """A seeded order of `rows` rows, the same on every machine."""
-    keys = kernels.uniform(1, rows, seed=check.seed(seed=seed), purpose=kernels.Purpose.ORDER, step=3)
+    keys = kernels.uniform(1, rows, seed=check.seed(seed=seed), purpose=kernels.Stream.POISONED_ROWS)
     return np.argsort(keys[0], kind="stable")
 
 

@@ -294,8 +294,7 @@ def _draw(
     seed: int, first_run: int, runs: int, prior_size: int, pool: int, prior: tuple[float, ...] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Candidates (runs, n), distinct rows of the pool in random order, and the target's place among them (runs,)."""
-    # Step 1: step 0 of this purpose shuffles data sets.
-    keys = kernels.uniform(runs, pool + 1, seed=seed, purpose=kernels.Purpose.ORDER, step=1, first_row=first_run)
+    keys = kernels.uniform(runs, pool + 1, seed=seed, purpose=kernels.Stream.GAME, first_row=first_run)
     order = np.argsort(keys[:, :pool], axis=1, kind="stable")[:, :prior_size]
     if prior is None:
         place = (keys[:, pool] * prior_size).astype(np.int64)

@@ -190,8 +190,7 @@ def reconstructor(
     losses = np.empty(count)
     best, best_error = _flat(network), np.inf
     for epoch in range(count):
-        # Steps 3, 4, …: lower ones shuffle data sets, draw games and start the gradient attack.
-        keys = kernels.uniform(1, kept, seed=key, purpose=kernels.Purpose.ORDER, step=3 + epoch)[0]
+        keys = kernels.uniform(1, kept, seed=key, purpose=kernels.Stream.RECONSTRUCTOR_ORDER, step=epoch)[0]
         total = 0.0
         order = torch.from_numpy(np.argsort(keys, kind="stable"))
         for start in range(0, kept, batch):
@@ -253,7 +252,7 @@ def _initialise(network: torch.nn.Sequential, layers: tuple[int, ...], seed: int
     """torch.nn.Linear's default distribution, from our own generator."""
     import torch
 
-    draws = kernels.uniform(1, models.num_parameters(layers), seed=seed, purpose=kernels.Purpose.INIT)[0]
+    draws = kernels.uniform(1, models.num_parameters(layers), seed=seed, purpose=kernels.Stream.RECONSTRUCTOR_INIT)[0]
     start = 0
     with torch.no_grad():
         for module in network:

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import optimize
 
 from leakcore import _validate as check
+from leakcore import kernels
 from leakcore._results import Assumptions, Result
 from leakcore.attacks._tensor_decompose import decompose
 from leakcore.attacks._tensor_moments import Moments, estimate
@@ -108,8 +109,8 @@ def reconstruct(
     more than 0.5 is dropped. Signs: order 3 with 2 determines them, order 4 through the
     linear part (c_1 ≠ 0); for odd σ (up to a constant) g is the same for (−x_i, −r_i), which `signs_known` says.
 
-    Returns a `TensorReconstruction`. Deterministic for a machine. Raises ValueError or TypeError that names the
-    argument.
+    Returns a `TensorReconstruction`. Deterministic for a machine and its number of BLAS threads. Raises ValueError or
+    TypeError that names the argument.
     """
     source = Weights.read(weights)
     g, _ = check.host_array(gradient=gradient)
@@ -122,7 +123,7 @@ def reconstruct(
         )
     how = check.one_of("auto", "diagonal", "power", decomposition=decomposition)
     edge_margin = check.positive(margin=margin)
-    rng = np.random.default_rng(check.seed(seed=seed))
+    rng = kernels.generator(seed, kernels.Stream.TENSOR_STARTS)
     used = choose(activation, orders=orders)
     if how == "power" and used.used[0] != 2:
         raise ValueError(f"decomposition='power': whitening needs order 2, which {used.name} lacks: use 'diagonal'")

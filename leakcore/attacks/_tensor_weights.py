@@ -20,7 +20,7 @@ class GaussianWeights:
     """w_j ~ N(0, I_d), j < num_neurons, made anew from the seed wherever they are read: row j depends on (seed, j)
     alone.
 
-    The generator of `kernels.standard_normal`, purpose INIT. num_neurons: m ≥ 1. num_inputs: d ≥ 1.
+    The generator of `kernels.standard_normal`, stream TENSOR_WEIGHTS. num_neurons: m ≥ 1. num_inputs: d ≥ 1.
     """
 
     num_neurons: int
@@ -35,7 +35,7 @@ class GaussianWeights:
     def rows(self, start: int, stop: int) -> np.ndarray:
         """(stop − start, d) float64."""
         made = kernels.standard_normal(
-            stop - start, self.num_inputs, seed=self.seed, purpose=kernels.Purpose.INIT, first_row=start
+            stop - start, self.num_inputs, seed=self.seed, purpose=kernels.Stream.TENSOR_WEIGHTS, first_row=start
         )
         return np.asarray(made)
 
@@ -72,7 +72,7 @@ def output_gradient(inputs: Any, residuals: Any, weights: Any, activation: Any) 
 
     inputs: (B, d), B ≥ 1. residuals: (B,). weights: `GaussianWeights` or (m, d). activation: a name, an `Activation` or
     a callable on torch tensors. Reads the weights in blocks: memory does not grow with m but for the result.
-    Deterministic. Raises ValueError or TypeError that names the argument.
+    Deterministic for a machine and its number of BLAS threads. Raises ValueError or TypeError that names the argument.
     """
     from leakcore.attacks._tensor_orders import read_activation
 

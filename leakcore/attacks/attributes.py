@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore import kernels
 from leakcore._columns import Columns as _Columns
 from leakcore._results import Assumptions, Result
 from leakcore.attacks._layer_gradients import layer_gradients as layer_gradients
@@ -95,7 +96,7 @@ def matched_batches(
         raise ValueError(f"targets.shape={task.shape}: must be {has.shape}, one for each row")
     number = check.integer(1, None, size=size)
     most = None if limit is None else check.integer(1, None, limit=limit)
-    rng = np.random.default_rng(check.seed(seed=seed))
+    rng = kernels.generator(seed, kernels.Stream.ATTRIBUTE_PAIRS)
     pairs, kinds = [], []
     for target in np.unique(task):
         sides = [rng.permutation(np.flatnonzero((task == target) & (has == side))) for side in (False, True)]
@@ -183,8 +184,9 @@ def infer(
     _require_sides(known=known)
     truth, batch = _require_sides(observed=observed)
     level = check.confidence(confidence=confidence)
-    start = check.integer(0, 2**32 - 1, seed=seed)
-    forest = RandomForestClassifier(check.integer(1, _MAX_TREES, trees=trees), random_state=start)
+    start = check.seed(seed=seed)
+    key = kernels.subseed(start, kernels.Stream.ATTRIBUTE_FOREST, bits=32)
+    forest = RandomForestClassifier(check.integer(1, _MAX_TREES, trees=trees), random_state=key)
     own, theirs = (np.concatenate([s.gradients[n] for n in seen], axis=1, dtype=np.float64) for s in (known, observed))
     ready = _Columns(own)
     forest.fit(ready(own), known.attribute)

@@ -33,8 +33,6 @@ from leakcore.attacks._canaries import play_canaries as play_canaries
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble
 
-_COINS = 4
-"""Step of Purpose.ORDER; the poisoned rows' order takes 3, data sets' shuffles lower ones."""
 _LEAST_SPREAD = 1e-6
 
 
@@ -74,8 +72,9 @@ class Guesses:
 def coins(runs: int, rows: int, *, seed: int, first_run: int = 0) -> np.ndarray:
     """(runs, rows) bool: fair coins, a pure function of (seed, run, row) on every machine."""
     return _fair_coins(
-        runs, check.integer(1, None, rows=rows), seed=seed, first_run=first_run, step=_COINS, name="rows"
-    )
+        runs, check.integer(1, None, rows=rows), seed=seed, first_run=first_run,
+        purpose=kernels.Stream.MEMBERSHIP_COINS, name="rows",
+    )  # fmt: skip
 
 
 def play(
@@ -101,6 +100,7 @@ def play(
     """
     count = check.integer(1, None, runs=runs)
     from leakcore.dpsgd import Ensemble, ModuleEnsemble
+    from leakcore.dpsgd._streams import Streams
 
     check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
     x, y = check.plain_array(features=features), check.plain_array(labels=labels)
@@ -116,11 +116,9 @@ def play(
         batches = np.broadcast_to(included[:, None], shape)
     else:
         batches = np.empty(shape, bool)
+        streams = Streams(ensemble.seed, ensemble.dtype)
         for step in range(ensemble.steps):
-            draws = kernels.uniform(
-                count, len(y), seed=ensemble.seed, purpose=kernels.Purpose.BATCH, step=step, first_row=first_run
-            )
-            batches[:, step] = (draws < ensemble.sample_rate) & included
+            batches[:, step] = included & streams.batch(count, len(y), ensemble.sample_rate, step, first_run=first_run)
     run = ensemble.run(
         x, y, runs=count, first_run=first_run, batches=batches, probe_features=x, probe_labels=y, keep_parameters=False,
         checkpoint=checkpoint, num_threads=num_threads, executor=executor, progress=progress,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore import datasets, models
+from leakcore import datasets, kernels, models
 from leakcore._progress import Progress
 from leakcore._store import PartialResults
 from leakcore.audit._claim_config import ClaimConfig
@@ -86,11 +86,8 @@ def load(config: ClaimConfig, kept: PartialResults, show: Progress) -> Rows:
 
 def _through(config: ClaimConfig, rows: Rows, kept: PartialResults, show: Progress) -> Rows:
     """The rows as features of a small convolutional network trained on the subset of CIFAR-100."""
-    import torch
-
     public = datasets.cifar100("train", part="subset", path=config.data["path"], download=False)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.audit["seed"])
+    with kernels.torch_seeded(config.audit["seed"], kernels.Stream.EXTRACTOR_INIT):
         network = models.conv_extractor(_WIDTH)
 
     def train() -> dict[str, Any]:

@@ -51,9 +51,10 @@ def claim(
         executor, num_threads: as in `dpsgd.Ensemble.run`. progress: called as progress(task, done, total).
 
     Returns a `ClaimReport`; `.passed` is False where the audited ε exceeds the claimed one. Deterministic on one
-    machine, for any number of threads and workers. Raises ValueError or TypeError that names section.key before any
-    work, FileNotFoundError where the data are not there, ValueError where the folder holds damaged models, another
-    run's, or files that are not leakcore's, CannotWrite (an OSError) where the disk is full: finished models are kept.
+    machine, for any number of threads and workers; with data.features = "frozen", for a number of torch threads. Raises
+    ValueError or TypeError that names section.key before any work, FileNotFoundError where the data are not there,
+    ValueError where the folder holds damaged models, another run's, or files that are not leakcore's, CannotWrite (an
+    OSError) where the disk is full: finished models are kept.
     """
     if isinstance(config, Mapping):
         config = ClaimConfig.from_dict(config)

@@ -18,6 +18,8 @@ from leakcore.attacks._reconstruction_game import _draw
 from leakcore.audit import _reconstruction
 from leakcore.audit._config import AuditConfig
 from leakcore.defenses import Clip, Defense, Dropout, LocalSteps, Prune
+from leakcore.dpsgd import Ensemble
+from leakcore.dpsgd._streams import Streams
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,11 +62,11 @@ class _Game:
         """(R, D) initial parameters, (R, n) candidates as rows of the pool, (R,) the target's place among them."""
         config = self.config
         candidates, target = _draw(config.seed, first, runs, config.prior_size, len(self.pool[1]))
-        untrained = _reconstruction.ensemble(dataclasses.replace(config, steps=1, defense=None), self.noise).run(
-            self.rows[0][:1].numpy(), self.rows[1][:1].numpy(), runs=runs, first_run=first, record=True
+        plain = _reconstruction.ensemble(dataclasses.replace(config, defense=None), self.noise)
+        untrained = Ensemble(**{**plain.settings(), "steps": 0}).run(
+            self.rows[0][:1].numpy(), self.rows[1][:1].numpy(), runs=runs, first_run=first
         )
-        assert untrained.thetas is not None
-        return torch.from_numpy(untrained.thetas[:, 0].copy()), torch.from_numpy(candidates), target
+        return torch.from_numpy(untrained.parameters.copy()), torch.from_numpy(candidates), target
 
     def expected(self, theta: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
         """(R, n, D): the mean gradient of k steps without noise, for each candidate: what the attacker can work out."""
@@ -91,9 +93,7 @@ class _Game:
         for j in range(self.local):
             step = release * self.local + j
             clipped = self._sum(path, chosen, step=step, first=first)
-            drawn = kernels.standard_normal(
-                *theta.shape, seed=self.config.seed, purpose=kernels.Purpose.CLIP_NOISE, step=step, first_row=first
-            )
+            drawn = Streams(self.config.seed, "float32").noise(len(theta), theta.shape[1], step, first_run=first)
             noisy = clipped + self.noise * self.config.max_grad_norm * torch.from_numpy(drawn).to(theta)
             mean = noisy / self.config.num_rows
             path, total = path - self.config.learning_rate * mean, total + mean
@@ -101,8 +101,8 @@ class _Game:
         for run, row in enumerate((total / self.local).numpy()):
             for number, part in enumerate(self.after):
                 # Each run and part has noise of its own, whichever range the run is played in.
-                seed = (self.config.seed + (first + run + 1) * 0x9E3779B97F4A7C15 + number * 0xBF58476D1CE4E5B9) % 2**64
-                row = part.apply(row, seed=seed, step=release)
+                key = kernels.subseed(self.config.seed, kernels.Stream.DEFENDED_GAME, step=number, row=first + run)
+                row = part.apply(row, seed=key, step=release)
             out.append(row)
         return torch.from_numpy(np.stack(out))
 
@@ -148,8 +148,9 @@ class _Game:
         keep, drawn = self.dropout.keep_probability, rows if self.dropout.per_sample else 1
         sizes = self.layers[1:-1]
         u = kernels.uniform(
-            runs, drawn * sum(sizes), seed=self.config.seed, purpose=kernels.Purpose.DEFENSE, step=step, first_row=first
-        )
+            runs, drawn * sum(sizes), seed=self.config.seed, purpose=kernels.Stream.DEFENDED_GAME_MASKS, step=step,
+            first_row=first,
+        )  # fmt: skip
         masks = torch.from_numpy((u < keep) / keep).float().reshape(runs, drawn, -1)
         return list(torch.split(masks, list(sizes), dim=-1))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore import datasets
+from leakcore import datasets, kernels
 from leakcore._one_thread import one_thread
 from leakcore._pieces import from_piece, to_piece
 from leakcore._progress import Progress
@@ -190,7 +190,7 @@ def _without_gains(found: VInformation) -> VInformation:
 
 def _released(plain: dict[str, np.ndarray], bound: float, noise: float, seed: int) -> dict[str, np.ndarray]:
     """Each row's gradient clipped to C by its joint norm, plus N(0, σ²C²)."""
-    rng = np.random.default_rng([seed, 11])
+    rng = kernels.generator(seed, kernels.Stream.RELEASED_LAYERS)
     norms = np.sqrt(sum((g.astype(np.float64) ** 2).sum(axis=1) for g in plain.values()))
     scale = np.minimum(1.0, bound / np.maximum(norms, np.finfo(float).tiny))[:, None]
     return {name: g * scale + noise * bound * rng.normal(size=g.shape) for name, g in plain.items()}

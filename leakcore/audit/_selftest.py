@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from leakcore import __version__, bounds
+from leakcore import __version__, bounds, kernels
 from leakcore import _validate as check
 from leakcore._futures import answers
 from leakcore._progress import Progress
@@ -177,8 +177,9 @@ def selftest(
 def _audited(level: float, seed: int, i: int, repeats: int) -> np.ndarray:
     """The bounds of all audits of case i, one after the other from its own generator."""
     *_, audit = _cases(level)[i]
-    rng = np.random.default_rng([seed, i])
-    return np.array([audit(rng, j) for j in range(repeats)])
+    rng = kernels.generator(seed, kernels.Stream.SELFTEST_SCORES, step=i)
+    keys = (kernels.subseed(seed, kernels.Stream.SELFTEST_SPLITS, step=i, row=j) for j in range(repeats))
+    return np.array([audit(rng, key) for key in keys])
 
 
 def _promise(case: _Case, found: np.ndarray, level: float, cases: int) -> Promise:
@@ -295,10 +296,10 @@ def _scoring(
     outside: Callable[[np.random.Generator], np.ndarray],
     level: float, select: str, direction: str, family: str, delta: float,
 ) -> Audit:  # fmt: skip
-    def audit(rng: np.random.Generator, i: int) -> float:
+    def audit(rng: np.random.Generator, key: int) -> float:
         found = bounds.epsilon_lower_bound_from_scores(
             inside(rng), outside(rng), select=select, direction=direction, confidence=level, family=family, delta=delta,
-            seed=i,
+            seed=key,
         )  # fmt: skip
         return float(found.value)
 
@@ -306,9 +307,9 @@ def _scoring(
 
 
 def _best(level: float, select: str) -> Audit:
-    def audit(rng: np.random.Generator, i: int) -> float:
+    def audit(rng: np.random.Generator, key: int) -> float:
         four = {f"k={k}": (rng.normal(size=_TRIALS), rng.normal(size=_TRIALS), k) for k in (1, 2, 4, 8)}
-        return float(bounds.epsilon_lower_bound_best(four, select=select, confidence=level, seed=i).value)
+        return float(bounds.epsilon_lower_bound_best(four, select=select, confidence=level, seed=key).value)
 
     return audit
 

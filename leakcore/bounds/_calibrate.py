@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import _validate, accounting
+from leakcore._one_thread import one_thread
 from leakcore._results import Assumptions, Result
 from leakcore.bounds._kappa import parse_prior
 from leakcore.bounds._reconstruction_input import ATTACKER, Kappa
@@ -36,6 +37,7 @@ class CalibratedNoise(Result):
     savings: float
 
 
+@one_thread()
 def calibrate_noise(
     target_success: float,
     *,

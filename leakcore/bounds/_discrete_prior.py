@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from leakcore import _validate
+from leakcore._one_thread import one_thread
 from leakcore._results import Assumptions, Result
 from leakcore.bounds._kappa import parse_prior
 from leakcore.bounds._reconstruction_input import ATTACKER, Mechanism
 from leakcore.numerics import _gaussian
 from leakcore.numerics._blow_up import log_blow_up_exact
+from leakcore.numerics._dot import dot
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss
 from leakcore.numerics._profile import chernoff_log_delta, log_delta
 
@@ -113,6 +115,7 @@ def _fields(value: float, blow_up: float, weights: np.ndarray) -> dict[str, Any]
     }
 
 
+@one_thread()
 def _success(loss: PrivacyLoss, weights: np.ndarray) -> tuple[float, float]:
     """(the bound, B at κ = the largest weight)."""
     distinct, counts = np.unique(weights, return_counts=True)
@@ -135,7 +138,7 @@ def _success(loss: PrivacyLoss, weights: np.ndarray) -> tuple[float, float]:
 
     def dual(log_price: float) -> float:
         gains = np.array([p * _profile(loss, log_price - math.log(p)) for p in nodes])
-        return math.exp(log_price) + float(counts @ np.interp(distinct, nodes, gains))
+        return math.exp(log_price) + dot(counts, np.interp(distinct, nodes, gains))
 
     # The dual bends within a deviation of the loss around each weight's logarithm.
     deviation = math.sqrt(loss.cumulants(1.0).variance) if loss.groups else 0.0
@@ -187,7 +190,7 @@ def _price(loss: PrivacyLoss, distinct: np.ndarray, counts: np.ndarray) -> float
 
     def allotted(log_price: float) -> float:
         share = np.interp(-(log_price - np.log(distinct)), -log_slope, middle)
-        return float(counts @ np.exp(share))
+        return dot(counts, np.exp(share))
 
     low, high = -60.0, 0.0
     for _ in range(60):

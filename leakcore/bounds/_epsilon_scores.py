@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore import _validate
+from leakcore import _validate, kernels
 from leakcore._results import Assumptions, parse_adjacency
 from leakcore.bounds._epsilon import PROVENANCE, Claim, EpsilonLowerBound, epsilon_lower_bound
 from leakcore.numerics import clopper_pearson, simultaneous_lower_limits
@@ -120,7 +120,7 @@ def split(seed: int, name: str, scores: np.ndarray, share: float) -> tuple[np.nd
             f"{name}: {len(scores)} trials at share={share} leave none to choose or none to count: give more, or "
             "select='simultaneous'"
         )
-    order = np.random.default_rng(seed).permutation(len(scores))
+    order = kernels.generator(seed, kernels.Stream.SCORE_SPLIT).permutation(len(scores))
     return scores[order[:number]], scores[order[number:]]
 
 

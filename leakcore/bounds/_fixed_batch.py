@@ -26,7 +26,7 @@ _CELLS = 1 << 21
 """Uniforms held at a time. A sample is a function of its number alone, so this changes no result."""
 _MAX_STEPS = 1 << 22
 """A sample's own uniforms are held together: half a gigabyte of arrays."""
-_PICK_STEPS = {"null": 2, "alternative": 3}
+_SIDES = ("null", "alternative")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class FixedBatchPair:
         """(num_samples,) float64: log μ/ν of samples first_sample, …; 64 random bits for each step."""
         from leakcore import kernels
 
-        side = _validate.one_of("null", "alternative", under=under)
+        side = _validate.one_of(*_SIDES, under=under)
         steps = len(self.sample_rate)
         out = np.zeros(num_samples)
         if steps == 0:
@@ -56,7 +56,7 @@ class FixedBatchPair:
         for start in range(0, num_samples, rows):
             count = min(rows, num_samples - start)
             words = kernels.uniform(
-                count, 2 * steps, seed=seed, purpose=kernels.Purpose.MIXTURE_PICK, step=_PICK_STEPS[side],
+                count, 2 * steps, seed=seed, purpose=kernels.Stream.FIXED_BATCH, step=_SIDES.index(side),
                 first_row=first_sample + start,
             )  # fmt: skip
             uniform = words[:, :steps] - 2.0**-33 + 2.0**-32 * words[:, steps:]

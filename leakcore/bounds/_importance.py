@@ -18,10 +18,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from concurrent.futures import Executor
+from typing import Any
 
 import numpy as np
 from scipy import special
 
+from leakcore import kernels
 from leakcore._futures import in_order
 from leakcore.numerics._betting import betting_upper_limit, choose_bet
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss
@@ -90,8 +92,8 @@ class TiltedSampler:
 
         Columns are independent, rows are not: a column's mean is one bounded variable, of less variance than an entry.
         """
-        stream = np.random.SeedSequence(seed, spawn_key=(_SIDES.index(self.side), self.law, chunk))
-        bits = np.random.SFC64(stream)
+        purpose = kernels.Stream.IMPORTANCE_UPPER if self.side == "dots" else kernels.Stream.IMPORTANCE_LOWER
+        bits = kernels.generator(seed, purpose, step=self.law, row=chunk).bit_generator
         inner = [count // _REPEATS for _, count in self.tables]
         gaussian = self.gaussian_variance
         repeats = 1
@@ -108,7 +110,7 @@ class TiltedSampler:
             self._add(row, bits, gaussian, inner, outer=False)
         return out[:, :size]
 
-    def _add(self, total: np.ndarray, bits: np.random.SFC64, gaussian: float, inner: list[int], *, outer: bool) -> None:
+    def _add(self, total: np.ndarray, bits: Any, gaussian: float, inner: list[int], *, outer: bool) -> None:
         if gaussian > 0.0:
             uniform = ((bits.random_raw(_CHUNK) >> np.uint64(11)) + 0.5) * 2.0**-53
             total += gaussian * (self.theta - 0.5)

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import special
 
 from leakcore import _validate
+from leakcore._one_thread import one_thread
 from leakcore._results import Assumptions, Number, Result
 from leakcore.numerics import clopper_pearson
 
@@ -36,6 +37,7 @@ class KappaBound(Result):
     metric: str | None = None
 
 
+@one_thread()
 def kappa_from_samples(
     samples: Any,
     radius: float,

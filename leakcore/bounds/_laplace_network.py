@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import _validate
+from leakcore._one_thread import one_thread
 from leakcore._results import Assumptions, Result, parse_adjacency
 from leakcore.bounds._laplace_mechanism import LaplaceScale, noise_scale
 from leakcore.numerics._activations import Activation
@@ -55,6 +56,7 @@ class TwoLayerSensitivity(Result):
         return self.signal_to_noise(epsilon, gradient_norm=n * self.gradient_l2 / (self.batch_size or 1))
 
 
+@one_thread()
 def two_layer(
     hidden_weights: Any,
     output_weights: Any,
@@ -215,6 +217,7 @@ class PrintedChange:
     l1_change: float
 
 
+@one_thread()
 def printed_change(
     hidden_weights: Any,
     output_weights: Any,

@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 import numpy as np
 
 from leakcore.bounds._certificate import Pair, draw_all, dual_thresholds
+from leakcore.numerics._dot import dot
 
 _FEW = 100.0
 """Effective samples below which the standard error itself is not to be trusted."""
@@ -61,10 +62,8 @@ def _from_null(log_ratio: np.ndarray, log_kappa: np.ndarray) -> list[tuple[float
         total = float(scaled.sum())
         # The threshold is itself an order statistic; to first order that turns r·1_E into (r − e^t)_+.
         excess = scaled - math.exp(float(tail.min()) - peak)
-        spread = math.sqrt(max(float(excess @ excess) / n - (float(excess.sum()) / n) ** 2, 0.0) / n)
-        out.append(
-            (max(peak + math.log(total / n), -math.inf), _scaled(spread, peak), total**2 / float(scaled @ scaled))
-        )
+        spread = math.sqrt(max(dot(excess, excess) / n - (float(excess.sum()) / n) ** 2, 0.0) / n)
+        out.append((max(peak + math.log(total / n), -math.inf), _scaled(spread, peak), total**2 / dot(scaled, scaled)))
     return out
 
 
@@ -75,9 +74,9 @@ def _from_alternative(log_ratio: np.ndarray, log_kappa: np.ndarray) -> list[tupl
         inside = np.exp(t - log_ratio[log_ratio >= t])
         excess = 1.0 - inside
         mean = float(excess.sum()) / n
-        spread = math.sqrt(max(float(excess @ excess) / n - mean * mean, 0.0) / n)
+        spread = math.sqrt(max(dot(excess, excess) / n - mean * mean, 0.0) / n)
         weights = float(inside.sum())
-        effective = weights**2 / float(inside @ inside) if weights > 0.0 else 0.0
+        effective = weights**2 / dot(inside, inside) if weights > 0.0 else 0.0
         # The dual's value at the sample's own threshold: second order in the error of t.
         with np.errstate(divide="ignore"):
             log_value = float(np.logaddexp(t + k, np.log(mean)))

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from leakcore import _validate
+from leakcore import _validate, kernels
 from leakcore._futures import answers
 from leakcore._results import Assumptions, Kind, Result, parse_adjacency
 from leakcore.bounds._kappa import parse_prior
 from leakcore.bounds._reconstruction_input import ATTACKER, Mechanism
+from leakcore.numerics._dot import dot
 from leakcore.numerics._loss import PrivacyLoss
 
 _INFORMATION = ("rdp", "analytic", "monte-carlo")
@@ -108,7 +109,7 @@ def fano_advantage(
     if source != "rdp" and (loss.groups or (math.isfinite(loss.log_no_escape) and loss.log_no_escape != 0.0)):
         raise ValueError(f"information={source!r}: covers sample_rate=1 only, use 'rdp'")
     precision = math.inf if loss.log_no_escape != 0.0 else loss.gaussian_variance
-    entropy = math.log(n) if times > 1 else float(-(weights @ np.log(weights)))
+    entropy = math.log(n) if times > 1 else -dot(weights, np.log(weights))
     error: float | None = None
     notes: tuple[str, ...] = ()
     kind: Kind = "upper"
@@ -118,7 +119,7 @@ def fano_advantage(
         nats = loss.cumulants(1.0).mean if loss.groups or precision > 0.0 else 0.0
     elif source == "analytic":
         shrink = math.exp(-0.5 * apart**2 * precision)
-        nats = -times * float(weights @ np.log(weights + (1.0 - weights) * shrink))
+        nats = -times * dot(weights, np.log(weights + (1.0 - weights) * shrink))
         notes = (f"for candidates whose clipped gradients are at most {apart:.6g} clipping norms apart",)
     else:
         if n > _MAX_CANDIDATES or count * n > _MAX_DRAWS:
@@ -172,7 +173,7 @@ def _mixture_information(
     """(mean, standard error) of log p(w|z)/p(w), w = scale·e_z + N(0, I_n): a mixture of one-hot Gaussians."""
     rows = max(1, min(_CHUNK, 2**22 // len(weights)))
     jobs = (
-        (start, functools.partial(_gain_sums, weights, scale, min(rows, count - start), [seed, start]))
+        (start, functools.partial(_gain_sums, weights, scale, min(rows, count - start), seed, start))
         for start in range(0, count, rows)
     )
     # Summed in the order of draws, whoever drew them first.
@@ -182,9 +183,9 @@ def _mixture_information(
     return mean, math.sqrt(max(squares / count - mean * mean, 0.0) / count)
 
 
-def _gain_sums(weights: np.ndarray, scale: float, size: int, key: list[int]) -> tuple[float, float]:
-    """(Σ g, Σ g²) of `size` draws by the generator of this key."""
-    rng = np.random.default_rng(key)
+def _gain_sums(weights: np.ndarray, scale: float, size: int, seed: int, first: int) -> tuple[float, float]:
+    """(Σ g, Σ g²) of `size` draws, the first of which has this number."""
+    rng = kernels.generator(seed, kernels.Stream.FANO, row=first)
     z = np.minimum(np.searchsorted(np.cumsum(weights), rng.random(size), side="right"), len(weights) - 1)
     logs = scale * rng.standard_normal((size, len(weights)))
     logs[np.arange(size), z] += scale * scale
@@ -221,7 +222,7 @@ def mse_lower_bound(
         raise ValueError(f"diameters of shape {widths.shape}: must be one-dimensional and not empty")
     loss = Mechanism.parse(noise_multiplier, sample_rate, steps).loss()
     epsilon = _renyi_of_order_two(loss, relation == "replace")
-    guess = float(widths @ widths) / (4.0 * len(widths))
+    guess = dot(widths, widths) / (4.0 * len(widths))
     value = math.inf if epsilon == 0.0 else (0.0 if epsilon > 700.0 else guess / math.expm1(epsilon))
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ("unbiased reconstructions only",)

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import special
 
 from leakcore import _validate
+from leakcore._one_thread import one_thread
 from leakcore._results import Assumptions, Number, Result
 from leakcore.bounds._reconstruction import reconstruction
 from leakcore.bounds._reconstruction_input import ATTACKER, Kappa, Mechanism, ReconstructionBound
@@ -100,6 +101,7 @@ def _least_renyi_exponent(loss: PrivacyLoss, log_kappa: float) -> float:
     return min(least, 0.0)
 
 
+@one_thread()
 def membership(noise_multiplier: Any, sample_rate: Any, steps: int, *, fpr: Any) -> MembershipBound:
     """The largest true-positive rate of any membership attack on DP-SGD at false-positive rate `fpr`.
 

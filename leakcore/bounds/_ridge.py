@@ -11,6 +11,7 @@ import numpy as np
 from scipy import special
 
 from leakcore import _validate
+from leakcore._one_thread import one_thread
 from leakcore._results import Assumptions, Result
 from leakcore.numerics import gaussian_pair_epsilon
 
@@ -42,6 +43,7 @@ class RidgeEpsilon(Result):
     lipschitz: float
 
 
+@one_thread()
 def ridge_output_perturbation(
     features: Any, targets: Any = None, *, regularisation: float, epsilon: float, delta: float
 ) -> RidgeEpsilon:

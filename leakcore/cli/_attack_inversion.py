@@ -10,6 +10,7 @@ import click
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore import kernels
 from leakcore.cli._attack_labels import _built, _read
 from leakcore.cli._checked import bars, checked
 
@@ -159,11 +160,10 @@ def _from_data(
     else:
         whole = datasets.cifar100("test", part="subset", path=data, download=False)
     shape = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "cifar100": (3, 32, 32)}[dataset]
-    chosen = np.random.default_rng(seed).permutation(len(whole.labels))[:count]
+    chosen = kernels.generator(seed, kernels.Stream.COMMAND_ROWS).permutation(len(whole.labels))[:count]
     inputs = np.array(whole.features[chosen], np.float32).reshape(-1, *shape)
     labels = np.array(whole.labels[chosen], np.int64)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with kernels.torch_seeded(seed, kernels.Stream.COMMAND_MODEL):
         module = (
             models.dlg_lenet(100)
             if dataset == "cifar100"

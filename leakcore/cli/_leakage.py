@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from leakcore import kernels
 from leakcore.cli._attack_labels import _built, _read
 from leakcore.cli._checked import bars, checked, require_place
 
@@ -113,8 +114,8 @@ def _measured(
         require_ours(out, "leakage.json")
 
     inputs, targets, chosen = _data(data, attributes)
-    torch.manual_seed(seed)  # a factory's initial weights
-    module = _built(model)
+    with kernels.torch_seeded(seed, kernels.Stream.FACTORY_MODEL):  # a factory's initial weights
+        module = _built(model)
     if weights is not None:
         load_safetensors(module, weights)
     module.eval()

@@ -65,13 +65,17 @@ class Dataset:
     def split(self, first: int, *, seed: int) -> tuple[Dataset, Dataset]:
         """Two disjoint parts after a seeded shuffle: `first` rows, and the rest.
 
-        The shuffle sorts rows by a uniform variate of Philox (purpose ORDER, row index as column), so it is the same
-        on every machine. Raises ValueError unless 0 ≤ first ≤ rows.
+        The shuffle sorts rows by a uniform variate of Philox (stream DATA_ORDER, row index as column), so it is the
+        same on every machine. Raises ValueError unless 0 ≤ first ≤ rows.
         """
         first = check.integer(0, len(self), first=first)
-        keys = kernels.uniform(1, len(self), seed=check.seed(seed=seed), purpose=kernels.Purpose.ORDER)
-        order = np.argsort(keys[0], kind="stable")
+        order = self.order(seed)
         return self._rows(order[:first]), self._rows(order[first:])
+
+    def order(self, seed: int) -> np.ndarray:
+        """(rows,) row numbers in the order into which `split` shuffles them."""
+        keys = kernels.uniform(1, len(self), seed=check.seed(seed=seed), purpose=kernels.Stream.DATA_ORDER)
+        return np.argsort(keys[0], kind="stable")
 
     def images(self) -> np.ndarray:
         """(rows, channels, height, width), a view of the features; ValueError where they are no images."""

@@ -151,16 +151,14 @@ def uniform_noise(like: Dataset, rows: int, *, seed: int) -> Dataset:
     """Uniform noise with uniform labels, at the distances of a data set (Hayes et al. 2023, Figure 9).
 
     Features are uniform in [0, a], independent, with a such that the mean squared distance of two rows is that of two
-    rows of `like`: d·a²/6. Philox (purpose ORDER, step 2²³) makes it the same on every machine.
+    rows of `like`: d·a²/6. Philox (stream UNIFORM_NOISE) makes it the same on every machine.
     """
     count = check.integer(1, None, rows=rows)
     check.instance(Dataset, like=like)
     dims = like.features.shape[1]
     # E‖x − y‖² of two independent draws is twice the total variance.
     scale = math.sqrt(6 * 2 * float(like.features.var(axis=0, dtype=np.float64).sum()) / dims)
-    draws = kernels.uniform(
-        count, dims + 1, seed=check.seed(seed=seed), purpose=kernels.Purpose.ORDER, step=2**23
-    )  # fmt: skip
+    draws = kernels.uniform(count, dims + 1, seed=check.seed(seed=seed), purpose=kernels.Stream.UNIFORM_NOISE)
     return Dataset(
         features=(scale * draws[:, :dims]).astype(like.features.dtype),
         labels=np.minimum((draws[:, dims] * like.num_classes).astype(np.int64), like.num_classes - 1),

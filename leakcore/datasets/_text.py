@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore import kernels
 from leakcore.datasets._dataset import Dataset
 from leakcore.datasets._files import RemoteFile, find
 
@@ -69,7 +70,7 @@ def imdb(
         lengths[i] = len(found)
         for j, word in enumerate(found[:count]):
             if word not in vectors:
-                drawn = np.random.default_rng(zlib.crc32(word.encode())).normal(size=size)
+                drawn = _vector(word, size)
                 vectors[word] = (drawn / np.sqrt(size)).astype(np.float32)
             features[i, :, j] = vectors[word]
     return Reviews(
@@ -83,6 +84,11 @@ def imdb(
         shape=(size, count),
         lengths=lengths,
     )
+
+
+def _vector(word: str, size: int) -> np.ndarray:
+    """(size,) standard normals: the word's own, whatever the seed of a run."""
+    return kernels.generator(0, kernels.Stream.WORD_VECTORS, row=zlib.crc32(word.encode())).normal(size=size)
 
 
 def _read(where: Path, split: str) -> tuple[list[str], np.ndarray]:

@@ -13,14 +13,9 @@ from torch import nn
 
 from leakcore import kernels
 from leakcore._quiet import quiet_batching
-from leakcore.defenses._transforms import Defense, Dropout, LocalSteps, need_seed, part_seed, through
+from leakcore.defenses._transforms import Defense, Dropout, LocalSteps, need_seed, through
 from leakcore.dpsgd._flat_module import FlatModule, require_classes, tensor
 from leakcore.dpsgd._module_lock import lock_of
-
-_LOCAL, _MASKS = 1 << 20, 1 << 21
-"""Seeds of local steps and of dropout's masks lie beyond those of a composition's parts."""
-_LAYER = 0xD1B54A32D192ED03
-"""Between the seeds of two layers' masks: far from 1, so that neighbouring seeds share none."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -92,7 +87,7 @@ def release(
                     mean = flat.gradient(theta, a, b)
                 else:
                     rows = _each(flat, theta, a, b, mask)
-                    mean = through(within, rows, part_seed(seed, _LOCAL + k), step, True)
+                    mean = through(within, rows, _local_seed(seed, k), step, True)
             total = total + mean
             theta = theta - local.learning_rate * mean
         if not bool(torch.isfinite(total).all()):
@@ -100,6 +95,10 @@ def release(
             raise ValueError(f"model: its gradient is not finite{what}")
         out = through(after, total / local.steps, seed, step, False)
     return Release(gradient=out, parts=flat.split(out), defense=defense)
+
+
+def _local_seed(seed: int | None, local_step: int) -> int | None:
+    return None if seed is None else kernels.subseed(seed, kernels.Stream.DEFENSE_LOCAL_STEPS, step=local_step)
 
 
 def _each(flat: FlatModule, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, mask: _Mask | None) -> torch.Tensor:
@@ -116,10 +115,10 @@ def _each(flat: FlatModule, theta: torch.Tensor, x: torch.Tensor, y: torch.Tenso
 class _Mask:
     """Multiplies what enters a layer; row: of which sample, None: all of the batch's."""
 
-    def __init__(self, dropout: Dropout, batch: int, seed: int, step: int) -> None:
+    def __init__(self, dropout: Dropout, batch: int, seed: int, step: int, local_step: int) -> None:
         self.dropout = dropout
         self.row: int | None = None
-        self._batch, self._seed, self._step = batch, seed, step
+        self._batch, self._seed, self._step, self._local_step = batch, seed, step, local_step
         self._drawn: dict[int, torch.Tensor] = {}
 
     def hook(self, number: int) -> Callable[..., Any]:
@@ -137,8 +136,8 @@ class _Mask:
                 draws = kernels.uniform(
                     rows,
                     size,
-                    seed=(self._seed + number * _LAYER) % 2**64,
-                    purpose=kernels.Purpose.BATCH,
+                    seed=kernels.subseed(self._seed, kernels.Stream.DEFENSE_DROPOUT, step=self._local_step, row=number),
+                    purpose=kernels.Stream.DEFENSE_MASKS,
                     step=self._step,
                 )
                 keep = self.dropout.keep_probability
@@ -173,9 +172,7 @@ def _dropped(
     if dropout is None:
         yield None
         return
-    key = part_seed(need_seed("Dropout", seed), _MASKS + local_step)
-    assert key is not None
-    mask = _Mask(dropout, batch, key % 2**63, step)
+    mask = _Mask(dropout, batch, need_seed("Dropout", seed), step, local_step)
     with lock_of(model):
         handles = [module.register_forward_pre_hook(mask.hook(i)) for i, module in enumerate(hidden)]
         try:

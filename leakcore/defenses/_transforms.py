@@ -109,7 +109,7 @@ class GaussianNoise(Defense):
         """(rows, columns) of the noise; each row's depends on seed, step and its number alone."""
         key = need_seed("GaussianNoise", seed)
         z = kernels.standard_normal(
-            rows, columns, seed=key, purpose=kernels.Purpose.DEFENSE, step=step, first_row=first_row
+            rows, columns, seed=key, purpose=kernels.Stream.DEFENSE_GAUSSIAN, step=step, first_row=first_row
         )  # fmt: skip
         return np.asarray(self.scale * z)
 
@@ -135,7 +135,9 @@ class Laplace(Defense):
     def drawn(self, rows: int, columns: int, *, seed: int | None, step: int = 0, first_row: int = 0) -> np.ndarray:
         """(rows, columns) of the noise; each row's depends on seed, step and its number alone."""
         key = need_seed("Laplace", seed)
-        u = kernels.uniform(rows, columns, seed=key, purpose=kernels.Purpose.DEFENSE, step=step, first_row=first_row)
+        u = kernels.uniform(
+            rows, columns, seed=key, purpose=kernels.Stream.DEFENSE_LAPLACE, step=step, first_row=first_row
+        )  # fmt: skip
         return np.asarray(self.scale * np.where(u < 0.5, np.log(2 * u), -np.log(2 * (1 - u))))
 
 
@@ -313,8 +315,10 @@ class Compose(Defense):
 
 
 def part_seed(seed: int | None, number: int) -> int | None:
-    """Two noises of one composition never share their draws."""
-    return None if seed is None else (check.seed(seed=seed) + number * 0x9E3779B97F4A7C15) % 2**64
+    """Two noises of one composition never share their draws; the first takes the seed itself, as it does alone."""
+    if seed is None or number == 0:
+        return seed
+    return kernels.subseed(seed, kernels.Stream.DEFENSE_PARTS, row=number)
 
 
 def through(parts: tuple[Defense, ...], gradients: Any, seed: int | None, step: int, reduces: bool) -> Any:

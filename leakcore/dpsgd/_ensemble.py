@@ -63,9 +63,10 @@ class Ensemble:
 
     Determinism. Run r of a seed has the same bits whatever other runs are asked for, in whatever ranges and order, on
     any number of threads, as long as machine, torch build, dtype and data are the same: blocks have a fixed number of
-    slots, run r always sits in slot r mod 32, and every product has a fixed shape. Its random numbers (Philox4x32-10)
-    are the same everywhere; results of different machines agree to rounding. The generator is statistical, not
-    cryptographic: this class measures mechanisms, it does not train models to be released.
+    slots, run r always sits in slot r mod 32, and every product has a fixed shape. Of LEAKCORE_ISA, avx2 and avx512
+    give the same bits; the baseline, which does not fuse multiply-adds, rounds differently. Its random numbers
+    (Philox4x32-10) are the same everywhere; results of different machines agree to rounding. The generator is
+    statistical, not cryptographic: this class measures mechanisms, it does not train models to be released.
 
     Raises ValueError or TypeError that names the argument, its value and what is allowed.
     """

@@ -30,7 +30,7 @@ class Initialisation:
 
     def _drawn(self, streams: Streams, layout: Layout, runs: int, first_run: int) -> np.ndarray:
         if self.name.endswith("glorot"):
-            drawn = streams.initial_normal(runs, layout.size, first_run=first_run, step=1) * layout.glorot()
+            drawn = streams.initial_normal(runs, layout.size, first_run=first_run) * layout.glorot()
         else:
             drawn = (2 * streams.initial(runs, layout.size, first_run=first_run) - 1) * layout.bounds()
         return np.asarray(drawn if self.scale == 1 else self.scale * drawn)
@@ -39,5 +39,5 @@ class Initialisation:
         """`base` (runs, parameters) with each run's own noise added."""
         if self.noise == 0:
             return base
-        draws = streams.initial_normal(len(base), layout.size, first_run=first_run, step=2)
+        draws = streams.initial_noise(len(base), layout.size, first_run=first_run)
         return np.asarray(base + self.noise * layout.glorot() * draws)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
-import hashlib
 import random
 import types
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+
+from leakcore import kernels
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, types.ModuleType)
 _DATA = (torch.optim.Optimizer, torch.utils.data.Dataset, torch.utils.data.DataLoader)
@@ -60,10 +61,11 @@ class State:
                 self.writes_parameters = self.writes_parameters or any(changed)
 
     @staticmethod
-    def seed(*of: int) -> None:
-        """Seed the global generators of torch, NumPy and Python as a function of these numbers."""
-        digest = hashlib.blake2b(repr(of).encode(), digest_size=8).digest()
-        number = int.from_bytes(digest, "little") >> 1
+    def seed(step: int, row: int = 0) -> None:
+        """Seed the global generators of torch, NumPy and Python as a function of these numbers: a user's model may draw
+        from any of them."""
+        steps = kernels.Stream.CANDIDATE_DRAWS.steps
+        number = kernels.subseed(0, kernels.Stream.CANDIDATE_DRAWS, step=step % steps, row=row, bits=63)
         for generator in global_generators():
             generator.manual_seed(number)
         np.random.seed(number % 2**32)  # noqa: NPY002, models draw from it

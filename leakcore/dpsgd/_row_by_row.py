@@ -40,7 +40,7 @@ class RowByRow:
         self._twice = False
 
     def gradients(
-        self, x: torch.Tensor, y: torch.Tensor, seeds: Sequence[tuple[int, ...]], state: State
+        self, x: torch.Tensor, y: torch.Tensor, seeds: Sequence[tuple[int, int]], state: State
     ) -> torch.Tensor:
         """(len(x), D), parameters in order; row k draws its random numbers from seeds[k]. Raises RowError."""
         columns = sum(p.numel() for p in self._parameters)
@@ -58,7 +58,7 @@ class RowByRow:
         return rows
 
     def _of_row(
-        self, k: int, x: torch.Tensor, y: torch.Tensor, seed: tuple[int, ...], state: State
+        self, k: int, x: torch.Tensor, y: torch.Tensor, seed: tuple[int, int], state: State
     ) -> Sequence[torch.Tensor | None]:
         """Of the row alone, or else of a batch that holds it twice, from then on: some models drop a batch of one."""
         first: Exception | None = None

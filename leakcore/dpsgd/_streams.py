@@ -19,23 +19,28 @@ class Streams:
     def initial(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
         """(runs, size) float64, uniform in (0, 1)."""
         out: np.ndarray = kernels.uniform(
-            num_runs, size, seed=self.seed, purpose=kernels.Purpose.INIT, first_row=first_run
+            num_runs, size, seed=self.seed, purpose=kernels.Stream.INIT, first_row=first_run
         )
         return out
 
-    def initial_normal(self, num_runs: int, size: int, *, first_run: int, step: int) -> np.ndarray:
-        """(runs, size) float64, standard normal; `step` tells its uses apart from each other and from `initial`."""
+    def initial_normal(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
+        """(runs, size) float64, standard normal."""
         out: np.ndarray = kernels.standard_normal(
-            num_runs, size, seed=self.seed, purpose=kernels.Purpose.INIT, step=step, first_row=first_run
+            num_runs, size, seed=self.seed, purpose=kernels.Stream.INIT_GLOROT, first_row=first_run
+        )
+        return out
+
+    def initial_noise(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
+        """(runs, size) float64, standard normal: what each run adds to its initial parameters."""
+        out: np.ndarray = kernels.standard_normal(
+            num_runs, size, seed=self.seed, purpose=kernels.Stream.INIT_NOISE, first_row=first_run
         )
         return out
 
     def order(self, num_runs: int, rows: int, epoch: int, *, first_run: int) -> np.ndarray:
         """(runs, rows) int64: each run's order of the rows in this epoch; no order is likelier than another by more
         than a factor 1 + rows²/2³³."""
-        draws: np.ndarray = kernels.uniform(
-            num_runs, rows, seed=self.seed, purpose=kernels.Purpose.BATCH, step=epoch, first_row=first_run
-        )
+        draws = self._of_rows(num_runs, rows, epoch, first_run)
         # The draw's 32 bits above the row's number: all keys differ, so that any sorting algorithm gives one order.
         keys = (draws * 2.0**32).astype(np.uint64) << np.uint64(32) | np.arange(rows, dtype=np.uint64)
         keys.sort(axis=1)
@@ -43,10 +48,7 @@ class Streams:
 
     def batch(self, num_runs: int, rows: int, sample_rate: float, step: int, *, first_run: int) -> np.ndarray:
         """(runs, rows) bool: which rows each run samples in this step; q is met to 2⁻³³."""
-        draws: np.ndarray = kernels.uniform(
-            num_runs, rows, seed=self.seed, purpose=kernels.Purpose.BATCH, step=step, first_row=first_run
-        )
-        return draws < sample_rate
+        return self._of_rows(num_runs, rows, step, first_run) < sample_rate
 
     def noise(self, num_runs: int, size: int, step: int, *, first_run: int) -> np.ndarray:
         """(runs, size) standard normal."""
@@ -54,9 +56,16 @@ class Streams:
             num_runs,
             size,
             seed=self.seed,
-            purpose=kernels.Purpose.CLIP_NOISE,
+            purpose=kernels.Stream.CLIP_NOISE,
             step=step,
             first_row=first_run,
             dtype=self.dtype,
         )
         return out
+
+    def _of_rows(self, num_runs: int, rows: int, step: int, first_run: int) -> np.ndarray:
+        """(runs, rows) uniforms that decide which rows are in a batch: a run's batches are all sampled or all cut."""
+        draws: np.ndarray = kernels.uniform(
+            num_runs, rows, seed=self.seed, purpose=kernels.Stream.BATCH, step=step, first_row=first_run
+        )
+        return draws

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from leakcore.kernels._clip import Scores as Scores
     from leakcore.kernels._clip import clip_and_noise as clip_and_noise
     from leakcore.kernels._clip import clip_scores as clip_scores
+    from leakcore.kernels._generators import generator as generator
+    from leakcore.kernels._generators import subseed as subseed
+    from leakcore.kernels._generators import torch_generator as torch_generator
+    from leakcore.kernels._generators import torch_seeded as torch_seeded
     from leakcore.kernels._include import get_include as get_include
     from leakcore.kernels._info import build_info as build_info
     from leakcore.kernels._info import selftest as selftest
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from leakcore.kernels._random import philox4x32 as philox4x32
     from leakcore.kernels._random import standard_normal as standard_normal
     from leakcore.kernels._random import uniform as uniform
-    from leakcore.kernels._streams import Purpose as Purpose
+    from leakcore.kernels._streams import Stream as Stream
     from leakcore.kernels._threads import num_threads as num_threads
     from leakcore.kernels._threads import set_num_threads as set_num_threads
     from leakcore.kernels._threads import thread_limit as thread_limit
@@ -52,12 +56,16 @@ _NAMES = {
     "philox4x32": "._random",
     "standard_normal": "._random",
     "uniform": "._random",
-    "Purpose": "._streams",
+    "Stream": "._streams",
     "num_threads": "._threads",
     "set_num_threads": "._threads",
     "thread_limit": "._threads",
     "build_info": "._info",
+    "generator": "._generators",
     "get_include": "._include",
+    "subseed": "._generators",
+    "torch_generator": "._generators",
+    "torch_seeded": "._generators",
     "selftest": "._info",
 }
 if not TYPE_CHECKING:  # a checker would take any name from it

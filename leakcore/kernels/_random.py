@@ -10,7 +10,7 @@ import numpy as np
 
 from leakcore import _C, _memory_limit, _validate
 from leakcore.kernels import _arrays, _threads
-from leakcore.kernels._streams import Purpose, stream_word
+from leakcore.kernels._streams import Stream, stream_word
 
 MAX_DRAWS = 2**34
 """Draws of one stream and sample: the block counter has 32 bits, four draws each."""
@@ -44,7 +44,7 @@ def standard_normal(
     num_cols: int,
     *,
     seed: int,
-    purpose: Purpose | str,
+    purpose: Stream | str,
     step: int = 0,
     first_row: int = 0,
     dtype: Any = "float64",
@@ -56,7 +56,8 @@ def standard_normal(
     Box–Muller on a 2³² × 2³² grid, a fixed number of draws per output: |z| ≤ 6.7637, and every interval's probability
     is right to 2⁻³⁰: far below what any simulation here can see, and not what a secure release needs.
 
-    purpose: a `Purpose` or its name in lower case ("init", "clip_noise", …); step in [0, 2²⁴); num_cols ≤ 2³⁴.
+    purpose: a `Stream` or its name in lower case; your own draws take "caller", from which nothing here draws. step: in
+        [0, 2²⁴), fewer where the stream has fewer. num_cols ≤ 2³⁴.
     dtype: "float64" or "float32" (rounded once). out: an array to fill, of either type.
     like: an array whose library and device the result follows. On CUDA the values are those of the CPU's tiers with
         fused multiply-add, bit for bit.
@@ -70,7 +71,7 @@ def uniform(
     num_cols: int,
     *,
     seed: int,
-    purpose: Purpose | str,
+    purpose: Stream | str,
     step: int = 0,
     first_row: int = 0,
     out: Any = None,
@@ -88,7 +89,7 @@ def _fill(
     num_rows: int,
     num_cols: int,
     seed: int,
-    purpose: Purpose | str,
+    purpose: Stream | str,
     step: int,
     first_row: int,
     dtype: Any,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore import kernels
 from leakcore._pieces import from_piece, to_piece
 from leakcore._progress import Progress
 from leakcore._results import Assumptions, jsonable
@@ -140,8 +141,8 @@ def by_layer(
     executor: takes the pairs of the inversion and the fits of the latent measure; the rest is done here.
     progress: called as progress(task, done, total).
 
-    Deterministic by seed, on a machine and torch build, for any number of workers and none. Raises ValueError or
-    TypeError that names the argument.
+    Deterministic by seed, on a machine, torch build and number of torch threads, for any number of workers and none.
+    Raises ValueError or TypeError that names the argument.
     """
     return measured(
         model, loss, inputs, targets, attributes=attributes, family=family, original=original, samples=samples,
@@ -278,7 +279,7 @@ def _columns(
     model: Any, loss: Any, data: Any, index: np.ndarray, sizes: tuple[int, ...], most: int, seed: int
 ) -> dict[str, np.ndarray]:
     """Gradients of single rows, at most so many parameters of each layer, never all of them at once."""
-    rng = np.random.default_rng([seed, 3])
+    rng = kernels.generator(seed, kernels.Stream.LAYER_COLUMNS)
     kept = [slice(None) if s <= most else np.sort(rng.choice(s, most, replace=False)) for s in sizes]
     parts: dict[str, list[np.ndarray]] = {}
     for at in range(0, len(index), _ROWS):

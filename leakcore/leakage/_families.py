@@ -19,6 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore import kernels
 from leakcore._columns import Columns
 from leakcore._one_thread import one_thread
 from leakcore._quiet import quiet
@@ -100,13 +101,14 @@ class RandomForest:
 
     def __init__(self, trees: int = 100, *, seed: int = 0) -> None:
         self._trees = check.integer(2, MAX_TREES, trees=trees)
-        self._seed = check.integer(0, 2**32 - 1, seed=seed)
+        self._seed = check.seed(seed=seed)
 
     def fit(self, gradients: np.ndarray, labels: np.ndarray) -> RandomForest:
         """See `Family`."""
         from sklearn.ensemble import RandomForestClassifier
 
-        self._model = RandomForestClassifier(self._trees, random_state=self._seed, oob_score=True)
+        key = kernels.subseed(self._seed, kernels.Stream.FAMILY_FOREST, bits=32)
+        self._model = RandomForestClassifier(self._trees, random_state=key, oob_score=True)
         with quiet("Some inputs do not have OOB scores"):  # few trees: a row that none left out has none
             self._ready = Columns(gradients)
             self._model.fit(self._ready(gradients), labels)
@@ -157,7 +159,7 @@ class MLP:
         # One scale for all: the coordinates come in order of their spread, which says which of them are noise.
         self._scale = float(np.sqrt(((kept - self._centre) ** 2).sum(axis=1).mean() / kept.shape[1])) or 1.0
         x, y = self._ready(gradients), torch.from_numpy(labels)
-        rng = np.random.default_rng(self._seed)
+        rng = kernels.generator(self._seed, kernels.Stream.FAMILY_MLP)
         sizes = (x.shape[1], self._hidden, int(labels.max()) + 1)
         self._weights = [
             torch.from_numpy(rng.normal(size=(m, k)) * (2 / m) ** 0.5).float().requires_grad_()
@@ -200,7 +202,7 @@ def family_of(family: Any, seed: int) -> tuple[str, Any]:
         name = check.one_of(*FAMILIES, family=family)
         if name in ("logistic", "magnitudes"):
             return name, Logistic(magnitudes=name == "magnitudes")
-        return name, RandomForest(seed=seed % 2**32) if name == "random-forest" else MLP(seed=seed)
+        return name, RandomForest(seed=seed) if name == "random-forest" else MLP(seed=seed)
     if not callable(getattr(family, "fit", None)) or not callable(getattr(family, "log_prob", None)):
         raise TypeError(
             f"family={type(family).__name__}: must be one of {', '.join(map(repr, FAMILIES))}, or an object with fit "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore import _memory, _memory_limit
+from leakcore import _memory, _memory_limit, kernels
 from leakcore import _validate as check
 from leakcore._futures import answers
 from leakcore._one_thread import one_thread
@@ -106,7 +106,7 @@ def mutual_information(
     start = check.seed(seed=seed)
     check.executor(executor=executor)
     check.callback(progress=progress)
-    order = np.random.default_rng([start, 0]).permutation(number)
+    order = kernels.generator(start, kernels.Stream.MUTUAL_ORDER).permutation(number)
     job = functools.partial(_trained, u, v, order, size, updates, rate, start)
     found = {}
     with contextlib.closing(
@@ -152,7 +152,7 @@ def _trained(
     import torch  # noqa: F401  # before the limit on its threads
 
     with one_thread():
-        rng = np.random.default_rng([seed, 1, k])
+        rng = kernels.generator(seed, kernels.Stream.MUTUAL_TRAINING, step=k)
         partners = order if k == 0 else rng.permutation(len(order))[order]
         first, second = u.rows(order), v.rows(partners)
         training = np.arange(len(order) // 2)

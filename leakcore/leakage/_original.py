@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore import kernels
 from leakcore._futures import answers
 from leakcore._quiet import quiet_batching
 from leakcore._results import Assumptions, Result
@@ -125,7 +126,7 @@ def v_information_original(
     level = check.confidence(confidence=confidence)
     check.executor(executor=executor)
     check.callback(progress=progress)
-    rng = np.random.default_rng(check.seed(seed=seed))
+    rng = kernels.generator(seed, kernels.Stream.ORIGINAL_STARTS)
     start = bottom + (top - bottom) * rng.random(tuple(data.inputs.shape))
     job = functools.partial(
         _invert, data, loss, start=start, steps=steps, rate=rate, smooth=smooth, box=(bottom, top),

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from leakcore import _validate as check
+from leakcore import kernels
 from leakcore._quiet import quiet_batching
 from leakcore._results import Assumptions, Result
 from leakcore.attacks._layer_gradients import batch_of, criterion, first_output, parameters_by_layer, targets_of
@@ -83,8 +84,9 @@ def sensitivity(
     memory: bytes that the chunk's derivatives may take beside model and inputs; at least one column is made.
     progress: called as progress(samples done, samples).
 
-    Deterministic for a machine and torch build (up to the chunk's size, which changes rounding). Raises ValueError or
-    TypeError that names the argument, and names the layer where the model itself cannot be differentiated this way.
+    Deterministic for a machine, torch build and number of torch threads (up to the chunk's size, which changes
+    rounding). Raises ValueError or TypeError that names the argument, and names the layer where the model itself cannot
+    be differentiated this way.
     """
     wanted = _wanted(norms, probes)
     draws = 0 if probes is None else check.integer(2, None, probes=probes)
@@ -99,7 +101,7 @@ def sensitivity(
     names = tuple(layers)
     measure = _Measure(model, criterion(loss), layers)
     chunk = max(1, budget // (_COPIES * measure.bytes_per_column(x[:1], y[:1])))
-    rng = np.random.default_rng(key) if draws else None
+    rng = kernels.generator(key, kernels.Stream.SENSITIVITY_PROBES) if draws and key is not None else None
     found = {norm: np.empty((len(x), len(names))) for norm in wanted}
     variance = np.zeros((len(x), len(names)))
     for i in range(len(x)):

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from leakcore import _memory_limit
+from leakcore import _memory_limit, kernels
 from leakcore import _validate as check
+from leakcore._one_thread import one_thread
 from leakcore._results import Assumptions, Result
 
 _TIE = 1e-9
@@ -47,6 +48,7 @@ class SubspaceDistance(Result):
         return float(self.value) - self.null_mean
 
 
+@one_thread()
 def subspace_distance(
     grads_without: Any,
     grads_with: Any,
@@ -125,7 +127,7 @@ def subspace_distance(
                 f"grads_without, grads_with: {len(without)} and {len(with_)} gradients; unequal sets inflate the "
                 "distance: pass sets of one size, or seed= to draw from the larger"
             )
-        rng, size = np.random.default_rng(check.seed(seed=seed)), min(len(without), len(with_))
+        rng, size = kernels.generator(seed, kernels.Stream.SUBSPACE_SUBSET), min(len(without), len(with_))
         without, with_ = (s if len(s) == size else s[rng.choice(len(s), size, replace=False)] for s in (without, with_))
     check.instance(bool, np.bool_, paired=paired)
     shuffles = check.integer(0, None, permutations=permutations)
@@ -143,7 +145,7 @@ def subspace_distance(
     null = np.empty(shuffles)
     pool = np.concatenate([without, with_]).reshape(2 * len(without), -1) if shuffles else np.empty((0, 0))
     for k in range(shuffles):
-        rng = np.random.default_rng([check.seed(seed=seed), 1, k])
+        rng = kernels.generator(check.seed(seed=seed), kernels.Stream.SUBSPACE_PERMUTATIONS, step=k)
         if paired:
             own = np.arange(len(without)) + len(without) * rng.integers(0, 2, len(without))
             dealt = np.concatenate([own, (own + len(without)) % len(pool)])

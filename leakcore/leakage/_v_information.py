@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore import _memory
+from leakcore import _memory, kernels
 from leakcore import _validate as check
 from leakcore._futures import answers
 from leakcore._one_thread import one_thread
@@ -129,7 +129,7 @@ def v_information(
     name, model = family_of(family, start)
     units = Units.of(given, groups, strata)
     even = check.boolean(balance=balance)
-    kept = units.balanced(np.random.default_rng([start, 0])) if even else np.arange(len(units.labels))
+    kept = units.balanced(kernels.generator(start, kernels.Stream.V_BALANCE)) if even else np.arange(len(units.labels))
     if len(kept) == 0:
         raise ValueError("strata: no stratum holds every class, so there are no sets to match; pass balance=False")
     units, rows = units.only(kept)
@@ -146,8 +146,9 @@ def v_information(
             problem = _Problem(features, model, kind, parts)
             for k in range(1 + shuffles):
                 # The same folds and permutations for every layer, so that layers are compared on the same rows.
-                shuffled = units if k == 0 else units.permuted(np.random.default_rng([start, 1, k]))
-                yield (j, k), functools.partial(_gains, problem, shuffled, [start, 2, k], best=k == 0)
+                rng = kernels.generator(start, kernels.Stream.V_PERMUTATIONS, step=k)
+                shuffled = units if k == 0 else units.permuted(rng)
+                yield (j, k), functools.partial(_gains, problem, shuffled, start, k)
 
     # Two layers at a time: a layer's features may take much of the memory.
     with contextlib.closing(answers(jobs(), executor, ahead=2 * (1 + shuffles))) as fits:
@@ -219,11 +220,11 @@ class _Gains:
     best: np.ndarray | None = None
 
 
-def _gains(problem: _Problem, units: Units, key: list[int], best: bool) -> _Gains:
-    """`_Problem.gains` with the generator of this key, the same wherever it is called."""
+def _gains(problem: _Problem, units: Units, seed: int, number: int) -> _Gains:
+    """`_Problem.gains` of permutation `number`, 0 for the labels as they are, the same wherever it is called."""
     with one_thread():
-        gains = problem.gains(units, np.random.default_rng(key))
-        return dataclasses.replace(gains, best=problem.best(units)) if best else gains
+        gains = problem.gains(units, kernels.generator(seed, kernels.Stream.V_FOLDS, step=number))
+        return dataclasses.replace(gains, best=problem.best(units)) if number == 0 else gains
 
 
 class _Problem:
@@ -316,6 +317,7 @@ def _tempered(log_prob: np.ndarray, prior: np.ndarray, power: float, share: floa
     return np.asarray(np.logaddexp(turned + math.log1p(-share), prior + math.log(share)))
 
 
+@one_thread()
 def prepared(array: np.ndarray, invariant: bool) -> np.ndarray:
     """The gradients flat; for a rotation-invariant family standardised and in coordinates of their own span.
 

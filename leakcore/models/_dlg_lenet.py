@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from leakcore import _validate as check
+from leakcore import kernels
 
 
 def dlg_lenet(
@@ -42,7 +43,7 @@ def dlg_lenet(
     if min(sides) < 1:
         raise ValueError(f"shape={sizes}: too small for these layers")
     net = nn.Sequential(*modules, nn.Flatten(), nn.Linear(width * sides[0] * sides[1], outputs))
-    generator = None if seed is None else torch.Generator().manual_seed(check.seed(seed=seed) % 2**63)
+    generator = None if seed is None else kernels.torch_generator(seed, kernels.Stream.DLG_LENET)
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.uniform_(-0.5, 0.5, generator=generator)

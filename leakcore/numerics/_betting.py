@@ -12,6 +12,8 @@ import math
 
 import numpy as np
 
+from leakcore.numerics._dot import dot
+
 _BETS = np.concatenate((np.geomspace(1e-5, 0.5, 40), np.linspace(0.55, 0.98, 10)))
 
 
@@ -32,7 +34,7 @@ def betting_upper_limit(
     def rejected(m: float) -> bool:
         # A bet that the mean is below m: each factor is at least 1 − λ > 0.
         gaps = m - values
-        won = [float(counts @ np.log1p(one * gaps)) for one in bets]
+        won = [dot(counts, np.log1p(one * gaps)) for one in bets]
         return float(np.logaddexp.reduce(won)) >= target
 
     low, high = 0.0, 1.0

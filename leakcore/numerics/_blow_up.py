@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from leakcore._one_thread import one_thread
 from leakcore.numerics import _gaussian
 from leakcore.numerics._inversion import TiltedLaw
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss
@@ -98,6 +99,7 @@ def with_escape(log_b: np.ndarray, log_no_escape: float) -> np.ndarray:
     return np.minimum(np.logaddexp(math.log(escaped), log_no_escape + log_b), 0.0)
 
 
+@one_thread()
 def _numerical(loss: PrivacyLoss, log_kappa: np.ndarray) -> Tail:
     value, error = by_inversion(loss, log_kappa)
     rough = np.isnan(value)

@@ -74,7 +74,7 @@ def _difference(x: np.ndarray, m: np.ndarray, far: np.ndarray) -> np.ndarray:
     close = m < 0.1
     if close.any():
         t = x[close, None] + 0.5 * m[close, None] * (_NODES + 1.0)
-        out[close] = 0.5 * m[close] * ((1.0 - t * _mills(t)) @ _WEIGHTS)
+        out[close] = 0.5 * m[close] * ((1.0 - t * _mills(t)) * _WEIGHTS).sum(axis=-1)
     return out
 
 

@@ -13,6 +13,7 @@ import math
 
 import numpy as np
 
+from leakcore.numerics._dot import dot
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss, StepGroup
 
 _WORK_LIMIT = 3e7
@@ -126,7 +127,7 @@ def _tilted_nodes(
     logs, values = group.nodes(theta, frequency, refine)
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
-    centre = float(weights @ values)
+    centre = dot(weights, values)
     return weights, values - centre, centre
 
 

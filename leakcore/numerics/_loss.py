@@ -17,6 +17,7 @@ import numpy as np
 from scipy import special
 
 from leakcore import _validate
+from leakcore.numerics._dot import dot
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _NEGLIGIBLE = 46.0
@@ -258,16 +259,16 @@ class PrivacyLoss:
             peak = float(logs.max())
             weights = np.exp(logs - peak)
             total = float(weights.sum())
-            m = float(weights @ values) / total
+            m = dot(weights, values) / total
             log_moment = peak + math.log(total)
             tilted = theta * values
             if float(np.abs(tilted).max()) < 1.0:
                 # log M = log1p(E_ν[e^{θℓ} − 1]) keeps n·log M accurate where M is within rounding of 1. A stronger tilt
                 # has dropped nodes that are negligible under it but not under ν.
-                log_moment = math.log1p(float(np.exp(logs - tilted) @ np.expm1(tilted)))
+                log_moment = math.log1p(dot(np.exp(logs - tilted), np.expm1(tilted)))
             value += group.count * log_moment
             mean += group.count * m
-            variance += group.count * float(weights @ (values - m) ** 2) / total
+            variance += group.count * dot(weights, (values - m) ** 2) / total
         if not (math.isfinite(value) and math.isfinite(mean) and 0.0 < variance < math.inf):
             raise AccuracyError(f"the privacy loss tilted by {theta:.3g} has no variance that a float can hold")
         self._cumulants[theta] = out = Cumulants(value, mean, variance)

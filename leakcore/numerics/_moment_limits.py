@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from leakcore.numerics._dot import dot
+
 _LARGEST = 0.5
 """λd at most: k(0.5) = 1.55 costs little, and only samples too small to matter would want more."""
 
@@ -32,7 +34,7 @@ class PairSums:
     @classmethod
     def of(cls, a: np.ndarray, b: np.ndarray) -> PairSums:
         """The sums of two arrays."""
-        return cls(float(len(a)), float(a.sum()), float(b.sum()), float(a @ a), float(a @ b), float(b @ b))
+        return cls(float(len(a)), float(a.sum()), float(b.sum()), dot(a, a), dot(a, b), dot(b, b))
 
     def __add__(self, other: PairSums) -> PairSums:
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)

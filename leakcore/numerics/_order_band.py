@@ -10,6 +10,7 @@ import numpy as np
 from scipy import special
 
 from leakcore import _validate
+from leakcore.numerics._dot import dot
 
 _NEGLIGIBLE = 1e-22
 """Probability dropped per step: it only lowers the coverage computed, hence the limits."""
@@ -76,7 +77,7 @@ def _coverage(limits: np.ndarray) -> float:
     rest = n * (1 - limits[-1])
     log_last = special.xlogy(counts, rest) - rest - special.gammaln(counts + 1.0)
     log_total = n * math.log(n) - n - math.lgamma(n + 1.0)
-    return float(weight @ np.exp(log_last - log_total))
+    return dot(weight, np.exp(log_last - log_total))
 
 
 def _poisson(mean: float) -> np.ndarray:

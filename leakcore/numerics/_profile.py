@@ -12,6 +12,7 @@ import math
 import numpy as np
 from scipy.optimize import brentq
 
+from leakcore._one_thread import one_thread
 from leakcore.numerics import _gaussian
 from leakcore.numerics._blow_up import log1mexp
 from leakcore.numerics._inversion import TiltedLaw
@@ -56,6 +57,7 @@ def log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple[float,
     return low, high
 
 
+@one_thread()
 def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple[float, float]:
     if not loss.groups:
         return _gaussian.log_profile_limits(epsilon, math.sqrt(loss.gaussian_variance))
@@ -154,6 +156,7 @@ def _chernoff_log_delta(
     return best
 
 
+@one_thread()
 def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
     """(low, high) of the real ε, of either sign, with log δ(ε) = log_target < 0; ∓inf where there is none.
 

@@ -19,6 +19,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_ndtr
 
 from leakcore._validate import LARGE
+from leakcore.numerics._dot import dot
 from leakcore.numerics._loss import PrivacyLoss, StepGroup
 
 _EDGES = np.geomspace(1e-3, 1.0, 200)
@@ -52,7 +53,7 @@ def log_tail_bound(loss: PrivacyLoss, epsilon: float) -> float:
             psi = np.expm1(s * edges[: k + 1]) - s * edges[: k + 1]
             value = 0.5 * loss.gaussian_variance * s * (1.0 + s) - s * epsilon
             for step, (mean, square, masses) in zip(steps, capped, strict=True):
-                grown = s * mean + square * psi[0] / edges[0] ** 2 + float(masses @ psi[1:])
+                grown = s * mean + square * psi[0] / edges[0] ** 2 + dot(masses, psi[1:])
                 value += step.count * math.log1p(grown)
             return value
 

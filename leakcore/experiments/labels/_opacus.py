@@ -8,6 +8,7 @@ import numpy as np
 
 from leakcore import kernels, models
 from leakcore._quiet import quiet
+from leakcore.dpsgd._streams import Streams
 
 TRAINED = "models are trained by Opacus (GradSampleModule and DPOptimizer), on the batches that dpsgd.Ensemble draws"
 
@@ -49,14 +50,13 @@ def train(
             flat = torch.from_numpy(np.array(start, dtype=np.float32))
             torch.nn.utils.vector_to_parameters(flat, plain.parameters())
             module = GradSampleModule(plain, loss_reduction="sum")
-            key = int(np.random.SeedSequence([seed, run]).generate_state(1, np.uint64)[0])
             optimizer = DPOptimizer(
                 torch.optim.SGD(module.parameters(), lr=learning_rate),
                 noise_multiplier=noise_multiplier,
                 max_grad_norm=max_grad_norm,
                 expected_batch_size=expected_batch_size,
                 loss_reduction="mean",
-                generator=torch.Generator().manual_seed(key),
+                generator=kernels.torch_generator(seed, kernels.Stream.OPACUS_NOISE, row=run),
             )
             for step in range(steps):
                 rows = torch.as_tensor(_batch(len(x), sample_rate, seed=seed, run=run, step=step))
@@ -71,5 +71,4 @@ def train(
 
 
 def _batch(rows: int, sample_rate: float, *, seed: int, run: int, step: int) -> np.ndarray:
-    draws = kernels.uniform(1, rows, seed=seed, purpose=kernels.Purpose.BATCH, step=step, first_row=run)
-    return np.flatnonzero(np.asarray(draws)[0] < sample_rate)
+    return np.flatnonzero(Streams(seed, "float32").batch(1, rows, sample_rate, step, first_run=run)[0])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leakcore import datasets, leakage, models
+from leakcore import datasets, kernels, leakage, models
 from leakcore.attacks import attributes as attack
 from leakcore.experiments._context import Context
 
@@ -68,8 +68,7 @@ def reviews(context: Context) -> Study:
 
 def network(study: Study, kind: str, seed: int) -> torch.nn.Module:
     """An initial network, by seed; torch's global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with kernels.torch_seeded(seed, kernels.Stream.STUDY_NETWORK):
         if kind == "mlp":
             return models.mlp((study.inputs.shape[1], 64, 64, study.classes), "relu")
         build = {"lenet": models.lenet, "alexnet": models.alexnet, "vgg9": models.vgg9, "textclf": models.textclf}[kind]
@@ -96,7 +95,7 @@ def trained(
 def _train(study: Study, kind: str, epochs: Sequence[int], seed: int, rate: float) -> list[torch.nn.Module]:
     model = network(study, kind, seed)
     optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.5)
-    rng = np.random.default_rng([seed, 9])
+    rng = kernels.generator(seed, kernels.Stream.STUDY_ORDER)
     out, done = [], 0
     for until in epochs:
         while done < until:
@@ -113,7 +112,9 @@ def _train(study: Study, kind: str, epochs: Sequence[int], seed: int, rate: floa
 
 def shown(study: Study, count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs to invert or differentiate at, drawn by seed."""
-    rows = torch.from_numpy(np.random.default_rng([seed, 8]).choice(len(study.inputs), count, replace=False))
+    rows = torch.from_numpy(
+        kernels.generator(seed, kernels.Stream.STUDY_INPUTS).choice(len(study.inputs), count, replace=False)
+    )
     return study.inputs[rows], study.targets[rows]
 
 
@@ -134,7 +135,7 @@ def sets(
     batches = attack.matched_batches(
         study.attributes[attribute], study.targets.numpy(), size=size, limit=rows, seed=seed
     )
-    rng = np.random.default_rng([seed, 7])
+    rng = kernels.generator(seed, kernels.Stream.STUDY_COLUMNS)
     parts: dict[str, list[np.ndarray]] = {}
     chosen: dict[str, Any] = {}
     for start in range(0, len(batches.rows), 64):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from leakcore import leakage
+from leakcore import kernels, leakage
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
 from leakcore.experiments._result import ExperimentResult, Panel, Stated
@@ -22,7 +22,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     seen = _study.sets(model, study, "brightness", rows=rows, seed=context.seed, columns=1500)
     original, latent = [], []
     for k, sigma in enumerate(sigmas):
-        source = torch.Generator().manual_seed(context.seed + k)
+        source = kernels.torch_generator(context.seed, kernels.Stream.FIGURE11_PAIRS, step=k)
 
         def noisy(g: torch.Tensor, _: int, sigma: float = sigma, source: torch.Generator = source) -> torch.Tensor:
             clipped: torch.Tensor = g / g.norm(dim=1, keepdim=True).clamp(min=1.0)
@@ -41,7 +41,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 seed=context.seed,
             )
         )
-        rng = np.random.default_rng([context.seed, 5, k])
+        rng = kernels.generator(context.seed, kernels.Stream.FIGURE11_LAYERS, step=k)
         hidden = {
             name: g / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), 1.0) + sigma * rng.normal(size=g.shape)
             for name, g in seen.gradients.items()

@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import torch
 
-from leakcore import datasets, leakage, models
+from leakcore import datasets, kernels, leakage, models
 from leakcore.attacks import attributes as attack
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
@@ -31,7 +31,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         {},
         data.name,
     )
-    index = np.random.default_rng(context.seed).choice(4000, rows, replace=False)
+    index = kernels.generator(context.seed, kernels.Stream.FIGURE3_ROWS).choice(4000, rows, replace=False)
     x, y = study.inputs[index], study.targets[index]
     panels, firsts = [], {}
     total, done = len(epochs) * 2 * (len(_SIZES) - 1), 0
@@ -86,8 +86,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
 
 
 def _snapshots(study: _study.Study, epochs: tuple[int, ...], seed: int) -> list[torch.nn.Module]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with kernels.torch_seeded(seed, kernels.Stream.FIGURE3_NETWORK):
         model = models.mlp(_SIZES, "tanh")
     optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
     out: list[torch.nn.Module] = []

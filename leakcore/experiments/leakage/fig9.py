@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from leakcore import leakage
+from leakcore import kernels, leakage
 from leakcore.attacks import attributes as attack
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
@@ -39,7 +39,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     rows = context.pick(tiny=15, quick=200, paper=600)
     (model,) = _study.trained(context, study, "lenet", [context.pick(tiny=0, quick=1, paper=10)])
     x, y = _study.shown(study, count, context.seed)
-    rng = np.random.default_rng([context.seed, 1])
+    rng = kernels.generator(context.seed, kernels.Stream.FIGURE9_OTHERS)
     moved = np.array([_sensitivity(model, study, x, y, n, rng, context) for n in numbers])
     inverted, latent = [], []
     for k, n in enumerate(numbers):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from leakcore import kernels
 from leakcore._one_thread import one_thread
 from leakcore.bounds import laplace
 from leakcore.experiments._context import Context
@@ -167,7 +168,7 @@ def _measure(seed: int, m: int, d: int, candidates: int) -> dict[str, float]:
 
     from leakcore.leakage import l1_sensitivity
 
-    rng = np.random.default_rng([seed, m, d])
+    rng = kernels.generator(seed, kernels.Stream.LECTURE_LAPLACE, row=m << 32 | d)
     w, a = rng.standard_normal((m, d)), np.full(m, 1.0 / m)
     bound = laplace.two_layer_random(m, d)
     model = _two_layers(w, a)

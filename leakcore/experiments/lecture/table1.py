@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore import defenses
+from leakcore import defenses, kernels
 from leakcore._one_thread import one_thread
 from leakcore.attacks import inversion, tensor
 from leakcore.experiments._context import Context
@@ -186,7 +186,7 @@ def _measured(
     for key, (setting, networks) in asked.items():
         attack = key[0]
         name = f"{attack}-{setting.defence}-{setting.strength:g}-{setting.batch}-{setting.inputs}-{setting.neurons}"
-        seeds = [context.seed * 1000 + i for i in range(networks)]
+        seeds = [kernels.subseed(context.seed, kernels.Stream.TABLE1_NETWORKS, row=i) for i in range(networks)]
         names[key], jobs[name] = name, functools.partial(_errors, attack, setting, seeds, effort)
     found = {}
     for name, piece in context.pieces.each(jobs, context.executor):
@@ -214,7 +214,7 @@ def _attacked(attack: str, setting: Setting, seed: int, effort: tuple[int, int])
     with torch.no_grad():
         for parameter, values in zip(model.parameters(), (weights.rows(0, m), np.full((1, m), 1.0 / m)), strict=True):
             parameter.copy_(torch.from_numpy(values.copy()))
-    rng = np.random.default_rng([seed, setting.rows, d])
+    rng = kernels.generator(seed, kernels.Stream.TABLE1_ROWS, row=setting.rows << 32 | d)
     x = rng.standard_normal((setting.rows, d))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     y = rng.choice([-1.0, 1.0], (len(x), 1)) * rng.uniform(0.5, 1.5, (len(x), 1))

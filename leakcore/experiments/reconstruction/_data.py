@@ -85,8 +85,7 @@ def cifar10(context: Context, known: int) -> Split:
     extractor, trained_on = _extractor(context)
     images = data.features.reshape(len(data), *(data.shape or (3, 32, 32)))
     features = models.extract_features(extractor, images)
-    keys = kernels.uniform(1, len(data), seed=context.seed, purpose=kernels.Purpose.ORDER)[0]
-    order = np.argsort(keys, kind="stable")
+    order = data.order(context.seed)
     first, rest = order[:known], order[known:]
     return Split(
         features[first],
@@ -106,13 +105,11 @@ def cifar10(context: Context, known: int) -> Split:
 
 def _extractor(context: Context) -> tuple[torch.nn.Module, str]:
     """The frozen network, trained once and kept as a piece; its outputs standardised by the public images'."""
-    import torch
 
     public = datasets.cifar100("train", part="subset", path=context.data, download=False)
     images = public.features.reshape(len(public), *(public.shape or (3, 32, 32)))
     epochs = context.pick(tiny=1, quick=8, paper=40)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(context.seed)
+    with kernels.torch_seeded(context.seed, kernels.Stream.EXPERIMENT_EXTRACTOR):
         extractor = models.conv_extractor(context.pick(tiny=4, quick=16, paper=32))
 
     def train() -> dict[str, Any]:

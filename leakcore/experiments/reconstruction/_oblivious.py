@@ -66,7 +66,7 @@ def attack(context: Context, split: Split, setting: _games.Setting, *, targets: 
     key = json.dumps([dataclasses.asdict(setting), how, split.shape, split.content])
     digest = hashlib.sha256(key.encode()).hexdigest()[:20]
     model = _games.ensemble(context, split, setting)
-    draws = kernels.uniform(1, len(split.pool_labels), seed=context.seed, purpose=kernels.Purpose.ORDER, step=2)[0]
+    draws = kernels.uniform(1, len(split.pool_labels), seed=context.seed, purpose=kernels.Stream.GRADIENT_TARGETS)[0]
     index = np.argsort(draws, kind="stable")[:targets]
     task = f"gradient attack, ε = {setting.epsilon:g}"
     network: dict[str, Any] = {} if split.embed is None else {"embed": split.embed, "shape": split.shape}

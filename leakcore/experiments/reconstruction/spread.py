@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from leakcore import bounds
+from leakcore import bounds, kernels
 from leakcore.experiments._context import Context
 from leakcore.experiments._registry import Experiment
 from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
@@ -35,7 +35,7 @@ _MECHANISMS = (_Mechanism("q = 1, T = 100", 1.0, 100), _Mechanism("q = 0.02, T =
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
-    """Standard deviations over calls with seeds 0, 1, … of Algorithm 1, and of the estimate from μ."""
+    """Standard deviations over calls with seeds of their own of Algorithm 1, and of the estimate from μ."""
     stated, panels, found = [], [], {}
     for mechanism in _MECHANISMS:
         noise = _mechanism.noise_for(context, _EPSILON, mechanism.sample_rate, mechanism.steps)
@@ -111,17 +111,16 @@ def _values(context: Context, mechanism: _Mechanism, noise: float, samples: int,
     calls, size = _calls(context)[samples], _PIECE[samples]
     kappa = 1 / np.array(_PRIORS, dtype=np.float64)
     task = f"{mechanism.name}, {samples:,} samples, {under}"
-    # Seeds of one call are consecutive; 2³² of them lie between one series of calls and the next.
-    series = (list(_PRINTED).index(samples) * 2 + (under == "null")) * 2**32 + context.seed * 2**40
+    series = list(_PRINTED).index(samples) * 2 + (under == "null")
     given = (noise, mechanism.sample_rate, mechanism.steps)
     how = {"kappa": kappa, "method": "monte-carlo", "num_samples": samples, "under": under}
     parts = {
         f"spread-{mechanism.steps}-{samples}-{under}-{first}-{min(first + size, calls)}":
         range(first, min(first + size, calls)) for first in range(0, calls, size)
     }  # fmt: skip
+    seed = functools.partial(kernels.subseed, context.seed, kernels.Stream.SPREAD_CALLS, step=series)
     jobs = {
-        name: functools.partial(_estimates, given, how, [(series + i) % 2**64 for i in many])
-        for name, many in parts.items()
+        name: functools.partial(_estimates, given, how, [seed(row=i) for i in many]) for name, many in parts.items()
     }
     found: dict[str, list[list[float]]] = {}
     for name, piece in context.pieces.each(jobs, context.executor):

@@ -1,0 +1,186 @@
+"""Bits that are promised: one result for any number of BLAS, OpenMP and native threads, on every tier that fuses
+multiply-adds, computed in one place or in shards elsewhere. Each cell is one process that computes everything."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leakcore import attacks, audit, bounds, dpsgd, kernels, leakage
+from leakcore.attacks import membership
+
+TIERS = [t for t in kernels.build_info()["simd_available"] if t != "baseline"] or ["baseline"]
+THREADS = (1, 2)
+CELLS = [(tier, threads) for tier in TIERS for threads in THREADS]
+SIGMA = (1.0, 0.1, 4)
+MANY = 120_000
+"""Samples: arrays that a BLAS shares out among its threads, above ten thousand numbers."""
+
+
+def _ensemble(layers: tuple[int, ...] = (600, 5, 3), **more: Any) -> dpsgd.Ensemble:
+    settings: dict[str, Any] = {
+        "noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 0.5, "steps": 4, "sample_rate": 0.3,
+        "expected_batch_size": 30.0, "seed": 3,
+    }  # fmt: skip
+    return dpsgd.Ensemble(layers, **{**settings, **more})
+
+
+def _rows() -> tuple[np.ndarray, np.ndarray]:
+    return np.random.default_rng(2).random((100, 600)).astype(np.float32), np.arange(100) % 3
+
+
+def _bound(method: str, **more: Any) -> tuple[Any, ...]:
+    found = bounds.reconstruction(*SIGMA, kappa=[0.1, 0.01], method=method, **more)
+    return found.value, found.interval if found.interval is not None else 0.0
+
+
+def _pair() -> tuple[Any, ...]:
+    found = bounds.reconstruction_of(bounds.fixed_batch_pair(*SIGMA), kappa=0.1, num_samples=MANY)
+    return found.value, found.interval
+
+
+def _claim() -> tuple[Any, ...]:
+    report = audit.claim(
+        {
+            "data": {"name": "digits", "rows": 60},
+            "mechanism": {"learning_rate": 0.5, "steps": 3, "noise_multiplier": 1.0},
+            "audit": {"trials": 12, "k": [1], "attack": "clipbkd"},
+        }
+    )
+    return tuple(proof.found.value for proof in report.proofs)
+
+
+def _scores() -> tuple[Any, ...]:
+    rng = np.random.default_rng(3)
+    inside, outside = rng.normal(1, 1, 12_000), rng.normal(0, 1, 12_000)
+    found = bounds.epsilon_lower_bound_from_scores(inside, outside, delta=1e-5, adjacency="add-remove")
+    members = rng.random(12_000) < 0.5
+    report = audit.from_scores(np.where(members, inside, outside), members, delta=1e-5, coins=True)
+    return found.value, found.threshold, len(report.to_json())
+
+
+def _game(**more: Any) -> tuple[Any, ...]:
+    x, y = _rows()
+    found = attacks.reconstruction_game(_ensemble(), x[:50], y[:50], x[50:], y[50:], runs=40, **more)
+    return found.value, found.interval
+
+
+def _canaries() -> tuple[Any, ...]:
+    x, y = _rows()
+    points, labels = membership.canaries(x, 3, count=20, seed=3)
+    return points, membership.play_canaries(_ensemble(), x, y, points, labels).scores
+
+
+def _v_information() -> tuple[Any, ...]:
+    rng = np.random.default_rng(4)
+    found = leakage.v_information(rng.normal(size=(120, 300)), np.arange(120) % 2, permutations=1)
+    return found.value, found.raw, found.null
+
+
+def _subspace() -> tuple[Any, ...]:
+    sides = np.random.default_rng(5).normal(size=(2, 20, 130, 140))
+    return (leakage.subspace_distance(*sides, permutations=1, seed=1).value,)
+
+
+ENTRIES: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "certified": lambda: _bound("certified", num_samples=MANY),
+    "importance": lambda: _bound("importance", num_samples=MANY),
+    "monte-carlo": lambda: _bound("monte-carlo", num_samples=MANY),
+    "monte-carlo from the alternative": lambda: _bound("monte-carlo", num_samples=MANY, under="alternative"),
+    "exact": lambda: _bound("exact"),
+    "a pair": _pair,
+    "fano": lambda: (bounds.fano_advantage(*SIGMA, prior=np.full(30_000, 1 / 30_000)).value,),
+    "membership": lambda: (bounds.membership(*SIGMA, fpr=[0.01, 0.1]).value,),
+    "ensemble": lambda: (_ensemble().run(*_rows(), runs=40).parameters,),
+    "ensemble in doubles": lambda: (_ensemble((600, 20, 6, 3), dtype="float64").run(*_rows(), runs=8).parameters,),
+    "prior-aware attack": _game,
+    "claim": _claim,
+    "scores": _scores,
+    "canaries": _canaries,
+    "v-information": _v_information,
+    "subspace": _subspace,
+}
+
+
+def digests() -> dict[str, str]:
+    """Of every entry."""
+    out = {}
+    for name, entry in ENTRIES.items():
+        whole = hashlib.sha256()
+        for part in entry():
+            whole.update(np.ascontiguousarray(np.asarray(part, dtype=np.float64)).tobytes())
+        out[name] = whole.hexdigest()
+    return out
+
+
+def shard(first: int, runs: int) -> tuple[list[str], int]:
+    """Bits of runs [first, first + runs) of an ensemble, one by one, and a game's hits in them."""
+    x, y = _rows()
+    parameters = _ensemble().run(x, y, runs=runs, first_run=first).parameters
+    game = attacks.reconstruction_game(_ensemble(), x[:50], y[:50], x[50:], y[50:], runs=runs, first_run=first)
+    return [row.tobytes().hex() for row in parameters], game.hits
+
+
+def certificate(samples: int, **more: Any) -> dict[str, Any]:
+    """A certificate's limits and its state."""
+    found = bounds.reconstruction(
+        *SIGMA, kappa=[0.1, 0.01], method="certified", num_samples=samples, width=1e-9, **more
+    )
+    assert found.interval is not None
+    return {"interval": np.asarray(found.interval).tolist(), "state": found.state}
+
+
+def everything() -> dict[str, Any]:
+    """What a cell computes in one process."""
+    return {
+        "digests": digests(),
+        "whole": shard(0, 40),
+        "first": shard(0, 17),
+        "rest": shard(17, 23),
+        "begun": certificate(250_000)["state"],
+        "ended": certificate(600_000),
+    }
+
+
+@functools.cache
+def _in_cell(tier: str, threads: int, expression: str) -> Any:
+    number = str(threads)
+    environment = {
+        **os.environ, "LEAKCORE_ISA": tier, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LEAKCORE_NUM_THREADS"), number),
+    }  # fmt: skip
+    program = f"import json\nfrom tests import test_same_bits as t\nprint(json.dumps(t.{expression}))"
+    done = subprocess.run(
+        [sys.executable], input=program, env=environment, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("cell", CELLS[1:], ids=str)
+def test_a_cell_gives_the_bits_of_the_first(cell):
+    first, other = (_in_cell(*c, "everything()")["digests"] for c in (CELLS[0], cell))
+    assert {name for name in ENTRIES if first[name] != other[name]} == set()
+
+
+def test_runs_shared_out_among_cells_are_those_of_one():
+    """The first runs here, the rest on another number of threads and, where there is one, another tier."""
+    here, elsewhere = (_in_cell(*cell, "everything()") for cell in (CELLS[0], CELLS[-1]))
+    (first, hits), (rest, more) = here["first"], elsewhere["rest"]
+    assert [[*first, *rest], hits + more] == here["whole"]
+
+
+def test_what_one_cell_began_another_ends():
+    """A certificate: the counts so far travel, the rest is drawn elsewhere."""
+    here = _in_cell(*CELLS[0], "everything()")
+    ended = _in_cell(*CELLS[-1], f"certificate(600_000, resume={here['begun']!r})")
+    assert ended == here["ended"]
