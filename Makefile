@@ -11,7 +11,7 @@ endif
 BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
 NATIVE := setup.py $(shell find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
-.PHONY: audit test test-slow test-emulated test-clang fuzz wheel sanitize sanitize-cuda bench docs lint format clean
+.PHONY: audit test test-slow test-emulated test-clang fuzz mutants wheel sanitize sanitize-cuda bench docs lint format clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.core
@@ -54,6 +54,13 @@ docs: $(VENV)/.core
 COPIED := pyproject.toml setup.py README.md LICENSE csrc leakcore tests examples
 copied = mkdir -p $(1) && rm -rf $(1)/leakcore $(1)/tests $(1)/csrc && \
   tar -c --exclude='*.so' --exclude=__pycache__ $(COPIED) | tar -x -C $(1)
+
+# Mutation testing of a sample of the formulas: make mutants ARGS="--module bounds/_epsilon.py --sample 50".
+MUTANTS := build/mutants
+mutants: $(VENV)/.core
+	@$(PY) -m pip install --quiet --disable-pip-version-check cosmic-ray
+	@$(call copied,$(MUTANTS)) && cp leakcore/_C*.so $(MUTANTS)/leakcore/
+	@cd $(MUTANTS) && PYTHONPATH="$$PWD" OMP_NUM_THREADS=1 $(abspath $(PY)) tests/mutation $(ARGS)
 
 # The kernel tests on a core built by Clang, or by the compiler that CXX names.
 BY_CLANG := build/clang
