@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +13,7 @@ from torch import nn
 from torch.nn.modules.loss import _Loss
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from leakcore.dpsgd._aside import aside
 from leakcore.dpsgd._backward_roots import Reached
 from leakcore.dpsgd._forward_passes import Output, number_of
 from leakcore.dpsgd._left_alone import left_alone
@@ -26,23 +25,6 @@ _MIXED = (
     "than the outputs), which no ε is proved for; let it give a value per row (reduction='none') and take the mean of "
     "these"
 )
-
-_thread = threading.local()
-
-
-@contextlib.contextmanager
-def aside() -> Iterator[None]:
-    """Modules that are called in this thread meanwhile are no part of any loop that is watched."""
-    before, _thread.aside = is_aside(), True
-    try:
-        yield
-    finally:
-        _thread.aside = before
-
-
-def is_aside() -> bool:
-    """Whether this thread is within `aside`."""
-    return getattr(_thread, "aside", False)
 
 
 def how_reduced(

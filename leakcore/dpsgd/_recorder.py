@@ -15,8 +15,9 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from leakcore import _validate as check
+from leakcore.dpsgd._aside import aside, is_aside
 from leakcore.dpsgd._backward_roots import Listening
-from leakcore.dpsgd._called_loss import CalledLoss, aside, is_aside
+from leakcore.dpsgd._called_loss import CalledLoss
 from leakcore.dpsgd._candidate_gradients import CandidateGradients, Route
 from leakcore.dpsgd._candidate_rows import CandidateRows, read_candidates, read_members
 from leakcore.dpsgd._forward_passes import ForwardPass

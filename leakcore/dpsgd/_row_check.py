@@ -10,8 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from leakcore.dpsgd._called_loss import aside
+from leakcore.dpsgd._aside import aside
 from leakcore.dpsgd._left_alone import left_alone
+from leakcore.dpsgd._module_state import State
 from leakcore.dpsgd._rows_alone import CannotTellError, MixedError, RowsAlone
 from leakcore.dpsgd._watched_calls import Call, WatchedCalls
 
@@ -74,7 +75,7 @@ class RowCheck:
             for name, m, key, p in reversed(owners)
             if p is not None and id(p) in own
         }
-        self._watched = WatchedCalls(root)
+        self._watched = WatchedCalls(root, own)
         self._steps, self._due = 0, 1
         self._said = ""
 
@@ -100,8 +101,8 @@ class RowCheck:
             self._due = 2 * self._steps
             wrong = ""
             try:
-                with aside(), left_alone(self._root):
-                    wrong = self._what_is_wrong(parameters, rows, count, mean, ghost)
+                with aside(), left_alone(self._root) as state:
+                    wrong = self._what_is_wrong(parameters, rows, count, mean, ghost, state)
             except CannotTellError as why:
                 self._say(str(why))
             finally:
@@ -120,19 +121,22 @@ class RowCheck:
             )  # fmt: skip
 
     def _what_is_wrong(
-        self, parameters: Sequence[torch.Tensor], rows: Sequence[RowsOfParameter], count: int, mean: bool, ghost: bool
-    ) -> str:
+        self, parameters: Sequence[torch.Tensor], rows: Sequence[RowsOfParameter], count: int, mean: bool, ghost: bool,
+        state: State,
+    ) -> str:  # fmt: skip
         """Of the per-sample gradients; "" where nothing is."""
         calls = self._watched.last
         if not calls:
             raise CannotTellError("no call of it was seen that the loss goes back through")
+        if self._watched.is_around:
+            raise CannotTellError("the loss goes back to its layers around its outputs, too (a penalty on activations)")
         tolerance = max(_tolerance(call, parameters) for call in calls)
         chosen = sorted({(self._steps - 1 + k * count // ROWS) % count for k in range(ROWS)})
         alone = []
         for call in calls:
             backward = (min if ghost else max)(call.gradients)
             try:
-                alone.append(RowsAlone(call, backward, chosen, count, mean, self._second, parameters, tolerance))
+                alone.append(RowsAlone(call, backward, chosen, count, mean, self._second, parameters, tolerance, state))
             except MixedError:
                 return (
                     f"{type(call.module).__name__} gives a row another output when the row is alone: its output "

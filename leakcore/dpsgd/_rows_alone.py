@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from leakcore.dpsgd._left_alone import Randomness
+from leakcore.dpsgd._module_state import State
 from leakcore.dpsgd._row_by_row import through_backward
 from leakcore.dpsgd._watched_calls import Call, is_rows, leaves_of, values_of
 
@@ -36,18 +37,19 @@ class RowsAlone:
     """One call again, for the gradients of some rows of its batch.
 
     rows: which; count: of how many the batch has gradients; mean: whether the loss is taken for a mean over these;
-    second: whether rows are said to be an input's second dimension; error: what share of an output is rounding. `size`
-    is the number of rows that went in, None where that does not show; `gives_loss`, whether a row is the whole batch of
-    a call of its own, because the model gives a loss. Raises CannotTellError, and MixedError.
+    second: whether rows are said to be an input's second dimension; error: what share of an output is rounding; state:
+    of the model, from which it is called each time. `size` is the number of rows that went in, None where that does not
+    show; `gives_loss`, whether a row is the whole batch of a call of its own, because the model gives a loss. Raises
+    CannotTellError, and MixedError.
     """
 
     def __init__(
         self, call: Call, backward: int, rows: Sequence[int], count: int, mean: bool,
-        second: bool, parameters: Sequence[torch.Tensor], error: float,
+        second: bool, parameters: Sequence[torch.Tensor], error: float, state: State,
     ) -> None:  # fmt: skip
         if not call.is_unchanged:
             raise CannotTellError("its inputs or outputs were changed in place after its forward pass")
-        self._call, self._parameters, self._error = call, parameters, error
+        self._call, self._parameters, self._error, self._state = call, parameters, error, state
         self._given = {place: _padded(_like(call.outputs[place], g)) for place, g in call.gradients[backward].items()}
         self._before = {place: _padded(call.outputs[place]) for place in self._given}
         self._forms = list(itertools.islice(_forms(call, second), _FORMS))
@@ -108,7 +110,7 @@ class RowsAlone:
 
     def _of_few(self) -> dict[int, Any] | None:
         """Outputs of a call with these rows alone; None where that cannot be, or draws random numbers."""
-        mixed = False
+        mixed: tuple[Any, ...] = ()
         for form in self._forms:
             size = form.size
             few = [row for row in self.rows if row < size][: max(1, size - 1)]
@@ -119,15 +121,17 @@ class RowsAlone:
             axes = self._axes_of(outputs, size, len(few))
             if axes is None or (not axes and not form.is_plain):
                 continue
-            if not drew and not self._equal(outputs, axes, size, few):
-                mixed = True
+            if not drew and not self._equal(outputs, axes, size, few, self._before):
+                mixed = mixed or (outputs, axes, size, few)
                 continue
             self._form, self._axes, self.size = form, axes, size
             if drew:
                 return None
             self.rows = few
             return outputs
-        if mixed and self._forms[0].is_plain and self._repeated() is not None:
+        if mixed and self._forms[0].is_plain and (whole := self._repeated()) is not None:
+            if self._equal(*mixed, {place: _padded(leaf) for place, leaf in whole.items()}):
+                raise CannotTellError("a second call with the same inputs gives other outputs")
             raise MixedError
         return None
 
@@ -177,6 +181,7 @@ class RowsAlone:
     def _again(self, given: tuple[Any, Any]) -> tuple[dict[int, Any], bool]:
         """The outputs that a gradient came back to, and whether random numbers were drawn."""
         args, kwargs = tree_map(_cut, given)
+        self._state.restore(parameters=False)
         self._call.randomness.set()
         kind, on, dtype = self._call.autocast
         with torch.enable_grad(), torch.autocast(kind, dtype, on) if on else contextlib.nullcontext():
@@ -206,9 +211,12 @@ class RowsAlone:
             axes[place] = other[0]
         return axes
 
-    def _equal(self, outputs: dict[int, Any], axes: dict[int, int], size: int, few: Sequence[int]) -> bool:
+    def _equal(
+        self, outputs: dict[int, Any], axes: dict[int, int], size: int, few: Sequence[int],
+        wholes: dict[int, torch.Tensor],
+    ) -> bool:  # fmt: skip
         for place, axis in axes.items():
-            output, whole = _padded(outputs[place]), self._before[place]
+            output, whole = _padded(outputs[place]), wholes[place]
             each = whole.shape[axis] // size
             for k, row in enumerate(few):
                 if _differ(output[_block(axis, k, each)], whole[_block(axis, row, each)], self._error):

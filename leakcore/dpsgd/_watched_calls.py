@@ -11,6 +11,9 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
+from leakcore.dpsgd._aside import is_aside
+from leakcore.dpsgd._backward_roots import Listening, around
+from leakcore.dpsgd._forward_passes import number_of
 from leakcore.dpsgd._left_alone import Randomness
 
 _thread = threading.local()
@@ -67,10 +70,14 @@ def values_of(leaf: Any) -> torch.Tensor:
 
 
 class WatchedCalls:
-    """Hooks on every module under `root`, from `start` to `stop`. `last` are the calls of the last backward pass."""
+    """Hooks on every module under `root`, from `start` to `stop`. `last` are the calls of the last backward pass.
+    `is_around`: a loss goes back to parameters (own: their ids) around the outputs of these calls, too, through layers.
+    """
 
-    def __init__(self, root: nn.Module) -> None:
-        self._root = root
+    def __init__(self, root: nn.Module, own: set[int]) -> None:
+        self._root, self._own = root, own
+        self._outputs: list[int] = []
+        self.is_around = False
         self._device = next((p.device.type for p in root.parameters()), "cpu")
         self._handles: list[Any] = []
         self._begun: nn.Module | None = None
@@ -90,6 +97,7 @@ class WatchedCalls:
                 module.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True),
                 module.register_forward_hook(self._after, with_kwargs=True, always_call=True),
             ]
+        self._handles.append(Listening(self._go_back))
         _thread.depth = 0
         if called is not None and any(m is called for m in self._root.modules()):
             self._before(called, args, {})
@@ -99,6 +107,12 @@ class WatchedCalls:
         for handle in self._handles:
             handle.remove()
         self._handles, self.last, self._begun = [], [], None
+        self._outputs, self.is_around = [], False
+
+    def _go_back(self, roots: list[torch.Tensor]) -> None:
+        if not is_aside() and not self.is_around:
+            nodes = [t.grad_fn for t in roots if t.grad_fn is not None]
+            self.is_around = around(nodes, self._outputs, self._own)[0] == "layers"
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._begun is module:  # `start` has counted it
@@ -135,6 +149,7 @@ class WatchedCalls:
             values = values_of(leaf)
             if values.grad_fn is not None and not any(values is v for v in known):
                 known.append(values)
+                self._outputs.append(number_of(values))
                 values.register_hook(_Arrival(self, call, place))  # type: ignore[no-untyped-call]
                 call.versions.append((values.detach(), values._version))
         call.outputs = [_detached(leaf) for leaf in leaves]

@@ -138,7 +138,7 @@ class Cache(Base):
         self.recent.append(h.detach())
         if len(x) not in self.by_size:
             self.by_size[len(x)] = torch.full((len(x), 4), 1.5)
-        shift = 1e-5 * (self.calls + self.helper.shift() + (0 if self.last is None else self.last.mean()))
+        shift = 0.001 * (self.calls + self.helper.shift() + (0 if self.last is None else self.last.mean()))
         self.last = h.detach()
         return h * self.by_size[len(x)] + shift
 
@@ -160,7 +160,7 @@ class GlobalCache(Base):
         h = super().hidden(x)
         _BY_SIZE.setdefault(len(x), torch.zeros(4) + 0.5)
         self.shared.append(0.0)
-        return h + _BY_SIZE[len(x)] + _positions(h.shape[-1]) + 1e-5 * len(self.shared)
+        return h + _BY_SIZE[len(x)] + _positions(h.shape[-1]) + 0.001 * len(self.shared)
 
 
 class Hooked(Base):

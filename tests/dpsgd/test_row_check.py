@@ -487,3 +487,25 @@ def test_it_stands_in_no_state_and_no_copy() -> None:
         _step(module, optimizer, torch.randn(ROWS, 6))
     copy.deepcopy(module.to_standard_module())
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in module._module.modules())
+
+
+def test_a_penalty_on_activations_is_no_fault_of_the_layers(caplog: pytest.LogCaptureFixture) -> None:
+    """The rows are right, and the gradient that comes back to the outputs is not all of them."""
+
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.head = nn.Linear(6, 6), nn.Linear(6, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.hidden = self.first(x).tanh()
+            made: torch.Tensor = self.head(self.hidden)
+            return made
+
+    module, optimizer = _fused(Keeps())
+    for _ in range(2):
+        optimizer.zero_grad()
+        outputs = module(torch.randn(ROWS, 6))
+        (functional.cross_entropy(outputs, Y) + module._module.hidden.square().mean()).backward()
+        optimizer.step()
+    assert "goes back to its layers around its outputs" in caplog.text
