@@ -52,19 +52,21 @@ def record(
 
     At every step, after Opacus has clipped, summed and noised and before it moves the parameters, the gradients of the
     candidates at the present parameters are computed, clipped, and multiplied with what the step releases; only these
-    products are kept (see `Trace`). The run itself is not changed: no random number is drawn, no gradient touched.
+    products are kept (see `Trace`). The run itself is not changed, to the bit: no random number of its own is drawn, no
+    gradient, buffer or cache touched. What fails is said in a warning, and the step is left out: the loop goes on.
 
     Args:
         optimizer: what `PrivacyEngine.make_private` returned (flat or ghost clipping), or `FusedDPOptimizer`.
         candidates: (inputs, targets), n rows in the form the model takes them: training rows and others that were not
-            trained on. Equal inputs are refused.
+            trained on. Rows with equal inputs and targets are refused.
         members: (n,) bool, which of them are training rows. None: those that turn up in a batch (so a row that sampling
             never picks counts as no member). Where inputs are transformed on the way into the model rows cannot be
             recognised, and `members` is needed; the scores of pairs are then those of noise alone.
         model: None: the module called in the loop that holds the optimizer's parameters.
         criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss that the loop goes back
             from; a loop that calls a function (`functional.cross_entropy`), or adds to a loss, must name it here. One
-            that mixes rows, as a mean by class weights does, is refused: no ε is proved for it.
+            that mixes rows, as a mean by class weights does, is refused: no ε is proved for it. A penalty on parameters
+            is in no release of Opacus's, and the log says so.
         sample_rate: q of the Poisson sampling. None: as in Opacus's accounting hook, where one is attached; of a step
             that accumulates batches then 1, if together they are all rows, or a ValueError. The loop must sample so
             (Opacus's default); `Trace.not_poisson` says where the batches show that it does not.
@@ -77,7 +79,7 @@ def record(
     `leakcore.audit.from_trace` takes as it is. Steps of the run outside the block are counted, too: by the accountant
     that the optimizer's hook tells, else (as "at least") by the optimizer that it wraps. Dropout is off in the
     candidates' gradients (the adversary does not know the mask). Cost: one forward and backward pass over the
-    candidates per step.
+    candidates per step; candidate by candidate, with a warning, where torch's vmap does not take the model.
 
     Raises TypeError or ValueError that names the argument, at the latest in the first step.
     """
