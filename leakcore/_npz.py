@@ -1,64 +1,103 @@
-"""npz files that users bring: plain numbers only, and no more memory than the file is worth.
+"""npz files: plain arrays by name, and no more memory than the file is worth.
 
-`numpy.load` takes a header's word for an array's size, and a zip archive may unfold to a thousand times its bytes. Here
-both are settled before memory is asked for; nothing is ever unpickled.
+`numpy.load` takes a header's word for an array's size, the last of two arrays of one name, and what an archive unfolds
+to. Here all of it is settled before memory is asked for, and every array is read straight into its own memory: the peak
+is the arrays' size and a megabyte. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
+from typing import IO, BinaryIO
 
 import numpy as np
 
-FREE = 2**30
-"""Bytes that any file may unfold to; beyond it at most `RATIO` times its own size (real scores and gradients compress
-two- to tenfold)."""
-RATIO = 20
+from leakcore import _zip
+from leakcore._file_limits import require_allowed
+from leakcore._printable import name_of, printable
+
+_STEP = 2**20
+"""Bytes read at a time."""
 
 
-def read_npz(path: str | Path, names: Iterable[str] | None = None, *, text: bool = False) -> dict[str, np.ndarray]:
+def read_npz(
+    source: str | Path | BinaryIO, names: Collection[str] | None = None, *, text: bool = False, at_least: int = 1
+) -> dict[str, np.ndarray]:
     """Arrays of numbers (with `text`, also of characters) by name; all of them, or those of `names` that are there.
 
-    FileNotFoundError where there is no such file; ValueError says what is wrong with any other: no npz, damaged, an
-    array of objects, a header that claims more than the file holds, more than 1 GiB from a file a twentieth of that.
+    at_least: bytes that every element will take in the caller's hands, where that is more than it takes in the file.
+
+    FileNotFoundError where there is no such file; ValueError says what is wrong with any other: no npz, damaged, two
+    arrays of one name, an array of objects, a header that claims more than the file holds, or arrays that expand
+    beyond what `_file_limits` allows; `_zip` lists what else is refused.
     """
-    where = Path(path)
     try:
-        with zipfile.ZipFile(where) as file:
-            members = {i.filename.removesuffix(".npy"): i for i in file.infolist()}
-            if len(members) != len(file.infolist()):
-                raise ValueError("holds two arrays of one name")
-            wanted = {n: i for n, i in members.items() if names is None or n in set(names)}
-            total = sum(i.file_size for i in wanted.values())
-            allowed = max(FREE, RATIO * where.stat().st_size)
-            if total > allowed:
-                raise ValueError(f"claims {total:,} bytes; a file of its size may hold {allowed:,}")
-            return {name: member_of(file, info, "biufU" if text else "biuf") for name, info in wanted.items()}
+        with _zip.opened(Path(source) if isinstance(source, str) else source) as (archive, size):
+            entries = _by_name(archive)
+            wanted = {n: e for n, e in entries.items() if names is None or n in names}
+            require_allowed(sum(e.file_size for e in wanted.values()), size)
+            arrays: dict[str, np.ndarray] = {}
+            total = 0
+            for name, entry in wanted.items():
+                with archive.open(entry) as stream:
+                    shape, fortran, dtype = _header(stream, name, "biufU" if text else "biuf")
+                    bytes_here = math.prod(shape) * dtype.itemsize
+                    if min(shape, default=0) < 0 or bytes_here > entry.file_size:
+                        raise ValueError(f"{name_of(name)}: claims {shape} of {dtype}, {bytes_here:,} bytes; the file "
+                                         f"holds {entry.file_size:,}")  # fmt: skip
+                    total += math.prod(shape) * max(dtype.itemsize, at_least)
+                    require_allowed(total, size)
+                    arrays[name] = _array(stream, name, shape, fortran, dtype)
+            return arrays
     except FileNotFoundError:
         raise
     except Exception as why:  # zipfile, zlib, struct, ast and NumPy each have their own for a damaged file
-        raise ValueError(f"{where}: is no npz file of plain arrays by name ({why})") from why
+        where = f"{source}: " if isinstance(source, (str, Path)) else ""
+        raise ValueError(printable(f"{where}is no npz file of plain arrays by name ({why})")) from why
 
 
-def member_of(file: zipfile.ZipFile, info: zipfile.ZipInfo, kinds: str) -> np.ndarray:
-    """One array of an npz file, its size settled by its header; ValueError where it is of other kinds or damaged."""
-    name = info.filename.removesuffix(".npy")
-    with file.open(info) as stream:
-        version = np.lib.format.read_magic(stream)
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        if version not in readers:
-            raise ValueError(f"{name}: is of npy version {version}")
-        shape, fortran, dtype = readers[version](stream)
-        if dtype.kind not in kinds:
-            raise ValueError(f"{name}: is of type {dtype}, must be numbers; objects are never unpickled")
-        size = math.prod(shape) * dtype.itemsize
-        if min(shape, default=0) < 0 or size > info.file_size:
-            raise ValueError(f"{name}: claims {shape} of {dtype}, {size:,} bytes; the file holds {info.file_size:,}")
-        raw = stream.read(size)
-        if len(raw) != size or stream.read(1):
-            raise ValueError(f"{name}: holds another number of bytes than {shape} of {dtype}")
-    array = np.frombuffer(bytearray(raw), dtype)
-    return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
+def npz_names(source: str | Path) -> list[str]:
+    """The names of the arrays, in the file's order; errors as `read_npz`."""
+    try:
+        with _zip.opened(Path(source)) as (archive, _):
+            return list(_by_name(archive))
+    except ValueError as why:
+        raise ValueError(printable(f"{source}: is no npz file of plain arrays by name ({why})")) from why
+
+
+def _by_name(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    entries: dict[str, zipfile.ZipInfo] = {}
+    for entry in archive.infolist():
+        name = entry.filename.removesuffix(".npy")
+        if name in entries:
+            raise _zip.BadArchive(f"holds two arrays named {name_of(name)}")
+        entries[name] = entry
+    return entries
+
+
+def _header(stream: IO[bytes], name: str, kinds: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = np.lib.format.read_magic(stream)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f"{name_of(name)}: is of npy version {version}")
+    shape, fortran, dtype = readers[version](stream)
+    if dtype.kind not in kinds:
+        raise ValueError(f"{name_of(name)}: is of type {dtype}, must be numbers; objects are never unpickled")
+    return shape, fortran, dtype
+
+
+def _array(stream: IO[bytes], name: str, shape: tuple[int, ...], fortran: bool, dtype: np.dtype) -> np.ndarray:
+    flat = np.empty(math.prod(shape), dtype)
+    rest = flat.view(np.uint8) if flat.nbytes else np.empty(0, np.uint8)
+    while len(rest):
+        block = stream.read(min(len(rest), _STEP))
+        if not block:
+            break
+        rest[: len(block)] = np.frombuffer(block, np.uint8)
+        rest = rest[len(block) :]
+    if len(rest) or stream.read(1):  # reading on to the end checks the checksum
+        raise ValueError(f"{name_of(name)}: holds another number of bytes than {shape} of {dtype}")
+    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)

@@ -6,12 +6,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from leakcore._printable import printable
+
 Progress = Callable[[str, int, int], object]
 """Called as progress(task, done, total)."""
 
 
-def progress_bars() -> Progress:
-    """A progress callback that draws one tqdm bar per task on standard error, as long as somebody reads it."""
+def progress_bars(stream: Any = None) -> Progress:
+    """A progress callback that draws one tqdm bar per task on `stream` (None: standard error) while somebody reads."""
     from tqdm import tqdm
 
     bars: dict[str, Any] = {}
@@ -32,7 +34,9 @@ def progress_bars() -> Progress:
                 bar.close()
             bars.clear()
             # The first report may already hold restored pieces: they are no measure of speed.
-            bars[task] = tqdm(total=total, desc=task, initial=0, unit="", leave=True, dynamic_ncols=True)
+            bars[task] = tqdm(
+                total=total, desc=printable(task, 60), initial=0, unit="", leave=True, dynamic_ncols=True, file=stream
+            )  # fmt: skip
         bar = bars[task]
         bar.update(done - bar.n)
         if done >= total:

@@ -18,6 +18,7 @@ BASE = {
     "_results", "_validate", "_lazy", "_pieces", "_npz", "_progress", "_futures", "_one_thread", "_cores", "_columns",
     "_quiet", "_writing", "_folder_lock", "_installed", "_figure_style", "_memory",
     "_memory_limit",
+    "_printable", "_file_limits", "_zip", "_gzip", "_json", "_toml", "_csv", "_tar",
 }  # fmt: skip
 LAYERS = [
     {"__main__"},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from leakcore import attacks, bounds
 from leakcore._store import PartialResults
 from leakcore.audit import _reconstruction
 from leakcore.cli import main
+from leakcore.cli._checked import checked
 from leakcore.leakage import _by_layer
 
 BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--prior", "10")
@@ -232,3 +235,115 @@ def test_a_folder_that_takes_no_files_is_refused_before_the_work(command: tuple[
     found = CliRunner().invoke(main, (*command, "--out", str(tmp_path / "file" / "out")))
     assert found.exit_code == 2
     assert "cannot be written" in found.output
+
+
+def _from_cause() -> None:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt as stopped:
+        raise ImportError("initialization failed") from stopped  # what pybind11's modules raise
+
+
+def _in_context() -> None:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        raise ValueError("while it was handled")  # noqa: B904
+
+
+def _hidden_context() -> None:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        raise RuntimeError("said otherwise") from None
+
+
+def _twice_removed() -> None:
+    try:
+        _from_cause()
+    except ImportError as error:
+        raise TypeError("a factory's own words") from error
+
+
+def _in_a_worker() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_from_cause).result()
+
+
+def _in_a_group() -> None:
+    error = ValueError("some of several failed")
+    error.exceptions = (OSError("one"), KeyboardInterrupt())  # type: ignore[attr-defined]
+    raise error
+
+
+INTERRUPTED = [_interrupt, _from_cause, _in_context, _hidden_context, _twice_removed, _in_a_worker, _in_a_group]
+
+
+@pytest.mark.parametrize("raising", INTERRUPTED)
+def test_an_interruption_in_other_words_is_130(raising: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leakcore.bounds.reconstruction", lambda *_, **__: raising())
+    done = CliRunner().invoke(main, BOUND)
+    assert (done.exit_code, done.stderr) == (130, "Interrupted: nothing half-written.\n")
+    with pytest.raises(KeyboardInterrupt):
+        checked(raising)
+
+
+@pytest.mark.parametrize("raising", INTERRUPTED)
+def test_an_interruption_while_words_are_read_is_130(raising: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, word in (
+        ("leakcore.cli._numbers._Real.convert", ("bound", "--noise-multiplier", "1")),
+        ("click.types.IntParamType.convert", ("bound", "--seed", "1")),
+        ("leakcore.cli.Commands.resolve_command", ("bound",)),
+        ("leakcore.cli.Commands.parse_args", ("bound",)),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, lambda *_, **__: raising())
+            done = CliRunner().invoke(main, word)
+        assert (done.exit_code, done.stderr) == (130, "Interrupted: nothing half-written.\n"), kind
+
+
+def test_an_interruption_of_a_users_module_is_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, text in enumerate(
+        (
+            "raise KeyboardInterrupt",
+            "def build():\n raise KeyboardInterrupt",
+            "try:\n raise KeyboardInterrupt\nexcept KeyboardInterrupt as k:\n raise ImportError('failed') from k",
+        )
+    ):
+        (tmp_path / f"stopped{number}.py").write_text(text)
+        done = CliRunner().invoke(main, ["leakage", f"stopped{number}:build", "--data", "digits"])
+        assert done.exit_code == 130, done.output
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_ends_a_command_in_order(name: str, code: int) -> None:
+    program = (
+        "import os, signal, time\nfrom leakcore import bounds\nfrom leakcore.cli import main\n"
+        f"def work(*_, **__):\n os.kill(os.getpid(), signal.{name}); time.sleep(60)\n"
+        f"bounds.reconstruction = work\nmain({list(BOUND)!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, "Interrupted: nothing half-written.\n")
+
+
+def test_a_signal_that_somebody_else_handles_is_left_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        assert CliRunner().invoke(main, BOUND).exit_code == 0
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_memory_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes")):
+
+        def failing(*_: object, error: BaseException = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("leakcore.bounds.reconstruction", failing)
+        done = CliRunner().invoke(main, [*BOUND[:-2], "--prior", "1000000"])
+        assert done.exit_code == 2
+        assert "--prior=1000000: cannot be computed with that (not enough memory" in done.stderr

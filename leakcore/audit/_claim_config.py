@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakcore import _validate as check
+from leakcore._printable import name_of, printable
 from leakcore._results import jsonable
+from leakcore._toml import read_toml
 from leakcore.audit._keys import (
     Keys,
     adjacency,
@@ -16,7 +18,6 @@ from leakcore.audit._keys import (
     nearest,
     optional,
     read_section,
-    read_toml,
     require_known,
     text,
     whole,
@@ -110,9 +111,11 @@ class ClaimConfig:
         """Checked, with defaults for what is not given."""
         for name, section in sections.items():
             if name not in KEYS:
-                raise ValueError(f"[{name}]: no such section; there are {', '.join(KEYS)}{nearest(name, KEYS)}")
+                raise ValueError(
+                    f"[{name_of(name)}]: no such section; there are {', '.join(KEYS)}{nearest(name, KEYS)}"
+                )
             if not isinstance(section, Mapping):
-                raise TypeError(f"{name}={section!r}: must be a section, [{name}]")
+                raise TypeError(f"{name}={printable(repr(section), 60)}: must be a section, [{name}]")
             require_known(name, section, KEYS[name], {n: k for n, k in KEYS.items() if n != name})
         read = {name: read_section(name, sections.get(name, {}), keys) for name, keys in KEYS.items()}
         config = cls(**read)

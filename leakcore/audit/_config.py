@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leakcore import _validate as check
+from leakcore._printable import name_of, printable
 from leakcore._results import jsonable
 from leakcore.audit import _defense_config
 from leakcore.audit._keys import nearest, wholes
@@ -108,8 +109,9 @@ class AuditConfig:
         """The configuration with these fields, defaults for the rest; ValueError names a field that does not exist."""
         known = {f.name for f in dataclasses.fields(cls)}
         if unknown := sorted(set(fields) - known):
+            shown = printable(repr(fields[unknown[0]]), 60)
             raise ValueError(
-                f"{unknown[0]}={fields[unknown[0]]!r}: no such field; there are {', '.join(sorted(known))}"
+                f"{name_of(unknown[0])}={shown}: no such field; there are {', '.join(sorted(known))}"
                 f"{nearest(unknown[0], known)}"
             )
         return cls(**fields)

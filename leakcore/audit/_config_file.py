@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from leakcore import _validate as check
+from leakcore._printable import name_of, printable
+from leakcore._toml import read_toml
 from leakcore.audit import _claim_config
 from leakcore.audit._config import AuditConfig
 from leakcore.audit._keys import (
@@ -17,7 +19,6 @@ from leakcore.audit._keys import (
     nearest,
     optional,
     read_section,
-    read_toml,
     require_known,
     text,
     texts,
@@ -80,9 +81,9 @@ def read_config(path: str | Path) -> tuple[str | None, dict[str, dict[str, Any]]
     for name, section in sections.items():
         if name not in SECTIONS:
             near = nearest(name, SECTIONS)
-            raise ValueError(f"[{name}]: no such section; there are {', '.join(SECTIONS)}{near}")
+            raise ValueError(f"[{name_of(name)}]: no such section; there are {', '.join(SECTIONS)}{near}")
         if not isinstance(section, Mapping):
-            raise TypeError(f"{name}={section!r}: must be a section, [{name}]")
+            raise TypeError(f"{name}={printable(repr(section), 60)}: must be a section, [{name}]")
     forms = [form for form, names in FORMS.items() if any(name in sections for name in names)]
     if len(forms) > 1:
         first, second = (next(n for n in FORMS[form] if n in sections) for form in forms[:2])

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import importlib
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from leakcore import _validate as check
+from leakcore._printable import name_of, printable
 from leakcore._results import parse_adjacency
 
 Keys = dict[str, tuple[Any, Callable[..., Any]]]
 """Key: default, and how it is read."""
-_LARGEST = 2**20
-"""Bytes of a configuration: what is longer is some other file."""
 
 
 def optional(read: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,31 +90,16 @@ def require_known(section: str, given: Mapping[str, Any], keys: Keys, others: Ma
             for name, theirs in others.items():
                 if key in theirs:
                     near = f" (did you mean {name}.{key}?)"
-            raise ValueError(f"{section}.{key}={_short(value)}: no such key; there are {', '.join(keys)}{near}")
+            raise ValueError(
+                f"{section}.{name_of(key)}={_short(value)}: no such key; there are {', '.join(keys)}{near}"
+            )
 
 
 def _short(value: Any) -> str:
-    shown = repr(value)
+    shown = printable(repr(value))
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 def read_section(section: str, given: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
     """Every key, checked, with its default where it is not given."""
     return {key: how(**{f"{section}.{key}": given.get(key, default)}) for key, (default, how) in keys.items()}
-
-
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of a TOML file. ValueError says why it cannot be read, with line and column."""
-    where = Path(path)
-    try:
-        if where.stat().st_size > _LARGEST:
-            raise ValueError(f"config={str(where)!r}: is larger than {_LARGEST:,} bytes, which no configuration is")
-        content = where.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as why:
-        raise ValueError(f"config={str(where)!r}: cannot be read ({why})") from None
-    # Python 3.10 has no tomllib; tomli is the same module under its first name.
-    tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    try:
-        return dict(tomllib.loads(content))
-    except (tomllib.TOMLDecodeError, RecursionError) as why:
-        raise ValueError(f"config={str(where)!r}: is no TOML ({why})") from None

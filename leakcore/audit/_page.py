@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from leakcore import __version__
+from leakcore._printable import visible
 from leakcore.audit._format import above, guarantee, number
 
 if TYPE_CHECKING:
@@ -124,7 +125,9 @@ def render(
     import jinja2
 
     loader = jinja2.PackageLoader("leakcore.audit", ".")
-    pages = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    pages = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, finalize=_plain
+    )  # fmt: skip
     html: str = pages.get_template("report.html").render(
         title=title,
         tone=tone,
@@ -140,6 +143,11 @@ def render(
         environment=json.dumps(environment, indent=2, ensure_ascii=False),
     )
     return html
+
+
+def _plain(value: Any) -> Any:
+    """Texts with control characters spelt out: bidirectional ones reorder a page as they do a terminal."""
+    return type(value)(visible(value)) if isinstance(value, str) else value
 
 
 def _sentence(text: str) -> str:
@@ -176,4 +184,4 @@ def text(*, title: str, word: str, verdict: str, findings: Sequence[str], tables
     head = f"leakcore {__version__}: {title}"
     shown = "\n\n".join(table.to_text(width) for table in tables)
     listed = "\n".join(found(i, finding) for i, finding in enumerate(findings, 1))
-    return "\n\n".join([wrap(head, ""), shown, listed, wrap(f"{word} {verdict}", "")])
+    return visible("\n\n".join([wrap(head, ""), shown, listed, wrap(f"{word} {verdict}", "")]))

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import array
-import csv
 import dataclasses
 import math
 import os
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from leakcore._npz import member_of
+from leakcore._csv import read_csv
+from leakcore._npz import npz_names, read_npz
+from leakcore._printable import name_of, names_of, printable
 
-LARGEST = 2**30
-"""Bytes of one array, or of one csv file: a hundred million scores."""
+_MOST = 2**27
+"""Scores in one array: a hundred million."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,44 +91,42 @@ def read_scores(
     values, labels: of the array of all scores and that of memberships (0 and 1, false and true).
 
     Returns a `ScoreFile`. ValueError names file, array and what is wrong with it: unknown or ambiguous names, a shape
-    other than (n,), text where numbers should be, more than 1 GiB, a damaged file. Pickled objects are refused, never
+    other than (n,), text where numbers should be, two arrays or columns of one name, more than 2²⁷ scores, or more than
+    64 MiB of them (as float64) from a file a hundredth of that, a damaged file. Pickled objects are refused, never
     loaded.
     """
     where = Path(path)
     given = _asked(members, non_members, values, labels)
-    if where.suffix == ".npz":
-        shapes = _npz_names(where)
-        layout = given or _sniffed(where, shapes)
-        read: Mapping[str, Any] = {n: _npz_array(where, _own(where, n, shapes)) for n in (layout.first, layout.second)}
-    elif where.suffix == ".csv":
-        header = _csv_header(where)
-        layout = given or _sniffed(where, header)
-        read = _csv_columns(where, {n: _own(where, n, header) for n in (layout.first, layout.second)}, layout)
-    else:
+    readers = {".npz": _npz_read, ".csv": _csv_read}
+    if where.suffix not in readers:
         raise ValueError(f"scores={str(where)!r}: must end in .npz or .csv; pickled results are never loaded")
+    try:
+        layout, read = readers[where.suffix](where, given)
+    except FileNotFoundError:
+        raise ValueError(f"scores={str(where)!r}: no such file") from None
     first, second = read[layout.first], read[layout.second]
     if layout.second == "keep" and first.ndim == 2 and first.shape[1]:
         first = first.mean(axis=1)
     for name, side in ((layout.first, first), (layout.second, second)):
         if side.ndim != 1:
             raise ValueError(
-                f"{where}: {name} has shape {side.shape}: must be one number per row, (n,); average or combine the "
-                "others first"
+                f"{printable(where)}: {name_of(name)} has shape {side.shape}: must be one number per row, (n,); "
+                "average or combine the others first"
             )
     for name, side in ((layout.first, first), (layout.second, second)):
         if len(bad := np.flatnonzero(np.isnan(side))) and not (layout.labelled and name == layout.second):
-            raise ValueError(f"{where}: {name}[{bad[0]}]=nan: must be a number")
+            raise ValueError(f"{printable(where)}: {name_of(name)}[{bad[0]}]=nan: must be a number")
     if layout.labelled:
         first, second = _parted(where, layout, first, second)
     for name, side in (("members", first), ("non-members", second)):
         if not len(side):
-            raise ValueError(f"{where}: holds no scores of {name}")
-    return ScoreFile(first.astype(np.float64), second.astype(np.float64), layout, _shown(where))
+            raise ValueError(f"{printable(where)}: holds no scores of {name}")
+    return ScoreFile(np.asarray(first, np.float64), np.asarray(second, np.float64), layout, _shown(where))
 
 
 def _shown(where: Path) -> str:
     """The file's name as text that can be written anywhere: a name need not be UTF-8."""
-    return os.fsencode(where.name).decode("utf-8", "backslashreplace")
+    return name_of(os.fsencode(where.name).decode("utf-8", "backslashreplace"))
 
 
 def _asked(members: str | None, non_members: str | None, values: str | None, labels: str | None) -> Layout | None:
@@ -152,93 +150,73 @@ def _plain(name: str) -> str:
 def _sniffed(where: Path, names: list[str]) -> Layout:
     there = {_plain(n) for n in names}
     fits = [layout for layout in LAYOUTS if {layout.first, layout.second} <= there]
-    listed = ", ".join(names[:20]) or "none"
     if not fits:
         raise ValueError(
-            f"{where}: its names are {listed}: no layout that is recognised; say which hold what, by members and "
-            "non_members or by values and labels"
+            f"{printable(where)}: its names are {names_of(names)}: no layout that is recognised; say which hold what, "
+            "by members and non_members or by values and labels"
         )
     if len(fits) > 1:
         choices = " or ".join(f"{f.first} and {f.second}" for f in fits)
-        raise ValueError(f"{where}: {choices}? Say which, by members and non_members or by values and labels")
+        raise ValueError(
+            f"{printable(where)}: {choices}? Say which, by members and non_members or by values and labels"
+        )
     return fits[0]
 
 
-def _own(where: Path, name: str, names: list[str]) -> str:
-    """The file's own spelling."""
-    same = [n for n in names if n == name] or [n for n in names if _plain(n) == _plain(name)]
+def _owns(where: Path, layout: Layout, names: list[str], sniffed: bool) -> dict[str, str]:
+    """The file's own spelling of the layout's two names."""
+    return {name: _own(where, name, names, sniffed) for name in (layout.first, layout.second)}
+
+
+def _own(where: Path, name: str, names: list[str], sniffed: bool) -> str:
+    alike = [n for n in names if _plain(n) == _plain(name)]
+    same = alike if sniffed else [n for n in names if n == name] or alike
     if not same:
-        raise ValueError(f"{where}: holds no {name!r}; there are {', '.join(names[:20]) or 'none'}")
+        raise ValueError(f"{printable(where)}: holds no {printable(repr(name))}; there are {names_of(names)}")
+    if len(same) > 1:
+        raise ValueError(
+            f"{printable(where)}: has {len(same)} arrays or columns named {names_of(same)}; rename all but one"
+        )
     return same[0]
 
 
 def _parted(where: Path, layout: Layout, scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if scores.shape != labels.shape:
-        raise ValueError(f"{where}: {layout.first} has {len(scores)} entries, {layout.second} {len(labels)}")
+        raise ValueError(
+            f"{printable(where)}: {name_of(layout.first)} has {len(scores)} entries, "
+            f"{name_of(layout.second)} {len(labels)}"
+        )
     if not np.isin(labels, (0, 1)).all():
         odd = labels[~np.isin(labels, (0, 1))][0].item()
-        raise ValueError(f"{where}: {layout.second} holds {odd!r}: must be 0 or 1, 1 for a member")
+        raise ValueError(f"{printable(where)}: {name_of(layout.second)} holds {odd!r}: must be 0 or 1, 1 for a member")
     inside = labels.astype(bool)
     return scores[inside], scores[~inside]
 
 
-def _npz_names(where: Path) -> list[str]:
-    with _opened(where) as file:
-        return [name.removesuffix(".npy") for name in file.namelist()]
+def _npz_read(where: Path, asked: Layout | None) -> tuple[Layout, Mapping[str, Any]]:
+    names = npz_names(where)
+    layout = asked or _sniffed(where, names)
+    own = _owns(where, layout, names, asked is None)
+    arrays = read_npz(where, set(own.values()), at_least=8)  # whatever they are there, scores are float64 here
+    read = {name: arrays[spelt] for name, spelt in own.items()}
+    for name, side in read.items():
+        if side.size > _MOST:
+            raise ValueError(f"{printable(where)}: {name_of(name)} has {side.size:,} entries, may have {_MOST:,}")
+    return layout, read
 
 
-def _opened(where: Path) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(where)
-    except FileNotFoundError:
-        raise ValueError(f"scores={str(where)!r}: no such file") from None
-    except Exception as why:
-        raise ValueError(f"{where}: is no npz file ({why})") from why
+def _csv_read(where: Path, asked: Layout | None) -> tuple[Layout, Mapping[str, Any]]:
+    header = [name.strip() for name in next(read_csv(where), [])]
+    if not header:
+        raise ValueError(f"{printable(where)}: is empty; its first line must name the columns")
+    layout = asked or _sniffed(where, header)
+    return layout, _csv_columns(where, header, _owns(where, layout, header, asked is None), layout)
 
 
-def _npz_array(where: Path, name: str) -> np.ndarray:
-    """One array, its size settled by its header before any memory is asked for."""
-    with _opened(where) as file:
-        try:
-            info = next(i for i in file.infolist() if i.filename.removesuffix(".npy") == name)
-            if info.file_size > LARGEST:
-                raise ValueError(f"holds {info.file_size:,} bytes, allowed is {LARGEST:,}")
-            return member_of(file, info, "biuf")
-        except Exception as why:  # zipfile, zlib, struct and NumPy each have their own for a damaged file
-            said = str(why).removeprefix(f"{name}: ")
-            raise ValueError(f"{where}: {name}: {said}") from why
-
-
-def _lines(where: Path) -> Iterator[list[str]]:
-    try:
-        if where.stat().st_size > LARGEST:
-            raise ValueError(f"{where}: is larger than {LARGEST:,} bytes")
-        with where.open(encoding="utf-8-sig", newline="") as file:
-            head = file.readline(1 << 20)
-            file.seek(0)
-            delimiter = max(",;\t", key=head.count)
-            yield from csv.reader(file, delimiter=delimiter)
-    except FileNotFoundError:
-        raise ValueError(f"scores={str(where)!r}: no such file") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as why:
-        raise ValueError(f"{where}: cannot be read as csv ({why})") from why
-
-
-def _csv_header(where: Path) -> list[str]:
-    names = [name.strip() for name in next(_lines(where), [])]
-    if not names:
-        raise ValueError(f"{where}: is empty; its first line must name the columns")
-    return names
-
-
-def _csv_columns(where: Path, own: Mapping[str, str], layout: Layout) -> dict[str, np.ndarray]:
-    header = _csv_header(where)
-    for spelt in own.values():
-        if header.count(spelt) > 1:
-            raise ValueError(f"{where}: has {header.count(spelt)} columns named {spelt!r}; rename all but one")
+def _csv_columns(where: Path, header: list[str], own: Mapping[str, str], layout: Layout) -> dict[str, np.ndarray]:
     at = {asked: header.index(spelt) for asked, spelt in own.items()}
     found = {asked: array.array("d") for asked in own}
-    for number, line in enumerate(_lines(where), 1):
+    for number, line in enumerate(read_csv(where), 1):
         if number == 1 or not any(cell.strip() for cell in line):
             continue
         for asked, column in at.items():
@@ -247,7 +225,7 @@ def _csv_columns(where: Path, own: Mapping[str, str], layout: Layout) -> dict[st
                 continue  # columns of members and non-members may differ in length
             label = layout.labelled and asked == layout.second
             found[asked].append(_label(where, number, asked, cell) if label else _number(where, number, asked, cell))
-    return {asked: np.array(values) for asked, values in found.items()}
+    return {asked: np.frombuffer(values, np.float64) for asked, values in found.items()}
 
 
 def _number(where: Path, line: int, column: str, cell: str) -> float:
@@ -256,7 +234,7 @@ def _number(where: Path, line: int, column: str, cell: str) -> float:
     except ValueError:
         value = math.nan
     if math.isnan(value):
-        raise ValueError(f"{where}, line {line}: {column}={cell[:40]!r}: must be a number")
+        raise ValueError(f"{printable(where)}, line {line}: {name_of(column)}={cell[:40]!r}: must be a number")
     return value
 
 
@@ -264,6 +242,7 @@ def _label(where: Path, line: int, column: str, cell: str) -> float:
     word = cell.lower()
     if word not in _TRUE | _FALSE:
         raise ValueError(
-            f"{where}, line {line}: {column}={cell[:40]!r}: must be 0 or 1 (or false and true, in and out)"
+            f"{printable(where)}, line {line}: {name_of(column)}={cell[:40]!r}: must be 0 or 1 (or false and true, in "
+            "and out)"
         )
     return float(word in _TRUE)

@@ -22,6 +22,7 @@ from leakcore.cli._checked import Failure as _Failure
 from leakcore.cli._checked import checked as _checked
 from leakcore.cli._checked import one_kappa as _one_kappa
 from leakcore.cli._leakage import leakage
+from leakcore.cli._numbers import MOST_STEPS, REAL, count
 from leakcore.cli._reproduce import reproduce
 from leakcore.cli._selftest import selftest
 
@@ -44,21 +45,23 @@ main.add_command(reproduce)
 main.add_command(selftest)
 
 
+_SAMPLING = ("certified", "importance", "monte-carlo")
+_MOST_DRAWS = 10**11
+
+
 @main.command()
 @click.option(
     "--noise-multiplier",
-    type=float,
+    type=REAL,
     required=True,
     metavar="σ",
     help="Noise standard deviation over the clipping norm.",
 )
-@click.option(
-    "--sample-rate", type=float, required=True, metavar="q", help="Poisson sampling rate; 1 for full batches."
-)
-@click.option("--steps", type=int, required=True, metavar="T", help="Number of DP-SGD steps.")
+@click.option("--sample-rate", type=REAL, required=True, metavar="q", help="Poisson sampling rate; 1 for full batches.")
+@click.option("--steps", type=count(0, MOST_STEPS), required=True, metavar="T", help="Number of DP-SGD steps.")
 @click.option("--prior", type=int, metavar="N", help="Uniform prior over N candidates: κ = 1/N.")
-@click.option("--kappa", type=float, help="Prior success probability κ of the attacker, in (0, 1].")
-@click.option("--log-kappa", type=float, help="Natural logarithm of κ, for priors too small for a float.")
+@click.option("--kappa", type=REAL, help="Prior success probability κ of the attacker, in (0, 1].")
+@click.option("--log-kappa", type=REAL, help="Natural logarithm of κ, for priors too small for a float.")
 @click.option(
     "--method",
     default="auto",
@@ -67,14 +70,14 @@ main.add_command(selftest)
 )
 @click.option(
     "--num-samples",
-    type=int,
+    type=count(1, 10**10),
     default=1_000_000,
     show_default=True,
     help="Samples of certified, importance and monte-carlo.",
 )
 @click.option(
     "--confidence",
-    type=float,
+    type=REAL,
     default=0.999,
     show_default=True,
     help="Confidence of the interval of certified and importance.",
@@ -102,6 +105,10 @@ def bound(
     from leakcore.audit._format import fixed, guarantee, number
 
     kappa, log_kappa = _one_kappa(prior, kappa, log_kappa)
+    if method in _SAMPLING and num_samples * steps > _MOST_DRAWS:
+        raise click.UsageError(
+            f"--num-samples={num_samples}: times --steps={steps} must be at most {_MOST_DRAWS:,}, which takes an hour"
+        )
     result = _checked(
         lambda: bounds.reconstruction(
             noise_multiplier,

@@ -12,6 +12,7 @@ import click
 from leakcore.cli._attack_inversion import inversion
 from leakcore.cli._attack_labels import labels
 from leakcore.cli._checked import bars, checked, overflowed
+from leakcore.cli._numbers import MOST_HIDDEN, MOST_RUNS, MOST_STEPS, REAL, count
 
 if TYPE_CHECKING:
     from leakcore._results import Result
@@ -29,14 +30,14 @@ attack.add_command(inversion)
 @attack.command("prior-aware")
 @click.option("--dataset", type=click.Choice(["digits", "mnist", "fashion-mnist"]), default="digits", show_default=True)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets; else LEAKCORE_DATA.")
-@click.option("--epsilon", type=float, help="ε (add/remove) that the noise is calibrated to.  [default: 10]")
-@click.option("--noise-multiplier", type=float, help="Noise multiplier σ, instead of --epsilon.")
-@click.option("--delta", type=float, default=1e-5, show_default=True)
-@click.option("--steps", type=int, default=100, show_default=True)
-@click.option("--sample-rate", type=float, default=1.0, show_default=True)
-@click.option("--max-grad-norm", type=float, default=0.1, show_default=True)
-@click.option("--learning-rate", type=float, default=10.0, show_default=True)
-@click.option("--hidden", type=click.IntRange(min=1), default=10, show_default=True, help="Width of the hidden layer.")
+@click.option("--epsilon", type=REAL, help="ε (add/remove) that the noise is calibrated to.  [default: 10]")
+@click.option("--noise-multiplier", type=REAL, help="Noise multiplier σ, instead of --epsilon.")
+@click.option("--delta", type=REAL, default=1e-5, show_default=True)
+@click.option("--steps", type=count(1, MOST_STEPS), default=100, show_default=True)
+@click.option("--sample-rate", type=REAL, default=1.0, show_default=True)
+@click.option("--max-grad-norm", type=REAL, default=0.1, show_default=True)
+@click.option("--learning-rate", type=REAL, default=10.0, show_default=True)
+@click.option("--hidden", type=count(1, MOST_HIDDEN), default=10, show_default=True, help="Width of the hidden layer.")
 @click.option(
     "--num-rows",
     type=click.IntRange(min=2),
@@ -48,10 +49,10 @@ attack.add_command(inversion)
     "--prior", "prior_size", type=click.IntRange(min=2), default=10, show_default=True,
     help="Number of equally likely candidates.",
 )  # fmt: skip
-@click.option("--runs", type=click.IntRange(min=1), default=1000, show_default=True)
+@click.option("--runs", type=count(1, MOST_RUNS), default=1000, show_default=True)
 @click.option("--method", type=click.Choice(["auto", "sum", "top", "likelihood"]), default="auto", show_default=True)
 @click.option("--no-subtraction", is_flag=True, help="The weaker attacker, who cannot subtract known gradients.")
-@click.option("--confidence", type=float, default=0.95, show_default=True)
+@click.option("--confidence", type=REAL, default=0.95, show_default=True)
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path),
     help="Folder for prior-aware.json; finished runs are kept there until then, so that the same command goes on.",
@@ -86,6 +87,7 @@ def prior_aware(
             prior_size, quiet, out, **rest,
         ),
         pieces=None if out is None else out / "partial" / _RUN,
+        names={"expected_batch_size": "--sample-rate × --num-rows"},
     )  # fmt: skip
     if as_json:
         click.echo(json.dumps(_as_dict(game, bound, reference), indent=2, ensure_ascii=False))
@@ -157,6 +159,12 @@ def _played(
     else:
         load = datasets.mnist if dataset == "mnist" else datasets.fashion_mnist
         whole = load("test", path=data, download=False)
+    rows = len(whole.labels)
+    if num_rows - 1 + prior_size > rows:
+        raise ValueError(
+            f"num_rows={num_rows}, prior_size={prior_size}: {dataset} has {rows:,} rows; the game takes num_rows - 1 "
+            "and prior_size more"
+        )
     known, pool = whole.split(num_rows - 1, seed=seed)
     ensemble = dpsgd.Ensemble(
         (known.features.shape[1], hidden, known.num_classes),

@@ -13,6 +13,7 @@ from leakcore import _validate as check
 from leakcore import kernels
 from leakcore.cli._attack_labels import _built, _read
 from leakcore.cli._checked import bars, checked
+from leakcore.cli._numbers import REAL, count
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -27,23 +28,25 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--batch", type=_FILE, help="True `inputs` and, to give them to the attacker, `labels`: npz, safetensors."
 )
-@click.option("--batch-size", type=int, help="Rows behind the gradient, where --batch does not tell.  [default: 1]")
+@click.option(
+    "--batch-size", type=count(1, 2**16), help="Rows behind the gradient, where --batch does not tell.  [default: 1]"
+)
 @click.option(
     "--dataset", type=click.Choice(["digits", "mnist", "cifar100"]),
     help="Instead of files: the reconstruction paper's MLP (digits, mnist) or DLG's LeNet (cifar100).",
 )  # fmt: skip
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets; else LEAKCORE_DATA.")
-@click.option("--rows", type=int, help="With --dataset: rows in the batch.  [default: 1]")
-@click.option("--noise", type=float, help="With --dataset: standard deviation of noise on the gradient.")
-@click.option("--keep-fraction", type=float, help="With --dataset: prune the gradient to this share of its entries.")
+@click.option("--rows", type=count(1, 2**16), help="With --dataset: rows in the batch.  [default: 1]")
+@click.option("--noise", type=REAL, help="With --dataset: standard deviation of noise on the gradient.")
+@click.option("--keep-fraction", type=REAL, help="With --dataset: prune the gradient to this share of its entries.")
 @click.option(
     "--defense", metavar="NAME:NUMBERS",
     help="With --dataset: what is done to the gradient, as 'clip:1 + laplace:0.01', prune:0.1 or local-steps:4,0.1.",
 )  # fmt: skip
 @click.option("--unknown-labels", is_flag=True, help="Optimise the labels with the inputs.")
 @click.option("--method", type=click.Choice(["l2", "cosine"]), default="l2", show_default=True)
-@click.option("--restarts", type=int, default=3, show_default=True)
-@click.option("--iterations", type=int, help="Of each search.  [default: the method's]")
+@click.option("--restarts", type=count(1, 10**4), default=3, show_default=True)
+@click.option("--iterations", type=count(1, 10**8), help="Of each search.  [default: the method's]")
 @click.option(
     "--total-variation", default="0", show_default=True, metavar="WEIGHT[,WEIGHT…]",
     help="Of the prior on images; several fall one after the other: 1e-2,3e-3,1e-3,3e-4,1e-4 for a batch.",

@@ -13,6 +13,7 @@ import numpy as np
 
 from leakcore._npz import read_npz
 from leakcore.cli._checked import checked
+from leakcore.cli._numbers import REAL, count
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -27,14 +28,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--parameter", "parameters", multiple=True, metavar="NAME", help="Use only these of them (repeatable).")
 @click.option("--known-probs", is_flag=True, help="Use the model's probabilities: recovers more rows than the rank.")
 @click.option("--reduction", type=click.Choice(["mean", "sum"]), default="mean", show_default=True)
-@click.option("--batch-size", type=float, help="What the mean was divided by, if not the number of rows.")
-@click.option("--noise-std", type=float, help="Noise in each coordinate of the gradient; 0 for none.")
+@click.option("--batch-size", type=REAL, help="What the mean was divided by, if not the number of rows.")
+@click.option("--noise-std", type=REAL, help="Noise in each coordinate of the gradient; 0 for none.")
 @click.option("--dataset", type=click.Choice(["cancer", "bank"]), help="Instead of files: the label paper's data.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets; else LEAKCORE_DATA.")
-@click.option("--noise-multiplier", type=float, help="With --dataset: σ of the released gradient.  [default: 0]")
-@click.option("--max-grad-norm", type=float, help="With --dataset: clipping norm C.  [default: 1]")
-@click.option("--batches", type=int, help="With --dataset: how many batches of 50.  [default: 15]")
-@click.option("--confidence", type=float, default=0.99, show_default=True, help="That no determined label is wrong.")
+@click.option("--noise-multiplier", type=REAL, help="With --dataset: σ of the released gradient.  [default: 0]")
+@click.option("--max-grad-norm", type=REAL, help="With --dataset: clipping norm C.  [default: 1]")
+@click.option("--batches", type=count(1, 10**5), help="With --dataset: how many batches of 50.  [default: 15]")
+@click.option("--confidence", type=REAL, default=0.99, show_default=True, help="That no determined label is wrong.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def labels(**given: Any) -> None:

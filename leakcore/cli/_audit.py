@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from leakcore.cli._checked import bars, checked, overflowed, require_place
+from leakcore.cli._numbers import MOST_RUNS, MOST_STEPS, REAL, count
 
 if TYPE_CHECKING:
     from leakcore import audit as audits
@@ -87,17 +88,17 @@ _file = click.Path(dir_okay=False, path_type=Path)
     "--attack", type=click.Choice(["clipbkd", "backdoor", "membership", "zero-input", "one-run"]),
     help="Try to disprove a claimed ε by this attack, on thousands of trained models (one-run: on one).",
 )  # fmt: skip
-@click.option("--epsilon", type=float, help="Claimed ε (add/remove adjacency).  [default: 10; files say their own]")
-@click.option("--noise-multiplier", type=float, help="Noise multiplier σ, instead of computing it from --epsilon.")
+@click.option("--epsilon", type=REAL, help="Claimed ε (add/remove adjacency).  [default: 10; files say their own]")
+@click.option("--noise-multiplier", type=REAL, help="Noise multiplier σ, instead of computing it from --epsilon.")
 @click.option("--sweep", callback=_levels, help="Further ε to audit beside it, '' for none.  [default: 1,4,10,40]")
-@click.option("--delta", type=float, help="[default: 1e-5]")
+@click.option("--delta", type=REAL, help="[default: 1e-5]")
 @click.option(
     "--steps",
-    type=int,
+    type=count(1, MOST_STEPS),
     help="Steps; with --trace, of the whole run, if it does not say.  [default: 100; with --attack 24]",
 )
-@click.option("--sample-rate", type=float, help="Poisson rate q; with --trace, if it does not say.  [default: 1]")
-@click.option("--max-grad-norm", type=float, help="Clipping norm C.  [default: 0.1; with --attack 1]")
+@click.option("--sample-rate", type=REAL, help="Poisson rate q; with --trace, if it does not say.  [default: 1]")
+@click.option("--max-grad-norm", type=REAL, help="Clipping norm C.  [default: 0.1; with --attack 1]")
 @click.option("--prior", "prior_size", type=int, help="Number of equally likely candidates.  [default: 10]")
 @click.option("--num-rows", type=int, help="Training rows, the target included.  [default: 1000; with --attack all]")
 @click.option(
@@ -105,8 +106,10 @@ _file = click.Path(dir_okay=False, path_type=Path)
     metavar="NAME:NUMBERS",
     help="Play the game also with releases put through it: prune:0.1, local-steps:4.",
 )
-@click.option("--runs", type=int, help="Trainings per noise level; trials of --attack.  [default: 1000; 500]")
-@click.option("--confidence", type=float, help="Of intervals and proofs.  [default: 0.95; with --attack 0.99]")
+@click.option(
+    "--runs", type=count(1, MOST_RUNS), help="Trainings per noise level; trials of --attack.  [default: 1000; 500]"
+)
+@click.option("--confidence", type=REAL, help="Of intervals and proofs.  [default: 0.95; with --attack 0.99]")
 @click.option("--adjacency", type=click.Choice(["add-remove", "replace"]), help="Of --attack's audit, or of --scores.")
 @click.option("--coins", is_flag=True, help="A fair coin for each candidate (score) decided if it was trained on.")
 @click.option("--retrained", is_flag=True, help="Every score is from a model that was trained on its own.")
@@ -130,7 +133,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 )  # fmt: skip
 @click.option("--html", "html_path", type=_file, metavar="PATH", help="Write the report as one HTML page to PATH.")
 @click.option(
-    "--fail-above", type=float, metavar="ε",
+    "--fail-above", type=REAL, metavar="ε",
     help="Exit with 1 where the accountant's ε (add/remove), or the one proved, is above this; says what it judged.",
 )  # fmt: skip
 @click.option("--quiet", is_flag=True, help="No progress bars.")
@@ -171,7 +174,7 @@ def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
     show = bars(quiet)
     made = {"trace": _trace, "scores": _scores, "claim": _claim, "run": _run}[form]
     kept = None if folder is None or form not in _RUNS else folder / "partial" / _RUNS[form]
-    found = checked(lambda: made(sections, given, folder, show), pieces=kept)
+    found = checked(lambda: made(sections, given, folder, show), pieces=kept, names=_as_options(form, given))
     _finish(found, folder, report, written=not short)
 
 
@@ -197,6 +200,15 @@ def _form(of_file: str | None, given: dict[str, Any], config_path: Path | None) 
         if not known:
             raise click.UsageError(f"{parameters[name]}{_WITH[form] if form in _WITH else _only_with(name)}")
     return form
+
+
+def _as_options(form: str, given: dict[str, Any]) -> dict[str, str]:
+    """The options that were given, by what the library calls what they say."""
+    options = {p.name: p.opts[0] for p in click.get_current_context().command.params}
+    if form == "claim":
+        return {".".join(_CLAIM_KEYS[name]): options[name] for name in given}
+    keys = {_KEYS[form][name]: options[name] for name in given} if form in _KEYS else {}
+    return {**keys, **{f"{form}.{key}": option for key, option in keys.items()}}
 
 
 def _only_with(name: str) -> str:

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 import click
 
 from leakcore.cli._checked import checked, one_kappa
+from leakcore.cli._numbers import MOST_STEPS, REAL, count
 
 if TYPE_CHECKING:
     from leakcore.bounds import CalibratedNoise
 
 
 @click.command()
-@click.option("--target-success", type=float, required=True, metavar="γ", help="Success that no attack may exceed.")
+@click.option("--target-success", type=REAL, required=True, metavar="γ", help="Success that no attack may exceed.")
 @click.option("--prior", type=int, help="Uniform prior over N candidates: κ = 1/N.", metavar="N")
-@click.option("--kappa", type=float, help="Prior success probability κ of the attacker, in (0, 1].")
-@click.option("--log-kappa", type=float, help="Natural logarithm of κ, for priors too small for a float.")
-@click.option("--sample-rate", type=float, required=True, metavar="q")
-@click.option("--steps", type=int, required=True, metavar="T")
-@click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of the comparison with ε-calibration.")
+@click.option("--kappa", type=REAL, help="Prior success probability κ of the attacker, in (0, 1].")
+@click.option("--log-kappa", type=REAL, help="Natural logarithm of κ, for priors too small for a float.")
+@click.option("--sample-rate", type=REAL, required=True, metavar="q")
+@click.option("--steps", type=count(0, MOST_STEPS), required=True, metavar="T")
+@click.option("--delta", type=REAL, default=1e-5, show_default=True, help="δ of the comparison with ε-calibration.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 def calibrate(
     target_success: float,

@@ -13,6 +13,7 @@ import click
 from leakcore import kernels
 from leakcore.cli._attack_labels import _built, _read
 from leakcore.cli._checked import bars, checked, require_place
+from leakcore.cli._numbers import count
 
 _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar100", "bank", "lfw")
 
@@ -41,16 +42,16 @@ _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar
 )
 @click.option(
     "--samples",
-    type=click.IntRange(min=1),
+    type=count(1, 10**5),
     default=4,
     show_default=True,
     help="Inputs for sensitivity and inversion.",
 )
 @click.option(
-    "--rows", type=click.IntRange(min=20), default=400, show_default=True,
+    "--rows", type=count(20, 10**6), default=400, show_default=True,
     help="Gradients behind the latent measures, at most, half of them with the attribute; five folds take 20.",
 )  # fmt: skip
-@click.option("--permutations", type=click.IntRange(min=0), default=9, show_default=True, help="Of every null.")
+@click.option("--permutations", type=count(0, 10**5), default=9, show_default=True, help="Of every null.")
 @click.option("--no-inversion", is_flag=True, help="Leave out original information: inverting takes longest.")
 @click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Write the heat map: png, svg or pdf.")
 @click.option(

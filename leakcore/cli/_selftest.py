@@ -7,11 +7,14 @@ import sys
 import click
 
 from leakcore.cli._checked import bars, checked
+from leakcore.cli._numbers import REAL, count
 
 
 @click.command()
-@click.option("--audits", type=int, default=500, show_default=True, help="Per method; five times as many for ε = 0.")
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="Of the bounds that are tested.")
+@click.option(
+    "--audits", type=count(1, 10**6), default=500, show_default=True, help="Per method; five times as many for ε = 0."
+)
+@click.option("--confidence", type=REAL, default=0.95, show_default=True, help="Of the bounds that are tested.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")

@@ -7,18 +7,19 @@ Pixels are divided by 255, so features lie in [0, 1]; rows keep the file's order
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import math
 import os
 import struct
-import tarfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from leakcore import _validate as check
 from leakcore import kernels
+from leakcore._gzip import read_gzip
+from leakcore._npz import read_npz
+from leakcore._printable import printable
+from leakcore._tar import read_tar
 from leakcore.datasets._dataset import Dataset
 from leakcore.datasets._files import RemoteFile, find
 
@@ -32,8 +33,6 @@ _FASHION_MIRRORS = (
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
 )
-_LARGEST = 2**28
-"""Bytes that one canonical file may unfold to; the largest has 47 million."""
 _IDX = {"train": "train", "test": "t10k"}
 _SHA256 = {
     ("mnist", "train", "images"): "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -183,7 +182,7 @@ def _idx(
         arrays[kind] = _read_idx(find(file, path, download), dims)
     images = arrays["images"]
     return Dataset(
-        features=(images.reshape(len(images), -1) / np.float32(255)).astype(np.float32),
+        features=np.divide(images.reshape(len(images), -1), np.float32(255), dtype=np.float32),
         labels=arrays["labels"].astype(np.int64),
         num_classes=10,
         name=f"{folder} {which}",
@@ -195,17 +194,13 @@ def _idx(
 
 
 def _read_idx(path: Path, dims: int) -> np.ndarray:
-    try:
-        with gzip.open(path) as stream:
-            raw = stream.read(_LARGEST + 1)
-    except (OSError, EOFError, zlib.error) as why:
-        raise ValueError(f"{path}: is no gzip file ({why})") from why
+    raw = read_gzip(path)
     head = 4 * (dims + 1)
-    if len(raw) > _LARGEST or len(raw) < head:
-        raise ValueError(f"{path}: no idx file of {dims} dimensions of bytes")
-    magic, *shape = struct.unpack_from(f">{dims + 1}I", raw)
-    if magic != 0x800 + dims or len(raw) != head + math.prod(shape):
-        raise ValueError(f"{path}: no idx file of {dims} dimensions of bytes")
+    shape: list[int] = []
+    if len(raw) >= head:
+        magic, *shape = struct.unpack_from(f">{dims + 1}I", raw)
+    if len(raw) < head or magic != 0x800 + dims or len(raw) != head + math.prod(shape):
+        raise ValueError(f"{printable(path)}: no idx file of {dims} dimensions of bytes")
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
 
 
@@ -217,13 +212,13 @@ def _cifar(
     if part == "all":
         images, labels = _read_binary(where, name, which, coarse)
     else:
-        with np.load(where, allow_pickle=False) as kept:
-            images = kept[f"x_{which}"].transpose(0, 3, 1, 2).reshape(-1, math.prod(_SHAPE))
-            labels = kept[f"y_{which}"]
-            if coarse:
-                labels = kept["coarse_of_fine"][labels]
+        kept = read_npz(where, {f"x_{which}", f"y_{which}", "coarse_of_fine"})
+        images = kept[f"x_{which}"].transpose(0, 3, 1, 2).reshape(-1, math.prod(_SHAPE))
+        labels = kept[f"y_{which}"]
+        if coarse:
+            labels = kept["coarse_of_fine"][labels]
     return Dataset(
-        features=images.astype(np.float32) / np.float32(255),
+        features=np.divide(images, np.float32(255), dtype=np.float32),
         labels=labels.astype(np.int64),
         num_classes=classes,
         name=f"{name} {which}" + ("" if part == "all" else f" ({part})"),
@@ -241,20 +236,14 @@ def _read_binary(path: Path, name: str, split: str, coarse: bool) -> tuple[np.nd
         heads, label = 1, 0
     else:
         wanted, heads, label = [f"{split}.bin"], 2, 0 if coarse else 1
-    found = {}
     size = heads + math.prod(_SHAPE)
     try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                base = member.name.rsplit("/", 1)[-1]
-                stream = archive.extractfile(member) if base in wanted and member.isfile() else None
-                if stream is not None:
-                    if member.size > _LARGEST or member.size % size:
-                        raise ValueError(f"{base} has {member.size} bytes: no records of {size}")
-                    found[base] = np.frombuffer(stream.read(member.size), np.uint8).reshape(-1, size)
-    except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as why:
-        raise ValueError(f"{path}: is no archive of CIFAR's records ({why})") from why
+        found = read_tar(path, set(wanted))
+        if odd := [base for base in found if len(found[base]) % size]:
+            raise ValueError(f"{odd[0]} has {len(found[odd[0]])} bytes: no records of {size}")
+    except ValueError as why:
+        raise ValueError(f"{printable(path)}: is no archive of CIFAR's records ({why})") from why
     if missing := [base for base in wanted if base not in found]:
-        raise ValueError(f"{path}: holds no {', '.join(missing)}")
-    records = np.concatenate([found[base] for base in wanted])
+        raise ValueError(f"{printable(path)}: holds no {', '.join(missing)}")
+    records = np.concatenate([np.frombuffer(found[base], np.uint8).reshape(-1, size) for base in wanted])
     return records[:, heads:], records[:, label]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import io
 import os
-import tarfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
+from leakcore._printable import printable
+from leakcore._tar import read_tar
 from leakcore.datasets._dataset import Dataset
 from leakcore.datasets._files import RemoteFile, find
 
-_LARGEST = 2**30
-"""Bytes of a table: four times the larger of the two."""
 Folder = str | os.PathLike[str]
 
 _LOCATION = RemoteFile(
@@ -53,26 +51,26 @@ def purchase100(path: Folder) -> Dataset:
 def _table(where: Path, name: str, *, columns: int, classes: int, source: str) -> Dataset:
     """One line per row: "class",f1,…, the class counted from 1."""
     try:
-        with tarfile.open(where) as archive:
-            files = [m for m in archive if m.isfile()]
-            stream = archive.extractfile(files[0]) if len(files) == 1 else None
-            if stream is None or files[0].size > _LARGEST:
-                raise ValueError(f"holds {len(files)} files, must hold one, of at most {_LARGEST:,} bytes")
-            text = stream.read(files[0].size).replace(b'"', b"")
-    except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as why:
-        raise ValueError(f"{where}: is no archive of one table ({why})") from why
+        files = read_tar(where)
+        if len(files) != 1:
+            raise ValueError(f"holds {len(files)} files, must hold one")
+        text = files.popitem()[1].replace(b'"', b"")
+    except ValueError as why:
+        raise ValueError(f"{printable(where)}: is no archive of one table ({why})") from why
     if odd := set(text) - set(b"0123456789,\n\r "):
-        raise ValueError(f"{where}: holds {bytes([min(odd)])!r}, must hold whole numbers between commas")
+        raise ValueError(f"{printable(where)}: holds {bytes([min(odd)])!r}, must hold whole numbers between commas")
     if not text.strip():
-        raise ValueError(f"{where}: has no rows")
+        raise ValueError(f"{printable(where)}: has no rows")
     try:
         table = np.loadtxt(io.BytesIO(text), dtype=np.int16, delimiter=",", ndmin=2)
     except ValueError as why:
-        raise ValueError(f"{where}: {why}") from why
+        raise ValueError(f"{printable(where)}: {why}") from why
     if table.shape[1] != columns + 1:
-        raise ValueError(f"{where}: has {table.size} entries in {len(table)} rows, must have {columns + 1} in each")
+        raise ValueError(
+            f"{printable(where)}: has {table.size} entries in {len(table)} rows, must have {columns + 1} in each"
+        )
     if not np.isin(table[:, 1:], (0, 1)).all() or not (table[:, 0].min() >= 1 and table[:, 0].max() <= classes):
-        raise ValueError(f"{where}: features must be 0 or 1, classes 1 to {classes}")
+        raise ValueError(f"{printable(where)}: features must be 0 or 1, classes 1 to {classes}")
     return Dataset(
         features=table[:, 1:].astype(np.float32),
         labels=table[:, 0].astype(np.int64) - 1,

@@ -6,16 +6,16 @@ would have to pay for; for attacks on gradients it is a mere choice of units.
 
 from __future__ import annotations
 
-import csv
 import io
 import os
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from leakcore import _validate as check
+from leakcore import _zip
+from leakcore._csv import rows_of
 from leakcore.datasets._dataset import Dataset
 from leakcore.datasets._files import RemoteFile, find
 
@@ -114,11 +114,7 @@ def bank_marketing(part: str = "additional", *, path: Folder | None = None, down
     """
     name = f"bank-{check.one_of('additional', 'additional-full', part=part)}.csv"
     where = find(_BANK, path, download)
-    with zipfile.ZipFile(where) as archive:
-        held = [n for n in archive.namelist() if Path(n).name == name]
-        if not held:
-            raise ValueError(f"{where}: holds no {name}")
-        text = archive.read(held[0]).decode("utf-8")
+    text = _zipped(where, name).decode("utf-8")
     inside = where / name
     header, rows = _table(inside, text, ";")
     if header != _BANK_COLUMNS:
@@ -144,8 +140,20 @@ def bank_marketing(part: str = "additional", *, path: Folder | None = None, down
     )
 
 
+def _zipped(where: Path, name: str) -> bytes:
+    """The file of that name in a zip archive, in whatever folder of it."""
+    try:
+        with _zip.opened(where) as (archive, size):
+            held = [entry for entry in archive.infolist() if Path(entry.filename).name == name]
+            if len(held) != 1:
+                raise ValueError(f"holds {f'{len(held)} files named' if held else 'no'} {name}")
+            return _zip.read_entry(archive, held[0], size)
+    except ValueError as why:
+        raise ValueError(f"{where}: {why}") from why
+
+
 def _table(where: Path, text: str, delimiter: str) -> tuple[list[str], list[list[str]]]:
-    header, *rows = csv.reader(io.StringIO(text), delimiter=delimiter)
+    header, *rows = rows_of(io.StringIO(text, newline=""), delimiter)
     for number, row in enumerate(rows, 1):
         if len(row) != len(header):
             last = header[min(len(row), len(header)) - 1]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import gzip
 import io
 import os
 import re
@@ -15,6 +13,8 @@ import numpy as np
 
 from leakcore import _validate as check
 from leakcore import kernels
+from leakcore._csv import rows_of
+from leakcore._gzip import read_gzip
 from leakcore.datasets._dataset import Dataset
 from leakcore.datasets._files import RemoteFile, find
 
@@ -92,6 +92,8 @@ def _vector(word: str, size: int) -> np.ndarray:
 
 
 def _read(where: Path, split: str) -> tuple[list[str], np.ndarray]:
-    with gzip.open(where, "rt", encoding="utf-8", newline="") as stream:
-        rows = [r for r in csv.DictReader(io.StringIO(stream.read())) if r["split"] == split]
-    return [r["text"] for r in rows], np.array([int(r["label"] in ("1", "pos")) for r in rows], np.int64)
+    rows = rows_of(io.StringIO(read_gzip(where).decode(), newline=""), ",")
+    at = {name: place for place, name in enumerate(next(rows))}
+    chosen = [row for row in rows if row[at["split"]] == split]
+    labels = [int(row[at["label"]] in ("1", "pos")) for row in chosen]
+    return [row[at["text"]] for row in chosen], np.array(labels, np.int64)

@@ -77,7 +77,10 @@ def _one(text: str, learning_rate: float | None) -> Defense:
     required = [f.name for f in dataclasses.fields(made) if f.default is dataclasses.MISSING]
     if missing := [field for field in required if field not in given]:
         raise ValueError(f"defense={text!r}: {missing[0]} is missing: {_usage(name)}")
-    out: Defense = made(**given)
+    try:
+        out: Defense = made(**given)
+    except (ValueError, TypeError) as why:
+        raise type(why)(f"defense={text!r}: {why}") from why
     return out
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from leakcore import __version__, kernels
-from leakcore._store import check_npz
+from leakcore._npz import read_npz
 from leakcore._writing import make_folder, write_atomically
 from leakcore.dpsgd._block import ARRAYS, SLOTS, BlockOutput, Plan
 from leakcore.dpsgd._fingerprint import Teller
@@ -68,10 +68,8 @@ class Checkpoint:
 
 def _read(path: Path, within: tuple[int, int], low: int, stop: int) -> BlockOutput:
     """Runs [low, stop) of the file that holds those of `within`; ValueError where it is not as it was written."""
-    check_npz(path)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = read_npz(path)
         held = arrays.pop(_RANGE, None)
         if not arrays or held is None or held.tolist() != list(within):
             raise ValueError("it does not hold the runs that its name says")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -97,7 +98,7 @@ class Ensemble:
         self.max_grad_norm = check.positive(max_grad_norm=max_grad_norm)
         self.dtype = check.one_of("float32", "float64", dtype=dtype)
         limits = np.finfo(self.dtype)
-        if not float(limits.tiny) <= self.max_grad_norm**2 <= float(limits.max):
+        if not float(limits.tiny) <= self.max_grad_norm * self.max_grad_norm <= float(limits.max):
             raise ValueError(
                 f"max_grad_norm={max_grad_norm!r}: its square must be a normal number in dtype={self.dtype!r}"
             )
@@ -311,6 +312,8 @@ class Ensemble:
         return {"initial": start, "noise": ready, "batches": taken}
 
     def _plan(self, num_rows: int) -> Plan:
+        expected = self.expected_batch_size or self.batch_size or self.sample_rate * num_rows
+        self._require_representable(expected)
         return Plan(
             layers=self.layers,
             activation=self.activation,
@@ -320,10 +323,26 @@ class Ensemble:
             steps=self.steps,
             sample_rate=self.sample_rate,
             batch_size=self.batch_size,
-            expected_batch_size=self.expected_batch_size or self.batch_size or self.sample_rate * num_rows,
+            expected_batch_size=expected,
             clip_slack=self.clip_slack,
             initialisation=Initialisation(self.initialisation, self.initialisation_scale, self.initialisation_noise),
             fault=self.fault or Fault(),
             dtype=self.dtype,
             streams=Streams(self.seed, self.dtype),
         )
+
+    def _require_representable(self, expected: float) -> None:
+        """ValueError where training would multiply by what is no number in the dtype."""
+        noise, norm, rate = self.noise_multiplier, self.max_grad_norm, self.learning_rate
+        largest = float(np.finfo(self.dtype).max)
+        step = rate / expected if expected * largest > rate else math.inf
+        factors = {
+            f"noise_multiplier={noise!r}, max_grad_norm={norm!r}: product": noise * norm,
+            f"learning_rate={rate!r}, expected_batch_size={expected!r}: quotient": step,
+            f"initialisation_scale={self.initialisation_scale!r}: it": self.initialisation_scale,
+            f"initialisation_noise={self.initialisation_noise!r}: it": self.initialisation_noise,
+            f"clip_slack={self.clip_slack!r}: it": self.clip_slack,
+        }
+        for what, factor in factors.items():
+            if factor > largest:
+                raise ValueError(f"{what} must be at most {largest:.3g}, the largest {self.dtype}")

@@ -13,7 +13,10 @@ import numpy as np
 from scipy import special
 
 from leakcore import __version__
+from leakcore._file_limits import allowed
+from leakcore._json import parse_json
 from leakcore._npz import read_npz
+from leakcore._printable import printable
 from leakcore._writing import write_atomically
 from leakcore.dpsgd._origin import Origin, read_origin
 from leakcore.dpsgd._unrecorded import Stretch, read_unrecorded
@@ -138,6 +141,9 @@ class Trace:
         buffer = io.BytesIO()
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         np.savez_compressed(buffer, allow_pickle=False, facts=np.array(json.dumps(facts)), **arrays)
+        if sum(np.asarray(a).nbytes for a in arrays.values()) > allowed(buffer.tell()) // 2:  # `load` would refuse it
+            buffer = io.BytesIO()
+            np.savez(buffer, allow_pickle=False, facts=np.array(json.dumps(facts)), **arrays)
         write_atomically(Path(path), buffer.getvalue())
 
     @classmethod
@@ -145,7 +151,7 @@ class Trace:
         """Read what `save` wrote, also before traces knew of steps that were not recorded: such a trace is not
         `complete`. ValueError says what is wrong with any other file; nothing is unpickled.
         """
-        where = str(path)
+        where = printable(path)
         try:
             arrays: dict[str, Any] = read_npz(path, {"facts", *_ARRAYS}, text=True)
         except ValueError as error:
@@ -153,12 +159,12 @@ class Trace:
         if missing := sorted({"facts", *_ARRAYS} - set(arrays)):
             raise ValueError(f"{where}: is no trace of leakcore: {', '.join(missing)} missing")
         try:
-            facts = json.loads(str(arrays.pop("facts")))
-        except (ValueError, RecursionError) as error:
+            facts = parse_json(str(arrays.pop("facts")))
+        except ValueError as error:
             raise ValueError(f"{where}: cannot be read as a trace of leakcore ({error})") from error
         if not isinstance(facts, dict) or facts.get("schema") not in (SCHEMA, _BEFORE):
             found = facts.get("schema") if isinstance(facts, dict) else facts
-            raise ValueError(f"{where}: schema {found!r}: must be {SCHEMA!r}")
+            raise ValueError(f"{where}: schema {printable(repr(found), 100)}: must be {SCHEMA!r}")
         _check_shapes(where, arrays)
         return cls(
             **arrays,
@@ -168,7 +174,7 @@ class Trace:
             unrecorded=read_unrecorded(where, facts.get("unrecorded", []), len(arrays["noise_multiplier"])),
             complete=facts.get("complete") is True,
             origin=read_origin(where, facts.get("origin")),
-            version=str(facts.get("version")),
+            version=printable(facts.get("version"), 100),
         )
 
 
@@ -185,7 +191,7 @@ def _number(where: str, name: str, value: Any) -> float | None:
         return None
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**53:
         return float(value)
-    raise ValueError(f"{where}: {name}={str(value)[:40]}: must be a number of at least 0, or null")
+    raise ValueError(f"{where}: {name}={printable(value, 40)}: must be a number of at least 0, or null")
 
 
 def _check_shapes(where: str, arrays: dict[str, Any]) -> None:

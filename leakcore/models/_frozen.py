@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from leakcore._npz import read_npz
 from leakcore.models._features import extract_features
 
 _ROUNDING = 2.0**-21
@@ -42,5 +43,5 @@ def state_text(module: torch.nn.Module) -> str:
 
 def load_state_text(module: torch.nn.Module, text: str) -> None:
     """Back from `state_text`, to the bit; RuntimeError where names or shapes differ."""
-    with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as arrays:
-        module.load_state_dict({name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files})
+    arrays = read_npz(io.BytesIO(base64.b64decode(text)))
+    module.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import operator
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
+from leakcore._file_limits import size_of
+from leakcore._json import parse_json
+from leakcore._printable import name_of, printable
 from leakcore._writing import write_atomically
 
 _TYPES = {
@@ -29,63 +31,95 @@ _TYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_LARGEST_HEADER = 100_000_000
+_LARGEST_HEADER = 2**24
+"""Bytes: more than a hundred thousand tensors."""
+_STEP = 2**20
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, by name, on the CPU.
+    """The tensors of a safetensors file, by name, on the CPU. The peak of memory is their size and a megabyte.
 
     ValueError, naming the file and what is wrong, where it is not one: a header that is no JSON, too long, of unknown
-    types, or whose offsets do not fit the shapes or the file.
+    types or with a name twice, or whose offsets do not cover the file's bytes, each once.
     """
     where = Path(path)
-    raw = where.read_bytes()
-    if len(raw) < 8:
-        raise ValueError(f"{where}: {len(raw)} bytes are no safetensors file")
-    (length,) = struct.unpack("<Q", raw[:8])
-    if length > min(_LARGEST_HEADER, len(raw) - 8):
-        raise ValueError(f"{where}: its header claims {length} bytes of {len(raw)}: no safetensors file, or cut short")
     try:
-        header = json.loads(raw[8 : 8 + length])
-        entries = {str(name): entry for name, entry in header.items() if name != "__metadata__"}
-    except (UnicodeDecodeError, ValueError, AttributeError, RecursionError) as why:
-        raise ValueError(f"{where}: its header is not a JSON object ({why})") from None
-    data = memoryview(raw)[8 + length :]
-    found = {name: _tensor(where, name, entry, data) for name, entry in entries.items()}
-    # The format forbids overlaps, by which a small file could claim any amount of memory.
-    spans = sorted(tuple(entry["data_offsets"]) for entry in entries.values())
-    for (_, end), (begin, _) in itertools.pairwise(spans):
-        if begin < end:
-            raise ValueError(f"{where}: tensors overlap at byte {begin}")
-    return {name: read() for name, read in found.items()}
+        size = size_of(where)
+        with where.open("rb") as stream:
+            entries, begin = _header(stream, size)
+            spans = [(name, *_span(name, entry)) for name, entry in entries.items()]
+            for name, _, shape, low, high in spans:
+                if high > size - begin:
+                    dtype = entries[name]["dtype"]
+                    raise ValueError(f"{name_of(name)}: offsets [{low}, {high}] do not hold {shape} of {dtype}")
+            _check_cover([(low, high) for _, _, _, low, high in spans], size - begin)
+            return {name: _read(stream, kind, shape, begin + low) for name, kind, shape, low, _ in spans}
+    except ValueError as why:
+        raise ValueError(f"{printable(where)}: {printable(why, 1000)}") from None
 
 
-def _tensor(where: Path, name: str, entry: Any, data: memoryview) -> Callable[[], torch.Tensor]:
-    """What makes the tensor, once all entries are known to be good."""
+def _header(stream: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
+    """Entries by name, and where the tensors' bytes begin."""
+    head = stream.read(8)
+    if len(head) < 8:
+        raise ValueError(f"{size} bytes are no safetensors file")
+    (length,) = struct.unpack("<Q", head)
+    if length > min(_LARGEST_HEADER, size - 8):
+        raise ValueError(
+            f"its header claims {length} bytes of {size} (at most {_LARGEST_HEADER}): no safetensors file, or cut short"
+        )
+    try:
+        header = parse_json(stream.read(length))
+    except ValueError as why:
+        raise ValueError(f"its header is not a JSON object ({why})") from None
+    if not isinstance(header, dict):
+        raise ValueError("its header is not a JSON object")
+    notes = header.pop("__metadata__", {})
+    if not isinstance(notes, dict) or not all(isinstance(text, str) for text in notes.values()):
+        raise ValueError("__metadata__: must be texts by name")
+    return header, 8 + length
+
+
+def _span(name: str, entry: Any) -> tuple[torch.dtype, list[int], int, int]:
+    """Type, shape, and the bytes from … to, checked."""
+    shown = name_of(name)
     try:
         kind, shape = _TYPES[entry["dtype"]], [operator.index(n) for n in entry["shape"]]
         begin, end = (operator.index(n) for n in entry["data_offsets"])
     except (KeyError, TypeError, ValueError):
-        shown = str(entry)[:200]
-        raise ValueError(f"{where}: {name}: entry {shown} has no known dtype, shape and data_offsets") from None
+        raise ValueError(f"{shown}: entry {printable(entry, 200)} has no known dtype, shape and data_offsets") from None
     size = math.prod(shape) * kind.itemsize
-    if min([*shape, begin], default=0) < 0 or end - begin != size or end > len(data) or max(shape, default=0) >= 2**63:
-        raise ValueError(f"{where}: {name}: offsets [{begin}, {end}] do not hold {shape} of {entry['dtype']}"[:1000])
-
-    def read() -> torch.Tensor:
-        if size == 0:
-            return torch.from_numpy(np.zeros(0, np.uint8)).to(kind).reshape(_empty(where, name, shape))
-        # Offsets need not be aligned, so the numbers are copied out.
-        return torch.frombuffer(bytearray(data[begin:end]), dtype=kind).reshape(shape)
-
-    return read
+    if min([*shape, begin], default=0) < 0 or end - begin != size or max(shape, default=0) >= 2**63:
+        raise ValueError(f"{shown}: offsets [{begin}, {end}] do not hold {shape} of {entry['dtype']}")
+    if math.prod(n for n in shape if n) >= 2**63:  # torch multiplies the sizes of an empty tensor, too
+        raise ValueError(f"{shown}: {shape} is beyond what a tensor may be")
+    return kind, shape, begin, end
 
 
-def _empty(where: Path, name: str, shape: list[int]) -> list[int]:
-    """torch multiplies the sizes of an empty tensor, too."""
-    if math.prod(n for n in shape if n) >= 2**63:
-        raise ValueError(f"{where}: {name}: {shape} is beyond what a tensor may be")
-    return shape
+def _check_cover(spans: list[tuple[int, int]], size: int) -> None:
+    """The format forbids overlaps, by which a small file could claim any amount of memory, and bytes of nobody."""
+    at = 0
+    for begin, end in sorted(spans):
+        if begin < at:
+            raise ValueError(f"tensors overlap at byte {begin}")
+        if begin > at:
+            raise ValueError(f"bytes {at} to {begin} belong to no tensor")
+        at = end
+    if at < size:
+        raise ValueError(f"bytes {at} to {size} belong to no tensor")
+
+
+def _read(stream: BinaryIO, kind: torch.dtype, shape: list[int], begin: int) -> torch.Tensor:
+    flat = np.empty(math.prod(shape) * kind.itemsize, np.uint8)
+    stream.seek(begin)
+    rest = flat
+    while len(rest):
+        block = stream.read(min(len(rest), _STEP))
+        if not block:
+            raise ValueError("it was cut short while it was read")
+        rest[: len(block)] = np.frombuffer(block, np.uint8)
+        rest = rest[len(block) :]
+    return torch.from_numpy(flat).view(kind).reshape(shape) if flat.size else torch.empty(shape, dtype=kind)
 
 
 def load_safetensors(module: torch.nn.Module, path: str | os.PathLike[str]) -> None:
@@ -96,8 +130,8 @@ def load_safetensors(module: torch.nn.Module, path: str | os.PathLike[str]) -> N
     number beyond what the module's type does.
     """
     found, wanted = read_safetensors(path), module.state_dict()
-    wrong = [f"missing {name}" for name in sorted(wanted.keys() - found.keys())]
-    wrong += [f"unexpected {name}" for name in sorted(found.keys() - wanted.keys())]
+    wrong = [f"missing {name_of(name)}" for name in sorted(wanted.keys() - found.keys())]
+    wrong += [f"unexpected {name_of(name)}" for name in sorted(found.keys() - wanted.keys())]
     for name in sorted(wanted.keys() & found.keys()):
         ours, theirs = wanted[name], found[name]
         if ours.shape != theirs.shape:
@@ -108,7 +142,7 @@ def load_safetensors(module: torch.nn.Module, path: str | os.PathLike[str]) -> N
             wrong.append(f"{name} holds numbers beyond {ours.dtype}")
     if wrong:
         shown = "; ".join(wrong[:8]) + (f"; and {len(wrong) - 8} more" if len(wrong) > 8 else "")
-        raise ValueError(f"{Path(path)}: does not fit {type(module).__name__}: {shown}")
+        raise ValueError(f"{printable(path)}: does not fit {type(module).__name__}: {shown}")
     module.load_state_dict(found)
 
 

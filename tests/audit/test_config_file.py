@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from leakcore import audit
-from leakcore.audit import _config_file, _keys
+from leakcore import _toml, audit
+from leakcore.audit import _config_file
 from leakcore.cli import main
 from tests.audit.traces import orthogonal
 
@@ -77,7 +77,7 @@ def test_what_is_wrong_is_named_with_section_key_value_and_what_is_allowed(
 def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in run("--config", tmp_path / "none.toml").output
     path = tmp_path / "huge.toml"
-    path.write_bytes(b"#" * (_keys._LARGEST + 1))
+    path.write_bytes(b"#" * (_toml.LARGEST + 1))
     assert "is larger than" in run("--config", path).output
     path.write_bytes(b"\xff\xfe")
     assert "cannot be read" in run("--config", path).output
@@ -193,7 +193,7 @@ def test_the_documentation_lists_every_key_with_its_default(tmp_path: Path) -> N
     blocks = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     seen = set()
     for block in blocks:
-        values = _keys.read_toml(written(tmp_path, block))
+        values = _toml.read_toml(written(tmp_path, block))
         for name, body in re.findall(r"^\[(\w+)\][^\n]*\n(.*?)(?=^\[|\Z)", block, re.DOTALL | re.MULTILINE):
             defaults = {key: default for key, (default, _) in _config_file.SECTIONS[name].items()}
             absent = set(re.findall(r"^# (\w+)(?: |$)", body, re.MULTILINE))

@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
-from leakcore import audit
-from leakcore.audit import _from_scores, _score_file
+from leakcore import _csv, audit
+from leakcore.audit import _from_scores
 from leakcore.cli import main
 
 RNG = np.random.default_rng(0)
@@ -376,4 +376,4 @@ def test_files_of_no_known_kind_are_refused(tmp_path: Path) -> None:
     for name in ("x.npz", "x.csv"):
         with pytest.raises(ValueError, match="no such file"):
             audit.read_scores(tmp_path / name)
-    assert _score_file.LARGEST == 2**30
+    assert _csv.LARGEST == 2**30
