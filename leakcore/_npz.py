@@ -2,7 +2,7 @@
 
 `numpy.load` takes a header's word for an array's size, the last of two arrays of one name, and what an archive unfolds
 to. Here all of it is settled before memory is asked for, and every array is read straight into its own memory: the peak
-is the arrays' size and a megabyte. Nothing is ever unpickled.
+is the arrays' size and about a megabyte. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from leakcore import _zip
 from leakcore._file_limits import require_allowed
 from leakcore._printable import name_of, printable
 
-_STEP = 2**20
+_STEP = 2**18
 """Bytes read at a time."""
 
 

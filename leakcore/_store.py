@@ -16,17 +16,17 @@ import re
 import secrets
 import shutil
 import threading
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from leakcore import __version__
+from leakcore import __version__, _zip
 from leakcore._folder_lock import FILE as _LOCK
 from leakcore._folder_lock import FolderBusy, FolderLock
 from leakcore._futures import answers
 from leakcore._installed import version_of
+from leakcore._json import read_json
 from leakcore._writing import TEMPORARY as _TEMPORARY
 from leakcore._writing import CannotWrite as CannotWrite
 from leakcore._writing import is_stream as is_stream
@@ -292,8 +292,8 @@ def require_ours(folder: Path, report: str, schema: str = "leakcore.") -> None:
     if not path.exists():
         return
     found = None
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(path.read_text(encoding="utf-8"))
+    with contextlib.suppress(OSError, ValueError):
+        found = read_json(path, constants=True)
     if not isinstance(found, dict) or not str(found.get("schema", "")).startswith(schema):
         raise ValueError(
             f"{path}: is no report of leakcore's and would be overwritten; move it, or choose another folder"
@@ -328,12 +328,12 @@ def _sealed(what: str, value: Any, schema: str = _SCHEMA, *, name: str = "") -> 
 
 def _unsealed(path: Path, what: str, schema: str = _SCHEMA, *, name: str = "") -> Any:
     try:
-        found = json.loads(path.read_bytes())
+        found = read_json(path, constants=True)
         if found["schema"] != schema:
             raise ValueError(f"schema {found['schema']!r}, not {schema!r}")
         if found["sha256"] != _digest([name, found[what]]):
             raise ValueError("its checksum is another's")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as why:
+    except (OSError, ValueError, KeyError, TypeError) as why:
         raise ValueError(_damaged(path, why)) from why
     return found[what]
 
@@ -379,8 +379,8 @@ def _files(folder: Path) -> Iterable[Path]:
 def check_npz(path: Path) -> None:
     """ValueError where the file is truncated or its bytes are not those that were written."""
     try:
-        with zipfile.ZipFile(path) as file:
-            if bad := file.testzip():
+        with _zip.opened(path) as (archive, _):
+            if bad := archive.testzip():
                 raise ValueError(f"the checksum of {bad} is another's")
-    except Exception as why:  # zipfile raises BadZipFile, zlib.error, NotImplementedError, EOFError, struct.error …
+    except (OSError, ValueError) as why:
         raise ValueError(_damaged(path, why)) from why

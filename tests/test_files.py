@@ -457,7 +457,7 @@ def test_one_reader_for_every_format() -> None:
     """No other file of the package opens an archive or parses a format by itself."""
     package = Path(_csv.__file__).parent
     readers = {
-        r"np\.load\(": set(), r"ZipFile\(": {"_zip.py", "_store.py"}, r"gzip\.open\(|GzipFile\(": {"_gzip.py"},
+        r"np\.load\(": set(), r"ZipFile\(": {"_zip.py"}, r"gzip\.open\(|GzipFile\(": {"_gzip.py"},
         r"tarfile\.open\(": {"_tar.py"}, r"csv\.(reader|DictReader)\(": {"_csv.py"},
         r"tomllib\.loads?\(|tomli\.": {"_toml.py"}, r"pickle\.loads?\(|torch\.load\(": set(),
     }  # fmt: skip

@@ -16,6 +16,7 @@ from leakcore.cli._checked import bars, checked
 from leakcore.cli._numbers import REAL, count
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_MOST_NOISE = 1e12
 
 
 @click.command("inversion")
@@ -151,8 +152,11 @@ def _from_data(
 
     from leakcore import datasets, defenses, models
 
-    if noise is not None:
-        check.non_negative(**{"--noise": noise})
+    if noise is not None and check.non_negative(**{"--noise": noise}) > _MOST_NOISE:
+        raise ValueError(
+            f"--noise={noise}: must be at most {_MOST_NOISE:g}: squares of the gradient are summed in float32"
+        )
+    check.seed(seed=seed)
     count = 1 if rows is None else rows
     if count < 1:
         raise ValueError(f"rows={count}: must be at least 1")

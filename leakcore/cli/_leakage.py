@@ -106,6 +106,7 @@ def _measured(
     import numpy as np
     import torch
 
+    from leakcore import _validate as check
     from leakcore._store import PartialResults, identity, require_ours, require_writable, write_atomically
     from leakcore.leakage import _by_layer
     from leakcore.models import load_safetensors
@@ -114,6 +115,7 @@ def _measured(
         require_writable(out, name="out")
         require_ours(out, "leakage.json")
 
+    check.seed(seed=seed)
     inputs, targets, chosen = _data(data, attributes)
     with kernels.torch_seeded(seed, kernels.Stream.FACTORY_MODEL):  # a factory's initial weights
         module = _built(model)
