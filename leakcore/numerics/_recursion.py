@@ -20,12 +20,12 @@ from leakcore.numerics._loss import AccuracyError, PrivacyLoss, StepGroup
 _LEAST = 1e-15
 """h is Lipschitz with constant 1, so values of Y below this are 0 for every purpose."""
 _GROUP_LIMIT = 32
-PANELS, MANY_PANELS = 160, 400
-"""At most: a second or two, and some seconds where another way would take as long or does not exist."""
-_WORK_LIMIT = 1e10
-"""Steps times entries of a step's matrix, beyond PANELS."""
-_CELL_LIMIT = 1e7
-"""Nodes of one step's integrals, some seconds of work: they grow with 1/σ², to minutes below σ = 0.01."""
+_PANELS = 160
+"""At most."""
+_WORK_LIMIT = 3e9
+"""Steps times entries of a step's matrix: a second or two."""
+_CELL_LIMIT = 3e6
+"""Nodes of one step's integrals, half a second of work: they grow with 1/σ², to minutes below σ = 0.01."""
 _WIDEST = 690.0
 """e^y must be a float."""
 _TOO_WIDE = "the privacy loss spans too wide a range for the recursion"
@@ -42,22 +42,23 @@ class Profile:
     is interpolated is h·e^{(θ−1)y}, which is flatter.
     """
 
-    def __init__(self, loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0, panels: int = PANELS) -> None:
+    def __init__(self, loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0) -> None:
         if loss.gaussian_variance > 0.0 or len(loss.groups) > _GROUP_LIMIT:
             raise AccuracyError("the privacy loss is too rough for Fourier inversion and too varied for the recursion")
         self.minimum, self.top = loss.minimum, top
         self._order = round(16 * refine)
         self._theta = max(theta, 1.0)
         self._slope = _flattening(loss, self._theta - 1.0, top)
-        self._edges = _panel_edges(loss, top, self._theta - self._slope, 3.0 / refine, panels)
+        self._edges = _panel_edges(loss, top, self._theta - self._slope, 3.0 / refine)
         self._reference, self._barycentric = _chebyshev(self._order)
         left, right = self._edges[:-1, None], self._edges[1:, None]
         self.nodes = (left + (right - left) * self._reference).ravel()
         work = float(len(self.nodes)) ** 2 * sum(min(g.count, 2 * len(self.nodes)) for g in loss.groups)
-        if top > _WIDEST or (len(self._edges) > PANELS and work > _WORK_LIMIT):
+        if top > _WIDEST or work > _WORK_LIMIT:
             raise AccuracyError(_TOO_WIDE)
         self._flattened = self._iterate(loss)
-        self.values = self._flattened * np.exp(-self._slope * self.nodes)
+        with np.errstate(invalid="ignore"):
+            self.values = self._flattened * np.exp(-self._slope * self.nodes)
         # h is a probability: anything else means that the grid was lost, which two grids may be in the same way.
         if not (np.isfinite(self.values).all() and self.values.min() > -1e-9 and self.values.max() < 1.0 + 1e-9):
             raise AccuracyError("the recursion for the privacy loss lost its accuracy")
@@ -116,12 +117,13 @@ class Profile:
             whole[size, size], whole[size + 1, size + 1] = 1.0, 1.0 - group.rate
             state = np.concatenate((h, [1.0, math.exp(log_survival)]))
             count = group.count
-            while count:
-                if count & 1:
-                    state = whole @ state
-                count >>= 1
-                if count:
-                    whole = whole @ whole
+            with np.errstate(over="ignore", invalid="ignore"):  # a grid that is lost shows in the values
+                while count:
+                    if count & 1:
+                        state = whole @ state
+                    count >>= 1
+                    if count:
+                        whole = whole @ whole
             h = state[:size]
             log_survival += group.count * group.minimum
         return h
@@ -197,8 +199,8 @@ def _flattening(loss: PrivacyLoss, wanted: float, top: float) -> float:
     return 0.0
 
 
-def _panel_edges(loss: PrivacyLoss, top: float, decay: float, ratio: float, most: int) -> np.ndarray:
-    """0, then geometric panels up to where linear ones are shorter; AccuracyError where it takes more than `most`."""
+def _panel_edges(loss: PrivacyLoss, top: float, decay: float, ratio: float) -> np.ndarray:
+    """0, then geometric panels up to where linear ones are shorter; AccuracyError where it takes too many."""
     odds = [
         math.exp(math.log(g.rate) - math.log1p(-g.rate) - 0.5 / (g.sigma * g.sigma) - _REACH / g.sigma)
         for g in loss.groups
@@ -220,7 +222,7 @@ def _panel_edges(loss: PrivacyLoss, top: float, decay: float, ratio: float, most
         else:
             width = min(width, ratio / 3.0 * max(2.0 * spread, edge - centre - 10.0 * spread))
         edges.append(edge + width)
-        if len(edges) > most:
+        if len(edges) > _PANELS:
             raise AccuracyError(_TOO_WIDE)
     edges[-1] = top
     return np.array(edges)
@@ -232,9 +234,7 @@ def _chebyshev(order: int) -> tuple[np.ndarray, np.ndarray]:
     return 0.5 * (1.0 - np.cos(angle)), np.where(np.arange(order) % 2 == 0, 1.0, -1.0) * np.sin(angle)
 
 
-def profile_pair(
-    loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0, panels: int = PANELS
-) -> tuple[Profile, Profile]:
+def profile_pair(loss: PrivacyLoss, top: float, theta: float, refine: float = 1.0) -> tuple[Profile, Profile]:
     """Two profiles on grids of different fineness, for the answer and its error, that reach at least to `top`.
 
     They are kept with the loss, and `top` and `theta` are rounded up, so that neighbouring questions share them.
@@ -245,8 +245,8 @@ def profile_pair(
     if key not in loss.cache:
         reach = 1.3**steps
         loss.cache[key] = (
-            Profile(loss, reach, tilt, refine, panels),
-            Profile(loss, 1.03 * reach, tilt, 0.85 * refine, panels),
+            Profile(loss, reach, tilt, refine),
+            Profile(loss, 1.03 * reach, tilt, 0.85 * refine),
         )
     first, second = loss.cache[key]
     return first, second

@@ -61,8 +61,8 @@ def step_table(group: StepGroup, theta: float, side: str, num_cells: int) -> Ste
     edges = _edges(group, theta, num_cells)
     ends = np.concatenate(([-np.inf], edges, [np.inf]))
     shift = 1.0 / group.sigma
-    log_nu = _log_masses(ends[:-1], ends[1:])
-    log_hit = _log_masses(ends[:-1] - shift, ends[1:] - shift)
+    log_nu = log_masses(ends[:-1], ends[1:])
+    log_hit = log_masses(ends[:-1] - shift, ends[1:] - shift)
     ratio = np.logaddexp(math.log1p(-group.rate), math.log(group.rate) + log_hit - log_nu)
     left_out, log_beyond = 0.0, -math.inf
     if side == "dots":
@@ -112,7 +112,7 @@ def _edges(group: StepGroup, theta: float, num_cells: int) -> np.ndarray:
     return np.unique(np.concatenate((coarse, inside)))
 
 
-def _log_masses(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def log_masses(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """log(Φ(b) − Φ(a)), a < b, to nearly full relative accuracy."""
     flip = a + b < 0.0
     a, b = np.where(flip, -b, a), np.where(flip, -a, b)
