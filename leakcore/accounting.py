@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from leakcore import _validate
 from leakcore._one_thread import one_thread
 from leakcore._results import Adjacency, Assumptions, Result, parse_adjacency
-from leakcore.numerics import _gaussian, _search
+from leakcore.numerics import _gaussian, _neighbour, _search
 from leakcore.numerics._curves import Curve, DiscreteCurve, ExactCurve
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss, parse_schedule
 from leakcore.numerics._pld import fft_rounding
@@ -30,14 +30,17 @@ _NEGLIGIBLE = 1e-6
 """An upper bound of ε that is as good as the exact value: what "exact" promises."""
 _FAINT = 1e-6
 """Separation of the full batches' Gaussian pair below which the profile is left to that pair's."""
-_OUTSIDE = 5.0
-"""How far beyond 0 and ε a replacement's first step is looked for, in nats."""
+_ROUGH, _NEAR = 1e-3, 2e-3
+"""Tolerance of σ on rough limits of ε, and how near to that σ the answer is looked for on the best ones."""
+_HOPELESS = -41.0
+"""log δ below which an upper bound of it is as good as the exact value."""
 _TINY = sys.float_info.min
 _STEPS = {"add-remove": 1.0, "replace": 2.0}
 """Add/remove steps of one change; of replacing where batches are sampled."""
 _ATTACKER = "sees every noisy gradient sum and all model states, knows every other record and the hyperparameters"
 _PROVENANCE = {
     "exact": "privacy profile of the dominating pair (Zhu, Dong and Wang 2022; Hayes et al. 2023, Corollary 4)",
+    "exact, bounded": "privacy profile of the dominating pair, lattice laws from both sides (Doroshenko et al. 2022)",
     "pld": "dp-accounting, privacy loss distributions, pessimistic (Doroshenko et al. 2022)",
     "rdp": "dp-accounting, Renyi differential privacy (Mironov, Talwar and Zhang 2019; Canonne et al. 2020)",
 }
@@ -106,9 +109,9 @@ def epsilon(
         kind="upper",
         confidence=None,
         interval=(low, high) if name == "exact" else None,
-        method=name,
+        method=(label := _label(name, (low, high), high)),
         assumptions=_assumptions(loss, relation),
-        provenance=_PROVENANCE[name],
+        provenance=_PROVENANCE[label],
         delta=target,
     )
 
@@ -140,9 +143,9 @@ def delta(
         kind="upper",
         confidence=None,
         interval=(_below(log_low), value) if name == "exact" else None,
-        method=name,
+        method=(label := _label(name, (log_low, log_high), 0.0 if log_high > _HOPELESS else math.inf)),
         assumptions=_assumptions(loss, relation),
-        provenance=_PROVENANCE[name],
+        provenance=_PROVENANCE[label],
         epsilon=target,
         log_value=log_high,
     )
@@ -175,15 +178,15 @@ def noise_multiplier(
     count = _validate.integer(0, steps=steps)
     notes: tuple[str, ...] = ()
 
-    def proved(sigma: float, directions: tuple[str, ...] | None = None) -> float:
+    def limits(sigma: float, **how: Any) -> tuple[float, float]:
         loss = PrivacyLoss.of_steps(np.asarray(sigma), np.asarray(rate), count)
-        return _epsilon(loss, slack, relation, name, grid, directions)[1]
+        return _epsilon(loss, slack, relation, name, grid, **how)
 
     if count == 0 or rate == 0.0:
         value = 0.0
     elif slack == 0.0:
         value = math.inf
-    elif name == "exact" and proved(0.0) <= wanted:
+    elif name == "exact" and limits(0.0)[1] <= wanted:
         value = 0.0
     elif name == "pld" and slack <= (least := _STEPS[relation] * fft_rounding(count)):
         raise ValueError(
@@ -193,14 +196,13 @@ def noise_multiplier(
     else:
         # Full batches leak at least as much as subsampled ones.
         separation = _gaussian.gaussian_separation(wanted, slack) * (0.5 if relation == "replace" else 1.0)
-        guess, tolerance = math.sqrt(count) / separation, 1e-9 if name == "exact" else 1e-6
-        # Removing a record is nearly always the direction that decides, and the cheaper one: search with it alone,
-        # and with both only where the other one objects to what was found.
-        value, below = _search.least_sigma(lambda sigma: proved(sigma, ("remove",)), wanted, guess, tolerance)
-        if not _search.suffices(proved, value, wanted):
-            value, below = _search.least_sigma(proved, wanted, guess, tolerance)
+        guess = math.sqrt(count) / separation
+        if name == "exact":
+            value, below = _least_noise(limits, wanted, guess, relation)
+        else:
+            value, below = _search.least_sigma(lambda sigma: limits(sigma)[1], wanted, guess, 1e-6)
         if value > below * (1.0 + 1e-5) and below > 0.0:
-            notes = (f"noise_multiplier above {below:.9g} may do: epsilon could not be computed between",)
+            notes = (f"noise_multiplier above {below:.9g} may do: epsilon is known from above only between",)
     return NoiseMultiplier(
         value=value,
         kind="upper",
@@ -243,6 +245,13 @@ def to_replacement(claim: Epsilon) -> Epsilon:
         provenance=f"group privacy (Dwork and Roth 2014, Section 2.3); {claim.provenance}",
         delta=_above(min(log_delta, 0.0)),
     )
+
+
+def _label(name: str, limits: tuple[float, float], size: float) -> str:
+    """The method's name, which says where "exact" has limits further apart than it promises; `size` of the answer."""
+    low, high = limits
+    wide = name == "exact" and low < high and not high - low <= _NEGLIGIBLE * (1.0 + abs(size))
+    return "exact, bounded" if wide else name
 
 
 def _above(log_value: float) -> float:
@@ -311,9 +320,13 @@ def _epsilon(
     relation: Adjacency,
     method: str,
     orders: Any,
-    directions: tuple[str, ...] | None = None,
+    *,
+    rough: bool = False,
+    directions: tuple[str, ...] = ("remove", "add"),
+    split: float = math.nan,
 ) -> tuple[float, float]:
-    """(low, high) of the smallest ε ≥ 0; directions: None for all that must hold under "add-remove"."""
+    """(low, high) of the smallest ε ≥ 0; rough: high, though proved, is what takes little time. directions: of the
+    profile under "add-remove"; split: of δ where a replacement is composed."""
     if loss.silent:
         return 0.0, 0.0
     if delta == 0.0 or (loss.log_no_escape != 0.0 and method != "exact"):
@@ -323,17 +336,43 @@ def _epsilon(
         relation = "add-remove"
     target = math.log(delta)
     if method == "rdp":
-        from leakcore.numerics._rdp import composed_accountant
+        from leakcore.numerics import _rdp
 
-        value = max(0.0, float(composed_accountant(loss, orders).get_epsilon(delta)))
+        value = _rdp.epsilon(loss, target, orders)
         return value, value
     if method == "exact" and (high := _next_to_nothing(loss, delta, relation)) < _NEGLIGIBLE:
         return 0.0, high
     curve: Curve = ExactCurve(loss) if method == "exact" else DiscreteCurve(loss)
     if relation == "replace":
-        return _through_neighbour(curve, target)
-    pairs = [curve.epsilon(target, direction) for direction in directions or _directions(loss)]
-    return max(0.0, *(low for low, _ in pairs)), max(0.0, *(high for _, high in pairs))
+        return _neighbour.epsilon(curve, target, rough=rough, split=split)
+    low, high = -math.inf, -math.inf
+    for direction in directions:
+        # Full batches are a Gaussian pair, symmetric. ε of adding ends at −minimum.
+        if direction == "add" and (not loss.groups or -loss.minimum - loss.log_no_escape <= low) and low > -math.inf:
+            continue
+        pair = curve.epsilon(target, direction, rough=rough)
+        low, high = max(low, pair[0]), max(high, pair[1])
+    return max(0.0, low), max(0.0, high)
+
+
+def _least_noise(
+    limits: Callable[..., tuple[float, float]], wanted: float, guess: float, relation: Adjacency
+) -> tuple[float, float]:
+    """(σ, below) as of `_search.least_sigma`: found on rough limits of ε, which are proved but not tight, and then
+    closed in on where the best limits are tight."""
+    how: dict[str, Any] = {"split": 0.0} if relation == "replace" else {"directions": ("remove",)}
+    sigma, _ = _search.least_sigma(lambda at: limits(at, rough=True, **how)[1], wanted, guess, _ROUGH)
+    low, high = limits(sigma, **how)
+    if relation == "add-remove":
+        # Removing a record is nearly always the direction that decides, and the cheaper one.
+        added = limits(sigma, directions=("add",))
+        if added[1] > low - _NEAR * (1.0 + low):
+            low, high, how = max(low, added[0]), max(high, added[1]), {}
+    if high - low > _NEGLIGIBLE * (1.0 + high):
+        sigma, _ = _search.least_sigma(lambda at: limits(at, rough=True)[1], wanted, sigma, _ROUGH, near=_NEAR)
+        return sigma, 0.0
+    tolerance = 1e-9 if wanted > 0.0 else 1e-6
+    return _search.least_sigma(lambda at: limits(at, **how)[1], wanted, sigma, tolerance, near=_NEAR)
 
 
 def _next_to_nothing(loss: PrivacyLoss, delta: float, relation: Adjacency) -> float:
@@ -343,23 +382,6 @@ def _next_to_nothing(loss: PrivacyLoss, delta: float, relation: Adjacency) -> fl
         return 0.0
     separation = _STEPS[relation] * loss.full_batch_separation()
     return max(0.0, _gaussian.epsilon_limits(math.log(delta), separation)[1]) if separation < _FAINT else math.inf
-
-
-def _directions(loss: PrivacyLoss) -> tuple[str, ...]:
-    """Full batches are a Gaussian pair, symmetric; otherwise both directions must hold."""
-    return ("remove", "add") if loss.groups or loss.log_no_escape != 0.0 else ("remove",)
-
-
-def _through_neighbour(curve: Curve, log_target: float) -> tuple[float, float]:
-    """min over the split α of ε₁ + ε₂ with δ_remove(ε₁) = αδ and e^{ε₁}·δ_add(ε₂) = (1 − α)δ: any α gives a bound."""
-
-    def total(logit: float) -> tuple[float, float]:
-        first = curve.epsilon(log_target - math.log1p(math.exp(-logit)), "remove")
-        second = curve.epsilon(min(log_target - math.log1p(math.exp(logit)) - first[1], -1e-12), "add")
-        return first[0] + second[0], first[1] + second[1]
-
-    low, high = _search.golden(total, -12.0, 12.0)
-    return max(0.0, low), max(0.0, high)
 
 
 def _log_delta(loss: PrivacyLoss, epsilon: float, relation: Adjacency, method: str, orders: Any) -> tuple[float, float]:
@@ -372,10 +394,9 @@ def _log_delta(loss: PrivacyLoss, epsilon: float, relation: Adjacency, method: s
         loss = _doubled(loss)
         relation = "add-remove"
     if method == "rdp":
-        from leakcore.numerics._rdp import composed_accountant
+        from leakcore.numerics import _rdp
 
-        value = float(composed_accountant(loss, orders).get_delta(epsilon))
-        out = math.log(value) if value > 0.0 else -math.inf
+        out = _rdp.log_delta(loss, epsilon, orders)
         return out, out
     separation = _STEPS[relation] * loss.full_batch_separation()
     if method == "exact" and separation < _FAINT:
@@ -384,25 +405,12 @@ def _log_delta(loss: PrivacyLoss, epsilon: float, relation: Adjacency, method: s
             return -math.inf, bound
     curve: Curve = ExactCurve(loss) if method == "exact" else DiscreteCurve(loss)
     if relation == "replace":
-        return _log_delta_through_neighbour(curve, epsilon)
-    pairs = [curve.log_delta(epsilon, direction) for direction in _directions(loss)]
+        return _neighbour.log_delta(curve, epsilon)
+    pairs = [
+        curve.log_delta(epsilon, direction)
+        for direction in (("remove", "add") if loss.groups or loss.log_no_escape else ("remove",))
+    ]
     return max(low for low, _ in pairs), max(high for _, high in pairs)
-
-
-def _log_delta_through_neighbour(curve: Curve, epsilon: float) -> tuple[float, float]:
-    """min over ε₁ of δ_remove(ε₁) + e^{ε₁}·δ_add(ε − ε₁), which is convex in e^{ε₁}; one of the two may be negative."""
-
-    def total(first: float) -> tuple[float, float]:
-        removed, added = curve.log_delta(first, "remove"), curve.log_delta(epsilon - first, "add")
-        low, high = (float(np.logaddexp(r, first + a)) for r, a in zip(removed, added, strict=True))
-        return low, high
-
-    least = [_search.golden(total, 0.0, max(epsilon, 1e-9))]
-    for end, outside in ((0.0, -1.0), (epsilon, 1.0)):
-        if total(end + outside * _OUTSIDE / 1024.0)[1] < total(end)[1]:
-            least.append(_search.golden(total, *sorted((end, end + outside * _OUTSIDE))))
-    low, high = min(least, key=lambda pair: pair[1])
-    return min(low, 0.0), min(high, 0.0)
 
 
 __all__ = ["METHODS", "Delta", "Epsilon", "NoiseMultiplier", "delta", "epsilon", "noise_multiplier", "to_replacement"]

@@ -11,31 +11,38 @@ from leakcore.numerics._loss import PrivacyLoss
 
 
 class Curve(Protocol):
-    """A mechanism's privacy profile in each direction, as one method computes it."""
+    """A mechanism's privacy profile in each direction, as one method computes it: (low, high).
 
-    def epsilon(self, log_delta: float, direction: str) -> tuple[float, float]: ...
+    rough: for searches; low may be −∞, and high, though proved, is what takes little time.
+    """
 
-    def log_delta(self, epsilon: float, direction: str) -> tuple[float, float]: ...
+    @property
+    def loss(self) -> PrivacyLoss: ...
+
+    def epsilon(self, log_delta: float, direction: str, *, rough: bool = False) -> tuple[float, float]: ...
+
+    def log_delta(self, epsilon: float, direction: str, *, rough: bool = False) -> tuple[float, float]: ...
 
 
 @dataclasses.dataclass(frozen=True)
 class ExactCurve:
     loss: PrivacyLoss
 
-    def epsilon(self, log_delta: float, direction: str) -> tuple[float, float]:
-        return _profile.epsilon_for(self.loss, log_delta, direction)
+    def epsilon(self, log_delta: float, direction: str, *, rough: bool = False) -> tuple[float, float]:
+        return _profile.epsilon_for(self.loss, log_delta, direction, rough=rough)
 
-    def log_delta(self, epsilon: float, direction: str) -> tuple[float, float]:
-        return _profile.log_delta(self.loss, epsilon, direction)
+    def log_delta(self, epsilon: float, direction: str, *, rough: bool = False) -> tuple[float, float]:
+        return _profile.log_delta(self.loss, epsilon, direction, rough=rough)
 
 
 class DiscreteCurve:
     def __init__(self, loss: PrivacyLoss) -> None:
         from leakcore.numerics._pld import DiscreteLoss
 
+        self.loss = loss
         self._discrete = DiscreteLoss(loss, pessimistic=True)
 
-    def epsilon(self, log_delta: float, direction: str) -> tuple[float, float]:
+    def epsilon(self, log_delta: float, direction: str, *, rough: bool = False) -> tuple[float, float]:
         low, high = -1.0, 1.0
         while self.log_delta(low, direction)[1] < log_delta and low > -1e6:
             low *= 2.0
@@ -48,7 +55,7 @@ class DiscreteCurve:
             low, high = (middle, high) if self.log_delta(middle, direction)[1] > log_delta else (low, middle)
         return high, high
 
-    def log_delta(self, epsilon: float, direction: str) -> tuple[float, float]:
+    def log_delta(self, epsilon: float, direction: str, *, rough: bool = False) -> tuple[float, float]:
         value = self._discrete.delta(epsilon, direction)
         out = math.log(value) if value > 0.0 else -math.inf
         return out, out

@@ -18,7 +18,7 @@ from leakcore.numerics._loss import AccuracyError, PrivacyLoss, StepGroup
 
 _OUTSIDE = 34.0
 """−log of the tilted mass that may lie on either side of the window."""
-_COARSE = 3000
+_COARSE = 1500
 """Cells of a step's law where only a tilt and a window are wanted."""
 _UNIT = 2.0**-53
 _LEFT_OUT = 24.0
@@ -76,6 +76,13 @@ class CoarseLaw:
             out += group.count * (peak + np.log(np.exp(logs - peak[:, None]).sum(axis=1)))
         return out
 
+    def chernoff_table(self) -> tuple[np.ndarray, np.ndarray]:
+        """(s, K(power ± s)) on a grid of s > 0: log δ(ε) ≤ K − sε for each."""
+        s = np.exp(np.linspace(-4.0, 40.0, 128)) / (50.0 * self.deviation)
+        k = self.cumulant(self.power + self.sign * s)
+        used = np.isfinite(k)
+        return s[used], k[used]
+
     def theta(self, gap: float) -> float:
         """The tilt that lies `gap` beyond the profile's own power."""
         return self.power + self.sign * gap
@@ -112,13 +119,16 @@ class CoarseLaw:
             powers.append(side * float(s[int(np.argmin(np.where(np.isfinite(log_mass), log_mass, np.inf)))]))
         fine = []
         for log_nu, losses, group in zip(self._log_nu, self._losses, self.groups, strict=True):
-            # Mass beyond an end goes to that end, with the tilt's weight there; "remove" has a chord to its far end.
-            total = float(np.logaddexp.reduce(log_nu + theta * losses))
-            least = total - _FINE - math.log(group.count)
+            # Mass beyond an end goes to that end, with the tilt's weight there. Only "remove" has a chord to its far end,
+            # which must not matter to the bound of what lies beyond the window either.
+            few = _FINE + math.log(group.count)
+            least = float(np.logaddexp.reduce(log_nu + theta * losses)) - few
             if self.remove:
                 lumped = np.logaddexp.accumulate(log_nu) + theta * losses
                 low = float(losses[max(int(np.searchsorted(lumped, least)) - 2, 0)])
-                used = losses[log_nu + theta * losses > least]
+                most = theta + powers[1]
+                chord = np.logaddexp.accumulate((log_nu + losses)[::-1])[::-1] + (most - 1.0) * losses[-1]
+                used = losses[chord > float(np.logaddexp.reduce(log_nu + most * losses)) - few]
                 fine.append((low, float(used[-1]) + 2.0 * float(losses[1] - losses[0])))
             else:
                 lumped = np.logaddexp.accumulate(log_nu[::-1]) + theta * losses[::-1]
@@ -178,12 +188,12 @@ class LatticeLaw:
         x = start + (first + np.arange(size)) * spacing
         mass = np.roll(mass, -first % size)
         self._mass, self._x = (mass, x) if remove else (mass[::-1], -x[::-1])
-        # Rounding differs from frequency to frequency, so that its squares add up; negative masses show it.
+        # Rounding differs from frequency to frequency, so that its squares add up, but not from point to point.
         usual = math.sqrt(2.0 * float(np.mean(wrong**2) + (_UNIT * math.log2(size)) ** 2 * np.mean(size_phi**2)) / size)
-        self.noise = max(10.0 * usual, -float(mass.min()))
+        self.noise = max(20.0 * usual, -2.0 * float(mass.min()))
         self._beyond = beyond
         ends = (float(x[0]) - start, float(x[-1]) - start)
-        self.outside = sum(
+        self.outside = 1e-300 + sum(
             math.exp(min(k - s * end, 0.0)) for k, s, end in zip(tails, window.powers, ends, strict=True)
         )
 
@@ -198,7 +208,7 @@ class LatticeLaw:
         part *= -np.expm1(-over)
         g = self._mass[first:last]
         value = float(g @ part)
-        allowance = self.noise * math.sqrt(float(part @ part)) + 1e-15 * value + self.outside
+        allowance = self.noise * float(part.sum()) + 1e-14 * value + self.outside
         slope = -float(g @ steep) / value if value > 0.0 else math.nan
         value = value + allowance if self.dominating else value - allowance
         if value <= 0.0:

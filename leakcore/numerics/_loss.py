@@ -235,7 +235,8 @@ class PrivacyLoss:
         log_equal += math.fsum(
             g.count * math.log1p(-g.rate * math.erf(1.0 / (g.sigma * 8.0**0.5))) for g in self.groups
         )
-        return -math.expm1(log_equal)
+        # What underflows in a step is less than the least positive float.
+        return -math.expm1(log_equal) + (self.num_mixture_steps + 1) * math.ulp(0.0)
 
     def full_batch_separation(self) -> float:
         """s of the Gaussian pair of the same steps without sampling, which leaks at least as much; ∞ with σ = 0."""

@@ -29,29 +29,31 @@ _PROMISE = 1e-6
 _EPSILON_PROMISE = 2e-7
 """Largest error of ε that is accepted though δ's is above its promise, which must then be below `_COARSE`."""
 _COARSE = 1e-3
+_NARROW = 0.5
+"""Relative width of limits of ε between which δ is computed anew."""
 
 
-def log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple[float, float]:
+def log_delta(loss: PrivacyLoss, epsilon: float, direction: str, *, rough: bool = False) -> tuple[float, float]:
     """(low, high) of log δ(ε), −inf where δ = 0 exactly.
 
     They agree to 1e-6 where Fourier inversion serves, else as well as the lattice laws do. Where δ is below 1e-18, or
     no float holds the loss, low may be −inf and high a bound by moments or by full batches.
     """
     if loss.log_no_escape == 0.0:
-        return _inner_log_delta(loss, epsilon, direction)
+        return _inner_log_delta(loss, epsilon, direction, rough)
     if math.isinf(loss.log_no_escape):
         return 0.0, 0.0
     if direction == "add":
         # Off the escape, μ is ν's partner scaled by s = Π(1 − q): the loss is shifted by log s.
-        return _inner_log_delta(loss, epsilon + loss.log_no_escape, direction)
-    inner = _inner_log_delta(loss, epsilon - loss.log_no_escape, direction)
+        return _inner_log_delta(loss, epsilon + loss.log_no_escape, direction, rough)
+    inner = _inner_log_delta(loss, epsilon - loss.log_no_escape, direction, rough)
     escaped = float(log1mexp(np.array(loss.log_no_escape)))
     low, high = (min(float(np.logaddexp(escaped, loss.log_no_escape + part)), 0.0) for part in inner)
     return low, high
 
 
 @one_thread()
-def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple[float, float]:
+def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, rough: bool) -> tuple[float, float]:
     if not loss.groups:
         return _gaussian.log_profile_limits(epsilon, math.sqrt(loss.gaussian_variance))
     threshold = epsilon if direction == "remove" else -epsilon
@@ -60,7 +62,10 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple
     if _one_step.is_one_step(loss):
         return _one_step.log_delta(loss.groups[0], epsilon, direction)
     power, sign = _side(direction)
+    question = _lattice_profile.Question(epsilon=epsilon)
     with contextlib.suppress(AccuracyError):
+        if rough:
+            return -math.inf, _lattice_profile.upper_limit(loss, question, direction)
         if len(loss.groups) <= _MOST_GROUPS:
             return _log_delta_by_inversion(loss, epsilon, direction)
     most = _gaussian.log_profile_limits(epsilon, loss.full_batch_separation())[1]
@@ -73,7 +78,7 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple
     with contextlib.suppress(AccuracyError):
         return _around(*_agreed(*_recursion_profile.log_delta(loss, epsilon, direction)))
     try:
-        low, high = _lattice_profile.limits(loss, _lattice_profile.Question(epsilon=epsilon), direction)
+        low, high = _lattice_profile.limits(loss, question, direction)
     except AccuracyError:
         return -math.inf, most
     return low, min(high, most)
@@ -149,7 +154,8 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, rough: 
     """(low, high) of the real ε, of either sign, with log δ(ε) = log_target < 0; ∓inf where there is none.
 
     They differ by about 1e-6 at most where Fourier inversion serves, else by what the lattice laws leave between them
-    or, where those fail too, low = −inf and high is the full batches' ε. rough: as good a high as takes no time.
+    or, where those fail too, low = −inf and high is the full batches' ε. rough: low may be −∞ and high,
+    though proved, is what a coarse lattice has.
     """
     if loss.log_no_escape != 0.0:
         if direction == "add":
@@ -172,7 +178,7 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, rough: 
         least = _least_loss.epsilon_from_below(loss, log_target)
         if -loss.minimum - least <= _EPSILON_PROMISE * (1.0 + abs(least)):
             return least, -loss.minimum
-    if len(loss.groups) <= _MOST_GROUPS:
+    if len(loss.groups) <= _MOST_GROUPS and not rough:
         with contextlib.suppress(AccuracyError):
             value, error = _epsilon_by_inversion(loss, log_target, direction)
             return value - error, value + error
@@ -180,18 +186,53 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, rough: 
     if direction == "add":
         most = min(most, -loss.minimum)
     question = _lattice_profile.Question(log_delta=log_target)
-    for bits in (_lattice_profile.SECOND_BITS, _lattice_profile.LAST_BITS):
-        try:
-            low, high = _lattice_profile.limits(loss, question, direction, bits)
-        except AccuracyError:
-            return least, most
-        low, high = max(low, least), min(high, most)
-        if rough or high - low <= _EPSILON_PROMISE * (1.0 + abs(high)):
-            break
-        if bits == _lattice_profile.SECOND_BITS:
+    try:
+        if rough:
+            return least, min(_lattice_profile.upper_limit(loss, question, direction), most)
+        low, high = _lattice_profile.limits(loss, question, direction, _lattice_profile.SECOND_BITS)
+        if high - low > _EPSILON_PROMISE * (1.0 + abs(high)):
             with contextlib.suppress(AccuracyError):
                 return _recursion_profile.epsilon(loss, log_target, direction)
+            low, high = _lattice_profile.limits(loss, question, direction)
+    except AccuracyError:
+        return least, most
+    low, high = max(low, least), min(high, most)
+    if _EPSILON_PROMISE < high - low < _NARROW * high and len(loss.groups) <= _MOST_GROUPS:
+        with contextlib.suppress(AccuracyError):
+            return _epsilon_by_profile(loss, log_target, direction, low, high)
     return low, high
+
+
+def _epsilon_by_profile(
+    loss: PrivacyLoss, log_target: float, direction: str, low: float, high: float
+) -> tuple[float, float]:
+    """From δ itself, whose tilts are made for each ε in this narrow range and not for the target: where small losses
+    and rare large ones lie on either side of it."""
+
+    def limits(epsilon: float) -> tuple[float, float]:
+        return _log_delta_by_inversion(loss, epsilon, direction)
+
+    at, slope = high, 0.0
+    last, value = low, limits(low)[1]
+    for _ in range(8):
+        here = limits(at)[1]
+        slope = (here - value) / (at - last) if at != last else slope
+        if not slope < 0.0:
+            break
+        last, value = at, here
+        step = (log_target - here) / slope
+        at = min(max(at + step, low), high)
+        if abs(step) < 1e-11 * (1.0 + abs(at)):
+            break
+    ends = []
+    for sign in (-1.0, 1.0):
+        step = 1e-10 * at
+        while sign * (limits(at + sign * step)[0 if sign < 0.0 else 1] - log_target) > 0.0:
+            step *= 8.0
+            if step > min(_PROMISE, 0.5 * at):
+                raise AccuracyError("the privacy profile is too flat to be inverted")
+        ends.append(at + sign * step)
+    return max(low, ends[0]), min(high, ends[1])
 
 
 def _without_escape(loss: PrivacyLoss) -> PrivacyLoss:

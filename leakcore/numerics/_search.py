@@ -1,4 +1,4 @@
-"""Searches for a least value: of a pair's second entry, and of the σ that suffices."""
+"""Searches for a least value: of a function, and of the σ that suffices."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _PATIENCE = 8
 """Values of σ, each half as large again as the last, that may be refused before the search is given up."""
 
 
-def golden(function: Callable[[float], tuple[float, float]], a: float, b: float) -> tuple[float, float]:
-    """The pair with the least second entry that a golden-section search meets."""
+def golden_at(function: Callable[[float], float], a: float, b: float, steps: int) -> tuple[float, float]:
+    """(x, value): where the function is least of what a golden-section search meets."""
     ratio = 0.5 * (math.sqrt(5.0) - 1.0)
     x, y = b - ratio * (b - a), a + ratio * (b - a)
     at_x, at_y = function(x), function(y)
-    best = min(at_x, at_y, key=lambda pair: pair[1])
-    for _ in range(16):
-        if at_x[1] < at_y[1]:
+    best = min((at_x, x), (at_y, y))
+    for _ in range(steps):
+        if at_x < at_y:
             b, y, at_y = y, x, at_x
             x = b - ratio * (b - a)
             at_x = function(x)
@@ -26,22 +26,23 @@ def golden(function: Callable[[float], tuple[float, float]], a: float, b: float)
             a, x, at_x = x, y, at_y
             y = a + ratio * (b - a)
             at_y = function(y)
-        best = min(best, at_x, at_y, key=lambda pair: pair[1])
-    return best
+        best = min(best, (at_x, x), (at_y, y))
+    return best[1], best[0]
 
 
 def least_sigma(
-    proved: Callable[[float], float], epsilon: float, guess: float, tolerance: float
+    proved: Callable[[float], float], epsilon: float, guess: float, tolerance: float, *, near: float = 0.0
 ) -> tuple[float, float]:
     """(σ, below): the least σ with proved(σ) ≤ epsilon, on the safe side, and one too small for it.
 
     They are a relative `tolerance` apart, or further where `proved`, which falls with σ, has a gap there: it raises
     AccuracyError at what it cannot tell. σ itself is always proved. AccuracyError where nothing below it can be told.
+    near: a relative distance from the guess within which the answer is likely.
 
     Regula falsi in (log σ, log ε) kept inside a bracket, with a step to either side of its root to close the bracket.
     """
-    high, at_high = _upper(proved, epsilon, guess)
-    low, at_low = _lower(proved, high)
+    high, at_high = _upper(proved, epsilon, guess * (1.0 + near))
+    low, at_low = (guess * (1.0 - near), proved(guess * (1.0 - near))) if near else _lower(proved, high)
     while at_low <= epsilon:
         high, at_high = low, at_low
         if 0.7 * low < 1e-4:
@@ -76,14 +77,6 @@ def least_sigma(
             else:
                 low, at_low = at, value
     return high, low
-
-
-def suffices(proved: Callable[[float], float], sigma: float, epsilon: float) -> bool:
-    """Whether proved(σ) ≤ epsilon; not where it cannot be told."""
-    try:
-        return proved(sigma) <= epsilon
-    except AccuracyError:
-        return False
 
 
 def _near_root(ends: tuple[float, float], values: tuple[float, float], epsilon: float, tolerance: float) -> list[float]:

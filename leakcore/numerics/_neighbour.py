@@ -1,0 +1,74 @@
+"""Replacing a record by removing it and adding another: ε and δ through the dataset between, from one curve.
+
+δ(ε) ≤ inf over ε₁ of δ_remove(ε₁) + e^{ε₁}·δ_add(ε − ε₁). Every ε₁, and every split of δ, gives a bound. They are
+chosen where Chernoff's bounds are best, then nearby on rough curves, and the bound is taken there.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from leakcore.numerics import _lattice_profile, _search
+from leakcore.numerics._curves import Curve
+from leakcore.numerics._loss import AccuracyError, PrivacyLoss
+
+_LOGITS = np.linspace(-12.0, 12.0, 97)
+_OUTSIDE = 5.0
+"""How far beyond 0 and ε a replacement's first step is looked for, in nats."""
+
+
+def epsilon(curve: Curve, log_target: float, *, rough: bool = False, split: float = math.nan) -> tuple[float, float]:
+    """(low, high) of ε₁ + ε₂ ≥ 0 with δ_remove(ε₁) = αδ and e^{ε₁}·δ_add(ε₂) = (1 − α)δ; split: the logit of α."""
+    logit = best_split(curve, log_target) if math.isnan(split) else split
+    low, high = _at_split(curve, log_target, logit, rough)
+    return max(0.0, low), max(0.0, high)
+
+
+def best_split(curve: Curve, log_target: float) -> float:
+    """The logit of a good α."""
+    start = _chernoff_split(curve.loss, log_target)
+    return _search.golden_at(lambda x: _at_split(curve, log_target, x, True)[1], start - 1.5, start + 1.5, 4)[0]
+
+
+def _at_split(curve: Curve, log_target: float, logit: float, rough: bool) -> tuple[float, float]:
+    first = curve.epsilon(log_target - math.log1p(math.exp(-logit)), "remove", rough=rough)
+    rest = log_target - math.log1p(math.exp(logit)) - first[1]
+    second = curve.epsilon(min(rest, -1e-12), "add", rough=rough)
+    return first[0] + second[0], first[1] + second[1]
+
+
+def _chernoff_split(loss: PrivacyLoss, log_target: float) -> float:
+    try:
+        (s, k), (t, j) = _lattice_profile.chernoff_tables(loss, log_target - 12.0)
+    except AccuracyError:
+        return 0.0
+    share, rest = -np.log1p(np.exp(-_LOGITS)), -np.log1p(np.exp(_LOGITS))
+    first = np.min((k - (log_target + share)[:, None]) / s, axis=1)
+    second = np.min((j - (log_target + rest - first)[:, None]) / t, axis=1)
+    return float(_LOGITS[int(np.argmin(first + second))])
+
+
+def log_delta(curve: Curve, epsilon: float) -> tuple[float, float]:
+    """(low, high) of log δ(ε) at a good ε₁, which may lie outside [0, ε]; the sum is convex in e^{ε₁}."""
+
+    def total(first: float, rough: bool = True) -> tuple[float, float]:
+        removed = curve.log_delta(first, "remove", rough=rough)
+        added = curve.log_delta(epsilon - first, "add", rough=rough)
+        low, high = (float(np.logaddexp(r, first + a)) for r, a in zip(removed, added, strict=True))
+        return low, high
+
+    places = np.linspace(-_OUTSIDE, epsilon + _OUTSIDE, 201)
+    start = 0.5 * epsilon
+    try:
+        (s, k), (t, j) = _lattice_profile.chernoff_tables(curve.loss, -60.0)
+        removed = np.minimum(np.min(k - s * places[:, None], axis=1), 0.0)
+        added = np.minimum(np.min(j - t * (epsilon - places)[:, None], axis=1), 0.0)
+        start = float(places[int(np.argmin(np.logaddexp(removed, places + added)))])
+    except AccuracyError:
+        pass
+    wide = 0.04 * (epsilon + 2.0 * _OUTSIDE)
+    best, _ = _search.golden_at(lambda x: total(x)[1], start - wide, start + wide, 9)
+    low, high = total(best, False)
+    return min(low, 0.0), min(high, 0.0)
