@@ -119,7 +119,7 @@ class CoarseLaw:
             powers.append(side * float(s[int(np.argmin(np.where(np.isfinite(log_mass), log_mass, np.inf)))]))
         fine = []
         for log_nu, losses, group in zip(self._log_nu, self._losses, self.groups, strict=True):
-            # Mass beyond an end goes to that end, with the tilt's weight there. Only "remove" has a chord to its far end,
+            # Mass beyond an end goes to that end, with the tilt's weight there. "remove" has a chord to its far end,
             # which must not matter to the bound of what lies beyond the window either.
             few = _FINE + math.log(group.count)
             least = float(np.logaddexp.reduce(log_nu + theta * losses)) - few

@@ -6,8 +6,10 @@ contrary for the lower one. Who sees a step of less noise, or of a larger rate, 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -96,10 +98,22 @@ class _Side:
             return math.inf if self.dominating else -math.inf
 
 
+@contextlib.contextmanager
+def _in_floats(groups: list[StepGroup]) -> Iterator[None]:
+    """AccuracyError where a float cannot hold the loss of so little noise."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
+        try:
+            yield
+        except (OverflowError, ZeroDivisionError, ValueError, IndexError, MemoryError) as error:
+            raise AccuracyError(
+                f"noise_multiplier={min(g.sigma for g in groups):g}: the privacy loss is out of a float's reach"
+            ) from error
+
+
 def upper_limit(loss: PrivacyLoss, question: Question, direction: str) -> float:
     """The upper limit alone, from a lattice that takes a twentieth of a second; proved like the other one."""
     groups = groups_of(loss)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
+    with _in_floats(groups):
         floor = _log_floor(groups, question, direction)
         side, high = _prepared(_merged(groups, True), floor, direction, question, True, (0.5, 0.25, 0.1))
         return min(high, side.answer(question, _QUICK_BITS, high))
@@ -111,7 +125,7 @@ def limits(loss: PrivacyLoss, question: Question, direction: str, bits: int = LA
     AccuracyError where a float cannot hold the loss.
     """
     groups = groups_of(loss)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
+    with _in_floats(groups):
         floor = _log_floor(groups, question, direction)
         upper, high = _prepared(_merged(groups, True), floor, direction, question, True)
         lower = dataclasses.replace(upper, dominating=False)
@@ -158,7 +172,7 @@ def _prepared(
 def chernoff_tables(loss: PrivacyLoss, log_floor: float) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
     """`CoarseLaw.chernoff_table` of "remove" and of "add"."""
     groups = _merged(groups_of(loss), True)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
+    with _in_floats(groups):
         return tuple(CoarseLaw(groups, log_floor, remove).chernoff_table() for remove in (True, False))
 
 

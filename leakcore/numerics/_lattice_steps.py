@@ -16,11 +16,14 @@ import math
 
 import numpy as np
 
-from leakcore.numerics._loss import StepGroup
+from leakcore.numerics._loss import AccuracyError, StepGroup
 from leakcore.numerics._step_tables import log_masses
 
 _ROUNDING = 2.0**-50
 """Of a cell's masses, relative, times one and the size of their logarithms."""
+
+_WIDE = 600.0
+"""Spacing h up to which e^h is a float."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +66,11 @@ class StepCells:
         """The dominating law for one direction of the profile."""
         nu, hit = (np.logaddexp(part[1:-2:2], part[2:-2:2]) for part in (self._nu, self._hit))
         excess, error = self._excess(nu, hit)
-        share = np.clip((excess + (error if remove else -error)) / math.expm1(self._spacing), 0.0, 1.0)
+        signed = excess + (error if remove else -error)
+        if self._spacing < _WIDE:
+            share = np.clip(signed / math.expm1(self._spacing), 0.0, 1.0)
+        else:  # losses of thousands of nats: the lower end takes all but nothing of what is not at the upper one
+            share = self._wide_share(nu, hit)
         with np.errstate(divide="ignore"):
             out = np.append(nu + np.log1p(-share), -np.inf)
             out[1:] = np.logaddexp(out[1:], nu + np.log(share))
@@ -80,8 +87,18 @@ class StepCells:
             out[-2] = np.logaddexp(out[-2], self._nu[-2])
         return LatticeStep(index, out, self._origin, float(self._log_mu(-1)))
 
+    def _wide_share(self, nu: np.ndarray, hit: np.ndarray) -> np.ndarray:
+        """What of ν's mass goes to a cell's upper end where e^h is no float, from above."""
+        at = self._origin + (self._first + np.arange(len(nu))) * self._spacing
+        with np.errstate(divide="ignore", invalid="ignore"):
+            loss = np.logaddexp(np.log1p(-self._rate) + nu, math.log(self._rate) + hit) - nu
+        rise = np.where(np.isfinite(nu), loss - at, -np.inf)
+        return np.asarray(np.exp(np.minimum(rise - self._spacing + _ROUNDING * (8.0 + np.abs(at)), 0.0)))
+
     def cells(self, remove: bool, theta: float) -> LatticeStep:
         """The law of who sees the cell alone; its common shift is chosen for a tilt by e^{θ·loss}."""
+        if self._spacing >= _WIDE:
+            raise AccuracyError("losses too far apart for a lattice from below")
         # The last one holds everything from its lower half point on.
         parts = (np.append(part[:-2], np.logaddexp(part[-2], part[-1])) for part in (self._nu, self._hit))
         nu, hit = (np.logaddexp(part[0::2], part[1::2]) for part in parts)
@@ -130,7 +147,7 @@ class StepCells:
         empty = ~np.isfinite(nu)
         with np.errstate(invalid="ignore"):
             gain = np.where(empty, 0.0, np.maximum(hit - nu, -800.0))
-        sampled = np.exp(np.minimum(gain + (math.log(q) - at), 50.0))
+        sampled = np.exp(np.minimum(gain + (math.log(q) - at), 700.0))
         near = np.minimum(at, 1.0)
         small = (q * np.expm1(np.minimum(gain, 50.0)) - np.expm1(near)) * np.exp(-near)
         with np.errstate(over="ignore"):

@@ -25,7 +25,7 @@ _NEGLIGIBLE = 46.0
 _ROUNDING = 37.0
 """−log of the unit roundoff 2⁻⁵³: the target of every discretisation error."""
 _MAX_NODES = 4_000_000
-_LEAST_SIGMA = 1e-150
+LEAST_SIGMA = 1e-150
 """Below it 1/σ² is no float."""
 _TAPER = 5.0
 """Steepness of a cut's taper, in standard normal units per unit of z."""
@@ -99,7 +99,7 @@ class StepGroup:
         The step h resolves exp(iu·ℓ) for |u| ≤ `frequency`: at distance y from the real axis the integrand has grown by
         about u·y·max ℓ′ + y²/2 in the logarithm, and the rule's error is exp(−2πy/h) times that.
         """
-        if self.sigma < _LEAST_SIGMA:
+        if self.sigma < LEAST_SIGMA:
             raise self.out_of_reach(theta)
         low, high = self._support(theta)
         reach = min(1.5 * self.sigma, 6.0)

@@ -15,7 +15,7 @@ from leakcore._one_thread import one_thread
 from leakcore.numerics import _gaussian, _lattice_profile, _least_loss, _one_step, _recursion_profile
 from leakcore.numerics._blow_up import log1mexp
 from leakcore.numerics._inversion import TiltedLaw
-from leakcore.numerics._loss import AccuracyError, PrivacyLoss
+from leakcore.numerics._loss import LEAST_SIGMA, AccuracyError, PrivacyLoss
 from leakcore.numerics._rare_losses import log_tail_bound
 
 _FLOOR = 4e-15
@@ -62,6 +62,8 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, rough: b
     if _one_step.is_one_step(loss):
         return _one_step.log_delta(loss.groups[0], epsilon, direction)
     power, sign = _side(direction)
+    if min(group.sigma for group in loss.groups) < LEAST_SIGMA:
+        return -math.inf, 0.0
     question = _lattice_profile.Question(epsilon=epsilon)
     with contextlib.suppress(AccuracyError):
         if rough:
@@ -174,6 +176,8 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, rough: 
     if _one_step.is_one_step(loss):
         return _one_step.epsilon(loss.groups[0], log_target, direction)
     least = -math.inf
+    if min(group.sigma for group in loss.groups) < LEAST_SIGMA:
+        return least, -loss.minimum if direction == "add" else math.inf
     if direction == "add":
         least = _least_loss.epsilon_from_below(loss, log_target)
         if -loss.minimum - least <= _EPSILON_PROMISE * (1.0 + abs(least)):

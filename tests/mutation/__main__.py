@@ -63,7 +63,7 @@ def mutate(module: str, sample: int, seed: int, timeout: float) -> tuple[int, li
     with use_db(session, WorkDB.Mode.open) as database:
         items = sorted(database.pending_work_items, key=lambda item: item.job_id)
         behaviour = [i for i in items if not i.mutations[0].operator_name.startswith(NO_BEHAVIOUR)]
-        behaviour.sort(key=lambda i: (i.mutations[0].start_pos, i.mutations[0].operator_name, i.mutations[0].occurrence))
+        behaviour.sort(key=lambda i: (i.mutations[0].start_pos, i.mutations[0].operator_name))
         chosen = {i.job_id for i in random.Random(seed).sample(behaviour, min(sample, len(behaviour)))}
         for item in items:
             if item.job_id not in chosen:
