@@ -110,7 +110,7 @@ class RowsAlone:
 
     def _of_few(self) -> dict[int, Any] | None:
         """Outputs of a call with these rows alone; None where that cannot be, or draws random numbers."""
-        mixed: tuple[Any, ...] = ()
+        mixed: tuple[dict[int, Any], dict[int, int], int, Sequence[int]] | None = None
         for form in self._forms:
             size = form.size
             few = [row for row in self.rows if row < size][: max(1, size - 1)]
