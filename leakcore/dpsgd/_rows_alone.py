@@ -130,7 +130,8 @@ class RowsAlone:
             self.rows = few
             return outputs
         if mixed and self._forms[0].is_plain and (whole := self._repeated()) is not None:
-            if self._equal(*mixed, {place: _padded(leaf) for place, leaf in whole.items()}):
+            outputs, axes, size, few = mixed
+            if self._equal(outputs, axes, size, few, {place: _padded(leaf) for place, leaf in whole.items()}):
                 raise CannotTellError("a second call with the same inputs gives other outputs")
             raise MixedError
         return None

@@ -209,4 +209,4 @@ def _bins(values: np.ndarray, bins: int) -> np.ndarray:
     width = float(np.ptp(values))
     if width == 0.0:
         return np.zeros(len(values), dtype=np.intp)
-    return np.minimum(((values - values.min()) / width * bins).astype(np.intp), bins - 1)
+    return np.asarray(np.minimum(((values - values.min()) / width * bins).astype(np.intp), bins - 1))

@@ -126,11 +126,9 @@ class StepCells:
         index = np.arange(len(out)) + (self._first - 1 if remove else self._first)
         return LatticeStep(index, out, self._origin + (-shift if remove else shift), -math.inf)
 
-    def _log_mu(self, part: int) -> np.float64:
+    def _log_mu(self, part: int) -> float:
         with np.errstate(divide="ignore"):
-            return np.float64(
-                np.logaddexp(np.log1p(-self._rate) + self._nu[part], math.log(self._rate) + self._hit[part])
-            )
+            return float(np.logaddexp(np.log1p(-self._rate) + self._nu[part], math.log(self._rate) + self._hit[part]))
 
     def _log_share(self) -> float:
         """Of the part between the last point and the end of reach: what of ν's mass goes to that end."""

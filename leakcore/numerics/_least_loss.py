@@ -23,7 +23,7 @@ def epsilon_from_below(loss: PrivacyLoss, log_delta: float) -> float:
         return -math.inf
     log_share = loss.num_mixture_steps * log_ndtr(_PLACES) * (1.0 + _ROUNDING)
     with np.errstate(over="ignore"):  # a float cannot hold the losses of very little noise
-        losses = sum(group.count * group.term(_PLACES) for group in loss.groups)
+        losses = np.sum([group.count * group.term(_PLACES) for group in loss.groups], axis=0)
     used = (log_share > log_delta) & np.isfinite(losses)
     if not used.any():
         return -math.inf
