@@ -22,6 +22,7 @@ from leakcore.dpsgd._module_state import State
 
 pytest.importorskip("opacus")
 from opacus import PrivacyEngine
+from opacus.layers import DPGRU, DPLSTM, DPRNN
 
 from tests.dpsgd import awkward_models
 from tests.dpsgd.awkward_models import MODELS, REFUSED, Base
@@ -146,6 +147,47 @@ def test_gradients_are_those_of_each_row_alone(kind: type[Base]) -> None:
         torch.testing.assert_close(torch.cat(parts), expected[[3, 1, 0, 2]], rtol=1e-9, atol=1e-12)
     assert all(torch.equal(a, b) for a, b in zip(before.values(), module.state_dict().values(), strict=True))
     assert all(p.grad is None for p in module.parameters())
+
+
+class _Packed(nn.Module):
+    """Rows of several lengths, as the first number of each says."""
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.recurrent, self.head = kind(1, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        lengths = (x[:, 0].abs() * 3).long().clamp(1, 5)
+        packed = nn.utils.rnn.pack_padded_sequence(x[..., None], lengths, batch_first=True, enforce_sorted=False)
+        out, _ = nn.utils.rnn.pad_packed_sequence(self.recurrent(packed)[0], batch_first=True)
+        logits: torch.Tensor = self.head(out.sum(1))
+        return logits
+
+
+class _Trimmed(nn.Module):
+    """Words, cut at the longest row of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        words = (x.abs() * 3).long().clamp(max=8)
+        words = words[:, : max(1, int((words != 0).sum(1).max()))]
+        logits: torch.Tensor = self.head((self.words(words) * (words != 0).unsqueeze(-1)).sum(1))
+        return logits
+
+
+@pytest.mark.parametrize("make", [
+    lambda: _Packed(DPLSTM), lambda: _Packed(DPGRU), lambda: _Packed(DPRNN), lambda: _Packed(nn.LSTM), _Trimmed,
+])  # fmt: skip
+def test_rows_of_several_lengths_go_one_by_one(make: Any) -> None:
+    torch.manual_seed(0)
+    module, (x, y), route = make().double(), candidates(), Route()
+    gradients = CandidateGradients(_optimizer(module), module, nn.CrossEntropyLoss(), x.double(), y, 1 << 20, route, 4)
+    found = gradients._gradients(np.arange(len(x)))
+    torch.testing.assert_close(found, _by_autograd(module, nn.CrossEntropyLoss(), x.double(), y), rtol=1e-9, atol=1e-12)
+    assert route.one_by_one
 
 
 def test_a_model_that_vmap_takes_goes_all_at_once(caplog: pytest.LogCaptureFixture) -> None:
