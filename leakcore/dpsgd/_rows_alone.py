@@ -130,8 +130,9 @@ class RowsAlone:
             self.rows = few
             return outputs
         if mixed and self._forms[0].is_plain and (whole := self._repeated()) is not None:
-            outputs, axes, size, few = mixed
-            if self._equal(outputs, axes, size, few, {place: _padded(leaf) for place, leaf in whole.items()}):
+            mixed_outputs, mixed_axes, mixed_size, mixed_rows = mixed
+            wholes = {place: _padded(leaf) for place, leaf in whole.items()}
+            if self._equal(mixed_outputs, mixed_axes, mixed_size, mixed_rows, wholes):
                 raise CannotTellError("a second call with the same inputs gives other outputs")
             raise MixedError
         return None
