@@ -55,14 +55,21 @@ class Observation:
     doubt: np.ndarray
 
 
+def noise_radius(std: float, entries: int, level: float) -> float:
+    """What the norm of so many independent normals stays below with probability `level`: std times χ's quantile.
+
+    It holds for the whole vector, and so for whatever certificate is chosen after the noise was seen.
+    """
+    return std * math.sqrt(2.0 * float(special.gammaincinv(entries / 2, level)))
+
+
 def solve_box(observations: list[Observation], how: Conditions) -> BoxSolution:
     """Labels of one batch from one or several gradients of it, stacked: all have the same y."""
     design = np.concatenate([(o.rows * o.gap[:, None]).T for o in observations])
     target = np.concatenate([o.rows.T @ o.high - o.total for o in observations])
     error = math.hypot(*[_error(o, how) for o in observations])
     if how.noise:
-        # ‖noise‖ is below this with probability `level`, whatever the certificate that is then chosen.
-        error += how.noise * math.sqrt(2.0 * float(special.gammaincinv(len(target) / 2, how.level)))
+        error += noise_radius(how.noise, len(target), how.level)
     n = design.shape[1]
     if not design.any() or not math.isfinite(error):
         return BoxSolution(np.full(n, UNDETERMINED), np.full(n, 0.5), np.full(n, np.inf))

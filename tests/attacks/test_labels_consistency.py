@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
+from scipy import stats
 
 torch = pytest.importorskip("torch")
 
 from leakcore.attacks import attributes, labels  # noqa: E402
+from leakcore.attacks._labels_box import noise_radius  # noqa: E402
 
 bce = torch.nn.functional.binary_cross_entropy_with_logits
 
@@ -173,3 +177,30 @@ def test_float32_handed_over_in_float64_is_held_to_float32(activation: torch.nn.
     # What float32 does not explain either is still refused.
     off = gradient.double() * (1 + 1e-3 * torch.randn(64, dtype=torch.float64))
     assert labels.last_layer(model[:2](x).detach().double(), gradient=off, noise_std=0).kind == "estimate"
+
+
+def test_joined_results_add_up_their_failures() -> None:
+    """Union bound: each noisy part may be wrong with 1 − confidence; an exact one never is."""
+    model, x, _, gradient = _batch()
+    exact = labels.last_layer(model=model, inputs=x, gradient=gradient, noise_std=0)
+    assert (exact.kind, exact.confidence) == ("lower", None)
+
+    def sure(confidence: float | None, kind: str = "lower") -> labels.LabelRecovery:
+        return dataclasses.replace(exact, confidence=confidence, kind=kind)
+
+    for parts, wanted in (
+        ((0.9, 0.95), ("lower", pytest.approx(0.85))),
+        ((0.9, None), ("lower", pytest.approx(0.9))),
+        ((None, None), ("lower", None)),
+        ((0.4, 0.4), ("estimate", None)),
+        ((0.5, 0.5), ("estimate", None)),
+    ):
+        joined = labels.combine([sure(c) for c in parts])
+        assert (joined.kind, joined.confidence) == wanted
+    assert labels.combine([exact, sure(None, "estimate")]).kind == "estimate"
+
+
+@pytest.mark.parametrize(("columns", "level"), [(1, 0.9), (12, 0.9), (300, 0.99)])
+def test_noise_of_a_known_level_lies_within_its_radius(columns: int, level: float) -> None:
+    radius = noise_radius(0.3, columns, level)
+    assert radius == pytest.approx(0.3 * stats.chi.ppf(level, columns), rel=1e-10)

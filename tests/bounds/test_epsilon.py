@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from leakcore import bounds, numerics
+from leakcore.bounds import _epsilon
 from leakcore.bounds._epsilon import _group_epsilon
 
 
@@ -294,3 +295,18 @@ def test_bad_input_is_named() -> None:
         bounds.epsilon_lower_bound(1, 0, 10, direction="best")
     with pytest.raises(ValueError, match="k=0"):
         bounds.epsilon_opt(10, confidence=0.9, k=0)
+
+
+@pytest.mark.parametrize(("family", "delta"), [("dp", 0.0), ("dp", 1e-3), ("gdp", 1e-3)])
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_many_pairs_of_limits_are_held_against_a_claim_as_one_is(family: str, delta: float, k: int) -> None:
+    claim = _epsilon.Claim(delta=delta, k=k, family=family)
+    high, low = np.array([0.9, 0.5, 0.2, 0.6]), np.array([0.1, 0.499, 0.4, 0.0])
+    wanted = [claim.proved(a, b) if b > 0 else 0.0 for a, b in zip(high, low, strict=True)]
+    np.testing.assert_allclose(claim.proved_each(high, low), wanted, rtol=1e-12, atol=0)
+    assert wanted[0] > 0 == wanted[2] == wanted[3]
+
+
+def test_no_trials_are_refused() -> None:
+    with pytest.raises(ValueError, match="trials=0"):
+        bounds.epsilon_lower_bound(0, 0, 0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from leakcore import bounds
+from leakcore.bounds import _label
 from tests.bounds.label_batches import batch, bound
 
 
@@ -106,3 +107,11 @@ def test_extrapolation_is_an_estimate_and_checks_its_input() -> None:
         bounds.extrapolate_label_epsilon(-0.3, 5, 10)
     with pytest.raises(ValueError, match="rule='sqrt'"):
         bounds.extrapolate_label_epsilon(0.3, 5, 10, rule="sqrt")
+
+
+@pytest.mark.parametrize(("steps", "kind", "separation"), [(1, "lower", "2/σ"), (4, "estimate", "2√4/σ")])
+def test_one_step_is_proved_and_composed_steps_are_an_estimate(steps: int, kind: str, separation: str) -> None:
+    jacobian, probs, labels = batch(6, 12)
+    result = bound(np.stack([jacobian] * steps), np.stack([probs] * steps), labels, test="optimal", compose=True)
+    assert result.kind == kind
+    assert _label._replacement(1.0, 1e-5, steps).method.endswith(separation)

@@ -83,3 +83,15 @@ def test_bad_input_is_named() -> None:
         _epsilon([0.0, -1.0], 0.1)
     with pytest.raises(ValueError, match="delta=1"):
         _epsilon(1.0, 1)
+
+
+@pytest.mark.parametrize(("m", "delta"), [(6.0, 0.9), (4.0, 0.6), (8.0, 0.999)])
+def test_most_of_the_mass_beyond_delta(m: float, delta: float) -> None:
+    """δ above a half, where the profile is taken from its complement: checked by the integral that defines it."""
+    epsilon = gaussian_pair_epsilon(m, delta=delta)
+    cut = epsilon / m + m / 2
+
+    def excess(x: float) -> float:
+        return float(stats.norm.pdf(x - m) - math.exp(epsilon) * stats.norm.pdf(x))
+
+    assert integrate.quad(excess, cut, m + 12, epsabs=0, epsrel=1e-12, limit=200)[0] == pytest.approx(delta, rel=1e-10)
