@@ -228,7 +228,7 @@ def test_attack_says_what_is_wrong() -> None:
     assert "'--prior': 1 is not in the range x>=2" in err
     code, _, err = run("attack", "prior-aware", "--hidden", "0", "--quiet")
     assert code == 2
-    assert "'--hidden': 0 is not in the range x>=1" in err
+    assert "'--hidden': 0 is not in the range 1<=x<=65536" in err
     code, _, err = run("attack", "prior-aware", "--noise-multiplier", "1", "--delta", "2", "--quiet")
     assert code == 2
     assert "delta=2.0: must be in (0, 1)" in err

@@ -110,9 +110,8 @@ def test_what_no_option_can_mean_is_refused_by_its_name(
     command = dict(commands())[path]
     for option in numeric(command):
         tried = [form for form in quick[path] if _usable(form) and (not form.only or option.opts[0] in form.only)]
-        for value in (
-            [v for v in values(option) if re.search("nan|text|1e308|00000000000000000000", v)] if tried else []
-        ):
+        far = "nan|text|1e308" + ("|0000000000" if isinstance(option.type, click.IntRange) else "")
+        for value in [value for value in values(option) if tried and re.search(far, value)]:
             done = outcome([*path, *tried[0].words, f"{option.opts[0]}={value}"], place / "out")
             assert done.faults(option.opts[0]) == [], (option.opts[0], value, done)
             assert done.code == 2, (option.opts[0], value, done)
@@ -128,14 +127,20 @@ GAME = ("attack", "prior-aware", "--num-rows", "20", "--runs", "2", "--steps", "
         ("--steps", "0"), ("--noise-multiplier", "1e100"), ("--noise-multiplier", "1e20"), ("--learning-rate", "1e100"),
         ("--learning-rate", "1e30"), ("--sample-rate", "1e-300"), ("--max-grad-norm", "9223372036854775808"),
         ("--max-grad-norm", "1e-30"), ("--max-grad-norm", "1e100"), ("--num-rows", "1798"), ("--prior", "1779"),
-        ("--hidden", "1000000000"), ("--epsilon", "1e9"), ("--delta", "1"), ("--confidence", "1"),
+        ("--hidden", "1000000000"), ("--delta", "1"), ("--confidence", "1"),
     ],
 )  # fmt: skip
 def test_numbers_that_training_cannot_take_are_refused_by_their_options(option: str, value: str) -> None:
-    rest = () if option == "--epsilon" else ("--noise-multiplier", "1")
-    done = outcome([*GAME, *rest, f"{option}={value}"])
+    done = outcome([*GAME, "--noise-multiplier", "1", f"{option}={value}"])
     assert done.code == 2, done
     assert done.faults(option) == [], done
+
+
+def test_an_epsilon_whose_exponential_is_no_float_is_refused_by_its_option(place: Path) -> None:
+    done = outcome(["audit", "--sweep=", *GAME[2:], "--epsilon", "1e9"], place / "out")
+    shutil.rmtree(place / "out", ignore_errors=True)
+    assert done.code == 2, done
+    assert done.faults("--epsilon") == [], done
 
 
 @pytest.mark.parametrize("section", list(_config_file.SECTIONS))

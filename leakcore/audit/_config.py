@@ -15,6 +15,18 @@ from leakcore.audit._keys import nearest, wholes
 _ACTIVATIONS = ("elu", "relu", "tanh", "gelu", "silu", "sigmoid", "softplus", "leaky_relu")
 
 
+_LARGEST = 1e6
+"""An ε beyond it is no claim, and no accountant goes further."""
+
+
+def _claimable(**given: Any) -> float:
+    ((name, value),) = given.items()
+    epsilon = check.positive(**given)
+    if epsilon > _LARGEST:
+        raise ValueError(f"{name}={value!r}: must be in (0, {_LARGEST:g}]")
+    return epsilon
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditConfig:
     """One audit. The defaults are the full-batch setting of Hayes et al. (2023, Section 4), on digits.
@@ -77,12 +89,12 @@ class AuditConfig:
                 f"epsilon={self.epsilon!r}, noise_multiplier={self.noise_multiplier!r}: give exactly one of the two"
             )
         if self.epsilon is not None:
-            put("epsilon", check.positive(epsilon=self.epsilon))
+            put("epsilon", _claimable(epsilon=self.epsilon))
         if self.noise_multiplier is not None:
             put("noise_multiplier", check.positive(noise_multiplier=self.noise_multiplier))
         if not isinstance(self.sweep, list | tuple):
             raise TypeError(f"sweep={self.sweep!r}: must be a list of numbers")
-        put("sweep", tuple(sorted({check.positive(sweep=e) for e in self.sweep})))
+        put("sweep", tuple(sorted({_claimable(sweep=e) for e in self.sweep})))
         put("delta", check.open_probability(delta=self.delta))
         put("steps", check.integer(1, 2**24 - 1, steps=self.steps))
         put("sample_rate", check.probability(sample_rate=self.sample_rate))

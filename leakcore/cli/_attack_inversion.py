@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from leakcore.cli._numbers import REAL, count
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _MOST_NOISE = 1e12
+"""Of the gradient, whose squares are summed in float32; and of the prior on images, likewise."""
+_MOST_WEIGHT = 1e12
+_MOST_NUMBERS = 2**24
+"""In one input."""
 
 
 @click.command("inversion")
@@ -101,6 +106,9 @@ def _inverted(
         weights = tuple(float(part) for part in total_variation.split(","))
     except ValueError:
         raise ValueError(f"total_variation={total_variation!r}: must be numbers between commas") from None
+    if not all(0 <= weight <= _MOST_WEIGHT for weight in weights):
+        raise ValueError(f"total_variation={total_variation!r}: must be numbers in [0, {_MOST_WEIGHT:g}]")
+    check.seed(seed=seed)
     if dataset is None:
         module, gradient, shape, inputs, labels, rows = _from_files(**where)
     else:
@@ -134,6 +142,8 @@ def _from_files(
         sizes = tuple(int(part) for part in shape.split(","))
     except ValueError:
         raise ValueError(f"shape={shape!r}: must be numbers between commas, as 3,32,32") from None
+    if not all(1 <= size <= _MOST_NUMBERS for size in sizes) or math.prod(sizes) > _MOST_NUMBERS:
+        raise ValueError(f"shape={shape!r}: must be numbers of at least 1, with a product of at most {_MOST_NUMBERS:,}")
     module = _built(model)
     if weights is not None:
         load_safetensors(module, weights)
@@ -156,7 +166,6 @@ def _from_data(
         raise ValueError(
             f"--noise={noise}: must be at most {_MOST_NOISE:g}: squares of the gradient are summed in float32"
         )
-    check.seed(seed=seed)
     count = 1 if rows is None else rows
     if count < 1:
         raise ValueError(f"rows={count}: must be at least 1")

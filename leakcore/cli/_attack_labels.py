@@ -182,7 +182,7 @@ def _built(spec: str) -> Any:
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(where)
-    except Exception as error:  # a module of the user's raises what it likes
+    except (Exception, SystemExit) as error:  # a module of the user's raises what it likes
         raise ValueError(f"model={spec!r}: cannot import {where} ({type(error).__name__}: {error})") from error
     finally:
         sys.path.remove(str(Path.cwd()))
@@ -191,7 +191,7 @@ def _built(spec: str) -> Any:
         raise ValueError(f"model={spec!r}: {where} has no callable {name!r}")
     try:
         built = factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"model={spec!r}: {name}() failed ({type(error).__name__}: {error})") from error
     if not isinstance(built, torch.nn.Module):
         raise TypeError(f"model={spec!r}: returned {type(built).__name__}, must be a torch.nn.Module")

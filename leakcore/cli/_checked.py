@@ -176,7 +176,7 @@ def _ended(call: Callable[[], T]) -> T:
     """Run `call`; whatever ends it becomes click's own way to leave, with the exit codes of `Commands`."""
     try:
         return _printed(call)
-    except click.exceptions.Exit:
+    except (click.exceptions.Exit, SystemExit):
         raise
     except click.ClickException as error:
         if stopped := interruption(error):
