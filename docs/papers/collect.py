@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from leakcore import experiments
+from leakcore._json import read_json
 from leakcore.experiments._text import shown
 
 HERE = Path(__file__).resolve().parent
@@ -29,14 +30,14 @@ VERDICT = {"yes": "Reproduced.", "partly": "Reproduced in part.", "no": "Not rep
 
 def kept() -> dict[str, dict[str, Any]]:
     """Results by name."""
-    return dict(json.loads(RESULTS.read_text(encoding="utf-8"))) if RESULTS.exists() else {}
+    return dict(read_json(RESULTS)) if RESULTS.exists() else {}
 
 
 def collect(folder: Path, pictured: set[str]) -> dict[str, dict[str, Any]]:
     """What the folder's files say; writes the pictures."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
-        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        result: dict[str, Any] = read_json(path)
         if result.get("schema") != "leakcore.experiment/1" or result["name"] not in experiments.names():
             continue
         found[result["name"]] = {key: str(result[key]) for key in ("scale", "seed", "agreement", "conclusion")}

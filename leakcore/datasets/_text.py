@@ -15,10 +15,12 @@ from leakcore import _validate as check
 from leakcore import kernels
 from leakcore._csv import rows_of
 from leakcore._gzip import read_gzip
+from leakcore._printable import names_of, printable
 from leakcore.datasets._dataset import Dataset
 from leakcore.datasets._files import RemoteFile, find
 
 _SUBSET = RemoteFile("imdb", "imdb_subset.csv.gz", "b20efe106367bdc1628f4da2c069457cc00e5b0aca4a3cd1021c2febe8cb80a5")
+_COLUMNS = ("text", "label", "split")
 _WORDS = re.compile(r"[a-z']+")
 
 
@@ -93,7 +95,15 @@ def _vector(word: str, size: int) -> np.ndarray:
 
 def _read(where: Path, split: str) -> tuple[list[str], np.ndarray]:
     rows = rows_of(io.StringIO(read_gzip(where).decode(), newline=""), ",")
-    at = {name: place for place, name in enumerate(next(rows))}
-    chosen = [row for row in rows if row[at["split"]] == split]
-    labels = [int(row[at["label"]] in ("1", "pos")) for row in chosen]
-    return [row[at["text"]] for row in chosen], np.array(labels, np.int64)
+    header = next(rows, [])
+    if any(header.count(name) != 1 for name in _COLUMNS):
+        raise ValueError(f"{printable(where)}: its columns are {names_of(header)}, must hold {', '.join(_COLUMNS)}")
+    chosen: list[dict[str, str]] = []
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(header):
+            raise ValueError(f"{printable(where)}: row {number} has {len(row)} entries, must have {len(header)}")
+        entry = dict(zip(header, row, strict=True))
+        if entry["split"] == split:
+            chosen.append(entry)
+    labels = [int(entry["label"] in ("1", "pos")) for entry in chosen]
+    return [entry["text"] for entry in chosen], np.array(labels, np.int64)

@@ -81,6 +81,30 @@ def _purchase(path: Path) -> object:
     return purchase100(path)
 
 
+def _zipped(path: Path) -> object:
+    from leakcore.datasets import _tabular
+
+    return _tabular._zipped(path, "t.csv")
+
+
+def _texts(path: Path) -> object:
+    from leakcore.datasets import _text
+
+    return _text._read(path, "train")
+
+
+def _json(path: Path) -> object:
+    from leakcore._json import read_json
+
+    return read_json(path)
+
+
+def _checkpoint(path: Path) -> object:
+    from leakcore.dpsgd import _checkpoint
+
+    return _checkpoint._read(path, (0, 2), 0, 2)
+
+
 TARGETS: dict[str, Callable[[bytes], object]] = {
     "trace": _file(".npz", _trace),
     "scores-npz": _file(".npz", _scores),
@@ -91,10 +115,15 @@ TARGETS: dict[str, Callable[[bytes], object]] = {
     "idx": _file(".gz", _idx),
     "cifar": _file(".tar.gz", _cifar),
     "purchase": _file(".tgz", _purchase),
+    "zip": _file(".zip", _zipped),
+    "texts": _file(".csv.gz", _texts),
+    "json": _file(".json", _json),
+    "checkpoint": _file(".npz", _checkpoint),
 }
 READERS = (
     "_npz", "_trace", "_from_trace", "_from_scores", "_score_file", "_attack_labels", "_safetensors", "_keys",
-    "_claim_config", "_images", "_membership", "_unrecorded", "_origin", "_whole_run",
+    "_claim_config", "_zip", "_gzip", "_tar", "_csv", "_json", "_toml", "_file_limits", "_tabular", "_text",
+    "_checkpoint", "_images", "_membership", "_unrecorded", "_origin", "_whole_run",
 )  # fmt: skip
 """Modules whose lines count as coverage."""
 CORPUS = Path(__file__).parent / "corpus"
