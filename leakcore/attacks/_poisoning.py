@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore import _memory, kernels
+from leakcore import _memory, _memory_limit, kernels
 from leakcore import _validate as check
 from leakcore._one_thread import one_thread
 from leakcore._results import Adjacency, parse_adjacency
@@ -274,6 +274,7 @@ def poisoning_sweep(
     if poisoning.adjacency == "add-remove" and ensemble.expected_batch_size is None:
         raise ValueError("ensemble: expected_batch_size must be given where rows are added, or the step's size tells")
     total = (1 + len(numbers)) * count
+    _memory_limit.require(16 * total, trials=count)
 
     def train(before: int, first_run: int, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
         run = ensemble.run(

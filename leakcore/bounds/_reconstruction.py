@@ -14,6 +14,8 @@ from leakcore.bounds._reconstruction_input import ATTACKER, MAX_SAMPLES, Kappa, 
 from leakcore.numerics._loss import AccuracyError
 
 METHODS = ("auto", "closed-form", "exact", "pld", "monte-carlo", "certified", "importance")
+_MAX_SAMPLED_STEPS = 1 << 24
+"""Of a sample by importance; the kernels' samples have as many."""
 _SAMPLING = ("monte-carlo", "certified", "importance")
 _PROVENANCE = "Hayes, Mahloujifar and Balle (2023), Theorem 2 and Corollary 4, equation (3)"
 _LEAST_ROUNDING = 1e-10
@@ -347,6 +349,11 @@ def _importance(
             f"num_samples={count}: too few for confidence={confidence:g} by 'importance', {needed} are needed"
         )
     loss = mechanism.loss()
+    if loss.num_mixture_steps > _MAX_SAMPLED_STEPS:
+        raise AccuracyError(
+            f"steps={mechanism.steps}: 'importance' draws each of a sample's steps, at most {_MAX_SAMPLED_STEPS}; "
+            "'reconstruction_rdp' gives an upper bound for any number"
+        )
     limits = importance_limits(loss, prior.log, num_samples=count, confidence=confidence, seed=seed, executor=executor)
     low, high = (with_escape(part, loss.log_no_escape) for part in (limits.log_low, limits.log_high))
     notes = (

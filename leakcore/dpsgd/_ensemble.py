@@ -215,8 +215,6 @@ class Ensemble:
         """
         first, stop = _inputs.run_range(runs, first_run)
         count = stop - first
-        vectors = (1 if keep_parameters else 0) + (2 * self.steps if record else 0)
-        _memory_limit.require(count * vectors * self.num_parameters * np.dtype(self.dtype).itemsize, runs=count)
         common = self._samples(features, labels, "")
         pool = self._optional_pool(pool_features, pool_labels)
         where: dict[str, Any] = {"pool": pool, "runs": count, "layers": self.layers, "dtype": self.dtype}
@@ -225,6 +223,9 @@ class Ensemble:
             candidate_features, candidate_labels, candidate_index, name="candidate", **where
         )  # fmt: skip
         probes = _request.probes(probe_features, probe_labels, runs=count, layers=self.layers, dtype=self.dtype)
+        vectors = (1 if keep_parameters else 0) + (2 * self.steps if record else 0)
+        numbers = vectors * self.num_parameters + (0 if probes is None else probes.rows * self.layers[-1])
+        _memory_limit.require(count * (1 + numbers * np.dtype(self.dtype).itemsize), runs=count)
         num_rows = common.rows + (0 if extra is None else extra.rows)
         if self.batch_size is not None and self.batch_size > num_rows:
             raise ValueError(f"batch_size={self.batch_size}: must be at most the {num_rows} rows of a training set")

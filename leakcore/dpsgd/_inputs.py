@@ -44,7 +44,7 @@ def samples(
     if y.ndim not in {1, 1 + len(leading)} or y.shape[-1:] != x.shape[-2:-1]:
         raise ValueError(f"{y_name}.shape={y.shape}: must give one label to each row of {x_name}.shape={x.shape}")
     rows = x.shape[-2]
-    own = x
+    own, own_labels = x, y  # what runs share is looked at once
     try:
         x = np.broadcast_to(x, (*leading, rows, layers[0]))
         y = np.broadcast_to(y, (*leading, rows))
@@ -54,11 +54,11 @@ def samples(
         ) from None
     classes = max(2, layers[-1])
     if not np.isfinite(own).all():
-        where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
+        where = (0,) * (x.ndim - own.ndim) + tuple(int(i) for i in np.argwhere(~np.isfinite(own))[0])
         shown = np.broadcast_to(raw, x.shape)[where]
         raise ValueError(f"{x_name}{list(where)}={shown}: must be finite in {dtype}")
-    if y.size and not (y.min() >= 0 and y.max() < classes):
-        bad = y[(y < 0) | (y >= classes)].flat[0]
+    if own_labels.size and not (own_labels.min() >= 0 and own_labels.max() < classes):
+        bad = own_labels[(own_labels < 0) | (own_labels >= classes)].flat[0]
         raise ValueError(f"{y_name}={bad}: must be in [0, {classes - 1}] (last of layers={layers})")
     return Samples(x, y)
 
