@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,16 +22,16 @@ from leakcore._one_thread import one_thread
 from leakcore._results import Adjacency, Assumptions, Result, parse_adjacency
 from leakcore.numerics import _gaussian, _neighbour, _search
 from leakcore.numerics._curves import Curve, DiscreteCurve, ExactCurve
+from leakcore.numerics._least_noise import least_noise
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss, parse_schedule
 from leakcore.numerics._pld import fft_rounding
+from leakcore.numerics._profile import BEST, Effort
 
 METHODS = ("exact", "pld", "rdp")
 _NEGLIGIBLE = 1e-6
 """An upper bound of ε that is as good as the exact value: what "exact" promises."""
 _FAINT = 1e-6
 """Separation of the full batches' Gaussian pair below which the profile is left to that pair's."""
-_ROUGH, _NEAR = 1e-3, 2e-3
-"""Tolerance of σ on rough limits of ε, and how near to that σ the answer is looked for on the best ones."""
 _HOPELESS = -41.0
 """log δ below which an upper bound of it is as good as the exact value."""
 _TINY = sys.float_info.min
@@ -182,6 +182,10 @@ def noise_multiplier(
         loss = PrivacyLoss.of_steps(np.asarray(sigma), np.asarray(rate), count)
         return _epsilon(loss, slack, relation, name, grid, **how)
 
+    def split_at(sigma: float) -> float:
+        loss = PrivacyLoss.of_steps(np.asarray(sigma), np.asarray(rate), count)
+        return _neighbour.best_split(ExactCurve(loss), math.log(slack))
+
     if count == 0 or rate == 0.0:
         value = 0.0
     elif slack == 0.0:
@@ -198,11 +202,14 @@ def noise_multiplier(
         separation = _gaussian.gaussian_separation(wanted, slack) * (0.5 if relation == "replace" else 1.0)
         guess = math.sqrt(count) / separation
         if name == "exact":
-            value, below = _least_noise(limits, wanted, guess, relation)
+            value, tight = least_noise(
+                limits, wanted, guess, split_at if relation == "replace" and rate < 1.0 else None
+            )
+            notes = () if tight else ("a little less noise may do: the search rests on upper bounds of epsilon here",)
         else:
             value, below = _search.least_sigma(lambda sigma: limits(sigma)[1], wanted, guess, 1e-6)
-        if value > below * (1.0 + 1e-5) and below > 0.0:
-            notes = (f"noise_multiplier above {below:.9g} may do: epsilon is known from above only between",)
+            if value > below * (1.0 + 1e-5) and below > 0.0:
+                notes = (f"noise_multiplier above {below:.9g} may do: epsilon could not be computed between",)
     return NoiseMultiplier(
         value=value,
         kind="upper",
@@ -321,12 +328,12 @@ def _epsilon(
     method: str,
     orders: Any,
     *,
-    rough: bool = False,
+    effort: Effort = BEST,
     directions: tuple[str, ...] = ("remove", "add"),
     split: float = math.nan,
 ) -> tuple[float, float]:
-    """(low, high) of the smallest ε ≥ 0; rough: high, though proved, is what takes little time. directions: of the
-    profile under "add-remove"; split: of δ where a replacement is composed."""
+    """(low, high) of the smallest ε ≥ 0. directions: of the profile under "add-remove"; split: the logit of the part of
+    δ that the removal takes where a replacement is composed."""
     if loss.silent:
         return 0.0, 0.0
     if delta == 0.0 or (loss.log_no_escape != 0.0 and method != "exact"):
@@ -344,35 +351,15 @@ def _epsilon(
         return 0.0, high
     curve: Curve = ExactCurve(loss) if method == "exact" else DiscreteCurve(loss)
     if relation == "replace":
-        return _neighbour.epsilon(curve, target, rough=rough, split=split)
+        return _neighbour.epsilon(curve, target, effort=effort, split=split)
     low, high = -math.inf, -math.inf
     for direction in directions:
         # Full batches are a Gaussian pair, symmetric. ε of adding ends at −minimum.
         if direction == "add" and (not loss.groups or -loss.minimum - loss.log_no_escape <= low) and low > -math.inf:
             continue
-        pair = curve.epsilon(target, direction, rough=rough)
+        pair = curve.epsilon(target, direction, effort=effort)
         low, high = max(low, pair[0]), max(high, pair[1])
     return max(0.0, low), max(0.0, high)
-
-
-def _least_noise(
-    limits: Callable[..., tuple[float, float]], wanted: float, guess: float, relation: Adjacency
-) -> tuple[float, float]:
-    """(σ, below) as of `_search.least_sigma`: found on rough limits of ε, which are proved but not tight, and then
-    closed in on where the best limits are tight."""
-    how: dict[str, Any] = {"split": 0.0} if relation == "replace" else {"directions": ("remove",)}
-    sigma, _ = _search.least_sigma(lambda at: limits(at, rough=True, **how)[1], wanted, guess, _ROUGH)
-    low, high = limits(sigma, **how)
-    if relation == "add-remove":
-        # Removing a record is nearly always the direction that decides, and the cheaper one.
-        added = limits(sigma, directions=("add",))
-        if added[1] > low - _NEAR * (1.0 + low):
-            low, high, how = max(low, added[0]), max(high, added[1]), {}
-    if high - low > _NEGLIGIBLE * (1.0 + high):
-        sigma, _ = _search.least_sigma(lambda at: limits(at, rough=True)[1], wanted, sigma, _ROUGH, near=_NEAR)
-        return sigma, 0.0
-    tolerance = 1e-9 if wanted > 0.0 else 1e-6
-    return _search.least_sigma(lambda at: limits(at, **how)[1], wanted, sigma, tolerance, near=_NEAR)
 
 
 def _next_to_nothing(loss: PrivacyLoss, delta: float, relation: Adjacency) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 
 from leakcore._one_thread import one_thread
 from leakcore.numerics import _gaussian
+from leakcore.numerics._gaussian import log1mexp
 from leakcore.numerics._inversion import TiltedLaw
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss
 from leakcore.numerics._recursion import Profile, profile_pair
@@ -244,9 +245,3 @@ def _solve_threshold(law: TiltedLaw, log_tail: np.ndarray, upper: bool) -> tuple
         if settled[0] and np.all(settled | (np.abs(t - law.mean) > 4.0 * law.std)):
             break
     return t, settled
-
-
-def log1mexp(x: np.ndarray) -> np.ndarray:
-    """log(1 − e^x) for x < 0, accurate at both ends; −inf at 0."""
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.where(x > -0.6931, np.log(-np.expm1(x)), np.log1p(-np.exp(x))))

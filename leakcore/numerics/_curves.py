@@ -8,31 +8,29 @@ from typing import Protocol
 
 from leakcore.numerics import _profile
 from leakcore.numerics._loss import PrivacyLoss
+from leakcore.numerics._profile import BEST, Effort
 
 
 class Curve(Protocol):
-    """A mechanism's privacy profile in each direction, as one method computes it: (low, high).
-
-    rough: for searches; low may be −∞, and high, though proved, is what takes little time.
-    """
+    """A mechanism's privacy profile in each direction, as one method computes it: (low, high)."""
 
     @property
     def loss(self) -> PrivacyLoss: ...
 
-    def epsilon(self, log_delta: float, direction: str, *, rough: bool = False) -> tuple[float, float]: ...
+    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]: ...
 
-    def log_delta(self, epsilon: float, direction: str, *, rough: bool = False) -> tuple[float, float]: ...
+    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]: ...
 
 
 @dataclasses.dataclass(frozen=True)
 class ExactCurve:
     loss: PrivacyLoss
 
-    def epsilon(self, log_delta: float, direction: str, *, rough: bool = False) -> tuple[float, float]:
-        return _profile.epsilon_for(self.loss, log_delta, direction, rough=rough)
+    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
+        return _profile.epsilon_for(self.loss, log_delta, direction, effort=effort)
 
-    def log_delta(self, epsilon: float, direction: str, *, rough: bool = False) -> tuple[float, float]:
-        return _profile.log_delta(self.loss, epsilon, direction, rough=rough)
+    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
+        return _profile.log_delta(self.loss, epsilon, direction, effort=effort)
 
 
 class DiscreteCurve:
@@ -42,7 +40,7 @@ class DiscreteCurve:
         self.loss = loss
         self._discrete = DiscreteLoss(loss, pessimistic=True)
 
-    def epsilon(self, log_delta: float, direction: str, *, rough: bool = False) -> tuple[float, float]:
+    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
         low, high = -1.0, 1.0
         while self.log_delta(low, direction)[1] < log_delta and low > -1e6:
             low *= 2.0
@@ -55,7 +53,7 @@ class DiscreteCurve:
             low, high = (middle, high) if self.log_delta(middle, direction)[1] > log_delta else (low, middle)
         return high, high
 
-    def log_delta(self, epsilon: float, direction: str, *, rough: bool = False) -> tuple[float, float]:
+    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
         value = self._discrete.delta(epsilon, direction)
         out = math.log(value) if value > 0.0 else -math.inf
         return out, out

@@ -40,6 +40,12 @@ def log_blow_up_error(log_kappa: np.ndarray, separation: float) -> np.ndarray:
     return np.where((log_kappa == 0.0) | np.isinf(log_kappa), 0.0, slope * (np.abs(x) + separation) * 2.0**-50)
 
 
+def log1mexp(x: np.ndarray) -> np.ndarray:
+    """log(1 − e^x) for x < 0, accurate at both ends; −inf at 0."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.where(x > -0.6931, np.log(-np.expm1(x)), np.log1p(-np.exp(x))))
+
+
 def _quantile(log_p: np.ndarray) -> np.ndarray:
     """Φ⁻¹(p); far out SciPy's is right to 5e-13 only, and two of Newton's steps take it to its last places."""
     x = np.asarray(special.ndtri_exp(log_p))

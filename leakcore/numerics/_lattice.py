@@ -129,7 +129,8 @@ class CoarseLaw:
                 most = theta + powers[1]
                 chord = np.logaddexp.accumulate((log_nu + losses)[::-1])[::-1] + (most - 1.0) * losses[-1]
                 used = losses[chord > float(np.logaddexp.reduce(log_nu + most * losses)) - few]
-                fine.append((low, float(used[-1]) + 2.0 * float(losses[1] - losses[0])))
+                top = float(used[-1]) if len(used) else float(losses[-1])
+                fine.append((low, top + 2.0 * float(losses[1] - losses[0])))
             else:
                 lumped = np.logaddexp.accumulate(log_nu[::-1]) + theta * losses[::-1]
                 fine.append((-math.inf, float(losses[::-1][max(int(np.searchsorted(lumped, least)) - 2, 0)])))

@@ -19,7 +19,6 @@ from leakcore.numerics._loss import AccuracyError, PrivacyLoss, StepGroup
 
 FIRST_BITS, SECOND_BITS, LAST_BITS = 13, 16, 19
 """log₂ of the lattice's points: to choose a tilt, to begin with, and at most (half a second)."""
-_QUICK_BITS = 15
 _MOST_GROUPS = 24
 _WEAKER = (0.75, 0.56, 0.42, 0.32, 0.24, 0.18, 0.13, 0.1)
 """Tilts that are tried, as parts of the last one: rare large losses may have most of a stronger one's mass."""
@@ -110,13 +109,13 @@ def _in_floats(groups: list[StepGroup]) -> Iterator[None]:
             ) from error
 
 
-def upper_limit(loss: PrivacyLoss, question: Question, direction: str) -> float:
-    """The upper limit alone, from a lattice that takes a twentieth of a second; proved like the other one."""
+def upper_limit(loss: PrivacyLoss, question: Question, direction: str, bits: int) -> float:
+    """The upper limit alone, from a lattice of 2^bits points; proved like the other one."""
     groups = groups_of(loss)
     with _in_floats(groups):
         floor = _log_floor(groups, question, direction)
         side, high = _prepared(_merged(groups, True), floor, direction, question, True, (0.5, 0.25, 0.1))
-        return min(high, side.answer(question, _QUICK_BITS, high))
+        return min(high, side.answer(question, bits, high))
 
 
 def limits(loss: PrivacyLoss, question: Question, direction: str, bits: int = LAST_BITS) -> tuple[float, float]:
@@ -135,12 +134,14 @@ def limits(loss: PrivacyLoss, question: Question, direction: str, bits: int = LA
         while True:
             high = min(high, upper.answer(question, size, high))
             low = max(low, lower.answer(question, size, high))
+            if low > high:  # within rounding, or one of them is lost: neither is trusted with less
+                low, high = high, low
             wide = (high - low) / (_ENOUGH * max(1.0, abs(high)))
             if size >= bits or wide <= 1.0:
                 break
             # The width falls with the square of the spacing.
             size = min(bits, size + max(1, math.ceil(0.5 * math.log2(min(wide, 1e9)))))
-    return min(low, high), high
+    return low, high
 
 
 def _prepared(
@@ -156,7 +157,7 @@ def _prepared(
     point = question.chernoff(coarse)
     best = coarse.window(point.gap)
     answer = (point.epsilon if question.epsilon is None else point.log_delta) + _LEFT_OUT
-    for _ in range(2):
+    for _ in range(2 if weaker is _WEAKER else 1):
         answer = min(answer, _Side(coarse, best, True).answer(question, FIRST_BITS, answer))
         point = question.moved(point, answer)
         for gap in [part * best.gap for part in weaker]:

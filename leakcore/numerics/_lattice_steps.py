@@ -16,6 +16,7 @@ import math
 
 import numpy as np
 
+from leakcore.numerics._gaussian import log1mexp
 from leakcore.numerics._loss import AccuracyError, StepGroup
 from leakcore.numerics._step_tables import log_masses
 
@@ -65,15 +66,10 @@ class StepCells:
     def dots(self, remove: bool) -> LatticeStep:
         """The dominating law for one direction of the profile."""
         nu, hit = (np.logaddexp(part[1:-2:2], part[2:-2:2]) for part in (self._nu, self._hit))
-        excess, error = self._excess(nu, hit)
-        signed = excess + (error if remove else -error)
-        if self._spacing < _WIDE:
-            share = np.clip(signed / math.expm1(self._spacing), 0.0, 1.0)
-        else:  # losses of thousands of nats: the lower end takes all but nothing of what is not at the upper one
-            share = self._wide_share(nu, hit)
+        log_share = self._log_shares(nu, hit, remove)
         with np.errstate(divide="ignore"):
-            out = np.append(nu + np.log1p(-share), -np.inf)
-            out[1:] = np.logaddexp(out[1:], nu + np.log(share))
+            out = np.append(nu + log1mexp(log_share), -np.inf)
+        out[1:] = np.logaddexp(out[1:], nu + log_share)
         index = np.arange(self._first, self._last + 1)
         # Mass beyond the ends goes to the last point where that is the safe side; where it is not, one chord leads to
         # the end of reach, and the mass beyond that is counted as lost.
@@ -87,13 +83,21 @@ class StepCells:
             out[-2] = np.logaddexp(out[-2], self._nu[-2])
         return LatticeStep(index, out, self._origin, float(self._log_mu(-1)))
 
-    def _wide_share(self, nu: np.ndarray, hit: np.ndarray) -> np.ndarray:
-        """What of ν's mass goes to a cell's upper end where e^h is no float, from above."""
-        at = self._origin + (self._first + np.arange(len(nu))) * self._spacing
+    def _log_shares(self, nu: np.ndarray, hit: np.ndarray, remove: bool) -> np.ndarray:
+        """log of what of ν's mass in each cell goes to its upper end, (e^{ℓ − kh} − 1)/(e^h − 1), on the safe side."""
+        sign = 1.0 if remove else -1.0
         with np.errstate(divide="ignore", invalid="ignore"):
-            loss = np.logaddexp(np.log1p(-self._rate) + nu, math.log(self._rate) + hit) - nu
-        rise = np.where(np.isfinite(nu), loss - at, -np.inf)
-        return np.asarray(np.exp(np.minimum(rise - self._spacing + _ROUNDING * (8.0 + np.abs(at)), 0.0)))
+            if self._spacing < _WIDE:
+                excess, error = self._excess(nu, hit)
+                return np.log(np.clip((excess + sign * error) / math.expm1(self._spacing), 0.0, 1.0))
+            # Where e^h is no float, e^{ℓ − kh − h} is no less than it, and with 1 taken from e^{ℓ − kh} no more.
+            at = self._origin + (self._first + np.arange(len(nu))) * self._spacing
+            rise = np.logaddexp(np.log1p(-self._rate) + nu, math.log(self._rate) + hit) - nu - at
+            size = 8.0 + np.abs(at) + np.abs(nu) + np.abs(hit)
+            rise = np.where(np.isfinite(nu) & np.isfinite(rise), rise + sign * _ROUNDING * size, -np.inf)
+            if not remove:
+                rise = np.where(rise > 0.0, rise + log1mexp(-rise), -np.inf)
+            return np.asarray(np.minimum(rise - self._spacing, 0.0))
 
     def cells(self, remove: bool, theta: float) -> LatticeStep:
         """The law of who sees the cell alone; its common shift is chosen for a tilt by e^{θ·loss}."""

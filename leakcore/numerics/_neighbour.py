@@ -13,29 +13,31 @@ import numpy as np
 from leakcore.numerics import _lattice_profile, _search
 from leakcore.numerics._curves import Curve
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss
+from leakcore.numerics._profile import BEST, Effort
 
 _LOGITS = np.linspace(-12.0, 12.0, 97)
+_ROUGH = Effort(bits=14)
 _OUTSIDE = 5.0
 """How far beyond 0 and ε a replacement's first step is looked for, in nats."""
 
 
-def epsilon(curve: Curve, log_target: float, *, rough: bool = False, split: float = math.nan) -> tuple[float, float]:
+def epsilon(curve: Curve, log_target: float, *, effort: Effort = BEST, split: float = math.nan) -> tuple[float, float]:
     """(low, high) of ε₁ + ε₂ ≥ 0 with δ_remove(ε₁) = αδ and e^{ε₁}·δ_add(ε₂) = (1 − α)δ; split: the logit of α."""
     logit = best_split(curve, log_target) if math.isnan(split) else split
-    low, high = _at_split(curve, log_target, logit, rough)
+    low, high = _at_split(curve, log_target, logit, effort)
     return max(0.0, low), max(0.0, high)
 
 
 def best_split(curve: Curve, log_target: float) -> float:
     """The logit of a good α."""
     start = _chernoff_split(curve.loss, log_target)
-    return _search.golden_at(lambda x: _at_split(curve, log_target, x, True)[1], start - 1.5, start + 1.5, 4)[0]
+    return _search.golden_at(lambda x: _at_split(curve, log_target, x, _ROUGH)[1], start - 1.5, start + 1.5, 4)[0]
 
 
-def _at_split(curve: Curve, log_target: float, logit: float, rough: bool) -> tuple[float, float]:
-    first = curve.epsilon(log_target - math.log1p(math.exp(-logit)), "remove", rough=rough)
+def _at_split(curve: Curve, log_target: float, logit: float, effort: Effort) -> tuple[float, float]:
+    first = curve.epsilon(log_target - math.log1p(math.exp(-logit)), "remove", effort=effort)
     rest = log_target - math.log1p(math.exp(logit)) - first[1]
-    second = curve.epsilon(min(rest, -1e-12), "add", rough=rough)
+    second = curve.epsilon(min(rest, -1e-12), "add", effort=effort)
     return first[0] + second[0], first[1] + second[1]
 
 
@@ -53,9 +55,9 @@ def _chernoff_split(loss: PrivacyLoss, log_target: float) -> float:
 def log_delta(curve: Curve, epsilon: float) -> tuple[float, float]:
     """(low, high) of log δ(ε) at a good ε₁, which may lie outside [0, ε]; the sum is convex in e^{ε₁}."""
 
-    def total(first: float, rough: bool = True) -> tuple[float, float]:
-        removed = curve.log_delta(first, "remove", rough=rough)
-        added = curve.log_delta(epsilon - first, "add", rough=rough)
+    def total(first: float, effort: Effort = _ROUGH) -> tuple[float, float]:
+        removed = curve.log_delta(first, "remove", effort=effort)
+        added = curve.log_delta(epsilon - first, "add", effort=effort)
         low, high = (float(np.logaddexp(r, first + a)) for r, a in zip(removed, added, strict=True))
         return low, high
 
@@ -70,5 +72,5 @@ def log_delta(curve: Curve, epsilon: float) -> tuple[float, float]:
         pass
     wide = 0.04 * (epsilon + 2.0 * _OUTSIDE)
     best, _ = _search.golden_at(lambda x: total(x)[1], start - wide, start + wide, 9)
-    low, high = total(best, False)
+    low, high = total(best, BEST)
     return min(low, 0.0), min(high, 0.0)

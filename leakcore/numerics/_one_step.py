@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from leakcore.numerics import _gaussian
-from leakcore.numerics._blow_up import log1mexp
+from leakcore.numerics._gaussian import log1mexp
 from leakcore.numerics._loss import PrivacyLoss, StepGroup
 
 _FLOOR = 4e-15

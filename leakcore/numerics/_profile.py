@@ -7,13 +7,15 @@ Direction "add": δ(ε) = sup_E ν(E) − e^ε μ(E) = E_ν(1 − e^{ε+L})_+. �
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from leakcore._one_thread import one_thread
 from leakcore.numerics import _gaussian, _lattice_profile, _least_loss, _one_step, _recursion_profile
-from leakcore.numerics._blow_up import log1mexp
+from leakcore.numerics._gaussian import log1mexp
 from leakcore.numerics._inversion import TiltedLaw
 from leakcore.numerics._loss import LEAST_SIGMA, AccuracyError, PrivacyLoss
 from leakcore.numerics._rare_losses import log_tail_bound
@@ -33,27 +35,51 @@ _NARROW = 0.5
 """Relative width of limits of ε between which δ is computed anew."""
 
 
-def log_delta(loss: PrivacyLoss, epsilon: float, direction: str, *, rough: bool = False) -> tuple[float, float]:
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How much work an answer is worth.
+
+    bits: a lattice of 2^bits points from above and nothing else, so that low may be −∞; 0: all there is. smooth:
+    Fourier inversion or AccuracyError. These two are for searches.
+    """
+
+    bits: int = 0
+    smooth: bool = False
+
+    @contextlib.contextmanager
+    def giving_up(self) -> Iterator[None]:
+        """AccuracyError ends what is within, and all where nothing else is wanted."""
+        try:
+            yield
+        except AccuracyError:
+            if self.smooth:
+                raise
+
+
+BEST = Effort()
+
+
+def log_delta(loss: PrivacyLoss, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
     """(low, high) of log δ(ε), −inf where δ = 0 exactly.
 
     They agree to 1e-6 where Fourier inversion serves, else as well as the lattice laws do. Where δ is below 1e-18, or
     no float holds the loss, low may be −inf and high a bound by moments or by full batches.
     """
     if loss.log_no_escape == 0.0:
-        return _inner_log_delta(loss, epsilon, direction, rough)
+        return _inner_log_delta(loss, epsilon, direction, effort)
     if math.isinf(loss.log_no_escape):
         return 0.0, 0.0
     if direction == "add":
         # Off the escape, μ is ν's partner scaled by s = Π(1 − q): the loss is shifted by log s.
-        return _inner_log_delta(loss, epsilon + loss.log_no_escape, direction, rough)
-    inner = _inner_log_delta(loss, epsilon - loss.log_no_escape, direction, rough)
+        return _inner_log_delta(loss, epsilon + loss.log_no_escape, direction, effort)
+    inner = _inner_log_delta(loss, epsilon - loss.log_no_escape, direction, effort)
     escaped = float(log1mexp(np.array(loss.log_no_escape)))
     low, high = (min(float(np.logaddexp(escaped, loss.log_no_escape + part)), 0.0) for part in inner)
     return low, high
 
 
 @one_thread()
-def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, rough: bool) -> tuple[float, float]:
+def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, effort: Effort) -> tuple[float, float]:
     if not loss.groups:
         return _gaussian.log_profile_limits(epsilon, math.sqrt(loss.gaussian_variance))
     threshold = epsilon if direction == "remove" else -epsilon
@@ -66,8 +92,8 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, rough: b
         return -math.inf, 0.0
     question = _lattice_profile.Question(epsilon=epsilon)
     with contextlib.suppress(AccuracyError):
-        if rough:
-            return -math.inf, _lattice_profile.upper_limit(loss, question, direction)
+        if effort.bits:
+            return -math.inf, _lattice_profile.upper_limit(loss, question, direction, effort.bits)
         if len(loss.groups) <= _MOST_GROUPS:
             return _log_delta_by_inversion(loss, epsilon, direction)
     most = _gaussian.log_profile_limits(epsilon, loss.full_batch_separation())[1]
@@ -152,16 +178,15 @@ def _chernoff_log_delta(
 
 
 @one_thread()
-def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, rough: bool = False) -> tuple[float, float]:
+def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
     """(low, high) of the real ε, of either sign, with log δ(ε) = log_target < 0; ∓inf where there is none.
 
     They differ by about 1e-6 at most where Fourier inversion serves, else by what the lattice laws leave between them
-    or, where those fail too, low = −inf and high is the full batches' ε. rough: low may be −∞ and high,
-    though proved, is what a coarse lattice has.
+    or, where those fail too, low = −inf and high is the full batches' ε.
     """
     if loss.log_no_escape != 0.0:
         if direction == "add":
-            low, high = epsilon_for(_without_escape(loss), log_target, direction, rough=rough)
+            low, high = epsilon_for(_without_escape(loss), log_target, direction, effort=effort)
             return low - loss.log_no_escape, high - loss.log_no_escape
         escaped = float(log1mexp(np.array(loss.log_no_escape)))
         if log_target <= escaped:
@@ -169,7 +194,7 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, rough: 
         rest = log_target + float(log1mexp(np.array(escaped - log_target))) - loss.log_no_escape
         if rest >= 0.0:
             return -math.inf, -math.inf
-        low, high = epsilon_for(_without_escape(loss), rest, direction, rough=rough)
+        low, high = epsilon_for(_without_escape(loss), rest, direction, effort=effort)
         return low + loss.log_no_escape, high + loss.log_no_escape
     if not loss.groups:
         return _gaussian.epsilon_limits(log_target, math.sqrt(loss.gaussian_variance))
@@ -182,8 +207,8 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, rough: 
         least = _least_loss.epsilon_from_below(loss, log_target)
         if -loss.minimum - least <= _EPSILON_PROMISE * (1.0 + abs(least)):
             return least, -loss.minimum
-    if len(loss.groups) <= _MOST_GROUPS and not rough:
-        with contextlib.suppress(AccuracyError):
+    if len(loss.groups) <= _MOST_GROUPS and not effort.bits:
+        with effort.giving_up():
             value, error = _epsilon_by_inversion(loss, log_target, direction)
             return value - error, value + error
     most = _gaussian.epsilon_limits(log_target, loss.full_batch_separation())[1]
@@ -191,8 +216,8 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, rough: 
         most = min(most, -loss.minimum)
     question = _lattice_profile.Question(log_delta=log_target)
     try:
-        if rough:
-            return least, min(_lattice_profile.upper_limit(loss, question, direction), most)
+        if effort.bits:
+            return least, min(_lattice_profile.upper_limit(loss, question, direction, effort.bits), most)
         low, high = _lattice_profile.limits(loss, question, direction, _lattice_profile.SECOND_BITS)
         if high - low > _EPSILON_PROMISE * (1.0 + abs(high)):
             with contextlib.suppress(AccuracyError):

@@ -31,25 +31,34 @@ def golden_at(function: Callable[[float], float], a: float, b: float, steps: int
 
 
 def least_sigma(
-    proved: Callable[[float], float], epsilon: float, guess: float, tolerance: float, *, near: float = 0.0
+    proved: Callable[[float], float],
+    epsilon: float,
+    guess: float,
+    tolerance: float,
+    *,
+    near: float = 0.0,
+    most: int = 200,
 ) -> tuple[float, float]:
     """(σ, below): the least σ with proved(σ) ≤ epsilon, on the safe side, and one too small for it.
 
     They are a relative `tolerance` apart, or further where `proved`, which falls with σ, has a gap there: it raises
     AccuracyError at what it cannot tell. σ itself is always proved. AccuracyError where nothing below it can be told.
-    near: a relative distance from the guess within which the answer is likely.
+    near: a relative distance from the guess within which the answer is likely. most: pairs of σ that are tried within
+    the bracket.
 
     Regula falsi in (log σ, log ε) kept inside a bracket, with a step to either side of its root to close the bracket.
     """
     high, at_high = _upper(proved, epsilon, guess * (1.0 + near))
     low, at_low = (guess * (1.0 - near), proved(guess * (1.0 - near))) if near else _lower(proved, high)
+    stride = 1.0
     while at_low <= epsilon:
         high, at_high = low, at_low
         if 0.7 * low < 1e-4:
             return high, 0.0
-        low, at_low = _lower(proved, low)
+        low, at_low = _lower(proved, low, stride)
+        stride = min(1.5 * stride, 16.0)
     gap: tuple[float, float] | None = None
-    for _ in range(200):
+    for _ in range(most):
         width = math.log(high / low)
         if width <= tolerance:
             break
@@ -106,9 +115,9 @@ def _upper(proved: Callable[[float], float], epsilon: float, sigma: float) -> tu
         sigma *= 1.5
 
 
-def _lower(proved: Callable[[float], float], sigma: float) -> tuple[float, float]:
+def _lower(proved: Callable[[float], float], sigma: float, stride: float = 1.0) -> tuple[float, float]:
     """A lower σ with its ε; less of a step where so little noise is beyond what `proved` can tell, then one across."""
-    for factor in (0.7, 0.9, 0.97, 0.99, 0.5, 0.35):
+    for factor in (0.7**stride, 0.7, 0.9, 0.97, 0.99, 0.5, 0.35):
         try:
             return factor * sigma, proved(factor * sigma)
         except AccuracyError:
