@@ -132,7 +132,9 @@ def fano_advantage(
         )
         kind = "estimate"
         notes = (f"for one-hot gradients, {apart:.6g} clipping norms apart; a sampled estimate",)
-    success = 1.0 - _least_error(entropy - min(max(nats, 0.0), entropy), n)
+    # What rounding may have taken from the information, or added to the entropy.
+    slack = _ROUNDING * (1.0 + entropy + (loss.num_mixture_steps if kind == "upper" else 0)) if nats != 0.0 else 0.0
+    success = 1.0 - _least_error(max(entropy - min(max(nats, 0.0), entropy) - slack, 0.0), n)
     blind = float(weights.max())
     success = max(success, blind)
     return FanoBound(
@@ -224,6 +226,7 @@ def mse_lower_bound(
     epsilon = _renyi_of_order_two(loss, relation == "replace")
     guess = dot(widths, widths) / (4.0 * len(widths))
     value = math.inf if epsilon == 0.0 else (0.0 if epsilon > 700.0 else guess / math.expm1(epsilon))
+    value *= 1.0 - _ROUNDING * (8.0 + min(epsilon, 700.0)) - 2.0**-52 * len(widths)  # a lower bound: rounded down
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ("unbiased reconstructions only",)
     if relation != "replace":
@@ -254,14 +257,16 @@ def _renyi_of_order_two(loss: PrivacyLoss, replace: bool) -> float:
     if replace:
         full = PrivacyLoss((), loss.gaussian_variance)
         rest = PrivacyLoss(loss.groups)
-        found = 0.5 * (rest.cumulants(4.0).value + rest.cumulants(-2.0).value)
+        found = 0.5 * (rest.cumulants(4.0).value + rest.cumulants(-2.0).value) + _ROUNDING * rest.num_mixture_steps
         if found < _TINY:
             found = 0.5 * (_whole_cumulant(rest, 4) + _whole_cumulant(rest, 3))
         return _renyi_of_order_two(full, True) + found
-    found = max(loss.cumulants(2.0).value, loss.cumulants(-1.0).value)
+    found = max(loss.cumulants(2.0).value, loss.cumulants(-1.0).value) + _ROUNDING * loss.num_mixture_steps
     return _whole_cumulant(loss, 2) if found < _TINY else found
 
 
+_ROUNDING = 2.0**-48
+"""Of sums and exponentials, relative; of the moments of one step, absolute."""
 _TINY = 1e-9
 """A divergence below it is lost in the rounding of an integral over densities; K(1 − α) ≤ K(α) (Mironov, Talwar and
 Zhang 2019, Theorem 5) then leaves sums over the binomial."""

@@ -19,6 +19,8 @@ from leakcore.bounds._reconstruction_input import ATTACKER, Kappa, Mechanism, Re
 from leakcore.numerics import _gaussian
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss
 
+_ROUNDING = 2.0**-49
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class MembershipBound(Result):
@@ -58,11 +60,15 @@ def reconstruction_rdp(
     if loss.log_no_escape != 0.0:
         log_value = np.zeros_like(prior.log)
     elif not loss.groups:
+        size = 0.5 * loss.gaussian_variance - prior.log
         gap = np.sqrt(-prior.log) - math.sqrt(0.5 * loss.gaussian_variance)
-        log_value = -(np.maximum(gap, 0.0) ** 2)
+        log_value = -(np.maximum(gap, 0.0) ** 2) + _ROUNDING * np.minimum(size, 1e300)
     else:
         log_value = np.array([_least_renyi_exponent(loss, float(k)) for k in prior.log])
-    log_value = np.maximum(log_value, prior.log)
+        # The moments are sums whose rounding grows with the steps.
+        log_value += _ROUNDING * (8.0 + loss.num_mixture_steps + np.abs(log_value))
+    # Rounded up as far as taking the exponential needs.
+    log_value = np.minimum(np.maximum(log_value, prior.log) + _ROUNDING * np.abs(prior.log), 0.0)
     return ReconstructionBound(
         kind="upper",
         confidence=None,

@@ -14,6 +14,8 @@ from leakcore.numerics._loss import PrivacyLoss, parse_schedule
 
 MAX_SAMPLES = 1 << 40
 """Samples of one estimate: a day's work of a cluster."""
+_ROUNDING = 2.0**-52
+"""Of a logarithm, relative."""
 ATTACKER = (
     "sees every noisy gradient sum and all model states, knows every other record, the hyperparameters and the prior; "
     "Poisson sampling, independent steps"
@@ -110,8 +112,11 @@ class Kappa:
         }
         if log_low is not None and log_high is not None:
             log_low, log_high = np.clip(log_low, self.log, 0.0), np.clip(log_high, self.log, 0.0)
-            low = np.maximum(np.nextafter(np.exp(log_low), 0.0), np.minimum(kappa, value))
-            high = np.minimum(np.nextafter(np.exp(log_high), 2.0), 1.0)
+            # The exponential of a large logarithm carries the logarithm's own rounding.
+            low, high = (np.exp(end) for end in (log_low, log_high))
+            low = np.nextafter(low * (1.0 + _ROUNDING * log_low), 0.0)
+            low = np.maximum(low, np.minimum(kappa, value))
+            high = np.minimum(np.nextafter(high * (1.0 - _ROUNDING * log_high), 2.0), 1.0)
             high = np.maximum(high, value)
             if proved:
                 out["value"] = self.shaped(high)
