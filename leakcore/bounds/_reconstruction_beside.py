@@ -69,13 +69,17 @@ def reconstruction_rdp(
         log_value += _ROUNDING * (8.0 + loss.num_mixture_steps + np.abs(log_value))
     # Rounded up as far as taking the exponential needs.
     log_value = np.minimum(np.maximum(log_value, prior.log) + _ROUNDING * np.abs(prior.log), 0.0)
+    fields = prior.fields(log_value, None, None)
+    value = np.exp(log_value)
+    above = np.nextafter(np.nextafter(value, 2.0), 2.0)
+    fields["value"] = prior.shaped(np.minimum(np.where(log_value < 0.0, above, value), 1.0))
     return ReconstructionBound(
         kind="upper",
         confidence=None,
         method="rdp",
         assumptions=Assumptions(adjacency="add-remove", attacker=ATTACKER, notes=("looser than the blow-up bound",)),
         provenance="Hayes, Mahloujifar and Balle (2023), equation (2), after Balle, Cherubin and Hayes (2022)",
-        **prior.fields(log_value, None, None),
+        **fields,
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +11,8 @@ from leakcore.numerics import _search
 from leakcore.numerics._loss import AccuracyError
 from leakcore.numerics._profile import Effort
 
-_ROUGH, _FINER, _SMOOTH = Effort(bits=14), Effort(bits=17), Effort(smooth=True)
-"""0.05 s, 0.2 s, and Fourier inversion."""
+_ROUGH, _FINER, _FINEST, _SHARP = Effort(bits=14), Effort(bits=17), Effort(bits=19), Effort(sharp=True)
+"""0.05 s, 0.2 s, 0.5 s, and what answers to 1e-6 or not at all."""
 NEGLIGIBLE = 1e-6
 """ε below which its relative error is no matter."""
 _TINY = 1e-9
@@ -38,16 +38,17 @@ def least_noise(
         if split_at and how is hows[0]:
             hows[1]["split"] = split_at(sigma)
             continue
-        if wanted < _TINY:
-            return sigma, False
-        finer, tight = functools.partial(_search.least_sigma, epsilon=wanted, near=2e-3, most=3), False
-        try:
-            if wanted < NEGLIGIBLE:
-                raise AccuracyError("too little leaks for inversion to be sharper")
-            value, below = finer(functools.partial(upper, effort=_SMOOTH), guess=sigma, tolerance=1e-9)
-            tight = math.log(value / below) < 1e-8
-        except AccuracyError:
-            value, _ = finer(functools.partial(upper, effort=_FINER), guess=sigma, tolerance=1e-5)
-        if not how.get("directions") or limits(value, effort=_ROUGH, directions=("add",))[1] <= wanted:
+        value = None
+        if wanted >= NEGLIGIBLE:
+            with contextlib.suppress(AccuracyError):
+                value = _search.close_in(functools.partial(upper, effort=_SHARP), wanted, sigma, 1e-9)
+        tight = value is not None
+        if value is None and wanted < _TINY:
+            value = sigma
+        elif value is None:
+            for finer, tolerance in ((_FINER, 1e-6), (_FINEST, 1e-8)):
+                sigma = _search.close_in(functools.partial(upper, effort=finer), wanted, sigma, tolerance) or sigma
+            value = sigma
+        if "directions" not in how or limits(value, effort=_ROUGH, directions=("add",))[1] <= wanted:
             return value, tight
     raise AssertionError

@@ -30,8 +30,8 @@ def epsilon(curve: Curve, log_target: float, *, effort: Effort = BEST, split: fl
 
 def best_split(curve: Curve, log_target: float) -> float:
     """The logit of a good α."""
-    start = _chernoff_split(curve.loss, log_target)
-    return _search.golden_at(lambda x: _at_split(curve, log_target, x, _ROUGH)[1], start - 1.5, start + 1.5, 4)[0]
+    few = sorted({_chernoff_split(curve.loss, log_target), -8.0, -4.0, -1.5, 0.0, 1.5, 4.0, 8.0})
+    return _search.valley(lambda x: _at_split(curve, log_target, x, _ROUGH)[1], few, 8)
 
 
 def _at_split(curve: Curve, log_target: float, logit: float, effort: Effort) -> tuple[float, float]:
@@ -70,7 +70,8 @@ def log_delta(curve: Curve, epsilon: float) -> tuple[float, float]:
         start = float(places[int(np.argmin(np.logaddexp(removed, places + added)))])
     except AccuracyError:
         pass
-    wide = 0.04 * (epsilon + 2.0 * _OUTSIDE)
-    best, _ = _search.golden_at(lambda x: total(x)[1], start - wide, start + wide, 9)
+    # The sum has one valley: the best of a few and its neighbours hold it.
+    few = sorted({start, -1.0, 0.0, 0.25 * epsilon, 0.5 * epsilon, 0.75 * epsilon, epsilon, epsilon + 1.0})
+    best = _search.valley(lambda x: total(x)[1], few, 10)
     low, high = total(best, BEST)
     return min(low, 0.0), min(high, 0.0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -31,6 +30,8 @@ _PROMISE = 1e-6
 _EPSILON_PROMISE = 2e-7
 """Largest error of ε that is accepted though δ's is above its promise, which must then be below `_COARSE`."""
 _COARSE = 1e-3
+_EFFORT = 10.0
+"""Of Fourier inversion where the recursion does not serve."""
 _NARROW = 0.5
 """Relative width of limits of ε between which δ is computed anew."""
 
@@ -39,21 +40,12 @@ _NARROW = 0.5
 class Effort:
     """How much work an answer is worth.
 
-    bits: a lattice of 2^bits points from above and nothing else, so that low may be −∞; 0: all there is. smooth:
-    Fourier inversion or AccuracyError. These two are for searches.
+    bits: a lattice of 2^bits points from above and nothing else, so that low may be −∞; 0: all there is. sharp: Fourier
+    inversion, the recursion or AccuracyError. These two are for searches.
     """
 
     bits: int = 0
-    smooth: bool = False
-
-    @contextlib.contextmanager
-    def giving_up(self) -> Iterator[None]:
-        """AccuracyError ends what is within, and all where nothing else is wanted."""
-        try:
-            yield
-        except AccuracyError:
-            if self.smooth:
-                raise
+    sharp: bool = False
 
 
 BEST = Effort()
@@ -208,9 +200,11 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort:
         if -loss.minimum - least <= _EPSILON_PROMISE * (1.0 + abs(least)):
             return least, -loss.minimum
     if len(loss.groups) <= _MOST_GROUPS and not effort.bits:
-        with effort.giving_up():
+        with contextlib.suppress(AccuracyError):
             value, error = _epsilon_by_inversion(loss, log_target, direction)
             return value - error, value + error
+    if effort.sharp:
+        return _sharp_epsilon(loss, log_target, direction)
     most = _gaussian.epsilon_limits(log_target, loss.full_batch_separation())[1]
     if direction == "add":
         most = min(most, -loss.minimum)
@@ -221,15 +215,27 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort:
         low, high = _lattice_profile.limits(loss, question, direction, _lattice_profile.SECOND_BITS)
         if high - low > _EPSILON_PROMISE * (1.0 + abs(high)):
             with contextlib.suppress(AccuracyError):
-                return _recursion_profile.epsilon(loss, log_target, direction)
+                return _sharp_epsilon(loss, log_target, direction)
             low, high = _lattice_profile.limits(loss, question, direction)
     except AccuracyError:
         return least, most
     low, high = max(low, least), min(high, most)
-    if _EPSILON_PROMISE < high - low < _NARROW * high and len(loss.groups) <= _MOST_GROUPS:
+    if _EPSILON_PROMISE * high < high - low < _NARROW * high and len(loss.groups) <= _MOST_GROUPS:
         with contextlib.suppress(AccuracyError):
             return _epsilon_by_profile(loss, log_target, direction, low, high)
     return low, high
+
+
+def _sharp_epsilon(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
+    """By the recursion, or by Fourier inversion with more frequencies than at first; AccuracyError where neither
+    serves."""
+    try:
+        return _recursion_profile.epsilon(loss, log_target, direction)
+    except AccuracyError:
+        if len(loss.groups) > _MOST_GROUPS:
+            raise
+    value, error = _epsilon_by_inversion(loss, log_target, direction, _EFFORT)
+    return value - error, value + error
 
 
 def _epsilon_by_profile(
@@ -241,17 +247,18 @@ def _epsilon_by_profile(
     def limits(epsilon: float) -> tuple[float, float]:
         return _log_delta_by_inversion(loss, epsilon, direction)
 
-    at, slope = high, 0.0
-    last, value = low, limits(low)[1]
+    # The upper limit is the nearer one.
+    last, at = high, high * (1.0 - 1e-3)
+    value = limits(last)[1]
     for _ in range(8):
         here = limits(at)[1]
-        slope = (here - value) / (at - last) if at != last else slope
+        slope = (here - value) / (at - last)
         if not slope < 0.0:
             break
-        last, value = at, here
         step = (log_target - here) / slope
+        last, value = at, here
         at = min(max(at + step, low), high)
-        if abs(step) < 1e-11 * (1.0 + abs(at)):
+        if at == last or abs(step) < 1e-11 * (1.0 + abs(at)):
             break
     ends = []
     for sign in (-1.0, 1.0):
@@ -290,7 +297,9 @@ def _log_delta_near(law: TiltedLaw, epsilon: np.ndarray, direction: str) -> np.n
         return np.asarray(first + np.log(-np.expm1(np.minimum(second - first, 0.0))))
 
 
-def _epsilon_by_inversion(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
+def _epsilon_by_inversion(
+    loss: PrivacyLoss, log_target: float, direction: str, effort: float = 1.0
+) -> tuple[float, float]:
     power, sign = _side(direction)
     loss = loss.limited(log_target)
 
@@ -306,7 +315,7 @@ def _epsilon_by_inversion(loss: PrivacyLoss, log_target: float, direction: str) 
     retilted = False
     while candidates:
         try:
-            law = TiltedLaw(loss, power + candidates.pop(0))
+            law = TiltedLaw(loss, power + candidates.pop(0), effort=effort)
             check = law.checked_by(loss, power)
         except AccuracyError:
             continue

@@ -11,8 +11,11 @@ _PATIENCE = 8
 """Values of σ, each half as large again as the last, that may be refused before the search is given up."""
 
 
-def golden_at(function: Callable[[float], float], a: float, b: float, steps: int) -> tuple[float, float]:
-    """(x, value): where the function is least of what a golden-section search meets."""
+def valley(function: Callable[[float], float], places: list[float], steps: int) -> float:
+    """Where a function with one valley is least of what a golden-section search meets, which begins at the best of
+    these ascending places."""
+    best_of = min(range(len(places)), key=lambda i: function(places[i]))
+    a, b = places[max(best_of - 1, 0)], places[min(best_of + 1, len(places) - 1)]
     ratio = 0.5 * (math.sqrt(5.0) - 1.0)
     x, y = b - ratio * (b - a), a + ratio * (b - a)
     at_x, at_y = function(x), function(y)
@@ -27,7 +30,7 @@ def golden_at(function: Callable[[float], float], a: float, b: float, steps: int
             y = a + ratio * (b - a)
             at_y = function(y)
         best = min(best, (at_x, x), (at_y, y))
-    return best[1], best[0]
+    return best[1]
 
 
 def least_sigma(
@@ -50,13 +53,13 @@ def least_sigma(
     """
     high, at_high = _upper(proved, epsilon, guess * (1.0 + near))
     low, at_low = (guess * (1.0 - near), proved(guess * (1.0 - near))) if near else _lower(proved, high)
-    stride = 1.0
+    repeats = 0
     while at_low <= epsilon:
         high, at_high = low, at_low
         if 0.7 * low < 1e-4:
             return high, 0.0
-        low, at_low = _lower(proved, low, stride)
-        stride = min(1.5 * stride, 16.0)
+        repeats += 1
+        low, at_low = _lower(proved, low, min(1.5 ** max(repeats - 8, 0), 16.0))
     gap: tuple[float, float] | None = None
     for _ in range(most):
         width = math.log(high / low)
@@ -86,6 +89,30 @@ def least_sigma(
             else:
                 low, at_low = at, value
     return high, low
+
+
+def close_in(proved: Callable[[float], float], epsilon: float, sigma: float, tolerance: float) -> float | None:
+    """The least σ with proved(σ) ≤ epsilon > 0 to a relative `tolerance`, near `sigma`: secant steps in logarithms.
+
+    None where a few do not converge.
+    """
+    x, slope, last = math.log(sigma), -1.5, None
+    for _ in range(7):
+        value = proved(math.exp(x))
+        if not 0.0 < value < math.inf:
+            return None
+        gap = math.log(value / epsilon)
+        if last is not None and x != last[0]:
+            slope = (gap - last[1]) / (x - last[0])
+        if not slope < 0.0:
+            return None
+        step = -gap / slope
+        if gap <= 0.0 and abs(step) <= tolerance:
+            return math.exp(x)
+        last = x, gap
+        # On the safe side of the root by half the tolerance.
+        x += max(min(step, 0.5), -0.5) + 0.5 * tolerance
+    return None
 
 
 def _near_root(ends: tuple[float, float], values: tuple[float, float], epsilon: float, tolerance: float) -> list[float]:
