@@ -38,17 +38,16 @@ def least_noise(
         if split_at and how is hows[0]:
             hows[1]["split"] = split_at(sigma)
             continue
-        value = None
-        if wanted >= NEGLIGIBLE:
+        value, tight = sigma, False
+        efforts = ((_SHARP, 1e-9), (_FINER, 1e-6), (_FINEST, 1e-8), (_SHARP, 1e-9)) if wanted >= _TINY else ()
+        for effort, tolerance in efforts:
+            if effort is _SHARP and wanted < NEGLIGIBLE:
+                continue
             with contextlib.suppress(AccuracyError):
-                value = _search.close_in(functools.partial(upper, effort=_SHARP), wanted, sigma, 1e-9)
-        tight = value is not None
-        if value is None and wanted < _TINY:
-            value = sigma
-        elif value is None:
-            for finer, tolerance in ((_FINER, 1e-6), (_FINEST, 1e-8)):
-                sigma = _search.close_in(functools.partial(upper, effort=finer), wanted, sigma, tolerance) or sigma
-            value = sigma
+                closer = _search.close_in(functools.partial(upper, effort=effort), wanted, value, tolerance)
+                value, tight = closer or value, effort is _SHARP and closer is not None
+            if tight:
+                break
         if "directions" not in how or limits(value, effort=_ROUGH, directions=("add",))[1] <= wanted:
             return value, tight
     raise AssertionError

@@ -204,7 +204,7 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort:
             value, error = _epsilon_by_inversion(loss, log_target, direction)
             return value - error, value + error
     if effort.sharp:
-        return _sharp_epsilon(loss, log_target, direction)
+        return _recursion_profile.epsilon(loss, log_target, direction)
     most = _gaussian.epsilon_limits(log_target, loss.full_batch_separation())[1]
     if direction == "add":
         most = min(most, -loss.minimum)
@@ -245,7 +245,10 @@ def _epsilon_by_profile(
     and rare large ones lie on either side of it."""
 
     def limits(epsilon: float) -> tuple[float, float]:
-        return _log_delta_by_inversion(loss, epsilon, direction)
+        try:
+            return _log_delta_by_inversion(loss, epsilon, direction)
+        except AccuracyError:
+            return _around(*_agreed(*_recursion_profile.log_delta(loss, epsilon, direction)))
 
     # The upper limit is the nearer one.
     last, at = high, high * (1.0 - 1e-3)
