@@ -372,7 +372,9 @@ def test_rare_large_losses(sigma: float, rate: float, steps: int, delta: float) 
 def test_noise_beside_rare_large_losses() -> None:
     found = accounting.noise_multiplier(epsilon=0.01, delta=1e-10, sample_rate=1e-4, steps=500)
     assert accounting.epsilon(found.value, 1e-4, 500, delta=1e-10).value <= 0.01
-    assert accounting.epsilon(found.value * (1 - 1e-5), 1e-4, 500, delta=1e-10).value > 0.01
+    # Fourier inversion does not serve here, so the search ends a little above the least noise, and says so.
+    assert any("a little less noise may do" in note for note in found.assumptions.notes)
+    assert accounting.epsilon(found.value * (1 - 2e-4), 1e-4, 500, delta=1e-10).value > 0.01
 
 
 def test_group_privacy_of_a_large_epsilon() -> None:

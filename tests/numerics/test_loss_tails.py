@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special
 
-from leakcore.numerics import _blow_up, _gaussian, _profile
+from leakcore.numerics import _blow_up, _gaussian, _profile, _recursion_profile
 from leakcore.numerics._inversion import TiltedLaw
 from leakcore.numerics._loss import AccuracyError, PrivacyLoss, StepGroup
 
@@ -195,7 +195,7 @@ def test_recursion_that_loses_its_grid_raises() -> None:
     loss = _loss(18.0, 0.01, 100)
     expected = _profile.epsilon_for(_loss(18.0, 0.01, 100), math.log(1e-5), "remove")
     try:
-        low, high = _profile._epsilon_by_recursion(loss, math.log(1e-5), "remove")
+        low, high = _recursion_profile.epsilon(loss, math.log(1e-5), "remove")
     except AccuracyError:
         return
     assert low - 1e-6 <= expected[0]
