@@ -56,10 +56,10 @@ MINE = ("nets_to_measure:build", "--data", "rows.npz")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((*MINE, "--rows", "1"), "'--rows': 1 is not in the range x>=20"),
-        ((*MINE, "--rows", "19"), "'--rows': 19 is not in the range x>=20"),
-        ((*MINE, "--permutations", "-1"), "'--permutations': -1 is not in the range x>=0"),
-        ((*MINE, "--samples", "0"), "'--samples': 0 is not in the range x>=1"),
+        ((*MINE, "--rows", "1"), "'--rows': 1 is not in the range 20<=x<=1000000"),
+        ((*MINE, "--rows", "19"), "'--rows': 19 is not in the range 20<=x<=1000000"),
+        ((*MINE, "--permutations", "-1"), "'--permutations': -1 is not in the range 0<=x<=100000"),
+        ((*MINE, "--samples", "0"), "'--samples': 0 is not in the range 1<=x<=100000"),
         (
             (*MINE, "--attribute", "few"),
             "attribute='few': the data have 9 pairs of rows with and without it that share",
@@ -97,7 +97,7 @@ def test_the_least_number_of_rows_is_measured() -> None:
 
 def test_the_help_says_the_least_number_of_rows_and_what_is_bundled() -> None:
     text = " ".join(run("--help").output.split())
-    assert "x>=20" in text
+    assert "20<=x<=1000000" in text
     assert "lfw: the first two are bundled" in text
 
 

@@ -31,8 +31,9 @@ ONLY_IN = {
     # Filters, counted over the blocks of all threads; and torch's generator, which a model's own draws come from.
     "warnings.catch_warnings": {"_quiet.py"},
     "warnings.filterwarnings": {"_quiet.py"},
-    # The main thread alone, and only where Python's own handler is in place.
-    "signal.signal": {"_futures.py"},
+    # The main thread alone, and only where Python's own handler is in place: SIGINT while results are waited for,
+    # SIGTERM while a command runs.
+    "signal.signal": {"_futures.py", "cli/_checked.py"},
     # A recorded model draws from the global generators itself, and is evaluated again; they are put back.
     "np.random.seed": {"dpsgd/_module_state.py"},
     "random.seed": {"dpsgd/_module_state.py"},

@@ -93,7 +93,7 @@ def recover_up_to_sign(
     notes = ["binary labels, logistic loss, one logit", HARD, *noise_notes(how)]
     prior = f"assumed: {'fewer' if below else 'more'} than half of the batch's labels are 1 (positive_ratio)"
     if resolved:
-        decided = "the sign follows from it" if certain else "it chose the sign, without proof"
+        decided = "the sign follows from it" if certain else "it chose, but does not prove, the sign"
         notes.append(f"{prior}; {decided}, and were it wrong, every determined label would be the opposite one")
     else:
         notes.append(f"{prior}; it leaves the sign open")

@@ -237,7 +237,8 @@ class _Problem:
         """Of every row, by `folds` fits."""
         labels, classes = units.labels[units.rows], int(units.labels.max()) + 1
         fold = units.folds(self._folds, rng)[units.rows]
-        raw, calibrated, worst = np.empty(len(labels)), np.empty(len(labels)), 0.0
+        raw, calibrated = np.empty(len(labels)), np.empty(len(labels))
+        worst = worst_raw = 0.0
         for k in range(self._folds):
             train, test = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
             prior = self._log_prior(labels[train], classes)
@@ -248,8 +249,9 @@ class _Problem:
             at = np.arange(len(test)), labels[test]
             raw_gains, calibrated_gains = (_tempered(predicted, prior, b, share) - prior for b in (1.0, beta))
             raw[test], calibrated[test] = raw_gains[at], calibrated_gains[at]
-            worst = min(worst, float(raw_gains.min()), float(calibrated_gains.min()))
-        return _Gains(raw, calibrated, worst)
+            worst, worst_raw = min(worst, float(calibrated_gains.min())), min(worst_raw, float(raw_gains.min()))
+        # Where no fold reads its input, only the raw predictions say what one could have lost.
+        return _Gains(raw, calibrated, worst or worst_raw)
 
     def best(self, units: Units) -> np.ndarray | None:
         """(rows,) gains of the family's best fit to all rows, on these rows; None where the family cannot tell."""

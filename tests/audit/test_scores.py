@@ -242,8 +242,8 @@ def test_uneven_coins_are_not_believed() -> None:
 
 
 def test_rows_left_out_together_share_what_is_proved() -> None:
-    """Laplace noise, ε = 1 for each of two rows, both left out: 2 is proved of the pair, at most 1 of a row; 40 draws,
-    the gate's error 0.1% each.
+    """Laplace noise, ε = 1 for each of two rows, both left out: 2 is proved of the pair, at most 1 of a row. 40 draws;
+    the gate's error is 0.1% each, that of what is proved 5% each (more than 6 misses have p = 0.0034).
     """
     rng = np.random.default_rng(3)
     proved, beyond = [], 0
@@ -253,7 +253,7 @@ def test_rows_left_out_together_share_what_is_proved() -> None:
         assert report.passed
         beyond += float(audit.from_scores(*scores, retrained=True, delta=0.0).epsilon.value) > 1
         proved.append(float(report.epsilon.value))
-    assert max(proved) <= 1
+    assert sum(epsilon > 1 for epsilon in proved) <= 6
     assert np.mean(proved) > 0.5
     assert beyond > 30, "as one row's it would be more than one row's ε"
     assert "with the 2 rows in question or without" in report.to_text(width=10_000)

@@ -342,7 +342,7 @@ def test_bad_types_are_named():
     with pytest.raises(TypeError, match="list"):
         Clip(1.0).apply([1.0, 2.0])
     for rows in (np.arange(3), torch.zeros(3).to(torch.float8_e4m3fn)):
-        with pytest.raises(TypeError, match="must be float64, float32, float16 or bfloat16"):
+        with pytest.raises(TypeError, match="must be float16, bfloat16, float32 or float64"):
             Clip(1.0).apply(rows)
     model, (x, y) = _model(), _batch()
     with pytest.raises(TypeError, match="Defense"):

@@ -320,10 +320,14 @@ def test_a_file_says_what_the_trace_says_and_an_older_one_says_nothing(tmp_path:
         ("unrecorded", 3), ("unrecorded", [[0, 1.5, 0.2]]), ("unrecorded", [[0, 1.5, 0.2, 0]]),
         ("unrecorded", [[6, 1.5, 0.2, 1]]), ("unrecorded", [[0, -1.5, 0.2, 1]]), ("unrecorded", [[0, 1.5, 1.2, 1]]),
         ("unrecorded", [[0, 1.5, 0.2, 2**60]]), ("unrecorded", [[3, 1.5, 0.2, 1], [2, 1.5, 0.2, 1]]),
-        ("unrecorded", [[0, float("nan"), 0.2, 1]]), ("unrecorded", [[0, True, 0.2, 1]]),
+        ("unrecorded", [[0, True, 0.2, 1]]),
         ("origin", 3), ("origin", {}), ("origin", {**facts["origin"], "before": "no digest"}),
         ("origin", {**facts["origin"], "shapes": [[-1]]}), ("origin", {**facts["origin"], "candidates": None}),
     ):  # fmt: skip
         np.savez(tmp_path / "bad.npz", facts=np.array(json.dumps({**facts, key: value})), **arrays)
         with pytest.raises(ValueError, match=f"bad.npz: {key}: .*: damaged"):
             Trace.load(tmp_path / "bad.npz")
+    text = json.dumps({**facts, "unrecorded": [[0, float("nan"), 0.2, 1]]})
+    np.savez(tmp_path / "bad.npz", facts=np.array(text), **arrays)
+    with pytest.raises(ValueError, match=r"bad.npz: cannot be read .* NaN and infinities are no JSON"):
+        Trace.load(tmp_path / "bad.npz")

@@ -95,8 +95,8 @@ def test_torch_tensors_of_every_kind() -> None:
 
 def test_one_informative_column_of_many_is_screened_for() -> None:
     """A shift of four deviations in one of 500 columns is 0.633 nats; without the screen the answer was 0 [0, 0]."""
-    y = np.arange(400) % 2
-    x = np.random.default_rng(400).normal(size=(400, 500))
+    y = np.arange(600) % 2
+    x = np.random.default_rng(400).normal(size=(600, 500))
     x[:, 317] += 4 * (y - 0.5)
     found = leakage.mutual_information(x, y, permutations=1)
     low, high = found.interval
