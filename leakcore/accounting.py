@@ -95,10 +95,11 @@ def epsilon(
         Hayes et al. 2023), or a sequence of orders above 1.
 
     Returns an `Epsilon` of kind "upper", deterministic; interval = numerical error for "exact", rounded outward, else
-    None. T = 0, q = 0 or σ = ∞ give 0; δ = 0 or σ = 0 give inf where anything leaks beyond δ. Raises ValueError or
-    TypeError that names the argument, ImportError when dp-accounting is missing, AccuracyError (an ArithmeticError)
-    where "exact" cannot keep its promise of 1e-6, as it may at σ < 0.1 with 0 < q < 1 and several steps: "pld" can, but
-    for σ below some thousandths. There ε of full batches (sample_rate=1), which is no less, is still in closed form.
+    None. T = 0, q = 0 or σ = ∞ give 0; δ = 0 or σ = 0 give inf where anything leaks beyond δ. Where "exact" cannot
+    keep its promise of 1e-6 (little noise, rare large losses), lattice laws bound the profile from both sides: `method`
+    is then "exact, bounded", value an upper bound all the same and interval wider; where no float holds the loss,
+    value is ε of full batches or inf. Raises ValueError or TypeError that names the argument, ImportError when
+    dp-accounting is missing, AccuracyError (an ArithmeticError) where a method has no answer.
     """
     loss, relation, name, grid = _parse(noise_multiplier, sample_rate, steps, adjacency, method, orders)
     target = _validate.below_one(delta=delta)
@@ -166,8 +167,8 @@ def noise_multiplier(
 
     epsilon: in [0, ∞); delta: in [0, 1); sample_rate: a scalar q. Other arguments as in `epsilon`.
 
-    σ is on the safe side of a search to a relative 1e-9 (1e-6 for "pld" and "rdp"); where ε cannot be computed for a
-    little less noise, the least σ of which it is proved, and a note says how much less may do.
+    σ is on the safe side of a search to a relative 1e-9 (1e-6 for "pld" and "rdp"); where the search rests on upper
+    bounds of ε that are not that tight, σ suffices and a note says that a little less may do.
 
     Returns a `NoiseMultiplier` of kind "upper": this much noise suffices. T = 0 or q = 0 give 0; δ = 0 gives inf where
     anything leaks. Raises as `epsilon` does, and ValueError for a δ too small for "pld".

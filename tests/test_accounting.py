@@ -416,3 +416,22 @@ def test_interval_of_full_batches_holds_the_truth(sigma: float, epsilon: float) 
         found = accounting.delta(sigma, 1.0, 1, epsilon=epsilon)
         assert log_truth <= found.log_value <= log_truth + mpmath.mpf("4e-12") + mpmath.mpf("4e-15") * abs(log_truth)
         assert found.interval[0] <= truth <= found.interval[1]
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate", "steps", "delta"),
+    [
+        (0.5, 0.9, 2, 1e-12),
+        (0.15, 0.001, 10**4, 0.01),
+        pytest.param(0.5, 0.001, 10, 1e-9, marks=pytest.mark.slow),
+        pytest.param(0.2, 0.01, 1000, 0.01, marks=pytest.mark.slow),
+    ],
+)
+def test_replacement_where_adding_ends_before_the_place_in_question(
+    sigma: float, rate: float, steps: int, delta: float
+) -> None:
+    """Each ended in "math domain error": no loss of adding reaches so far."""
+    found = accounting.epsilon(sigma, rate, steps, delta=delta, adjacency="replace")
+    added = accounting.epsilon(sigma, rate, steps, delta=delta)
+    full = accounting.epsilon(sigma, 1.0, steps, delta=delta, adjacency="replace")
+    assert added.interval[0] <= found.value <= full.value * (1 + 1e-9)

@@ -239,6 +239,8 @@ def profile_pair(loss: PrivacyLoss, top: float, theta: float, refine: float = 1.
 
     They are kept with the loss, and `top` and `theta` are rounded up, so that neighbouring questions share them.
     """
+    if not top > 0.0:
+        raise AccuracyError("no loss lies below the place in question, where the recursion begins")
     steps = math.ceil(math.log(top) / math.log(1.3))
     tilt = 2.0 ** math.ceil(math.log2(max(theta, 1.0)))
     key = ("profiles", steps, tilt, refine)
