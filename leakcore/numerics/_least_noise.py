@@ -9,7 +9,7 @@ from typing import Any
 
 from leakcore.numerics import _search
 from leakcore.numerics._loss import AccuracyError
-from leakcore.numerics._profile import Effort
+from leakcore.numerics._profile import BEST, Effort
 
 _ROUGH, _FINER, _FINEST, _SHARP = Effort(bits=14), Effort(bits=17), Effort(bits=19), Effort(sharp=True)
 """0.05 s, 0.2 s, 0.5 s, and what answers to 1e-6 or not at all."""
@@ -38,14 +38,15 @@ def least_noise(
         if split_at and how is hows[0]:
             hows[1]["split"] = split_at(sigma)
             continue
-        value, tight = sigma, False
-        efforts = ((_SHARP, 1e-9), (_FINER, 1e-6), (_FINEST, 1e-8), (_SHARP, 1e-9)) if wanted >= _TINY else ()
-        for effort, tolerance in efforts:
-            if effort is _SHARP and wanted < NEGLIGIBLE:
+        value, tight, closed_in = sigma, False, False
+        # The last one takes seconds a look: only where finer lattices do not close in on what the coarse one found.
+        for effort, tolerance in ((_SHARP, 1e-9), (_FINER, 1e-6), (_FINEST, 1e-8), (BEST, 2e-2)):
+            if wanted < (NEGLIGIBLE if effort is _SHARP else _TINY) or (effort is BEST and closed_in):
                 continue
             with contextlib.suppress(AccuracyError):
                 closer = _search.close_in(functools.partial(upper, effort=effort), wanted, value, tolerance)
-                value, tight = closer or value, effort is _SHARP and closer is not None
+                value, closed_in = closer or value, closer is not None
+                tight = effort is _SHARP and closed_in
             if tight:
                 break
         if "directions" not in how or limits(value, effort=_ROUGH, directions=("add",))[1] <= wanted:
