@@ -1,7 +1,8 @@
 """How long accounting takes, and how tight it is: `python -m bench.accounting_grid --out JSON`.
 
 ε, δ at that ε, and the noise for it, of a random part of a grid over σ, q, T, δ and both adjacencies; CPU seconds of
-one thread. ε of add/remove is compared with dp-accounting's "pld" on a part where that takes seconds.
+one thread. ε of add/remove is compared with dp-accounting's "pld" at more points, of the part where that takes seconds.
+`--page PAGE --show JSON` writes what the result says between the marks of a page.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import itertools
 import json
 import math
 import random
+import re
 import sys
 import time
 import warnings
@@ -18,6 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench import environment
+
+MARKS = ("<!-- accounting-grid -->", "<!-- /accounting-grid -->")
+NAMES = ("noise_multiplier", "sample_rate", "steps", "delta", "adjacency")
 SIGMA = (0.05, 0.1, 0.15, 0.2, 0.35, 0.5, 0.7, 1.0, 2.0, 5.0, 20.0, 100.0)
 RATE = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.1, 0.5, 0.9, 1.0)
 STEPS = (1, 2, 10, 100, 1000, 10**4, 10**5, 10**6, 10**7)
@@ -25,10 +31,27 @@ DELTA = (1e-12, 1e-9, 1e-5, 1e-2)
 ADJACENCY = ("add-remove", "replace")
 
 
-def points(count: int, seed: int) -> list[tuple[float, float, int, float, str]]:
-    """A random part of the grid."""
-    every = list(itertools.product(SIGMA, RATE, STEPS, DELTA, ADJACENCY))
-    return random.Random(seed).sample(every, count)
+Point = dict[str, Any]
+"""The arguments of `accounting.epsilon`."""
+
+
+def grid() -> list[Point]:
+    """Every point."""
+    axes = itertools.product(SIGMA, RATE, STEPS, DELTA, ADJACENCY)
+    return [dict(zip(NAMES, values, strict=True)) for values in axes]
+
+
+def points_for_peers() -> list[Point]:
+    """The points that dp-accounting answers within seconds."""
+    return [
+        at
+        for at in grid()
+        if at["adjacency"] == "add-remove"
+        and at["noise_multiplier"] >= 0.5
+        and 2 <= at["steps"] <= 1000
+        and at["sample_rate"] >= 1e-3
+        and at["delta"] > 1e-9
+    ]
 
 
 def measure(call: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
@@ -50,28 +73,36 @@ def run(count: int, seed: int, peers: int) -> dict[str, Any]:
 
     warnings.simplefilter("error")  # a warning that reaches a user ends the run
     rows = []
-    for sigma, rate, steps, delta, relation in points(count, seed):
-        at = {"noise_multiplier": sigma, "sample_rate": rate, "steps": steps, "delta": delta, "adjacency": relation}
+    for at in random.Random(seed).sample(grid(), count):
         row: dict[str, Any] = {**at, "epsilon": measure(accounting.epsilon, **at)}
         epsilon = row["epsilon"].get("value", math.inf)
         if math.isfinite(epsilon):
-            rest = {"sample_rate": rate, "steps": steps, "adjacency": relation, "epsilon": epsilon}
-            row["back"] = measure(accounting.delta, noise_multiplier=sigma, **rest)
-            row["noise"] = measure(accounting.noise_multiplier, delta=delta, **rest)
-        easy = sigma >= 0.5 and 2 <= steps <= 1000 and rate >= 1e-3 and delta > 1e-9
-        if peers > 0 and relation == "add-remove" and easy:
-            peers -= 1
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                row["pld"] = measure(accounting.epsilon, **at, method="pld")
+            rest = {name: at[name] for name in ("sample_rate", "steps", "adjacency")} | {"epsilon": epsilon}
+            row["back"] = measure(accounting.delta, noise_multiplier=at["noise_multiplier"], **rest)
+            row["noise"] = measure(accounting.noise_multiplier, delta=at["delta"], **rest)
         rows.append(row)
         times = " ".join(f"{n} {row[n]['seconds']:.2f}" for n in ("epsilon", "back", "noise") if n in row)
-        print(f"[{len(rows)}/{count}] {sigma} {rate} {steps} {delta} {relation} {times}", file=sys.stderr, flush=True)
-    return {"schema": "leakcore.accounting-grid/1", "seed": seed, "summary": summarise(rows), "rows": rows}
+        print(f"[{len(rows)}/{count}] {' '.join(map(str, at.values()))} {times}", file=sys.stderr, flush=True)
+    compared = []
+    for at in random.Random(seed).sample(points_for_peers(), peers):
+        row = {**at, "epsilon": measure(accounting.epsilon, **at)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            row["pld"] = measure(accounting.epsilon, **at, method="pld")
+        compared.append(row)
+        print(f"[{len(compared)}/{peers}] pld {row['pld']['seconds']:.2f}", file=sys.stderr, flush=True)
+    return {
+        "schema": "leakcore.accounting-grid/1",
+        "machine": environment.facts(),
+        "seed": seed,
+        "summary": summarise(rows, compared),
+        "rows": rows,
+        "peers": compared,
+    }
 
 
-def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Slowest calls, refusals, how many are within 1e-6, agreement with "pld"."""
+def summarise(rows: list[dict[str, Any]], compared: list[dict[str, Any]]) -> dict[str, Any]:
+    """Slowest calls, refusals, how many are wider than 1e-6, agreement with "pld"."""
     out: dict[str, Any] = {"points": len(rows)}
     for name in ("epsilon", "back", "noise"):
         calls = [row[name] for row in rows if name in row]
@@ -84,7 +115,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
             "refusals": sum("refusal" in call for call in calls),
             "bounded": sum(call.get("method") == "exact, bounded" for call in calls),
         }
-    pairs = [(row["epsilon"], row["pld"]) for row in rows if "pld" in row and "value" in row["pld"]]
+    pairs = [(row["epsilon"], row["pld"]) for row in compared if "value" in row["pld"]]
     both = [(ours["interval"], peer["value"]) for ours, peer in pairs if math.isfinite(peer["value"])]
     out["pld"] = {
         "compared": len(both),
@@ -92,46 +123,57 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "largest_excess": max((peer - high for (_, high), peer in both), default=0.0),
     }
     slowest = sorted(rows, key=lambda row: -row["epsilon"]["seconds"])[:10]
-    names = ("noise_multiplier", "sample_rate", "steps", "delta", "adjacency")
-    out["slowest_ten"] = [{**{n: row[n] for n in names}, "seconds": row["epsilon"]["seconds"]} for row in slowest]
+    out["slowest_ten"] = [{**{n: row[n] for n in NAMES}, "seconds": row["epsilon"]["seconds"]} for row in slowest]
     return out
 
 
-def table(summary: dict[str, Any]) -> str:
-    """The summary as the docs show it."""
-    head = ("call", "calls", "slowest", "median", "above 5 s", "refused", "wider than 1e-6")
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    names = {"epsilon": "`epsilon`", "back": "`delta`", "noise": "`noise_multiplier`"}
-    for name, text in names.items():
+def text(result: dict[str, Any]) -> str:
+    """What a result says, as the docs show it."""
+    summary = result["summary"]
+    refused = sum(summary[name]["refusals"] for name in ("epsilon", "back", "noise"))
+    lines = [f"{summary['points']} points, drawn from the {len(grid()):,} of the grid; CPU seconds of one thread,"]
+    lines += [f"{result['machine']['cpu']}. {refused or 'None'} of the calls refused.", ""]
+    head = ("call", "calls", "median", "slowest", "above 5 s", "wider than 1e-6")
+    lines += [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name, call in {"epsilon": "`epsilon`", "back": "`delta`", "noise": "`noise_multiplier`"}.items():
         one = summary[name]
-        lines.append(
-            f"| {text} | {one['calls']} | {one['slowest']:.1f} s | {one['median']:.2f} s | {one['above_5_seconds']} "
-            f"| {one['refusals']} | {one['bounded']} |"
-        )
+        times = (f"{one['median']:.2f} s", f"{one['slowest']:.1f} s")
+        cells = (call, one["calls"], *times, one["above_5_seconds"], one["bounded"])
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     peer = summary["pld"]
+    below = "none of its ε lies" if not peer["below_ours"] else f"{peer['below_ours']} of its ε lie"
     lines.append("")
-    lines.append(
-        f'Of {peer["compared"]} values of ε by "pld", {peer["below_ours"]} lie below our lower limit; the largest is '
-        f"{peer['largest_excess']:.1g} above our upper one."
-    )
+    lines += [
+        f"At {peer['compared']} more points dp-accounting answered, too: {below} below our lower limit, and the",
+    ]
+    lines += [f"largest is {peer['largest_excess']:.1g} above our upper one."]
     return "\n".join(lines)
+
+
+def rewritten(page: str, result: dict[str, Any]) -> str:
+    """The page with what the result says between its marks."""
+    first, last = MARKS
+    return re.sub(f"{first}.*?{last}", lambda _: f"{first}\n{text(result)}\n{last}", page, flags=re.DOTALL)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=300)
-    parser.add_argument("--peers", type=int, default=25, help="points at most that dp-accounting answers too")
+    parser.add_argument("--peers", type=int, default=25, help="more points, that dp-accounting answers too")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--show", type=Path, help="print the table of this result, run nothing")
+    parser.add_argument("--show", type=Path, help="print what this result says, run nothing")
+    parser.add_argument("--page", type=Path, help="write it between the marks of this page")
     options = parser.parse_args()
     if options.show:
-        print(table(json.loads(options.show.read_text(encoding="utf-8"))["summary"]))
-        return
-    found = run(options.points, options.seed, options.peers)
-    print(table(found["summary"]))
+        result = json.loads(options.show.read_text(encoding="utf-8"))
+    else:
+        result = run(options.points, options.seed, options.peers)
+    print(text(result))
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if options.page:
+        options.page.write_text(rewritten(options.page.read_text(encoding="utf-8"), result), encoding="utf-8")
 
 
 if __name__ == "__main__":
