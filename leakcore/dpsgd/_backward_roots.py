@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,38 +12,47 @@ import torch
 Listener = Callable[[list[torch.Tensor]], None]
 
 _lock = threading.Lock()
-_listeners: list[Listener] = []
+_listeners: list[weakref.WeakMethod[Listener]] = []
 _original: Callable[..., Any] | None = None
 
 
 class Listening:
-    """Calls `listener` with the roots before every backward pass that this process begins, until `remove`.
+    """Calls `listener`, a bound method, with the roots before every backward pass that this process begins, until
+    `remove`, or until its object is gone: nothing here keeps it.
 
     torch offers no hook there, so `torch.autograd.backward`, which `Tensor.backward` calls, is replaced meanwhile.
     """
 
     def __init__(self, listener: Listener) -> None:
         global _original
-        self._listener = listener
+        self._listener = weakref.WeakMethod(listener)
         with _lock:
             if torch.autograd.backward is not _backward:
                 _original = torch.autograd.backward
                 torch.autograd.backward = _backward
-            _listeners.append(listener)
+            _listeners.append(self._listener)
 
     def remove(self) -> None:
-        with _lock:
-            _listeners.remove(self._listener)
-            if not _listeners and torch.autograd.backward is _backward:
-                assert _original is not None
-                torch.autograd.backward = _original
+        _forget(self._listener)
+
+
+def _forget(listener: weakref.WeakMethod[Listener]) -> None:
+    with _lock:
+        _listeners[:] = [other for other in _listeners if other is not listener]
+        if not _listeners and torch.autograd.backward is _backward:
+            assert _original is not None
+            torch.autograd.backward = _original
 
 
 def _backward(tensors: Any, *arguments: Any, **settings: Any) -> Any:
     if torch._C._current_graph_task_id() == -1:  # else of a checkpoint, within another backward pass
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        for listener in list(_listeners):
-            listener([t for t in roots if isinstance(t, torch.Tensor)])
+        for reference in list(_listeners):
+            listener = reference()
+            if listener is None:
+                _forget(reference)
+            else:
+                listener([t for t in roots if isinstance(t, torch.Tensor)])
     assert _original is not None
     return _original(tensors, *arguments, **settings)
 

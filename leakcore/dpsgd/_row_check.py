@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -53,6 +54,11 @@ class Norms:
         return self._norms.double().square()
 
 
+def _stop(watched: weakref.ref[WatchedCalls]) -> None:
+    if (calls := watched()) is not None:
+        calls.stop()
+
+
 class RowCheck:
     """Compares per-sample gradients with autograd's at steps 1, 2, 4, 8, …; `start` before the first forward pass.
 
@@ -76,6 +82,8 @@ class RowCheck:
             if p is not None and id(p) in own
         }
         self._watched = WatchedCalls(root, own)
+        # An optimizer that is gone, often after its last step, leaves no hooks on a model that stays.
+        weakref.finalize(self, _stop, weakref.ref(self._watched)).atexit = False
         self._steps, self._due = 0, 1
         self._said = ""
 

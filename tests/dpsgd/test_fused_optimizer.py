@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from opacus import GradSampleModule, PrivacyEngine
 from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
 from opacus.utils.batch_memory_manager import wrap_data_loader
 
-from leakcore.dpsgd import FusedDPOptimizer, secure_normal
+from leakcore.dpsgd import FusedDPOptimizer, _backward_roots, secure_normal
 from tests.dpsgd.opacus_remarks import IGNORED
 
 pytestmark = IGNORED
@@ -253,3 +255,44 @@ def test_noise_is_never_left_out_in_silence(name: str, value: float) -> None:
     setattr(optimizer, name, value)  # as a schedule would
     with pytest.raises(ValueError, match=f"{name}={value}: must be at least 0"):
         optimizer.step()
+
+
+def _listening() -> int:
+    """How many listen to backward passes; one that is gone counts until the next pass."""
+    torch.ones(1, requires_grad=True).sum().backward()
+    return len(_backward_roots._listeners)
+
+
+def _hooks(module: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in module.modules())
+
+
+def test_an_optimizer_that_is_gone_leaves_nothing_on_a_model_that_stays() -> None:
+    """After three steps its rows were to be compared in the fourth, which never came."""
+    gc.collect()
+    plain = _network()
+    before, hooks = _listening(), _hooks(plain)
+    module = GradSampleModule(plain)
+    optimizer = _made(FusedDPOptimizer, module)
+    _train(optimizer, module, torch.float32, steps=3)
+    assert _listening() == before + 1
+    assert _hooks(plain) > hooks
+    module.remove_hooks()
+    del optimizer, module
+    gc.collect()
+    assert _listening() == before
+    assert _hooks(plain) == hooks
+
+
+def test_a_model_and_an_optimizer_that_are_gone_leave_nothing() -> None:
+    gc.collect()
+    before = _listening()
+    module = GradSampleModule(_network())
+    optimizer = _made(FusedDPOptimizer, module)
+    _train(optimizer, module, torch.float32, steps=1)
+    assert _listening() == before + 1
+    known = weakref.ref(module)
+    del optimizer, module
+    gc.collect()
+    assert known() is None
+    assert _listening() == before
