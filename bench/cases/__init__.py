@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.case import Case
 from bench.cases import (
+    accounting,
     clip,
     cuda,
     curve,
@@ -28,6 +29,7 @@ def all_cases(device: str, quick: bool) -> list[Case]:
         *labels.cases(quick),
         *label_bound.cases(quick),
         *curve.cases(quick),
+        *accounting.cases(quick),
         *monte_carlo.cases(quick),
         *optimizer.cases(quick),
         *reconstructions.cases(quick),
