@@ -90,6 +90,7 @@ def main(names: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (mapped + CEILING, mapped + CEILING))
     warnings.simplefilter("error")
     for name in names:
+        resolve(name)(**CALLS[name].arguments())  # imports what every child would import again
         for argument, value in sizes_of(name):
             for size in SIZES:
                 sys.stdout.write(json.dumps([name, argument, size, fault_within(name, argument, value, size)]) + "\n")
