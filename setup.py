@@ -15,11 +15,11 @@ Environment:
 Host floating point: no -ffast-math (it flips the whole process to flush-to-zero) and -ffp-contract=off, so that the
 compiler never fuses a multiply and an add behind our back (nor does nvcc: -fmad=false). A loop then gives the same bits
 whether it was vectorised or not, with any chunk size. A tier that wants fused multiply-add asks for it by name (madd in
-csrc/core/arith.h and vec.h) and states its bound. -fno-math-errno and -fno-trapping-math change no value: they let
+csrc/core/simd/arith.h and vec.h) and states its bound. -fno-math-errno and -fno-trapping-math change no value: they let
 square roots and selections be vectorised.
 
 Sources named *_simd.cpp are compiled once per instruction tier, with LEAKCORE_TIER set to its name, and chosen between
-at run time (csrc/core/isa.h). Compilers for other processors than x86-64 build the baseline alone.
+at run time (csrc/core/simd/isa.h). Compilers for other processors than x86-64 build the baseline alone.
 """
 
 from __future__ import annotations

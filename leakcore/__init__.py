@@ -11,7 +11,7 @@ Importing leakcore imports neither torch nor SciPy; each part is loaded at first
 
 from typing import TYPE_CHECKING
 
-from leakcore._lazy import attach as _attach
+from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
     from leakcore import accounting as accounting

@@ -21,18 +21,19 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from leakcore import __version__, _zip
-from leakcore._folder_lock import FILE as _LOCK
-from leakcore._folder_lock import FolderBusy, FolderLock
-from leakcore._futures import answers
-from leakcore._installed import version_of
-from leakcore._json import read_json
-from leakcore._writing import TEMPORARY as _TEMPORARY
-from leakcore._writing import CannotWrite as CannotWrite
-from leakcore._writing import is_stream as is_stream
-from leakcore._writing import make_folder, sync_folder, try_folder
-from leakcore._writing import try_writing as try_writing
-from leakcore._writing import write_atomically as write_atomically
+from leakcore import __version__
+from leakcore._base.files import zip_file
+from leakcore._base.files.json_file import read_json
+from leakcore._base.files.writing import TEMPORARY as _TEMPORARY
+from leakcore._base.files.writing import CannotWrite as CannotWrite
+from leakcore._base.files.writing import is_stream as is_stream
+from leakcore._base.files.writing import make_folder, sync_folder, try_folder
+from leakcore._base.files.writing import try_writing as try_writing
+from leakcore._base.files.writing import write_atomically as write_atomically
+from leakcore._base.futures import answers
+from leakcore._base.installed import version_of
+from leakcore._base.run_folder.lock import FILE as _LOCK
+from leakcore._base.run_folder.lock import FolderBusy, FolderLock
 
 _MANIFEST = "run.json"
 _SCHEMA = "leakcore.run/2"
@@ -379,7 +380,7 @@ def _files(folder: Path) -> Iterable[Path]:
 def check_npz(path: Path) -> None:
     """ValueError where the file is truncated or its bytes are not those that were written."""
     try:
-        with _zip.opened(path) as (archive, _):
+        with zip_file.opened(path) as (archive, _):
             if bad := archive.testzip():
                 raise ValueError(f"the checksum of {bad} is another's")
     except (OSError, ValueError) as why:

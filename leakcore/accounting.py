@@ -17,15 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from leakcore import _validate
-from leakcore._one_thread import one_thread
-from leakcore._results import Adjacency, Assumptions, Result, parse_adjacency
-from leakcore.numerics import _gaussian, _neighbour, _search
-from leakcore.numerics._curves import Curve, DiscreteCurve, ExactCurve
-from leakcore.numerics._least_noise import least_noise
-from leakcore.numerics._loss import AccuracyError, PrivacyLoss, parse_schedule
-from leakcore.numerics._pld import fft_rounding
-from leakcore.numerics._profile import BEST, Effort
+from leakcore._base import validate
+from leakcore._base.one_thread import one_thread
+from leakcore._base.results import Adjacency, Assumptions, Result, parse_adjacency
+from leakcore.numerics import search
+from leakcore.numerics.gaussian import pair as _pair
+from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss, parse_schedule
+from leakcore.numerics.profile import replacement
+from leakcore.numerics.profile.curves import Curve, DiscreteCurve, ExactCurve
+from leakcore.numerics.profile.dp_accounting_pld import fft_rounding
+from leakcore.numerics.profile.least_noise import least_noise
+from leakcore.numerics.profile.profile import BEST, Effort
 
 METHODS = ("exact", "pld", "rdp")
 _NEGLIGIBLE = 1e-6
@@ -102,7 +104,7 @@ def epsilon(
     dp-accounting is missing, AccuracyError (an ArithmeticError) where a method has no answer.
     """
     loss, relation, name, grid = _parse(noise_multiplier, sample_rate, steps, adjacency, method, orders)
-    target = _validate.below_one(delta=delta)
+    target = validate.below_one(delta=delta)
     with _naming(noise_multiplier, sample_rate, steps):
         low, high = _epsilon(loss, target, relation, name, grid)
     return Epsilon(
@@ -135,7 +137,7 @@ def delta(
     that, the least positive floats, and `log_value` says how small it is.
     """
     loss, relation, name, grid = _parse(noise_multiplier, sample_rate, steps, adjacency, method, orders)
-    target = _validate.non_negative(epsilon=epsilon)
+    target = validate.non_negative(epsilon=epsilon)
     with _naming(noise_multiplier, sample_rate, steps):
         log_low, log_high = _log_delta(loss, target, relation, name, grid)
     value = _above(log_high)
@@ -173,10 +175,10 @@ def noise_multiplier(
     Returns a `NoiseMultiplier` of kind "upper": this much noise suffices. T = 0 or q = 0 give 0; δ = 0 gives inf where
     anything leaks. Raises as `epsilon` does, and ValueError for a δ too small for "pld".
     """
-    wanted, slack = _validate.non_negative(epsilon=epsilon), _validate.below_one(delta=delta)
-    rate = _validate.probability(sample_rate=sample_rate)
+    wanted, slack = validate.non_negative(epsilon=epsilon), validate.below_one(delta=delta)
+    rate = validate.probability(sample_rate=sample_rate)
     _, relation, name, grid = _parse(1.0, rate, steps, adjacency, method, orders)
-    count = _validate.integer(0, steps=steps)
+    count = validate.integer(0, steps=steps)
     notes: tuple[str, ...] = ()
 
     def limits(sigma: float, **how: Any) -> tuple[float, float]:
@@ -185,7 +187,7 @@ def noise_multiplier(
 
     def split_at(sigma: float) -> float:
         loss = PrivacyLoss.of_steps(np.asarray(sigma), np.asarray(rate), count)
-        return _neighbour.best_split(ExactCurve(loss), math.log(slack))
+        return replacement.best_split(ExactCurve(loss), math.log(slack))
 
     if count == 0 or rate == 0.0:
         value = 0.0
@@ -200,7 +202,7 @@ def noise_multiplier(
         )
     else:
         # Full batches leak at least as much as subsampled ones.
-        separation = _gaussian.gaussian_separation(wanted, slack) * (0.5 if relation == "replace" else 1.0)
+        separation = _pair.gaussian_separation(wanted, slack) * (0.5 if relation == "replace" else 1.0)
         guess = math.sqrt(count) / separation
         if name == "exact":
             value, tight = least_noise(
@@ -208,7 +210,7 @@ def noise_multiplier(
             )
             notes = () if tight else ("a little less noise may do: the search rests on upper bounds of epsilon here",)
         else:
-            value, below = _search.least_sigma(lambda sigma: limits(sigma)[1], wanted, guess, 1e-6)
+            value, below = search.least_sigma(lambda sigma: limits(sigma)[1], wanted, guess, 1e-6)
             if value > below * (1.0 + 1e-5) and below > 0.0:
                 notes = (f"noise_multiplier above {below:.9g} may do: epsilon could not be computed between",)
     return NoiseMultiplier(
@@ -277,18 +279,18 @@ def _parse(
     sigma: Any, rate: Any, steps: Any, adjacency: str, method: str, orders: Any
 ) -> tuple[PrivacyLoss, Adjacency, str, Any]:
     relation = parse_adjacency(adjacency)
-    name = _validate.one_of(*METHODS, method=method)
+    name = validate.one_of(*METHODS, method=method)
     sigmas, rates, count = parse_schedule(sigma, rate, steps)
     if orders is not None and name != "rdp":
         raise ValueError(f"orders={orders!r}: only method='rdp' takes it, not {name!r}")
     grid = orders
     if isinstance(orders, str):
-        from leakcore.numerics._rdp import AUTHORS_ORDERS
+        from leakcore.numerics.profile.dp_accounting_rdp import AUTHORS_ORDERS
 
-        _validate.one_of("authors", orders=orders)
+        validate.one_of("authors", orders=orders)
         grid = AUTHORS_ORDERS
     elif orders is not None:
-        grid = _validate.real_array("above 1", lambda v: v > 1.0, orders=orders).ravel()
+        grid = validate.real_array("above 1", lambda v: v > 1.0, orders=orders).ravel()
     loss = PrivacyLoss.of_steps(sigmas, rates, count)
     if relation == "replace" and name == "rdp" and loss.groups:
         raise ValueError("method='rdp' does not cover adjacency='replace' with sample_rate < 1: use 'exact' or 'pld'")
@@ -344,15 +346,15 @@ def _epsilon(
         relation = "add-remove"
     target = math.log(delta)
     if method == "rdp":
-        from leakcore.numerics import _rdp
+        from leakcore.numerics.profile import dp_accounting_rdp
 
-        value = _rdp.epsilon(loss, target, orders)
+        value = dp_accounting_rdp.epsilon(loss, target, orders)
         return value, value
     if method == "exact" and (high := _next_to_nothing(loss, delta, relation)) < _NEGLIGIBLE:
         return 0.0, high
     curve: Curve = ExactCurve(loss) if method == "exact" else DiscreteCurve(loss)
     if relation == "replace":
-        return _neighbour.epsilon(curve, target, effort=effort, split=split)
+        return replacement.epsilon(curve, target, effort=effort, split=split)
     low, high = -math.inf, -math.inf
     for direction in directions:
         # Full batches are a Gaussian pair, symmetric. ε of adding ends at −minimum.
@@ -369,7 +371,7 @@ def _next_to_nothing(loss: PrivacyLoss, delta: float, relation: Adjacency) -> fl
     if _STEPS[relation] * loss.total_variation() * (1.0 + 1e-12) <= delta:
         return 0.0
     separation = _STEPS[relation] * loss.full_batch_separation()
-    return max(0.0, _gaussian.epsilon_limits(math.log(delta), separation)[1]) if separation < _FAINT else math.inf
+    return max(0.0, _pair.epsilon_limits(math.log(delta), separation)[1]) if separation < _FAINT else math.inf
 
 
 def _log_delta(loss: PrivacyLoss, epsilon: float, relation: Adjacency, method: str, orders: Any) -> tuple[float, float]:
@@ -382,18 +384,18 @@ def _log_delta(loss: PrivacyLoss, epsilon: float, relation: Adjacency, method: s
         loss = _doubled(loss)
         relation = "add-remove"
     if method == "rdp":
-        from leakcore.numerics import _rdp
+        from leakcore.numerics.profile import dp_accounting_rdp
 
-        out = _rdp.log_delta(loss, epsilon, orders)
+        out = dp_accounting_rdp.log_delta(loss, epsilon, orders)
         return out, out
     separation = _STEPS[relation] * loss.full_batch_separation()
     if method == "exact" and separation < _FAINT:
-        bound = _gaussian.log_profile_limits(epsilon, separation)[1]
+        bound = _pair.log_profile_limits(epsilon, separation)[1]
         if bound < math.log(1e-18):
             return -math.inf, bound
     curve: Curve = ExactCurve(loss) if method == "exact" else DiscreteCurve(loss)
     if relation == "replace":
-        return _neighbour.log_delta(curve, epsilon)
+        return replacement.log_delta(curve, epsilon)
     pairs = [
         curve.log_delta(epsilon, direction)
         for direction in (("remove", "add") if loss.groups or loss.log_no_escape else ("remove",))

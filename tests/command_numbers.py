@@ -15,7 +15,7 @@ import click
 import numpy as np
 from click.testing import CliRunner
 
-from leakcore.audit import _config_file
+from leakcore.audit.config import file
 from leakcore.cli import main
 
 REALS = (
@@ -198,7 +198,7 @@ def configurations() -> dict[str, dict[str, str]]:
 def keys() -> dict[str, list[str]]:
     """The keys of every section that take numbers: their readers refuse text and truth values as no numbers."""
     out: dict[str, list[str]] = {}
-    for section, readers in _config_file.SECTIONS.items():
+    for section, readers in file.SECTIONS.items():
         for key, (default, read) in readers.items():
             if section == "run":
                 numeric_key = isinstance(default, (int, float, tuple)) or key in ("epsilon", "noise_multiplier")

@@ -231,7 +231,7 @@ def public() -> Iterator[tuple[str, Any]]:
 
 def is_made_by_functions(found: Any) -> bool:
     """Results, protocols and errors: the library makes them, or the user implements them."""
-    from leakcore._results import Result
+    from leakcore._base.results import Result
 
     if not inspect.isclass(found):
         return False

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from leakcore import _C
-from leakcore.kernels import Stream, _generators
+from leakcore.kernels import Stream
+from leakcore.kernels.random import generators
 
-PACKAGE = Path(_generators.__file__).resolve().parent.parent
+PACKAGE = Path(generators.__file__).resolve().parent.parent
 NATIVE = ("fill_rows", "clip_and_noise", "mixture_log_ratio", "mixture_tail")
 CALLER = "the caller"
 
@@ -39,7 +40,7 @@ def recorded() -> Iterator[list[Draw]]:
     """The draws of the block in this process, its threads included."""
     draws: list[Draw] = []
     native = {name: getattr(_C, name) for name in NATIVE}
-    read = _generators._read
+    read = generators._read
 
     def add(seed: int, words: list[int], first: int, stop: int) -> None:
         site = _site()
@@ -81,12 +82,12 @@ def recorded() -> Iterator[list[Draw]]:
     try:
         for name, double in doubles.items():
             setattr(_C, name, double)
-        _generators._read = door
+        generators._read = door
         yield draws
     finally:
         for name, function in native.items():
             setattr(_C, name, function)
-        _generators._read = read
+        generators._read = read
 
 
 def overlaps(draws: list[Draw]) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from leakcore import accounting
-from leakcore.numerics._loss import PrivacyLoss
+from leakcore.numerics.privacy_loss.loss import PrivacyLoss
 
 # T, q, ε, σ by PLD, σ by RDP; δ = 1e-5. From dp-accounting at discretisation 1e-4 (1e-3 at ε = 100).
 CALIBRATION = [

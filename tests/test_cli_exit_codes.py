@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from leakcore import attacks, bounds
 from leakcore._store import PartialResults
-from leakcore.audit import _reconstruction
+from leakcore.audit.hyperparameters import reconstruction_section
 from leakcore.cli import main
 from leakcore.cli._checked import checked
-from leakcore.leakage import _by_layer
+from leakcore.leakage import by_layer
 
 BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--prior", "10")
 
@@ -77,9 +77,9 @@ SAYS = "Interrupted: nothing half-written; the same command goes on from here."
     ("arguments", "where", "name"),
     [
         (("attack", "prior-aware", "--runs", "8", "--num-rows", "20", "--steps", "2"), attacks, "reconstruction_game"),
-        (("leakage", "leakcore.models:digits_mlp", "--data", "digits"), _by_layer, "measured"),
+        (("leakage", "leakcore.models:digits_mlp", "--data", "digits"), by_layer, "measured"),
         (("reproduce", "reconstruction-fig11"), bounds, "fano_advantage"),
-        (("audit", "--runs", "8"), _reconstruction, "study"),
+        (("audit", "--runs", "8"), reconstruction_section, "study"),
     ],
 )
 def test_an_interrupted_command_says_that_it_goes_on_only_where_it_does(

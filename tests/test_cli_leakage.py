@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from leakcore.cli import main
-from leakcore.leakage import _by_layer
+from leakcore.leakage import by_layer
 
 NETS = """
 import torch
@@ -46,7 +46,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def begun(*_: object, **__: object) -> None:
         raise AssertionError("measured before all was checked")
 
-    monkeypatch.setattr(_by_layer, "sensitivity", begun)
+    monkeypatch.setattr(by_layer, "sensitivity", begun)
     return tmp_path
 
 

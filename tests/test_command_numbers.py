@@ -34,7 +34,7 @@ from command_numbers import (
     with_key,
 )  # fmt: skip
 
-from leakcore.audit import _config_file
+from leakcore.audit.config import file
 
 DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 MEMORY = 4 * 2**30
@@ -143,7 +143,7 @@ def test_an_epsilon_whose_exponential_is_no_float_is_refused_by_its_option(place
     assert done.faults("--epsilon") == [], done
 
 
-@pytest.mark.parametrize("section", list(_config_file.SECTIONS))
+@pytest.mark.parametrize("section", list(file.SECTIONS))
 def test_what_no_key_can_mean_is_refused_by_its_name(section: str, place: Path) -> None:
     sections = next(s for s in configurations().values() if section in s)
     for key in keys().get(section, []):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from leakcore import _store, dpsgd
+from leakcore._base.files.writing import write_atomically
 from leakcore._store import PartialResults
-from leakcore._writing import write_atomically
 from tests.crashing_disk import Recorder, State, content, restore, states
 
 ME = {"command": "mine"}

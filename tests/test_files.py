@@ -18,15 +18,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakcore import _csv, _file_limits, _toml, audit, datasets, models
-from leakcore._gzip import read_gzip
-from leakcore._json import parse_json, read_json
-from leakcore._npz import read_npz
+from leakcore import audit, datasets, models
+from leakcore._base.files import csv_file, limits, toml_file
+from leakcore._base.files.gzip_file import read_gzip
+from leakcore._base.files.json_file import parse_json, read_json
+from leakcore._base.files.npz_file import read_npz
 from leakcore.cli._attack_labels import _read
-from leakcore.datasets import _images, _tabular
+from leakcore.datasets import images, tabular
 from leakcore.dpsgd import Trace
-from leakcore.dpsgd._checkpoint import _read as _read_checkpoint
-from leakcore.models._frozen import load_state_text, state_text
+from leakcore.dpsgd.ensemble.checkpoint import _read as _read_checkpoint
+from leakcore.models.frozen import load_state_text, state_text
 
 FREE = 2**20
 
@@ -34,7 +35,7 @@ FREE = 2**20
 @pytest.fixture
 def _a_megabyte(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files may expand to a megabyte here, so that what is too much is quickly made."""
-    monkeypatch.setattr(_file_limits, "FREE", FREE)
+    monkeypatch.setattr(limits, "FREE", FREE)
 
 
 TRACE = Path(__file__).parent / "fuzz" / "corpus" / "trace" / "good.npz"
@@ -230,7 +231,7 @@ def test_reading_takes_little_more_than_what_is_read(tmp_path: Path) -> None:
     assert _peak(lambda: read_npz(tmp_path / "c.npz")) < 1.1 * held + 2**22
     assert _peak(lambda: audit.read_scores(tmp_path / "c.npz")) < 1.3 * held + 2**22
     assert _peak(lambda: models.read_safetensors(tmp_path / "a.safetensors")) < 1.1 * held + 2**22
-    assert _peak(lambda: _images._read_idx(tmp_path / "i.gz", 3)) < 1.3 * pixels.nbytes + 2**22
+    assert _peak(lambda: images._read_idx(tmp_path / "i.gz", 3)) < 1.3 * pixels.nbytes + 2**22
 
 
 @pytest.mark.usefixtures("_a_megabyte")
@@ -308,7 +309,7 @@ def test_tricks_with_safetensors_are_refused(content: bytes, message: str, tmp_p
 def test_tricks_with_toml_are_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text(text, encoding="utf-8")
-    from leakcore.audit._config_file import read_config, run_config
+    from leakcore.audit.config.file import read_config, run_config
 
     with pytest.raises((ValueError, TypeError), match=message) as refused:
         run_config(read_config(path)[1]["run"], {})
@@ -319,10 +320,10 @@ def test_tricks_with_toml_are_refused(text: str, message: str, tmp_path: Path) -
 def test_a_byte_order_mark_and_long_configurations_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_bytes(b"\xef\xbb\xbf[run]\r\nsweep = [" + b"1.5, " * 5000 + b"2.0]\r\n")
-    assert len(_toml.read_toml(path)["run"]["sweep"]) == 5001
+    assert len(toml_file.read_toml(path)["run"]["sweep"]) == 5001
     path.write_bytes(b"[run]\na = '\xff'")
     with pytest.raises(ValueError, match="cannot be read"):
-        _toml.read_toml(path)
+        toml_file.read_toml(path)
 
 
 # csv
@@ -355,7 +356,7 @@ def test_a_device_and_a_folder_are_no_files(tmp_path: Path) -> None:
     (tmp_path / "f.toml").symlink_to("/dev/zero")
     for read, name in (
         (audit.read_scores, "f.npz"), (audit.read_scores, "f.csv"), (models.read_safetensors, "f.safetensors"),
-        (_toml.read_toml, "f.toml"), (Trace.load, "f.npz"),
+        (toml_file.read_toml, "f.toml"), (Trace.load, "f.npz"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=name):
             read(tmp_path / name)
@@ -378,7 +379,7 @@ def test_gzip_is_bounded_and_checked(tmp_path: Path) -> None:
     ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=message):
-            _images._read_idx(path, 1)
+            images._read_idx(path, 1)
 
 
 def _tar(files: list[tuple[str, bytes]], mode: str = "w:gz") -> bytes:
@@ -411,7 +412,7 @@ def test_tar_is_bounded_and_checked(tmp_path: Path) -> None:
 def test_zip_of_a_data_set_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "d.zip"
     path.write_bytes(_written({"d/t.csv": b"abc", "__MACOSX/._t.csv": b"x"}))
-    assert _tabular._zipped(path, "t.csv") == b"abc"
+    assert tabular._zipped(path, "t.csv") == b"abc"
     for content, message in (
         (_written({"a/t.csv": b"1", "b/t.csv": b"2"}), "holds 2 files named t.csv"),
         (_written({"t.csv": bytes(FREE + 1)}, compression=zipfile.ZIP_DEFLATED), "may expand to"),
@@ -419,7 +420,7 @@ def test_zip_of_a_data_set_is_checked(tmp_path: Path) -> None:
     ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=message):
-            _tabular._zipped(path, "t.csv")
+            tabular._zipped(path, "t.csv")
 
 
 def test_json_has_one_value_for_a_key(tmp_path: Path) -> None:
@@ -455,7 +456,7 @@ def test_a_networks_state_as_text_is_read_by_the_same_rules() -> None:
 
 def test_one_reader_for_every_format() -> None:
     """No other file of the package opens an archive or parses a format by itself."""
-    package = Path(_csv.__file__).parent
+    package = Path(csv_file.__file__).parent
     readers = {
         r"np\.load\(": set(), r"ZipFile\(": {"_zip.py"}, r"gzip\.open\(|GzipFile\(": {"_gzip.py"},
         r"tarfile\.open\(": {"_tar.py"}, r"csv\.(reader|DictReader)\(": {"_csv.py"},

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from leakcore import _folder_lock, _store
-from leakcore._folder_lock import FolderBusy, FolderLock
+from leakcore import _store
+from leakcore._base.run_folder import lock as _lock
+from leakcore._base.run_folder.lock import FolderBusy, FolderLock
 from leakcore._store import CannotWrite, PartialResults
 
 ME = {"command": "mine", "seed": 0}
@@ -288,7 +289,7 @@ def test_remove_in_the_middle_of_anothers_opening(tmp_path: Path, monkeypatch: p
             path.mkdir()
         real(handle, how)
 
-    monkeypatch.setattr(_folder_lock.fcntl, "flock", flock)
+    monkeypatch.setattr(_lock.fcntl, "flock", flock)
     lock = FolderLock(path)
     assert lock.holds()
     assert (path / "lock").exists()
@@ -299,7 +300,7 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
     def flock(handle: int, how: int) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(_folder_lock.fcntl, "flock", flock)
+    monkeypatch.setattr(_lock.fcntl, "flock", flock)
     before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(ValueError, match=r"run: cannot be locked \(.*file system with locks"):
         folder(tmp_path).get_or_run("a", never)

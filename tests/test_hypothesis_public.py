@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leakcore._results import Result
+from leakcore._base.results import Result
 from leakcore.numerics import AccuracyError
 from tests.public_arrays import CALLS, EXEMPT, resolve
 from tests.public_calls import is_made_by_functions, public

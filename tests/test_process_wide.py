@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from leakcore import datasets
-from leakcore._figure_style import figure_style
-from leakcore._quiet import quiet
+from leakcore._base.figure_style import figure_style
+from leakcore._base.quiet import quiet
 from tests.datasets.test_membership import _archive
 
 PACKAGE = Path(__file__).resolve().parent.parent / "leakcore"

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from leakcore._quiet import quiet
+from leakcore._base.quiet import quiet
 
 
 def test_blocks_that_overlap_restore_what_was_before_the_first() -> None:

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from leakcore._results import Assumptions, Result, parse_adjacency, require_same_adjacency
+from leakcore._base.results import Assumptions, Result, parse_adjacency, require_same_adjacency
 
 
 def result(**changes: object) -> Result:

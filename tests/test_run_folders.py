@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore import _store, audit, dpsgd, experiments
-from leakcore._pieces import from_piece, to_piece
-from leakcore.audit import _reconstruction
+from leakcore._base.run_folder.pieces import from_piece, to_piece
+from leakcore.audit.hyperparameters import reconstruction_section
 from leakcore.cli import main
 
 SMALL = {
@@ -78,7 +78,7 @@ Run = Callable[[Path | None], dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_reconstruction, "_PIECE", 32)
+    monkeypatch.setattr(reconstruction_section, "_PIECE", 32)
 
 
 SLOW = {"audit": [pytest.mark.slow]}
@@ -89,7 +89,7 @@ SLOW = {"audit": [pytest.mark.slow]}
 def command(request: pytest.FixtureRequest) -> tuple[Run, dict[str, Any]]:
     run: Run = COMMANDS[request.param]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_reconstruction, "_PIECE", 32)
+        patched.setattr(reconstruction_section, "_PIECE", 32)
         whole = run(None)
     return run, whole
 
@@ -144,10 +144,10 @@ def cut(command: tuple[Run, dict[str, Any]], tmp_path: Path, monkeypatch: pytest
         write(path, text)
 
     with monkeypatch.context() as patched:
-        from leakcore.dpsgd import _checkpoint
+        from leakcore.dpsgd.ensemble import checkpoint
 
         patched.setattr(_store, "write_atomically", stop)
-        patched.setattr(_checkpoint, "write_atomically", stop)
+        patched.setattr(checkpoint, "write_atomically", stop)
         with pytest.raises((_store.CannotWrite, ValueError), match="cannot be written"):
             run(out)
     assert len(_pieces(out)) == 1
@@ -291,7 +291,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_pieces_keep_every_bit_and_make_only_known_classes() -> None:
-    from leakcore._results import Assumptions, Result
+    from leakcore._base.results import Assumptions, Result
 
     value = {
         "a": np.array([[0.1, np.inf, -0.0]]), "b": (1, 2.5, None, "x"), "c": [True], "d": np.zeros((0, 3), np.float32),

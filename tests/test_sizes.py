@@ -97,7 +97,7 @@ def test_equally_likely_candidates_are_one_question_however_many() -> None:
 
 def test_the_renyi_divergence_of_a_laplace_mechanism_is_never_below_the_exact() -> None:
     mpmath = pytest.importorskip("mpmath")
-    from leakcore.bounds._laplace_compose import _renyi
+    from leakcore.bounds.laplace.compose import _renyi
 
     with mpmath.workdps(60):
         for epsilon in (1e-12, 1e-7, 1e-5, 1e-3, 0.1, 1.0, 20.0, 400.0, 1e4):

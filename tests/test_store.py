@@ -15,7 +15,7 @@ import pytest
 
 from leakcore import _store
 from leakcore._store import CannotWrite, PartialResults, identity, require_ours, write_atomically
-from leakcore.audit._config import AuditConfig
+from leakcore.audit.hyperparameters.config import AuditConfig
 
 ME = identity("audit", AuditConfig(seed=0).to_dict(), 0)
 OTHER = identity("audit", AuditConfig(seed=1).to_dict(), 1)

@@ -18,10 +18,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leakcore import audit
-from leakcore._printable import LONGEST_MESSAGE, name_of, names_of, printable, visible
-from leakcore._progress import progress_bars
-from leakcore.audit._page import Section, render
-from leakcore.audit._tables import Cell, Column, Row, Table
+from leakcore._base.printable import LONGEST_MESSAGE, name_of, names_of, printable, visible
+from leakcore._base.progress import progress_bars
+from leakcore.audit.report.page import Section, render
+from leakcore.audit.report.tables import Cell, Column, Row, Table
 from leakcore.cli import main
 from leakcore.cli._checked import checked
 from leakcore.cli._terminal import Drawing, in_lines, spelt_out_streams

@@ -26,9 +26,9 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_torch_accepts_the_operator(name):
-    from leakcore import torch_ops
+    from leakcore.kernels.torch import operators
 
-    torch.library.opcheck(getattr(torch_ops, name), CASES[name])
+    torch.library.opcheck(getattr(operators, name), CASES[name])
 
 
 def clipped(grads):
@@ -67,9 +67,9 @@ def test_fake_and_meta_tensors_have_shapes():
         result = leakcore.clip_and_noise(torch.empty(2, 5, 12), 1.0)
         assert result.sum.shape == (2, 12)
         assert result.norms.shape == (2, 5)
-    from leakcore import torch_ops
+    from leakcore.kernels.torch import operators
 
-    total, _ = torch_ops.clip_and_noise(GRADS.to("meta"), 1.0, 0.0, None, 0, None, None, None, 0)
+    total, _ = operators.clip_and_noise(GRADS.to("meta"), 1.0, 0.0, None, 0, None, None, None, 0)
     assert total.device.type == "meta"
 
 
@@ -85,10 +85,10 @@ def test_a_recorded_call_is_no_constant():
 
 
 def test_forward_mode_is_refused_not_zero():
-    from leakcore import torch_ops
+    from leakcore.kernels.torch import operators
 
     def operator(grads):
-        return torch_ops.clip_and_noise(grads, 1.0, 0.0, None, 0, None, None, None, 0)[0]
+        return operators.clip_and_noise(grads, 1.0, 0.0, None, 0, None, None, None, 0)[0]
 
     for function in (operator, lambda grads: leakcore.clip_and_noise(grads, 1.0).sum):
         with pytest.raises(ValueError, match=r"forward-mode|grads has a tangent"):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakcore import _validate as check
+from leakcore._base import validate as check
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from leakcore import _writing
+from leakcore._base.files import writing as _writing
+from leakcore._base.files.writing import CannotWrite, make_folder, replacing, write_atomically
 from leakcore._store import require_ours, require_writable
-from leakcore._writing import CannotWrite, make_folder, replacing, write_atomically
 
 
 def mode(path: Path) -> int:

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "clip/panel.h"
-#include "core/line.h"
+#include "core/runtime/line.h"
 
 namespace leakcore {
 

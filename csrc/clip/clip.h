@@ -4,8 +4,8 @@
 // have a shape fixed by the sizes alone, so results do not depend on threads or chunks.
 #pragma once
 
-#include "core/array.h"
-#include "core/status.h"
+#include "core/runtime/array.h"
+#include "core/runtime/status.h"
 
 namespace leakcore {
 

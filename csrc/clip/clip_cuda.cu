@@ -6,7 +6,7 @@
 
 #include "clip/job.cuh"
 #include "clip/once.cuh"
-#include "core/streams.h"
+#include "core/rng/streams.h"
 
 namespace leakcore {
 namespace {

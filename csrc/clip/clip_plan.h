@@ -7,7 +7,7 @@
 #include "clip/ahead.h"
 #include "clip/clip.h"
 #include "clip/norm_cpu.h"
-#include "core/machine.h"
+#include "core/runtime/machine.h"
 
 namespace leakcore {
 

@@ -3,7 +3,7 @@
 
 #include "clip/simd_dots.h"
 #include "clip/simd_rows.h"
-#include "core/machine.h"
+#include "core/runtime/machine.h"
 
 namespace leakcore {
 namespace {

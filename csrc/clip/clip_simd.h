@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "core/array.h"
+#include "core/runtime/array.h"
 
 namespace leakcore {
 

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "clip/panel.h"
-#include "core/tile.h"
+#include "core/products/tile.h"
 
 namespace leakcore {
 

@@ -18,9 +18,9 @@
 
 #include "clip/clip.h"
 #include "clip/norm_cpu.h"
-#include "core/machine.h"
-#include "core/parallel.h"
-#include "core/tile.h"
+#include "core/runtime/machine.h"
+#include "core/runtime/parallel.h"
+#include "core/products/tile.h"
 
 namespace leakcore {
 namespace {

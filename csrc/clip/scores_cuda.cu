@@ -2,7 +2,7 @@
 // fetched from the cache serves all four; then a warp per row adds its segments.
 #include "clip/clip.h"
 #include "clip/clip_simd.h"
-#include "core/rows.cuh"
+#include "core/products/rows.cuh"
 
 namespace leakcore {
 namespace {

@@ -9,9 +9,9 @@
 #include <cstring>
 
 #include "clip/clip_simd.h"
-#include "core/lanes.h"
-#include "core/line.h"
-#include "core/machine.h"
+#include "core/simd/lanes.h"
+#include "core/runtime/line.h"
+#include "core/runtime/machine.h"
 
 namespace leakcore {
 namespace {

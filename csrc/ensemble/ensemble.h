@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "core/array.h"
-#include "core/status.h"
+#include "core/runtime/array.h"
+#include "core/runtime/status.h"
 
 namespace leakcore {
 

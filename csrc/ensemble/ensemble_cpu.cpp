@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/isa.h"
+#include "core/simd/isa.h"
 #include "ensemble/ensemble.h"
 #include "ensemble/ensemble_simd.h"
 

@@ -7,8 +7,8 @@
 // not be copied together.
 #include "ensemble/ensemble_simd.h"
 
-#include "core/elementary.h"
-#include "core/vec.h"
+#include "core/simd/elementary.h"
+#include "core/simd/vec.h"
 
 namespace leakcore {
 namespace {

@@ -3,8 +3,8 @@
 // A block's first sample is a multiple of kBlock, so the upper half of the sample index is the same throughout.
 #pragma once
 
-#include "core/line.h"
-#include "core/pairs.h"
+#include "core/runtime/line.h"
+#include "core/simd/pairs.h"
 #include "mixture/mixture_simd.h"
 
 namespace leakcore {

@@ -4,10 +4,10 @@
 #include <optional>
 #include <vector>
 
-#include "core/isa.h"
-#include "core/machine.h"
-#include "core/parallel.h"
-#include "core/scratch.h"
+#include "core/simd/isa.h"
+#include "core/runtime/machine.h"
+#include "core/runtime/parallel.h"
+#include "core/runtime/scratch.h"
 #include "mixture/mixture.h"
 #include "mixture/mixture_simd.h"
 #include "mixture/plan.h"

@@ -2,8 +2,8 @@
 // form. Included by mixture_simd.cpp alone.
 #pragma once
 
-#include "core/line.h"
-#include "core/stream_copy.h"
+#include "core/runtime/line.h"
+#include "core/runtime/stream_copy.h"
 #include "mixture/factors.h"
 #include "mixture/mixture_simd.h"
 

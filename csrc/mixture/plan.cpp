@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/normal.h"
+#include "core/rng/normal.h"
 
 namespace leakcore {
 namespace {

@@ -2,7 +2,7 @@
 // tiers and devices share.
 #pragma once
 
-#include "core/elementary.h"
+#include "core/simd/elementary.h"
 #include "mixture/plan.h"
 
 namespace leakcore {

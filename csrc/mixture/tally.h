@@ -4,8 +4,8 @@
 // into two integers at the same place, which plain 64-bit lanes add exactly; the rest go one by one.
 #pragma once
 
-#include "core/exact_sum.h"
-#include "core/vec.h"
+#include "core/products/exact_sum.h"
+#include "core/simd/vec.h"
 #include "mixture/mixture_simd.h"
 #include "mixture/steps.h"
 

@@ -2,7 +2,7 @@
 // problem.
 #pragma once
 
-#include "core/rows.cuh"
+#include "core/products/rows.cuh"
 #include "pinv/normal.h"
 
 namespace leakcore {

@@ -11,7 +11,7 @@
 
 #include <cmath>
 
-#include "core/hd.h"
+#include "core/simd/hd.h"
 #include "pinv/pinv.h"
 
 namespace leakcore {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/isa.h"
-#include "core/machine.h"
-#include "core/tile.h"
+#include "core/simd/isa.h"
+#include "core/runtime/machine.h"
+#include "core/products/tile.h"
 #include "pinv/normal.h"
 
 namespace leakcore {

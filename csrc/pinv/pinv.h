@@ -5,8 +5,8 @@
 
 #include <cfloat>
 
-#include "core/array.h"
-#include "core/status.h"
+#include "core/runtime/array.h"
+#include "core/runtime/status.h"
 
 namespace leakcore {
 

@@ -12,9 +12,9 @@
 #include <mutex>
 #include <vector>
 
-#include "core/dense_cpu.h"
-#include "core/parallel.h"
-#include "core/tile.h"
+#include "core/products/dense_cpu.h"
+#include "core/runtime/parallel.h"
+#include "core/products/tile.h"
 #include "pinv/normal.h"
 #include "pinv/normal_cpu.h"
 

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "core/lanes.h"
+#include "core/simd/lanes.h"
 #include "pinv/pinv_simd.h"
 
 namespace leakcore {

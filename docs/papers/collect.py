@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from leakcore import experiments
-from leakcore._json import read_json
-from leakcore.experiments._text import shown
+from leakcore._base.files.json_file import read_json
+from leakcore.experiments.text import shown
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"

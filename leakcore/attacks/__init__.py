@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from leakcore._lazy import attach as _attach
+from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
     from leakcore.attacks import attributes as attributes
@@ -11,24 +11,26 @@ if TYPE_CHECKING:
     from leakcore.attacks import membership as membership
     from leakcore.attacks import poisoning as poisoning
     from leakcore.attacks import tensor as tensor
-    from leakcore.attacks._game_result import ReconstructionGame as ReconstructionGame
-    from leakcore.attacks._gradient import GradientReconstruction as GradientReconstruction
-    from leakcore.attacks._gradient import gradient as gradient
-    from leakcore.attacks._gradient import gradient_loss as gradient_loss
-    from leakcore.attacks._prior_aware import PriorAware as PriorAware
-    from leakcore.attacks._prior_aware import prior_aware as prior_aware
-    from leakcore.attacks._reconstruction_game import reconstruction_game as reconstruction_game
-    from leakcore.attacks._reconstruction_game import reconstruction_games as reconstruction_games
-    from leakcore.attacks._reconstructor import Reconstructor as Reconstructor
-    from leakcore.attacks._reconstructor import reconstructor as reconstructor
-    from leakcore.attacks._reconstructor import shadow_models as shadow_models
-    from leakcore.attacks._similarity import UNIFORM_MSE as UNIFORM_MSE
-    from leakcore.attacks._similarity import SuccessRate as SuccessRate
-    from leakcore.attacks._similarity import mean_squared_error as mean_squared_error
-    from leakcore.attacks._similarity import nearest_neighbour_mse as nearest_neighbour_mse
-    from leakcore.attacks._similarity import nearest_prior as nearest_prior
-    from leakcore.attacks._similarity import pixel_success as pixel_success
-    from leakcore.attacks._similarity import pixels_within as pixels_within
+    from leakcore.attacks.reconstruction.game import reconstruction_game as reconstruction_game
+    from leakcore.attacks.reconstruction.game import reconstruction_games as reconstruction_games
+    from leakcore.attacks.reconstruction.game_result import ReconstructionGame as ReconstructionGame
+    from leakcore.attacks.reconstruction.gradient_descent import (
+        GradientReconstruction as GradientReconstruction,
+    )
+    from leakcore.attacks.reconstruction.gradient_descent import gradient as gradient
+    from leakcore.attacks.reconstruction.gradient_descent import gradient_loss as gradient_loss
+    from leakcore.attacks.reconstruction.prior_aware import PriorAware as PriorAware
+    from leakcore.attacks.reconstruction.prior_aware import prior_aware as prior_aware
+    from leakcore.attacks.reconstruction.shadow_model import Reconstructor as Reconstructor
+    from leakcore.attacks.reconstruction.shadow_model import reconstructor as reconstructor
+    from leakcore.attacks.reconstruction.shadow_model import shadow_models as shadow_models
+    from leakcore.attacks.reconstruction.success import UNIFORM_MSE as UNIFORM_MSE
+    from leakcore.attacks.reconstruction.success import SuccessRate as SuccessRate
+    from leakcore.attacks.reconstruction.success import mean_squared_error as mean_squared_error
+    from leakcore.attacks.reconstruction.success import nearest_neighbour_mse as nearest_neighbour_mse
+    from leakcore.attacks.reconstruction.success import nearest_prior as nearest_prior
+    from leakcore.attacks.reconstruction.success import pixel_success as pixel_success
+    from leakcore.attacks.reconstruction.success import pixels_within as pixels_within
 
 _NAMES = {
     "attributes": ".attributes",
@@ -37,24 +39,24 @@ _NAMES = {
     "membership": ".membership",
     "poisoning": ".poisoning",
     "tensor": ".tensor",
-    "GradientReconstruction": "._gradient",
-    "gradient": "._gradient",
-    "gradient_loss": "._gradient",
-    "PriorAware": "._prior_aware",
-    "prior_aware": "._prior_aware",
-    "ReconstructionGame": "._game_result",
-    "reconstruction_game": "._reconstruction_game",
-    "reconstruction_games": "._reconstruction_game",
-    "Reconstructor": "._reconstructor",
-    "reconstructor": "._reconstructor",
-    "shadow_models": "._reconstructor",
-    "UNIFORM_MSE": "._similarity",
-    "SuccessRate": "._similarity",
-    "mean_squared_error": "._similarity",
-    "nearest_neighbour_mse": "._similarity",
-    "nearest_prior": "._similarity",
-    "pixel_success": "._similarity",
-    "pixels_within": "._similarity",
+    "GradientReconstruction": ".reconstruction.gradient_descent",
+    "gradient": ".reconstruction.gradient_descent",
+    "gradient_loss": ".reconstruction.gradient_descent",
+    "PriorAware": ".reconstruction.prior_aware",
+    "prior_aware": ".reconstruction.prior_aware",
+    "ReconstructionGame": ".reconstruction.game_result",
+    "reconstruction_game": ".reconstruction.game",
+    "reconstruction_games": ".reconstruction.game",
+    "Reconstructor": ".reconstruction.shadow_model",
+    "reconstructor": ".reconstruction.shadow_model",
+    "shadow_models": ".reconstruction.shadow_model",
+    "UNIFORM_MSE": ".reconstruction.success",
+    "SuccessRate": ".reconstruction.success",
+    "mean_squared_error": ".reconstruction.success",
+    "nearest_neighbour_mse": ".reconstruction.success",
+    "nearest_prior": ".reconstruction.success",
+    "pixel_success": ".reconstruction.success",
+    "pixels_within": ".reconstruction.success",
 }
 if not TYPE_CHECKING:  # a checker would take any name from it
     __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

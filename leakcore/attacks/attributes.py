@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from leakcore import _validate as check
 from leakcore import kernels
-from leakcore._columns import Columns as _Columns
-from leakcore._results import Assumptions, Result
-from leakcore.attacks._layer_gradients import layer_gradients as layer_gradients
+from leakcore._base import validate as check
+from leakcore._base.columns import Columns as _Columns
+from leakcore._base.results import Assumptions, Result
+from leakcore.gradients.by_layer import layer_gradients as layer_gradients
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from leakcore.cli._checked import bars, checked, overflowed
 from leakcore.cli._numbers import MOST_HIDDEN, MOST_RUNS, MOST_STEPS, REAL, count
 
 if TYPE_CHECKING:
-    from leakcore._results import Result
+    from leakcore._base.results import Result
 
 
 @click.group()
@@ -92,7 +92,7 @@ def prior_aware(
     if as_json:
         click.echo(json.dumps(_as_dict(game, bound, reference), indent=2, ensure_ascii=False))
         return
-    from leakcore.audit._format import guarantee, number
+    from leakcore.audit.report.format import guarantee, number
 
     low, high = (number(end, 4, side) for end, side in zip(game.interval, ("lower", "upper"), strict=True))
     click.echo(f"attack      {_shown(game)}  [{low}, {high}]  of {game.trials:,} runs ({guarantee(game)})")
@@ -113,15 +113,15 @@ def prior_aware(
 
 def _shown(success: Result) -> str:
     """A probability, rounded to the side on which it holds."""
-    from leakcore.audit._format import fixed, number
+    from leakcore.audit.report.format import fixed, number
 
     return fixed(success, 4) if not 0 < float(success.value) < 1e-3 else number(success)
 
 
 def _epsilon(sigma: float, sample_rate: float, steps: int, delta: float) -> str:
     """What the accountant says of the noise, as text."""
-    from leakcore.audit._accountant import proved_epsilon
-    from leakcore.audit._format import guarantee, number, power
+    from leakcore.audit.report.format import guarantee, number, power
+    from leakcore.audit.stated_epsilon import proved_epsilon
 
     found = proved_epsilon(sigma, sample_rate, steps, delta=delta)
     return f"ε = {number(found)} at δ = {power(delta)} ({guarantee(found)})"
@@ -143,8 +143,8 @@ def _played(
     num_rows: int, prior_size: int, quiet: bool, out: Path | None, *, max_grad_norm: float, learning_rate: float,
     hidden: int, runs: int, method: str, no_subtraction: bool, confidence: float, seed: int,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    from leakcore import _validate as check
     from leakcore import accounting, attacks, bounds, datasets, dpsgd
+    from leakcore._base import validate as check
     from leakcore._store import PartialResults, identity, require_ours, require_writable, write_atomically
 
     if out is not None:

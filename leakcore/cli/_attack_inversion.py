@@ -10,8 +10,8 @@ from typing import Any
 import click
 import numpy as np
 
-from leakcore import _validate as check
 from leakcore import kernels
+from leakcore._base import validate as check
 from leakcore.cli._attack_labels import _built, _read
 from leakcore.cli._checked import bars, checked
 from leakcore.cli._numbers import REAL, count

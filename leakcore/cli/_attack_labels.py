@@ -11,7 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
-from leakcore._npz import read_npz
+from leakcore._base.files.npz_file import read_npz
 from leakcore.cli._checked import checked
 from leakcore.cli._numbers import REAL, count
 
@@ -125,7 +125,7 @@ def _on_data(
     *, dataset: str, data: Path | None, noise_multiplier: float | None, max_grad_norm: float | None,
     batches: int | None, confidence: float, seed: int, **_: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    from leakcore.audit._format import guarantee, number, power
+    from leakcore.audit.report.format import guarantee, number, power
     from leakcore.experiments.labels import released
 
     found = released.play(

@@ -24,7 +24,7 @@ from leakcore.cli._numbers import as_typed, far_out
 from leakcore.cli._terminal import Drawing, in_lines, spelt_out_streams
 
 if TYPE_CHECKING:
-    from leakcore._progress import Progress
+    from leakcore._base.progress import Progress
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ def bars(quiet: bool) -> Progress | None:
     """Progress bars for a terminal; in a log or a pipe they would be kilobytes of control characters."""
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         return None
-    from leakcore._progress import progress_bars
+    from leakcore._base.progress import progress_bars
 
     return progress_bars(Drawing(sys.stderr))
 
@@ -134,7 +134,7 @@ def one_kappa(prior: int | None, kappa: float | None, log_kappa: float | None) -
 
 def require_place(name: str, path: Path) -> None:
     """Fail before the work, not after it: a file that can be written, a device or a pipe."""
-    from leakcore._writing import is_stream, try_writing
+    from leakcore._base.files.writing import is_stream, try_writing
 
     try:
         if path.is_dir():

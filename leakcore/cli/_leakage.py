@@ -106,9 +106,9 @@ def _measured(
     import numpy as np
     import torch
 
-    from leakcore import _validate as check
+    from leakcore._base import validate as check
     from leakcore._store import PartialResults, identity, require_ours, require_writable, write_atomically
-    from leakcore.leakage import _by_layer
+    from leakcore.leakage import by_layer
     from leakcore.models import load_safetensors
 
     if out is not None:
@@ -143,7 +143,7 @@ def _measured(
                              *_behaviour(module, x[:2])]),
     }  # fmt: skip
     with PartialResults(out, "leakage", identity("leakage", settings, seed)) as pieces:
-        report = _by_layer.measured(
+        report = by_layer.measured(
             module, losses[loss], x, y, attributes=chosen, family=family, original=not no_inversion, samples=samples,
             rows=rows, columns=20_000, permutations=permutations, iterations=100, probes=None, memory=128 * 2**20,
             seed=seed, progress=bars(quiet), pieces=pieces,
@@ -159,7 +159,7 @@ def _behaviour(module: Any, x: Any) -> Iterable[tuple[str, Any]]:
     """Outputs of a few inputs and their derivative: two models with the same weights may still compute other things."""
     import torch
 
-    from leakcore._one_thread import one_thread
+    from leakcore._base.one_thread import one_thread
 
     with one_thread(), torch.enable_grad():
         try:
@@ -191,7 +191,7 @@ def _classes(module: Any, x: Any, y: Any) -> Any:
     """Targets for cross-entropy; ValueError where inputs do not fit the model, or targets its outputs."""
     import torch
 
-    from leakcore.attacks._layer_gradients import targets_of
+    from leakcore.gradients.by_layer import targets_of
 
     try:
         with torch.no_grad():

@@ -2,23 +2,23 @@
 
 from typing import TYPE_CHECKING
 
-from leakcore._lazy import attach as _attach
+from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
-    from leakcore.experiments._registry import Experiment as Experiment
-    from leakcore.experiments._registry import find as find
-    from leakcore.experiments._registry import names as names
-    from leakcore.experiments._result import ExperimentResult as ExperimentResult
-    from leakcore.experiments._run import run as run
+    from leakcore.experiments.registry import Experiment as Experiment
+    from leakcore.experiments.registry import find as find
+    from leakcore.experiments.registry import names as names
+    from leakcore.experiments.result import ExperimentResult as ExperimentResult
+    from leakcore.experiments.run import run as run
 
 if not TYPE_CHECKING:  # a checker would take any name from it
     __getattr__, __dir__, __all__ = _attach(
         __name__,
         {
-            "Experiment": "._registry",
-            "ExperimentResult": "._result",
-            "find": "._registry",
-            "names": "._registry",
-            "run": "._run",
+            "Experiment": ".registry",
+            "ExperimentResult": ".result",
+            "find": ".registry",
+            "names": ".registry",
+            "run": ".run",
         },
     )

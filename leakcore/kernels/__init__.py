@@ -14,59 +14,59 @@ source (`noise=`), never from a seed.
 
 from typing import TYPE_CHECKING
 
-from leakcore._lazy import attach as _attach
+from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
-    from leakcore.kernels._arithmetic import arithmetic as arithmetic
-    from leakcore.kernels._clip import Clipped as Clipped
-    from leakcore.kernels._clip import Scores as Scores
-    from leakcore.kernels._clip import clip_and_noise as clip_and_noise
-    from leakcore.kernels._clip import clip_scores as clip_scores
-    from leakcore.kernels._generators import generator as generator
-    from leakcore.kernels._generators import subseed as subseed
-    from leakcore.kernels._generators import torch_generator as torch_generator
-    from leakcore.kernels._generators import torch_seeded as torch_seeded
-    from leakcore.kernels._include import get_include as get_include
-    from leakcore.kernels._info import build_info as build_info
-    from leakcore.kernels._info import selftest as selftest
-    from leakcore.kernels._labels import LabelSolution as LabelSolution
-    from leakcore.kernels._labels import solve_labels as solve_labels
-    from leakcore.kernels._mixture import mixture_log_ratio as mixture_log_ratio
-    from leakcore.kernels._mixture import mixture_tail as mixture_tail
-    from leakcore.kernels._mixture_tail import MixtureTail as MixtureTail
-    from leakcore.kernels._random import philox4x32 as philox4x32
-    from leakcore.kernels._random import standard_normal as standard_normal
-    from leakcore.kernels._random import uniform as uniform
-    from leakcore.kernels._streams import Stream as Stream
-    from leakcore.kernels._threads import num_threads as num_threads
-    from leakcore.kernels._threads import set_num_threads as set_num_threads
-    from leakcore.kernels._threads import thread_limit as thread_limit
+    from leakcore.kernels.arithmetic import arithmetic as arithmetic
+    from leakcore.kernels.clip import Clipped as Clipped
+    from leakcore.kernels.clip import Scores as Scores
+    from leakcore.kernels.clip import clip_and_noise as clip_and_noise
+    from leakcore.kernels.clip import clip_scores as clip_scores
+    from leakcore.kernels.include import get_include as get_include
+    from leakcore.kernels.info import build_info as build_info
+    from leakcore.kernels.info import selftest as selftest
+    from leakcore.kernels.mixture import mixture_log_ratio as mixture_log_ratio
+    from leakcore.kernels.mixture import mixture_tail as mixture_tail
+    from leakcore.kernels.mixture_tail import MixtureTail as MixtureTail
+    from leakcore.kernels.random.generators import generator as generator
+    from leakcore.kernels.random.generators import subseed as subseed
+    from leakcore.kernels.random.generators import torch_generator as torch_generator
+    from leakcore.kernels.random.generators import torch_seeded as torch_seeded
+    from leakcore.kernels.random.philox import philox4x32 as philox4x32
+    from leakcore.kernels.random.philox import standard_normal as standard_normal
+    from leakcore.kernels.random.philox import uniform as uniform
+    from leakcore.kernels.random.streams import Stream as Stream
+    from leakcore.kernels.solve_labels import LabelSolution as LabelSolution
+    from leakcore.kernels.solve_labels import solve_labels as solve_labels
+    from leakcore.kernels.threads import num_threads as num_threads
+    from leakcore.kernels.threads import set_num_threads as set_num_threads
+    from leakcore.kernels.threads import thread_limit as thread_limit
 
 _NAMES = {
-    "arithmetic": "._arithmetic",
-    "clip_and_noise": "._clip",
-    "clip_scores": "._clip",
-    "Clipped": "._clip",
-    "Scores": "._clip",
-    "solve_labels": "._labels",
-    "LabelSolution": "._labels",
-    "mixture_log_ratio": "._mixture",
-    "mixture_tail": "._mixture",
-    "MixtureTail": "._mixture_tail",
-    "philox4x32": "._random",
-    "standard_normal": "._random",
-    "uniform": "._random",
-    "Stream": "._streams",
-    "num_threads": "._threads",
-    "set_num_threads": "._threads",
-    "thread_limit": "._threads",
-    "build_info": "._info",
-    "generator": "._generators",
-    "get_include": "._include",
-    "subseed": "._generators",
-    "torch_generator": "._generators",
-    "torch_seeded": "._generators",
-    "selftest": "._info",
+    "arithmetic": ".arithmetic",
+    "clip_and_noise": ".clip",
+    "clip_scores": ".clip",
+    "Clipped": ".clip",
+    "Scores": ".clip",
+    "solve_labels": ".solve_labels",
+    "LabelSolution": ".solve_labels",
+    "mixture_log_ratio": ".mixture",
+    "mixture_tail": ".mixture",
+    "MixtureTail": ".mixture_tail",
+    "philox4x32": ".random.philox",
+    "standard_normal": ".random.philox",
+    "uniform": ".random.philox",
+    "Stream": ".random.streams",
+    "num_threads": ".threads",
+    "set_num_threads": ".threads",
+    "thread_limit": ".threads",
+    "build_info": ".info",
+    "generator": ".random.generators",
+    "get_include": ".include",
+    "subseed": ".random.generators",
+    "torch_generator": ".random.generators",
+    "torch_seeded": ".random.generators",
+    "selftest": ".info",
 }
 if not TYPE_CHECKING:  # a checker would take any name from it
     __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

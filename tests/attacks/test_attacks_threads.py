@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 
 from leakcore import defenses, leakage  # noqa: E402
 from leakcore.attacks import attributes, inversion, labels  # noqa: E402
-from leakcore.dpsgd._flat_module import FlatModule  # noqa: E402
-from leakcore.dpsgd._module_lock import lock_of  # noqa: E402
+from leakcore.gradients.flat_module import FlatModule  # noqa: E402
+from leakcore.gradients.module_lock import lock_of  # noqa: E402
 
 
 def _last(model: Any, x: Any, y: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from leakcore import attacks, datasets, dpsgd, models
-from leakcore.attacks import _gradient_loss
+from leakcore.attacks.reconstruction import gradient_loss
 
 LAYERS = (7, 5, 4)
 
@@ -61,12 +61,12 @@ def test_loss_and_derivative_equal_the_printed_equation(layers, activation, clip
     label = int(labels[1])
     expected = _plain_loss(run, 1, z, label) / clip**2
     (slope,) = torch.autograd.grad(expected, z)
-    trace = _gradient_loss.Trace.of(run.thetas[1], run.observed[1], layers, clip)
+    trace = gradient_loss.Trace.of(run.thetas[1], run.observed[1], layers, clip)
     targets = (
         torch.tensor([[float(label)]]).double() if layers[-1] == 1 else torch.eye(layers[-1]).double()[label][None]
     )
     points = torch.stack([z.detach(), torch.zeros_like(z)]).requires_grad_()
-    ours = _gradient_loss.losses(points, targets.expand(2, -1), trace, activation, clip, 1 / clip)
+    ours = gradient_loss.losses(points, targets.expand(2, -1), trace, activation, clip, 1 / clip)
     (ours_slope,) = torch.autograd.grad(ours.sum(), points)
     assert float(ours[0].detach()) == pytest.approx(float(expected.detach()), rel=1e-10)
     np.testing.assert_allclose(ours_slope[0], slope, rtol=1e-9, atol=1e-10 * float(slope.abs().max()))

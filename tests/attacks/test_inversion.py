@@ -12,9 +12,9 @@ from torch import nn
 
 from leakcore import attacks, datasets, dpsgd, models
 from leakcore.attacks import inversion
-from leakcore.attacks._image_quality import compare, ssim
-from leakcore.attacks._inversion_problem import read
-from leakcore.dpsgd._flat_module import FlatModule
+from leakcore.attacks.inversion.image_quality import compare, ssim
+from leakcore.attacks.inversion.objective import read
+from leakcore.gradients.flat_module import FlatModule
 
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from leakcore import attacks, datasets, dpsgd
-from leakcore.attacks import _reconstruction_game
+from leakcore.attacks.reconstruction import game as _game
 
 COUNTS = ("hits", "trials", "undecided", "clipped", "gradients", "cosine_units", "run_ranges", "value", "interval")
 # For ε = 1, 4, 10 at δ = 1e-5 (add/remove), T = 100: σ calibrated by PLD, B_{1/10} = Φ(Φ⁻¹(.1) + √T/σ), and the success
@@ -118,7 +118,7 @@ def test_shards_merge_to_exactly_the_whole() -> None:
 def test_portions_of_one_call_do_not_show(monkeypatch) -> None:
     whole = _play(3.0, known=60, runs=50, steps=8)
     seen: list[tuple[int, int]] = []
-    monkeypatch.setattr(_reconstruction_game, "_PORTION", 16)
+    monkeypatch.setattr(_game, "_PORTION", 16)
     pieces = _play(3.0, known=60, runs=50, steps=8, game={"progress": lambda *at: seen.append(at)})
     assert _same(pieces, whole)
     assert seen == [(16, 50), (32, 50), (48, 50), (50, 50)]
@@ -139,12 +139,12 @@ class _Counting(ThreadPoolExecutor):
 
 def test_a_scheduler_is_not_handed_a_copy_of_the_rows_for_every_task(monkeypatch) -> None:
     whole = _play(3.0, known=60, runs=50, steps=8)
-    monkeypatch.setattr(_reconstruction_game, "_TASK", 5)
-    monkeypatch.setattr(_reconstruction_game, "_LEAST_AHEAD", 2)
+    monkeypatch.setattr(_game, "_TASK", 5)
+    monkeypatch.setattr(_game, "_LEAST_AHEAD", 2)
     rows = 1797 * (64 * 4 + 8)
     # Of ten tasks some may be done before the last one is out.
     for copies, least, most in ((100, 3, 10), (3, 3, 3), (1, 2, 2)):
-        monkeypatch.setattr(_reconstruction_game, "_BYTES_AHEAD", copies * rows)
+        monkeypatch.setattr(_game, "_BYTES_AHEAD", copies * rows)
         with _Counting(1) as executor:
             assert _same(_play(3.0, known=60, runs=50, steps=8, game={"executor": executor}), whole)
         assert least <= executor.most <= most
@@ -190,11 +190,11 @@ def test_switches_are_true_or_false(name) -> None:
 
 def test_priors_are_distinct_rows_with_the_target_anywhere() -> None:
     """Uniform candidates and target places: chi-square, p = 0.001, fixed seed."""
-    candidates, target = _reconstruction_game._draw(seed=3, first_run=0, runs=5000, prior_size=4, pool=20)
+    candidates, target = _game._draw(seed=3, first_run=0, runs=5000, prior_size=4, pool=20)
     assert all(len(set(row)) == 4 for row in candidates.tolist())
     assert stats.chisquare(np.bincount(target, minlength=4)).pvalue > 0.001
     assert stats.chisquare(np.bincount(candidates[:, 0], minlength=20)).pvalue > 0.001
-    later, later_target = _reconstruction_game._draw(seed=3, first_run=40, runs=7, prior_size=4, pool=20)
+    later, later_target = _game._draw(seed=3, first_run=40, runs=7, prior_size=4, pool=20)
     assert (later == candidates[40:47]).all()
     assert (later_target == target[40:47]).all()
 

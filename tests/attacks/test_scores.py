@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from leakcore import attacks, datasets, dpsgd, kernels
-from leakcore.attacks import _scores
+from leakcore.attacks.reconstruction import running_scores
 
 RNG = np.random.default_rng(7)
 DOTS = RNG.normal(size=(6, 30, 5)) * 0.01
@@ -32,7 +32,7 @@ def _plain(method: str) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("method", _scores.METHODS)
+@pytest.mark.parametrize("method", running_scores.METHODS)
 def test_scores_equal_their_definition(method) -> None:
     guess = attacks.prior_aware(
         DOTS, NORMS, max_grad_norm=C, sample_rate=Q, noise_multiplier=SIGMA, method=method
@@ -145,8 +145,8 @@ def test_games_carry_exactly_what_prior_aware_says_of_the_stored_steps() -> None
         (64, 10, 10), noise_multiplier=0.8, max_grad_norm=0.1, learning_rate=5.0, steps=40, sample_rate=0.05, seed=2
     )
     index = np.random.default_rng(0).integers(0, len(rest), (40, 4))
-    rules = {m: _scores.rule(m, max_grad_norm=0.1, sample_rate=0.05, steps=40, noise_multiplier=0.8)
-             for m in _scores.METHODS}  # fmt: skip
+    rules = {m: running_scores.rule(m, max_grad_norm=0.1, sample_rate=0.05, steps=40, noise_multiplier=0.8)
+             for m in running_scores.METHODS}  # fmt: skip
     out = ensemble.run(
         first.features, first.labels, runs=40, pool_features=rest.features, pool_labels=rest.labels,
         extra_index=index[:, :1], candidate_index=index, scorers=rules,
@@ -174,7 +174,7 @@ def test_games_do_not_depend_on_workers(pool) -> None:
     how = {} if pool is ThreadPoolExecutor else {"mp_context": __import__("multiprocessing").get_context("spawn")}
     with pool(2, **how) as executor:
         shared = _games(150, executor=executor, progress=lambda *at: seen.append(at))
-    assert whole.keys() == shared.keys() == set(_scores.METHODS)
+    assert whole.keys() == shared.keys() == set(running_scores.METHODS)
     assert all(whole[m].state() == shared[m].state() for m in whole)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert seen[-1] == (150, 150)

@@ -2,13 +2,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from leakcore.audit import _layers
+from leakcore.audit.hyperparameters import layer_section
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _few_rows_behind_the_layers() -> Iterator[None]:
     """What stands beside a null in an audit is then measured in a second, on the same path."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_layers, "_ROWS", 120)
-        patch.setattr(_layers, "_PERMUTATIONS", 3)
+        patch.setattr(layer_section, "_ROWS", 120)
+        patch.setattr(layer_section, "_PERMUTATIONS", 3)
         yield

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from scipy import stats
 
 from leakcore import accounting, audit
-from leakcore.audit._claim import claim_of
-from leakcore.audit._claim_report import area
-from leakcore.audit._claim_run import prove
+from leakcore.audit.claim.report import area
+from leakcore.audit.claim.run import prove
+from leakcore.audit.report.claim import claim_of
 from leakcore.cli import main
 
 DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")

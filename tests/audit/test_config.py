@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from leakcore._store import identity
-from leakcore.audit._config import AuditConfig
+from leakcore.audit.hyperparameters.config import AuditConfig
 
 
 @pytest.mark.parametrize(

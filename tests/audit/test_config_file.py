@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from leakcore import _toml, audit
-from leakcore.audit import _config_file
+from leakcore import audit
+from leakcore._base.files import toml_file
+from leakcore.audit.config import file
 from leakcore.cli import main
 from tests.audit.traces import orthogonal
 
@@ -77,7 +78,7 @@ def test_what_is_wrong_is_named_with_section_key_value_and_what_is_allowed(
 def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in run("--config", tmp_path / "none.toml").output
     path = tmp_path / "huge.toml"
-    path.write_bytes(b"#" * (_toml.LARGEST + 1))
+    path.write_bytes(b"#" * (toml_file.LARGEST + 1))
     assert "is larger than" in run("--config", path).output
     path.write_bytes(b"\xff\xfe")
     assert "cannot be read" in run("--config", path).output
@@ -152,17 +153,17 @@ def test_the_default_audit_from_a_file(tmp_path: Path) -> None:
 def test_the_annotated_example_is_read_and_every_key_in_it_exists(tmp_path: Path) -> None:
     """Its commented sections are uncommented one by one; then the example itself runs, with fewer models."""
     text = EXAMPLE.read_text(encoding="utf-8")
-    form, sections = _config_file.read_config(EXAMPLE)
+    form, sections = file.read_config(EXAMPLE)
     assert form == "claim"
     audit.ClaimConfig.from_dict({n: k for n, k in sections.items() if n != "report"})
     tail = "\n".join(line.removeprefix("#").strip() for line in text[text.index("# [run]") :].splitlines())
     for name, block in re.findall(r"^\[(\w+)\][^\n]*\n(.*?)(?=^\[|\Z)", tail, re.DOTALL | re.MULTILINE):
-        form, given = _config_file.read_config(written(tmp_path, f"[{name}]\n{block}"))
+        form, given = file.read_config(written(tmp_path, f"[{name}]\n{block}"))
         assert form == name
         if name == "run":
-            _config_file.run_config(given["run"], {})
+            file.run_config(given["run"], {})
         else:
-            assert set(_config_file.read_form(name, given[name])) == set(_config_file.SECTIONS[name])
+            assert set(file.read_form(name, given[name])) == set(file.SECTIONS[name])
     done = run("--config", EXAMPLE, "--runs", "20", "--steps", "4", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert "Limit ε = 4, kept. Judged: the audited ε" in done.stdout.replace("\n", " ").replace("  ", " ")
@@ -193,15 +194,15 @@ def test_the_documentation_lists_every_key_with_its_default(tmp_path: Path) -> N
     blocks = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     seen = set()
     for block in blocks:
-        values = _toml.read_toml(written(tmp_path, block))
+        values = toml_file.read_toml(written(tmp_path, block))
         for name, body in re.findall(r"^\[(\w+)\][^\n]*\n(.*?)(?=^\[|\Z)", block, re.DOTALL | re.MULTILINE):
-            defaults = {key: default for key, (default, _) in _config_file.SECTIONS[name].items()}
+            defaults = {key: default for key, (default, _) in file.SECTIONS[name].items()}
             absent = set(re.findall(r"^# (\w+)(?: |$)", body, re.MULTILINE))
             assert absent == {key for key, default in defaults.items() if default is None}, name
             given = {k: tuple(v) if isinstance(v, list) else v for k, v in values[name].items()}
             assert given == {k: v for k, v in defaults.items() if v is not None}, name
             seen.add(name)
-    assert seen == set(_config_file.SECTIONS)
+    assert seen == set(file.SECTIONS)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_the_example_says_what_an_adjacency_left_out_is(change: dict[str, Any], 
 
 
 def test_every_field_of_a_run_is_a_key_of_the_file() -> None:
-    assert set(_config_file.SECTIONS["run"]) == {f.name for f in dataclasses.fields(audit.AuditConfig)}
+    assert set(file.SECTIONS["run"]) == {f.name for f in dataclasses.fields(audit.AuditConfig)}
 
 
 def test_nothing_in_the_output_is_coloured(tmp_path: Path, trace: Path) -> None:
@@ -228,7 +229,7 @@ def test_nothing_in_the_output_is_coloured(tmp_path: Path, trace: Path) -> None:
 
 
 def test_a_report_takes_parts_of_other_studies(trace: Path) -> None:
-    from leakcore.audit import _page
+    from leakcore.audit.report import page as _page
 
     report: Any = audit.from_trace(trace)
     part = _page.Part(

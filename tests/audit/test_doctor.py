@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leakcore import audit
-from leakcore.audit import _doctor
+from leakcore.audit import doctor
 from leakcore.cli import main
 
 
@@ -48,7 +48,7 @@ def test_a_refused_variable_is_named_and_the_rest_is_said(
     assert found["numpy"][0].isdigit()
     assert messages[0] in run().stdout
     with pytest.raises(ValueError, match="LEAKCORE_NUM_THREADS="):
-        _doctor.environment()
+        doctor.environment()
 
 
 def test_both_variables_in_a_process_that_has_not_chosen_its_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,8 +94,8 @@ def test_a_package_that_is_installed_but_cannot_be_imported_is_wrong(monkeypatch
 
 def test_what_is_not_installed_is_missing_with_what_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = {"opacus": "`record`", "distributed": "Dask", "torch": "audit --attack"}
-    known = _doctor._version
-    monkeypatch.setattr(_doctor, "_version", lambda name: None if name in absent else known(name))
+    known = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name in absent else known(name))
     found = audit.diagnose()
     lines = {line.partition(":")[0]: line for line in found["missing"]}
     for name, part in absent.items():
@@ -104,8 +104,8 @@ def test_what_is_not_installed_is_missing_with_what_needs_it(monkeypatch: pytest
 
 
 def test_a_report_names_no_place_of_the_machine_and_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_doctor, "_import_error", lambda module: pytest.fail(f"imported {module}"))
-    found: dict[str, Any] = _doctor.environment()
+    monkeypatch.setattr(doctor, "_import_error", lambda module: pytest.fail(f"imported {module}"))
+    found: dict[str, Any] = doctor.environment()
     assert str(Path(sys.executable).parent) not in json.dumps(found)
     assert "wrong" not in found
 
@@ -113,6 +113,6 @@ def test_a_report_names_no_place_of_the_machine_and_imports_nothing(monkeypatch:
 def test_a_core_that_cannot_be_loaded_is_wrong_and_the_rest_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "leakcore.kernels", None)
     monkeypatch.delattr("leakcore.kernels", raising=False)
-    found = _doctor._facts(imported=False)
+    found = doctor._facts(imported=False)
     assert found["wrong"][0].startswith("native core: cannot be imported (")
     assert found["torch"]

@@ -14,8 +14,8 @@ import pytest
 from scipy import stats
 
 from leakcore import audit
-from leakcore.audit._coins import audited, provable
-from leakcore.audit._format import percent
+from leakcore.audit.report.format import percent
+from leakcore.audit.scores.coins import audited, provable
 from leakcore.dpsgd import Trace
 
 

@@ -16,22 +16,22 @@ import pytest
 
 from leakcore import audit
 from leakcore._store import PartialResults
-from leakcore.audit import _layers
+from leakcore.audit.hyperparameters import layer_section
 
 NOWHERE = PartialResults(None, "")
 SMALL: dict[str, Any] = {"num_rows": 200, "steps": 20}
 
 
 @pytest.fixture(scope="module")
-def study() -> _layers.LayerStudy:
-    return _layers.study(audit.AuditConfig(**SMALL), 2.0, NOWHERE, lambda *_: None)
+def study() -> layer_section.LayerStudy:
+    return layer_section.study(audit.AuditConfig(**SMALL), 2.0, NOWHERE, lambda *_: None)
 
 
-def test_each_layer_stands_beside_its_null(study: _layers.LayerStudy) -> None:
+def test_each_layer_stands_beside_its_null(study: layer_section.LayerStudy) -> None:
     assert [study.name(i) for i in range(2)] == ["layer 1 (64→10)", "layer 2 (10→10)"]
     assert study.measures.parameters == (650, 110)
     assert not study.measures.sensitivity.probes
-    for found in (study.measures.latent[_layers.ATTRIBUTE], study.released):
+    for found in (study.measures.latent[layer_section.ATTRIBUTE], study.released):
         assert found.null.shape == (3, 2)
         assert found.set_sizes[0] == found.set_sizes[1] == 60
         assert (np.asarray(found.value) < found.largest).all()
@@ -40,30 +40,30 @@ def test_each_layer_stands_beside_its_null(study: _layers.LayerStudy) -> None:
     assert sum("(≤ " in line for line in lines) == 2
 
 
-def test_less_noise_leaves_more(study: _layers.LayerStudy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_less_noise_leaves_more(study: layer_section.LayerStudy, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without noise the release is the clipped gradient; the noise of σ = 2 on a norm of at most C hides it.
-    monkeypatch.setattr(_layers, "_ROWS", 240)  # of 120 rows one that is surely wrong could undo the gain
-    clear = _layers.study(audit.AuditConfig(**SMALL), 1e-6, NOWHERE, lambda *_: None)
+    monkeypatch.setattr(layer_section, "_ROWS", 240)  # of 120 rows one that is surely wrong could undo the gain
+    clear = layer_section.study(audit.AuditConfig(**SMALL), 1e-6, NOWHERE, lambda *_: None)
     assert np.max(clear.released.value) > 0.05 > np.max(study.released.value)
     assert "still shows" in clear.finding()
 
 
 def test_what_is_released_is_clipped_jointly() -> None:
     plain = {"a": np.array([[3.0, 0.0], [0.03, 0.0]]), "b": np.array([[4.0], [0.04]])}
-    found = _layers._released(plain, 0.1, 0.0, 0)
+    found = layer_section._released(plain, 0.1, 0.0, 0)
     np.testing.assert_allclose(found["a"], [[0.06, 0], [0.03, 0]])
     np.testing.assert_allclose(found["b"], [[0.08], [0.04]])
-    noisy = _layers._released({"a": np.zeros((400, 300))}, 0.1, 5.0, 0)
+    noisy = layer_section._released({"a": np.zeros((400, 300))}, 0.1, 5.0, 0)
     assert noisy["a"].std() == pytest.approx(0.5, rel=0.02)
 
 
-def test_the_finding_says_what_the_numbers_say(study: _layers.LayerStudy) -> None:
+def test_the_finding_says_what_the_numbers_say(study: layer_section.LayerStudy) -> None:
     def told(plain: float, after: float) -> Any:
         def p(found: Any, value: float) -> Any:
             limits = np.array([value, -1.0]), np.array([0.5, 1.0])
             return dataclasses.replace(found, held_out_interval=limits, value=np.array([0.4, 0.0]))
 
-        latent = {_layers.ATTRIBUTE: p(study.measures.latent[_layers.ATTRIBUTE], plain)}
+        latent = {layer_section.ATTRIBUTE: p(study.measures.latent[layer_section.ATTRIBUTE], plain)}
         measures = dataclasses.replace(study.measures, latent=latent)
         return dataclasses.replace(study, measures=measures, released=p(study.released, after)).finding()
 
@@ -108,11 +108,11 @@ def test_it_is_in_the_report_interrupted_or_not(tmp_path: Path) -> None:
     assert again == found
 
 
-def test_a_finished_study_is_kept_to_the_bit(study: _layers.LayerStudy, tmp_path: Path) -> None:
+def test_a_finished_study_is_kept_to_the_bit(study: layer_section.LayerStudy, tmp_path: Path) -> None:
     config = audit.AuditConfig(**SMALL)
     for name in ("first", "again"):
         seen: list[str] = []
-        kept = _layers.study(config, 2.0, PartialResults(tmp_path, "audit"), lambda task, *_: seen.append(task))  # noqa: B023
+        kept = layer_section.study(config, 2.0, PartialResults(tmp_path, "audit"), lambda task, *_: seen.append(task))  # noqa: B023
         assert bool(seen) == (name == "first")
         assert kept.content() == study.content()
 
@@ -121,7 +121,7 @@ _SCRIPT = """
 import json
 from leakcore import audit
 from leakcore._store import PartialResults
-from leakcore.audit import _layers
+from leakcore.audit.hyperparameters import layer_section as _layers
 _layers._ROWS, _layers._PERMUTATIONS = 120, 3
 config = audit.AuditConfig(num_rows=200, steps=20)
 print(json.dumps(_layers.study(config, 2.0, PartialResults(None, ""), lambda *_: None).content()))
@@ -129,7 +129,7 @@ print(json.dumps(_layers.study(config, 2.0, PartialResults(None, ""), lambda *_:
 
 
 @pytest.mark.slow
-def test_no_number_depends_on_the_number_of_threads(study: _layers.LayerStudy) -> None:
+def test_no_number_depends_on_the_number_of_threads(study: layer_section.LayerStudy) -> None:
     expected = json.loads(json.dumps(study.content()))
     env = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "3")}
     done = subprocess.run([sys.executable, "-c", _SCRIPT], env=env, capture_output=True, text=True, check=True)
@@ -137,7 +137,7 @@ def test_no_number_depends_on_the_number_of_threads(study: _layers.LayerStudy) -
 
 
 def test_a_deeper_model() -> None:
-    found = _layers.study(audit.AuditConfig(**SMALL, hidden=(12, 8)), 2.0, NOWHERE, lambda *_: None)
+    found = layer_section.study(audit.AuditConfig(**SMALL, hidden=(12, 8)), 2.0, NOWHERE, lambda *_: None)
     assert [found.name(i) for i in range(3)] == ["layer 1 (64→12)", "layer 2 (12→8)", "layer 3 (8→10)"]
     assert len(found.table().rows) == 3
     assert found.finding()

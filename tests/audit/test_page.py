@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from leakcore import audit
-from leakcore.audit import _page
+from leakcore.audit.report import page as _page
 from tests.audit.traces import orthogonal
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}

@@ -17,8 +17,9 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
-from leakcore import _csv, audit
-from leakcore.audit import _from_scores
+from leakcore import audit
+from leakcore._base.files import csv_file
+from leakcore.audit.scores import from_scores
 from leakcore.cli import main
 
 RNG = np.random.default_rng(0)
@@ -180,17 +181,17 @@ def test_the_intervals_cover_as_often_as_they_say() -> None:
     for _ in range(1000):
         a, b = rng.normal(1, 1, 80), rng.normal(0, 1, 120)
         for f in levels:
-            found = _from_scores.rate_limits(a, b, f, 0.95, ())
+            found = from_scores.rate_limits(a, b, f, 0.95, ())
             assert found is not None
             assert found.interval is not None
             missed[f] += not found.interval[0] <= truth[f] <= found.interval[1]
-        value = _from_scores.area(a, b)
-        low, high = _from_scores.area_limits(value, 80, 0.95)
+        value = from_scores.area(a, b)
+        low, high = from_scores.area_limits(value, 80, 0.95)
         assert low <= value <= high
         missed["area"] += not low <= whole <= high
         # Scores 0 and 1 alone: at 10% false positives randomisation reaches 0.6·0.1/0.5 at best.
         a, b = (rng.random(80) < 0.6).astype(float), (rng.random(120) < 0.5).astype(float)
-        tied = _from_scores.rate_limits(a, b, 0.1, 0.95, ())
+        tied = from_scores.rate_limits(a, b, 0.1, 0.95, ())
         assert tied is not None
         assert tied.interval is not None
         missed["tied"] += not tied.interval[0] <= 0.12 <= tied.interval[1]
@@ -376,4 +377,4 @@ def test_files_of_no_known_kind_are_refused(tmp_path: Path) -> None:
     for name in ("x.npz", "x.csv"):
         with pytest.raises(ValueError, match="no such file"):
             audit.read_scores(tmp_path / name)
-    assert _csv.LARGEST == 2**30
+    assert csv_file.LARGEST == 2**30

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from leakcore import bounds
-from leakcore.bounds._certificate import MixturePair, certify, samples_needed
+from leakcore.bounds.reconstruction.certified import MixturePair, certify, samples_needed
 
 CURVE: dict[str, Any] = {"kappa": [0.001, 0.1], "method": "certified"}
 

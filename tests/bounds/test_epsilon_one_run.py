@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from leakcore import bounds
-from leakcore.bounds._epsilon_one_run import _chance
+from leakcore.bounds.audited_epsilon.one_run import _chance
 
 
 def _published(m: int, r: int, v: int, epsilon: float, delta: float) -> float:

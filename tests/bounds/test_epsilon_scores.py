@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from leakcore import bounds, numerics
-from leakcore.numerics._order_band import _coverage
+from leakcore.numerics.limits.order_band import _coverage
 
 WAYS = ("split", "simultaneous")
 

@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 from leakcore import bounds
-from leakcore.bounds._importance import importance_limits
-from leakcore.bounds._reconstruction_input import Mechanism
+from leakcore.bounds.reconstruction.arguments import Mechanism
+from leakcore.bounds.reconstruction.importance import importance_limits
 from leakcore.numerics import AccuracyError
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "rero_reference.json").read_text(encoding="utf-8"))[

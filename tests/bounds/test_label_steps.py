@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leakcore import bounds
-from leakcore.bounds import _label
+from leakcore.bounds.labels import label_epsilon
 from tests.bounds.label_batches import batch, bound
 
 
@@ -114,4 +114,4 @@ def test_one_step_is_proved_and_composed_steps_are_an_estimate(steps: int, kind:
     jacobian, probs, labels = batch(6, 12)
     result = bound(np.stack([jacobian] * steps), np.stack([probs] * steps), labels, test="optimal", compose=True)
     assert result.kind == kind
-    assert _label._replacement(1.0, 1e-5, steps).method.endswith(separation)
+    assert label_epsilon._replacement(1.0, 1e-5, steps).method.endswith(separation)

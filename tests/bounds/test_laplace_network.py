@@ -8,7 +8,7 @@ import torch
 from scipy import optimize
 
 from leakcore.bounds import laplace
-from leakcore.numerics._activations import ACTIVATIONS
+from leakcore.numerics.activations import ACTIVATIONS
 
 TORCH = {
     "identity": lambda u: u,

@@ -82,8 +82,8 @@ def test_where_a_published_package_falls_below_the_truth() -> None:
         assert found.interval[0] <= exact.value <= found.interval[1]
         assert found.value > 10.0 * 0.0168
     # Curves by the dual of the REMOVE distribution stay above the truth on finer grids, too.
-    from leakcore.bounds._reconstruction_input import Mechanism
-    from leakcore.numerics._pld import DiscreteLoss
+    from leakcore.bounds.reconstruction.arguments import Mechanism
+    from leakcore.numerics.profile.dp_accounting_pld import DiscreteLoss
 
     pytest.importorskip("dp_accounting")
     loss = Mechanism.parse(*arguments).loss()

@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, special
 
 from leakcore import accounting, bounds
-from leakcore.numerics._loss import PrivacyLoss
+from leakcore.numerics.privacy_loss.loss import PrivacyLoss
 
 
 def test_rdp_full_batch_is_its_closed_form() -> None:

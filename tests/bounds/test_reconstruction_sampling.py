@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from leakcore import bounds
-from leakcore.bounds._certificate import MixturePair, certify, dual_thresholds
+from leakcore.bounds.reconstruction.certified import MixturePair, certify, dual_thresholds
 
 SETTINGS = [(1.0, 0.1, 10, 0.1), (0.8, 0.3, 5, 0.01), (2.0, 1.0, 4, 0.5)]
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from leakcore import datasets
-from leakcore.datasets import _files, _images
+from leakcore.datasets import files
+from leakcore.datasets import images as _images
 
 RNG = np.random.default_rng(0)
 LOCAL = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[2].parent / "shared" / "data")
@@ -102,7 +103,7 @@ def _put(monkeypatch, folder: Path, key: tuple[str, str], content: bytes) -> Non
     old = _images._CIFAR[key]
     folder.mkdir(exist_ok=True)
     (folder / old.name).write_bytes(content)
-    changed = _files.RemoteFile(old.folder, old.name, hashlib.sha256(content).hexdigest(), old.urls)
+    changed = files.RemoteFile(old.folder, old.name, hashlib.sha256(content).hexdigest(), old.urls)
     monkeypatch.setitem(_images._CIFAR, key, changed)
 
 

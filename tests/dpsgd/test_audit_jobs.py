@@ -9,8 +9,8 @@ import torch
 from scipy import stats
 
 from leakcore import dpsgd
-from leakcore.dpsgd._block import Shuffled
-from leakcore.dpsgd._streams import Streams
+from leakcore.dpsgd.ensemble.block.block import Shuffled
+from leakcore.dpsgd.ensemble.randomness import Streams
 
 RNG = np.random.default_rng(8)
 ROWS, RUNS = 61, 70

@@ -16,7 +16,8 @@ from opacus import GradSampleModule
 from opacus.layers import DPLSTM
 from opacus.optimizers import DPOptimizer
 
-from leakcore.dpsgd import FusedDPOptimizer, _row_gradients
+from leakcore.dpsgd import FusedDPOptimizer
+from leakcore.dpsgd.opacus.optimizer import row_gradients
 from tests.dpsgd.opacus_models import LEFT_TO_OPACUS, MODELS, OwnConv1d, made
 from tests.dpsgd.opacus_remarks import IGNORED
 
@@ -154,8 +155,8 @@ def test_a_norm_whose_terms_cancel_is_still_right() -> None:
     a = torch.randn(5, 8, 64, generator=generator)
     delta = torch.randn(5, 8, 64, generator=generator)
     a[:, 4:], delta[:, 4:] = a[:, :4], -delta[:, :4] * (1 + 1e-4)
-    use = _row_gradients.Outer(a, delta)
-    exact = _row_gradients.Outer(a.double(), delta.double()).dense(slice(None)).flatten(1).norm(dim=1).square()
+    use = row_gradients.Outer(a, delta)
+    exact = row_gradients.Outer(a.double(), delta.double()).dense(slice(None)).flatten(1).norm(dim=1).square()
     torch.testing.assert_close(use.squared_norms(), exact, rtol=2e-3, atol=0)
     reach = (a.double().norm(dim=2) * delta.double().norm(dim=2)).sum(1).square()
     assert (exact < 1e-7 * reach).all()

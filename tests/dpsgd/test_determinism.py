@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from leakcore import dpsgd, kernels
-from leakcore.dpsgd import _block, _native, _request, _workers
-from leakcore.dpsgd._streams import Streams
+from leakcore.dpsgd.ensemble import run_request, workers
+from leakcore.dpsgd.ensemble.block import block, native_sums
+from leakcore.dpsgd.ensemble.randomness import Streams
 
 FIELDS = ("parameters", "dots", "norms", "cosine")
 TOTAL = 80
@@ -47,7 +48,7 @@ def path(request) -> Iterator[None]:
     """Both ways to the sums; the second is what other devices take."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "batched products":
-            patch.setattr(_native, "known", lambda layers, activation: False)
+            patch.setattr(native_sums, "known", lambda layers, activation: False)
         yield
 
 
@@ -108,9 +109,9 @@ def test_negative_control_noise_keyed_by_place_instead_of_run(monkeypatch, whole
 
 
 def test_another_number_of_slots_changes_rounding_only(monkeypatch, whole) -> None:
-    monkeypatch.setattr(_block, "SLOTS", 3)
-    monkeypatch.setattr(_request, "SLOTS", 3)
-    monkeypatch.setattr(_workers, "SLOTS", 3)
+    monkeypatch.setattr(block, "SLOTS", 3)
+    monkeypatch.setattr(run_request, "SLOTS", 3)
+    monkeypatch.setattr(workers, "SLOTS", 3)
     part = _run(_ensemble(), 0, TOTAL)
     np.testing.assert_allclose(part.parameters, whole.parameters, rtol=0, atol=1e-4)
 

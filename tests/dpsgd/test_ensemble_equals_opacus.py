@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from leakcore import dpsgd, models
-from leakcore.dpsgd._block import Shuffled
-from leakcore.dpsgd._streams import Streams
+from leakcore.dpsgd.ensemble.block.block import Shuffled
+from leakcore.dpsgd.ensemble.randomness import Streams
 
 pytest.importorskip("opacus")
 from opacus import GradSampleModule

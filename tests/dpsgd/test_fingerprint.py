@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from leakcore import dpsgd
-from leakcore.dpsgd._fingerprint import fingerprint
+from leakcore.dpsgd.ensemble.fingerprint import fingerprint
 
 ENSEMBLE = dpsgd.Ensemble((4, 3), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=2, seed=0)
 ROWS = {

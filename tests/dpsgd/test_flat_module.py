@@ -10,7 +10,7 @@ from torch import nn
 
 from leakcore import attacks, defenses, dpsgd, leakage
 from leakcore.attacks import inversion
-from leakcore.dpsgd._flat_module import FlatModule
+from leakcore.gradients.flat_module import FlatModule
 
 
 class _Squeezed(nn.Module):

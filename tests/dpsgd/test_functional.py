@@ -13,8 +13,8 @@ from torch.nn import functional
 
 import leakcore
 from leakcore.attacks import inversion, labels
-from leakcore.attacks._layer_gradients import layer_gradients
-from leakcore.dpsgd._functional import evaluate
+from leakcore.gradients.by_layer import layer_gradients
+from leakcore.gradients.functional import evaluate
 from leakcore.leakage import sensitivity
 
 

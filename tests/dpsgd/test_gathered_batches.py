@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from leakcore import dpsgd, models
-from leakcore.dpsgd import _block, _gather, _native
-from leakcore.dpsgd._rows import Rows
+from leakcore.dpsgd.ensemble.block import block, native_sums, poisson_gather
+from leakcore.dpsgd.ensemble.block.forward_backward import Rows
 
 FIELDS = ("parameters", "dots", "norms", "cosine", "clipped")
 ROWS, RUNS = 1500, 70
@@ -37,20 +37,20 @@ def _run(first: int = 0, runs: int = RUNS, **more) -> dpsgd.EnsembleRun:
 @pytest.fixture
 def by_products(monkeypatch) -> None:
     """Batched matrix products, as on other devices: the native loops copy no batches."""
-    monkeypatch.setattr(_native, "known", lambda layers, activation: False)
+    monkeypatch.setattr(native_sums, "known", lambda layers, activation: False)
 
 
 def test_small_rates_gather_and_large_ones_do_not() -> None:
-    assert _gather.block_rows(1000, 0.01) == 24
-    assert _gather.block_rows(1000, 0.5) is None
-    assert _gather.block_rows(1000, 1.0) is None
-    assert _gather.block_rows(10, 0.01) is None
+    assert poisson_gather.block_rows(1000, 0.01) == 24
+    assert poisson_gather.block_rows(1000, 0.5) is None
+    assert poisson_gather.block_rows(1000, 1.0) is None
+    assert poisson_gather.block_rows(10, 0.01) is None
 
 
 @pytest.mark.usefixtures("by_products")
 def test_gathered_batches_equal_masked_passes(monkeypatch) -> None:
     gathered = _run()
-    monkeypatch.setattr(_block, "block_rows", lambda rows, rate: None)
+    monkeypatch.setattr(block, "block_rows", lambda rows, rate: None)
     masked = _run()
     for field in FIELDS:
         np.testing.assert_allclose(getattr(gathered, field), getattr(masked, field), rtol=1e-10, atol=1e-12)
@@ -61,7 +61,7 @@ def test_gathered_batches_equal_masked_passes(monkeypatch) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_bits_do_not_depend_on_company_even_where_a_batch_overflows_its_block(monkeypatch, dtype) -> None:
     """Blocks of 16 rows per chunk of 750, mean batch 15: nearly every step of some run needs a second block."""
-    monkeypatch.setattr(_block, "block_rows", lambda rows, rate: 16)
+    monkeypatch.setattr(block, "block_rows", lambda rows, rate: 16)
     whole = _run(dtype=dtype, num_threads=1)
     for first, runs, threads in [(0, 1, 1), (33, 30, 2), (69, 1, 1), (5, 40, 3)]:
         part = _run(first, runs, dtype=dtype, num_threads=threads)
@@ -71,7 +71,7 @@ def test_bits_do_not_depend_on_company_even_where_a_batch_overflows_its_block(mo
 
 def test_blocks_hold_each_sampled_row_once() -> None:
     common = Rows.of(X[:100], Y[:100], 4, torch.float64, torch.device("cpu"))
-    gather = _gather.Gather(common, 3, 8)
+    gather = poisson_gather.Gather(common, 3, 8)
     taken = np.random.default_rng(0).random((3, 100)) < 0.15
     taken[1] = False
     seen = np.zeros((3, 6))

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 import leakcore
-from leakcore.dpsgd import Trace, _trace
+from leakcore.dpsgd import Trace
+from leakcore.dpsgd.opacus.trace import trace as _trace
 
 pytest.importorskip("opacus")
 from opacus import PrivacyEngine

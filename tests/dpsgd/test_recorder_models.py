@@ -17,8 +17,8 @@ from torch.nn import functional
 
 import leakcore
 from leakcore.dpsgd import FusedDPOptimizer, Trace
-from leakcore.dpsgd._candidate_gradients import CandidateGradients, Route
-from leakcore.dpsgd._module_state import State
+from leakcore.dpsgd.opacus.recorder.candidate_gradients import CandidateGradients, Route
+from leakcore.gradients.module_state import State
 
 pytest.importorskip("opacus")
 from opacus import PrivacyEngine

@@ -24,7 +24,8 @@ from opacus.layers import DPLSTM
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 
 import leakcore
-from leakcore.dpsgd import FusedDPOptimizer, _row_check
+from leakcore.dpsgd import FusedDPOptimizer
+from leakcore.dpsgd.opacus.row_check import row_check
 from tests.dpsgd.layer_models import EXAMPLES, Then, dense, sequences
 from tests.dpsgd.opacus_models import made
 from tests.dpsgd.opacus_remarks import IGNORED
@@ -141,8 +142,8 @@ def test_a_checked_run_is_the_same_run(monkeypatch: pytest.MonkeyPatch, caplog: 
     states = []
     for checked in (True, False):
         if not checked:
-            monkeypatch.setattr(_row_check.RowCheck, "step", lambda *_, **__: None)
-            monkeypatch.setattr(_row_check.RowCheck, "start", lambda *_, **__: None)
+            monkeypatch.setattr(row_check.RowCheck, "step", lambda *_, **__: None)
+            monkeypatch.setattr(row_check.RowCheck, "start", lambda *_, **__: None)
         torch.manual_seed(0), np.random.seed(0), random.seed(0)  # noqa: NPY002
         busy = _Busy()
         module = GradSampleModule(busy, strict=False)

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from leakcore import dpsgd
-from leakcore.dpsgd._streams import Streams
+from leakcore.dpsgd.ensemble.randomness import Streams
 
 RATE, ROWS, RUNS = 0.3, 40, 3000
 

@@ -12,8 +12,8 @@ import pytest
 
 from leakcore import experiments
 from leakcore._store import PartialResults
-from leakcore.experiments._context import Context
-from leakcore.experiments.auditing import _setting
+from leakcore.experiments.auditing import setting
+from leakcore.experiments.context import Context
 
 DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 pytestmark = pytest.mark.skipif(not (DATA / "fashion_mnist").is_dir(), reason="no folder of data sets: LEAKCORE_DATA")
@@ -35,10 +35,8 @@ def test_the_smallest_scale_writes_its_files(name: str, tmp_path: Path) -> None:
 
 def test_without_noise_from_a_fixed_start_inference_is_perfect() -> None:
     """Shuffled minibatches, k = 1: what counts of this size can prove at most; T = 40."""
-    rows = _setting.fashion_mnist(_context(), 120)
-    found = _setting.audited(
-        _context(), rows, _setting.Mechanism((), 0.0, batch_size=30), "clipbkd", (1,), 40, "a task"
-    )
+    rows = setting.fashion_mnist(_context(), 120)
+    found = setting.audited(_context(), rows, setting.Mechanism((), 0.0, batch_size=30), "clipbkd", (1,), 40, "a task")
     assert found["dp"].hits == (40, 0)
     assert found["dp"].chosen == "k = 1"
 
@@ -46,25 +44,25 @@ def test_without_noise_from_a_fixed_start_inference_is_perfect() -> None:
 @pytest.mark.slow
 def test_without_noise_500_trials_prove_all_that_they_can() -> None:
     """k = 1, T = 500, shuffled minibatches, a fixed start: 4.54."""
-    rows = _setting.fashion_mnist(_context(), 240)
-    found = _setting.audited(
-        _context(), rows, _setting.Mechanism((32,), 0.0, batch_size=60), "clipbkd", (1,), 500, "a task"
+    rows = setting.fashion_mnist(_context(), 240)
+    found = setting.audited(
+        _context(), rows, setting.Mechanism((32,), 0.0, batch_size=60), "clipbkd", (1,), 500, "a task"
     )
     assert found["dp"].hits == (500, 0)
     assert float(found["dp"].value) == pytest.approx(4.5419, abs=1e-4)
 
 
 def test_full_batches_without_noise_are_constant() -> None:
-    rows = _setting.fashion_mnist(_context(), 60)
-    made = _setting.attack(rows, "clipbkd", 1, 0)
-    ensemble = _setting.Mechanism((), 0.0).ensemble(rows, 0)
-    found = _setting.poisoning.poisoning_scores(ensemble, made, trials=40)
+    rows = setting.fashion_mnist(_context(), 60)
+    made = setting.attack(rows, "clipbkd", 1, 0)
+    ensemble = setting.Mechanism((), 0.0).ensemble(rows, 0)
+    found = setting.poisoning.poisoning_scores(ensemble, made, trials=40)
     assert len(np.unique(found.scores_in)) == len(np.unique(found.scores_out)) == 1
 
 
 def test_the_stand_ins_are_named() -> None:
-    location = _setting.location30(_context(), 300)
+    location = setting.location30(_context(), 300)
     assert "is not it" in location.described
     assert (location.classes, location.shape) == (30, None)
-    assert math.isinf(_setting.provable(0.0, "replace"))
-    assert _setting.provable(_setting.noise_for(4.0), "replace") == pytest.approx(9.08, abs=0.01)
+    assert math.isinf(setting.provable(0.0, "replace"))
+    assert setting.provable(setting.noise_for(4.0), "replace") == pytest.approx(9.08, abs=0.01)

@@ -13,10 +13,10 @@ import torch
 
 from leakcore import experiments, models
 from leakcore._store import PartialResults
-from leakcore.experiments._context import Context
-from leakcore.experiments._draw import _panel, draw
-from leakcore.experiments._result import ExperimentResult, Panel, Series
-from leakcore.experiments.reconstruction import _data, _games, _report
+from leakcore.experiments.context import Context
+from leakcore.experiments.draw import _panel, draw
+from leakcore.experiments.reconstruction.setting import data, games, notes
+from leakcore.experiments.result import ExperimentResult, Panel, Series
 
 BOUNDS_ONLY = ("reconstruction-table2", "reconstruction-fig11", "reconstruction-fig15", "reconstruction-spread")
 WITHOUT_DATA = (*BOUNDS_ONLY, "lecture-laplace", "lecture-table1")
@@ -87,10 +87,10 @@ def test_table_2_has_the_exact_values_and_names_the_printed_bound_that_is_too_lo
             assert stated.ours == pytest.approx(float(stated.paper), abs=5.1e-4)
 
 
-def _split(shift: float = 0.0) -> _data.Split:
+def _split(shift: float = 0.0) -> data.Split:
     rows = np.linspace(0.0, 1.0, 40 * 6, dtype=np.float32).reshape(40, 6) + np.float32(shift)
     labels = np.arange(40) % 2
-    return _data.Split(rows[:10], labels[:10], rows[10:], labels[10:], 2, "made up", rows[10:], (2, 3))
+    return data.Split(rows[:10], labels[:10], rows[10:], labels[10:], 2, "made up", rows[10:], (2, 3))
 
 
 def _context(folder: Path) -> Context:
@@ -100,9 +100,9 @@ def _context(folder: Path) -> Context:
 
 
 def test_a_kept_piece_serves_the_data_it_was_made_from_and_no_other(tmp_path: Path) -> None:
-    def play(split: _data.Split) -> int:
-        setting = _games.Setting(epsilon=10.0, hidden=(), steps=2)
-        _games.play(_context(tmp_path), split, setting, prior_size=2, runs=4, task="the same")
+    def play(split: data.Split) -> int:
+        setting = games.Setting(epsilon=10.0, hidden=(), steps=2)
+        games.play(_context(tmp_path), split, setting, prior_size=2, runs=4, task="the same")
         return len(list(tmp_path.rglob("game-*.json")))
 
     assert [play(_split()), play(_split()), play(_split(0.25)), play(_split())] == [1, 1, 2, 2]
@@ -142,18 +142,18 @@ def test_the_verdict_leads_the_caption_and_is_one_of_four() -> None:
 
 
 def test_an_attack_that_beats_its_bound_is_called_an_error() -> None:
-    game = _games.play(
+    game = games.play(
         Context(scale="tiny", seed=0, data=None, pieces=PartialResults(None, ""), progress=lambda *_: None),
-        _split(), _games.Setting(epsilon=1000.0, hidden=(), steps=5), prior_size=2, runs=64, task="",
+        _split(), games.Setting(epsilon=1000.0, hidden=(), steps=5), prior_size=2, runs=64, task="",
     )["sum"]  # fmt: skip
     assert game.hits > 40
     given: dict[str, Any] = {
         "conclusion": "Fine.", "agreement": "yes", "stated": [], "panels": [], "splits": [_split()],
-        "setting": _games.Setting(epsilon=1000.0), "runs": 64,
+        "setting": games.Setting(epsilon=1000.0), "runs": 64,
     }  # fmt: skip
     where = experiments.find("reconstruction-fig7"), _context(Path())
-    assert _report.report(*where, attacked=[(game, 1.0)], **given).agreement == "yes"
-    wrong = _report.report(*where, attacked=[(game, 1.0), (game, 0.3)], **given)
+    assert notes.report(*where, attacked=[(game, 1.0)], **given).agreement == "yes"
+    wrong = notes.report(*where, attacked=[(game, 1.0), (game, 0.3)], **given)
     assert wrong.agreement == "no"
     assert "beats its bound" in wrong.caption
 
@@ -162,7 +162,7 @@ def test_an_attack_that_beats_its_bound_is_called_an_error() -> None:
 def test_every_panel_is_drawn(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four have two columns, all others three at most: the third of four once fell out."""
     drawn = []
-    monkeypatch.setattr("leakcore.experiments._draw._panel", lambda figure, ax, panel: drawn.append(panel.title))
+    monkeypatch.setattr("leakcore.experiments.draw._panel", lambda figure, ax, panel: drawn.append(panel.title))
     line = Series(name="a", role="attack", x=np.array([1.0, 2.0]), y=np.array([0.5, 0.5]))
     titles = [f"P{i}" for i in range(count)]
     panels = tuple(Panel(title=t, x_label="x", y_label="y", series=(line,)) for t in titles)

@@ -13,12 +13,13 @@ import pytest
 
 from leakcore import experiments
 from leakcore._store import PartialResults
-from leakcore.experiments._context import Context
-from leakcore.experiments._result import ExperimentResult, Stated, ours
-from leakcore.experiments._text import number, shown
-from leakcore.experiments.leakage._report import images
+from leakcore.experiments.context import Context
+from leakcore.experiments.leakage.notes import images
 from leakcore.experiments.lecture.table1 import Setting, _judged
-from leakcore.experiments.reconstruction import _data, _games, _report
+from leakcore.experiments.reconstruction.setting import data, games
+from leakcore.experiments.reconstruction.setting import notes as _notes
+from leakcore.experiments.result import ExperimentResult, Stated, ours
+from leakcore.experiments.text import number, shown
 
 COLLECT = Path(__file__).resolve().parents[2] / "docs" / "papers" / "collect.py"
 
@@ -45,11 +46,11 @@ def test_an_interval_has_its_level_in_text_and_in_json() -> None:
 def test_a_success_rate_brings_its_kind_and_level() -> None:
     context = Context(scale="tiny", seed=0, data=None, pieces=PartialResults(None, ""), progress=lambda *_: None)
     rows, labels = np.linspace(0.0, 1.0, 240, dtype=np.float32).reshape(40, 6), np.arange(40) % 2
-    split = _data.Split(rows[:10], labels[:10], rows[10:], labels[10:], 2, "made up", rows[10:], (2, 3))
-    setting = _games.Setting(epsilon=10.0, hidden=(), steps=2)
-    game = _games.play(context, split, setting, prior_size=2, runs=8, task="")["sum"]
-    row = _games.gap(context, setting, game, "drawn")
-    assert (row.kind, row.confidence, row.interval) == ("estimate", 0.95, _games.interval(game))
+    split = data.Split(rows[:10], labels[:10], rows[10:], labels[10:], 2, "made up", rows[10:], (2, 3))
+    setting = games.Setting(epsilon=10.0, hidden=(), steps=2)
+    game = games.play(context, split, setting, prior_size=2, runs=8, task="")["sum"]
+    row = games.gap(context, setting, game, "drawn")
+    assert (row.kind, row.confidence, row.interval) == ("estimate", 0.95, games.interval(game))
     assert ours(game)["ours"] == game.value
 
 
@@ -79,9 +80,9 @@ def test_success_and_its_intervals_are_noted_where_there_are_any(attacked: bool)
 
     given: dict[str, Any] = {
         "conclusion": "", "agreement": "yes", "stated": [], "panels": [], "splits": [],
-        "setting": _games.Setting(epsilon=1.0), "runs": 1, "attacked": [(Game, 0.9)] if attacked else (),
+        "setting": games.Setting(epsilon=1.0), "runs": 1, "attacked": [(Game, 0.9)] if attacked else (),
     }  # fmt: skip
-    notes = " ".join(_report.report(experiments.find("reconstruction-fig6"), context, **given).notes)
+    notes = " ".join(_notes.report(experiments.find("reconstruction-fig6"), context, **given).notes)
     assert ("Clopper–Pearson" in notes) == attacked
     assert ("success is averaged" in notes) == attacked
     assert "learning rate × C is fixed" in notes

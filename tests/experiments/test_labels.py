@@ -12,8 +12,9 @@ import torch
 
 from leakcore import bounds, experiments, models
 from leakcore._store import PartialResults
-from leakcore.experiments._context import Context
-from leakcore.experiments.labels import _network, _study
+from leakcore.experiments.context import Context
+from leakcore.experiments.labels import network
+from leakcore.experiments.labels import study as _study
 from leakcore.numerics import gaussian_pair_epsilon
 
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
@@ -31,21 +32,21 @@ def _context(scale: str = "quick") -> Context:
 
 
 @pytest.fixture(scope="module")
-def initial() -> tuple[_study.Study, _network.Observed]:
+def initial() -> tuple[_study.Study, network.Observed]:
     """Cervical Cancer in 15 batches, seen through an untrained network."""
     study = _study.studies(_context())[0]
-    return study, _network.observe(_study.trained(_context(), study, None)[0], study.features)
+    return study, network.observe(_study.trained(_context(), study, None)[0], study.features)
 
 
 def test_what_the_attacker_sees_is_the_gradient_that_torch_computes() -> None:
     rng = np.random.default_rng(0)
-    module = models.mlp((5, _network.HIDDEN, _network.HIDDEN, 1), "relu").double()
+    module = models.mlp((5, network.HIDDEN, network.HIDDEN, 1), "relu").double()
     with torch.no_grad():
         for p in module.parameters():
             p.copy_(torch.from_numpy(rng.normal(size=tuple(p.shape)) / np.sqrt(p.shape[-1])))
     flat = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
     x, labels = rng.normal(size=(2, 3, 5)), rng.integers(0, 2, (2, 3))
-    seen = _network.observe(flat, x)
+    seen = network.observe(flat, x)
     neurons = [0, 7, 199]
     second, norms = seen.second_last(neurons), seen.grad_norms(labels)
     for b, r in np.ndindex(2, 3):
@@ -60,7 +61,7 @@ def test_what_the_attacker_sees_is_the_gradient_that_torch_computes() -> None:
             whole = torch.autograd.grad(loss, list(module.parameters()), retain_graph=True)
             assert norms[b, flip, r] == pytest.approx(float(torch.cat([g.flatten() for g in whole]).norm()), rel=1e-9)
     with pytest.raises(ValueError, match=r"parameters of shape \(3,\): must be"):
-        _network.observe(np.zeros(3), x)
+        network.observe(np.zeros(3), x)
 
 
 # The must-show table and trends, on a fixed model and batch

@@ -11,8 +11,9 @@ import torch
 
 from leakcore import datasets, experiments, leakage
 from leakcore._store import PartialResults
-from leakcore.experiments._context import Context
-from leakcore.experiments.leakage import _fine, _report, _study
+from leakcore.experiments.context import Context
+from leakcore.experiments.leakage import fine_classes, notes
+from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.leakage.fig9 import Beside
 
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
@@ -73,12 +74,12 @@ def test_attributes_have_two_hundred_rows_on_each_side() -> None:
 def test_fine_classes_inside_their_superclass() -> None:
     context = _context("tiny")
     study = _study.images(context)
-    inside = _fine.fine_classes(context, study)
+    inside = fine_classes.fine_classes(context, study)
     assert len(inside) == 20
     for number, one in enumerate(inside):
         assert (one.targets == number).all()
         assert (len(one.inputs), one.attributes["fine"].sum()) == (125, 25)
-    panel, stated = _fine.measured(context, _study.network(study, "lenet", 0), study, 2, "lenet")
+    panel, stated = fine_classes.measured(context, _study.network(study, "lenet", 0), study, 2, "lenet")
     (series,) = panel.series
     assert series.low is not None
     assert series.high is not None
@@ -136,10 +137,10 @@ def test_faces_in_scikit_learns_folder_become_images_with_attributes(tmp_path: P
 def test_correlation_with_its_interval() -> None:
     rng = np.random.default_rng(0)
     a = rng.normal(size=200)
-    r, (low, high) = _report.correlation(a, 0.7 * a + 0.7 * rng.normal(size=200))
+    r, (low, high) = notes.correlation(a, 0.7 * a + 0.7 * rng.normal(size=200))
     assert low < 0.707 < high
     assert r == pytest.approx(0.707, abs=0.1)
-    assert np.isnan(_report.correlation([1, 2], [1, 2])[0])
+    assert np.isnan(notes.correlation([1, 2], [1, 2])[0])
 
 
 @needs_data

@@ -64,15 +64,15 @@ def _toml(path: Path) -> object:
 
 
 def _idx(path: Path) -> object:
-    from leakcore.datasets import _images
+    from leakcore.datasets import images
 
-    return _images._read_idx(path, 3)
+    return images._read_idx(path, 3)
 
 
 def _cifar(path: Path) -> object:
-    from leakcore.datasets import _images
+    from leakcore.datasets import images
 
-    return _images._read_binary(path, "cifar10", "test", False)
+    return images._read_binary(path, "cifar10", "test", False)
 
 
 def _purchase(path: Path) -> object:
@@ -82,27 +82,27 @@ def _purchase(path: Path) -> object:
 
 
 def _zipped(path: Path) -> object:
-    from leakcore.datasets import _tabular
+    from leakcore.datasets import tabular
 
-    return _tabular._zipped(path, "t.csv")
+    return tabular._zipped(path, "t.csv")
 
 
 def _texts(path: Path) -> object:
-    from leakcore.datasets import _text
+    from leakcore.datasets import text
 
-    return _text._read(path, "train")
+    return text._read(path, "train")
 
 
 def _json(path: Path) -> object:
-    from leakcore._json import read_json
+    from leakcore._base.files.json_file import read_json
 
     return read_json(path)
 
 
 def _checkpoint(path: Path) -> object:
-    from leakcore.dpsgd import _checkpoint
+    from leakcore.dpsgd.ensemble import checkpoint
 
-    return _checkpoint._read(path, (0, 2), 0, 2)
+    return checkpoint._read(path, (0, 2), 0, 2)
 
 
 TARGETS: dict[str, Callable[[bytes], object]] = {
@@ -118,7 +118,7 @@ TARGETS: dict[str, Callable[[bytes], object]] = {
     "zip": _file(".zip", _zipped),
     "texts": _file(".csv.gz", _texts),
     "json": _file(".json", _json),
-    "checkpoint": _file(".npz", _checkpoint),
+    "checkpoint": _file(".npz", checkpoint),
 }
 READERS = (
     "_npz", "_trace", "_from_trace", "_from_scores", "_score_file", "_attack_labels", "_safetensors", "_keys",

@@ -17,7 +17,7 @@ import pytest
 
 import leakcore.kernels
 from leakcore import _C
-from leakcore.kernels import _backends
+from leakcore.kernels.arrays import backends
 
 DEVICES = ("cpu", "emulated", "cuda")
 _current = "cpu"
@@ -47,7 +47,7 @@ class EmulatedArray:
         return self.values.dtype
 
 
-class EmulatedLibrary(_backends.OnDevice):
+class EmulatedLibrary(backends.OnDevice):
     @classmethod
     def owns(cls, x):
         return isinstance(x, EmulatedArray)
@@ -76,7 +76,7 @@ class EmulatedLibrary(_backends.OnDevice):
         return EmulatedArray(np.minimum(x.values, limit))
 
 
-_backends.LIBRARIES.append(EmulatedLibrary)
+backends.LIBRARIES.append(EmulatedLibrary)
 
 
 def _have_cuda():

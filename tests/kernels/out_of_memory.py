@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import kernels
-from leakcore.kernels._ensemble import EnsembleRows, EnsembleSums
+from leakcore.kernels.ensemble import EnsembleRows, EnsembleSums
 
 RNG = np.random.default_rng(0)
 GRADS = RNG.normal(size=(3, 40, 700))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from leakcore import kernels
-from leakcore.kernels._threads import schedule
+from leakcore.kernels.threads import schedule
 from leakcore.reference import clip as reference
 from tests import tolerances
 from tests.kernels.layouts import normals

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leakcore import _C, kernels
-from leakcore.kernels._threads import plan, schedule
+from leakcore.kernels.threads import plan, schedule
 from tests.kernels.layouts import normals
 
 SCHEDULES = [(1, 0), (2, 0), (1, 1), (2, 1), (2, 7), (5, 3), (2, 1000)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leakcore import dpsgd
-from leakcore.kernels._ensemble import EnsembleRows, EnsembleSums
+from leakcore.kernels.ensemble import EnsembleRows, EnsembleSums
 from tests.kernels.layouts import normals
 from tests.kernels.test_tiers import TIERS, in_tier
 

@@ -67,11 +67,11 @@ CASES = {
         """,
     "no copy": """
         g = jnp.asarray(x)
-        from leakcore.kernels import _arrays
+        from leakcore.kernels.arrays import arrays as _arrays
         assert _arrays.read("k", "g", g).values.__array_interface__["data"][0] == g.unsafe_buffer_pointer()
         """,
     "results are not copied": """
-        from leakcore.kernels import _backends
+        from leakcore.kernels.arrays import backends as _backends
         handed, give = [], _backends.Host.give
         def watched(self, made):
             given = give(self, made)

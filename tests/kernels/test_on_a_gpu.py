@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leakcore import kernels
-from leakcore.kernels import _mixture
+from leakcore.kernels import mixture as _mixture
 from tests.kernels import devices, layouts
 
 torch = pytest.importorskip("torch")

@@ -182,7 +182,7 @@ def test_philox_errors():
 def test_calls_short_enough_for_an_interrupt_give_the_same_bits(monkeypatch):
     arguments = {"seed": 3, "purpose": "label_releases", "step": 5, "first_row": 2**32 - 2}
     whole = kernels.standard_normal(7, 11, **arguments)
-    monkeypatch.setattr("leakcore.kernels._random._DRAWS_PER_CALL", 25)  # two rows
+    monkeypatch.setattr("leakcore.kernels.random.philox._DRAWS_PER_CALL", 25)  # two rows
     np.testing.assert_array_equal(kernels.standard_normal(7, 11, **arguments), whole)
     out = np.zeros((11, 7)).T
     kernels.standard_normal(7, 11, out=out, **arguments)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from leakcore import leakage
-from leakcore._columns import Columns
+from leakcore._base.columns import Columns
 from leakcore.attacks import attributes
 
 FAMILIES: dict[str, Any] = {

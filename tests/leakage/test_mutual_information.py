@@ -8,7 +8,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from leakcore import leakage
-from leakcore.leakage import _screen
+from leakcore.leakage import screen
 
 
 def _pair(rho, d=1, n=1500, seed=0):
@@ -111,7 +111,7 @@ def test_a_column_that_tells_by_its_size_is_screened_for(sign: int) -> None:
     y = np.arange(300) % 2
     x = np.random.default_rng(3).normal(size=(300, 200))
     x[:, 7] *= np.where(y == (sign > 0), 6.0, 0.2)
-    at = _screen.screen(x, np.eye(2)[y], np.arange(150), 3)
+    at = screen.screen(x, np.eye(2)[y], np.arange(150), 3)
     assert 7 in at
     assert (np.diff(at) > 0).all()
 
@@ -120,9 +120,9 @@ def test_the_screen_looks_at_training_rows_alone() -> None:
     rng = np.random.default_rng(4)
     x, target = rng.normal(size=(200, 40)), rng.normal(size=(200, 1))
     x[100:, 5] = target[100:, 0]
-    assert 5 not in _screen.screen(x, target, np.arange(100), 2)
-    assert 5 in _screen.screen(x, target, np.arange(100, 200), 2)
-    constant = _screen.screen(np.ones((50, 4)), np.ones((50, 1)), np.arange(50), 2)
+    assert 5 not in screen.screen(x, target, np.arange(100), 2)
+    assert 5 in screen.screen(x, target, np.arange(100, 200), 2)
+    constant = screen.screen(np.ones((50, 4)), np.ones((50, 1)), np.arange(50), 2)
     assert constant.tolist() == [0, 1]
 
 

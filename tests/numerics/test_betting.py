@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakcore.numerics._betting import betting_lower_limit, betting_upper_limit, choose_bet
+from leakcore.numerics.limits.betting import betting_lower_limit, betting_upper_limit, choose_bet
 
 ALPHA = 0.1
 REPEATS = 1000

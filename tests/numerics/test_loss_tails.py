@@ -12,9 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special
 
-from leakcore.numerics import _blow_up, _gaussian, _profile, _recursion_profile
-from leakcore.numerics._inversion import TiltedLaw
-from leakcore.numerics._loss import AccuracyError, PrivacyLoss, StepGroup
+from leakcore.numerics.gaussian import pair as _pair
+from leakcore.numerics.privacy_loss import blow_up
+from leakcore.numerics.privacy_loss.fourier_inversion import TiltedLaw
+from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss, StepGroup
+from leakcore.numerics.profile import profile as _profile
+from leakcore.numerics.recursion import recursion_profile
 
 
 def _loss(sigma: object, rate: object, steps: int) -> PrivacyLoss:
@@ -74,8 +77,8 @@ def test_inversion_of_full_batch_steps_written_as_mixtures_is_the_closed_form(si
     # A Gaussian part alone, forced through the Fourier series: 10 steps at q = 1 split into one that is a mixture with
     # q = 1 − 1e-15 and nine that are Gaussian.
     loss = PrivacyLoss((StepGroup(sigma, 1.0 - 1e-15, 1),), 9.0 / sigma**2)
-    found = _blow_up.log_blow_up_exact(loss, np.array([log_kappa]), force_numerical=True)
-    exact = _gaussian.log_blow_up(np.array([log_kappa]), math.sqrt(10.0) / sigma)
+    found = blow_up.log_blow_up_exact(loss, np.array([log_kappa]), force_numerical=True)
+    exact = _pair.log_blow_up(np.array([log_kappa]), math.sqrt(10.0) / sigma)
     assert found.log_value[0] == pytest.approx(exact[0], rel=1e-11, abs=1e-12)
     assert found.log_low[0] - 1e-12 <= exact[0] <= found.log_high[0] + 1e-12
 
@@ -85,8 +88,8 @@ def test_inversion_of_full_batch_steps_written_as_mixtures_is_the_closed_form(si
 def test_numerical_route_of_one_step_is_its_closed_form(sigma: float, rate: float) -> None:
     log_kappa = np.log([0.999, 0.5, 0.1, 1e-3, 1e-6])
     loss = _loss(sigma, rate, 1)
-    found = _blow_up.log_blow_up_exact(loss, log_kappa, force_numerical=True)
-    exact = _blow_up.log_blow_up_exact(loss, log_kappa)
+    found = blow_up.log_blow_up_exact(loss, log_kappa, force_numerical=True)
+    exact = blow_up.log_blow_up_exact(loss, log_kappa)
     np.testing.assert_allclose(found.log_value, exact.log_value, rtol=0, atol=1e-9)
     assert (found.log_high >= exact.log_value - 1e-9).all()
 
@@ -96,8 +99,8 @@ def test_numerical_route_of_one_step_is_its_closed_form(sigma: float, rate: floa
 )
 def test_inversion_and_recursion_agree(sigma: float, rate: float, steps: int) -> None:
     log_kappa = np.log([0.5, 0.1, 1e-3, 1e-6, 1e-12])
-    first, first_error = _blow_up.by_inversion(_loss(sigma, rate, steps), log_kappa)
-    second, second_error = _blow_up.by_recursion(_loss(sigma, rate, steps), log_kappa)
+    first, first_error = blow_up.by_inversion(_loss(sigma, rate, steps), log_kappa)
+    second, second_error = blow_up.by_recursion(_loss(sigma, rate, steps), log_kappa)
     assert (np.abs(first - second) <= first_error + second_error + 1e-12).all()
 
 
@@ -130,7 +133,7 @@ def _lattice_blow_up(sigma: float, rate: float, steps: int, kappa: float) -> tup
 )
 def test_exact_lies_between_two_lattices(sigma: float, rate: float, steps: int, kappa: float) -> None:
     low, high = _lattice_blow_up(sigma, rate, steps, kappa)
-    value = math.exp(_blow_up.log_blow_up_exact(_loss(sigma, rate, steps), np.array([math.log(kappa)])).log_value[0])
+    value = math.exp(blow_up.log_blow_up_exact(_loss(sigma, rate, steps), np.array([math.log(kappa)])).log_value[0])
     assert low - 1e-7 <= value <= high + 1e-7
     assert high - low < 0.02
 
@@ -140,8 +143,8 @@ def test_curve_equals_single_calls() -> None:
     log_kappa = np.concatenate(
         (np.log1p(-np.geomspace(0.4, 1e-4, 7)), np.log(np.geomspace(0.6, 1e-200, 40)), [0.0, -5000.0])
     )
-    curve = _blow_up.log_blow_up_exact(loss, log_kappa)
-    single = [_blow_up.log_blow_up_exact(loss, np.array([k])).log_value[0] for k in log_kappa]
+    curve = blow_up.log_blow_up_exact(loss, log_kappa)
+    single = [blow_up.log_blow_up_exact(loss, np.array([k])).log_value[0] for k in log_kappa]
     np.testing.assert_allclose(curve.log_value, single, rtol=1e-12, atol=1e-12)
     order = np.argsort(log_kappa)
     assert (np.diff(curve.log_value[order]) >= 0.0).all()
@@ -180,7 +183,7 @@ def test_profile_by_recursion_and_parity_is_one_steps_integral(sigma: float, rat
 def test_a_loss_that_cannot_be_resolved_raises_instead_of_answering() -> None:
     loss = PrivacyLoss((StepGroup(0.3, 0.01, 3),), 1e-14)
     with pytest.raises(AccuracyError):
-        _blow_up.log_blow_up_exact(loss, np.log([0.1]))
+        blow_up.log_blow_up_exact(loss, np.log([0.1]))
 
 
 def test_two_tilts_of_one_law_give_the_same_tail() -> None:
@@ -195,7 +198,7 @@ def test_recursion_that_loses_its_grid_raises() -> None:
     loss = _loss(18.0, 0.01, 100)
     expected = _profile.epsilon_for(_loss(18.0, 0.01, 100), math.log(1e-5), "remove")
     try:
-        low, high = _recursion_profile.epsilon(loss, math.log(1e-5), "remove")
+        low, high = recursion_profile.epsilon(loss, math.log(1e-5), "remove")
     except AccuracyError:
         return
     assert low - 1e-6 <= expected[0]
@@ -209,7 +212,7 @@ def test_recursion_that_loses_its_grid_raises() -> None:
 def test_rare_large_losses_do_not_hide_the_common_ones(sigma: float, rate: float, steps: int) -> None:
     # Here the moments are dominated by jumps far too rare to matter. Second route: the dual over draws of ν.
     log_kappa = np.log([0.5, 0.1, 0.01])
-    found = _blow_up.log_blow_up_exact(_loss(sigma, rate, steps), log_kappa)
+    found = blow_up.log_blow_up_exact(_loss(sigma, rate, steps), log_kappa)
     assert (found.log_high - found.log_low < 1e-8).all()
     rng = np.random.default_rng(77)
     group = StepGroup(sigma, rate, 1)

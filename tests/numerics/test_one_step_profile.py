@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from leakcore.numerics import _profile
-from leakcore.numerics._loss import PrivacyLoss
+from leakcore.numerics.privacy_loss.loss import PrivacyLoss
+from leakcore.numerics.profile import profile as _profile
 
 
 @pytest.mark.parametrize("direction", ["remove", "add"])

@@ -10,9 +10,9 @@ import pytest
 from scipy.special import log_ndtr
 
 from leakcore import accounting
-from leakcore.numerics import _profile
-from leakcore.numerics._loss import AccuracyError, PrivacyLoss
-from leakcore.numerics._rare_losses import log_tail_bound
+from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss
+from leakcore.numerics.privacy_loss.rare_losses import log_tail_bound
+from leakcore.numerics.profile import profile as _profile
 
 
 def _loss(sigma: Any, rate: Any, steps: int) -> PrivacyLoss:

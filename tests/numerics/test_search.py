@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leakcore.numerics import _search
-from leakcore.numerics._loss import AccuracyError
+from leakcore.numerics import search
+from leakcore.numerics.privacy_loss.loss import AccuracyError
 
 
 def _least(answer: float, *gaps: tuple[float, float], guess: float = 10.0) -> tuple[float, float]:
@@ -14,7 +14,7 @@ def _least(answer: float, *gaps: tuple[float, float], guess: float = 10.0) -> tu
             raise AccuracyError("no")
         return answer / sigma
 
-    found = _search.least_sigma(proved, 1.0, guess, 1e-9)
+    found = search.least_sigma(proved, 1.0, guess, 1e-9)
     assert proved(found[0]) <= 1.0
     assert proved(found[1]) > 1.0
     return found

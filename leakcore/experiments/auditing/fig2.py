@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from leakcore import bounds
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
-from leakcore.experiments.auditing import _setting
+from leakcore.experiments.auditing import setting
+from leakcore.experiments.context import Context
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
 _TRIAL = {16.0: (3.2, 1.6, 0.0), 4.0: (1.1, 0.66, 0.0), 1.0: (0.34, 0.11, 0.0)}
 """An earlier trial of ours on Fashion-MNIST: ClipBKD, best backdoor, membership; full batches."""
@@ -27,39 +27,39 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     nets: dict[str, tuple[int, ...]] = context.pick(
         tiny={"LR": ()}, quick={"LR": ()}, paper={"LR": (), "FNN-32": (32,)}
     )  # fmt: skip
-    sets = [_setting.fashion_mnist(context, count)]
+    sets = [setting.fashion_mnist(context, count)]
     if context.scale != "tiny":
-        sets += [_setting.cifar10(context, count), _setting.location30(context, context.pick(quick=120, paper=4800))]
+        sets += [setting.cifar10(context, count), setting.location30(context, context.pick(quick=120, paper=4800))]
     panels, stated, found = [], [], {}
-    ceiling = float(bounds.epsilon_opt(trials, confidence=_setting.CONFIDENCE, delta=_setting.DELTA).value)
+    ceiling = float(bounds.epsilon_opt(trials, confidence=setting.CONFIDENCE, delta=setting.DELTA).value)
     for rows in sets:
         for net, hidden in nets.items():
             lines: dict[str, list[float]] = {n: [] for n in ("clipbkd", "gaussian", "backdoor", "membership")}
             for epsilon in epsilons:
                 where = f"{rows.name} {net}, ε_th = {_shown(epsilon)}"
-                noise = _setting.noise_for(epsilon)
+                noise = setting.noise_for(epsilon)
                 loud = noise > 0
                 batch = None if loud else len(rows.labels) // context.pick(quick=4, paper=24)
-                mechanism = _setting.Mechanism(hidden, noise, batch_size=batch)
-                poisoned = _setting.audited(context, rows, mechanism, "clipbkd", ks, trials, f"ClipBKD, {where}")
+                mechanism = setting.Mechanism(hidden, noise, batch_size=batch)
+                poisoned = setting.audited(context, rows, mechanism, "clipbkd", ks, trials, f"ClipBKD, {where}")
                 lines["clipbkd"].append(float(poisoned["dp"].value))
                 lines["gaussian"].append(float(poisoned["gdp"].value) if loud else math.nan)
                 beside = (
                     f"Gaussian bound {lines['gaussian'][-1]:.3g}; provable under replacement "
-                    f"{_setting.provable(noise, 'replace'):.3g}"
+                    f"{setting.provable(noise, 'replace'):.3g}"
                 )
                 stated.append(
                     _row(where, rows.name, epsilon, "clipbkd", poisoned["dp"].chosen, lines["clipbkd"][-1],
                          beside if loud else "shuffled minibatches")
                 )  # fmt: skip
                 if rows.shape is not None:
-                    door = _setting.audited(context, rows, mechanism, "backdoor", ks, trials, f"backdoor, {where}")
+                    door = setting.audited(context, rows, mechanism, "backdoor", ks, trials, f"backdoor, {where}")
                     lines["backdoor"].append(float(door["dp"].value))
                     stated.append(
                         _row(where, rows.name, epsilon, "backdoor", door["dp"].chosen, lines["backdoor"][-1], "")
                     )
-                full = _setting.Mechanism(hidden, noise)
-                guessed = _setting.guessed(context, rows, full, max(4, trials // 50), f"membership, {where}")
+                full = setting.Mechanism(hidden, noise)
+                guessed = setting.guessed(context, rows, full, max(4, trials // 50), f"membership, {where}")
                 lines["membership"].append(guessed.bound)
                 told = f"accuracy {guessed.accuracy:.4f}; the text's estimate {guessed.estimate:.3g}"
                 stated.append(_row(where, rows.name, epsilon, "membership", "over coins", guessed.bound, told))
@@ -87,10 +87,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"from one fixed start, it proves {', '.join(f'{v:.2f}' for v in perfect)} of the {ceiling:.2f} that {trials} "
         f"trials can. {_gaussian(panels)}",
         data=(r.described for r in sets),
-        settings={"rows": count, "trials": trials, "k": ks, "confidence": _setting.CONFIDENCE, "clip": 1.0,
-                  "learning rate / batch": 0.15 / 250, "epochs": _setting.EPOCHS,
-                  "delta": _setting.DELTA},
-        notes=_NOTES, provenance=_setting.SOURCE,
+        settings={"rows": count, "trials": trials, "k": ks, "confidence": setting.CONFIDENCE, "clip": 1.0,
+                  "learning rate / batch": 0.15 / 250, "epochs": setting.EPOCHS,
+                  "delta": setting.DELTA},
+        notes=_NOTES, provenance=setting.SOURCE,
     )  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def _gaussian(panels: list[Panel]) -> str:
 def _row(where: str, name: str, epsilon: float, attack: str, how: str, ours: float, comment: str) -> Stated:
     return Stated(
         what=f"{where}: {attack}, {how}", paper=_paper(name, epsilon, attack), ours=ours, comment=comment, kind="lower",
-        confidence=_setting.CONFIDENCE,
+        confidence=setting.CONFIDENCE,
     )  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def _panel(
             name="the same under replacement",
             role="rdp",
             x=line,
-            y=np.array([_setting.provable(_setting.noise_for(float(e)), "replace") for e in line]),
+            y=np.array([setting.provable(setting.noise_for(float(e)), "replace") for e in line]),
         ),
         Series(name="ε_OPT of counts", role="chance", x=span, y=np.full(2, ceiling)),
     ]

@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from leakcore import bounds
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
-from leakcore.experiments.auditing import _setting
+from leakcore.experiments.auditing import setting
+from leakcore.experiments.context import Context
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
 _STARTS = {"fixed": ("fixed-glorot", 1.0), "0.5σ": ("glorot", 0.5), "σ": ("glorot", 1.0), "2σ": ("glorot", 2.0)}
 _ROLES = ("attack", "attack-2", "attack-3")
@@ -24,27 +24,27 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     epsilons = context.pick(tiny=(4.0,), quick=(4.0, math.inf), paper=(1.0, 2.0, 4.0, 8.0, 16.0, math.inf))
     ks = context.pick(tiny=(1, 2), quick=(1, 4), paper=(1, 2, 4, 8))
     hidden: tuple[int, ...] = context.pick(tiny=(), quick=(), paper=(32,))
-    rows = _setting.fashion_mnist(context, count)
-    ceiling = float(bounds.epsilon_opt(trials, confidence=_setting.CONFIDENCE, delta=_setting.DELTA).value)
+    rows = setting.fashion_mnist(context, count)
+    ceiling = float(bounds.epsilon_opt(trials, confidence=setting.CONFIDENCE, delta=setting.DELTA).value)
     found: dict[tuple[str, float, float], float] = {}
     stated = []
     for epsilon in epsilons:
-        noise = _setting.noise_for(epsilon)
+        noise = setting.noise_for(epsilon)
         for start, (kind, scale) in _STARTS.items():
             for clip in _CLIPS:
-                mechanism = _setting.Mechanism(
+                mechanism = setting.Mechanism(
                     hidden, noise, clip=clip, initialisation=kind, scale=scale,
                     batch_size=None if noise else count // context.pick(quick=4, paper=24),
                 )  # fmt: skip
                 where = f"ε_th = {'∞' if math.isinf(epsilon) else f'{epsilon:g}'}, start {start}, C = {clip:g}"
-                best = _setting.audited(context, rows, mechanism, "clipbkd", ks, trials, where)
+                best = setting.audited(context, rows, mechanism, "clipbkd", ks, trials, where)
                 found[start, clip, epsilon] = float(best["dp"].value)
                 paper = "4.54" if start == "fixed" and math.isinf(epsilon) else "not in the text"
                 extra = f"; Gaussian bound {float(best['gdp'].value):.3g}" if noise else ""
                 extra += f"; {trials} trials can prove {ceiling:.2f}" if paper == "4.54" else ""
                 stated.append(
                     Stated(what=where, paper=paper, ours=found[start, clip, epsilon], kind="lower",
-                           confidence=_setting.CONFIDENCE, comment=best["dp"].chosen + extra)
+                           confidence=setting.CONFIDENCE, comment=best["dp"].chosen + extra)
                 )  # fmt: skip
     panels = tuple(
         Panel(
@@ -81,13 +81,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"{len(rises)}."
         + (without if perfect else ""),
         data=(rows.described,),
-        settings={"rows": count, "trials": trials, "k": ks, "confidence": _setting.CONFIDENCE, "hidden": hidden,
-                  "learning rate / batch": 0.15 / 250, "epochs": _setting.EPOCHS, "delta": _setting.DELTA},
+        settings={"rows": count, "trials": trials, "k": ks, "confidence": setting.CONFIDENCE, "hidden": hidden,
+                  "learning rate / batch": 0.15 / 250, "epochs": setting.EPOCHS, "delta": setting.DELTA},
         notes=(
             "replacement of k rows; ε_th is under add/remove as in the paper, so it is not compared with ε_LB here",
             "threshold and k are chosen on separate trials; bounds on ε at δ = 1e-5, at 99%, each for its own cell",
             "with noise: full batches; without: shuffled minibatches (a full-batch run without noise is a constant)",
             "the noise scales with C, so from a fixed start the clipping norm changes the step's length only",
         ),
-        provenance=_setting.SOURCE,
+        provenance=setting.SOURCE,
     )  # fmt: skip

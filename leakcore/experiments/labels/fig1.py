@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
-from leakcore.experiments.labels import _report, _study, _sweep
-from leakcore.experiments.labels._network import HIDDEN, observe
+from leakcore.experiments.context import Context
+from leakcore.experiments.labels import notes
+from leakcore.experiments.labels import study as _study
+from leakcore.experiments.labels import sweep as _sweep
+from leakcore.experiments.labels.network import HIDDEN, observe
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 from leakcore.numerics import gaussian_pair_epsilon
 
 _TESTS = ("paper", "optimal", "likelihood-ratio")
@@ -27,7 +29,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     panels.append(_three_tests(tables["cancer"], sigmas))
     stated = []
     for study, sweep in zip(studies, found, strict=True):
-        title, table = _report.TITLES[study.name], tables[study.name]
+        title, table = notes.TITLES[study.name], tables[study.name]
         for sigma in sigmas:
             for test in _TESTS:
                 stated.append(
@@ -60,10 +62,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
               (f.trained[s]["layer"] for s in f.settings)]  # fmt: skip
     gaps = {f.study.name: [_upper(s[0]) / f.trained[s]["layer"].last.mean() for s in f.settings] for f in found}
     told = "; ".join(
-        f"{_report.TITLES[n]} from {g[0]:.1f} at σ = {sigmas[0]:g} to {g[-1]:.1f} at σ = {sigmas[-1]:g}"
+        f"{notes.TITLES[n]} from {g[0]:.1f} at σ = {sigmas[0]:g} to {g[-1]:.1f} at σ = {sigmas[-1]:g}"
         for n, g in gaps.items()
     )
-    return _report.report(
+    return notes.report(
         experiment, context, studies=studies, panels=panels, stated=stated,
         agreement="yes" if falls and ordered and min(ratios) > 3 else ("partly" if falls else "no"),
         conclusion=("The paper's bound falls with σ on both layers" if falls else "The bound does not fall with σ "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Stated
-from leakcore.experiments.labels import _report, _study, _sweep
+from leakcore.experiments.context import Context
+from leakcore.experiments.labels import notes, study, sweep
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Stated
 from leakcore.numerics import gaussian_pair_epsilon
 
 _SIGMA = 0.5
@@ -18,13 +18,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     clips = context.pick(
         tiny=(0.1, 3.0), quick=(0.1, 0.3, 1.0, 3.0, 10.0), paper=(0.03, 0.1, 0.3, 0.6, 1.0, 2.0, 3.0, 6.0, 10.0, 30.0)
     )
-    studies = _study.studies(context)
-    found = [_sweep.sweep(context, s, [(_SIGMA, clip) for clip in clips]) for s in studies]
-    panels = [_sweep.panel(f, lambda s: s[1], "clipping norm C", _upper) for f in found]
-    panels.append(_sweep.ratios(found, lambda s: s[1], "clipping norm C"))
+    studies = study.studies(context)
+    found = [sweep.sweep(context, s, [(_SIGMA, clip) for clip in clips]) for s in studies]
+    panels = [sweep.panel(f, lambda s: s[1], "clipping norm C", _upper) for f in found]
+    panels.append(sweep.ratios(found, lambda s: s[1], "clipping norm C"))
     stated = []
     for f in found:
-        title = _report.TITLES[f.study.name]
+        title = notes.TITLES[f.study.name]
         for setting in f.settings:
             both = f.trained[setting]
             stated += [
@@ -34,9 +34,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                          ours=both[scope].ratio)
                   for scope, how in (("layer", "clipped by the layer"), ("joint", "clipped by the joint norm"))),
             ]  # fmt: skip
-        start = _study.trained(context, f.study, None)
+        start = study.trained(context, f.study, None)
         for scope, how in (("layer", "clipped by the layer"), ("joint", "clipped by the joint norm")):
-            ratio = _study.leak(context, f.study, start, _SIGMA, 1.0, scope).ratio
+            ratio = study.leak(context, f.study, start, _SIGMA, 1.0, scope).ratio
             stated.append(Stated(what=f"{title}, C = 1: last ÷ second last, initial, {how}", paper="–", ours=ratio))
         stated.append(
             Stated(
@@ -48,11 +48,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             )
         )
     fixed = all(_falls(f, False) for f in found)
-    retrained = [_report.TITLES[f.study.name] for f in found if not _falls(f, True)]
-    above = all(r > 1 for f in found for scope in _study.SCOPES for r in f.ratio(scope))
+    retrained = [notes.TITLES[f.study.name] for f in found if not _falls(f, True)]
+    above = all(r > 1 for f in found for scope in study.SCOPES for r in f.ratio(scope))
     least, most = (g(r for f in found for r in f.ratio("layer")) for g in (min, max))
     joint = [r for f in found for r in f.ratio("joint")]
-    return _report.report(
+    return notes.report(
         experiment, context, studies=studies, panels=panels, stated=stated,
         agreement="yes" if fixed and not retrained and above else ("partly" if fixed else "no"),
         conclusion=("On a fixed network the bound never rises with C and is constant while every gradient is clipped"
@@ -69,10 +69,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
 
 
 def _upper(sigma: float) -> float:
-    return float(gaussian_pair_epsilon(2.0 / sigma, delta=_study.DELTA))
+    return float(gaussian_pair_epsilon(2.0 / sigma, delta=study.DELTA))
 
 
-def _falls(found: _sweep.Sweep, trained: bool) -> bool:
+def _falls(found: sweep.Sweep, trained: bool) -> bool:
     leaks = [found.trained[s]["layer"] if trained else found.initial[s] for s in found.settings]
     last = np.array([leak.last.mean() for leak in leaks])
     return bool((np.diff(last) <= 1e-9 * last[:-1]).all())

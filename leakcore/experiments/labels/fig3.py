@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
-from leakcore.experiments.labels import _report, _study
-from leakcore.experiments.labels._network import observe
+from leakcore.experiments.context import Context
+from leakcore.experiments.labels import notes
+from leakcore.experiments.labels import study as _study
+from leakcore.experiments.labels.network import observe
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
 _SIGMA = 0.5
 _BINS = 24
@@ -20,7 +21,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     panels, stated, cvs = [], [], []
     for study in studies:
         rows, undetermined = _rows(study, _study.trained(context, study, _SIGMA)[0])
-        title, mean = _report.TITLES[study.name], float(rows.mean())
+        title, mean = notes.TITLES[study.name], float(rows.mean())
         edges = np.linspace(0.0, float(rows.max()), _BINS + 1)
         counts = np.histogram(rows, edges)[0]
         expected = len(rows) * (np.exp(-edges[:-1] / mean) - np.exp(-edges[1:] / mean))
@@ -30,7 +31,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 x_label="lower bound of the sample",
                 y_label="samples",
                 series=(
-                    _report.steps("samples", "bound", edges, counts.astype(float)),
+                    notes.steps("samples", "bound", edges, counts.astype(float)),
                     Series(name="exponential of the same mean", role="chance", x=0.5 * (edges[1:] + edges[:-1]),
                            y=expected),
                 ),
@@ -48,8 +49,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Stated(what=f"{title}: share that the system does not determine", paper="not said", ours=undetermined),
         ]
     close = [0.8 <= cv <= 1.25 for cv in cvs]
-    told = " and ".join(f"{cv:.2f} ({_report.TITLES[s.name]})" for cv, s in zip(cvs, studies, strict=True))
-    return _report.report(
+    told = " and ".join(f"{cv:.2f} ({notes.TITLES[s.name]})" for cv, s in zip(cvs, studies, strict=True))
+    return notes.report(
         experiment, context, studies=studies, panels=panels, stated=stated,
         agreement="yes" if all(close) else ("partly" if any(close) else "no"),
         conclusion=f"Per-sample bounds of the last layer at σ = {_SIGMA:g}, C = 1, after training. An exponential "

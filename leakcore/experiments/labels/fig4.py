@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Stated
-from leakcore.experiments.labels import _report, _study
-from leakcore.experiments.labels._network import observe
+from leakcore.experiments.context import Context
+from leakcore.experiments.labels import notes
+from leakcore.experiments.labels import study as _study
+from leakcore.experiments.labels.network import observe
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Stated
 
 _SIGMA = 0.5
 _LOOKS = {"trained": ("bound", "simplex"), "initial": ("rdp", "baseline")}
@@ -21,12 +22,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     studies = _study.studies(context)
     panels, stated, ratios = [], [], {}
     for study in studies:
-        title = _report.TITLES[study.name]
+        title = notes.TITLES[study.name]
         outlines = []
         for state, sigma in (("trained", _SIGMA), ("initial", None)):
             last, second, zeros = _magnitudes(context, study, _study.trained(context, study, sigma)[0])
             outlines += [
-                _report.steps(f"{name}, {state}", role, _EDGES, np.histogram(np.log10(v), _EDGES)[0] / len(v))
+                notes.steps(f"{name}, {state}", role, _EDGES, np.histogram(np.log10(v), _EDGES)[0] / len(v))
                 for name, role, v in zip(
                     ("last layer", "second last layer"), _LOOKS[state], (last, second), strict=True
                 )
@@ -50,7 +51,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             )
         )
     least, most = min(ratios.values()), max(ratios.values())
-    return _report.report(
+    return notes.report(
         experiment, context, studies=studies, panels=panels, stated=stated,
         agreement="yes" if least > 3 else ("partly" if least > 1 else "no"),
         conclusion=f"Where it is not 0, an entry of the last layer's gradient is {least:.0f} to {most:.0f} times as "

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore import bounds, kernels
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
-from leakcore.experiments.labels import _report, _study
-from leakcore.experiments.labels._network import observe
+from leakcore.experiments.context import Context
+from leakcore.experiments.labels import notes
+from leakcore.experiments.labels import study as _study
+from leakcore.experiments.labels.network import observe
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
 _SIGMA = 0.5
 _PAPER = {"cancer": ("1.11", "1.69"), "bank": ("2.76 (0.033 to 0.091)", "2.12")}
@@ -33,7 +34,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             )
             for rule in ("harmonic", "log")
         }
-        title = _report.TITLES[study.name]
+        title = notes.TITLES[study.name]
         shown = np.unique(np.geomspace(1, study.batches, 9).round().astype(int))
         low, high = np.percentile(curves.reshape(-1, study.batches), (5, 95), axis=0)
         panels.append(
@@ -70,12 +71,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         ]  # fmt: skip
     over = [n for n in growths if growths[n] < promises[n]["harmonic"]]
     told = "; ".join(
-        f"{_report.TITLES[n]} ×{growths[n]:.2f} where the harmonic rule says ×{promises[n]['harmonic']:.2f} and the "
+        f"{notes.TITLES[n]} ×{growths[n]:.2f} where the harmonic rule says ×{promises[n]['harmonic']:.2f} and the "
         f"logarithmic ×{promises[n]['log']:.2f}"
         for n in growths
     )
     slow = all(g < 1 + np.log(s.batches) for g, s in zip(growths.values(), studies, strict=True))
-    return _report.report(
+    return notes.report(
         experiment, context, studies=studies, panels=panels, stated=stated,
         agreement=("partly" if over else "yes") if slow else "no",
         conclusion=f"The bound grows slowly with the number of batches: {told}. "

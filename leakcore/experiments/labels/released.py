@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from leakcore import _validate as check
 from leakcore import attacks, bounds, datasets, dpsgd, kernels
-from leakcore._results import jsonable
-from leakcore.experiments.labels._network import HIDDEN, observe
-from leakcore.experiments.labels._study import BATCH, DELTA
+from leakcore._base import validate as check
+from leakcore._base.results import jsonable
+from leakcore.experiments.labels.network import HIDDEN, observe
+from leakcore.experiments.labels.study import BATCH, DELTA
 
 _DATASETS = ("cancer", "bank")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore import leakage
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Stated
-from leakcore.experiments.leakage import _report, _study
+from leakcore.experiments.context import Context
+from leakcore.experiments.leakage import notes
+from leakcore.experiments.leakage import study as _study
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Stated
 
 _LITTLE = 1.5
 """Largest over smallest up to which an epoch is said to have little effect."""
@@ -64,7 +65,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     early = {name: float(v[1] / max(v[0], 1e-9)) for name, v in kinds.items()}
     later = {name: float(v[1:].max() / max(v[1:].min(), 1e-9)) for name, v in kinds.items()}
     little = {name: ratio < _LITTLE for name, ratio in later.items()}
-    return _report.report(
+    return notes.report(
         experiment,
         context,
         data=[study.described],
@@ -83,7 +84,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 y_label="mean over images",
                 log_y=True,
                 y_range=None,
-                series=tuple(_report.curve(names[i], r, sizes[i], x=at) for i, r in zip(names, roles, strict=True)),
+                series=tuple(notes.curve(names[i], r, sizes[i], x=at) for i, r in zip(names, roles, strict=True)),
             ),
             Panel(
                 title="original, first pair of layers",
@@ -91,8 +92,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 y_label="score",
                 y_range=None,
                 series=(
-                    _report.curve("inversion", "orthogonal", [f.raw[0] for f in inverted], x=at),
-                    _report.curve("null", "baseline", [f.null[0] for f in inverted], x=at),
+                    notes.curve("inversion", "orthogonal", [f.raw[0] for f in inverted], x=at),
+                    notes.curve("null", "baseline", [f.null[0] for f in inverted], x=at),
                 ),
             ),
             Panel(
@@ -101,8 +102,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 y_label="V-information, nats",
                 y_range=None,
                 series=(
-                    *(_report.curve(names[i], r, bits[i], x=at) for i, r in zip(names, roles, strict=True)),
-                    _report.curve("null", "baseline", [float(np.mean(v.null_mean)) for v in latent], x=at),
+                    *(notes.curve(names[i], r, bits[i], x=at) for i, r in zip(names, roles, strict=True)),
+                    notes.curve("null", "baseline", [float(np.mean(v.null_mean)) for v in latent], x=at),
                 ),
             ),
         ],

@@ -6,10 +6,11 @@ import numpy as np
 import torch
 
 from leakcore import kernels, leakage
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Stated
-from leakcore.experiments.leakage import _report, _study
+from leakcore.experiments.context import Context
+from leakcore.experiments.leakage import notes
+from leakcore.experiments.leakage import study as _study
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Stated
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -72,7 +73,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )
     where = int(np.argmax(lost)) + 1, int(np.argmax(reduced)) + 1
     fits = where[0] <= 2 < above.shape[1], where[1] >= 3
-    return _report.report(
+    return notes.report(
         experiment,
         context,
         data=[study.described],
@@ -96,8 +97,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 x_label="σ, clipping norm 1",
                 y_label="score",
                 series=(
-                    *(_report.curve(n, r, above[:, i], x=at) for i, n, r in pairs),
-                    _report.curve("beside other images", "chance", [float(np.mean(f.null)) for f in original], x=at),
+                    *(notes.curve(n, r, above[:, i], x=at) for i, n, r in pairs),
+                    notes.curve("beside other images", "chance", [float(np.mean(f.null)) for f in original], x=at),
                 ),
                 log_x=True,
                 y_range=None,
@@ -109,8 +110,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 log_x=True,
                 y_range=None,
                 series=(
-                    *(_report.curve(n, r, bits[:, i], x=at) for i, n, r in layers),
-                    _report.curve("labels permuted", "baseline", [float(np.mean(f.null_mean)) for f in latent], x=at),
+                    *(notes.curve(n, r, bits[:, i], x=at) for i, n, r in layers),
+                    notes.curve("labels permuted", "baseline", [float(np.mean(f.null_mean)) for f in latent], x=at),
                 ),
             ),
         ],

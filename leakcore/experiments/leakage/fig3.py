@@ -9,10 +9,11 @@ import torch
 
 from leakcore import datasets, kernels, leakage, models
 from leakcore.attacks import attributes as attack
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Stated
-from leakcore.experiments.leakage import _report, _study
+from leakcore.experiments.context import Context
+from leakcore.experiments.leakage import notes
+from leakcore.experiments.leakage import study as _study
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Stated
 
 _SIZES = (784, 64, 48, 32, 24, 20, 16, 12, 10)
 
@@ -55,8 +56,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                     x_label="layer",
                     y_label="nats",
                     series=(
-                        _report.curve("MINE, held out", "attack", values, low, high),
-                        _report.curve("rows permuted", "baseline", [f.null_mean for f in found]),
+                        notes.curve("MINE, held out", "attack", values, low, high),
+                        notes.curve("rows permuted", "baseline", [f.null_mean for f in found]),
                     ),
                     y_range=None,
                 )
@@ -66,7 +67,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     told = ", ".join(
         f"{kind} {'at the start' if e == 0 else f'after {e} epochs'}: layer {v}" for (kind, e), v in firsts.items()
     )
-    return _report.report(
+    return notes.report(
         experiment,
         context,
         panels=panels,

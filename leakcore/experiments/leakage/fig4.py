@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore import leakage
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Stated
-from leakcore.experiments.leakage import _report, _study
+from leakcore.experiments.context import Context
+from leakcore.experiments.leakage import notes
+from leakcore.experiments.leakage import study as _study
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Stated
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -36,18 +37,18 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         several = count > 1
         panels.append(
             Panel(
-                title=f"{kind}, {_report.images(count)}",
+                title=f"{kind}, {notes.images(count)}",
                 x_label="pair of layers (first of the two)",
                 y_label="score above f[∅]",
                 series=(
-                    _report.curve(
+                    notes.curve(
                         "inversion",
                         "attack",
                         found.raw,
                         found.interval[0] if several else None,
                         found.interval[1] if several else None,
                     ),
-                    *([_report.curve("beside other images", "baseline", found.null)] if several else []),
+                    *([notes.curve("beside other images", "baseline", found.null)] if several else []),
                 ),
                 y_range=None,
             )
@@ -59,12 +60,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 what=f"{kind}: share of images whose score falls from first to last pair",
                 paper="falls",
                 ours=found.falls,
-                comment=f"{_report.images(count)}; largest at pair {int(np.argmax(found.raw)) + 1}",
+                comment=f"{notes.images(count)}; largest at pair {int(np.argmax(found.raw)) + 1}",
             )
         )
     told = ", ".join(f"{k} {v:.0%}" for k, v in falls.items())
     good = [v >= 0.8 for v in falls.values()]
-    return _report.report(
+    return notes.report(
         experiment,
         context,
         panels=panels,

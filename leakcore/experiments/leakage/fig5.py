@@ -7,10 +7,11 @@ import math
 import numpy as np
 
 from leakcore import leakage
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Stated
-from leakcore.experiments.leakage import _fine, _latent, _report, _study
+from leakcore.experiments.context import Context
+from leakcore.experiments.leakage import fine_classes, latent, notes
+from leakcore.experiments.leakage import study as _study
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Stated
 
 _FAMILIES = {"magnitudes": "attack", "random-forest": "attack-2", "mlp": "attack-3", "logistic": "orthogonal"}
 
@@ -26,7 +27,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )
     panels, stated, data, peaks = [], [], [], []
     bank: dict[bool, list[float]] = {True: [], False: []}
-    listed = _latent.jobs(context)
+    listed = latent.jobs(context)
     for number, (title, model, study, attribute, before) in enumerate(listed):
         seen = _study.sets(model, study, attribute, rows=rows, seed=context.seed, columns=2000)
         series, told, highest = [], [], -math.inf
@@ -41,9 +42,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 seed=context.seed,
                 executor=context.executor,
             )
-            series.append(_report.curve(family, _FAMILIES[family], found.value, *found.held_out_interval))
+            series.append(notes.curve(family, _FAMILIES[family], found.value, *found.held_out_interval))
             if family == families[0]:
-                series.append(_report.curve("magnitudes, labels permuted", "baseline", found.null_mean))
+                series.append(notes.curve("magnitudes, labels permuted", "baseline", found.null_mean))
             above = np.asarray(found.above_null)
             best = int(np.argmax(above))
             highest = max(highest, float(above[best]))
@@ -73,11 +74,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         data.append(study.described)
         context.progress("latent V-information", number + 1, len(listed))
     title, model, study, _, before = listed[0]
-    panel, fine = _fine.measured(context, model, study, before, title)
+    panel, fine = fine_classes.measured(context, model, study, before, title)
     panels.append(panel)
     stated.append(fine)
     hits = sum(peaks)
-    return _report.report(
+    return notes.report(
         experiment,
         context,
         panels=panels,

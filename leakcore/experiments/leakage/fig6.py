@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from leakcore import leakage
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Stated
-from leakcore.experiments.leakage import _report, _study
+from leakcore.experiments.context import Context
+from leakcore.experiments.leakage import notes
+from leakcore.experiments.leakage import study as _study
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Stated
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -41,12 +42,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         root = np.sqrt(found.parameters)
         top, best = found.means["F"].max(), found.per_parameter().max()
         raw.append(
-            _report.curve(
+            notes.curve(
                 kind, role, found.means["F"] / top, (found.means["F"] - error) / top, (found.means["F"] + error) / top
             )
         )
         scaled.append(
-            _report.curve(
+            notes.curve(
                 kind,
                 role,
                 found.per_parameter() / best,
@@ -64,7 +65,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     each = lenet.per_sample["F"]
     ratios = each / np.sqrt(lenet.parameters)
     pairs = {"F": (each[:, :-1] + each[:, 1:]) / 2, "F/√p": (ratios[:, :-1] + ratios[:, 1:]) / 2}
-    by = {name: _report.correlation(v, inverted.each) for name, v in pairs.items()}
+    by = {name: notes.correlation(v, inverted.each) for name, v in pairs.items()}
     stated = [
         Stated(
             what=f"R of {name} with V-information, LeNet",
@@ -72,8 +73,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             ours=r,
             interval=span,
             kind="estimate",
-            confidence=_report.CONFIDENCE,
-            comment=f"{each.size - count} pairs of layers on {_report.images(count)}, taken as independent",
+            confidence=notes.CONFIDENCE,
+            comment=f"{each.size - count} pairs of layers on {notes.images(count)}, taken as independent",
         )
         for name, (r, span) in by.items()
     ] + [
@@ -83,7 +84,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     first = [b == 1 for _, b in highest.values()]
     plain = [a == 1 for a, _ in highest.values()]
     axes: dict[str, Any] = {"x_label": "layer", "y_range": (0.0, 1.3)}
-    return _report.report(
+    return notes.report(
         experiment,
         context,
         stated=stated,

@@ -6,10 +6,12 @@ import numpy as np
 
 from leakcore import leakage
 from leakcore.attacks import attributes as attack
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Stated
-from leakcore.experiments.leakage import _latent, _report, _study
+from leakcore.experiments.context import Context
+from leakcore.experiments.leakage import latent as _latent
+from leakcore.experiments.leakage import notes
+from leakcore.experiments.leakage import study as _study
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Stated
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -46,8 +48,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 x_label="layer",
                 y_label="Grassmann distance, radians",
                 series=(
-                    _report.curve("with against without", "attack", values),
-                    _report.curve(
+                    notes.curve("with against without", "attack", values),
+                    notes.curve(
                         "attribute permuted, mean and range", "attack-2", null.mean(1), null.min(1), null.max(1)
                     ),
                 ),
@@ -83,7 +85,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         informed += list(np.asarray(latent.value))
         data.append(study.described)
         context.progress("subspace distance", number + 1, len(listed))
-    r, span = _report.correlation(apart, informed)
+    r, span = notes.correlation(apart, informed)
     stated.append(
         Stated(
             what="R with latent V-information (magnitudes)",
@@ -91,11 +93,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             ours=r,
             interval=span,
             kind="estimate",
-            confidence=_report.CONFIDENCE,
+            confidence=notes.CONFIDENCE,
             comment=f"{len(apart)} layers of all panels, distances above their nulls, over their largest",
         )
     )
-    return _report.report(
+    return notes.report(
         experiment,
         context,
         panels=panels,

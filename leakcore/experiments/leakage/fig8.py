@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore import leakage
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Stated
-from leakcore.experiments.leakage import _report, _study
+from leakcore.experiments.context import Context
+from leakcore.experiments.leakage import notes
+from leakcore.experiments.leakage import study as _study
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Stated
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -30,15 +31,15 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         for norm, name in (("1", "1-norm"), ("inf", "∞-norm")):
             values = found.means[norm]
             error = 1.96 * np.nan_to_num(found.standard_errors[norm])
-            shown[norm].append(_report.curve(kind, roles[kind], values, values - error, values + error))
+            shown[norm].append(notes.curve(kind, roles[kind], values, values - error, values + error))
             best = int(np.argmax(values)) + 1
             firsts.append(best == 1)
             stated.append(
-                Stated(what=f"{kind}, {name}: largest at layer", paper="1", ours=best, comment=_report.images(count))
+                Stated(what=f"{kind}, {name}: largest at layer", paper="1", ours=best, comment=notes.images(count))
             )
         context.progress("sensitivity", number + 1, len(counts))
     told = "; ".join(f"{s.what.replace(': largest at layer', '')} layer {s.ours:.0f}" for s in stated)
-    return _report.report(
+    return notes.report(
         experiment,
         context,
         stated=stated,

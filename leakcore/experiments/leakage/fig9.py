@@ -7,10 +7,11 @@ import torch
 
 from leakcore import kernels, leakage
 from leakcore.attacks import attributes as attack
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Stated
-from leakcore.experiments.leakage import _report, _study
+from leakcore.experiments.context import Context
+from leakcore.experiments.leakage import notes
+from leakcore.experiments.leakage import study as _study
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Stated
 
 _SAID = {("original", 10): "very difficult", ("latent", 30): "hard", ("latent", 50): "hard"}
 
@@ -84,7 +85,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     ]
     exact = float(np.abs(share * at - 1).max())
     gone = original[beside(10)] < 0.3 * max(original[0], 1e-9), best[beside(50)] < 0.3 * max(best[0], 1e-9)
-    return _report.report(
+    return notes.report(
         experiment,
         context,
         stated=stated,
@@ -95,8 +96,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 x_label="gradients in the mean",
                 y_label="relative to the target alone",
                 series=(
-                    _report.curve("1/(n + 1)", "bound", 1 / at, x=at),
-                    _report.curve("sensitivity", "attack", share, x=at),
+                    notes.curve("1/(n + 1)", "bound", 1 / at, x=at),
+                    notes.curve("sensitivity", "attack", share, x=at),
                 ),
                 log_x=True,
                 log_y=True,
@@ -107,7 +108,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 x_label="gradients in the mean",
                 y_label="score",
                 series=(
-                    _report.curve(
+                    notes.curve(
                         "V-information",
                         "attack-2",
                         [f.raw[0] for f in inverted],
@@ -115,7 +116,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                         [np.ravel(i[1])[0] for i in intervals],
                         x=at,
                     ),
-                    _report.curve("null", "baseline", null, x=at),
+                    notes.curve("null", "baseline", null, x=at),
                 ),
                 log_x=True,
                 y_range=None,
@@ -125,8 +126,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 x_label="gradients in the mean",
                 y_label="V-information, nats",
                 series=(
-                    _report.curve("V-information", "attack-2", value, x=at),
-                    _report.curve("null", "baseline", chance, x=at),
+                    notes.curve("V-information", "attack-2", value, x=at),
+                    notes.curve("null", "baseline", chance, x=at),
                 ),
                 log_x=True,
                 y_range=None,

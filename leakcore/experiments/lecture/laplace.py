@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from leakcore import kernels
-from leakcore._one_thread import one_thread
+from leakcore._base.one_thread import one_thread
 from leakcore.bounds import laplace
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.context import Context
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
 if TYPE_CHECKING:
     import torch

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from leakcore import defenses, kernels
-from leakcore._one_thread import one_thread
+from leakcore._base.one_thread import one_thread
 from leakcore.attacks import inversion, tensor
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.context import Context
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
 _SOURCE = "Lecture 13 (Lei 2024), Table 1 and eq. 5.2; Liu, Wang and Lei (2024); Wang, Lee and Lei (2023)"
 _NOISE = 1.0

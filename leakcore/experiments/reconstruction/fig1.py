@@ -5,26 +5,33 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore import attacks, bounds
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
-from leakcore.experiments.reconstruction import _data, _games, _mechanism, _oblivious, _pair, _report
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import (
+    both_image_sets,
+    data,
+    games,
+    mechanism,
+    notes,
+    oblivious,
+)
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
 _GOOD_FROM = {"MNIST": "10² < ε < 10³", "CIFAR-10": "10³ < ε < 10⁴"}
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Mean squared error per pixel, beside the nearest neighbour's and a random guess's."""
-    epsilons = _pair.epsilons(context)
+    epsilons = both_image_sets.epsilons(context)
     targets = context.pick(tiny=2, quick=16, paper=1000)
     shadows = context.pick(tiny=32, quick=384, paper=40_000)
     stated, panels, splits, told, verdicts = [], [], [], [], []
-    for name, split, hidden, clip in _pair.settings(context):
+    for name, split, hidden, clip in both_image_sets.settings(context):
         splits.append(split)
-        found = _pair.attacked(context, split, hidden, clip, epsilons, targets)
+        found = both_image_sets.attacked(context, split, hidden, clip, epsilons, targets)
         error = [float(f.error(split).mean()) for f in found]
         model = [
-            _model_based(context, split, _pair.setting(e, hidden, clip), shadows, found[0].index, name)
+            _model_based(context, split, both_image_sets.setting(e, hidden, clip), shadows, found[0].index, name)
             for e in epsilons
         ]
         near = float(attacks.nearest_neighbour_mse(split.images[:2000]).mean())
@@ -39,7 +46,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Series(name="gradient-based attack", role="attack", x=x, y=np.array(error)),
         )
         panels.append(
-            Panel(title=name, x_label=_games.EPSILON, y_label="mean squared error per pixel", series=lines, log_x=True,
+            Panel(title=name, x_label=games.EPSILON, y_label="mean squared error per pixel", series=lines, log_x=True,
                   log_y=True, y_range=(1e-4, 2.0))
         )  # fmt: skip
         for e, a, b in zip(epsilons, error, model, strict=True):
@@ -65,29 +72,29 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             + (f"; near-perfect from ε = {min(good):g}" if good else "; never near-perfect")
         )  # fmt: skip
     agreement = "yes" if all(a and b for a, b, _ in verdicts) else ("partly" if any(c for *_, c in verdicts) else "no")
-    return _report.report(
+    return notes.report(
         experiment, context, agreement=agreement,
         conclusion="Mean squared error at ε = " + ", ".join(f"{e:g}" for e in epsilons) + ". " + ". ".join(told)
         + ". The lower bound holds for unbiased attacks only; here its ε is the mechanism's own of order two."
-        + ("" if verdicts[-1][1] else " " + _oblivious.FEATURES + "."),
+        + ("" if verdicts[-1][1] else " " + oblivious.FEATURES + "."),
         stated=stated, panels=panels,
-        splits=splits, setting=_pair.setting(epsilons[-1], hidden, clip), runs=targets, shadow_models=shadows,
-        optimiser=_oblivious.settings(context),
-        notes=(_oblivious.NOTE, f"{shadows:,} shadow models, where the text trains 40,000"),
+        splits=splits, setting=both_image_sets.setting(epsilons[-1], hidden, clip), runs=targets, shadow_models=shadows,
+        optimiser=oblivious.settings(context),
+        notes=(oblivious.NOTE, f"{shadows:,} shadow models, where the text trains 40,000"),
     )  # fmt: skip
 
 
 def _unbiased(context: Context, epsilon: float, pixels: int) -> float:
-    noise = _mechanism.noise_for(context, epsilon, 1.0, 100)
+    noise = mechanism.noise_for(context, epsilon, 1.0, 100)
     found = bounds.mse_lower_bound(noise, 1.0, 100, diameters=np.ones(pixels), adjacency="add-remove")
     return float(found.value)
 
 
 def _model_based(
-    context: Context, split: _data.Split, setting: _games.Setting, shadows: int, index: np.ndarray, name: str
+    context: Context, split: data.Split, setting: games.Setting, shadows: int, index: np.ndarray, name: str
 ) -> float:
     def measure() -> dict[str, float]:
-        model = _games.ensemble(context, split, setting)
+        model = games.ensemble(context, split, setting)
         rest = np.setdiff1d(np.arange(len(split.pool_labels)), index)
         chosen = rest[np.arange(shadows) % len(rest)]
         both = np.concatenate([chosen, index])

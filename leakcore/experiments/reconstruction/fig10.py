@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Stated, ours
-from leakcore.experiments.reconstruction import _data, _games, _report
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import data, notes
+from leakcore.experiments.reconstruction.setting import games as _games
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Stated, ours
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -13,7 +14,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
     known = context.pick(tiny=(4, 32), quick=(4, 128, 999), paper=(4, 128, 999))
     runs = context.pick(tiny=32, quick=256, paper=10_000)
-    whole = _data.mnist(context, 999)
+    whole = data.mnist(context, 999)
     stated, panels, attacked, seen, blind = [], [], [], {}, {}
     above: list[str] = []
     for rows in known:
@@ -51,7 +52,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     lost = {r: seen[r, last] - blind[r, last] for r in known}
     fails = not above and blind[many, last] - 0.1 < 0.1 * (seen[many, last] - 0.1)
     minor = lost[few] < 0.25 * (seen[few, last] - 0.1)
-    return _report.report(
+    return notes.report(
         experiment, context, agreement="yes" if fails and minor else ("partly" if fails or minor else "no"),
         attacked=attacked,
         conclusion=f"Without subtraction, success at ε = {last:g} is "

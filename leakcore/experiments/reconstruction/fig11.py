@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
-from leakcore.experiments.reconstruction import _fano
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import fano
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
 _PRIOR = 10
 
@@ -16,8 +16,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Three curves; the claim is their order."""
     samples = context.pick(tiny=2_000, quick=100_000, paper=1_000_000)
     noise = np.linspace(0.4, 3.0, context.pick(tiny=5, quick=27, paper=53))
-    exact = np.array([_fano.ours(float(s), _PRIOR) for s in noise])
-    both = _fano.fano(context, noise.tolist(), _PRIOR, samples=samples)
+    exact = np.array([fano.ours(float(s), _PRIOR) for s in noise])
+    both = fano.fano(context, noise.tolist(), _PRIOR, samples=samples)
     tighter = bool((exact < both[:, 0]).all()), bool((exact < both[:, 1]).all())
     ratio = both[:, 0] / exact, both[:, 1] / exact
     return experiment.result(

@@ -5,28 +5,35 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore import attacks, bounds
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Pictures, Series, Stated
-from leakcore.experiments.reconstruction import _data, _games, _mechanism, _oblivious, _pair, _report
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import (
+    both_image_sets,
+    data,
+    games,
+    mechanism,
+    notes,
+    oblivious,
+)
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Series, Stated
 
 _LOG10 = np.log(10.0)
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Shares ρ of 0.6, 0.8 and 1 of pixels within 32/255."""
-    epsilons = _pair.epsilons(context)
+    epsilons = both_image_sets.epsilons(context)
     targets = context.pick(tiny=2, quick=32, paper=1000)
     shares = ((0.6, "simplex", "attack"), (0.8, "rdp", "attack-2"), (1.0, "bound", "attack-3"))
     stated, panels, pictures, splits, worst = [], [], [], [], -1.0
     best: dict[str, float] = {}
     black: dict[str, float] = {}
-    for name, split, hidden, clip in _pair.settings(context):
+    for name, split, hidden, clip in both_image_sets.settings(context):
         splits.append(split)
-        found = _pair.attacked(context, split, hidden, clip, epsilons, targets)
+        found = both_image_sets.attacked(context, split, hidden, clip, epsilons, targets)
         pixels = int(np.prod(split.shape))
         x = np.geomspace(min(epsilons), max(epsilons), context.pick(tiny=1, quick=40, paper=25))
-        noise = [_mechanism.noise_for(context, float(e), 1.0, 100) for e in x]
+        noise = [mechanism.noise_for(context, float(e), 1.0, 100) for e in x]
         lines, points = [], []
         for share, line, role in shares:
             log_kappa = float(bounds.kappa_pixels(pixels, fraction=share).log_value)
@@ -43,24 +50,24 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             at = [
                 float(
                     bounds.reconstruction(
-                        _mechanism.noise_for(context, e, 1.0, 100), 1.0, 100, log_kappa=log_kappa
+                        mechanism.noise_for(context, e, 1.0, 100), 1.0, 100, log_kappa=log_kappa
                     ).value
                 )
                 for e in epsilons
             ]
-            worst = max(worst, *(_oblivious.exact_ends(r)[0] - b for r, b in zip(rate, at, strict=True)))
+            worst = max(worst, *(oblivious.exact_ends(r)[0] - b for r, b in zip(rate, at, strict=True)))
             best[name] = max(best.get(name, 0.0), *(float(r.value) for r in rate))
             for e, r, b in zip(epsilons, rate, at, strict=True):
                 stated.append(
                     Stated(what=f"{name}, ρ = {share:g}, ε = {e:g}: attack", paper="shown only", ours=float(r.value),
-                           interval=_oblivious.exact_ends(r), kind="estimate", confidence=0.95,
+                           interval=oblivious.exact_ends(r), kind="estimate", confidence=0.95,
                            comment=f"bound {b:.4g}")
                 )  # fmt: skip
             guess = attacks.pixel_success(np.zeros_like(split.images), split.images, fraction=share)
             black[f"{name}, ρ = {share:g}"] = float(guess.value)
             stated.append(
                 Stated(what=f"{name}, ρ = {share:g}: an all-black guess", paper="not shown", ours=float(guess.value),
-                       interval=_oblivious.exact_ends(guess), kind="estimate", confidence=0.95,
+                       interval=oblivious.exact_ends(guess), kind="estimate", confidence=0.95,
                        comment=f"κ of uniform pixels: {digits}")
             )  # fmt: skip
             lines.append(Series(name=f"bound for uniform pixels, ρ = {share:g}", role=line, x=x, y=curve))
@@ -68,17 +75,17 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 Series(name=f"all-black guess, ρ = {share:g}", role="baseline", x=np.array([x[0], x[-1]]),
                        y=np.full(2, float(guess.value)))
             )  # fmt: skip
-            low, high = np.array([_oblivious.exact_ends(r) for r in rate]).T
+            low, high = np.array([oblivious.exact_ends(r) for r in rate]).T
             points.append(
                 Series(name=f"attack, ρ = {share:g}", role=role, x=np.array(epsilons),
                        y=np.array([float(r.value) for r in rate]), low=low, high=high)
             )  # fmt: skip
         panels.append(
-            Panel(title=name, x_label=_games.EPSILON, y_label="probability of success", series=(*lines, *points),
+            Panel(title=name, x_label=games.EPSILON, y_label="probability of success", series=(*lines, *points),
                   log_x=True)
         )  # fmt: skip
-        shown = [_data.as_picture(split, split.images[found[0].index[:8]])]
-        shown += [_data.as_picture(split, np.asarray(f.points[:8])) for f in found]
+        shown = [data.as_picture(split, split.images[found[0].index[:8]])]
+        shown += [data.as_picture(split, np.asarray(f.points[:8])) for f in found]
         within = [attacks.pixels_within(f.points, split.images[f.index]) for f in found]
         pictures.append(
             Pictures(title=f"{name}: targets and reconstructions",
@@ -88,7 +95,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         )  # fmt: skip
     holds = worst <= 0
     easiest = max(black, key=lambda setting: black[setting])
-    return _report.report(
+    return notes.report(
         experiment, context, agreement="yes" if holds and min(best.values()) > 0.5 else ("partly" if holds else "no"),
         conclusion=("No attack's interval lies above the bound" if holds else "An attack lies above the bound of "
         "uniform pixels, an assumption that real images break")
@@ -98,7 +105,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"{black[easiest]:.0%} of the images ({easiest})"
         + (", so the bound does not hold for real images." if black[easiest] > 0 else "."),
         stated=stated, panels=panels, pictures=pictures, splits=splits,
-        setting=_pair.setting(epsilons[-1], hidden, clip), runs=targets, optimiser=_oblivious.settings(context),
+        setting=both_image_sets.setting(epsilons[-1], hidden, clip), runs=targets, optimiser=oblivious.settings(context),
         notes=("κ and the bounds hold for images whose pixels are uniform and independent, not for real images",
-               "95% Clopper–Pearson intervals over targets", _oblivious.NOTE, _oblivious.FEATURES),
+               "95% Clopper–Pearson intervals over targets", oblivious.NOTE, oblivious.FEATURES),
     )  # fmt: skip

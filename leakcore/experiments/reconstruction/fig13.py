@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
-from leakcore.experiments.reconstruction import _data, _games, _report
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import data, notes
+from leakcore.experiments.reconstruction.setting import games as _games
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Success and the mean norm of the candidates' clipped gradients at both clipping norms."""
     epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
     runs = context.pick(tiny=32, quick=512, paper=10_000)
-    split = _data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
     stated, drawn, norms, attacked, rates, short = [], [], [], [], {}, {}
     printed = {(1.0, 1.0): "0.9", (1.0, 40.0): "0.5"}
     for clip, role in ((0.1, "attack"), (1.0, "attack-2")):
@@ -47,7 +48,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     wider = all(rates[1.0, e] <= rates[0.1, e] for e in epsilons[1:] or epsilons)
     tight = max(bound[e] - rates[0.1, e] for e in epsilons) < 0.1
     falls = short[1.0, top] < short[1.0, epsilons[0]] or len(epsilons) == 1
-    return _report.report(
+    return notes.report(
         experiment, context, attacked=attacked,
         agreement="yes" if wider and tight and falls else ("partly" if wider or falls else "no"),
         conclusion="Bound minus attack: "
@@ -62,7 +63,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )  # fmt: skip
 
 
-def _mean_norm(context: Context, split: _data.Split, setting: _games.Setting) -> float:
+def _mean_norm(context: Context, split: data.Split, setting: _games.Setting) -> float:
     def measure() -> dict[str, float]:
         trained = _games.ensemble(context, split, setting).run(
             split.known_features, split.known_labels, runs=32, extra_features=split.pool_features[:1],

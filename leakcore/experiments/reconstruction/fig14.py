@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated, ours
-from leakcore.experiments.reconstruction import _data, _games, _mechanism, _rates, _report
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import data, games, mechanism, notes
+from leakcore.experiments.reconstruction.setting import rates as _rates
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated, ours
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -17,7 +18,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     rates = context.pick(tiny=(0.2, 0.99), quick=(0.05, 0.3, 0.99), paper=(0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.99))
     between = context.pick(tiny=(), quick=(0.02, 0.1, 0.2, 0.5, 0.7, 0.85), paper=(0.02, 0.03, 0.3, 0.5, 0.7, 0.9))
     runs = context.pick(tiny=32, quick=128, paper=10_000)
-    split = _data.mnist(context, context.pick(tiny=49, quick=499, paper=999))
+    split = data.mnist(context, context.pick(tiny=49, quick=499, paper=999))
     stated, panels, attacked = [], [], []
     bound_falls, attack_falls = 0, 0
     spread: dict[float, float] = {}
@@ -29,11 +30,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             curve = _rates.limits(context, epsilon, n, fine)[1]
             x = np.array(fine)
             panels.append(
-                Panel(title=f"ε = {epsilon:g}, prior of {n}", x_label="sampling rate q", y_label=_games.SUCCESS,
+                Panel(title=f"ε = {epsilon:g}, prior of {n}", x_label="sampling rate q", y_label=games.SUCCESS,
                       series=(Series(name="upper bound, exact", role="bound", x=x, y=np.array(curve)),
-                              _mechanism.chance(x, n),
-                              _games.series("improved (Algorithm 3)", "attack-2", rates, found.top),
-                              _games.series("likelihood (Appendix G)", "attack-3", rates, found.likelihood)),
+                              mechanism.chance(x, n),
+                              games.series("improved (Algorithm 3)", "attack-2", rates, found.top),
+                              games.series("likelihood (Appendix G)", "attack-3", rates, found.likelihood)),
                       y_range=None, log_x=True)
             )  # fmt: skip
             bound_falls += found.bound[0] < found.bound[-1]
@@ -50,7 +51,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 )  # fmt: skip
     most = max(spread, key=lambda e: spread[e])
     everywhere = bound_falls == len(panels) and most == max(epsilons)
-    return _report.report(
+    return notes.report(
         experiment, context, attacked=attacked,
         agreement="yes" if everywhere and attack_falls == len(sizes) else ("partly" if everywhere else "no"),
         conclusion=f"In {bound_falls} of {len(panels)} settings of equal ε the bound is smaller at q = {rates[0]:g} "

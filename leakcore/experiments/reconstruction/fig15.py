@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore import bounds
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
-from leakcore.experiments.reconstruction import _mechanism
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import mechanism
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
 _PRIORS = (2, 10, 100)
 _STEPS = 100
@@ -27,7 +27,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     task = "noise and bounds"
     for i, epsilon in enumerate(epsilons):
         for j, q in enumerate(map(float, rates)):
-            noise[epsilon, q] = _mechanism.noise_for(context, epsilon, q, _STEPS)
+            noise[epsilon, q] = mechanism.noise_for(context, epsilon, q, _STEPS)
             bound[epsilon, q] = np.asarray(bounds.reconstruction(noise[epsilon, q], q, _STEPS, kappa=kappa).value)
             context.progress(task, i * len(rates) + j + 1, len(epsilons) * len(rates))
     panels = tuple(
@@ -68,6 +68,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         agreement="yes" if all((bound[e, first] < bound[e, last]).all() for e in epsilons) else "partly",
         stated=stated,
         panels=panels,
-        settings={"steps": _STEPS, "delta": _mechanism.DELTA, "epsilons": epsilons, "sample_rates": rates},
-        notes=(_mechanism.CALIBRATED, "colour ranges differ between panels, as in the paper"),
+        settings={"steps": _STEPS, "delta": mechanism.DELTA, "epsilons": epsilons, "sample_rates": rates},
+        notes=(mechanism.CALIBRATED, "colour ranges differ between panels, as in the paper"),
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Stated, ours
-from leakcore.experiments.reconstruction import _data, _games, _mechanism, _oblivious, _report
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import data, mechanism, notes, oblivious
+from leakcore.experiments.reconstruction.setting import games as _games
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Stated, ours
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -15,7 +16,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 100.0), paper=(1.0, 10.0, 100.0))
     runs = context.pick(tiny=32, quick=4096, paper=10_000)
     tries = context.pick(tiny=2, quick=32, paper=1000)
-    split = _data.cifar10(context, context.pick(tiny=49, quick=499, paper=499))
+    split = data.cifar10(context, context.pick(tiny=49, quick=499, paper=499))
     stated, games, slow, guesses, attacked = [], [], [], [], []
     for epsilon in epsilons:
         setting = _games.Setting(epsilon=epsilon, hidden=(), max_grad_norm=1.0)
@@ -25,7 +26,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         slow.append(
             _games.play(context, split, gentle, prior_size=10, runs=runs, task=f"short steps, ε = {epsilon:g}")["sum"]
         )
-        beside = _mechanism.Beside.at(_mechanism.noise_for(context, epsilon, 1.0, setting.steps), setting.steps, 10)
+        beside = mechanism.Beside.at(mechanism.noise_for(context, epsilon, 1.0, setting.steps), setting.steps, 10)
         attacked += [(game, beside.bound), (slow[-1], beside.bound)]
         for name, one in (("", game), ("short steps, ", slow[-1])):
             row = _games.gap(context, setting, one, "very close to the bound")
@@ -34,7 +35,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Stated(what=f"ε = {epsilon:g}: RDP bound", paper="trivial" if epsilon >= 10 else "above ours",
                    ours=beside.rdp, kind="upper", comment=f"ours {beside.bound:.4f}")
         )  # fmt: skip
-        found = _oblivious.attack(context, split, setting, targets=tries)
+        found = oblivious.attack(context, split, setting, targets=tries)
         guesses.append(found.named(split, 10))
         stated.append(
             Stated(what=f"ε = {epsilon:g}: prior-oblivious attack", paper="substantially below prior-aware",
@@ -43,12 +44,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     drawn = (
         _games.series("prior-aware attack", "attack", epsilons, games),
         _games.series("prior-aware attack, short steps", "attack-3", epsilons, slow),
-        _oblivious.series("gradient-based attack, prior-oblivious", epsilons, guesses),
+        oblivious.series("gradient-based attack, prior-oblivious", epsilons, guesses),
     )
     limit = [bound for _, bound in attacked[::2]]
     widest = max(b - float(g.value) for g, b in zip(games, limit, strict=True))
     last = epsilons[-1]
-    return _report.report(
+    return notes.report(
         experiment, context, agreement="yes" if widest < 0.05 else "partly", attacked=attacked,
         conclusion="Prior-aware attack beside the bound: "
         + ", ".join(f"{g.value:.3f} of {b:.3f} (ε = {e:g})" for e, g, b in zip(epsilons, games, limit, strict=True))
@@ -58,7 +59,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"improves on the RDP bound throughout. The prior-oblivious attack ({tries} targets) names the target with "
         "probability " + ", ".join(f"{float(g.value):.3f}" for g in guesses) + ".",
         stated=stated, panels=[_games.panel(context, "CIFAR-10, two classes", epsilons, 10, drawn)],
-        splits=[split], setting=setting, runs=runs, oblivious=_oblivious.settings(context), targets=tries,
+        splits=[split], setting=setting, runs=runs, oblivious=oblivious.settings(context), targets=tries,
         notes=("short steps: learning rate × C = 0.03, which learns less",
                "the paper's test accuracies (61.88%, 89.09%, 91.27%) are of ten classes and do not compare",),
     )  # fmt: skip

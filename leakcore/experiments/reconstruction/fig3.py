@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series
-from leakcore.experiments.reconstruction import _data, _games, _mechanism, _report
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import data, mechanism, notes
+from leakcore.experiments.reconstruction.setting import games as _games
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -15,23 +16,23 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
     sizes = context.pick(tiny=(2, 8), quick=(2, 8, 32, 128, 512), paper=tuple(2**k for k in range(1, 12)))
     runs = context.pick(tiny=32, quick=128, paper=10_000)
-    split = _data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
     stated, panels, attacked, gaps, falls = [], [], [], {}, True
     for epsilon in epsilons:
         setting = _games.Setting(epsilon=epsilon)
-        noise = _mechanism.noise_for(context, epsilon, 1.0, setting.steps)
+        noise = mechanism.noise_for(context, epsilon, 1.0, setting.steps)
         games = []
         for n in sizes:
             game = _games.play(context, split, setting, prior_size=n, runs=runs, task=f"prior {n}, ε = {epsilon:g}")[
                 "sum"
             ]
             games.append(game)
-            attacked.append((game, _mechanism.upper(noise, 1.0, setting.steps, n)))
+            attacked.append((game, mechanism.upper(noise, 1.0, setting.steps, n)))
             stated.append(_games.gap(context, setting, game, "falls with the prior's size"))
             gaps[epsilon, n] = attacked[-1][1] - float(game.value)
         falls = falls and float(games[-1].value) <= float(games[0].value)
         x = np.unique(np.geomspace(min(sizes), max(sizes), 40).round())
-        beside = [_mechanism.Beside.at(noise, setting.steps, int(n)) for n in x]
+        beside = [mechanism.Beside.at(noise, setting.steps, int(n)) for n in x]
         panels.append(
             Panel(
                 title=f"ε = {epsilon:g}", x_label="prior size n", y_label=_games.SUCCESS, log_x=True,
@@ -46,7 +47,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         )  # fmt: skip
     small = max(gap for (e, _), gap in gaps.items() if e == min(epsilons))
     wide = max(gaps, key=lambda k: gaps[k])
-    return _report.report(
+    return notes.report(
         experiment, context, agreement="yes" if falls and small < 0.1 and wide[0] > min(epsilons) else "partly",
         attacked=attacked,
         conclusion=f"Bound and attack {'fall' if falls else 'do not always fall'} as the prior grows. Bound minus "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Stated, ours
-from leakcore.experiments.reconstruction import _data, _games, _mechanism, _report
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import data, mechanism, notes
+from leakcore.experiments.reconstruction.setting import games as _games
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Stated, ours
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -13,7 +14,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 4.0, 10.0, 20.0, 40.0))
     runs = context.pick(tiny=32, quick=256, paper=10_000)
     steps = context.pick(tiny=50, quick=1000, paper=1000)
-    split = _data.mnist(context, context.pick(tiny=49, quick=499, paper=499))
+    split = data.mnist(context, context.pick(tiny=49, quick=499, paper=499))
     names = {"sum": "plain (Algorithm 2)", "top": "improved (Algorithm 3)", "likelihood": "likelihood (Appendix G)"}
     stated, games, attacked = [], [], []
     for epsilon in epsilons:
@@ -37,16 +38,16 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         _games.series(name, role, epsilons, [g[method] for g in games])
         for (method, name), role in zip(names.items(), ("attack", "attack-2", "attack-3"), strict=True)
     ]
-    curve = _mechanism.sampled_curve(context, epsilons, 0.02, steps, 10)
+    curve = mechanism.sampled_curve(context, epsilons, 0.02, steps, 10)
     panel = Panel(
         title=f"q = 0.02, T = {steps:,}, prior of 10", x_label=_games.EPSILON, y_label=_games.SUCCESS, log_x=True,
-        series=(curve, _mechanism.chance(curve.x, 10), *drawn),
+        series=(curve, mechanism.chance(curve.x, 10), *drawn),
     )  # fmt: skip
     last, top = games[-1], attacked[-1][1]
     better = [float(g["top"].value) - float(g["sum"].value) for g in games]
     near = max(b - float(g.value) for g, b in attacked[1::3])
     apart = max(better)
-    return _report.report(
+    return notes.report(
         experiment, context, attacked=attacked,
         agreement="yes" if apart > 0.1 and near < 0.15 else ("partly" if apart > 0.02 or near < 0.15 else "no"),
         conclusion=f"At ε = {epsilons[-1]:g}: bound {top:.3f}, plain {last['sum'].value:.3f}, improved "

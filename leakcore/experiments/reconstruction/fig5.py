@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore.attacks import ReconstructionGame
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated, ours
-from leakcore.experiments.reconstruction import _data, _games, _rates, _report
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import data, games, notes
+from leakcore.experiments.reconstruction.setting import rates as _rates
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated, ours
 
 _PRINTED = {0.01: ("about 0.20", "about 0.15"), 0.99: ("about 0.35", "about 0.32")}
 _ATTACK = {0.01: 0.15, 0.99: 0.32}
@@ -22,7 +23,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         tiny=(0.2, 0.99), quick=(0.01, 0.1, 0.5, 0.99), paper=(0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.99)
     )
     runs = context.pick(tiny=32, quick=512, paper=10_000)
-    split = _data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
     found = _rates.sweep(context, split, 4.0, 10, rates, runs)
     stated = []
     for q, bound, top, best in zip(rates, found.bound, found.top, found.likelihood, strict=True):
@@ -59,7 +60,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         for q, top in zip(rates, found.top, strict=True)
         if q in _ATTACK and not _holds(top, _ATTACK[q])
     ]
-    return _report.report(
+    return notes.report(
         experiment, context, attacked=found.attacked,
         agreement="yes" if rising and best_rising and not off else ("partly" if rising else "no"),
         conclusion=f"At the same ε = 4 the bound goes from {found.bound[0]:.3f} (q = {rates[0]:g}) to "
@@ -71,5 +72,5 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
 
 
 def _holds(game: ReconstructionGame, stated: float) -> bool:
-    low, high = _games.interval(game) or (float(game.value),) * 2
+    low, high = games.interval(game) or (float(game.value),) * 2
     return low - _ABOUT <= stated <= high + _ABOUT

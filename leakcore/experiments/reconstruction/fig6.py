@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Pictures, Stated
-from leakcore.experiments.reconstruction import _data, _oblivious, _pair, _report
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import both_image_sets, data, notes, oblivious
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Pictures, Stated
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Targets in the first row, reconstructions below, a row per ε."""
-    epsilons = _pair.epsilons(context)
+    epsilons = both_image_sets.epsilons(context)
     targets = context.pick(tiny=2, quick=8, paper=10)
     pictures, splits, stated, names = [], [], [], []
-    for name, split, hidden, clip in _pair.settings(context):
+    for name, split, hidden, clip in both_image_sets.settings(context):
         splits.append(split)
         names.append(name)
-        found = _pair.attacked(context, split, hidden, clip, epsilons, targets)
+        found = both_image_sets.attacked(context, split, hidden, clip, epsilons, targets)
         rows = [split.images[found[0].index], *(f.points for f in found)]
         pictures.append(
             Pictures(title=name, row_names=("target", *(f"ε = {e:g}" for e in epsilons)), column_names=(),
-                     images=np.stack([_data.as_picture(split, np.asarray(r)) for r in rows]))
+                     images=np.stack([data.as_picture(split, np.asarray(r)) for r in rows]))
         )  # fmt: skip
         for e, one in zip(epsilons, found, strict=True):
             stated.append(Stated(what=f"{name}, ε = {e:g}: mean squared error", paper="shown only",
@@ -32,12 +32,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
              < 0.5 * errors[f"{n}, ε = {epsilons[0]:g}: mean squared error"] for n in names]  # fmt: skip
     told = [f"{n} " + ", ".join(f"{errors[f'{n}, ε = {e:g}: mean squared error']:.3f} (ε = {e:g})" for e in epsilons)
             for n in names]  # fmt: skip
-    return _report.report(
+    return notes.report(
         experiment, context, agreement="yes" if all(falls) else ("partly" if any(falls) else "no"),
         conclusion="Reconstructions by Equation 1 from uniform starts, labels known. Mean squared error: "
         + "; ".join(told) + ". A uniformly random image has 0.167 on average against another."
-        + ("" if falls[-1] else " " + _oblivious.FEATURES + "."),
-        stated=stated, panels=[], pictures=pictures, splits=splits, setting=_pair.setting(epsilons[-1], hidden, clip),
-        runs=targets, optimiser=_oblivious.settings(context),
-        notes=(_oblivious.NOTE,),
+        + ("" if falls[-1] else " " + oblivious.FEATURES + "."),
+        stated=stated, panels=[], pictures=pictures, splits=splits, setting=both_image_sets.setting(epsilons[-1], hidden, clip),
+        runs=targets, optimiser=oblivious.settings(context),
+        notes=(oblivious.NOTE,),
     )  # fmt: skip

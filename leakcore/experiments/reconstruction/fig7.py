@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult
-from leakcore.experiments.reconstruction import _data, _games, _report
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import data, notes
+from leakcore.experiments.reconstruction.setting import games as _games
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult
 
 _PRINTED = (10, 100, 1000)
 
@@ -19,7 +20,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     widths = context.pick(
         tiny={10: 32, 20: 32}, quick={10: 256, 100: 48}, paper={10: 10_000, 100: 10_000, 1000: 10_000}
     )
-    split = _data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
     stated, panels, attacked, played = [], [], [], {}
     for width, runs in widths.items():
         games = []
@@ -39,7 +40,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     overlap = all(_overlap([_games.interval(played[w, e]) for w in widths]) for e in epsilons)
     fewest = min(widths.values())
     left_out = [w for w in _PRINTED if w not in widths]
-    return _report.report(
+    return notes.report(
         experiment, context, agreement="yes" if overlap and not left_out else "partly", attacked=attacked,
         conclusion="Success at hidden layers of " + ", ".join(map(str, widths)) + ": "
         + "; ".join(", ".join(f"{r:.3f}" for r in rates[e]) + f" (ε = {e:g})" for e in epsilons)

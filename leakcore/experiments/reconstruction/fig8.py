@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Stated, ours
-from leakcore.experiments.reconstruction import _data, _games, _oblivious, _pair, _report
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import (
+    both_image_sets,
+    data,
+    notes,
+    oblivious,
+)
+from leakcore.experiments.reconstruction.setting import (
+    games as _games,
+)
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Stated, ours
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -14,8 +22,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     sizes = (2, 8, 128)
     runs = context.pick(tiny=32, quick=192, paper=10_000)
     targets = context.pick(tiny=2, quick=32, paper=1000)
-    split = _data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
-    found = _pair.attacked(context, split, (10,), 0.1, epsilons, targets)
+    split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    found = both_image_sets.attacked(context, split, (10,), 0.1, epsilons, targets)
     stated, panels, told, attacked, ratios = [], [], [], [], []
     for n in sizes:
         games, guesses = [], [f.named(split, n) for f in found]
@@ -35,9 +43,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             f"{n}: " + ", ".join(f"{a.value:.3f} of {b.value:.3f}" for a, b in zip(guesses, games, strict=True))
         )
         drawn = (_games.series("prior-aware attack", "attack", epsilons, games),
-                 _oblivious.series("gradient-based attack, nearest prior point", epsilons, guesses))  # fmt: skip
+                 oblivious.series("gradient-based attack, nearest prior point", epsilons, guesses))  # fmt: skip
         panels.append(_games.panel(context, f"prior of {n}", epsilons, n, drawn))
-    return _report.report(
+    return notes.report(
         experiment, context, attacked=attacked,
         agreement="yes" if min(ratios) >= 8 else ("partly" if min(ratios) > 1 else "no"),
         conclusion="Gradient-based of prior-aware success by prior size (ε = "
@@ -45,7 +53,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         + f". The prior-aware attack does at least {min(ratios):.1f} times as well. With a prior of 2 a "
         "guess already succeeds half of the time, so that an order of magnitude there means worse than guessing.",
         stated=stated, panels=panels, splits=[split], setting=setting, runs=runs, targets=targets,
-        optimiser=_oblivious.settings(context),
+        optimiser=oblivious.settings(context),
         notes=(("the average over all priors that hold the target, in place of 1,000 drawn ones; the gradient-based "
                "attack's intervals are empirical Bernstein limits over targets"),),
     )  # fmt: skip

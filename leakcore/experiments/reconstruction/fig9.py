@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult
-from leakcore.experiments.reconstruction import _data, _games, _report
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import data, notes
+from leakcore.experiments.reconstruction.setting import games as _games
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """The training rows are digits; target and candidates are digits, or noise at the digits' distances."""
     epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
     runs = context.pick(tiny=32, quick=512, paper=10_000)
-    digits = _data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
-    noise = _data.noise_pool(context, digits, context.pick(tiny=200, quick=2000, paper=9000))
+    digits = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    noise = data.noise_pool(context, digits, context.pick(tiny=200, quick=2000, paper=9000))
     stated, drawn, attacked, rates = [], [], [], {}
     for name, role, split in (("prior of digits", "attack", digits), ("prior of noise", "attack-2", noise)):
         games = []
@@ -33,7 +34,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     differ = {e: rates["prior of digits", e] - rates["prior of noise", e] for e in epsilons}
     widest = max(bound - float(game.value) for game, bound in attacked)
     least = max(map(abs, differ.values()))
-    return _report.report(
+    return notes.report(
         experiment, context, attacked=attacked,
         agreement="yes" if least < 0.05 and widest < 0.15 else ("partly" if least < 0.1 else "no"),
         conclusion="Success with digits minus success with noise: "

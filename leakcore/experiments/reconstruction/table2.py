@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakcore.experiments._context import Context
-from leakcore.experiments._registry import Experiment
-from leakcore.experiments._result import ExperimentResult, Panel, Series, Stated
-from leakcore.experiments.reconstruction import _fano
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import fano
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
 _NOISE = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 _PRINTED = {
@@ -30,10 +30,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     samples = context.pick(tiny=2_000, quick=100_000, paper=1_000_000)
     values = {}
     for n in (10, 100):
-        both = _fano.fano(context, _NOISE, n, samples=samples)
+        both = fano.fano(context, _NOISE, n, samples=samples)
         for noise, (analytic, drawn) in zip(_NOISE, both.tolist(), strict=True):
             values[n, "analytic", noise], values[n, "monte-carlo", noise] = analytic, drawn
-            values[n, "ours", noise] = _fano.ours(noise, n)
+            values[n, "ours", noise] = fano.ours(noise, n)
     stated, below = [], []
     for (n, method), printed in _PRINTED.items():
         for noise, text in zip(_NOISE, printed, strict=True):

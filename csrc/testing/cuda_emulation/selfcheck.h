@@ -1,0 +1,14 @@
+// Kernels that prove the emulation: one that is right, and one for each mistake that it must find.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/runtime/status.h"
+
+namespace leakcore {
+
+// data: `count` numbers; "sum" and "race" leave the sum of each block of 256 in data[0], data[1], …
+Status emulation_check(const std::string& kernel, double* data, int64_t count);
+
+}  // namespace leakcore

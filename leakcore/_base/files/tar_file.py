@@ -1,0 +1,47 @@
+"""tar archives, compressed by gzip or not at all: the bytes of the files in them, never written to disk."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import IO
+
+from leakcore._base.files.gzip_file import Expanding
+from leakcore._base.printable import name_of, printable
+
+_MOST = 2**12
+"""Entries of an archive."""
+
+
+def read_tar(path: Path, names: set[str] | None = None) -> dict[str, bytes]:
+    """Contents by the last part of each file's name; all of them, or those of `names` that are there.
+
+    Links, devices and folders are passed over. FileNotFoundError where there is no such file; ValueError says what is
+    wrong with any other: no archive, damaged, two files of one name, or one that expands beyond what `_file_limits`
+    allows.
+    """
+    found: dict[str, bytes] = {}
+    with _opened(path) as stream:
+        try:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for number, member in enumerate(archive):
+                    if number >= _MOST:
+                        raise ValueError(f"holds more than {_MOST:,} entries")
+                    base = member.name.rsplit("/", 1)[-1]
+                    content = archive.extractfile(member) if member.isreg() and not member.sparse else None
+                    if content is None or (names is not None and base not in names):
+                        continue
+                    if base in found:
+                        raise ValueError(f"holds two files named {name_of(base)}")
+                    found[base] = content.read()
+                    if len(found[base]) != member.size:
+                        raise ValueError(f"{name_of(base)} is cut short")
+        except (tarfile.TarError, OSError, EOFError, ValueError) as why:
+            raise ValueError(printable(why) or type(why).__name__) from why
+    return found
+
+
+def _opened(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+    return Expanding(path) if compressed else path.open("rb")  # type: ignore[return-value]

@@ -1,0 +1,45 @@
+"""How a long audit or experiment says how far it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from leakcore._base.printable import printable
+
+Progress = Callable[[str, int, int], object]
+"""Called as progress(task, done, total)."""
+
+
+def progress_bars(stream: Any = None) -> Progress:
+    """A progress callback that draws one tqdm bar per task on `stream` (None: standard error) while somebody reads."""
+    from tqdm import tqdm
+
+    bars: dict[str, Any] = {}
+    shown = sys.stderr is not None
+
+    def show(task: str, done: int, total: int) -> None:
+        nonlocal shown
+        if not shown:
+            return
+        try:
+            draw(task, done, total)
+        except (OSError, ValueError):  # closed, or its reader went away: no reason to end the work
+            shown = False
+
+    def draw(task: str, done: int, total: int) -> None:
+        if task not in bars:
+            for bar in bars.values():
+                bar.close()
+            bars.clear()
+            # The first report may already hold restored pieces: they are no measure of speed.
+            bars[task] = tqdm(
+                total=total, desc=printable(task, 60), initial=0, unit="", leave=True, dynamic_ncols=True, file=stream
+            )  # fmt: skip
+        bar = bars[task]
+        bar.update(done - bar.n)
+        if done >= total:
+            bar.close()
+
+    return show

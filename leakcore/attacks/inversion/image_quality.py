@@ -1,0 +1,98 @@
+"""How close reconstructed inputs are to the originals: mean squared error, PSNR, SSIM, and which belongs to which."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+
+from leakcore._base import validate as check
+from leakcore.gradients.flat_module import numbers
+
+_WINDOW, _SIGMA = 11, 1.5
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Quality:
+    """Of n reconstructions beside n originals, all (n,) float64 but `order`.
+
+    mse: mean squared difference. psnr: 10·log₁₀(range²/mse), in dB, ∞ at 0. ssim: as `ssim`. order: reconstruction
+    order[i] is compared with original i.
+    """
+
+    mse: np.ndarray
+    psnr: np.ndarray
+    ssim: np.ndarray
+    order: np.ndarray
+
+
+def compare(originals: torch.Tensor, reconstructions: torch.Tensor, value_range: float) -> Quality:
+    """Match each original with one reconstruction, (n, ...) both, so that the sum of squared differences is least
+    (Kuhn–Munkres), since a mean gradient has no order of its rows. A reconstruction that is not finite, or so large
+    that its squares are not: NaN throughout; the others are matched as without it.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    span = check.positive(value_range=value_range)
+    originals = _images("originals", originals).detach()
+    reconstructions = _images("reconstructions", reconstructions).detach()
+    if originals.shape != reconstructions.shape:
+        raise ValueError(
+            f"reconstructions.shape={tuple(reconstructions.shape)}: must be that of originals, {tuple(originals.shape)}"
+        )
+    a, b = originals.double().flatten(1), reconstructions.double().flatten(1)
+    apart = (a[:, None] - b[None]).square().mean(-1).cpu().numpy()
+    known = np.isfinite(apart)
+    # Just above the largest: a far larger number would round the others' differences away.
+    above = min(2 * float(apart[known].max(initial=0.0)) + 1, np.finfo(float).max)
+    _, order = linear_sum_assignment(np.where(known, apart, above))
+    mse = apart[np.arange(len(a)), order]
+    mse[~np.isfinite(mse)] = np.nan
+    with np.errstate(divide="ignore"):
+        psnr = 10 * np.log10(span * span / mse)
+    alike = ssim(originals, reconstructions[torch.as_tensor(order)], value_range).cpu().numpy()
+    return Quality(mse=mse, psnr=psnr, ssim=np.where(np.isnan(mse), np.nan, alike), order=order)
+
+
+def _images(name: str, images: Any) -> torch.Tensor:
+    if not isinstance(images, torch.Tensor):
+        raise TypeError(f"{name} is a {type(images).__name__}: must be a tensor")
+    tensor = numbers(name, images)
+    if tensor.ndim < 2 or tensor.numel() == 0:
+        raise ValueError(f"{name}.shape={tuple(tensor.shape)}, {tensor.dtype}: must be (n, ...) real numbers, n ≥ 1")
+    return tensor
+
+
+def ssim(first: torch.Tensor, second: torch.Tensor, value_range: float) -> torch.Tensor:
+    """(n,) structural similarity (Wang et al. 2004), float64.
+
+    Images (n, channels, height, width): a Gaussian window of 11 pixels and σ = 1.5 (the largest odd size that fits, if
+    smaller), population covariances, mean over the places where the window lies inside, and over channels. Anything
+    else, (n, ...): one window over the whole, equal weights.
+    """
+    span = check.positive(value_range=value_range)
+    first, second = _images("first", first), _images("second", second)
+    if first.shape != second.shape:
+        raise ValueError(f"second.shape={tuple(second.shape)}: must be that of first, {tuple(first.shape)}")
+    a, b = first.double(), second.double()
+    if a.ndim == 4 and min(a.shape[-2:]) >= 3:
+        size = min(_WINDOW, (min(a.shape[-2:]) - 1) // 2 * 2 + 1)
+        steps = torch.arange(size, dtype=a.dtype, device=a.device) - size // 2
+        line = torch.exp(-(steps**2) / (2 * _SIGMA**2))
+        line = line / line.sum()
+        kernel = (line[:, None] * line)[None, None].expand(a.shape[1], 1, size, size)
+
+        def mean(values: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.conv2d(values, kernel, groups=a.shape[1]).flatten(1)
+    else:
+
+        def mean(values: torch.Tensor) -> torch.Tensor:
+            return values.flatten(1).mean(1, keepdim=True)
+
+    c1, c2 = (0.01 * span) * (0.01 * span), (0.03 * span) * (0.03 * span)
+    ma, mb = mean(a), mean(b)
+    va, vb, cov = mean(a * a) - ma**2, mean(b * b) - mb**2, mean(a * b) - ma * mb
+    found = (2 * ma * mb + c1) * (2 * cov + c2) / ((ma**2 + mb**2 + c1) * (va + vb + c2))
+    return found.mean(1)

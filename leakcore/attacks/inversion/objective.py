@@ -1,0 +1,315 @@
+"""What gradient inversion minimises: how far the gradient of a guess is from the gradient that was released."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from leakcore import kernels
+from leakcore._base import memory_limit
+from leakcore._base import validate as check
+from leakcore._base.quiet import quiet_batching
+from leakcore.attacks import labels as label_attacks
+from leakcore.gradients.flat_module import FlatModule, mean_cross_entropy, require_classes, tensor
+
+METHODS = ("l2", "cosine", "dp-sgd")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """states, seen: (T, D). known_labels: (B,) classes with −1 for the unknown, or (B, ...) targets of a loss of the
+    caller's, or None (all unknown). targets: what the model puts out for one input, (K,). total_variation: weight of
+    the prior now, of `weights`, through which a search goes one by one."""
+
+    flat: FlatModule
+    states: torch.Tensor
+    seen: torch.Tensor
+    shape: tuple[int, ...]
+    batch: int
+    known_labels: torch.Tensor | None
+    own_loss: bool
+    targets: tuple[int, ...]
+    method: str
+    total_variation: float
+    weights: tuple[float, ...]
+    max_grad_norm: float
+    l1_weight: float
+    recovered: bool
+
+    @property
+    def labels_from(self) -> str:
+        """Where labels that are not searched for come from."""
+        return "reads the label from the signs of the last layer's gradient" if self.recovered else "knows the labels"
+
+    @property
+    def free_labels(self) -> bool:
+        """Whether any label is to be found."""
+        return self.known_labels is None or (not self.own_loss and bool((self.known_labels < 0).any()))
+
+    def targets_of(self, free: torch.Tensor) -> torch.Tensor:
+        """What the loss is given: from (B, *targets) numbers the search moves, and the labels that are known."""
+        if self.own_loss:
+            return free if self.known_labels is None else self.known_labels
+        if self.known_labels is not None and not self.free_labels:
+            return self.known_labels
+        soft = free.sigmoid() if self.targets == (1,) else free.softmax(-1)
+        if self.known_labels is None:
+            return soft
+        known = self.known_labels.clamp(min=0)
+        hard = (
+            known[:, None].to(soft) if self.targets == (1,) else nn.functional.one_hot(known, self.targets[0]).to(soft)
+        )
+        return torch.where((self.known_labels >= 0)[:, None], hard, soft)
+
+    def labels_of(self, free: torch.Tensor) -> torch.Tensor:
+        """(B,) classes, or targets as they are."""
+        found = self.targets_of(free)
+        if self.own_loss or not found.is_floating_point():
+            return found
+        return (found[:, 0] > 0.5).long() if self.targets == (1,) else found.argmax(-1)
+
+    def distance(self, x: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
+        """Scalar, without the prior: of one guess (B, *shape) and its free labels."""
+        y = self.targets_of(free)
+        if self.method == "dp-sgd":
+            return self._clipped(x, y)
+        if len(self.states) == 1:
+            found = self.flat.gradient(self.states[0], x, y)[None]
+        else:
+            found = torch.func.vmap(lambda theta: self.flat.gradient(theta, x, y))(self.states)
+        if self.method == "l2":
+            return (found - self.seen).square().sum() / self.seen.square().sum()
+        # A gradient of zeros has no direction; the tiny number keeps its derivative finite and its cosine 0.
+        tiny = torch.finfo(x.dtype).tiny
+        norms = (found.square().sum() * self.seen.square().sum() + tiny).sqrt()
+        return 1 - (found * self.seen).sum() / norms
+
+    def _clipped(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        def one_state(theta: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+            rows = self.flat.per_sample(theta, x, y) / self.max_grad_norm
+            # Below C nothing is clipped; the clamp keeps a zero gradient's derivative finite.
+            clipped = (rows * rows.square().sum(-1, keepdim=True).clamp(min=1).rsqrt()).sum(0)
+            gap = (clipped - seen).abs().sum()
+            return self.l1_weight * gap - clipped.dot(seen)
+
+        return torch.func.vmap(one_state)(self.states, self.seen / self.max_grad_norm).sum()
+
+    def objective(self, x: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
+        """`distance` and the prior on images: mean absolute difference of neighbouring pixels."""
+        value = self.distance(x, free)
+        if self.total_variation:
+            rough = (x[..., 1:, :] - x[..., :-1, :]).abs().mean() + (x[..., 1:] - x[..., :-1]).abs().mean()
+            value = value + self.total_variation * rough
+        return value
+
+
+def read(
+    model: Any, gradient: Any, shape: Sequence[int], *, loss: Any, labels: Any, batch_size: int | None,
+    method: str, parameters: Any, states: Any, max_grad_norm: float | None, known: Any, l1_weight: float | None,
+    total_variation: float | Sequence[float],
+) -> Problem:  # fmt: skip
+    """Everything checked, before any work."""
+    flat = FlatModule(model, loss, parameters)
+    how = check.one_of(*METHODS, method=method)
+    sizes = check.sizes(shape=shape)
+    memory_limit.require(16 * math.prod(sizes), shape=sizes)
+    given = total_variation if isinstance(total_variation, (list, tuple)) else (total_variation,)
+    smooth = tuple(check.non_negative(total_variation=weight) for weight in given)
+    if not smooth:
+        raise ValueError("total_variation=(): must hold at least one weight")
+    if any(smooth) and (len(sizes) < 2 or min(sizes[-2:]) < 2):
+        raise ValueError(f"total_variation={total_variation}: inputs of shape {sizes} are no images")
+    at = _states(flat, states)
+    seen = _gradient(flat, gradient, len(at))
+    if how != "dp-sgd" and not bool((seen != 0).any()):
+        raise ValueError("gradient: is zero throughout: it says nothing about the batch")
+    targets = _targets(flat, sizes)
+    fixed, rows = _labels(flat, seen, labels, batch_size, sizes, targets, loss is not None)
+    if how == "dp-sgd":
+        if max_grad_norm is None:
+            raise ValueError("max_grad_norm: required with method='dp-sgd'")
+        limit = check.positive(max_grad_norm=max_grad_norm)
+        seen = seen - _of_known(flat, at, known, limit)
+    elif max_grad_norm is not None or known is not None or l1_weight is not None:
+        raise ValueError("max_grad_norm, known, l1_weight: only with method='dp-sgd'")
+    else:
+        limit = 1.0
+    weight = 1.0 / limit if l1_weight is None else check.non_negative(l1_weight=l1_weight)
+    own, recovered = loss is not None, isinstance(labels, str)
+    return Problem(
+        flat, at, seen, sizes, rows, fixed, own, targets, how, smooth[0], smooth, limit, weight, recovered
+    )  # fmt: skip
+
+
+def _states(flat: FlatModule, states: Any) -> torch.Tensor:
+    if states is None:
+        return flat.theta[None]
+    if isinstance(states, Mapping):
+        states = [states]
+    rows = [_joined(flat, s, f"states[{i}]") if isinstance(s, Mapping) else tensor(s, "states").to(flat.theta)
+            for i, s in enumerate(states)]  # fmt: skip
+    for i, row in enumerate(rows):
+        if tuple(row.shape) != (len(flat),):
+            raise ValueError(f"states[{i}].shape={tuple(row.shape)}: must be ({len(flat)},) or a state dict")
+        if not bool(row.isfinite().all()):
+            raise ValueError(f"states[{i}]: holds a number that is not finite")
+    if not rows:
+        raise ValueError("states: must hold at least one vector of parameters")
+    return torch.stack(rows)
+
+
+def _joined(flat: FlatModule, parts: Mapping[str, Any], what: str) -> torch.Tensor:
+    """(D,) from tensors by name, each of its parameter's shape: of a transposed one the numbers would fit, too."""
+    for name, shape in zip(flat.names, flat.shapes, strict=True):
+        if name not in parts:
+            raise ValueError(f"{what}: lacks the parameter {name!r}")
+        found = tuple(tensor(parts[name], f"{what}[{name!r}]").shape)
+        if found != shape:
+            raise ValueError(f"{what}[{name!r}].shape={found}: must be the parameter's, {shape}")
+    return flat.join(parts)
+
+
+def _gradient(flat: FlatModule, gradient: Any, steps: int) -> torch.Tensor:
+    gradient = getattr(gradient, "gradient", gradient)
+    if isinstance(gradient, Mapping):
+        flat_gradient = _joined(flat, gradient, "gradient")
+    elif isinstance(gradient, (list, tuple)) and steps == 1:
+        gradient = [tensor(part, f"gradient[{i}]") for i, part in enumerate(gradient)]
+        shapes = [tuple(part.shape) for part in gradient]
+        if shapes != flat.shapes:
+            raise ValueError(f"gradient: parts of shapes {shapes}: must be those of the parameters, {flat.shapes}")
+        flat_gradient = flat.join(dict(zip(flat.names, gradient, strict=True)))
+    else:
+        flat_gradient = tensor(gradient, "gradient")
+    out = flat_gradient.detach().to(flat.theta)
+    out = out[None] if out.ndim == 1 else out
+    if tuple(out.shape) != (steps, len(flat)):
+        raise ValueError(
+            f"gradient.shape={tuple(flat_gradient.shape)}: must be ({len(flat)},) numbers, one for each of the model's "
+            f"parameters in their order, or ({steps}, {len(flat)}) for {steps} states"
+        )
+    if not bool(torch.isfinite(out).all()):
+        raise ValueError("gradient: holds a number that is not finite")
+    return out
+
+
+def _targets(flat: FlatModule, shape: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        with torch.no_grad():
+            out = flat.outputs(flat.theta, flat.theta.new_zeros((2, *shape)))
+    except RuntimeError as why:
+        raise ValueError(f"shape={shape}: does not fit the model ({why})") from why
+    if not isinstance(out, torch.Tensor) or out.ndim < 1 or len(out) != 2:
+        raise ValueError(f"model: must return one tensor of outputs, row by row, for inputs (B, {shape})")
+    return tuple(out.shape[1:])
+
+
+def _labels(
+    flat: FlatModule, seen: torch.Tensor, labels: Any, batch_size: int | None, shape: tuple[int, ...],
+    targets: tuple[int, ...], own_loss: bool,
+) -> tuple[torch.Tensor | None, int]:  # fmt: skip
+    rows = None if batch_size is None else check.integer(1, None, batch_size=batch_size)
+    if not own_loss and len(targets) != 1:
+        raise ValueError(f"loss: required for outputs of shape {targets}")
+    if isinstance(labels, str):
+        check.one_of("recover", labels=labels)
+        if (rows or 1) != 1 or len(seen) > 1 or own_loss:
+            raise ValueError(
+                "labels='recover': only for one row, one state and cross-entropy; for a batch pass the labels that "
+                "attacks.labels finds"
+            )
+        labels = _recovered(flat, seen[0], shape, targets[0])
+    if labels is None:
+        return None, rows or 1
+    given = tensor(getattr(labels, "labels", labels), "labels")
+    if given.ndim == 0 or len(given) == 0:
+        raise ValueError(
+            f"labels.shape={tuple(given.shape)}: must be (B,), B at least 1: an empty batch has no gradient"
+        )
+    if rows is not None and len(given) != rows:
+        raise ValueError(f"labels.shape={tuple(given.shape)}: must hold batch_size={rows} rows")
+    if own_loss:
+        return given.to(flat.theta) if given.is_floating_point() else given.to(flat.theta.device), len(given)
+    if given.ndim != 1 or given.is_floating_point() or given.dtype == torch.bool:
+        raise ValueError(f"labels: shape {tuple(given.shape)}, {given.dtype}: must be (B,) integers, −1 where unknown")
+    classes = max(2, targets[0])
+    if int(given.min()) < -1 or int(given.max()) >= classes:
+        raise ValueError(f"labels span [{int(given.min())}, {int(given.max())}]: must lie in [-1, {classes - 1}]")
+    return given.long().to(flat.theta.device), len(given)
+
+
+def _recovered(flat: FlatModule, seen: torch.Tensor, shape: tuple[int, ...], classes: int) -> np.ndarray:
+    """iDLG on the last linear layer; −1, to be optimised, where its signs do not tell."""
+    name = _output_layer(flat, shape)
+    parts = flat.split(seen)
+    key = f"{name}." if name else ""
+    if name is None or f"{key}weight" not in parts or len(parts[f"{key}weight"]) != classes:
+        raise ValueError(
+            "labels='recover': the model must end in an nn.Linear whose outputs are the logits, used once, and its "
+            "gradient be among the parameters"
+        )
+    bias = parts.get(f"{key}bias")
+    if bias is None and classes <= 2:
+        return np.array([-1])  # the signs of two rows tell only where the layer's inputs are known not to be negative
+    found = label_attacks.idlg(
+        parts[f"{key}weight"][None].cpu().double().numpy(),
+        bias_gradients=None if bias is None else bias[None].cpu().double().numpy(),
+    )
+    return found.labels.astype(np.int64)
+
+
+def input_probe(shape: tuple[int, ...]) -> torch.Tensor:
+    """(1, *shape) of uniforms, the same at every call: what is fed to a model to see what it calls."""
+    return torch.rand((1, *shape), generator=kernels.torch_generator(0, kernels.Stream.INPUT_PROBE))
+
+
+def _output_layer(flat: FlatModule, shape: tuple[int, ...]) -> str | None:
+    """The linear layer whose outputs are the model's, "" for the model itself; None without one."""
+    x = input_probe(shape).to(flat.theta)
+    calls = flat.calls(x)
+    if not calls or not isinstance(calls[-1][0], nn.Linear):
+        return None
+    last, fed = calls[-1]
+    with torch.no_grad():
+        logits, out = last(fed).flatten(), flat.outputs(flat.theta, x).flatten()
+        # Close, not equal: rounding depends on where in memory the parameters lie.
+        same = logits.shape == out.shape and torch.allclose(logits, out, rtol=1e-3, atol=1e-3 * float(out.abs().max()))
+        if not same or sum(module is last for module, _ in calls) > 1:
+            return None
+    found: str = next(name for name, module in flat.model.named_modules() if module is last)
+    return found
+
+
+def _of_known(flat: FlatModule, states: torch.Tensor, known: Any, limit: float) -> torch.Tensor:
+    """(T, D) Σ clip_C of the rows the attacker knows."""
+    if known is None:
+        return torch.zeros_like(states)
+    if not isinstance(known, (tuple, list)) or len(known) != 2:
+        raise ValueError("known: must be a pair, (inputs, labels)")
+    x, y = (tensor(part, f"known[{i}]") for i, part in enumerate(known))
+    x = x.to(flat.theta)
+    if x.ndim < 2 or y.ndim < 1 or len(x) != len(y):
+        raise ValueError(f"known: inputs of shape {tuple(x.shape)}, labels {tuple(y.shape)}: must be (n, ...) and (n,)")
+    if not bool(x.isfinite().all() and y.isfinite().all()):
+        raise ValueError("known: holds a number that is not finite")
+    if flat.loss is mean_cross_entropy:
+        with torch.no_grad():
+            outputs = flat.outputs(flat.theta, x[:1])
+        require_classes(y, outputs, "known labels")
+        if y.is_floating_point() and y[:1].numel() != outputs.numel():
+            raise ValueError(f"known: labels of {y.dtype} and shape {tuple(y.shape)}: must be integers (n,)")
+    if len(x) == 0:
+        return torch.zeros_like(states)
+    out = []
+    with quiet_batching():
+        for theta in states:
+            rows = flat.per_sample(theta, x, y.to(x.device))
+            factor = (limit / rows.norm(dim=1, keepdim=True)).clamp(max=1)
+            out.append((rows * factor).sum(0))
+    return torch.stack(out).detach()

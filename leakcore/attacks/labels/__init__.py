@@ -1,0 +1,44 @@
+"""Labels from aggregated gradients: the gradient of one weight vector is a linear system in the residuals p − y.
+
+For a binary model with logit Z and p = sigmoid(Z), dL/dW = (1/N) Σ_r (dZ_r/dW)(p_r − y_r) (Yuan, Xue, Wang and Shen
+2022, equation 1), and p_r − y_r is positive exactly when y_r = 0. Whoever knows the rows dZ_r/dW solves for all
+labels of a batch.
+
+    found = labels.last_layer(model=model, inputs=batch, gradient=model[-1].weight.grad, noise_std=0)
+    found.labels          # 0, 1, or −1 where this gradient does not determine the label
+    found.determined, found.residuals, found.tolerance, found.rank, found.condition
+
+| attack | the attacker knows | and sees the gradient of | the sign comes from |
+|---|---|---|---|
+| `general` (Algorithm 1) | dZ_r/dW, or the model and the inputs | any weights | the gradient |
+| `last_layer` (Algorithm 3) | the inputs of the last layer | the last layer | the gradient |
+| `second_last_layer` (Algorithm 4) | the inputs of the layer before | that layer | a prior on the labels |
+| `malicious_input` (Algorithm 5) | the first layer, and makes the features | the first layer | a prior on the labels |
+| `idlg`, `gradient_norm` (baselines) | nothing | every single example | the gradient; a prior |
+
+What is seen may be the gradient or the weight difference of an `SGD` step. `combine` joins what several gradients say
+about one batch.
+"""
+
+from leakcore.attacks.labels.attacker_sees import SGD
+from leakcore.attacks.labels.baselines import SingleExampleLabels, gradient_norm, idlg
+from leakcore.attacks.labels.general import general
+from leakcore.attacks.labels.last_layer import last_layer
+from leakcore.attacks.labels.malicious_input import MaliciousInput, malicious_input
+from leakcore.attacks.labels.result import UNDETERMINED, LabelRecovery, combine
+from leakcore.attacks.labels.second_last_layer import second_last_layer
+
+__all__ = [
+    "SGD",
+    "UNDETERMINED",
+    "LabelRecovery",
+    "MaliciousInput",
+    "SingleExampleLabels",
+    "combine",
+    "general",
+    "gradient_norm",
+    "idlg",
+    "last_layer",
+    "malicious_input",
+    "second_last_layer",
+]

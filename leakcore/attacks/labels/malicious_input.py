@@ -1,0 +1,296 @@
+"""Labels from the gradient of the first layer, for an attacker who also makes the features (Algorithm 5)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore._base import validate
+from leakcore.attacks.labels.attacker_sees import read_seen
+from leakcore.attacks.labels.result import LabelRecovery
+from leakcore.attacks.labels.solving import forward_rounding
+from leakcore.attacks.labels.solving.linear_system import conditions, stored_roundoff
+from leakcore.attacks.labels.solving.sign_alignment import Neuron, chosen, recover_up_to_sign
+from leakcore.gradients.module_lock import locked
+from leakcore.kernels import Stream, standard_normal
+
+if TYPE_CHECKING:
+    import torch
+
+_NEURONS = 5
+"""Neurons used by default: those of the largest gradients, the others being nearest to rounding and noise."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class MaliciousInput:
+    """Features that make every row of a batch look alike from the first hidden layer on.
+
+    features: (N, p₁), a torch tensor of the model's type and device, or a NumPy array where weights were given.
+    target: (p₂,) the common W·x (without the bias). deviation: largest |W·x_r − target|, from rounding the features.
+    condition: of the features as a matrix. verified: whether a model was there to check, on the features themselves,
+    that its logits agree (to `logit_spread`) and that its first hidden layer's derivatives do.
+    """
+
+    features: Any
+    target: np.ndarray
+    deviation: float
+    condition: float
+    verified: bool
+    logit_spread: float | None
+    weights: np.ndarray
+    bias: np.ndarray
+    usable: np.ndarray
+    roundoff: float
+
+    def recover(
+        self,
+        *,
+        positive_ratio: float,
+        gradient: Any = None,
+        weight_difference: Any = None,
+        lr: float | None = None,
+        optimizer: Any = None,
+        neurons: int | Sequence[int] | None = None,
+        noise_std: float | None = None,
+        confidence: float | None = None,
+        unit_roundoff: float | None = None,
+        rcond: float | None = None,
+    ) -> LabelRecovery:
+        """Binary labels of the batch trained on `features`, from the first layer's aggregated gradient.
+
+        dL/dW_J = (g_J/N)·Σ_r (p_r − y_r)·x_r with one unknown factor g_J per neuron of the first hidden layer (their
+        equation 7), so the solution is e up to a sign, which the prior resolves.
+
+        gradient: (p₂, p₁), aggregated dL/dW of the first layer. weight_difference: (p₂, p₁), with lr or optimizer as in
+            `last_layer`; the weights before the step are known.
+        positive_ratio, noise_std, confidence, unit_roundoff, rcond: as in `second_last_layer`.
+        neurons: which of the p₂ to use, of those that are `usable`; None: the five with the largest gradients.
+
+        The result is "lower" if the prior proves the sign and the features were verified on a model. Raises
+        ValueError or TypeError that names the argument. Deterministic.
+        """
+        seen = read_seen(
+            self.weights.shape[1],
+            gradient=gradient,
+            weight_difference=weight_difference,
+            lr=lr,
+            optimizer=optimizer,
+            weights=None,
+            known_weights=np.c_[self.weights, self.bias][None],
+            unit_roundoff=stored_roundoff(self.roundoff, unit_roundoff),
+        )
+        count = len(self.weights)
+        if seen.values.shape[1] != count:
+            raise ValueError(f"gradient: of {seen.values.shape[1]} neurons, but the first layer has {count}")
+        if neurons is None:
+            sizes = np.where(self.usable, np.linalg.norm(seen.values[0], axis=1), -1.0)
+            used = [int(j) for j in np.argsort(-sizes, kind="stable")[:_NEURONS] if sizes[j] >= 0]
+        else:
+            used = chosen(neurons, count)
+            for j in used:
+                if not self.usable[j]:
+                    raise ValueError(
+                        f"neurons: {j} is not usable (its factor differs between the rows, or is 0); usable are "
+                        f"{np.flatnonzero(self.usable).tolist()}"
+                    )
+        rows, _ = validate.host_array(features=self.features)
+        n = len(rows)
+        how = conditions(
+            max(rows.shape),
+            divisor=n,
+            roundoff=max(self.roundoff, seen.roundoff),
+            noise_std=noise_std,
+            confidence=confidence,
+            unit_roundoff=unit_roundoff,
+            rcond=rcond,
+        )
+        return recover_up_to_sign(
+            [
+                Neuron(rows, n * seen.values[0, j], None if seen.stored is None else n * seen.stored[0, j], np.zeros(n))
+                for j in used
+            ],
+            how,
+            positive_ratio=positive_ratio,
+            attacker=f"chooses the batch's features and knows the first layer; sees {seen.what} of it",
+            method="signs of the features' linear system, up to a sign that the prior fixes",
+            provenance="Yuan, Xue, Wang and Shen (2022), Algorithm 5",
+            proofs=self.verified,
+        )
+
+
+@locked
+def malicious_input(
+    model: torch.nn.Module | None = None,
+    *,
+    batch_size: int,
+    seed: int,
+    weights: Any = None,
+    bias: Any = None,
+    activation: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> MaliciousInput:
+    """Features x_1 … x_N with one W·x_r = V for all rows, linearly independent, no two alike.
+
+    Yuan, Xue, Wang and Shen (2022), Algorithm 5: with W the (p₂, p₁) weights of the first layer and N ≤ p₁ − p₂,
+    x_r = W⁺V + s·q_r, q_r orthonormal in the null space of W. All that follows the first layer is then the same for
+    every row, so the first layer's gradient is one unknown factor per neuron times Xᵀe. V is random and not zero;
+    s = √N·‖W⁺V‖ keeps the condition of X at √2.
+
+    model: a torch module whose first layer is linear and sees the features as they are; its activation is checked and
+        the construction verified on it.
+    weights, bias, activation: instead of a model: (p₂, p₁), (p₂,) or None, and the activation as a function of a
+        tensor.
+    batch_size: N. seed: of V and of the choice in the null space.
+
+    Raises ValueError for N > p₁ − p₂, for an activation with a derivative of 0 on an interval (ReLU, ReLU6, hard tanh:
+    neurons that are off give a zero gradient), and for a model whose logits differ between the rows made, or that no
+    neuron of its first layer moves. Deterministic given the seed.
+    """
+    if (model is None) == (weights is None):
+        raise ValueError("model, weights: give exactly one of them")
+    import torch
+
+    n = validate.integer(1, batch_size=batch_size)
+    key = validate.seed(seed=seed)
+    if model is not None:
+        if bias is not None or activation is not None:
+            raise ValueError("bias, activation: only with weights=")
+        forward_rounding.check_model(model)
+        first = next((m for m in model.modules() if isinstance(m, torch.nn.Linear)), None)
+        if first is None:
+            raise ValueError("model: has no torch.nn.Linear layer; pass weights= and activation= instead")
+        dtype, place = first.weight.dtype, first.weight.device
+        matrix = first.weight.detach().double().cpu().numpy()
+        shift = np.zeros(len(matrix)) if first.bias is None else first.bias.detach().double().cpu().numpy()
+        roundoff = forward_rounding.roundoff_of(dtype)
+    else:
+        if activation is None or not callable(activation):
+            raise ValueError("activation: must be given with weights=, as a function of a tensor")
+        matrix, roundoff = validate.host_array(weights=weights)
+        if matrix.ndim != 2 or 0 in matrix.shape:
+            raise ValueError(f"weights of shape {matrix.shape}: must be (p2, p1)")
+        shift = np.zeros(len(matrix))
+        if bias is not None:
+            shift, _ = validate.host_array(bias=bias)
+            if shift.shape != (len(matrix),):
+                raise ValueError(f"bias of shape {shift.shape}: must be ({len(matrix)},)")
+        _check_activation(activation)
+    units, width = matrix.shape
+    if n > width - units:
+        raise ValueError(
+            f"batch_size={n}: must be at most p1 - p2 = {width} - {units} = {width - units}, the features less the "
+            "first hidden layer's neurons"
+        )
+    exact = _features(matrix, n, key)
+    features: Any = torch.as_tensor(exact, dtype=dtype, device=place) if model is not None else exact
+    if model is None and roundoff > 2.0**-53:
+        features = exact.astype(np.float32)
+    made = features.double().cpu().numpy() if model is not None else features.astype(np.float64)
+    reached = made @ matrix.T
+    target = exact[0] @ matrix.T
+    spread, usable = (None, np.ones(units, bool)) if model is None else _verify(model, features)
+    singular = np.linalg.svd(made, compute_uv=False)
+    return MaliciousInput(
+        features=features,
+        target=target,
+        deviation=float(np.abs(reached - target).max()),
+        condition=float(singular[0] / singular[-1]),
+        verified=model is not None,
+        logit_spread=spread,
+        weights=matrix,
+        bias=shift,
+        usable=usable,
+        roundoff=roundoff,
+    )
+
+
+def _features(matrix: np.ndarray, n: int, seed: int) -> np.ndarray:
+    units, width = matrix.shape
+    left, singular, right = np.linalg.svd(matrix, full_matrices=True)
+    rank = int((singular > singular[0] * 2.0**-52 * max(matrix.shape)).sum()) if singular[0] > 0 else 0
+    if rank == 0:
+        raise ValueError("model: its first layer's weights are all zero")
+    draw = standard_normal(n + 1, max(width, units), seed=seed, purpose=Stream.MALICIOUS_FEATURES)
+    # V within the range of W, of standard deviation 1/2: where no activation is near saturation.
+    wanted = left[:, :rank] @ (left[:, :rank].T @ (0.5 * draw[n, :units]))
+    common = right[:rank].T @ ((left[:, :rank].T @ wanted) / singular[:rank])
+    free = right[rank:].T
+    basis, _ = np.linalg.qr(free @ draw[:n, : free.shape[1]].T)
+    return np.asarray(common + np.sqrt(n) * np.linalg.norm(common) * basis.T)
+
+
+def _check_activation(activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """A derivative of 0 at ±3 or ±½ is one on an interval, for any activation in use."""
+    import torch
+
+    at = torch.tensor([-3.0, -0.5, 0.5, 3.0], dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        try:
+            after = activation(at)
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(f"activation: must be a function of a torch tensor, with a derivative ({error})") from None
+        if not isinstance(after, torch.Tensor) or after.shape != at.shape:
+            raise ValueError("activation: must map a tensor to one of its shape")
+        slope = torch.autograd.grad(after.sum(), at, allow_unused=True)[0] if after.requires_grad else None
+    if slope is None or bool((slope == 0).any()):
+        raise ValueError(
+            "activation: its derivative is 0 on an interval (as ReLU's), which can hide the labels; use tanh, sigmoid, "
+            "ELU or another that is strictly monotone"
+        )
+
+
+def _verify(model: torch.nn.Module, features: torch.Tensor) -> tuple[float, np.ndarray]:
+    """Largest difference of the logits, and the neurons whose factor g_J has one sign over the rows, by far."""
+    import torch
+
+    dtype = forward_rounding.precisions(model)[0]
+    state = forward_rounding.cast_state(model, dtype)
+    with torch.no_grad():
+        _, calls = forward_rounding.forward(model, state, features)
+    if calls[0].entering.shape != features.shape or not torch.equal(calls[0].entering, features):
+        raise ValueError("model: its first linear layer does not see the features as they are")
+    if len(calls) > 1:
+        _check_elementwise(model, state, features, calls)
+    at = calls[0].output.detach().requires_grad_()
+    with torch.enable_grad():
+        prediction, calls = forward_rounding.forward(model, state, features, replace=(0, at))
+        logits = calls[-1].output if forward_rounding.same_as_logits(prediction, calls[-1].output) else prediction
+        if logits.numel() != len(features):
+            raise ValueError(f"model: its output is {tuple(logits.shape)}, must be one logit per row")
+        (factor,) = torch.autograd.grad(logits.sum(), at)
+    values = logits.detach().double().reshape(-1)
+    spread = float((values.max() - values.min()).abs())
+    rough = 1e3 * forward_rounding.roundoff_of(dtype) ** 0.75
+    if spread > rough * (1.0 + float(values.abs().max())):
+        raise ValueError(
+            f"model: its logits differ by {spread:.3g} between rows whose first layers agree, so something else tells "
+            "the rows apart; it must depend on the features through its first linear layer alone"
+        )
+    factors = factor.double().cpu().numpy()
+    middle = np.abs(factors.mean(axis=0))
+    usable = (np.ptp(factors, axis=0) < 0.1 * middle) & (middle > 0)
+    if not usable.any():
+        raise ValueError(
+            f"model: none of the {len(usable)} neurons of its first layer moves the logit in one direction over the "
+            "rows made; with other weights, or another seed, one may"
+        )
+    return spread, usable
+
+
+def _check_elementwise(model: torch.nn.Module, state: Any, features: torch.Tensor, calls: list[Any]) -> None:
+    """The derivative between the first two linear layers must not vanish where a neuron is off."""
+    import torch
+
+    for value in (-3.0, -0.5, 0.5, 3.0):
+        at = torch.full_like(calls[0].output, value).requires_grad_()
+        with torch.enable_grad():
+            _, again = forward_rounding.forward(model, state, features, replace=(0, at))
+            after = again[1].entering
+            slope = torch.autograd.grad(after.sum(), at, allow_unused=True)[0] if after.requires_grad else None
+        if slope is None or bool((slope == 0).any()):
+            raise ValueError(
+                "model: the derivative of its first activation is 0 on an interval (as ReLU's), which can hide the "
+                "labels; Algorithm 5 needs tanh, sigmoid, ELU or another that is strictly monotone"
+            )

@@ -1,0 +1,77 @@
+"""The two values that a residual may have when the probabilities, and how gradients were clipped, are known."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from leakcore._base import validate
+
+_NORM_ROUNDOFFS = 64.0
+"""Given joint norms are taken to be right to this many unit roundoffs: sums of squares are made in blocks."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Clipping:
+    """Each sample's gradient times min(1, C/(norm + slack)): C, slack, and joint norms (S, N) of dZ_r/dθ or None."""
+
+    clip: float
+    slack: float
+    joint: np.ndarray | None
+    roundoff: float
+
+
+def read_clipping(
+    max_grad_norm: Any, grad_norms: Any, clip_slack: Any, *, known_probs: bool, steps: int | None, n: int
+) -> Clipping | None:
+    """Read and check the arguments of an attack; None: not clipped."""
+    if max_grad_norm is None:
+        for name, value in (("grad_norms", grad_norms), ("clip_slack", clip_slack)):
+            if value is not None:
+                raise ValueError(f"{name}: only with max_grad_norm=")
+        return None
+    if not known_probs:
+        raise ValueError("max_grad_norm: only with known_probs=; clipping keeps every sign, and nothing else is read")
+    clip = validate.positive(max_grad_norm=max_grad_norm)
+    slack = 0.0 if clip_slack is None else validate.non_negative(clip_slack=clip_slack)
+    if grad_norms is None:
+        return Clipping(clip, slack, None, 0.0)
+    given, roundoff = validate.host_array(grad_norms=grad_norms)
+    wanted = (2, n) if steps is None else (steps, 2, n)
+    if given.shape != wanted:
+        raise ValueError(f"grad_norms of shape {given.shape}: must be {wanted}, joint norms under both labels")
+    validate.real_array("in [0, inf)", lambda v: v >= 0, grad_norms=given)
+    return Clipping(clip, slack, given.sum(axis=-2).reshape(-1, n), roundoff)
+
+
+def two_values(
+    probs: np.ndarray, doubt: np.ndarray, rows: np.ndarray, forward: np.ndarray, step: int, how: Clipping | None,
+    roundoff: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    """(N,) each: the residual under label 0, what it is above the one under label 1, and the error of either.
+
+    p and p − 1; clipped, u(p) and −u(1 − p) with u(e) = e·min(1, C/(e·J + slack)), J = ‖dZ_r/dθ‖. u grows with e, at
+    most as fast as e, and changes by at most the relative error of J.
+    """
+    if how is None:
+        return probs, np.ones(len(probs)), doubt
+    own = np.linalg.norm(rows, axis=1)
+    reach = own if how.joint is None else how.joint[step]
+    short = reach < own * (1.0 - 1e-3)
+    if short.any():
+        r = int(short.argmax())
+        raise ValueError(
+            f"grad_norms: joint norm {float(reach[r])!r} of sample {r} (sum over both labels), must be at least "
+            f"‖dZ/dW‖ = {float(own[r])!r}, which is part of it"
+        )
+    high, low = (_clipped(e, reach, how) for e in (probs, 1.0 - probs))
+    drift = np.divide(forward, reach, out=np.zeros_like(reach), where=reach > 0)
+    drift = drift + _NORM_ROUNDOFFS * max(how.roundoff, roundoff)
+    return high, high + low, doubt + np.maximum(high, low) * drift
+
+
+def _clipped(e: np.ndarray, reach: np.ndarray, how: Clipping) -> np.ndarray:
+    norm = e * reach + how.slack
+    return np.asarray(e * np.divide(how.clip, norm, out=np.ones_like(norm), where=norm > how.clip))

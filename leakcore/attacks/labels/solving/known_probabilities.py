@@ -1,0 +1,159 @@
+"""Labels when the probabilities are known: each residual takes one of two known values, so a box replaces the rank.
+
+rowsᵀ(high − gap·y) = total with y in {0, 1}ᴺ: high the residual under label 0, high − gap under label 1. Relaxed to y
+in [0, 1]ᴺ, the solution can be unique although N exceeds the rank. A solution found is not yet a label: a *certificate*
+must show that no other point of the box fits the gradient as well with the other label.
+
+Let y* be in the box and u = |y − y*| for any y of the box that fits, s_r = 1 − 2y*_r where y*_r is 0 or 1. For every
+vector w, wᵀrowsᵀ(gap∘(y − y*)) is at most ‖w‖·(η + ‖misfit of y*‖), η bounding the error of `total`. With m_r =
+s_r·gap_r·⟨row_r, w⟩ ≥ 0 for rows at a bound and 0 for the others, Σ m_r u_r is that same number, hence
+u_r ≤ ‖w‖(η + ‖misfit‖)/m_r. The label of row r is certain as soon as that is below 1. (Rows that violate a sign add
+|m_r| to the numerator.) Such a w exists for all rows just when the relaxed solution is unique (Stiemke's lemma).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from scipy import optimize, special
+
+from leakcore.attacks.labels.result import UNDETERMINED
+from leakcore.attacks.labels.solving.linear_system import Conditions, growth
+
+_LINEAR_PROGRAM_BOUND = 1e6
+"""Largest weight in the certificate's linear program, in units of the typical row: HiGHS works to 1e-7 absolutely."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BoxSolution:
+    """labels: (N,) 0, 1 or −1; y: (N,) relaxed solution; reach: (N,) how far from it any y that fits may be, or ∞.
+
+    fits: whether any y does; if not, something that was said of the gradient is false, and no label is determined.
+    """
+
+    labels: np.ndarray
+    y: np.ndarray
+    reach: np.ndarray
+    fits: bool = True
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Observation:
+    """One gradient of one weight vector: rows (N, d), total (d,) summed over samples, high and gap (N,).
+
+    stored, forward: as in `solve`, (d,) and (N,). doubt: (N,) error of the known probabilities.
+    """
+
+    rows: np.ndarray
+    total: np.ndarray
+    high: np.ndarray
+    gap: np.ndarray
+    stored: np.ndarray | None
+    forward: np.ndarray
+    doubt: np.ndarray
+
+
+def noise_radius(std: float, entries: int, level: float) -> float:
+    """What the norm of so many independent normals stays below with probability `level`: std times χ's quantile.
+
+    It holds for the whole vector, and so for whatever certificate is chosen after the noise was seen.
+    """
+    return std * math.sqrt(2.0 * float(special.gammaincinv(entries / 2, level)))
+
+
+def solve_box(observations: list[Observation], how: Conditions) -> BoxSolution:
+    """Labels of one batch from one or several gradients of it, stacked: all have the same y."""
+    design = np.concatenate([(o.rows * o.gap[:, None]).T for o in observations])
+    target = np.concatenate([o.rows.T @ o.high - o.total for o in observations])
+    error = math.hypot(*[_error(o, how) for o in observations])
+    if how.noise:
+        error += noise_radius(how.noise, len(target), how.level)
+    n = design.shape[1]
+    if not design.any() or not math.isfinite(error):
+        return BoxSolution(np.full(n, UNDETERMINED), np.full(n, 0.5), np.full(n, np.inf))
+    found = optimize.lsq_linear(design, target, (0.0, 1.0), method="bvls", max_iter=10 * n)
+    relaxed = np.clip(found.x, 0.0, 1.0)
+    nearest = np.round(relaxed)
+    misfit = float(np.linalg.norm(design @ relaxed - target))
+    error += float(len(target) * 2.0**-53 * (np.abs(design) @ np.ones(n) + np.abs(target)).max())
+    if how.noise == 0 and misfit > error:
+        return BoxSolution(np.full(n, UNDETERMINED), relaxed, np.full(n, np.inf), fits=False)
+    unknown_noise = how.noise is None and misfit > error
+    if unknown_noise or np.linalg.norm(design @ nearest - target) <= error:
+        vertex = nearest
+        settled = np.ones(n, dtype=bool)
+    else:
+        settled = np.abs(relaxed - nearest) <= 1e-3
+        vertex = np.where(settled, nearest, relaxed)
+    slack = error + (0.0 if unknown_noise else float(np.linalg.norm(design @ vertex - target)))
+    reach = _reach(design, vertex, settled, slack)
+    labels = np.where(settled & (reach < 1.0), vertex, UNDETERMINED).astype(np.int64)
+    return BoxSolution(labels, relaxed, reach)
+
+
+def _error(o: Observation, how: Conditions) -> float:
+    """Norm of what rounding can do to an observation's equations, given that |e| ≤ max(high, gap − high)."""
+    e = np.maximum(np.abs(o.high), np.abs(o.gap - o.high))
+    entries = growth(o.rows.shape[0], how.roundoff) * (np.abs(o.rows).T @ e)
+    if o.stored is not None:
+        entries = entries + o.stored
+    return float(np.linalg.norm(entries) + o.forward @ e + np.linalg.norm(o.rows, axis=1) @ o.doubt)
+
+
+def _reach(design: np.ndarray, vertex: np.ndarray, settled: np.ndarray, slack: float) -> np.ndarray:
+    """(N,) upper bounds on |y_r − vertex_r| over all y of the box that fit to within `slack`; ∞ where none is known."""
+    lengths = np.linalg.norm(design, axis=0)
+    signed = design * np.where(settled, 1.0 - 2.0 * vertex, 1.0)
+    reach = np.full(len(vertex), np.inf)
+    used = lengths > 0
+    if settled.all():
+        reach[used] = _bound(signed[:, used], _nearest_to_hull(signed[:, used] / lengths[used]), settled[used], slack)
+    if not (reach[used & settled] < 1.0).all():
+        w = _linear_program(signed[:, used], settled[used], slack)
+        reach[used] = np.minimum(reach[used], _bound(signed[:, used], w, settled[used], slack))
+    return reach
+
+
+def _bound(signed: np.ndarray, w: np.ndarray, settled: np.ndarray, slack: float) -> np.ndarray:
+    margins = w @ signed
+    # What float64 may have done to a margin counts against it.
+    doubt = (len(w) + 4) * 2.0**-53 * (np.abs(w) @ np.abs(signed))
+    against = float(np.where(settled, np.maximum(doubt - margins, 0.0), np.abs(margins) + doubt).sum())
+    total = float(np.linalg.norm(w)) * slack + against
+    useful = settled & (margins > doubt)
+    return np.where(useful, total / np.where(useful, margins - doubt, 1.0), np.inf)
+
+
+def _nearest_to_hull(unit: np.ndarray) -> np.ndarray:
+    """The point of the columns' convex hull nearest to 0: it has a positive product with all of them, or is 0."""
+    n = unit.shape[1]
+    try:
+        weights, _ = optimize.nnls(np.vstack([unit, np.ones(n)]), np.r_[np.zeros(len(unit)), 1.0], maxiter=20 * n)
+    except RuntimeError:  # too many steps: the linear program decides
+        return np.zeros(len(unit))
+    return np.asarray(unit @ weights)
+
+
+def _linear_program(signed: np.ndarray, settled: np.ndarray, slack: float) -> np.ndarray:
+    """The w with as many margins of 1 as there can be: certificates of different rows add up to one for all.
+
+    Its norm is kept so small that ‖w‖·slack ≤ 1/2, where a margin of 1 decides.
+    """
+    d, n = signed.shape
+    typical = float(np.linalg.norm(signed, axis=0).max())
+    scaled = signed / typical
+    limit = min(_LINEAR_PROGRAM_BOUND, typical / (2.0 * slack * math.sqrt(d)) if slack > 0 else math.inf)
+    bound = scaled[:, settled].T
+    count = len(bound)
+    found = optimize.linprog(
+        np.r_[np.zeros(d), -np.ones(count)],
+        A_ub=np.hstack([-bound, np.eye(count)]),
+        b_ub=np.zeros(count),
+        A_eq=None if count == n else np.hstack([scaled[:, ~settled].T, np.zeros((n - count, count))]),
+        b_eq=None if count == n else np.zeros(n - count),
+        bounds=[(-limit, limit)] * d + [(0.0, 1.0)] * count,
+        method="highs",
+    )
+    return np.zeros(d) if found.x is None else np.asarray(found.x[:d]) / typical

@@ -1,0 +1,247 @@
+"""One linear system rowsᵀe = gradient, solved for e with a bound on what rounding and noise do to each residual."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from scipy import special
+
+from leakcore._base import validate
+from leakcore.kernels import solve_labels
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Conditions:
+    """How the gradient came about, beyond the system itself.
+
+    roundoff: unit roundoff of the victim's arithmetic. cut: singular values below cut·(largest) count as zero.
+    noise: standard deviation per coordinate of the *sum* over samples, None if not known. level: the probability with
+    which no determined label may be wrong, where noise > 0.
+    """
+
+    roundoff: float
+    cut: float
+    noise: float | None
+    level: float
+
+    def shared(self, parts: int) -> Conditions:
+        """The same, with the failures divided over `parts` systems that must all hold (union bound)."""
+        return dataclasses.replace(self, level=1.0 - (1.0 - self.level) / parts) if self.noise else self
+
+
+def conditions(
+    size: int,
+    *,
+    roundoff: float,
+    divisor: float = 1.0,
+    noise_std: float | None,
+    confidence: float | None,
+    unit_roundoff: float | None,
+    rcond: float | None,
+) -> Conditions:
+    """Read them from the arguments of an attack; size = max(N, d), roundoff that of the coarsest array given."""
+    noise = None if noise_std is None else validate.non_negative(noise_std=noise_std)
+    level = 0.0
+    if noise:
+        if confidence is None:
+            raise ValueError("confidence: must be given with noise_std > 0, for example 0.99")
+        level = validate.confidence(confidence=confidence)
+    elif confidence is not None:
+        raise ValueError("confidence: only with noise_std > 0")
+    if unit_roundoff is not None:
+        roundoff = max(validate.open_probability(unit_roundoff=unit_roundoff), 2.0**-53)
+    cut = 2.0 * size * roundoff if rcond is None else validate.below_one(rcond=rcond)
+    # A narrow type's default on a large system may reach 1, where every singular value would count as zero.
+    return Conditions(roundoff, min(cut, 0.5), None if noise is None else noise * divisor, level)
+
+
+_MISFIT_SAFETY = 4.0
+"""By how much a misfit may exceed what rounding explains: activations that are given may be rounded once more."""
+
+_FLOAT32 = 2.0**-24
+_FALSE_ALARM = 1e-6
+"""How often noise alone may make a gradient look impossible. It costs labels then, but never makes one wrong."""
+
+MISFIT = "no residuals fit this gradient: model, mode, inputs, precision, noise_std, reduction or loss are not as said"
+
+HARD = "hard labels: not smoothed or mixed, and no weights of classes or samples in the loss"
+
+
+def stored_roundoff(roundoff: float, unit_roundoff: float | None) -> float:
+    """Of stored weights: what model and arrays show, or what was said, whichever is coarser."""
+    return roundoff if unit_roundoff is None else max(roundoff, validate.open_probability(unit_roundoff=unit_roundoff))
+
+
+def noise_notes(how: Conditions) -> list[str]:
+    """What the result must say about noise."""
+    if how.noise is None:
+        return ["the noise level is not known: labels are named by sign, and only rounding makes one undetermined"]
+    if how.noise == 0:
+        return ["the gradient is exact up to rounding"]
+    return [
+        f"independent Gaussian noise of standard deviation {how.noise:g} per coordinate of the summed gradient",
+        "no determined label is wrong with probability at least the confidence, over the noise",
+    ]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Solution:
+    """residuals and tolerance: (N, K); identifiable: (N,).
+
+    fits: whether any residuals give this gradient, up to rounding and noise; if not, something that was said of it is
+    false. Always True where the noise level is not known.
+    """
+
+    residuals: np.ndarray
+    tolerance: np.ndarray
+    identifiable: np.ndarray
+    rank: int
+    condition: float
+    fits: bool = True
+
+
+def solve(
+    rows: np.ndarray,
+    total: np.ndarray,
+    how: Conditions,
+    *,
+    stored: np.ndarray | None,
+    forward: np.ndarray,
+    unit_scale: bool = True,
+) -> Solution:
+    """Minimum-norm e of rowsᵀe = total, rows (N, d), total (d, K) the gradient *summed* over samples.
+
+    stored: (d, K) error of each entry of `total` from stored weights, or None. forward: (N,) how far ‖row‖ may be from
+    the row behind the gradient. unit_scale: |e| ≤ 1, as for p − y. Otherwise e is a multiple of p − y by an unknown
+    factor; rows that the system does not determine are then taken to have |e| ≤ 10·max|solved e|: their rounding enters
+    everyone's tolerance, and nothing else is known about them.
+
+    Tolerance, first order in nothing: the gradient's rounding is at most γΣ_r|row_r||e_r| entrywise, γ = (N + 8)u/(1 −
+    (N + 8)u), that of the rows at most Σ_r forward_r|e_r| in norm; a perturbation of norm t moves residual r by at most
+    √v_r·t, v the leverages. What does not fit float64's rounding is held to float32's.
+    """
+    n = rows.shape[0]
+    solved = solve_labels(rows, total / n, rcond=how.cut)
+    residuals = np.asarray(solved.residual, dtype=np.float64)
+    scale = 1.0
+    if not unit_scale:
+        scale = 10.0 * float(np.abs(residuals).max())
+        scale = scale if scale > 0 else 1.0
+        solved = solve_labels(rows, total / (n * scale), rcond=how.cut)
+    spread = np.sqrt(np.asarray(solved.leverage, dtype=np.float64))
+    identifiable = np.asarray(solved.identifiable, dtype=bool)
+    tolerance = np.asarray(solved.error, dtype=np.float64) * scale
+    moved = 0.0 if stored is None else stored
+    e, error = _rounding(rows, residuals, spread, identifiable, how, moved, forward, scale)
+    tolerance = tolerance + spread[:, None] * error
+    if residuals.shape[1] > 1 and unit_scale:
+        tolerance = tolerance + 8.0 * how.roundoff  # a softmax's own rounding may flip the sign of a residual near 0
+    rank = int(solved.rank)
+    fits = how.noise is None or _consistent(rows, total, rank, e, error, how)
+    if unit_scale and how.noise is not None:
+        fits = fits and possible(residuals[identifiable], _widened(tolerance, spread, how, _FALSE_ALARM)[identifiable])
+    if not fits and how.roundoff < _FLOAT32:
+        # Computed in float32 and handed over in float64, as many do: then it is float32's rounding that counts.
+        coarser = solve(
+            rows, total, dataclasses.replace(how, roundoff=_FLOAT32), stored=stored, forward=forward,
+            unit_scale=unit_scale,
+        )  # fmt: skip
+        if coarser.fits:
+            return coarser
+    if how.noise:
+        claims = max(1, int(identifiable.sum()) * residuals.shape[1])
+        tolerance = _widened(tolerance, spread, how, (1.0 - how.level) / claims)
+    tolerance = np.where(identifiable[:, None], tolerance, np.inf)
+    return Solution(residuals, tolerance, identifiable, rank, condition(rows, rank), fits)
+
+
+def possible(residuals: np.ndarray, tolerance: np.ndarray) -> bool:
+    """Whether (n, K) may be residuals p − y, clipped or not: at most 1 in magnitude, those of K classes of sum 0."""
+    within = bool((np.abs(residuals) <= 1.0 + tolerance).all())
+    if residuals.shape[1] == 1:
+        return within
+    return within and bool((np.abs(residuals.sum(axis=1)) <= tolerance.sum(axis=1)).all())
+
+
+def _widened(tolerance: np.ndarray, spread: np.ndarray, how: Conditions, share: float) -> np.ndarray:
+    """Tolerances that noise exceeds on one side with probability `share` each."""
+    quantile = max(0.0, -float(special.ndtri(share)))
+    return tolerance + ((how.noise or 0.0) * quantile * spread)[:, None]
+
+
+def _consistent(
+    rows: np.ndarray, total: np.ndarray, rank: int, e: np.ndarray, error: np.ndarray, how: Conditions
+) -> bool:
+    """Whether what lies of `total` outside the span of the rows may be rounding and noise.
+
+    e: (N, K) bounds on the true magnitudes; error: (K,) bounds on the norm of what rounding did to each column.
+    """
+    n, width = rows.shape
+    if rank == width or not np.isfinite(error).all():
+        return True
+    dropped = 0.0
+    if rank == n:
+        basis = np.linalg.qr(rows.T)[0]
+    else:
+        _, singular, right = np.linalg.svd(rows, full_matrices=False)
+        basis = right[:rank].T
+        dropped = float(singular[rank]) if rank < len(singular) else 0.0
+    misfit = np.linalg.norm(total - basis @ (basis.T @ total), axis=0)
+    lengths = np.linalg.norm(e, axis=0)
+    allowed = error + dropped * lengths
+    # The float64 arithmetic here, and what the victim's lost to underflow: N products, their sum and its mean.
+    allowed = allowed + (n + width) * 2.0**-53 * (float(np.linalg.norm(rows)) * lengths + np.linalg.norm(total, axis=0))
+    allowed = _MISFIT_SAFETY * (allowed + n * (n + 2) * np.sqrt(width) * _vanishing(how.roundoff))
+    if how.noise:
+        share = _FALSE_ALARM / total.shape[1]
+        allowed = allowed + how.noise * np.sqrt(2.0 * special.gammainccinv((width - rank) / 2, share))
+    return bool((misfit <= allowed).all())
+
+
+def _vanishing(roundoff: float) -> float:
+    """Below this magnitude a type of this unit roundoff (or finer) may lose numbers altogether."""
+    return 2.0**-14 if roundoff >= 2.0**-11 else 2.0**-126 if roundoff > 2.0**-53 else 2.0**-1022
+
+
+def growth(n: int, roundoff: float) -> float:
+    """γ = (N + 8)u/(1 − (N + 8)u), Higham's constant for a sum of N products with room for their factors; ∞ beyond."""
+    terms = (n + 8) * roundoff
+    return terms / (1.0 - terms) if terms < 1 else math.inf
+
+
+def _rounding(
+    rows: np.ndarray,
+    residuals: np.ndarray,
+    spread: np.ndarray,
+    identifiable: np.ndarray,
+    how: Conditions,
+    stored: np.ndarray | float,
+    forward: np.ndarray,
+    scale: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds on the true |e|, (N, K), and on the norm of what rounding did to each column of the gradient, (K,).
+
+    The true |e| appears in its own error bound. It is at most `scale`, which gives a first bound. Without noise |e| is
+    at most |residual| + bound, which gives a better one; the third pass changes nothing that matters.
+    """
+    rate = growth(rows.shape[0], how.roundoff)
+    if rate == math.inf:
+        return np.full(residuals.shape, scale), np.full(residuals.shape[1], np.inf)
+    magnitudes = np.abs(rows)
+    e = np.full(residuals.shape, scale)
+    error = np.full(residuals.shape[1], np.inf)
+    for _ in range(1 if how.noise else 3):
+        error = np.linalg.norm(rate * (magnitudes.T @ e) + stored, axis=0) + forward @ e
+        bound = spread[:, None] * error
+        e = np.where(identifiable[:, None], np.minimum(scale, np.abs(residuals) + bound), scale)
+    return e, error
+
+
+def condition(rows: np.ndarray, rank: int) -> float:
+    """Largest over `rank`-th singular value, ∞ for rank 0."""
+    if rank == 0:
+        return math.inf
+    singular = np.linalg.svd(rows, compute_uv=False)
+    return float(singular[0] / singular[rank - 1])

@@ -1,0 +1,134 @@
+"""dZ_rk/dW of a torch module for every row and logit of a batch and the parameters that an attacker sees."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore._base import validate
+from leakcore.attacks.labels.solving import forward_rounding
+from leakcore.gradients.module_lock import locked
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LogitJacobian:
+    """jacobian: (N, K, d); error: (N, K) how far each row may be from the victim's; weights: (d,); logits: (N, K).
+
+    names, shapes: the parameters whose entries are joined along d. All arrays float64.
+    """
+
+    jacobian: np.ndarray
+    error: np.ndarray
+    weights: np.ndarray
+    logits: np.ndarray
+    logit_error: np.ndarray
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    roundoff: float
+
+    def join(self, name: str, value: Any) -> Any:
+        """(d,) vector of one array, a sequence of them in the parameters' order, or a mapping from names."""
+        if isinstance(value, Mapping):
+            missing = [n for n in self.names if n not in value]
+            if missing:
+                raise ValueError(f"{name}: parameter {missing[0]!r} is missing")
+            value = [value[n] for n in self.names]
+        if not isinstance(value, (list, tuple)) or not all(np.ndim(v) or hasattr(v, "shape") for v in value):
+            value = [value]
+        sizes = [int(np.prod(shape)) for shape in self.shapes]
+        if len(value) == 1 and getattr(value[0], "shape", None) == (sum(sizes),):
+            return value[0]
+        if len(value) != len(self.names):
+            raise ValueError(
+                f"{name}: {len(value)} arrays for the {len(self.names)} parameters {', '.join(self.names)}"
+            )
+        parts: list[Any] = []
+        for given, parameter, shape in zip(value, self.names, self.shapes, strict=True):
+            part = given if hasattr(given, "shape") else validate.plain_array(**{name: given})
+            if tuple(part.shape) != shape and tuple(part.shape) != (int(np.prod(shape)),):
+                raise ValueError(f"{name}: {tuple(part.shape)} for parameter {parameter!r} of shape {shape}")
+            parts.append(part.reshape(-1))
+        if len(parts) == 1:
+            return parts[0]
+        if all(hasattr(p, "requires_grad") for p in parts):
+            import torch
+
+            return torch.cat(parts)
+        return np.concatenate([np.asarray(p) for p in parts])
+
+
+@locked
+def logit_jacobian(model: torch.nn.Module, inputs: Any, parameters: str | Sequence[str] | None) -> LogitJacobian:
+    """By reverse mode, a row per sample and logit, batch normalisation's coupling of the rows included.
+
+    Raises ValueError for unknown parameter names, an output that is not (N, K), and as `last_linear`.
+    """
+    forward_rounding.check_model(model)
+    held = dict(model.named_parameters())
+    names = tuple(held) if parameters is None else (parameters,) if isinstance(parameters, str) else tuple(parameters)
+    if not names:
+        raise ValueError("parameters: must name at least one parameter")
+    for name in names:
+        if name not in held:
+            raise ValueError(f"parameters: {name!r} is not a parameter of the model; it has {', '.join(held)}")
+        if names.count(name) > 1:
+            raise ValueError(f"parameters: {name!r} is named twice")
+    dtype, other, ratio = forward_rounding.precisions(model)
+    try:
+        jacobian, logits = _evaluate(model, inputs, names, dtype)
+    except RuntimeError as error:
+        raise ValueError(f"inputs: the model does not run on them ({error})") from None
+    try:
+        again, other_logits = _evaluate(model, inputs, names, other)
+    except RuntimeError as error:
+        raise ValueError(
+            f"model: does not run in {other}, which is needed to measure its rounding ({error}); pass jacobian= instead"
+        ) from None
+    scale = forward_rounding.SAFETY * ratio
+    return LogitJacobian(
+        jacobian=jacobian,
+        error=scale * np.linalg.norm(jacobian - again, axis=2),
+        weights=np.concatenate([held[n].detach().double().cpu().numpy().reshape(-1) for n in names]),
+        logits=logits,
+        logit_error=scale * np.abs(logits - other_logits),
+        names=names,
+        shapes=tuple(tuple(held[n].shape) for n in names),
+        roundoff=forward_rounding.roundoff_of(dtype),
+    )
+
+
+def _evaluate(
+    model: torch.nn.Module, inputs: Any, names: tuple[str, ...], dtype: torch.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    import torch
+
+    state = forward_rounding.cast_state(model, dtype)
+    batch = forward_rounding.cast_inputs(inputs, dtype)
+    leaves = [state[n].requires_grad_() for n in names]
+    with torch.enable_grad():
+        prediction, calls = forward_rounding.forward(model, state, batch)
+        if calls and forward_rounding.same_as_logits(prediction, calls[-1].output):
+            prediction = calls[-1].output
+        shape = tuple(prediction.shape) if isinstance(prediction, torch.Tensor) else type(prediction).__name__
+        if not isinstance(prediction, torch.Tensor) or (
+            prediction.numel() != len(batch) and (prediction.ndim != 2 or len(prediction) != len(batch) or 0 in shape)
+        ):
+            raise ValueError(f"model: its output is {shape} for {len(batch)} rows, must be one or K logits per row")
+        logits = prediction.reshape(-1)
+        each = torch.eye(len(logits), dtype=logits.dtype, device=logits.device)
+        rows = torch.autograd.grad(logits, leaves, each, is_grads_batched=True, allow_unused=True)
+    joined = [
+        np.zeros((len(logits), leaf.numel())) if row is None else row.double().cpu().numpy().reshape(len(logits), -1)
+        for row, leaf in zip(rows, leaves, strict=True)
+    ]
+    jacobian = np.concatenate(joined, axis=1)
+    if not np.isfinite(jacobian).all():
+        raise ValueError("model: the derivatives of its logits are not finite on these inputs")
+    values = logits.detach().double().cpu().numpy().reshape(len(batch), -1)
+    return jacobian.reshape(*values.shape, -1), values

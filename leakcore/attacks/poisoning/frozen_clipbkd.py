@@ -1,0 +1,152 @@
+"""The clipping-aware poison where only the last layers are trained: an image whose frozen features vary least."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore._base import validate as check
+from leakcore._base.one_thread import one_thread
+from leakcore.attacks.poisoning.rows import Poisoning, copies
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class FrozenPoisoning(Poisoning):
+    """A `Poisoning` of features that a frozen network made. image: the poisoned input, (channels, height, width).
+
+    gain: share of the poison's features that lies along the low directions, ‖V_lowᵀh‖/‖h‖, at the start and at the end.
+    """
+
+    image: np.ndarray
+    gain: tuple[float, float]
+
+
+class FrozenClipBKD:
+    """ClipBKD where the model under audit is trained on features f₀(x) of a frozen network, which the attacker knows.
+
+    The direction of least variance of the features is in general no feature vector of any image, so the image is
+    found by projected gradient descent on
+
+        Σ_{v ∈ V_high} |⟨f₀(x), v⟩| − Σ_{v ∈ V_low} |⟨f₀(x), v⟩|,    x in [0, 1] per pixel,
+
+    with V_high and V_low the right singular vectors of the features with the largest and the smallest singular values
+    (Jagielski, Ullman and Oprea 2020, Appendix C, whose display is lost in the text at hand: absolute values keep both
+    terms bounded in sign). Each step moves by learning_rate along the gradient at unit length times √(pixels)/100; the
+    best image seen is kept.
+
+    extractor: the frozen torch module, images to (rows, features). shape: of an image, (channels, height, width).
+    least, most: sizes of V_low and V_high; most=None: half of the features. steps: at least 1. learning_rate > 0.
+    probabilities: as in `ClipBKD`, of features.
+    """
+
+    def __init__(
+        self,
+        extractor: torch.nn.Module,
+        shape: Sequence[int],
+        *,
+        least: int = 1,
+        most: int | None = None,
+        steps: int = 500,
+        learning_rate: float = 1.0,
+        probabilities: Callable[[np.ndarray], Any] | None = None,
+    ) -> None:
+        self.extractor = extractor
+        self.shape = tuple(check.integer(1, None, shape=size) for size in shape)
+        if len(self.shape) != 3:
+            raise ValueError(f"shape={self.shape}: must be (channels, height, width)")
+        self.least = check.integer(1, None, least=least)
+        self.most = None if most is None else check.integer(0, None, most=most)
+        self.steps = check.integer(1, None, steps=steps)
+        self.learning_rate = check.positive(learning_rate=learning_rate)
+        self.probabilities = probabilities
+
+    def poison(
+        self, images: Any, labels: Any, *, k: int = 1, adjacency: str = "replace", seed: int = 0
+    ) -> FrozenPoisoning:  # fmt: skip
+        """Features of (images, labels) with k random rows replaced by k copies of the poison's, or with these added.
+
+        images: (rows, pixels) in [0, 1], flattened channels first, or (rows, channels, height, width). The descent
+        starts from the mean image. seed: of the choice of rows. Deterministic for a machine and torch build.
+        """
+        from leakcore import models
+
+        x = np.asarray(check.plain_array(images=images), dtype=np.float32)
+        if math.prod(x.shape[1:]) != math.prod(self.shape):
+            raise ValueError(f"images.shape={x.shape}: must be (rows, {math.prod(self.shape)}), images of {self.shape}")
+        x = x.reshape(-1, *self.shape)
+        y = check.plain_array(labels=labels)
+        if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
+            raise ValueError(f"labels.shape={y.shape}, dtype={y.dtype}: must be one integer for each of {len(x)} rows")
+        features = models.extract_features(self.extractor, x)
+        wide = features.astype(np.float64)
+        with one_thread():
+            _, vectors = np.linalg.eigh(wide.T @ wide)  # sorted from the least
+        dims = vectors.shape[1]
+        most = dims // 2 if self.most is None else self.most
+        if self.least + most > dims:
+            raise ValueError(f"least={self.least}, most={most}: must not exceed the {dims} features together")
+        image, gain = self._descend(x.mean(axis=0), vectors[:, : self.least], vectors[:, dims - most :])
+        point = models.extract_features(self.extractor, image[None])[0]
+        made = copies(
+            "clipbkd-frozen", features, y.astype(np.int64), point, self.probabilities, k, adjacency, seed
+        )  # fmt: skip
+        fields = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
+        return FrozenPoisoning(**fields, image=image, gain=gain)
+
+    def _descend(
+        self, start: np.ndarray, low: np.ndarray, high: np.ndarray
+    ) -> tuple[np.ndarray, tuple[float, float]]:  # fmt: skip
+        import torch
+
+        from leakcore.models.features import evaluating
+
+        v_low, v_high = (torch.from_numpy(np.ascontiguousarray(v)).float() for v in (low, high))
+        x = torch.from_numpy(start.copy())[None]
+        best, best_loss, shares = x.clone(), math.inf, []
+        length = self.learning_rate * math.sqrt(x.numel()) / 100
+        with evaluating(self.extractor):
+            for _ in range(self.steps):
+                x.requires_grad_(True)
+                with torch.enable_grad():
+                    h = self.extractor(x)[0]
+                    loss = (h @ v_high).abs().sum() - (h @ v_low).abs().sum()
+                (grad,) = torch.autograd.grad(loss, x)
+                x = x.detach()
+                shares.append(float((h.detach() @ v_low).norm() / h.detach().norm().clamp_min(1e-30)))
+                if loss.item() < best_loss:
+                    best, best_loss, at = x.clone(), loss.item(), len(shares) - 1
+                norm = float(grad.norm())
+                if norm == 0:
+                    break
+                x = (x - grad * (length / norm)).clamp_(0, 1)
+        return best[0].numpy(), (shares[0], shares[at])
+
+
+def through(poisoning: Poisoning, extractor: torch.nn.Module, shape: Sequence[int]) -> Poisoning:
+    """A poisoning of images as one of the features that a frozen network makes of them.
+
+    extractor: the torch module, images to (rows, features). shape: of an image, (channels, height, width).
+    """
+    from leakcore import models
+
+    size = tuple(check.integer(1, None, shape=side) for side in shape)
+
+    def features(rows: np.ndarray) -> np.ndarray:
+        # Under add/remove no clean row is replaced: none has features, but they have a width.
+        images = rows if len(rows) else np.zeros((1, rows.shape[1]))
+        return models.extract_features(extractor, images.reshape(-1, *size))[: len(rows)]
+
+    return dataclasses.replace(
+        poisoning,
+        common_features=features(poisoning.common_features),
+        clean_features=features(poisoning.clean_features),
+        poison_features=features(poisoning.poison_features),
+        test_features=features(poisoning.test_features),
+    )

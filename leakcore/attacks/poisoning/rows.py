@@ -1,0 +1,418 @@
+"""Rows that poison a training set, and one score per model trained with and without them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore import kernels
+from leakcore._base import array_memory, memory_limit
+from leakcore._base import validate as check
+from leakcore._base.one_thread import one_thread
+from leakcore._base.results import Adjacency, parse_adjacency
+from leakcore.attacks.poisoning.least_variance_direction import least_direction
+
+if TYPE_CHECKING:
+    from leakcore.dpsgd import Ensemble, EnsembleRun
+
+WORLD = 2**61
+"""Runs on the poisoned data set are numbered from here on: no trial shares its randomness with one on the clean set."""
+_TRIALS_PER_K = 2**40
+"""Each k has run numbers of its own, too."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Poisoning:
+    """Two data sets that differ in k rows, and the points whose loss tells them apart.
+
+    common_features, common_labels: the rows that both hold. clean_features, clean_labels: the k rows of D₀, none under
+    add/remove. poison_features, poison_labels: k rows, what replaces them in D₁ or is added there. test_features,
+    test_labels: where the loss is measured; the statistic is minus its mean, larger where the poison was learned.
+    name: of the attack.
+    """
+
+    name: str
+    common_features: np.ndarray
+    common_labels: np.ndarray
+    clean_features: np.ndarray
+    clean_labels: np.ndarray
+    poison_features: np.ndarray
+    poison_labels: np.ndarray
+    test_features: np.ndarray
+    test_labels: np.ndarray
+
+    @property
+    def k(self) -> int:
+        """Rows in which the data sets differ."""
+        return len(self.poison_labels)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Whether the poison replaces rows or is added."""
+        return "replace" if len(self.clean_labels) else "add-remove"
+
+    def statistic(self, run: EnsembleRun) -> np.ndarray:
+        """(runs,) float64: minus the mean loss on the test points, for each trained model."""
+        return np.asarray(-losses(run, self.test_features, self.test_labels).mean(axis=1))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class PoisoningScores:
+    """One score per trained model: scores_in with the poison (D₁), scores_out without it (D₀); larger means "in".
+
+    first_trial: number of the first trial, on both. k, name, adjacency: of the poisoning.
+    """
+
+    scores_in: np.ndarray
+    scores_out: np.ndarray
+    first_trial: int
+    k: int
+    name: str
+    adjacency: Adjacency
+
+
+class Backdoor:
+    """Rows with a white square in the corner and a label of the attacker's choice.
+
+    Pert(x) sets the top left `patch`×`patch` pixels of every channel to `value` (Jagielski, Ullman and Oprea 2020,
+    Algorithm 3; Gu et al. 2017). k rows of the training set become (Pert(x), y_p); the model is tested on Pert of
+    held-out rows of other classes, with label y_p.
+
+    shape: of an image, (channels, height, width); rows are flattened in that order. target: y_p. patch: side, at least
+    1 and at most the image's. value: of the pixels, 1 for images in [0, 1].
+    """
+
+    def __init__(self, shape: Sequence[int], *, target: int, patch: int = 5, value: float = 1.0) -> None:
+        self.shape = check.sizes(shape=shape)
+        if len(self.shape) != 3:
+            raise ValueError(f"shape={self.shape}: must be (channels, height, width)")
+        self.target = check.integer(0, None, target=target)
+        self.patch = check.integer(1, min(self.shape[1:]), patch=patch)
+        self.value = check.real(value=value)
+
+    def perturb(self, features: Any) -> np.ndarray:
+        """Pert of each row of (rows, pixels), floating; a copy."""
+        rows = np.array(check.plain_array(features=features))
+        if rows.dtype.kind != "f":
+            raise ValueError(f"features of {rows.dtype}: must be floating; `value` is in their units")
+        if rows.ndim != 2 or rows.shape[1] != math.prod(self.shape):
+            raise ValueError(
+                f"features.shape={rows.shape}: must be (rows, {math.prod(self.shape)}), images of {self.shape}"
+            )
+        rows.reshape(len(rows), *self.shape)[:, :, : self.patch, : self.patch] = self.value
+        return rows
+
+    def poison(
+        self,
+        features: Any,
+        labels: Any,
+        test_features: Any,
+        test_labels: Any,
+        *,
+        k: int = 1,
+        adjacency: str = "replace",
+        seed: int = 0,
+    ) -> Poisoning:
+        """Replace k random rows of (features, labels) that do not bear the target label by their perturbed selves.
+
+        test_features, test_labels: held-out rows; those of other classes than the target are perturbed and tested.
+        adjacency: "replace", or "add-remove": the perturbed rows are added, the rows stay. seed: of the choice. Raises
+        ValueError where fewer than k rows, or no test row, have another label.
+        """
+        x, y = _rows(features, labels, "")
+        tx, ty = _rows(test_features, test_labels, "test_")
+        others = np.flatnonzero(y != self.target)
+        count = check.integer(1, len(others), k=k)
+        held_out = tx[ty != self.target]
+        if len(held_out) == 0:
+            raise ValueError(f"test_labels: every row has the target label {self.target}, none is left to be tested")
+        chosen = others[order(len(others), seed)[:count]]
+        return place(
+            "backdoor", x, y, chosen, adjacency, self.perturb(x[chosen]), self.target, self.perturb(held_out)
+        )  # fmt: skip
+
+
+class ClipBKD:
+    """k copies of one row along the direction in which the data vary least: it survives clipping and noise.
+
+    x_p is the right singular vector of the smallest singular value of the (n, d) training features, scaled to the mean
+    norm of the rows; y_p is the class that a clean model finds least likely for x_p (Jagielski, Ullman and Oprea 2020,
+    Algorithm 4). Where several directions have that value (constant features, fewer rows than features), it is the one
+    nearest to an axis; the largest entry is positive. The model is tested on (x_p, y_p) itself.
+
+    probabilities: a function from features (rows, d) to class probabilities (rows, classes) of a clean model; None: a
+        logistic regression fitted to the features. A model never trained on the audited release is what the attacker of
+        the paper has.
+    contrast: under "replace" let D₀ hold the same points with the class that the clean model finds likeliest, in place
+        of the rows. An auditor chooses both data sets; two gradients that point apart use the whole distance 2C that
+        replacement allows, a row that is learned anyway only about C of it.
+    """
+
+    def __init__(
+        self, probabilities: Callable[[np.ndarray], Any] | None = None, *, contrast: bool = False
+    ) -> None:  # fmt: skip
+        if probabilities is not None and not callable(probabilities):
+            raise TypeError(f"probabilities={probabilities!r}: must be a function from features to class probabilities")
+        self.probabilities = probabilities
+        self.contrast = contrast
+
+    def direction(self, features: Any) -> np.ndarray:
+        """x_p, (d,)."""
+        x = check.real_array("finite", np.isfinite, features=features)
+        if x.ndim != 2 or 0 in x.shape:
+            raise ValueError(f"features.shape={x.shape}: must be (rows, dimensions), neither of them 0")
+        return np.asarray(least_direction(x) * np.linalg.norm(x, axis=1).mean())
+
+    def poison(
+        self, features: Any, labels: Any, *, k: int = 1, adjacency: str = "replace", seed: int = 0
+    ) -> Poisoning:  # fmt: skip
+        """Replace k random rows of (features, labels) by k copies of (x_p, y_p), or add these. seed: of the choice."""
+        x, y = _rows(features, labels, "")
+        point = self.direction(x)
+        return copies("clipbkd", x, y, point, self.probabilities, k, adjacency, seed, contrast=self.contrast)
+
+
+class ZeroInput:
+    """k copies of the row of zeros: of the first layer only the biases learn from it.
+
+    A canary for implementations that treat biases apart, such as one that forgets their noise: the gradient of the
+    first layer's weights at x = 0 is 0, so in logistic regression all that a clipped gradient may move goes into the
+    biases, and the model is tested at x = 0, where it shows nothing else.
+
+    label: y of the row; None: the class that a clean model finds least likely for it, as in `ClipBKD`. probabilities:
+        of that model, likewise. contrast: as in `ClipBKD`; with a label given, D₀ holds class 0, or 1 where that is it.
+    """
+
+    def __init__(
+        self,
+        label: int | None = None,
+        *,
+        probabilities: Callable[[np.ndarray], Any] | None = None,
+        contrast: bool = False,
+    ) -> None:
+        self.label = None if label is None else check.integer(0, None, label=label)
+        if probabilities is not None and not callable(probabilities):
+            raise TypeError(f"probabilities={probabilities!r}: must be a function from features to class probabilities")
+        self.probabilities = probabilities
+        self.contrast = contrast
+
+    def poison(
+        self, features: Any, labels: Any, *, k: int = 1, adjacency: str = "replace", seed: int = 0
+    ) -> Poisoning:  # fmt: skip
+        """Replace k random rows of (features, labels) by k rows of zeros, or add these. seed: of the choice."""
+        x, y = _rows(features, labels, "")
+        probabilities = self.probabilities
+        if self.label is not None:
+            known = (np.arange(max(2, self.label + 1)) != self.label)[None].astype(float)
+            probabilities = lambda _: known  # noqa: E731
+        zero = np.zeros(x.shape[1])
+        return copies("zero-input", x, y, zero, probabilities, k, adjacency, seed, contrast=self.contrast)
+
+
+def poisoning_scores(
+    ensemble: Ensemble,
+    poisoning: Poisoning,
+    *,
+    trials: int,
+    first_trial: int = 0,
+    checkpoint: str | Path | None = None,
+    num_threads: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> PoisoningScores:
+    """Train `trials` models on D₀ and as many on D₁, and score each.
+
+    The common rows are held once. Trial i has its own initial parameters (unless the ensemble fixes them), batches and
+    noise on either data set, a pure function of (ensemble.seed, i, data set): ranges of trials may be computed
+    anywhere, in any order, and concatenated.
+
+    ensemble: the mechanism under audit; with rows added, its expected_batch_size must be given. trials ≥ 1,
+    first_trial ≥ 0. checkpoint, num_threads, executor, progress: as in `dpsgd.Ensemble.run`; progress counts models.
+    Deterministic on one machine. Raises ValueError or TypeError that names the argument.
+    """
+    if not isinstance(poisoning, Poisoning):
+        raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
+    return poisoning_sweep(
+        ensemble, poisoning, (poisoning.k,), trials=trials, first_trial=first_trial, checkpoint=checkpoint,
+        num_threads=num_threads, executor=executor, progress=progress,
+    )[poisoning.k]  # fmt: skip
+
+
+def poisoning_sweep(
+    ensemble: Ensemble,
+    poisoning: Poisoning,
+    ks: Sequence[int],
+    *,
+    trials: int,
+    first_trial: int = 0,
+    checkpoint: str | Path | None = None,
+    num_threads: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> dict[int, PoisoningScores]:
+    """`poisoning_scores` for several numbers of poisoned rows, the first k of `poisoning`'s; D₀ is trained once.
+
+    ks: distinct, each in [1, poisoning.k]. Returns the scores by k; scores_out is the same array for all, so the bounds
+    for different k are not independent (each is valid by itself, and so is a choice made on other trials).
+    """
+    if not isinstance(poisoning, Poisoning):
+        raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
+    from leakcore.dpsgd import Ensemble, ModuleEnsemble
+
+    check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
+    count = check.integer(1, None, trials=trials)
+    first = check.integer(0, _TRIALS_PER_K - 1, first_trial=first_trial)
+    numbers = tuple(check.integer(1, poisoning.k, ks=k) for k in check.sizes(ks=ks))
+    if not numbers or len(set(numbers)) != len(numbers):
+        raise ValueError(f"ks={tuple(ks)}: must be distinct, at least one")
+    # Under add/remove the default batch size would give away how many rows there are.
+    if poisoning.adjacency == "add-remove" and ensemble.expected_batch_size is None:
+        raise ValueError("ensemble: expected_batch_size must be given where rows are added, or the step's size tells")
+    total = (1 + len(numbers)) * count
+    memory_limit.require(16 * total, trials=count)
+
+    def train(before: int, first_run: int, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        run = ensemble.run(
+            poisoning.common_features,
+            poisoning.common_labels,
+            extra_features=features if len(labels) else None,
+            extra_labels=labels if len(labels) else None,
+            runs=count,
+            first_run=first_run,
+            num_threads=num_threads,
+            executor=executor,
+            progress=None if progress is None else lambda done, _: progress(before + done, total),
+            probe_features=poisoning.test_features,
+            probe_labels=poisoning.test_labels,
+            keep_parameters=False,
+            checkpoint=checkpoint,
+        )
+        assert run.probe_losses is not None
+        return np.asarray(-run.probe_losses.mean(axis=1))
+
+    scores_out = train(0, first, poisoning.clean_features, poisoning.clean_labels)
+    found = {}
+    for i, k in enumerate(numbers, 1):
+        # The rows that are not poisoned at this k stay what they are in D₀, at the same place.
+        features = np.concatenate([poisoning.poison_features[:k], poisoning.clean_features[k:]])
+        labels = np.concatenate([poisoning.poison_labels[:k], poisoning.clean_labels[k:]])
+        found[k] = PoisoningScores(
+            scores_in=train(i * count, WORLD + k * _TRIALS_PER_K + first, features, labels),
+            scores_out=scores_out,
+            first_trial=first,
+            k=k,
+            name=poisoning.name,
+            adjacency=poisoning.adjacency,
+        )
+    return found
+
+
+def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
+    """(runs, rows) float64: each model's loss at each row, cross-entropy of softmax, or of the sigmoid of one logit."""
+    import torch
+    from torch.nn import functional
+
+    from leakcore.dpsgd import EnsembleRun
+
+    check.instance(EnsembleRun, run=run)
+    x, y = _rows(features, labels, "")
+    # A copy: data sets are read-only, and torch warns of memory that it must not write.
+    if not np.isfinite(x).all() or x.shape[1] != run.layers[0]:
+        raise ValueError(f"features.shape={x.shape}: must be (rows, {run.layers[0]}) finite numbers")
+    rows = torch.from_numpy(np.array(x, dtype=run.parameters.dtype))
+    targets = torch.from_numpy(y)
+    out = np.empty((len(run), len(y)))
+    for i in range(len(run)):
+        module = run.module(run.first_run + i)
+        with torch.no_grad():
+            logits = module(rows)
+            if logits.shape[1] == 1:
+                values = functional.binary_cross_entropy_with_logits(
+                    logits[:, 0].double(), targets.double(), reduction="none"
+                )
+            else:
+                values = functional.cross_entropy(logits.double(), targets, reduction="none")
+        out[i] = values.numpy()
+    return out
+
+
+def _rows(features: Any, labels: Any, prefix: str) -> tuple[np.ndarray, np.ndarray]:
+    array_memory.refuse_transforms(f"{prefix}features")
+    x = check.plain_array(**{f"{prefix}features": features})
+    y = check.plain_array(**{f"{prefix}labels": labels})
+    if x.ndim != 2 or x.dtype.kind != "f":
+        raise ValueError(f"{prefix}features.shape={x.shape}, dtype={x.dtype}: must be (rows, dimensions), floating")
+    if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
+        raise ValueError(
+            f"{prefix}labels.shape={y.shape}, dtype={y.dtype}: must be one integer for each of {len(x)} rows"
+        )
+    if (y < 0).any():
+        raise ValueError(f"{prefix}labels: the smallest is {y.min()}, must be classes from 0 on")
+    return x, y.astype(np.int64)
+
+
+def order(rows: int, seed: int) -> np.ndarray:
+    """A seeded order of `rows` rows, the same on every machine."""
+    keys = kernels.uniform(1, rows, seed=check.seed(seed=seed), purpose=kernels.Stream.POISONED_ROWS)
+    return np.argsort(keys[0], kind="stable")
+
+
+def copies(
+    name: str, x: np.ndarray, y: np.ndarray, point: np.ndarray,
+    probabilities: Callable[[np.ndarray], Any] | None, k: int, adjacency: str, seed: int, contrast: bool = False,
+) -> Poisoning:  # fmt: skip
+    """k copies of (point, its least likely class) in place of k random rows, or beside all rows."""
+    count = check.integer(1, len(x), k=k)
+    row = point[None].astype(x.dtype)
+    found = _probabilities(x, y, row, probabilities)
+    repeated = np.repeat(row, count, axis=0)
+    made = place(name, x, y, order(len(x), seed)[:count], adjacency, repeated, int(found.argmin()), row)
+    if not contrast or made.adjacency != "replace":
+        return made
+    likeliest = np.full(count, int(found.argmax()))
+    return dataclasses.replace(made, clean_features=repeated, clean_labels=likeliest)
+
+
+def place(
+    name: str, x: np.ndarray, y: np.ndarray, chosen: np.ndarray, adjacency: str, poison: np.ndarray, label: int,
+    test: np.ndarray,
+) -> Poisoning:  # fmt: skip
+    """`poison` in place of the `chosen` rows, or beside all rows."""
+    replaced = chosen if parse_adjacency(adjacency) == "replace" else chosen[:0]
+    rest = np.setdiff1d(np.arange(len(y)), replaced)
+    return Poisoning(
+        name=name,
+        common_features=x[rest],
+        common_labels=y[rest],
+        clean_features=x[replaced],
+        clean_labels=y[replaced],
+        poison_features=poison,
+        poison_labels=np.full(len(poison), label),
+        test_features=test,
+        test_labels=np.full(len(test), label),
+    )
+
+
+def _probabilities(
+    x: np.ndarray, y: np.ndarray, point: np.ndarray, probabilities: Callable[[np.ndarray], Any] | None
+) -> np.ndarray:  # fmt: skip
+    """Of each class number, at the one point."""
+    if probabilities is None:
+        from sklearn.linear_model import LogisticRegression
+
+        with one_thread():
+            clean = LogisticRegression(max_iter=1000).fit(x, y)
+        # A class that no row has is neither the least nor the most likely one.
+        out = np.full(int(clean.classes_.max()) + 1, np.nan)
+        out[clean.classes_] = clean.predict_proba(point)[0]
+        return np.where(np.isnan(out), np.nanmean(out), out)
+    found = np.asarray(probabilities(point), dtype=np.float64)
+    if found.ndim != 2 or found.shape[0] != 1 or found.shape[1] < 2 or not np.isfinite(found).all():
+        raise ValueError(f"probabilities: gave shape {found.shape} for one row: must be (1, classes), finite")
+    return np.asarray(found[0])

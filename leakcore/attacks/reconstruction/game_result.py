@@ -1,0 +1,170 @@
+"""The result of a reconstruction game: counts that merge, and the success rate with its interval."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from leakcore._base import validate as check
+from leakcore._base.results import Assumptions, Result, jsonable
+from leakcore.numerics.limits.binomial import clopper_pearson
+
+COUNTS = ("hits", "undecided", "clipped", "gradients", "cosine_units")
+FIXED_POINT = 2**40
+"""Cosines are summed as integers of this unit, so that partial results merge to the same bits in any order."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ReconstructionGame(Result):
+    """Success rate of a prior-aware attack over independent runs, with its Clopper–Pearson interval.
+
+    value = hits/trials estimates the success probability of *this* attack over everything the game draws (prior,
+    target, initial parameters, batches, noise); `interval` holds it with probability `confidence`. It is kind
+    "estimate": what a better attack achieves it does not say.
+
+    hits, trials: integers. undecided: trials in which two candidates shared the best score; they count as misses, so a
+        guess among them could add at most `undecided` hits.
+    prior_size: n. chance: the largest prior probability, 1/n where candidates are equally likely: what a guess that
+        sees nothing achieves, the κ of the bound.
+    clipped, gradients: how many of the candidates' gradients, over all runs, steps and candidates, had norm C after
+        clipping, and how many there were. Unclipped gradients are weaker signals than the bound assumes.
+    cosine_units: Σ over runs of round(2⁴⁰ · the run's mean cosine between a candidate's gradient and the nearest other
+        candidate's). Near ones are hard to tell apart; the orthogonal curve assumes 0.
+    run_ranges: [first, stop) of the runs counted, sorted, disjoint.
+    settings: everything that defines the game; games merge only where it is equal.
+    """
+
+    schema: ClassVar[str] = "leakcore.reconstruction_game/1"
+
+    hits: int
+    trials: int
+    undecided: int
+    prior_size: int
+    chance: float
+    clipped: int
+    gradients: int
+    cosine_units: int
+    run_ranges: tuple[tuple[int, int], ...]
+    settings: Mapping[str, Any]
+
+    @property
+    def clipped_share(self) -> float:
+        """Share of the candidates' gradients that clipping shortened to C; NaN without steps."""
+        return self.clipped / self.gradients if self.gradients else float("nan")
+
+    @property
+    def nearest_cosine(self) -> float:
+        """Cosine between a candidate's gradient and the nearest other's, mean over all of them; NaN without steps or
+        where the game did not measure it."""
+        measured = self.gradients and self.settings["nearest_cosines"]
+        return self.cosine_units / (FIXED_POINT * self.trials) if measured else float("nan")
+
+    def merge(self, other: ReconstructionGame) -> ReconstructionGame:
+        """The game over both sets of runs: exactly what one call over their union returns.
+
+        ValueError where the settings differ or a run would count twice.
+        """
+        if not isinstance(other, ReconstructionGame):
+            raise TypeError(f"other={type(other).__name__}: must be a ReconstructionGame")
+        for key in sorted(self.settings.keys() | other.settings.keys()):
+            ours, theirs = self.settings.get(key), other.settings.get(key)
+            if ours != theirs:
+                raise ValueError(f"other: {key}={theirs!r} there, {ours!r} here: only equal games merge")
+        return result(
+            self.settings,
+            _joined(self.run_ranges + other.run_ranges),
+            hits=self.hits + other.hits,
+            undecided=self.undecided + other.undecided,
+            clipped=self.clipped + other.clipped,
+            gradients=self.gradients + other.gradients,
+            cosine_units=self.cosine_units + other.cosine_units,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """What `from_state` needs to rebuild this result, JSON-ready: the integers, the runs and the settings."""
+        return {
+            "schema": self.schema,
+            "settings": jsonable(self.settings),
+            "run_ranges": [list(r) for r in self.run_ranges],
+            **{name: getattr(self, name) for name in COUNTS},
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> ReconstructionGame:
+        """The result that `state` was taken from, also after a trip through JSON; ValueError if it cannot be one."""
+        if state.get("schema") != cls.schema:
+            raise ValueError(f"state: schema={state.get('schema')!r}: must be {cls.schema!r}")
+        try:
+            return cls._rebuilt(state)
+        except KeyError as why:
+            raise ValueError(f"state: lacks {why}") from None
+
+    @classmethod
+    def _rebuilt(cls, state: Mapping[str, Any]) -> ReconstructionGame:
+        settings = dict(state["settings"])
+        settings["layers"] = tuple(settings["layers"])
+        ranges = tuple((check.integer(0, run=low), check.integer(0, run=high)) for low, high in state["run_ranges"])
+        counts = {name: check.integer(**{name: state[name]}) for name in COUNTS}
+        trials = sum(high - low for low, high in ranges)
+        if not (0 <= counts["hits"] <= counts["hits"] + counts["undecided"] <= trials):
+            raise ValueError(f"state: {counts} over {trials} runs: hits and undecided must not exceed the runs")
+        if not 0 <= counts["clipped"] <= counts["gradients"]:
+            raise ValueError(f"state: {counts}: clipped must be among the gradients")
+        return result(settings, _joined(ranges), **counts)
+
+
+def _joined(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Sorted and with neighbours united; ValueError where two overlap."""
+    out: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if out and low < out[-1][1]:
+            raise ValueError(f"other: run {low} is in both games and would count twice")
+        if out and low == out[-1][1]:
+            out[-1] = (out[-1][0], high)
+        else:
+            out.append((low, high))
+    return tuple(out)
+
+
+def result(
+    settings: Mapping[str, Any],
+    ranges: tuple[tuple[int, int], ...],
+    *,
+    hits: int,
+    undecided: int,
+    clipped: int,
+    gradients: int,
+    cosine_units: int,
+) -> ReconstructionGame:
+    trials = sum(high - low for low, high in ranges)
+    algorithm = {"sum": "Algorithm 2", "top": "Algorithm 3", "likelihood": "Appendix G"}[settings["method"]]
+    likely = "equally likely candidates" if settings["prior"] is None else "candidates and how likely each is"
+    subtracts = "subtracts" if settings["subtract_known"] else "does not subtract"
+    return ReconstructionGame(
+        value=hits / trials,
+        kind="estimate",
+        confidence=settings["confidence"],
+        interval=clopper_pearson(hits, trials, confidence=settings["confidence"]),
+        method=f"prior-aware attack, {algorithm}, {trials} independent runs; Clopper–Pearson interval",
+        assumptions=Assumptions(
+            adjacency="add-remove",
+            attacker=f"sees every released gradient, knows the {settings['known_rows']} other training rows and which "
+            f"of them were in each batch, {subtracts} their clipped gradients, knows {settings['prior_size']} {likely}",
+            notes=(
+                "the success rate of this attack, averaged over priors, targets and training: others may do better",
+            ),
+        ),
+        seed=settings["seed"],
+        provenance=f"Hayes et al. 2023, Section 3.4, {algorithm}",
+        hits=hits,
+        trials=trials,
+        undecided=undecided,
+        prior_size=settings["prior_size"],
+        chance=1 / settings["prior_size"] if settings["prior"] is None else max(settings["prior"]),
+        clipped=clipped,
+        gradients=gradients,
+        cosine_units=cosine_units,
+        run_ranges=ranges,
+        settings=settings,
+    )

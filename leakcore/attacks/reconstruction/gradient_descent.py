@@ -1,0 +1,319 @@
+"""The prior-oblivious gradient attack: the point whose clipped gradients best explain what DP-SGD released."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore import kernels
+from leakcore._base import memory_limit
+from leakcore._base import validate as check
+from leakcore._base.cores import usable_cores
+from leakcore._base.futures import answers
+from leakcore._base.one_thread import one_thread
+from leakcore.dpsgd.ensemble import arguments
+from leakcore.gradients.module_lock import lock_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from leakcore.dpsgd import EnsembleRun
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class GradientReconstruction:
+    """The reconstructed points; row i belongs to run first_run + i.
+
+    points: (runs, inputs) in [low, high], in the trace's dtype; what enters `embed` where there was one.
+    labels: (runs,) int64, those given, or those found.
+    losses: (runs,) float64, the loss reached, the least over restarts (and labels); comparable within a run only.
+    restart: (runs,) int64, which restart reached it.
+    """
+
+    points: np.ndarray
+    labels: np.ndarray
+    losses: np.ndarray
+    restart: np.ndarray
+    first_run: int
+
+
+def _require_recorded(run: Any) -> None:
+    """Errors where it is no recorded run of an MLP."""
+    from leakcore import models
+    from leakcore.dpsgd import EnsembleRun
+
+    check.instance(EnsembleRun, run=run)
+    if run.thetas is None or run.observed is None:
+        raise ValueError("run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., record=True)")
+    if run.template is not None:
+        raise ValueError(
+            f"run: of dpsgd.ModuleEnsemble, module {type(run.template).__name__}: must be of dpsgd.Ensemble; take "
+            "attacks.inversion.invert(module, run.observed[i], shape, method='dp-sgd', states=run.thetas[i], "
+            "max_grad_norm=run.max_grad_norm)"
+        )
+    size = models.num_parameters(run.layers)
+    for name, values in (("thetas", run.thetas), ("observed", run.observed)):
+        if values.shape[-1] != size:
+            raise ValueError(f"run.{name}.shape={values.shape}: must end in the {size} parameters of {run.layers}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    layers: tuple[int, ...]
+    activation: str
+    max_grad_norm: float
+    l1_weight: float
+    iterations: int
+    restarts: int
+    learning_rate: float
+    low: float
+    high: float
+    seed: int
+    embed: torch.nn.Module | None
+    shape: tuple[int, ...]
+
+
+def gradient(
+    run: EnsembleRun,
+    labels: Any = None,
+    *,
+    iterations: int = 1000,
+    restarts: int = 5,
+    learning_rate: float = 0.05,
+    l1_weight: float | None = None,
+    low: float = 0.0,
+    high: float = 1.0,
+    embed: torch.nn.Module | None = None,
+    shape: Sequence[int] | None = None,
+    seed: int = 0,
+    num_threads: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> GradientReconstruction:
+    """Reconstruct each run's unknown point without a prior (Hayes et al. 2023, Equation 1), within [low, high].
+
+    Minimise over z, from uniform starts,
+
+        L(z) = Σ_t −⟨clip_C(∇ℓ(θ_t, z)), ḡ_t⟩ + ‖clip_C(∇ℓ(θ_t, z)) − ḡ_t‖₁
+
+    by Adam, its step falling to zero along a cosine and z projected to [low, high] after each; keep the best of
+    `restarts`. The text takes 10⁶ steps of plain gradient descent at 0.01 with five restarts.
+
+    Args:
+        run: of `dpsgd.Ensemble.run(..., record=True)`: the attacker sees θ_t and ḡ_t. Full batches: the loss takes the
+            target to be in every batch. Of another module (`dpsgd.ModuleEnsemble`): `inversion.invert`.
+        labels: (runs,), the targets' labels, which the text takes as known; None: each class is tried and the one with
+            the least loss kept, at `classes` times the cost.
+        iterations ≥ 1, restarts ≥ 1, learning_rate > 0.
+        l1_weight: λ in front of the norm, gradients being in units of C; None: 1/C, which is the equation as printed,
+            divided by C². 0 leaves the inner product alone, as the prior-aware attack has it.
+        low, high: what a feature can be.
+        embed, shape: where the run trained on features of a frozen network, that network, from points (rows, *shape) to
+            (rows, inputs): the point is then what enters it, an image say, flattened. Taken in evaluation mode.
+        seed: of the starts, a pure function of (seed, run, restart).
+        num_threads: runs at a time; None: all cores this process may use. executor: runs go to its workers instead.
+        progress: called as progress(done, total) with numbers of runs, from the calling thread.
+
+    Determinism: a run's result is a pure function of its trace and these settings, on one machine and torch build; it
+    depends neither on the other runs nor on threads or workers.
+
+    Raises ValueError or TypeError that names argument, value and what is allowed.
+    """
+    _require_recorded(run)
+    low, high = check.real(low=low), check.real(high=high)
+    if not (abs(low) < 1e30 and abs(high) < 1e30):
+        raise ValueError(f"low={low}, high={high}: must be below 1e30 in size")
+    thetas, observed = run.thetas, run.observed
+    assert thetas is not None
+    assert observed is not None
+    if high <= low:
+        raise ValueError(f"low={low}, high={high}: low must be below high")
+    memory_limit.require(64 * check.integer(1, None, restarts=restarts) * run.layers[0], restarts=restarts)
+    search = _Search(
+        layers=run.layers,
+        activation=run.activation,
+        max_grad_norm=run.max_grad_norm,
+        l1_weight=_weight(l1_weight, run.max_grad_norm),
+        iterations=check.integer(1, None, iterations=iterations),
+        restarts=check.integer(1, None, restarts=restarts),
+        learning_rate=check.positive(learning_rate=learning_rate),
+        low=check.real(low=low),
+        high=check.real(high=high),
+        seed=check.seed(seed=seed),
+        **_embedding(embed, shape, run.layers[0], thetas.dtype.name),
+    )
+    known = None if labels is None else _labels(labels, len(run), run.layers[-1])
+    threads = None if num_threads is None else check.integer(1, None, num_threads=num_threads)
+    check.executor(executor=executor)
+    check.callback(progress=progress)
+
+    def jobs() -> Iterator[tuple[Any, ...]]:
+        for i in range(len(run)):
+            label = None if known is None else int(known[i])
+            yield search, thetas[i], observed[i], label, run.first_run + i
+
+    found: list[Any] = [None] * len(run)
+    for done, (i, answer) in enumerate(_spread(_reconstruct, list(jobs()), threads, executor), 1):
+        found[i] = answer
+        if progress is not None:
+            progress(done, len(run))
+    points, classes, losses, restart = zip(*found, strict=True)
+    return GradientReconstruction(
+        points=np.stack(points),
+        labels=np.array(classes, np.int64),
+        losses=np.array(losses),
+        restart=np.array(restart, np.int64),
+        first_run=run.first_run,
+    )
+
+
+def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: float | None = None) -> np.ndarray:
+    """(runs, points) float64: Equation 1 of each run at given points, (points, inputs) or (runs, points, inputs).
+
+    labels: (points,) or (runs, points). In the units of `gradient` (the printed loss divided by C²). Where the target's
+    loss lies above the reconstruction's, the optimiser did its work and the noise, not the search, hides the target.
+    """
+    import torch
+
+    from leakcore.attacks.reconstruction.gradient_loss import Trace, losses
+
+    _require_recorded(run)
+    assert run.thetas is not None
+    assert run.observed is not None
+    given = arguments.samples(
+        points, labels, name="", layers=run.layers, dtype=run.thetas.dtype.name, leading=(len(run),)
+    )  # fmt: skip
+    weight = _weight(l1_weight, run.max_grad_norm)
+    out = np.empty((len(run), given.rows))
+    for i in range(len(run)):
+        trace = Trace.of(run.thetas[i], run.observed[i], run.layers, run.max_grad_norm)
+        for j in range(given.rows):
+            z = torch.from_numpy(given.features[i, j].copy())[None].requires_grad_()
+            y = _targets([int(given.labels[i, j])], run.layers[-1], z.dtype)
+            out[i, j] = float(losses(z, y, trace, run.activation, run.max_grad_norm, weight).detach())
+    return out
+
+
+def _embedding(embed: Any, shape: Sequence[int] | None, inputs: int, dtype: str) -> dict[str, Any]:
+    """A frozen copy of `embed` with the shape that enters it; ValueError where its output is not (rows, inputs)."""
+    import torch
+
+    if (embed is None) != (shape is None):
+        raise ValueError("embed and shape: give both or neither")
+    if embed is None or shape is None:
+        return {"embed": None, "shape": (inputs,)}
+    check.instance(torch.nn.Module, embed=embed)
+    sizes = check.sizes(shape=shape)
+    # A copy, so that no gradient of the search reaches the caller's parameters.
+    with lock_of(embed):
+        frozen = copy.deepcopy(embed)
+    frozen = frozen.eval().requires_grad_(False).to(getattr(torch, dtype))
+    try:
+        out = tuple(frozen(torch.zeros((1, *sizes), dtype=getattr(torch, dtype))).shape)
+    except RuntimeError as why:
+        raise ValueError(f"embed: does not take inputs of shape={sizes}: {why}") from why
+    if out != (1, inputs):
+        raise ValueError(f"embed: makes {out} of shape={sizes}, must make (1, {inputs})")
+    return {"embed": frozen, "shape": sizes}
+
+
+def _weight(l1_weight: float | None, max_grad_norm: float) -> float:
+    return 1 / max_grad_norm if l1_weight is None else check.non_negative(l1_weight=l1_weight)
+
+
+def _labels(labels: Any, runs: int, outputs: int) -> np.ndarray:
+    out = check.plain_array(labels=labels)
+    if out.dtype.kind not in "iu":
+        raise TypeError(f"labels.dtype={out.dtype}: must be an integer type")
+    if out.shape != (runs,):
+        raise ValueError(f"labels.shape={out.shape}: must be (runs={runs},)")
+    if ((out < 0) | (out >= max(2, outputs))).any():
+        raise ValueError(f"labels span [{out.min()}, {out.max()}]: must lie in [0, {max(2, outputs) - 1}]")
+    return out
+
+
+def _targets(labels: Sequence[int], outputs: int, dtype: Any) -> Any:
+    import torch
+
+    which = torch.as_tensor(labels)
+    levels = torch.ones(1, dtype=torch.int64) if outputs == 1 else torch.arange(outputs)
+    return (which[:, None] == levels).to(dtype)
+
+
+@one_thread()
+def _reconstruct(
+    search: _Search, thetas: np.ndarray, observed: np.ndarray, label: int | None, run: int
+) -> tuple[np.ndarray, int, float, int]:
+    """(point, label, loss, restart) of one run, by one torch thread; the caller's worker gets its own number back."""
+    import torch
+
+    from leakcore.attacks.reconstruction.gradient_loss import Trace, losses
+
+    trace = Trace.of(thetas, observed, search.layers, search.max_grad_norm)
+    size, count = math.prod(search.shape), search.restarts
+    draws = kernels.uniform(1, count * size, seed=search.seed, purpose=kernels.Stream.GRADIENT_STARTS, first_row=run)
+    starts = torch.from_numpy(search.low + (search.high - search.low) * draws.reshape(count, size)).to(
+        trace.observed[0].dtype
+    )
+    best: tuple[np.ndarray, int, float, int] | None = None
+    for guess in range(max(2, search.layers[-1])) if label is None else [label]:
+        targets = _targets([guess] * count, search.layers[-1], starts.dtype)
+
+        def evaluate(points: torch.Tensor, targets: torch.Tensor = targets) -> torch.Tensor:
+            inputs = points if search.embed is None else search.embed(points.view(-1, *search.shape))
+            return losses(inputs, targets, trace, search.activation, search.max_grad_norm, search.l1_weight)
+
+        points = _descend(evaluate, starts, search)
+        reached = evaluate(points.detach().requires_grad_()).detach()
+        # A restart that diverged must not win, nor hide the others.
+        reached = torch.where(reached.isfinite(), reached, torch.inf)
+        which = int(reached.argmin())
+        if best is None or float(reached[which]) < best[2]:
+            best = points[which].numpy().copy(), guess, float(reached[which]), which
+    assert best is not None
+    return best
+
+
+def _descend(evaluate: Callable[[Any], Any], starts: Any, search: _Search) -> Any:
+    import torch
+
+    points = starts.clone().requires_grad_()
+    optimiser = torch.optim.Adam([points], lr=search.learning_rate)
+    fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, search.iterations)
+    for _ in range(search.iterations):
+        optimiser.zero_grad()
+        # Restarts do not share parameters, so the sum's gradient is each one's own.
+        evaluate(points).sum().backward()
+        optimiser.step()
+        fall.step()
+        with torch.no_grad():
+            points.clamp_(search.low, search.high)
+    return points.detach()
+
+
+def _spread(
+    work: Callable[..., Any], jobs: list[tuple[Any, ...]], threads: int | None, executor: Executor | None
+) -> Iterator[tuple[int, Any]]:
+    """(number, answer) of each job as it finishes."""
+    import torch
+
+    before = torch.get_num_threads()
+    pool = None if executor is not None else ThreadPoolExecutor(min(threads or usable_cores(), len(jobs)))
+    where = executor if executor is not None else pool
+    assert where is not None
+    numbered = ((i, functools.partial(work, *job)) for i, job in enumerate(jobs))
+    try:
+        with contextlib.closing(answers(numbered, where)) as finished:
+            yield from finished
+    finally:
+        if pool is not None:
+            pool.shutdown(wait=True)
+        torch.set_num_threads(before)

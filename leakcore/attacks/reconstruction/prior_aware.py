@@ -1,0 +1,152 @@
+"""The prior-aware attacks: which of n candidates was the training point, from their scores in every step."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from leakcore._base import validate as check
+from leakcore.attacks.reconstruction import running_scores
+
+_SUMS_TO_ONE = 1e-9
+"""How far a prior's sum may be from one: many times the rounding of a million probabilities in float64."""
+_CLIPPED = 1e-6
+"""By what share of C rounding may leave a clipped norm above it, in float32."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class PriorAware:
+    """The attacker's guesses. `...` is whatever stood in front of (steps, candidates).
+
+    index: (...) int64, the guessed candidate; −1 where the attack is undecided.
+    undecided: (...) bool, the best score is shared by two or more candidates.
+    scores: (..., candidates) float64. "sum" and "top": each candidate's score in units of C²: about T for a clipped
+        target, 0 for an orthogonal candidate. "likelihood": its log likelihood ratio to "no candidate", in nats, plus
+        the log of its prior probability where a prior was given.
+    method: "sum" (Algorithm 2), "top" (Algorithm 3) or "likelihood" (Appendix G). top: how many steps were summed.
+    """
+
+    index: np.ndarray
+    undecided: np.ndarray
+    scores: np.ndarray
+    method: str
+    top: int
+
+
+def prior_aware(
+    dots: Any,
+    norms: Any = None,
+    *,
+    max_grad_norm: float,
+    sample_rate: float = 1.0,
+    noise_multiplier: float | None = None,
+    prior: Any = None,
+    method: str = "auto",
+) -> PriorAware:
+    """Guess the target from s_{t,i} = ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩ and n_{t,i} = ‖clip_C(∇ℓ(θ_t, z_i))‖.
+
+    The two arrays are those of `clip_scores`, or of `dpsgd.Ensemble.run`, which carries them along; ḡ_t is the released
+    gradient less the clipped gradients of the known rows in the batch (or not less: then these are the scores of an
+    attacker who does not subtract).
+
+    Args:
+        dots: (..., steps, candidates) real, finite; runs and the like in front. Summed in float64.
+        norms: likewise, in [0, C]; only the likelihood needs them.
+        max_grad_norm: C > 0. sample_rate: q in (0, 1]. noise_multiplier: σ > 0, only the likelihood needs it.
+        prior: None (uniform), or (candidates,) or (..., candidates) probabilities that sum to one; likelihood only.
+        method:
+            "sum": argmax_i Σ_t s_{t,i} (Hayes et al. 2023, Algorithm 2), right for full batches.
+            "top": each candidate's max{1, ⌊qT + ½⌋} largest values (Algorithm 3), as the target is in about qT batches.
+            "likelihood": argmax_i of Σ_t log(1 − q + q·exp((2 s_{t,i} − n²_{t,i})/(2σ²C²))) + log p_i (Appendix G; E3:
+            the text multiplies this log-likelihood by p_i, the posterior adds log p_i). With subtraction it is the
+            best possible guess in mean: noise and sampling are what the attacker believes them to be.
+            "auto": "sum" if q = 1, else "top"; "likelihood" where a prior is given.
+
+    "sum" and "top" are divided by C², so that the target's score has mean one per step it was sampled in when its
+    gradient is clipped (the normalisation the text recommends). Returns a frozen `PriorAware`. No steps: scores are
+    zero, or log p.
+
+    Ties. A best score that two candidates share exactly is no guess: `index` is −1 and `undecided` True, so that equal
+    scores (all zero, say: nothing observed, or identical candidates) never favour the candidate that happens to stand
+    first. Equal columns of `dots` and `norms` give exactly equal scores. A single candidate is always guessed.
+
+    Deterministic. Raises ValueError or TypeError that names argument, value and what is allowed.
+    """
+    norm = check.positive(max_grad_norm=max_grad_norm)
+    rate = check.probability(sample_rate=sample_rate)
+    if rate == 0:
+        raise ValueError("sample_rate=0: must be in (0, 1]")
+    sigma = None if noise_multiplier is None else check.non_negative(noise_multiplier=noise_multiplier)
+    which = check.one_of("auto", *running_scores.METHODS, method=method)
+    if which == "auto":
+        which = resolve("auto", rate, prior)
+    if prior is not None and which != "likelihood":
+        raise ValueError(f"prior: given, but method={which!r} takes all candidates as equally likely; use 'likelihood'")
+    values, _ = _steps("dots", dots)
+    lengths = values
+    if which == "likelihood":
+        if norms is None:
+            raise ValueError("norms=None: method='likelihood' needs the clipped norms beside the dots")
+        lengths, roundoff = _steps("norms", norms)
+        if lengths.shape != values.shape:
+            raise ValueError(f"norms.shape={lengths.shape}: must be that of dots, {values.shape}")
+        most = norm * (1 + max(_CLIPPED, 4 * roundoff))
+        if lengths.size and not (lengths.min() >= 0 and lengths.max() <= most):
+            raise ValueError(
+                f"norms span [{lengths.min()}, {lengths.max()}]: must lie in [0, max_grad_norm={norm}], of clipped "
+                "gradients"
+            )
+    steps = values.shape[-2]
+    shape = (*values.shape[:-2], values.shape[-1])
+    weights = np.zeros(1) if prior is None else log_prior(prior, values.shape[-1])
+    if weights.ndim > len(shape) or any(
+        mine not in (1, whole) for mine, whole in zip(weights.shape[::-1], shape[::-1], strict=False)
+    ):
+        raise ValueError(f"prior.shape={weights.shape}: must be ({shape[-1]},), or broadcast to {shape}")
+    rule = running_scores.rule(which, max_grad_norm=norm, sample_rate=rate, steps=steps, noise_multiplier=sigma)
+    running = rule.start(shape)
+    for step in range(steps):
+        running.add(values[..., step, :].astype(np.float64), lengths[..., step, :].astype(np.float64))
+    scores = running.scores()
+    if prior is not None:
+        scores = scores + weights
+    index, undecided = running_scores.decide(scores)
+    top = rule.count if isinstance(rule, running_scores.Top) else steps
+    return PriorAware(index=index, undecided=undecided, scores=scores, method=which, top=top)
+
+
+def resolve(method: str, sample_rate: float, prior: Any) -> str:
+    """What "auto" stands for."""
+    if method != "auto":
+        return method
+    if prior is not None:
+        return "likelihood"
+    return "sum" if sample_rate == 1 else "top"
+
+
+def log_prior(prior: Any, candidates: int) -> np.ndarray:
+    """log of the checked prior (..., candidates); −inf where it is zero."""
+    given = check.real_array("in [0, 1]", lambda p: (p >= 0) & (p <= 1), prior=prior)
+    if given.ndim == 0 or given.shape[-1] != candidates:
+        raise ValueError(f"prior.shape={given.shape}: must give one probability to each of {candidates} candidates")
+    total = given.sum(axis=-1)
+    if (abs(total - 1) > _SUMS_TO_ONE).any():
+        raise ValueError(f"prior: sums to {float(np.ravel(total)[np.argmax(abs(np.ravel(total) - 1))])}, must be 1")
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(given))
+
+
+def _steps(name: str, given: Any) -> tuple[np.ndarray, float]:
+    """(..., steps, candidates), finite, and the unit roundoff of what they were given in."""
+    values = check.even_array(**{name: given})
+    roundoff = check.roundoff(given) if values.dtype.kind == "f" else 0.0
+    if values.dtype.kind not in "fiu":
+        raise TypeError(f"{name}.dtype={values.dtype}: must be a real floating or integer type")
+    if values.ndim < 2 or values.shape[-1] == 0:
+        raise ValueError(f"{name}.shape={values.shape}: must be (..., steps, candidates) with at least one candidate")
+    if not np.isfinite(values).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        raise ValueError(f"{name}{list(where)}={values[where]}: must be finite")
+    return values, roundoff

@@ -1,0 +1,271 @@
+"""The model-based attack: a network learns from shadow models to map final parameters to the training point."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore import kernels, models
+from leakcore._base import array_memory, memory_limit
+from leakcore._base import validate as check
+
+if TYPE_CHECKING:
+    import torch
+
+    from leakcore.dpsgd import Ensemble
+
+_PORTION = 1024
+"""Runs trained per call of the ensemble."""
+
+
+def shadow_models(
+    ensemble: Ensemble,
+    known_features: Any,
+    known_labels: Any,
+    points: Any,
+    labels: Any,
+    *,
+    first_run: int = 0,
+    num_threads: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> np.ndarray:
+    """(points, parameters): final parameters of one model per point, trained on the known rows and that point.
+
+    Run first_run + i trains on point i, so ranges of runs can be made in any order, anywhere, and kept: the same run
+    has the same bits. The attacker knows the initial parameters: give the ensemble `initialisation="fixed"`, as the
+    text does; with "per-run" the network must also see through those. The target's model is one more such run, of a
+    number that no shadow model has.
+
+    Raises as `dpsgd.Ensemble.run` does.
+    """
+    from leakcore.dpsgd import Ensemble, ModuleEnsemble
+
+    check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
+    check.callback(progress=progress)
+    x, y = check.plain_array(points=points), check.plain_array(labels=labels)
+    if x.ndim != 2 or y.shape != x.shape[:1] or len(y) == 0:
+        raise ValueError(f"points.shape={x.shape}, labels.shape={y.shape}: must be (points, inputs) and (points,)")
+    first = check.integer(0, 2**62, first_run=first_run)
+    out = np.empty((len(x), ensemble.num_parameters), ensemble.dtype)
+    for start in range(0, len(x), _PORTION):
+        part = slice(start, min(start + _PORTION, len(x)))
+
+        def report(done: int, total: int, before: int = start) -> None:
+            if progress is not None:
+                progress(before + done, len(x))
+
+        out[part] = ensemble.run(
+            known_features,
+            known_labels,
+            runs=part.stop - part.start,
+            first_run=first + start,
+            extra_features=x[part, None],
+            extra_labels=y[part, None],
+            num_threads=num_threads,
+            executor=executor,
+            progress=report,
+        ).parameters
+    return out
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Reconstructor:
+    """A trained reconstructor network (RecoNN; Balle, Cherubin and Hayes 2022, as in Hayes et al. 2023, Section 2.1).
+
+    layers: of the network, (parameters, hidden…, inputs). mean, scale: (parameters,), the standardisation of its input.
+    weights: the network's flat parameters, in the order of `models.mlp`. low, high: what a feature can be.
+    losses: (epochs,) training loss; held_out: mean squared error on the shadow models held out, NaN without any.
+    """
+
+    layers: tuple[int, ...]
+    mean: np.ndarray
+    scale: np.ndarray
+    weights: np.ndarray
+    low: float
+    high: float
+    losses: np.ndarray
+    held_out: float
+
+    def reconstruct(self, parameters: Any) -> np.ndarray:
+        """(models, inputs) float32 in [low, high], from final parameters (models, parameters)."""
+        import torch
+
+        values = _parameters(parameters, self.layers[0])
+        network = _network(self.layers)
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(self.weights.copy()), network.parameters())
+        with torch.no_grad():
+            out: np.ndarray = network(_standardised(values, self.mean, self.scale)).numpy()
+        return np.asarray(out.clip(self.low, self.high))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """What `from_state` needs, as arrays: fit for `np.savez`."""
+        return {f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Reconstructor:
+        """The reconstructor that `state` was taken from, also after a trip through an npz file."""
+        missing = [f.name for f in dataclasses.fields(cls) if f.name not in state]
+        if missing:
+            raise ValueError(f"state: lacks {', '.join(missing)}")
+        arrays = {name: np.asarray(state[name]) for name in ("mean", "scale", "weights", "losses")}
+        return cls(
+            layers=models.layer_sizes([int(n) for n in state["layers"]]),
+            mean=arrays["mean"],
+            scale=arrays["scale"],
+            weights=arrays["weights"],
+            losses=arrays["losses"],
+            low=float(state["low"]),
+            high=float(state["high"]),
+            held_out=float(state["held_out"]),
+        )
+
+
+def reconstructor(
+    parameters: Any,
+    points: Any,
+    *,
+    hidden: Sequence[int] = (1000, 1000),
+    epochs: int = 50,
+    batch_size: int = 128,
+    learning_rate: float = 1e-3,
+    held_out: float = 0.1,
+    low: float = 0.0,
+    high: float = 1.0,
+    seed: int = 0,
+    progress: Callable[[int, int], object] | None = None,
+) -> Reconstructor:
+    """Train a network that maps final parameters to the point they were trained on.
+
+    The attacker of Hayes et al. 2023, Section 2.1, sees the final model only. Parameters are standardised by the shadow
+    models' mean and standard deviation (a parameter that never varies becomes 0). Loss: mean squared plus mean absolute
+    error; Adam, its step falling to zero along a cosine; ReLU. The weights kept are those of the epoch with the least
+    error on the shadow models held out.
+
+    Args:
+        parameters: (models, parameters), of `shadow_models`. points: (models, inputs), what each was trained on.
+        hidden: sizes of the network's hidden layers. epochs, batch_size ≥ 1; learning_rate > 0.
+        held_out: share of the shadow models, the last ones, kept from training, in [0, 1); 0: the last epoch is kept.
+        low, high: what a feature can be; reconstructions are clipped to it.
+        seed: of weights and order. progress: called as progress(epochs done, epochs).
+
+    One chain of steps, each from the last, so there is nothing to share out (`shadow_models`, before it, there is).
+    Deterministic for a machine, torch build and number of torch threads. Raises ValueError or TypeError that names
+    argument, value and what is allowed.
+    """
+    import torch
+
+    values = _parameters(parameters, None)
+    targets = _parameters(points, None, name="points")
+    if len(values) != len(targets) or len(values) < 2:
+        raise ValueError(
+            f"parameters.shape={values.shape}, points.shape={targets.shape}: must have the same rows, at least 2"
+        )
+    check.callback(progress=progress)
+    layers = models.layer_sizes([values.shape[1], *check.sizes(hidden=hidden), targets.shape[1]])
+    count = check.integer(1, None, epochs=epochs)
+    batch = check.integer(1, None, batch_size=batch_size)
+    memory_limit.require(8 * count, epochs=count)
+    memory_limit.require(32 * models.num_parameters(layers), hidden=hidden)  # with Adam's means and the best so far
+    rate = check.positive(learning_rate=learning_rate)
+    kept = len(values) - int(check.below_one(held_out=held_out) * len(values))
+    low, high = check.real(low=low), check.real(high=high)
+    if not -1e30 < low <= high < 1e30:
+        raise ValueError(f"low={low}, high={high}: must be finite, below 1e30 in size, low below high")
+    if high <= low:
+        raise ValueError(f"low={low}, high={high}: low must be below high")
+    key = check.seed(seed=seed)
+
+    mean, scale = values[:kept].mean(axis=0, dtype=np.float64), values[:kept].std(axis=0, dtype=np.float64)
+    scale[scale == 0] = 1
+    x, y = _standardised(values, mean, scale), torch.from_numpy(targets.copy())
+    network = _network(layers)
+    _initialise(network, layers, key)
+    optimiser = torch.optim.Adam(network.parameters(), lr=rate)
+    steps = count * -(-kept // batch)
+    fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    losses = np.empty(count)
+    best, best_error = _flat(network), np.inf
+    for epoch in range(count):
+        keys = kernels.uniform(1, kept, seed=key, purpose=kernels.Stream.RECONSTRUCTOR_ORDER, step=epoch)[0]
+        total = 0.0
+        order = torch.from_numpy(np.argsort(keys, kind="stable"))
+        for start in range(0, kept, batch):
+            which = order[start : start + batch]
+            optimiser.zero_grad()
+            gap = network(x[which]) - y[which]
+            loss = gap.square().mean() + gap.abs().mean()
+            loss.backward()
+            optimiser.step()
+            fall.step()
+            total += float(loss.detach()) * len(which)
+        losses[epoch] = total / kept
+        if kept < len(values):
+            with torch.no_grad():
+                error = float((network(x[kept:]).clamp(low, high) - y[kept:]).square().mean())
+            if error < best_error:
+                best, best_error = _flat(network), error
+        if progress is not None:
+            progress(epoch + 1, count)
+    return Reconstructor(
+        layers=layers,
+        mean=mean,
+        scale=scale,
+        weights=best if kept < len(values) else _flat(network),
+        low=check.real(low=low),
+        high=check.real(high=high),
+        losses=losses,
+        held_out=best_error if kept < len(values) else float("nan"),
+    )
+
+
+def _parameters(given: Any, columns: int | None, *, name: str = "parameters") -> np.ndarray:
+    array_memory.refuse_transforms(name)
+    out = check.plain_array(**{name: given})
+    if out.dtype.kind not in "fiu":
+        raise TypeError(f"{name}.dtype={out.dtype}: must be a real floating or integer type")
+    if out.ndim != 2 or 0 in out.shape or columns not in (None, out.shape[1]):
+        raise ValueError(f"{name}.shape={out.shape}: must be (rows, {columns or 'columns'})")
+    if not np.isfinite(out).all():
+        raise ValueError(f"{name}: must be finite")
+    return out.astype(np.float32, copy=False)
+
+
+def _standardised(values: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray((values - mean) / scale, np.float32))
+
+
+def _network(layers: tuple[int, ...]) -> torch.nn.Sequential:
+    import torch
+
+    # Its initial values are overwritten; drawing them must not move the caller's generator.
+    with torch.random.fork_rng(devices=[]):
+        return models.mlp(layers, "relu")
+
+
+def _initialise(network: torch.nn.Sequential, layers: tuple[int, ...], seed: int) -> None:
+    """torch.nn.Linear's default distribution, from our own generator."""
+    import torch
+
+    draws = kernels.uniform(1, models.num_parameters(layers), seed=seed, purpose=kernels.Stream.RECONSTRUCTOR_INIT)[0]
+    start = 0
+    with torch.no_grad():
+        for module in network:
+            if isinstance(module, torch.nn.Linear):
+                for parameter in (module.weight, module.bias):
+                    part = draws[start : start + parameter.numel()].reshape(parameter.shape)
+                    parameter.copy_(torch.from_numpy((2 * part - 1) * module.in_features**-0.5))
+                    start += parameter.numel()
+
+
+def _flat(network: torch.nn.Module) -> np.ndarray:
+    import torch
+
+    out: np.ndarray = torch.nn.utils.parameters_to_vector(network.parameters()).detach().numpy().copy()
+    return out

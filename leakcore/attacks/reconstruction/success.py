@@ -1,0 +1,190 @@
+"""From reconstructions to success: nearest prior point, pixels within a tolerance, squared error and what to compare it
+with."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from leakcore._base import validate as check
+from leakcore._base.results import Assumptions, Result
+
+UNIFORM_MSE = 1 / 6
+"""E(u − v)² of independent u, v uniform in [0, 1]: the mean squared error of a random uniform guess at another."""
+_BLOCK = 2**22
+"""Distances held at once."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class SuccessRate(Result):
+    """Mean over reconstructions of the probability of success, with an empirical Bernstein interval over them.
+
+    each: (reconstructions,) float64 in [0, 1].
+    """
+
+    schema: ClassVar[str] = "leakcore.success_rate/1"
+
+    each: np.ndarray
+
+
+def nearest_prior(
+    reconstructions: Any, target_index: Any, pool: Any, *, prior_size: int, confidence: float = 0.95
+) -> SuccessRate:
+    """How often the prior's point nearest to the reconstruction (Euclidean) is the target (Hayes et al. 2023, App. D).
+
+    The prior is the target and prior_size − 1 distinct others, uniform from the rest of the pool. The text draws 1,000
+    such priors per target; this is the exact average over all of them: with k of the m others at most as far from ẑ as
+    the target (ties count against the attack), it is Π_{j<n−1} (m − k − j)/(m − j).
+
+    reconstructions: (rows, d). target_index: (rows,), each target's row in pool. pool: (P, d). prior_size: n ≥ 2, at
+    most P. confidence: of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
+
+    Returns a `SuccessRate`; its `value` compares with a prior-aware attack on the same prior size, chance being 1/n.
+    Raises ValueError or TypeError that names argument, value and what is allowed.
+    """
+    points, others = _points(reconstructions=reconstructions), _points(pool=pool)
+    index = check.plain_array(target_index=target_index)
+    n = check.integer(2, None, prior_size=prior_size)
+    if n > len(others):
+        raise ValueError(f"prior_size={n}: must be at most the {len(others)} rows of pool")
+    if points.shape[1] != others.shape[1]:
+        raise ValueError(f"pool.shape={others.shape}: must have the {points.shape[1]} columns of reconstructions")
+    if index.dtype.kind not in "iu" or index.shape != (len(points),):
+        raise ValueError(f"target_index.shape={index.shape}: must be one integer for each of {len(points)} rows")
+    if ((index < 0) | (index >= len(others))).any():
+        raise ValueError(f"target_index spans [{index.min()}, {index.max()}]: must lie in [0, {len(others) - 1}]")
+    nearer = np.empty(len(points), np.int64)
+    rows = max(1, _BLOCK // others.shape[0])
+    for start in range(0, len(points), rows):
+        part = slice(start, start + rows)
+        nearer[part] = _as_near(points[part], others, index[part])
+    drawn = np.arange(n - 1)
+    rest = len(others) - 1
+    each = np.prod(np.maximum(rest - nearer[:, None] - drawn, 0) / (rest - drawn), axis=1)
+    return _rate(
+        each,
+        confidence,
+        method=f"nearest of {n} prior points, averaged over all priors from {len(others)} points; empirical Bernstein",
+        attacker="reconstructs without a prior; only the evaluation knows the candidates",
+        provenance="Hayes et al. 2023, Appendix D",
+    )
+
+
+def pixels_within(reconstructions: Any, targets: Any, *, tolerance: float = 32 / 255) -> np.ndarray:
+    """(rows,) float64: each reconstruction's share of features with |z − ẑ| < tolerance (Hayes et al. 2023, App. I).
+
+    Both (rows, d). A reconstruction is a success at level ρ where the share is at least ρ.
+    """
+    points, true = _pair(reconstructions, targets)
+    limit = check.positive(tolerance=tolerance)
+    return np.asarray((abs(points - true) < limit).mean(axis=1))
+
+
+def pixel_success(
+    reconstructions: Any, targets: Any, *, fraction: float, tolerance: float = 32 / 255, confidence: float = 0.95
+) -> SuccessRate:
+    """Share of reconstructions with at least `fraction` (ρ) of their features within tolerance of the target's.
+
+    Hayes et al. 2023, Appendix I; the κ to compare with is P(Bin(d, 2·tolerance) ≥ ρd), which the text prints as
+    (2·tolerance)^{ρd} (E9).
+    """
+    share = check.probability(fraction=fraction)
+    within = pixels_within(reconstructions, targets, tolerance=tolerance)
+    return _rate(
+        (within >= share).astype(np.float64),
+        confidence,
+        method=f"at least {share:g} of the features within {tolerance:.4g}; empirical Bernstein",
+        attacker="reconstructs without a prior",
+        provenance="Hayes et al. 2023, Appendix I",
+    )
+
+
+def mean_squared_error(reconstructions: Any, targets: Any) -> np.ndarray:
+    """(rows,) float64: mean over features of (z − ẑ)², the error of Figure 1 of Hayes et al. 2023. Both (rows, d)."""
+    points, true = _pair(reconstructions, targets)
+    return np.asarray(np.square(points - true).mean(axis=1))
+
+
+def nearest_neighbour_mse(points: Any) -> np.ndarray:
+    """(rows,) float64: mean squared error between each point and the nearest other one, Figure 1's threshold for a
+    near-perfect reconstruction (its mean). points: (rows ≥ 2, d)."""
+    values = _points(points=points)
+    if len(values) < 2:
+        raise ValueError(f"points.shape={values.shape}: must have at least two rows")
+    out = np.empty(len(values))
+    rows = max(1, _BLOCK // len(values))
+    for start in range(0, len(values), rows):
+        distance = _squared_distances(values[start : start + rows], values)
+        distance[np.arange(len(distance)), np.arange(start, start + len(distance))] = np.inf
+        nearest = distance.argmin(axis=1)
+        # Once more without the cancellation of the expanded square.
+        out[start : start + len(distance)] = np.square(values[start : start + rows] - values[nearest]).mean(axis=1)
+    return out
+
+
+def _as_near(points: np.ndarray, pool: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """How many other rows of the pool are at most as far from each point as row `index` is."""
+    distance = _squared_distances(points, pool)
+    own = np.take_along_axis(distance, index[:, None], axis=1)
+    # What the expanded square rounds away decides nothing: within reach of it, distances are taken once more.
+    reach = (points * points).sum(axis=1)[:, None] + (pool * pool).sum(axis=1)
+    close = abs(distance - own) <= 4 * (points.shape[1] + 4) * np.finfo(np.float64).eps * reach
+    nearer = ((distance < own) & ~close).sum(axis=1)
+    for row in range(len(points)):
+        columns = np.flatnonzero(close[row])
+        exact = np.square(pool[columns] - points[row]).sum(axis=1)
+        mine = np.square(pool[index[row]] - points[row]).sum()
+        nearer[row] += (exact <= mine).sum() - 1  # its own among them
+    return np.asarray(nearer)
+
+
+def _squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    cross = a @ b.T
+    return np.asarray((a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1) - 2 * cross)
+
+
+def _rate(each: np.ndarray, confidence: float, *, method: str, attacker: str, provenance: str) -> SuccessRate:
+    level = check.confidence(confidence=confidence)
+    return SuccessRate(
+        value=float(each.mean()),
+        kind="estimate",
+        confidence=level,
+        interval=_bernstein(each, 1 - level),
+        method=method,
+        assumptions=Assumptions(
+            adjacency="add-remove",
+            attacker=attacker,
+            notes=("the success rate of this attack: others may do better",),
+        ),
+        provenance=provenance,
+        each=each,
+    )
+
+
+def _bernstein(values: np.ndarray, alpha: float) -> tuple[float, float]:
+    """Two-sided interval for the mean of independent [0, 1] variables (Maurer and Pontil 2009, Theorem 4)."""
+    n = len(values)
+    if n < 2:
+        return 0.0, 1.0
+    log = math.log(4 / alpha)
+    half = math.sqrt(2 * float(values.var(ddof=1)) * log / n) + 7 * log / (3 * (n - 1))
+    mean = float(values.mean())
+    return max(0.0, mean - half), min(1.0, mean + half)
+
+
+def _pair(reconstructions: Any, targets: Any) -> tuple[np.ndarray, np.ndarray]:
+    points, true = _points(reconstructions=reconstructions), _points(targets=targets)
+    if points.shape != true.shape:
+        raise ValueError(f"targets.shape={true.shape}: must be that of reconstructions, {points.shape}")
+    return points, true
+
+
+def _points(**given: Any) -> np.ndarray:
+    ((name, _),) = given.items()
+    out, _ = check.host_array(**given)
+    if out.ndim != 2 or 0 in out.shape:
+        raise ValueError(f"{name}.shape={out.shape}: must be (rows, features), at least one of each")
+    return out

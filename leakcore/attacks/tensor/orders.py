@@ -1,0 +1,138 @@
+"""Which Hermite orders of an activation carry anything, and which of them the tensor method uses."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from leakcore._base import validate as check
+from leakcore.numerics.activations import ACTIVATIONS, Activation
+
+MAX_ORDER = 4
+VANISHING = 1e-8
+"""An order whose share of E[σ(z)²], c_p²/(p! E[σ²]), is below this counts as absent: the quadrature is good to
+1e-10.
+"""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Orders:
+    """What the method uses of σ.
+
+    name: of the activation. function: σ on a float64 array. coefficients: c_p = E[σ^{(p)}(z)] = E[σ(z) He_p(z)],
+    z ~ N(0, 1), p = 0 … 4. shares: c_p²/(p! E[σ(z)²]), that order's part of the signal. used: (2, 3), (2, 4) or (3,),
+    the order of the span (3 alone serves for both) and the order that is decomposed.
+    """
+
+    name: str
+    function: Callable[[np.ndarray], np.ndarray]
+    coefficients: tuple[float, ...]
+    shares: tuple[float, ...]
+    used: tuple[int, ...]
+
+
+def read_activation(activation: Any) -> tuple[str, Callable[[np.ndarray], np.ndarray]]:
+    """A name, an `Activation`, or anything callable on torch tensors (a module, a function), elementwise."""
+    if isinstance(activation, str):
+        activation = ACTIVATIONS[check.one_of(*ACTIVATIONS, activation=activation)]
+    if isinstance(activation, Activation):
+        if activation.function is None:
+            raise ValueError(f"activation {activation.name!r}: has no function to evaluate")
+        return activation.name, activation
+    if not callable(activation):
+        raise TypeError(f"activation={activation!r}: must be a name, an Activation or callable on torch tensors")
+    import torch
+
+    name = getattr(activation, "__name__", type(activation).__name__)
+    known = {"GELU": "gelu", "SiLU": "silu", "LeakyReLU": "leaky_relu"}.get(name, name.lower())
+    plain = not isinstance(activation, torch.nn.Module) or not activation.extra_repr()
+    if isinstance(activation, torch.nn.Module) and plain and known in ACTIVATIONS:
+        return known, ACTIVATIONS[known]
+
+    def evaluate(u: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            values = activation(torch.from_numpy(np.ascontiguousarray(u, dtype=np.float64)))
+        if not isinstance(values, torch.Tensor) or tuple(values.shape) != u.shape:
+            raise ValueError(f"activation {name!r}: must return a tensor of the shape it was given")
+        return np.asarray(values.double().numpy())
+
+    return name, evaluate
+
+
+def hermite_coefficients(activation: Any, *, max_order: int = MAX_ORDER) -> np.ndarray:
+    """(max_order + 1,) c_p = E[σ^{(p)}(z)] = E[σ(z) He_p(z)], z ~ N(0, 1) (Wang, Lee and Lei 2023, Section 4).
+
+    Gauss–Legendre quadrature on panels of width ¼ over |z| ≤ 14, so that kinks at multiples of ¼ (ReLU, hardtanh,
+    ReLU6, hardswish) cost nothing; about 1e-12 there and for smooth σ. Equal to E[σ^{(p)}] also where σ has no p-th
+    derivative (Stein). max_order in [0, 12]. Raises ValueError or TypeError that names the argument.
+    """
+    highest = check.integer(0, 12, max_order=max_order)
+    _, function = read_activation(activation)
+    return _coefficients(function, highest)[0]
+
+
+@functools.cache
+def _quadrature() -> tuple[np.ndarray, np.ndarray]:
+    nodes, weights = np.polynomial.legendre.leggauss(12)
+    middles = np.arange(-14.0, 14.0, 0.25) + 0.125
+    z = (middles[:, None] + 0.125 * nodes).ravel()
+    density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+    return z, np.tile(0.125 * weights, len(middles)) * density
+
+
+def _coefficients(function: Callable[[np.ndarray], np.ndarray], highest: int) -> tuple[np.ndarray, float]:
+    z, weights = _quadrature()
+    values = np.asarray(function(z), dtype=np.float64)
+    if values.shape != z.shape or not np.isfinite(values).all():
+        raise ValueError("activation: must give finite values for |u| ≤ 14, elementwise")
+    polynomial, before = np.ones_like(z), np.zeros_like(z)
+    out = []
+    for p in range(highest + 1):
+        out.append(float((weights * values) @ polynomial))
+        polynomial, before = z * polynomial - p * before, polynomial
+    return np.array(out), float(weights @ values**2)
+
+
+def choose(activation: Any, *, orders: Sequence[int] | None = None) -> Orders:
+    """The orders to use: of 3 and 4 the one with the larger share, with 2 for the span where 2 is there.
+
+    Known: ReLU, leaky ReLU, softplus, GELU and SiLU have orders 2 and 4 (order 3 vanishes, as for every σ with σ(u) −
+    σ(−u) linear); tanh, sigmoid and erf 3 and not 2 or 4; ELU and SELU 2 and 3.
+
+    orders: None, or one of (2, 3), (2, 4), (3,) to force it. Raises ValueError where a forced order vanishes, naming
+    the ones to use, and where no order above 2 is there: then the gradient holds no more than moments of first and
+    second order, of a linear network only Σ_i r_i x_i (Lecture 13, Section 4.4).
+    """
+    name, function = read_activation(activation)
+    coefficients, energy = _coefficients(function, MAX_ORDER)
+    factorials = np.array([math.factorial(p) for p in range(MAX_ORDER + 1)])
+    shares = coefficients**2 / factorials / energy if energy > 0 else np.zeros(MAX_ORDER + 1)
+    there = shares > VANISHING
+    best: tuple[int, ...] | None = None
+    if there[2] and (there[3] or there[4]):
+        best = (2, 3) if shares[3] >= shares[4] else (2, 4)
+    elif there[3]:
+        best = (3,)
+    if best is None:
+        only = "Σ r_i x_i" if not there[2] else "Σ r_i x_i and Σ r_i x_i x_iᵀ"
+        raise ValueError(
+            f"activation={name!r}: its Hermite orders 3 and 4 vanish (or 2 and 3 do), so the gradient determines only "
+            f"{only}, no single input"
+        )
+    used = best
+    if orders is not None:
+        used = tuple(int(check.integer(1, MAX_ORDER, **{f"orders[{i}]": p})) for i, p in enumerate(orders))
+        if used not in ((2, 3), (2, 4), (3,)):
+            raise ValueError(f"orders={used}: must be (2, 3), (2, 4) or (3,)")
+        gone = [p for p in used if not there[p]]
+        if gone:
+            raise ValueError(
+                f"orders={used}: order {gone[0]} vanishes for {name} (coefficient {coefficients[gone[0]]:.1e}): "
+                f"use {best}"
+            )
+    return Orders(name, function, tuple(coefficients.tolist()), tuple(shares.tolist()), used)

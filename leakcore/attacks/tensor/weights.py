@@ -1,0 +1,90 @@
+"""The network's weights as the tensor method reads them: in blocks, from memory or made anew from a seed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from leakcore import kernels
+from leakcore._base import validate as check
+
+_BLOCK = 2**21
+"""Numbers of one block's largest array: 16 MiB."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianWeights:
+    """w_j ~ N(0, I_d), j < num_neurons, made anew from the seed wherever they are read: row j depends on (seed, j)
+    alone.
+
+    The generator of `kernels.standard_normal`, stream TENSOR_WEIGHTS. num_neurons: m ≥ 1. num_inputs: d ≥ 1.
+    """
+
+    num_neurons: int
+    num_inputs: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        check.integer(1, num_neurons=self.num_neurons)
+        check.integer(1, num_inputs=self.num_inputs)
+        check.seed(seed=self.seed)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """(stop − start, d) float64."""
+        made = kernels.standard_normal(
+            stop - start, self.num_inputs, seed=self.seed, purpose=kernels.Stream.TENSOR_WEIGHTS, first_row=start
+        )
+        return np.asarray(made)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Weights:
+    """m, d and how to read rows."""
+
+    num_neurons: int
+    num_inputs: int
+    rows: Callable[[int, int], np.ndarray]
+
+    @classmethod
+    def read(cls, weights: Any) -> Weights:
+        """From `GaussianWeights` or an (m, d) array, NumPy or CPU torch."""
+        if isinstance(weights, GaussianWeights):
+            return cls(weights.num_neurons, weights.num_inputs, weights.rows)
+        array, _ = check.host_array(weights=weights)
+        if array.ndim != 2 or 0 in array.shape:
+            raise ValueError(f"weights.shape={array.shape}: must be (m, d), both at least 1, or GaussianWeights")
+        return cls(array.shape[0], array.shape[1], lambda start, stop: array[start:stop])
+
+    def blocks(self, width: int, limit: int | None = None) -> Iterator[tuple[slice, np.ndarray]]:
+        """(rows, their weights), so many rows at a time that `width` numbers for each fit a block; at most `limit`."""
+        size = max(64, _BLOCK // max(width, self.num_inputs))
+        end = self.num_neurons if limit is None else min(limit, self.num_neurons)
+        for start in range(0, end, size):
+            part = slice(start, min(start + size, end))
+            yield part, self.rows(part.start, part.stop)
+
+
+def output_gradient(inputs: Any, residuals: Any, weights: Any, activation: Any) -> np.ndarray:
+    """(m,) g_j = Σ_i r_i σ(w_jᵀx_i), the gradient of the output weights (Lecture 13, eq. 4.4; ∝ dL/da_j).
+
+    inputs: (B, d), B ≥ 1. residuals: (B,). weights: `GaussianWeights` or (m, d). activation: a name, an `Activation` or
+    a callable on torch tensors. Reads the weights in blocks: memory does not grow with m but for the result.
+    Deterministic for a machine and its number of BLAS threads. Raises ValueError or TypeError that names the argument.
+    """
+    from leakcore.attacks.tensor.orders import read_activation
+
+    x, _ = check.host_array(inputs=inputs)
+    r, _ = check.host_array(residuals=residuals)
+    source = Weights.read(weights)
+    if x.ndim != 2 or len(x) == 0 or x.shape[1] != source.num_inputs:
+        raise ValueError(f"inputs.shape={x.shape}: must be (B, {source.num_inputs}), B at least 1")
+    if r.shape != (len(x),):
+        raise ValueError(f"residuals.shape={r.shape}: must be ({len(x)},), one per input")
+    _, sigma = read_activation(activation)
+    out = np.empty(source.num_neurons)
+    for part, w in source.blocks(len(x)):
+        out[part] = sigma(w @ x.T) @ r
+    return out

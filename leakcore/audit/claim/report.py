@@ -1,0 +1,322 @@
+"""The report on a claimed ε: what was proved beside what was claimed, under one adjacency."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from typing import Any, ClassVar
+
+import numpy as np
+
+from leakcore._base.figure_style import figure_style
+from leakcore._base.results import Result, jsonable
+from leakcore.audit.claim.config import ClaimConfig
+from leakcore.audit.report import page
+from leakcore.audit.report.claim import Claim
+from leakcore.audit.report.format import ADJACENCY, above, guarantee, number, power
+from leakcore.audit.report.page import Finding
+from leakcore.audit.report.report import TOO_WEAK, AuditReport
+from leakcore.audit.report.tables import Cell, Column, Row, Table
+from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon
+
+_NAMES = {
+    "clipbkd": "clipping-aware poisoning (ClipBKD)",
+    "backdoor": "a backdoor (white patch)",
+    "membership": "membership inference",
+    "zero-input": "a canary of zeros",
+    "one-run": "canaries in one run",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Proof:
+    """One lower bound: how and on what it was found, and the most that an audit of this size could prove."""
+
+    method: str
+    what: str
+    found: Result
+    ceiling: float
+
+    @property
+    def epsilon(self) -> float:
+        return float(self.found.value)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ClaimReport(AuditReport):
+    """What `audit.claim` found.
+
+    claim: under the audit's adjacency. data, parameters: what was trained. scores: statistic of every model with and
+    without the attacker's rows, and k, by name (membership: of every row of the counted models). proofs: the lower
+    bounds, together valid at the audit's confidence.
+    """
+
+    schema: ClassVar[str] = "leakcore.claim-audit/1"
+
+    config: ClaimConfig
+    claim: Claim
+    data: str
+    parameters: int
+    scores: dict[str, tuple[np.ndarray, np.ndarray, int]]
+    proofs: tuple[Proof, ...]
+
+    @property
+    def epsilon(self) -> float:
+        """The largest lower bound: the audited ε."""
+        return max(p.epsilon for p in self.proofs)
+
+    @property
+    def best(self) -> Proof:
+        """The proof that attains it."""
+        return max(self.proofs, key=lambda p: p.epsilon)
+
+    @property
+    def title(self) -> str:
+        m, model = self.config.mechanism, self.config.model
+        layers = "–".join(map(str, model["hidden"])) or "logistic regression"
+        batches = (
+            f"shuffled batches of {m['batch_size']}"
+            if m["batch_size"] is not None
+            else ("full batches" if m["sample_rate"] == 1 else f"Poisson batches, q = {m['sample_rate']:g}")
+        )
+        return (
+            f"{_NAMES[self.config.audit['attack']]} against {layers} on {self.config.data['name']}, {m['steps']} "
+            f"steps, {batches}, C = {m['max_grad_norm']:g}, σ = {number(self.claim.noise_multiplier, 5)}, claimed ε = "
+            f"{number(self.claim.stated)} at δ = {power(self.config.claim['delta'])} "
+            f"({ADJACENCY[self._stated_adjacency]})"
+        )
+
+    @property
+    def _stated_adjacency(self) -> Any:
+        return self.claim.stated_adjacency
+
+    @property
+    def contradictions(self) -> list[str]:
+        said = []
+        for p in self.proofs:
+            if p.epsilon > self.claim.epsilon:
+                proved, claimed = above(p.epsilon, self.claim.epsilon)
+                said.append(
+                    f"The audited ε exceeds the claimed one of the same adjacency: {p.method}, {p.what}, proves ε ≥ "
+                    f"{proved} ({self._guarantee(p)}), claimed is ε = {claimed} at δ = {power(self.claim.delta)} "
+                    f"({ADJACENCY[self._adjacency]} adjacency)."
+                )
+        return said
+
+    @property
+    def word(self) -> str:
+        if self.passed and max(p.ceiling for p in self.proofs) <= self.claim.epsilon:
+            return TOO_WEAK
+        return super().word
+
+    def judged(self) -> tuple[page.Judged, ...]:
+        sure = self._guarantee(self.best)
+        return (page.Judged(what="the audited ε", value=self.epsilon, guarantee=sure),)
+
+    @property
+    def _adjacency(self) -> Any:
+        return self.claim.adjacency
+
+    def _guarantee(self, proof: Proof) -> str:
+        """At the confidence of all proofs together: each one alone is surer."""
+        return guarantee(dataclasses.replace(proof.found, confidence=self.config.audit["confidence"]))
+
+    def verdict(self) -> str:
+        if self.contradictions:
+            above_it = [p.found for p in self.proofs if p.epsilon > self.claim.epsilon]
+            gaussian = all(isinstance(f, EpsilonFromScores) and f.family == "gdp" for f in above_it)
+            unless = ", or the release is not Gaussian, as that bound takes it" if gaussian else ""
+            return " ".join(self.contradictions) + f" Either the implementation or its accounting is wrong{unless}."
+        return (
+            f"The audit proves ε ≥ {number(self.epsilon, kind='lower')} ({self._guarantee(self.best)}); claimed is ε = "
+            f"{number(self.claim.epsilon)} of the same adjacency. That is no proof that the claim is right: an audit "
+            f"of this size can prove at most ε = {number(max(p.ceiling for p in self.proofs), kind='upper')}, and a "
+            "better attack may prove more."
+        )
+
+    def findings(self) -> list[str]:
+        out: list[str] = [
+            Finding(
+                f"The claim: ε = {number(self.claim.stated)} at δ = {power(self.config.claim['delta'])} against "
+                f"{ADJACENCY[self._stated_adjacency]}; for this audit that is ε = {number(self.claim.epsilon)} at δ = "
+                f"{power(self.claim.delta)} against {ADJACENCY[self._adjacency]} ({self.claim.how}).",
+                verdict="What is proved below is held against this number, of the same adjacency.",
+            )
+        ]
+        for p in self.proofs:
+            found = p.found
+            if isinstance(found, EpsilonFromScores):
+                seen = (
+                    f"the event (score at least {'—' if found.threshold is None else number(found.threshold)}) in "
+                    f"{found.hits[0]} of {found.trials[0]} models with the rows and {found.hits[1]} of "
+                    f"{found.trials[1]} without"
+                )
+            else:
+                assert isinstance(found, MembershipEpsilon | OneRunEpsilon)
+                seen = f"{found.correct:,} of {found.guesses:,} guesses right"
+            follows = (
+                "Above the claim: it is contradicted."
+                if p.epsilon > self.claim.epsilon
+                else "Nothing is proved; that is no proof of privacy either."
+                if p.epsilon == 0
+                else "Below the claim: nothing contradicts it, and nothing confirms it."
+            )
+            if p.epsilon <= self.claim.epsilon and p.ceiling <= self.claim.epsilon:
+                # Of canaries more do not always prove more: each adds to what δ allows.
+                advice = "" if isinstance(found, OneRunEpsilon) else ": give it more trials"
+                follows += f" An audit of this size could not have contradicted the claim{advice}."
+            out.append(
+                Finding(
+                    f"{p.method[0].upper()}{p.method[1:]}: ε ≥ {number(p.epsilon, kind='lower')} "
+                    f"({self._guarantee(p)}) by {p.what}: {seen}. The most that counts of this size can prove is "
+                    f"{number(p.ceiling, kind='upper')}.",
+                    verdict=follows,
+                    assumes=_assumed(p),
+                )
+            )
+        return out
+
+    def assumptions(self) -> list[str]:
+        kept = [f"The data: {self.data}; {self.parameters:,} parameters."]
+        for p in self.proofs:
+            kept += [f"{p.method[0].upper()}{p.method[1:]}: {note}." for note in p.found.assumptions.notes]
+        kept.append(
+            f"The {len(self.proofs)} bounds hold together at {100 * self.config.audit['confidence']:g}%; a correct "
+            "mechanism fails this gate with at most the remaining probability."
+        )
+        if not self.claim.gaussian:
+            kept.append("Subsampled batches are no Gaussian mechanism, so the Gaussian family is not used.")
+        return list(dict.fromkeys(kept))
+
+    def tables(self) -> dict[str, Table]:
+        rows = tuple(
+            Row(
+                (
+                    Cell(p.method), Cell(p.what), Cell(number(p.epsilon, kind="lower")),
+                    Cell(number(self.claim.epsilon)), Cell(number(p.ceiling, kind="upper")),
+                    Cell("EXCEEDS THE CLAIM" if p.epsilon > self.claim.epsilon else "below"),
+                ),
+                p is self.best,
+            )
+            for p in self.proofs
+        )  # fmt: skip
+        proved = Table(
+            "Proved beside claimed",
+            (
+                Column("method", "parameter"), Column("chosen", "parameter"), Column("audited ε", "lower"),
+                Column("claimed ε", "upper"), Column("most this\naudit can prove", "parameter"), Column("", ""),
+            ),
+            rows,
+            f"δ = {power(self.claim.delta)}, {ADJACENCY[self._adjacency]} adjacency throughout; lower bounds together "
+            f"at {100 * self.config.audit['confidence']:g}%.",
+        )  # fmt: skip
+        statistic = Table(
+            "The attacker's statistic",
+            (
+                Column("", "parameter"), Column("models or\nrows with", "parameter"), Column("without", "parameter"),
+                Column("mean with", "estimate"), Column("mean\nwithout", "estimate"),
+                Column("area under\nthe curve", "estimate"),
+            ),
+            tuple(
+                Row(
+                    (
+                        Cell(name), Cell(f"{len(a):,}"), Cell(f"{len(b):,}"), Cell(number(float(a.mean()))),
+                        Cell(number(float(b.mean()))), Cell(f"{area(a, b):.3f}"),
+                    )
+                )
+                for name, (a, b, _) in self.scores.items()
+            ),
+            "All trials, those that chose and those that were counted: a description, nothing is proved by it. 0.5 is "
+            "guessing, 1 perfect.",
+        )  # fmt: skip
+        return {"proved": proved, "statistic": statistic}
+
+    def sections(self) -> tuple[page.Section, ...]:
+        tables = self.tables()
+        name = self.best.what if self.best.what in self.scores else next(iter(self.scores))
+        inside, outside, _ = self.scores[name]
+        figure = page.Figure(
+            svg=_histogram(inside, outside),
+            alt=f"Two histograms of the attacker's statistic, with and without the attacker's rows, {name}: mean "
+            f"{number(float(inside.mean()))} with, {number(float(outside.mean()))} without; area under the ROC curve "
+            f"{area(inside, outside):.3f}.",
+            caption=f"{name}: the more the two histograms overlap, the less the models tell; "
+            f"{_overlap(inside, outside)}",
+        )
+        return (
+            page.Section("Proved beside claimed", (tables["proved"],)),
+            page.Section("What the attacker saw", (tables["statistic"],), figure),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        return self.config.to_dict()
+
+    def content(self) -> dict[str, Any]:
+        return {
+            "claim": jsonable(self.claim),
+            "audited_epsilon": jsonable(self.epsilon),
+            "proofs": jsonable(self.proofs),
+            "data": self.data,
+            "statistics": {
+                name: {"with": jsonable(_sorted(a)), "without": jsonable(_sorted(b)), "k": k}
+                for name, (a, b, k) in self.scores.items()
+                if len(a) + len(b) <= 100_000
+            },
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """As every report, but without the time it took: a resumed audit writes the same JSON."""
+        out = super().to_dict()
+        del out["seconds"]
+        return out
+
+
+def _assumed(proof: Proof) -> str:
+    if not isinstance(proof.found, EpsilonFromScores):
+        return "every row was in or out by a fair coin of its own; guesses depend on what was released alone."
+    chosen = "models are trained independently; " + (
+        "what was chosen (threshold, k) was chosen on other trials"
+        if proof.found.select == "split"
+        else "the limits hold for all thresholds and every k at once"
+    )
+    return chosen + ("; the mechanism is Gaussian, as full-batch DP-SGD is." if "Gaussian" in proof.method else ".")
+
+
+def _sorted(values: np.ndarray) -> np.ndarray:
+    return np.sort(values)
+
+
+def area(inside: np.ndarray, outside: np.ndarray) -> float:
+    """P(a score with the rows is larger than one without) + half the ties."""
+    pooled, counts = np.unique(np.concatenate([inside, outside]), return_counts=True)
+    middle = np.cumsum(counts) - (counts - 1) / 2
+    ranks = middle[np.searchsorted(pooled, inside)].sum()
+    return float((ranks - len(inside) * (len(inside) + 1) / 2) / (len(inside) * len(outside)))
+
+
+def _overlap(inside: np.ndarray, outside: np.ndarray) -> str:
+    apart = abs(area(inside, outside) - 0.5)
+    if apart < 0.05:
+        return "here they nearly coincide."
+    return "here they are far apart." if apart > 0.4 else "here they overlap in part."
+
+
+def _histogram(inside: np.ndarray, outside: np.ndarray) -> str:
+    from matplotlib.figure import Figure
+
+    with figure_style({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
+        figure = Figure(figsize=(5.4, 3.9), layout="constrained")
+        axes = figure.subplots()
+        both = np.concatenate([inside, outside])
+        edges = np.linspace(both.min(), both.max() + 1e-12 + 1e-6 * abs(both.max()), 41).tolist()
+        for values, name, colour in ((outside, "without the rows", "#5f6b7a"), (inside, "with the rows", "#b3261e")):
+            weights = np.full(len(values), 1 / len(values))
+            axes.hist(values, edges, weights=weights, histtype="stepfilled", alpha=0.45, color=colour, label=name)
+        axes.set_xlabel("statistic (minus the loss, or the membership score)")
+        axes.set_ylabel("share of models or rows")
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.legend(frameon=False, loc="outside lower left")
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    svg = buffer.getvalue()
+    return svg[svg.index("<svg") :]

@@ -1,0 +1,83 @@
+"""Which defences an audit of DP-SGD can take, and why its bounds hold under each of them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from leakcore.defenses.spelling import parse, spell
+from leakcore.defenses.transforms import Clip, Defense, Dropout, GaussianNoise, Laplace, LocalSteps, Prune
+
+if TYPE_CHECKING:
+    from leakcore.audit.hyperparameters.config import AuditConfig
+
+_TAKEN = (LocalSteps, Dropout, Clip, GaussianNoise, Laplace, Prune)
+
+
+def read(config: AuditConfig) -> str | None:
+    """`config.defense`, a `Defense` or its spelling, checked against the rest and spelt out; or None."""
+    if config.defense is None:
+        return None
+    if isinstance(config.defense, str):
+        defense = parse(config.defense, learning_rate=config.learning_rate)
+    else:
+        defense = config.defense
+    text = spell(defense)
+    if not defense.parts:
+        raise ValueError("defense: holds no defence; None is the audit without one")
+    for part in defense.parts:
+        if not isinstance(part, _TAKEN):
+            raise ValueError(
+                f"defense={text!r}: {type(part).__name__} is the audited mechanism itself: set max_grad_norm and "
+                "epsilon or noise_multiplier"
+            )
+        if isinstance(part, LocalSteps):
+            if part.minibatches or part.learning_rate != config.learning_rate:
+                raise ValueError(
+                    f"defense={text!r}: local steps are steps of the audited training: full batches, learning_rate="
+                    f"{config.learning_rate:g}"
+                )
+            if config.steps % part.steps:
+                raise ValueError(f"defense={text!r}: steps={config.steps} must be a multiple of its {part.steps} steps")
+    if config.sample_rate != 1:
+        raise ValueError(f"defense={text!r}: only with sample_rate=1, not {config.sample_rate:g}")
+    if not config.hidden and any(isinstance(part, Dropout) for part in defense.parts):
+        raise ValueError(f"defense={text!r}: hidden=(): there are no hidden units to drop")
+    return text
+
+
+def made(config: AuditConfig) -> Defense | None:
+    """The defence of a checked configuration."""
+    return None if config.defense is None else parse(config.defense)
+
+
+def why_bounds_hold(defense: Defense) -> str:
+    """The argument, part by part."""
+    after = [part for part in defense.parts if not isinstance(part, Dropout)]
+    said = []
+    if any(isinstance(part, Dropout) for part in defense.parts):
+        said.append(
+            "dropout draws its masks without the data, and whatever they are, every gradient is clipped to C before "
+            "the noise"
+        )
+    if after:
+        said.append(
+            f"{spell_all(after)} acts on what DP-SGD has clipped and noised and looks at no data again "
+            "(post-processing), and later steps follow from it alone"
+        )
+    return "; ".join(said)
+
+
+def spell_all(parts: list[Defense]) -> str:
+    """Several, as `spell` writes them."""
+    return " + ".join(spell(part) for part in parts)
+
+
+def noise_multiplier(config: AuditConfig, noise: float) -> float | None:
+    """σ of the release where Gaussian noise is the first thing done to each noisy mean, which is then DP-SGD with more
+    noise: √(σ² + (scale·B/C)²). None where no more is known than σ."""
+    defense = made(config)
+    parts = [] if defense is None else [part for part in defense.parts if not isinstance(part, Dropout)]
+    if not parts or not isinstance(parts[0], GaussianNoise):
+        return None
+    return math.hypot(noise, parts[0].scale * config.num_rows / config.max_grad_norm)

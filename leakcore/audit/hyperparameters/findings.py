@@ -1,0 +1,285 @@
+"""What the numbers say, in plain sentences, each with its kind, confidence and adjacency."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from leakcore._base.results import require_same_adjacency
+from leakcore.audit.report.format import above, guarantee, interval, number, percent, power
+from leakcore.audit.report.page import Finding
+
+if TYPE_CHECKING:
+    from leakcore.audit.hyperparameters.config import AuditConfig
+    from leakcore.audit.hyperparameters.label_section import LabelStudy
+    from leakcore.audit.hyperparameters.reconstruction_section import ReconstructionPoint
+
+
+def title(config: AuditConfig, claimed: ReconstructionPoint) -> str:
+    """The configuration in one line."""
+    layers = "–".join(map(str, (64, *config.hidden, 10)))
+    batch = "full batches" if config.sample_rate == 1 else f"Poisson sampling q = {config.sample_rate:g}"
+    return (
+        f"DP-SGD on digits, MLP {layers} {config.activation.upper()}, {config.num_rows:,} rows, {config.steps} steps, "
+        f"{batch}, C = {config.max_grad_norm:g}, σ = {number(claimed.noise_multiplier, 5)}, claimed ε = "
+        f"{number(claimed.epsilon)} at δ = {power(config.delta)}"
+    )
+
+
+def contradictions(points: list[ReconstructionPoint]) -> list[str]:
+    """Claims that an attack disproved: its corrected lower limit lies above a bound of the same adjacency."""
+    found = []
+    for p in points:
+        require_same_adjacency(p.attack, p.bound)
+        if p.attack_lower > float(p.bound.value):
+            found.append(
+                f"At ε = {number(p.epsilon)} the attack's corrected lower limit {percent(p.attack_lower, 'lower')} is "
+                f"above the bound {percent(p.bound)}."
+            )
+        require_same_adjacency(p.epsilon_audited, p.epsilon)
+        if float(p.epsilon_audited.value) > float(p.epsilon.value):
+            proved, claimed = above(p.epsilon_audited, float(p.epsilon.value))
+            found.append(
+                f"The attack proves ε ≥ {proved} ({guarantee(p.epsilon_audited)}), above the claimed {claimed}."
+            )
+    return found
+
+
+def verdict(points: list[ReconstructionPoint]) -> str:
+    """One sentence for the top of the page."""
+    found = contradictions(points)
+    if found:
+        return " ".join(found) + " Either the mechanism is not what it claims to be, or its accounting is wrong."
+    p = next(q for q in points if q.claimed)
+    return (
+        f"At σ = {number(p.noise_multiplier, 4)} no attacker who holds a prior of {p.prior_size} candidates names the "
+        f"target with probability above {percent(p.bound)} ({guarantee(p.bound)}); the best attack we ran "
+        f"reached {percent(p.attack)} ({interval(p.attack)}). No attack at any noise level proved more "
+        f"than was claimed.{'' if p.testable else _untestable(p)}"
+    )
+
+
+def _untestable(p: ReconstructionPoint) -> str:
+    bound = float(p.bound.value)
+    needed = ""
+    if 0 < bound < 1:
+        # The lower limit of n hits in n is m^(1/n), m the chance of a miss.
+        trials = math.floor(p.attack.trials * math.log(p.attack_ceiling) / math.log(bound)) + 1
+        needed = f" An attack that never errs takes {trials:,} trainings to be proved above it."
+    return (
+        f" Here that could not have been otherwise: {p.attack.trials:,} right answers of {p.attack.trials:,} would "
+        f"prove a success of {percent(p.attack_ceiling, 'lower')}, below the bound.{needed}"
+    )
+
+
+def sentences(config: AuditConfig, points: list[ReconstructionPoint], labels: LabelStudy) -> list[str]:
+    """The findings, most important first."""
+    p = next(q for q in points if q.claimed)
+    out: list[str] = [_bound(config, p), _attack(p), *_gaps(p), _accountant(config, p), _audited(p)]
+    return out + _labels(labels)
+
+
+def _accountant(config: AuditConfig, p: ReconstructionPoint) -> str:
+    others = [f"{name} {number(r)}" for name, r in (("PLD", p.epsilon_pld), ("RDP", p.epsilon_rdp)) if r is not None]
+    beside = f" dp-accounting gives {' and '.join(others)} for the same." if others else ""
+    return Finding(
+        f"The accountant: σ = {number(p.noise_multiplier, 5)} over {config.steps} steps is ε = "
+        f"{number(p.epsilon)} at δ = {power(config.delta)} ({guarantee(p.epsilon)}).{beside} Against replacing a "
+        f"row instead of removing it, the same run is ε = {number(p.epsilon_replace)} "
+        f"({guarantee(p.epsilon_replace)}): another question, not a contradiction.",
+        verdict="Quote ε together with its δ and its adjacency.",
+        assumes="every step clips each row to C and adds noise σC to the sum, with batches drawn as configured.",
+    )
+
+
+def _bound(config: AuditConfig, p: ReconstructionPoint) -> str:
+    bound, chance = float(p.bound.value), 1 / config.prior_size
+    follows = (
+        "The training adds little to what guessing gives."
+        if bound < chance + 0.1
+        else "This noise does not rule out reconstruction."
+        if bound > 0.9
+        else f"Training lifts what an attacker can reach from {percent(chance)} to {percent(p.bound)}, no further."
+    )
+    rdp = f" The older bound through Rényi divergence only promises {percent(p.bound_rdp)}."
+    return Finding(
+        "What no attacker can beat: knowing all rows but one, every noisy gradient, every model, and that the missing "
+        f"row is one of {config.prior_size} equally likely candidates, an attacker names it with probability at most "
+        f"{percent(p.bound)} ({guarantee(p.bound)}). Guessing gives {percent(chance)}.{rdp}",
+        verdict=follows,
+        assumes="the mechanism is DP-SGD with this noise and sampling; the prior is uniform over that many candidates.",
+    )
+
+
+def _attack(p: ReconstructionPoint) -> str:
+    assert p.attack.interval is not None
+    low, high = (float(v) for v in p.attack.interval)
+    bound = float(p.bound.value)
+    follows = (
+        "Below the bound, with its whole interval: as it must be."
+        if high <= bound
+        else "The interval reaches across the bound: too wide to tell."
+        if low <= bound
+        else "Above the bound: see the verdict."
+    )
+    return Finding(
+        f"What an attacker did: the prior-aware attack named the target in {p.attack.hits} of {p.attack.trials} "
+        f"independent trainings, {percent(p.attack)} (interval {interval(p.attack)}; "
+        f"{guarantee(p.attack)}).",
+        verdict=follows,
+        assumes="the trainings are independent. Another attack may do better, up to the bound.",
+    )
+
+
+def _gaps(p: ReconstructionPoint) -> list[str]:
+    if p.reference is None:
+        return []
+    middle, attack = float(p.reference.value), float(p.attack.value)
+    first = (
+        f"Why the bound is higher ({percent(p.bound)} against {percent(middle)}): it must hold for every prior with κ "
+        f"= 1/{p.prior_size} and is reached by telling the target from one alternative. Choosing among candidates does "
+        "not reach it when their gradients are all clipped and orthogonal; the middle number is that case's optimum "
+        "(an estimate: a model of the candidates, no guarantee for these)."
+    )
+    facts = (
+        f"{percent(p.clipped_share)} of the candidates' gradients were clipped, and the cosine between a candidate's "
+        f"gradient and the nearest other's was {p.nearest_cosine:.2f} on average"
+    )
+    low, high = (float(v) for v in p.attack.interval) if p.attack.interval else (attack, attack)
+    if low <= middle <= high:
+        second = (
+            f"The attack is at that optimum: it agrees within its interval. In this run {facts}; correlated or "
+            "unclipped gradients help the defender, anti-correlated ones the attacker."
+        )
+    elif attack < middle:
+        second = (
+            f"Why the attack is lower still ({percent(attack)}): correlated or unclipped gradients help the defender. "
+            f"In this run {facts}."
+        )
+    else:
+        second = (
+            f"The attack is above the orthogonal optimum ({percent(attack)} against {percent(middle)}): {facts}, and "
+            "candidates whose gradients point apart are easier to tell from each other than orthogonal ones."
+        )
+    return [first, second]
+
+
+def _audited(p: ReconstructionPoint) -> str:
+    proved, claimed = float(p.epsilon_audited.value), float(p.epsilon.value)
+    return Finding(
+        f"What the attack proves: ε ≥ {number(p.epsilon_audited, 3)} ({guarantee(p.epsilon_audited)}). A "
+        f"game with {p.prior_size} candidates cannot prove more than log {p.prior_size} = "
+        f"{number(p.audit_ceiling, 3)}, so this is a check that nothing is broken, not a measurement of ε.",
+        verdict=(
+            "More than is claimed: the mechanism or its accounting is wrong."
+            if proved > claimed
+            else "Less than is claimed: nothing contradicts it, and nothing confirms it."
+        ),
+        assumes="the trainings are independent and the rule that names the target was fixed beforehand.",
+    )
+
+
+def _labels(study: LabelStudy) -> list[str]:
+    clean = next(o for o in study.outcomes if o.noise_multiplier == 0)
+    open_ = clean.determined > 0 and clean.right / clean.determined > 0.9
+    out: list[str] = [
+        Finding(
+            f"Labels without noise: one averaged last-layer gradient of {study.batch_size} rows gave away "
+            f"{clean.right} of {clean.determined} determined labels ({percent(clean.recovered)}); "
+            f"{clean.labels - clean.determined} of {clean.labels} were undetermined and are reported as such, never "
+            "guessed.",
+            verdict=(
+                "Averaging does not protect labels: share such gradients only with noise."
+                if open_
+                else "On this batch most labels could not be read."
+            ),
+            assumes="the attacker knows the model and the inputs of the batch, and sees its averaged gradient.",
+        )
+    ]
+    noisy = [o for o in study.outcomes if o.noise_multiplier > 0 and o.claimed]
+    for o in noisy:
+        lower = o.lower["likelihood-ratio"]
+        if o.replacement is not None:
+            require_same_adjacency(lower, o.replacement)
+            assert o.recovered.interval is not None
+            follows = (
+                "With this noise the attacker does worse than always answering the majority class."
+                if float(o.recovered.interval[1]) < o.majority
+                else "Labels still leak: the attacker does better than always answering the majority class."
+                if float(o.recovered.interval[0]) > o.majority
+                else "The attacker cannot be told from one who always answers the majority class."
+            )
+            out.append(
+                Finding(
+                    f"Labels with clipping and the noise of ε = {number(o.epsilon)} (σ = "
+                    f"{number(o.noise_multiplier, 3)}): {percent(o.recovered)} of the determined labels "
+                    f"were right ({interval(o.recovered)}; {guarantee(o.recovered)}); always answering the majority "
+                    f"class gives {percent(o.majority)}. For the most exposed label of these batches one step leaks a "
+                    "label-ε of at least "
+                    f"{number(lower, 3)} ({guarantee(lower)}), and at most "
+                    f"{number(o.replacement, 3)} by the accountant ({guarantee(o.replacement)}).",
+                    verdict=follows,
+                    assumes="the attacker knows the model and the inputs of the batch; one step, no amplification.",
+                )
+            )
+    return out
+
+
+def figure_alt(points: list[ReconstructionPoint]) -> str:
+    """The figure for those who do not see it."""
+    parts = [f"at ε {number(p.epsilon)} attack {percent(p.attack)}, bound {percent(p.bound)}" for p in points]
+    return "Probability of naming the target against ε: " + "; ".join(parts) + "."
+
+
+def figure_caption(config: AuditConfig, points: list[ReconstructionPoint]) -> str:
+    """What to conclude from the figure."""
+    across = [p for p in points if p.attack.interval and float(p.attack.interval[1]) > float(p.bound.value)]
+    if contradictions(points):
+        relation = "An attack lies above its bound: the claim is contradicted."
+    elif across:
+        at = ", ".join(number(p.epsilon) for p in across)
+        relation = f"No attack lies above it; at ε = {at} the interval reaches across it, too wide to tell."
+    else:
+        relation = "Every attack lies below it, with its whole interval."
+    reference = (
+        " The dash-dotted curve is the best possible attack if the candidates' gradients were orthogonal and all "
+        "clipped."
+        if any(p.reference is not None for p in points)
+        else ""
+    )
+    return (
+        "The solid curve is what no attacker can beat (upper, deterministic); the points are the attack we ran "
+        f"(estimates, {100 * config.confidence:g}% intervals, each for its own point). {relation}{reference} "
+        "Add/remove adjacency."
+    )
+
+
+def assumptions(config: AuditConfig) -> list[str]:
+    """What must hold for the report to mean what it says."""
+    batches = "on full batches" if config.sample_rate == 1 else f"with Poisson sampling at rate {config.sample_rate:g}"
+    mechanism = (
+        f"The mechanism is DP-SGD with per-sample clipping at C and Gaussian noise σC on the sum, {batches}. The "
+        "bounds are statements about that mechanism."
+    )
+    reconstruction = (
+        "Reconstruction attacker: knows every training row but the target and which of them were in each batch, the "
+        f"initial model, every intermediate model and noisy gradient, and a prior of {config.prior_size} equally "
+        "likely candidates. Adjacency: add/remove."
+    )
+    independence = (
+        "Attack runs are independent: fresh noise, initial parameters and candidates for each; the known rows are the "
+        "same in all runs."
+    )
+    gate = (
+        "The gate compares each attack's lower limit, corrected for the number of noise levels, with the bound of the "
+        f"same adjacency; it fails a correct mechanism with probability at most {1 - config.gate_confidence:.2g}."
+    )
+    label = (
+        "Label attacker: knows the model and the inputs of the batch, and sees one released last-layer gradient. "
+        "Adjacency: replacement (a flipped label); no amplification by sampling, because the attacker knows the batch."
+    )
+    noise = (
+        "The noise comes from a statistical, not a cryptographic, generator: right for an audit, wrong for a model to "
+        "be released."
+    )
+    return [mechanism, reconstruction, independence, gate, label, noise]

@@ -1,0 +1,284 @@
+"""The reconstruction section: for each noise level the accountant's ε, the bounds, and the attack played for real."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+
+from leakcore import accounting, attacks, bounds, datasets, dpsgd, numerics
+from leakcore._base.progress import Progress
+from leakcore._base.results import Assumptions, Result
+from leakcore._store import PartialResults
+from leakcore.audit.hyperparameters.config import AuditConfig
+from leakcore.audit.stated_epsilon import proved_epsilon
+from leakcore.numerics import AccuracyError
+
+_PIECE = 256
+"""Runs per stored piece: a few seconds of work, the most that an interruption can lose."""
+_CURVE_POINTS = 40
+"""Noise levels of the figure's curves, between the audited ones."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ReconstructionPoint:
+    """One noise level.
+
+    claimed: whether it is the audited configuration or a point of the sweep.
+    epsilon, epsilon_pld, epsilon_rdp: the accountants, add/remove. epsilon_replace: the same mechanism under
+        replacement.
+    bound, bound_rdp: upper bounds on reconstruction success at κ = 1/n. reference: the optimum for orthogonal
+    candidates (full batches only). attack: the game. attack_lower: its one-sided Clopper–Pearson lower limit at the
+    gate's confidence, corrected for the number of noise levels. epsilon_audited: what it proves. attack_ceiling,
+    epsilon_ceiling: both, had every answer been right; audit_ceiling: the latter in any number of trainings. Fields
+    that need dp-accounting are None without it, and where it does not reach.
+    """
+
+    claimed: bool
+    prior_size: int
+    noise_multiplier: float
+    epsilon: Result
+    epsilon_pld: Result | None
+    epsilon_rdp: Result | None
+    epsilon_replace: Result
+    bound: Result
+    bound_rdp: Result
+    reference: Result | None
+    attack: attacks.ReconstructionGame
+    attack_lower: float
+    attack_ceiling: float
+    epsilon_audited: Result
+    epsilon_ceiling: float
+    clipped_share: float
+    nearest_cosine: float
+    audit_ceiling: float
+
+    @property
+    def testable(self) -> bool:
+        """Whether an attack that never errs, in so many trainings, would have contradicted the claim."""
+        return self.attack_ceiling > float(self.bound.value) or self.epsilon_ceiling > float(self.epsilon.value)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class BoundCurve:
+    """Success probabilities over ε for the figure: exact bound, RDP bound, orthogonal optimum (q = 1 only)."""
+
+    delta: float
+    chance: float
+    epsilon: np.ndarray
+    noise_multiplier: np.ndarray
+    bound: np.ndarray
+    bound_rdp: np.ndarray
+    reference: np.ndarray | None
+
+
+def noise_levels(config: AuditConfig) -> list[tuple[float, bool]]:
+    """(σ, claimed) of every audited level, the least noise last."""
+    if config.epsilon is None:
+        assert config.noise_multiplier is not None
+        claimed, others = config.noise_multiplier, list(config.sweep)
+    else:
+        claimed, others = _noise_for(config, config.epsilon), [e for e in config.sweep if e != config.epsilon]
+    levels = [(claimed, True), *((_noise_for(config, e), False) for e in others)]
+    return sorted(levels, reverse=True)
+
+
+def study(
+    config: AuditConfig, pieces: PartialResults, progress: Progress, executor: Executor | None = None
+) -> tuple[list[ReconstructionPoint], BoundCurve]:
+    """Every noise level of the audit, and the curves between them."""
+    levels = noise_levels(config)
+    games = _games(config, [noise for noise, _ in levels], pieces, progress, executor)
+    points = [
+        _point(config, noise, claimed, game, len(levels)) for (noise, claimed), game in zip(levels, games, strict=True)
+    ]
+    return points, _curve(config, points)
+
+
+def _noise_for(config: AuditConfig, epsilon: float) -> float:
+    found = accounting.noise_multiplier(
+        epsilon=epsilon, delta=config.delta, sample_rate=config.sample_rate, steps=config.steps
+    )
+    return float(found.value)
+
+
+def ensemble(config: AuditConfig, noise: float, *, dtype: str = "float32") -> dpsgd.Ensemble:
+    """The configuration's training on digits, with this noise."""
+    data = datasets.digits()
+    return dpsgd.Ensemble(
+        (data.features.shape[1], *config.hidden, data.num_classes),
+        config.activation,
+        noise_multiplier=noise,
+        max_grad_norm=config.max_grad_norm,
+        learning_rate=config.learning_rate,
+        steps=config.steps,
+        sample_rate=config.sample_rate,
+        expected_batch_size=config.sample_rate * config.num_rows,
+        dtype=dtype,
+        seed=config.seed,
+    )
+
+
+def _games(
+    config: AuditConfig, noises: list[float], pieces: PartialResults, progress: Progress, executor: Executor | None
+) -> list[attacks.ReconstructionGame]:
+    """The game at each noise level. Pieces of all levels may be at work at once; their sums are integers."""
+    _require_rows(config)
+    counts = {first: min(_PIECE, config.runs - first) for first in range(0, config.runs, _PIECE)}
+    names = {f"game-{noise!r}-{first}": (number, first) for number, noise in enumerate(noises) for first in counts}
+    done = [0] * len(noises)
+
+    def show(number: int, more: int = 0) -> None:
+        if executor is None:
+            task = f"attack {number + 1} of {len(noises)} (σ = {noises[number]:.3g})"
+            progress(task, done[number] + more, config.runs)
+        else:
+            # One bar: workers finish pieces of several levels in any order.
+            progress(f"attack, {len(noises)} noise levels", sum(done), config.runs * len(noises))
+
+    jobs: dict[str, Callable[[], dict[str, Any]]] = {}
+    for name, (number, first) in names.items():
+        how: dict[str, Any] = {"num_threads": 1}
+        if executor is None:
+            how = {"num_threads": None, "progress": lambda more, _, number=number: show(number, more)}
+        jobs[name] = functools.partial(_play, config, noises[number], first, counts[first], **how)
+    found = {}
+    for name, state in pieces.each(jobs, executor):
+        number, first = names[name]
+        found[name] = attacks.ReconstructionGame.from_state(state)
+        done[number] += counts[first]
+        show(number)
+    # In the order of runs, whoever finished first.
+    return [
+        functools.reduce(
+            lambda total, piece: total.merge(piece), (found[f"game-{noise!r}-{first}"] for first in counts)
+        )
+        for noise in noises
+    ]
+
+
+def _require_rows(config: AuditConfig) -> None:
+    rows = len(datasets.digits().labels)
+    if config.num_rows - 1 + config.prior_size > rows:
+        raise ValueError(
+            f"num_rows={config.num_rows}, prior_size={config.prior_size}: digits has {rows} rows, so "
+            "num_rows - 1 + prior_size must be at most that"
+        )
+
+
+def _play(
+    config: AuditConfig, noise: float, first: int, count: int, *, num_threads: int | None,
+    progress: Callable[[int, int], object] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Runs [first, first + count) as a piece. Made from the configuration alone, wherever it is called."""
+    data = datasets.digits()
+    known = config.num_rows - 1
+    return attacks.reconstruction_game(
+        ensemble(config, noise),
+        data.features[:known],
+        data.labels[:known],
+        data.features[known:],
+        data.labels[known:],
+        prior_size=config.prior_size,
+        runs=count,
+        first_run=first,
+        confidence=config.confidence,
+        num_threads=num_threads,
+        progress=progress,
+    ).state()
+
+
+def _point(
+    config: AuditConfig, noise: float, claimed: bool, game: attacks.ReconstructionGame, levels: int
+) -> ReconstructionPoint:
+    mechanism = (noise, config.sample_rate, config.steps)
+    kappa = 1 / config.prior_size
+    miss = (1 - config.gate_confidence) / levels
+    lower, most = (
+        float(numerics.clopper_pearson(hits, game.trials, confidence=1 - miss, side="lower")[0])
+        for hits in (game.hits, game.trials)
+    )
+    return ReconstructionPoint(
+        claimed=claimed,
+        prior_size=config.prior_size,
+        noise_multiplier=noise,
+        epsilon=proved_epsilon(*mechanism, delta=config.delta),
+        epsilon_pld=_optional(lambda: accounting.epsilon(*mechanism, delta=config.delta, method="pld")),
+        epsilon_rdp=_optional(lambda: accounting.epsilon(*mechanism, delta=config.delta, method="rdp")),
+        epsilon_replace=proved_epsilon(*mechanism, delta=config.delta, adjacency="replace"),
+        bound=bounds.reconstruction(*mechanism, kappa=kappa),
+        bound_rdp=bounds.reconstruction_rdp(*mechanism, kappa=kappa),
+        reference=bounds.orthogonal_success(noise, config.steps, config.prior_size)
+        if config.sample_rate == 1
+        else None,
+        attack=game,
+        attack_lower=lower,
+        attack_ceiling=most,
+        epsilon_ceiling=_log_excess(config, most),
+        epsilon_audited=_audited(config, game, lower, 1 - miss * levels),
+        clipped_share=game.clipped_share,
+        nearest_cosine=game.nearest_cosine,
+        audit_ceiling=math.log(config.prior_size),
+    )
+
+
+def _log_excess(config: AuditConfig, success: float) -> float:
+    """ε ≥ log(n(s − δ)): under (ε, δ)-DP the target is named with probability s ≤ e^ε/n + δ.
+
+    Without the target the guess is independent of which candidate would have been it, so it is right with probability
+    1/n.
+    """
+    return math.log(max(config.prior_size * (success - config.delta), 1.0))
+
+
+def _audited(config: AuditConfig, game: attacks.ReconstructionGame, lower: float, confidence: float) -> Result:
+    """What a success of at least `lower` proves."""
+    return Result(
+        value=_log_excess(config, lower),
+        kind="lower",
+        confidence=confidence,
+        interval=None,
+        method="naming the target against naming it when it is absent",
+        assumptions=Assumptions(
+            "add-remove",
+            game.assumptions.attacker,
+            (f"simultaneous over the audited noise levels; cannot exceed log {config.prior_size}",),
+        ),
+        seed=config.seed,
+        provenance="definition of (ε, δ)-differential privacy, on the game of Hayes et al. 2023, Section 2",
+    )
+
+
+def _optional(call: Callable[[], Result]) -> Result | None:
+    """The result, or None where dp-accounting is not installed or does not reach."""
+    try:
+        return call()
+    except (ImportError, AccuracyError):
+        return None
+
+
+def _curve(config: AuditConfig, points: list[ReconstructionPoint]) -> BoundCurve:
+    noise = np.array([p.noise_multiplier for p in points])
+    grid = np.geomspace(noise.max() * 1.25, noise.min() / 1.25, _CURVE_POINTS)
+    kappa = 1 / config.prior_size
+    mechanisms = [(float(s), config.sample_rate, config.steps) for s in grid]
+    full = config.sample_rate == 1
+    # One point that takes the detour: most of these would, and each try before it takes seconds.
+    reached = all(p.epsilon.method == "exact" for p in points)
+    methods = ("exact", "pld") if reached else ("pld",)
+    return BoundCurve(
+        delta=config.delta,
+        chance=kappa,
+        noise_multiplier=grid,
+        epsilon=np.array([float(proved_epsilon(*m, delta=config.delta, methods=methods).value) for m in mechanisms]),
+        bound=np.array([float(bounds.reconstruction(*m, kappa=kappa).value) for m in mechanisms]),
+        bound_rdp=np.array([float(bounds.reconstruction_rdp(*m, kappa=kappa).value) for m in mechanisms]),
+        reference=np.array([float(bounds.orthogonal_success(s, config.steps, config.prior_size).value) for s in grid])
+        if full
+        else None,
+    )

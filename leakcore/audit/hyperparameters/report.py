@@ -1,0 +1,96 @@
+"""The report on a configuration: bounds, attacks and labels over noise levels."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from leakcore._base.results import jsonable
+from leakcore.audit.hyperparameters import findings as _findings
+from leakcore.audit.hyperparameters.config import AuditConfig
+from leakcore.audit.hyperparameters.label_section import LabelStudy
+from leakcore.audit.hyperparameters.reconstruction_section import BoundCurve, ReconstructionPoint
+from leakcore.audit.report import page
+from leakcore.audit.report import tables as _tables
+from leakcore.audit.report.report import TOO_WEAK, AuditReport
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class RunReport(AuditReport):
+    """What `audit.run` found.
+
+    points: one entry per noise level, the claimed one marked. curve: the bounds between them. labels: the label study.
+    """
+
+    schema: ClassVar[str] = "leakcore.audit/1"
+
+    config: AuditConfig
+    points: list[ReconstructionPoint]
+    curve: BoundCurve
+    labels: LabelStudy
+
+    @property
+    def claimed(self) -> ReconstructionPoint:
+        """The configuration that the audit is about."""
+        return next(p for p in self.points if p.claimed)
+
+    @property
+    def title(self) -> str:
+        return _findings.title(self.config, self.claimed)
+
+    @property
+    def contradictions(self) -> list[str]:
+        return _findings.contradictions(self.points)
+
+    @property
+    def word(self) -> str:
+        return TOO_WEAK if self.passed and not self.claimed.testable else super().word
+
+    def judged(self) -> tuple[page.Judged, ...]:
+        p = self.claimed
+        return (
+            page.judged("the accountant's ε of the audited σ", p.epsilon),
+            page.judged("the ε that the attack proves there", p.epsilon_audited),
+        )
+
+    def verdict(self) -> str:
+        return _findings.verdict(self.points)
+
+    def findings(self) -> list[str]:
+        return _findings.sentences(self.config, self.points, self.labels)
+
+    def assumptions(self) -> list[str]:
+        return _findings.assumptions(self.config)
+
+    def tables(self) -> dict[str, _tables.Table]:
+        return {
+            "reconstruction": _tables.reconstruction_table(self.points, self.config.prior_size),
+            "accounting": _tables.accounting_table(self.points, self.config.delta),
+            "labels": _tables.labels_table(self.labels),
+            "label_epsilon": _tables.label_epsilon_table(self.labels),
+        }
+
+    def sections(self) -> tuple[page.Section, ...]:
+        from leakcore.audit.report.plots import sandwich_svg
+
+        tables = self.tables()
+        figure = page.Figure(
+            svg=sandwich_svg(self.curve, self.points),
+            alt=_findings.figure_alt(self.points),
+            caption=_findings.figure_caption(self.config, self.points),
+        )
+        return (
+            page.Section("Reconstruction: attack below bound", (tables["reconstruction"],), figure),
+            page.Section("The accountant", (tables["accounting"],)),
+            page.Section("Labels from one aggregated gradient", (tables["labels"], tables["label_epsilon"])),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        return self.config.to_dict()
+
+    def content(self) -> dict[str, Any]:
+        return {
+            "reconstruction": jsonable(self.points),
+            "curve": jsonable(self.curve),
+            "labels": jsonable(self.labels),
+        }

@@ -1,0 +1,102 @@
+"""The main job: a configuration becomes a report, piece by piece, so that an interruption loses only seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+from leakcore._base import validate as check
+from leakcore._base.progress import Progress
+from leakcore._store import PartialResults, identity, require_ours, require_writable
+from leakcore.audit.doctor import environment
+from leakcore.audit.hyperparameters import (
+    defense_section,
+    label_section,
+    layer_section,
+    reconstruction_section,
+)
+from leakcore.audit.hyperparameters.config import AuditConfig
+from leakcore.audit.hyperparameters.report import RunReport
+
+
+def run(
+    config: AuditConfig | Mapping[str, Any] | None = None,
+    *,
+    folder: str | Path | None = None,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> RunReport:
+    """Audit one DP-SGD configuration: accountants, bounds, attacks, label study, leakage by layer.
+
+    Args:
+        config: an `AuditConfig`, or its fields as a mapping; None is the default configuration.
+        folder: where report.html and report.json are written, each atomically, when everything is done. Until then
+            finished pieces are kept in folder/partial/audit, bound to this very configuration, seed and versions, and
+            a later call goes on from them. None: write nothing.
+        executor: any `concurrent.futures.Executor`. Ranges of 256 runs of all noise levels, then the label study's
+            levels, the layers' fits and the defence's ranges of 32 go to its workers, one thread each; None: all of it
+            here, the attack on all cores. Every worker makes its task from the configuration; what it trained comes
+            back as counts, and is in the folder from then on.
+        progress: called as progress(task, done, total), here, of what all workers have done; `progress_bars()` makes
+            one for a terminal.
+
+    Returns a `RunReport` (an `AuditReport`); `.passed` is False when an attack proved more leakage than the
+    configuration claims.
+
+    Deterministic: the same configuration gives the same numbers on one kind of machine, interrupted or not, by any
+    number of threads and workers, none included: a folder may be begun with workers and finished without. Raises
+    ValueError or TypeError that names the field before any work is done, ValueError where the folder holds damaged
+    pieces, another run's, or files that are not leakcore's, CannotWrite (an OSError) where the disk is full: what was
+    finished is kept.
+    """
+    if config is None or isinstance(config, Mapping):
+        config = AuditConfig.from_dict(config or {})
+    if not isinstance(config, AuditConfig):
+        raise TypeError(f"config={config!r}: must be an AuditConfig or a mapping of its fields")
+    check.executor(executor=executor)
+    check.callback(progress=progress)
+    report_progress = progress or (lambda task, done, total: None)
+    target = None if folder is None else Path(folder)
+    if target is not None:
+        require_report_folder(target)
+    with PartialResults(target, "audit", identity("audit", config.to_dict(), config.seed)) as pieces:
+        return _run(config, target, pieces, executor, report_progress)
+
+
+def _run(
+    config: AuditConfig, target: Path | None, pieces: PartialResults, executor: Executor | None,
+    report_progress: Progress,
+) -> RunReport:  # fmt: skip
+    started = time.monotonic()
+    points, curve = reconstruction_section.study(config, pieces, report_progress, executor)
+    labels = label_section.study(config, points, pieces, report_progress, executor)
+    claimed = next(p for p in points if p.claimed)
+    layers = layer_section.study(config, claimed.noise_multiplier, pieces, report_progress, executor)
+    defended = defense_section.study(config, points, pieces, report_progress, executor)
+    report = RunReport(
+        config=config,
+        points=points,
+        curve=curve,
+        labels=labels,
+        parts=(layers.part(), *defended),
+        environment=environment(),
+        seconds=time.monotonic() - started,
+    )
+    if target is not None:
+        report.to_json(target / "report.json", indent=2)
+        report.to_html(target / "report.html")
+        pieces.remove()
+    return report
+
+
+def require_report_folder(folder: Path) -> None:
+    """Fail before the work, not after it: a folder that takes files, and no report in it that is not leakcore's."""
+    require_writable(folder)
+    require_ours(folder, "report.json")
+    if (folder / "report.html").exists() and not (folder / "report.json").exists():
+        raise ValueError(
+            f"folder={str(folder)!r}: holds a report.html that is not leakcore's; move it, or choose another"
+        )

@@ -1,0 +1,107 @@
+"""How numbers and their guarantees are written, in the terminal, in the page and in sentences alike.
+
+What is proved is rounded to the side on which it stays proved: lower bounds down, upper bounds up.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+
+from leakcore._base.results import Number, Result
+
+ADJACENCY = {"add-remove": "add/remove", "replace": "replacement", None: "—"}
+
+
+_ROUNDING = {"lower": decimal.ROUND_FLOOR, "upper": decimal.ROUND_CEILING, "estimate": decimal.ROUND_HALF_EVEN}
+
+
+def percent(value: Number | Result, kind: str = "estimate") -> str:
+    """A probability as a percentage: one decimal, more near the ends so that nothing rounds to 0% or 100%.
+
+    A result goes by its own kind; kind: of a plain number.
+    """
+    value, kind = _read(value, kind)
+    if not math.isfinite(value):
+        return "—"
+    shown = 100 * decimal.Decimal(repr(value))
+    if shown in (0, 100):
+        return f"{shown:.0f}%"
+    if shown > decimal.Decimal("99.99"):
+        return "100%" if kind == "upper" else "> 99.99%"
+    if 0 < shown < decimal.Decimal("0.1"):
+        return f"{_significant(float(shown), 2, kind)}%"
+    return f"{_fixed(shown, 2 if 99.9 < shown < 100 else 1, kind)}%"
+
+
+def number(value: Number | Result, digits: int = 4, kind: str = "estimate") -> str:
+    """A number in `digits` significant digits; ∞ as such. A result goes by its own kind; kind: of a plain number."""
+    value, kind = _read(value, kind)
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return _significant(value, digits, kind)
+
+
+def fixed(value: Number | Result, places: int, kind: str = "estimate") -> str:
+    """A number with so many digits after the point. A result goes by its own kind; kind: of a plain number."""
+    value, kind = _read(value, kind)
+    return _fixed(decimal.Decimal(repr(value)), places, kind)
+
+
+def above(proved: Number | Result, claimed: Number, kind: str = "lower") -> tuple[str, str]:
+    """Both numbers, in as many digits as it takes to see that the first is above the second."""
+    digits = 4
+    shown = number(proved, digits, kind), number(claimed, digits)
+    while digits < 17 and math.isfinite(_read(proved, kind)[0]) and float(shown[0]) <= float(shown[1]):
+        digits += 1
+        shown = number(proved, digits, kind), number(claimed, digits)
+    return shown
+
+
+def _read(value: Number | Result, kind: str) -> tuple[float, str]:
+    return (float(value.value), value.kind) if isinstance(value, Result) else (float(value), kind)
+
+
+def _fixed(value: decimal.Decimal, places: int, kind: str) -> str:
+    return f"{value.quantize(decimal.Decimal(1).scaleb(-places), _ROUNDING[kind])}"
+
+
+def _significant(value: float, digits: int, kind: str) -> str:
+    if not math.isfinite(value):
+        return f"{value:g}"
+    # From the shortest decimal that means this number: 0.1 stays 0.1.
+    rounded = decimal.Context(digits, _ROUNDING[kind]).create_decimal(repr(value))
+    return f"{float(rounded):.{digits}g}"
+
+
+def power(value: float) -> str:
+    """A small parameter such as δ, as people write it: 1e-5."""
+    return f"{value:g}".replace("e-0", "e-")
+
+
+def interval(result: Result) -> str:
+    """`low–high` in percent, rounded outwards, or a dash."""
+    if result.interval is None:
+        return "—"
+    low, high = (float(v) for v in result.interval)
+    return f"{percent(low, 'lower')}–{percent(high, 'upper')}"
+
+
+def ends(result: Result, places: int) -> str:
+    """`low–high` of something in [0, 1] that is no share, with so many digits after the point, rounded outwards."""
+    low, high = (float(v) for v in result.interval or (0.0, 1.0))
+    return f"{fixed(low, places, 'lower')}–{fixed(high, places, 'upper')}"
+
+
+def counted(n: int, one: str, more: str = "") -> str:
+    """`1 step`, `2 steps`."""
+    return f"{n:,} {one if n == 1 else more or f'{one}s'}"
+
+
+def guarantee(result: Result) -> str:
+    """Kind, confidence and adjacency in brackets: the words that must follow a number."""
+    if result.confidence is not None:
+        sure = f"{100 * result.confidence:g}% confidence"
+    else:
+        sure = "no guarantee" if result.kind == "estimate" else "deterministic"
+    return f"{result.kind}, {sure}, {ADJACENCY[result.adjacency]} adjacency"

@@ -1,0 +1,238 @@
+"""What every audit's report has: a verdict, findings, tables; as JSON, as one self-contained page and as plain text."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from leakcore import __version__
+from leakcore._base import validate as check
+from leakcore._base.files.writing import write_atomically
+from leakcore._base.results import jsonable
+from leakcore.audit.report import page
+from leakcore.audit.report.page import about
+from leakcore.audit.report.tables import Table
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+GATE = 0.999
+"""Confidence with which one run, or one file of scores, contradicts a claim."""
+HELD = "Consistent with its claim."
+"""The head of a report whose claim was tested, and held."""
+TOO_WEAK = "Not tested: this audit could not have contradicted the claim."
+"""The head where an attack that never errs would have proved no more than is claimed."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class AuditReport(abc.ABC):
+    """Everything one audit found. environment: versions and machine facts. seconds: wall time. parts: what other
+    studies add (where the leak sits, what a defence does): `report.with_parts(part, …)`. fail_above: a limit on ε of
+    the caller's, beside what is claimed; `judged` says what it is held against.
+    """
+
+    schema: ClassVar[str]
+
+    environment: dict[str, Any]
+    seconds: float
+    parts: tuple[page.Part, ...] = ()
+    fail_above: float | None = None
+
+    def with_parts(self, *parts: page.Part) -> Self:
+        """This report with further parts at its end. ValueError where a key is taken."""
+        kept = (*self.parts, *parts)
+        taken = [*self.to_dict(), *(p.key for p in parts)]
+        for part in parts:
+            if taken.count(part.key) > 1:
+                raise ValueError(f"key={part.key!r}: the report has a part or field of that name")
+        return dataclasses.replace(self, parts=kept)
+
+    def with_limit(self, fail_above: float) -> Self:
+        """This report held against a limit on ε, too: it fails where anything `judged` is above it.
+
+        ValueError where the limit is negative, or where the report proves no ε that could be judged.
+        """
+        limit = check.non_negative(fail_above=fail_above)
+        if not self.judged():
+            raise ValueError(
+                f"fail_above={limit:g}: this report proves no ε, and an estimate is no basis for a gate; say how "
+                "members were chosen (coins, or retrained models)"
+            )
+        return dataclasses.replace(self, fail_above=limit)
+
+    @property
+    @abc.abstractmethod
+    def title(self) -> str:
+        """What was audited, in one line."""
+
+    @property
+    @abc.abstractmethod
+    def contradictions(self) -> list[str]:
+        """Sentences naming each claim that an attack disproved; empty when the gate passes."""
+
+    @property
+    def undecided(self) -> str:
+        """Why nothing that was found could pass a claim or a limit; empty where it can."""
+        return ""
+
+    @property
+    def gated(self) -> bool:
+        """Whether something is to be judged: a limit, or what a form of audit holds its run against."""
+        return self.fail_above is not None
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether no attack proved more leakage than was claimed, and nothing judged is above the limit; None where
+        neither is so and the report says why it cannot judge (`undecided`).
+        """
+        if self.all_contradictions or self.exceeded:
+            return False
+        return None if self.undecided else True
+
+    @property
+    def all_contradictions(self) -> list[str]:
+        """The report's own contradictions and those of its parts."""
+        return [*self.contradictions, *(text for part in self.parts for text in part.contradictions)]
+
+    @property
+    def all_findings(self) -> list[str]:
+        """The report's own findings and those of its parts, in the order of the page."""
+        return [*self.findings(), *(text for part in self.parts for text in part.findings)]
+
+    def judged(self) -> tuple[page.Judged, ...]:
+        """Every ε that `fail_above` is held against."""
+        return ()
+
+    @property
+    def exceeded(self) -> list[str]:
+        """Sentences naming each ε above `fail_above`; empty where there is no such limit."""
+        limit = self.fail_above
+        if limit is None:
+            return []
+        return ["{} is above the limit {}.".format(*j.beside(limit)) for j in self.judged() if j.value > limit]
+
+    @property
+    def word(self) -> str:
+        """The verdict in a few words."""
+        if self.all_contradictions:
+            return "CLAIM CONTRADICTED."
+        return "ABOVE THE LIMIT." if self.exceeded else HELD
+
+    @property
+    def tone(self) -> str:
+        """How the page colours `word`: "good" where a claim was tested and held, "bad" where the gate fails."""
+        if self.passed is False:
+            return "bad"
+        return "good" if self.word == HELD else "neutral"
+
+    def limit_kept(self) -> str:
+        """What the limit was held against, in one sentence; empty without one."""
+        if self.fail_above is None:
+            return ""
+        judged = "; ".join(j.beside(self.fail_above)[0] for j in self.judged())
+        outcome = "FAILED" if self.exceeded else "NOT DECIDED" if self.undecided else "kept"
+        return f"Limit ε = {self.fail_above:g}, {outcome}. Judged: {judged}."
+
+    @abc.abstractmethod
+    def verdict(self) -> str:
+        """One sentence for the top of the page."""
+
+    @abc.abstractmethod
+    def findings(self) -> list[str]:
+        """Plain sentences, each with kind, confidence and adjacency; "what it is about: what was found"."""
+
+    @abc.abstractmethod
+    def tables(self) -> dict[str, Table]:
+        """The tables that the page and the terminal show."""
+
+    @abc.abstractmethod
+    def sections(self) -> tuple[page.Section, ...]:
+        """The page's middle: figures and tables under headings."""
+
+    @abc.abstractmethod
+    def assumptions(self) -> list[str]:
+        """What must hold for the report to mean what it says."""
+
+    @abc.abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What it takes to run the audit again, JSON-ready."""
+
+    @abc.abstractmethod
+    def content(self) -> dict[str, Any]:
+        """The results, JSON-ready; every number with kind, confidence, interval, method, assumptions, provenance."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready: verdict, findings, settings, results."""
+        return {
+            "schema": self.schema,
+            "version": __version__,
+            "passed": self.passed,
+            "undecided": self.undecided,
+            "contradictions": self.all_contradictions,
+            "limit": {
+                "fail_above": self.fail_above,
+                "judged": jsonable(self.judged()),
+                "exceeded": self.exceeded,
+            },
+            "findings": [str(text) for text in self.all_findings],
+            "verdicts": [
+                {"about": about(text), "verdict": getattr(text, "verdict", ""), "assumes": getattr(text, "assumes", "")}
+                for text in self.all_findings
+            ],
+            "config": self.settings(),
+            **self.content(),
+            **{part.key: jsonable(part.content) for part in self.parts},
+            "assumptions": self._assumed(),
+            "environment": self.environment,
+            "seconds": round(self.seconds, 1),
+        }
+
+    def to_json(self, path: str | Path | None = None, *, indent: int | None = None) -> str:
+        """The report as strict JSON, also written to `path` (atomically) when one is given."""
+        text = json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
+        if path is not None:
+            write_atomically(Path(path), text + "\n")
+        return text
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """One self-contained HTML page, also written to `path` (atomically) when one is given."""
+        html = page.render(
+            title=self.title,
+            tone=self.tone,
+            word=self.word,
+            verdict=self._verdict(),
+            limit=self.limit_kept(),
+            findings=self.all_findings,
+            sections=(*self.sections(), *(section for part in self.parts for section in part.sections)),
+            assumptions=self._assumed(),
+            seconds=self.seconds,
+            settings=self.settings(),
+            environment=self.environment,
+        )
+        if path is not None:
+            write_atomically(Path(path), html)
+        return html
+
+    def to_text(self, width: int = 110) -> str:
+        """Tables and findings for a terminal, readable without colour."""
+        return page.text(
+            title=self.title,
+            word=self.word,
+            verdict=f"{self._verdict()} {self.limit_kept()}".strip(),
+            findings=self.all_findings,
+            tables=[
+                *self.tables().values(),
+                *(table for part in self.parts for section in part.sections for table in section.tables),
+            ],
+            width=width,
+        )
+
+    def _verdict(self) -> str:
+        said = [*(text for part in self.parts for text in part.contradictions), *self.exceeded, self.verdict()]
+        return " ".join(said)
+
+    def _assumed(self) -> list[str]:
+        return [*self.assumptions(), *(text for part in self.parts for text in part.assumptions)]

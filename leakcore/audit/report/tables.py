@@ -1,0 +1,193 @@
+"""The report's tables, defined once: the page and the terminal render the same rows, kinds and captions."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from typing import TYPE_CHECKING
+
+from leakcore.audit.report.format import interval, number, percent, power
+
+if TYPE_CHECKING:
+    from leakcore.audit.hyperparameters.label_section import LabelStudy
+    from leakcore.audit.hyperparameters.reconstruction_section import ReconstructionPoint
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A heading; `kind` is upper, lower, estimate or parameter (an input, or a plain count)."""
+
+    title: str
+    kind: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A value, and its interval beneath it."""
+
+    text: str
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Cells in the order of the columns; the claimed configuration is highlighted."""
+
+    cells: tuple[Cell, ...]
+    highlight: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A titled table with a caption that says confidence and adjacency."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    caption: str
+
+    def to_text(self, width: int = 110) -> str:
+        """Aligned plain text, readable without colour."""
+        heads = [column.title.split("\n") for column in self.columns]
+        depth = max(len(h) for h in heads)
+        lines = [
+            [""] * (depth - len(h)) + h + [f"[{c.kind}]" if c.kind else ""]
+            for h, c in zip(heads, self.columns, strict=True)
+        ]
+        grid = [list(line) for line in zip(*lines, strict=True)]
+        body: list[list[str]] = []
+        for row in self.rows:
+            body.append([cell.text for cell in row.cells])
+            if row.highlight:
+                body[-1][0] = f"> {body[-1][0]}"
+            if any(cell.note for cell in row.cells):
+                body.append([cell.note for cell in row.cells])
+        widths = [max(len(r[i]) for r in grid + body) for i in range(len(self.columns))]
+        rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+
+        def line(cells: list[str]) -> str:
+            return "  ".join(
+                c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+            ).rstrip()
+
+        caption = textwrap.fill(self.caption, width, initial_indent="  ", subsequent_indent="  ")
+        return "\n".join([self.title, rule, *map(line, grid), rule, *map(line, body), rule, caption])
+
+
+def accounting_table(points: list[ReconstructionPoint], delta: float) -> Table:
+    """ε of each noise level by three accountants, and under replacement."""
+    rows = []
+    for p in points:
+        cells = [Cell(number(p.epsilon)), Cell(number(p.noise_multiplier, 6))]
+        cells += [
+            Cell(number(r, 5)) if r is not None else Cell("not installed")
+            for r in (p.epsilon, p.epsilon_pld, p.epsilon_rdp)
+        ]
+        cells.append(Cell(number(p.epsilon_replace, 5)))
+        rows.append(Row(tuple(cells), p.claimed))
+    columns = (
+        Column("ε", "parameter"),
+        Column("noise\nmultiplier σ", "parameter"),
+        Column("ε, exact\nadd/remove", "upper"),
+        Column("ε, PLD\nadd/remove", "upper"),
+        Column("ε, RDP\nadd/remove", "upper"),
+        Column("ε, exact\nreplacement", "upper"),
+    )
+    caption = (
+        f"δ = {power(delta)}; all deterministic. The exact column inverts our own privacy profile, PLD and RDP are "
+        "dp-accounting's. The last column is the same mechanism under the other adjacency: it is larger because a "
+        "replaced row moves the sum twice as far, and is not to be compared with the others."
+    )
+    return Table("The accountant", columns, tuple(rows), caption)
+
+
+def reconstruction_table(points: list[ReconstructionPoint], prior_size: int) -> Table:
+    """Bounds, reference and attack for each noise level."""
+    rows = []
+    for p in points:
+        rows.append(
+            Row(
+                (
+                    Cell(number(p.epsilon)),
+                    Cell(percent(1 / prior_size)),
+                    Cell(percent(p.attack), interval(p.attack)),
+                    Cell(f"{p.attack.hits} / {p.attack.trials}"),
+                    Cell("—" if p.reference is None else percent(p.reference)),
+                    Cell(percent(p.bound)),
+                    Cell(percent(p.bound_rdp)),
+                ),
+                p.claimed,
+            )
+        )
+    level = f"{100 * (points[0].attack.confidence or 0):g}%"
+    columns = (
+        Column("ε", "parameter"),
+        Column("guessing", "parameter"),
+        Column("prior-aware\nattack", "estimate"),
+        Column("named\nthe target", "parameter"),
+        Column("optimum if\northogonal", "estimate"),
+        Column("exact\nbound", "upper"),
+        Column("RDP\nbound", "upper"),
+    )
+    caption = (
+        f"Probability of naming the target among {prior_size} equally likely candidates. Add/remove adjacency "
+        f"throughout. Bounds are deterministic; below each attack its own {level} Clopper–Pearson interval, for that "
+        "row alone."
+    )
+    return Table("Reconstruction", columns, tuple(rows), caption)
+
+
+def labels_table(study: LabelStudy) -> Table:
+    """Labels recovered from one aggregated last-layer gradient, without and with noise."""
+    rows = []
+    for o in study.outcomes:
+        rows.append(
+            Row(
+                (
+                    Cell("no noise, no clipping" if o.noise_multiplier == 0 else f"ε = {number(o.epsilon)}"),
+                    Cell(number(o.noise_multiplier, 4)),
+                    Cell(f"{o.determined} of {o.labels}"),
+                    Cell(str(o.labels - o.determined)),
+                    Cell(percent(o.recovered), interval(o.recovered) if o.recovered.interval else ""),
+                    Cell(percent(o.majority)),
+                ),
+                o.claimed,
+            )
+        )
+    columns = (
+        Column("companion run", "parameter"),
+        Column("noise\nmultiplier σ", "parameter"),
+        Column("determined\nlabels", "parameter"),
+        Column("undetermined", "parameter"),
+        Column("right, of the\ndetermined", "estimate"),
+        Column("guessing the\nmajority", "parameter"),
+    )
+    return Table("Labels", columns, tuple(rows), study.caption)
+
+
+def label_epsilon_table(study: LabelStudy) -> Table:
+    """Label-ε lower bounds beside the replacement ε of the same single step."""
+    rows = []
+    for o in study.outcomes:
+        if o.replacement is None:
+            continue
+        rows.append(
+            Row(
+                (
+                    Cell(f"ε = {number(o.epsilon)}"),
+                    Cell(number(o.noise_multiplier, 4)),
+                    *(Cell(number(o.lower[test], 4)) for test in ("paper", "optimal", "likelihood-ratio")),
+                    Cell(number(o.replacement, 4)),
+                ),
+                o.claimed,
+            )
+        )
+    columns = (
+        Column("companion run", "parameter"),
+        Column("noise\nmultiplier σ", "parameter"),
+        Column("label ε,\npaper's test", "lower"),
+        Column("label ε,\nbest threshold", "lower"),
+        Column("label ε,\nlikelihood ratio", "lower"),
+        Column("replacement ε\nof one step", "upper"),
+    )
+    return Table("Label privacy of one step", columns, tuple(rows), study.epsilon_caption)

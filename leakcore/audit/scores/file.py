@@ -1,0 +1,248 @@
+"""Score files of other audit tools: npz or csv, recognised by the names in them. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leakcore._base.files.csv_file import read_csv
+from leakcore._base.files.npz_file import npz_names, read_npz
+from leakcore._base.printable import name_of, names_of, printable
+
+_MOST = 2**27
+"""Scores in one array: a hundred million."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Two names and what stands under them. labelled: scores and who is a member; else members and non-members.
+    higher: who scores higher.
+    """
+
+    first: str
+    second: str
+    labelled: bool
+    tool: str
+    higher: str = "members"
+
+
+_PLAIN = "members and non-members by name"
+_LABELLED = "scores and memberships by name"
+LAYOUTS = (
+    Layout("membership_scores_train", "membership_scores_test", False, "TensorFlow Privacy, SingleAttackResult"),
+    Layout("loss_train", "loss_test", False, "TensorFlow Privacy, AttackInputData's losses", "non-members"),
+    Layout("scores", "memberships", True, "Privacy Meter, attack_result"),
+    Layout("mia_scores", "target_memberships", True, "Privacy Meter, arrays of its audit"),
+    Layout("prediction", "answers", True, "LiRA (Carlini et al.), plot.py", "non-members"),
+    Layout("scores", "keep", True, "LiRA (Carlini et al.), one model's scores, mean over augmentations"),
+    *(
+        Layout(first, second, False, _PLAIN)
+        for first, second in (
+            ("members", "non_members"), ("member_scores", "non_member_scores"), ("member_scores", "nonmember_scores"),
+            ("member", "non_member"), ("in_scores", "out_scores"), ("scores_in", "scores_out"),
+            ("train_scores", "test_scores"), ("scores_train", "scores_test"),
+        )
+    ),
+    *(
+        Layout(first, second, True, _LABELLED)
+        for first in ("score", "scores")
+        for second in ("member", "is_member", "membership", "label", "labels")
+    ),
+)  # fmt: skip
+"""What is recognised, most specific first; names are compared without case, with - and spaces as _."""
+_TRUE = {"1", "1.0", "true", "member", "in", "yes", "train"}
+_FALSE = {"0", "0.0", "false", "non-member", "nonmember", "non_member", "out", "no", "test"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScoreFile:
+    """Scores of members and of non-members as the file has them, and what it was taken for."""
+
+    members: np.ndarray
+    non_members: np.ndarray
+    layout: Layout
+    name: str
+
+
+def read_scores(
+    path: str | Path,
+    *,
+    members: str | None = None,
+    non_members: str | None = None,
+    values: str | None = None,
+    labels: str | None = None,
+) -> ScoreFile:
+    """Scores of members and non-members from a file of another tool.
+
+    An .npz file of plain arrays, or a .csv file with a header line (comma, semicolon or tab). What stands where is told
+    by the names: Privacy Meter's attack_result_*.npz (`scores`, `memberships`), TensorFlow Privacy's
+    `membership_scores_train` and `membership_scores_test` (or `loss_train`, `loss_test`: smaller means member), LiRA's
+    `prediction` and `answers` (smaller means member) or `scores` and `keep` of one model, `members` and `non_members`,
+    `score` and `member`, and variants. Of any other file give the names:
+
+    members, non_members: of the two arrays (columns; they may differ in length).
+    values, labels: of the array of all scores and that of memberships (0 and 1, false and true).
+
+    Returns a `ScoreFile`. ValueError names file, array and what is wrong with it: unknown or ambiguous names, a shape
+    other than (n,), text where numbers should be, two arrays or columns of one name, more than 2²⁷ scores, or more than
+    64 MiB of them (as float64) from a file a hundredth of that, a damaged file. Pickled objects are refused, never
+    loaded.
+    """
+    where = Path(path)
+    given = _asked(members, non_members, values, labels)
+    readers = {".npz": _npz_read, ".csv": _csv_read}
+    if where.suffix not in readers:
+        raise ValueError(f"scores={str(where)!r}: must end in .npz or .csv; pickled results are never loaded")
+    try:
+        layout, read = readers[where.suffix](where, given)
+    except FileNotFoundError:
+        raise ValueError(f"scores={str(where)!r}: no such file") from None
+    first, second = read[layout.first], read[layout.second]
+    if layout.second == "keep" and first.ndim == 2 and first.shape[1]:
+        first = first.mean(axis=1)
+    for name, side in ((layout.first, first), (layout.second, second)):
+        if side.ndim != 1:
+            raise ValueError(
+                f"{printable(where)}: {name_of(name)} has shape {side.shape}: must be one number per row, (n,); "
+                "average or combine the others first"
+            )
+    for name, side in ((layout.first, first), (layout.second, second)):
+        if len(bad := np.flatnonzero(np.isnan(side))) and not (layout.labelled and name == layout.second):
+            raise ValueError(f"{printable(where)}: {name_of(name)}[{bad[0]}]=nan: must be a number")
+    if layout.labelled:
+        first, second = _parted(where, layout, first, second)
+    for name, side in (("members", first), ("non-members", second)):
+        if not len(side):
+            raise ValueError(f"{printable(where)}: holds no scores of {name}")
+    return ScoreFile(np.asarray(first, np.float64), np.asarray(second, np.float64), layout, _shown(where))
+
+
+def _shown(where: Path) -> str:
+    """The file's name as text that can be written anywhere: a name need not be UTF-8."""
+    return name_of(os.fsencode(where.name).decode("utf-8", "backslashreplace"))
+
+
+def _asked(members: str | None, non_members: str | None, values: str | None, labels: str | None) -> Layout | None:
+    pair, labelled = (members, non_members), (values, labels)
+    if not any((*pair, *labelled)):
+        return None
+    if all(pair) and not any(labelled):
+        return Layout(str(members), str(non_members), False, "names as given")
+    if all(labelled) and not any(pair):
+        return Layout(str(values), str(labels), True, "names as given")
+    raise ValueError(
+        f"members={members!r}, non_members={non_members!r}, values={values!r}, labels={labels!r}: give members and "
+        "non_members, or values and labels"
+    )
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("-", "_").replace(" ", "_")
+
+
+def _sniffed(where: Path, names: list[str]) -> Layout:
+    there = {_plain(n) for n in names}
+    fits = [layout for layout in LAYOUTS if {layout.first, layout.second} <= there]
+    if not fits:
+        raise ValueError(
+            f"{printable(where)}: its names are {names_of(names)}: no layout that is recognised; say which hold what, "
+            "by members and non_members or by values and labels"
+        )
+    if len(fits) > 1:
+        choices = " or ".join(f"{f.first} and {f.second}" for f in fits)
+        raise ValueError(
+            f"{printable(where)}: {choices}? Say which, by members and non_members or by values and labels"
+        )
+    return fits[0]
+
+
+def _owns(where: Path, layout: Layout, names: list[str], sniffed: bool) -> dict[str, str]:
+    """The file's own spelling of the layout's two names."""
+    return {name: _own(where, name, names, sniffed) for name in (layout.first, layout.second)}
+
+
+def _own(where: Path, name: str, names: list[str], sniffed: bool) -> str:
+    alike = [n for n in names if _plain(n) == _plain(name)]
+    same = alike if sniffed else [n for n in names if n == name] or alike
+    if not same:
+        raise ValueError(f"{printable(where)}: holds no {printable(repr(name))}; there are {names_of(names)}")
+    if len(same) > 1:
+        raise ValueError(
+            f"{printable(where)}: has {len(same)} arrays or columns named {names_of(same)}; rename all but one"
+        )
+    return same[0]
+
+
+def _parted(where: Path, layout: Layout, scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if scores.shape != labels.shape:
+        raise ValueError(
+            f"{printable(where)}: {name_of(layout.first)} has {len(scores)} entries, "
+            f"{name_of(layout.second)} {len(labels)}"
+        )
+    if not np.isin(labels, (0, 1)).all():
+        odd = labels[~np.isin(labels, (0, 1))][0].item()
+        raise ValueError(f"{printable(where)}: {name_of(layout.second)} holds {odd!r}: must be 0 or 1, 1 for a member")
+    inside = labels.astype(bool)
+    return scores[inside], scores[~inside]
+
+
+def _npz_read(where: Path, asked: Layout | None) -> tuple[Layout, Mapping[str, Any]]:
+    names = npz_names(where)
+    layout = asked or _sniffed(where, names)
+    own = _owns(where, layout, names, asked is None)
+    arrays = read_npz(where, set(own.values()), at_least=8)  # whatever they are there, scores are float64 here
+    read = {name: arrays[spelt] for name, spelt in own.items()}
+    for name, side in read.items():
+        if side.size > _MOST:
+            raise ValueError(f"{printable(where)}: {name_of(name)} has {side.size:,} entries, may have {_MOST:,}")
+    return layout, read
+
+
+def _csv_read(where: Path, asked: Layout | None) -> tuple[Layout, Mapping[str, Any]]:
+    header = [name.strip() for name in next(read_csv(where), [])]
+    if not header:
+        raise ValueError(f"{printable(where)}: is empty; its first line must name the columns")
+    layout = asked or _sniffed(where, header)
+    return layout, _csv_columns(where, header, _owns(where, layout, header, asked is None), layout)
+
+
+def _csv_columns(where: Path, header: list[str], own: Mapping[str, str], layout: Layout) -> dict[str, np.ndarray]:
+    at = {asked: header.index(spelt) for asked, spelt in own.items()}
+    found = {asked: array.array("d") for asked in own}
+    for number, line in enumerate(read_csv(where), 1):
+        if number == 1 or not any(cell.strip() for cell in line):
+            continue
+        for asked, column in at.items():
+            cell = line[column].strip() if column < len(line) else ""
+            if not cell and not layout.labelled:
+                continue  # columns of members and non-members may differ in length
+            label = layout.labelled and asked == layout.second
+            found[asked].append(_label(where, number, asked, cell) if label else _number(where, number, asked, cell))
+    return {asked: np.frombuffer(values, np.float64) for asked, values in found.items()}
+
+
+def _number(where: Path, line: int, column: str, cell: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        raise ValueError(f"{printable(where)}, line {line}: {name_of(column)}={cell[:40]!r}: must be a number")
+    return value
+
+
+def _label(where: Path, line: int, column: str, cell: str) -> float:
+    word = cell.lower()
+    if word not in _TRUE | _FALSE:
+        raise ValueError(
+            f"{printable(where)}, line {line}: {name_of(column)}={cell[:40]!r}: must be 0 or 1 (or false and true, in "
+            "and out)"
+        )
+    return float(word in _TRUE)

@@ -1,0 +1,230 @@
+"""From membership scores of any tool to a report: rates with intervals, and what they prove about ε, if anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from leakcore import bounds
+from leakcore._base import validate as check
+from leakcore._base.results import Assumptions, Result, parse_adjacency
+from leakcore.audit.claim.report import area
+from leakcore.audit.doctor import environment
+from leakcore.audit.report.report import GATE
+from leakcore.audit.scores.coins import audited, require_fair
+from leakcore.audit.scores.file import ScoreFile, read_scores
+from leakcore.audit.scores.report import MeasuredRate, ScoresReport
+from leakcore.numerics import clopper_pearson
+
+_FPRS = (0.001, 0.01, 0.05, 0.1)
+
+
+def from_scores(
+    members: Any,
+    non_members: Any = None,
+    *,
+    coins: bool = False,
+    retrained: bool = False,
+    k: int = 1,
+    delta: float = 1e-5,
+    claimed_epsilon: float | None = None,
+    adjacency: str = "add-remove",
+    higher: str | None = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> ScoresReport:
+    """The report on membership scores that some other tool made.
+
+    True-positive rates at fixed false-positive rates and the area under the ROC curve come with finite-sample intervals
+    for independent scores: the threshold's own uncertainty is paid for by order statistics of the non-members (Beta
+    laws) beside Clopper–Pearson limits for the members; the area's is Chernoff's bound for a two-sample U-statistic
+    (Hoeffding 1963, Section 5b, with min(members, non-members) independent pairs).
+
+    What the scores prove about ε depends on how members were chosen, which no file says:
+
+    - coins=True: one training run in which a fair coin of its own decided for each row whether it was trained on, and
+      every row with a coin is among the scores. The highest scores are guessed in, the lowest out (Steinke, Nasr and
+      Jagielski 2023, Theorem 5.2), for four numbers of guesses, each at a quarter of the error. kind "lower".
+    - retrained=True: every score is from a model trained on its own, with the row in question (or the k rows) or
+      without. A random half of the scores chooses a threshold, the others are counted with Clopper–Pearson limits
+      (Jagielski, Ullman and Oprea 2020, Section 4.2). kind "lower".
+    - neither: scores of one model, split as its training data happened to be. What the second way would give is
+      reported as an estimate, without confidence.
+
+    members, non_members: (n,) scores of rows that were trained on and of rows that were not, NaN not allowed, at least
+        two each. Or members is the path of a file for `audit.read_scores`, or what that returned.
+    delta: δ in [0, 1). claimed_epsilon: ε ≥ 0 that the model claims at δ; a proof at 99.9% above it contradicts it.
+    k: rows by which the two sides' training data differ, for retrained=True: what is proved is of one row, by group
+        privacy.
+    adjacency: "add-remove", or "replace" where a member's alternative was another row in its place; of claim and proof.
+    higher: who scores higher, "members" or "non-members"; None: members, or what the file's layout says.
+    confidence: of every interval and of the quoted lower bound. seed: of the random halves.
+
+    Returns a `ScoresReport`, an `AuditReport`. Deterministic. Raises ValueError or TypeError that names the argument,
+    before any work; ValueError where coins=True and the coins fell as fair ones fall less than once in a million.
+    """
+    start = time.monotonic()
+    slack = check.below_one(delta=delta)
+    claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
+    relation = parse_adjacency(adjacency)
+    level = check.confidence(confidence=confidence)
+    number = check.seed(seed=seed)
+    check.boolean(coins=coins)
+    check.boolean(retrained=retrained)
+    apart = check.integer(1, None, k=k)
+    if coins and retrained:
+        raise ValueError("coins=True, retrained=True: one run with many coins, or one model for each score; not both")
+    if apart > 1 and not retrained:
+        raise ValueError(f"k={apart}: only with retrained=True, where the rows in question are left out together")
+    inside, outside, source, upward = _sides(members, non_members, higher)
+    n, m = len(inside), len(outside)
+    if coins:
+        require_fair(n, n + m, "rows")
+    notes = _notes(coins, retrained)
+    scores, labels = np.concatenate([inside, outside]), np.arange(n + m) < n
+
+    def proof(sure: float, scores: np.ndarray = scores) -> Result:
+        if coins:
+            return audited(scores, labels, slack, sure, relation)
+        return bounds.epsilon_lower_bound_from_scores(
+            scores[labels], scores[~labels], confidence=sure, k=apart, delta=slack, adjacency=relation, seed=number
+        )
+
+    found = proof(level)
+    if not (coins or retrained):
+        found = dataclasses.replace(
+            found, kind="estimate", confidence=None,
+            assumptions=dataclasses.replace(found.assumptions, notes=(*notes, "no proof: see what is assumed")),
+        )  # fmt: skip
+    judged = claim is not None and (coins or retrained)
+    whole = area(inside, outside)
+    levels = np.unique(scores)[::-1]
+    if len(levels) > 2000:
+        levels = levels[np.unique(np.geomspace(1, len(levels), 2000).astype(int)) - 1]
+    false, true = (1 - np.searchsorted(np.sort(side), levels, side="left") / len(side) for side in (outside, inside))
+    return ScoresReport(
+        environment=environment(),
+        source=source,
+        higher=upward,
+        coins=coins,
+        retrained=retrained,
+        k=apart,
+        delta=slack,
+        claimed_epsilon=claim,
+        adjacency=relation,
+        confidence=level,
+        seed=number,
+        members=n,
+        non_members=m,
+        area=Result(
+            value=whole, kind="estimate", confidence=level, interval=area_limits(whole, min(n, m), level),
+            method="area under the ROC curve; Chernoff limits of a two-sample U-statistic",
+            assumptions=_assumed(notes), provenance=_PROVENANCE,
+        ),
+        at_fpr=tuple(rate_limits(inside, outside, f, level, notes) for f in _FPRS),
+        epsilon=found,
+        gate=proof(GATE) if judged else None,
+        ceiling=float(proof(GATE, labels.astype(float)).value) if judged else None,
+        roc=(false, true),
+        seconds=time.monotonic() - start,
+    )  # fmt: skip
+
+
+def _sides(members: Any, non_members: Any, higher: str | None) -> tuple[np.ndarray, np.ndarray, str, str]:
+    """Members and non-members with larger scores for members, where they are from, and who scored higher there."""
+    if isinstance(members, (str, Path)):
+        members = read_scores(members)
+    if isinstance(members, ScoreFile):
+        if non_members is not None:
+            raise TypeError("non_members: the file holds them; give one or the other")
+        given, upward = (members.members, members.non_members), higher or members.layout.higher
+        source = f"{members.name} ({members.layout.tool})"
+    elif non_members is None:
+        raise TypeError("non_members=None: give the scores of both, or the file that holds both")
+    else:
+        given, upward, source = (members, non_members), higher or "members", "scores as given"
+    sign = 1.0 if check.one_of("members", "non-members", higher=upward) == "members" else -1.0
+    sides = []
+    for name, values in zip(("members", "non_members"), given, strict=True):
+        side, _ = check.host_array(finite=False, **{name: values})
+        if side.ndim != 1 or side.size < 2:
+            raise ValueError(f"{name}.shape={side.shape}: must be one score per row, at least two")
+        if np.isnan(side).any():
+            raise ValueError(f"{name}[{int(np.flatnonzero(np.isnan(side))[0])}]=nan: must be a number")
+        sides.append(sign * side)
+    return sides[0], sides[1], source, upward
+
+
+def _notes(coins: bool, retrained: bool) -> tuple[str, ...]:
+    if retrained:
+        return ("every score is from a model trained on its own",)
+    first = "intervals are for rows drawn independently; scores of one model share its noise, which they do not count"
+    return (first,) if coins else (first, "members were not chosen by coins, so a difference may be one of the data")
+
+
+_ATTACKER = "sees the model (or what it was scored by) and the rows in question"
+
+
+_PROVENANCE = (
+    "Carlini et al. (2022) for rates at low false-positive rates; Hoeffding (1963), Clopper and Pearson (1934) for the "
+    "limits"
+)
+
+
+def _assumed(notes: tuple[str, ...]) -> Assumptions:
+    return Assumptions(adjacency=None, attacker=_ATTACKER, notes=notes)
+
+
+def rate_limits(
+    inside: np.ndarray, outside: np.ndarray, fpr: float, level: float, notes: tuple[str, ...]
+) -> MeasuredRate | None:
+    """True-positive rate at a false-positive rate; None where there are too few non-members to see it.
+
+    The k-th highest of m non-members is exceeded with a probability distributed as Beta(k, m − k + 1), or less where
+    there are ties. Four events of error (1 − level)/4 each: threshold too low or too high, and the members' two counts.
+    """
+    m, n = len(outside), len(inside)
+    allowed = math.floor(fpr * m + 1e-9)
+    if allowed < 1:
+        return None
+    ranked = np.sort(outside)[::-1]
+    here = ranked[allowed] if allowed < m else -np.inf
+    k = np.arange(1, m + 1)
+    kept = special.betainc(k, m - k + 1.0, fpr)
+    each = (1 - level) / 4
+    strict, loose = np.flatnonzero(kept >= 1 - each), np.flatnonzero(kept <= each)
+    low, high = 0.0, 1.0
+    if len(strict):
+        hits = int((inside > ranked[strict[-1]]).sum())
+        low = float(clopper_pearson(hits, n, confidence=1 - each, side="lower")[0])
+    if len(loose):
+        hits = int((inside >= ranked[loose[0]]).sum())
+        high = float(clopper_pearson(hits, n, confidence=1 - each, side="upper")[1])
+    return MeasuredRate(
+        value=float((inside > here).mean()), kind="estimate", confidence=level, interval=(low, high), fpr=fpr,
+        method="threshold from the non-members; order-statistic and Clopper–Pearson limits",
+        assumptions=_assumed(notes), provenance=_PROVENANCE,
+    )  # fmt: skip
+
+
+def area_limits(value: float, pairs: int, level: float) -> tuple[float, float]:
+    """All μ with pairs·KL(value ‖ μ) ≤ log(2/(1 − level)), each side at half of the error."""
+    budget = math.log(2 / (1 - level)) / pairs
+
+    def apart(mu: float) -> float:
+        return float(special.rel_entr(value, mu) + special.rel_entr(1 - value, 1 - mu))
+
+    ends = []
+    for far in (0.0, 1.0):
+        near, beyond = value, far
+        for _ in range(60):
+            middle = 0.5 * (near + beyond)
+            near, beyond = (middle, beyond) if apart(middle) <= budget else (near, middle)
+        ends.append(beyond)
+    return ends[0], ends[1]

@@ -1,0 +1,310 @@
+"""The report on membership scores of another tool."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+
+from leakcore._base.results import Result, jsonable, require_same_adjacency
+from leakcore.audit.report import page
+from leakcore.audit.report.format import ADJACENCY, above, ends, guarantee, interval, number, percent, power
+from leakcore.audit.report.page import Finding
+from leakcore.audit.report.report import GATE, TOO_WEAK, AuditReport
+from leakcore.audit.report.tables import Cell, Column, Row, Table
+
+_SETTINGS = (
+    "source", "higher", "coins", "retrained", "k", "delta", "claimed_epsilon", "adjacency", "confidence", "seed",
+    "members", "non_members",
+)  # fmt: skip
+_RESULTS = ("area", "at_fpr", "epsilon", "gate", "ceiling", "roc")
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class MeasuredRate(Result):
+    """A true-positive rate with its interval. fpr: the false-positive rate it belongs to."""
+
+    fpr: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ScoresReport(AuditReport):
+    """What `audit.from_scores` found; fields are its settings and results.
+
+    area, at_fpr: with intervals; a rate is None where there are too few non-members. epsilon: kind "lower" where coins
+    or retrainings make it a proof, else "estimate". gate: the proof at 99.9%, ceiling: the gate's of scores that tell
+    every member; None without claim or proof.
+    """
+
+    schema: ClassVar[str] = "leakcore.scores-audit/1"
+
+    source: str
+    higher: str
+    coins: bool
+    retrained: bool
+    k: int
+    delta: float
+    claimed_epsilon: float | None
+    adjacency: str
+    confidence: float
+    seed: int
+    members: int
+    non_members: int
+    area: Result
+    at_fpr: tuple[MeasuredRate | None, ...]
+    epsilon: Result
+    gate: Result | None
+    ceiling: float | None
+    roc: tuple[np.ndarray, np.ndarray]
+
+    @property
+    def proved(self) -> bool:
+        """Whether ε is a proof."""
+        return self.coins or self.retrained
+
+    @property
+    def title(self) -> str:
+        return (
+            f"membership scores from {self.source}: {self.members:,} members and {self.non_members:,} non-members, "
+            f"{self.higher} score higher"
+        )
+
+    @property
+    def contradictions(self) -> list[str]:
+        if self.gate is None or self.claimed_epsilon is None or float(self.gate.value) <= self.claimed_epsilon:
+            return []
+        require_same_adjacency(self.gate, self.epsilon)
+        proved, claimed = above(self.gate, self.claimed_epsilon)
+        proof = f"ε ≥ {proved} at δ = {power(self.delta)} ({guarantee(self.gate)})"
+        return [f"The scores prove {proof}, above the claimed {claimed}: not trained as claimed."]
+
+    @property
+    def word(self) -> str:
+        bad = self.all_contradictions or self.exceeded
+        if not bad and (self.claimed_epsilon is None or not self.proved):
+            return "Measured." if self.claimed_epsilon is None else "Measured; the claim was not tested."
+        if not bad and self._between:
+            return f"Above its claim at {100 * self.confidence:g}%, not at {_gate(self.gate)}: check."
+        if not bad and self._untested:
+            return TOO_WEAK
+        return super().word
+
+    @property
+    def _untested(self) -> bool:
+        """Whether so few scores could not have contradicted the claim."""
+        return self.ceiling is not None and self.claimed_epsilon is not None and self.ceiling <= self.claimed_epsilon
+
+    @property
+    def _between(self) -> bool:
+        """Whether the claim is contradicted at `confidence`, but not at the gate's."""
+        claim = self.claimed_epsilon
+        return self.proved and claim is not None and not self.contradictions and float(self.epsilon.value) > claim
+
+    def judged(self) -> tuple[page.Judged, ...]:
+        if not self.proved:
+            return ()
+        return (page.judged("ε proved by the scores", self.epsilon),)
+
+    def _kind(self) -> str:
+        return guarantee(self.epsilon)
+
+    def verdict(self) -> str:
+        if self.contradictions:
+            return " ".join(self.contradictions)
+        said = (
+            "The scores tell members from non-members with an area under the ROC curve of "
+            f"{number(self.area, 3)} ({_span(self.area)}, {100 * self.confidence:g}%; 0.5 is guessing)."
+        )
+        if self.proved:
+            return f"{said} They prove ε ≥ {number(self.epsilon, 3)} at δ = {power(self.delta)} ({self._kind()})."
+        return f"{said} They prove nothing about ε, because nothing random chose who was a member."
+
+    def findings(self) -> list[str]:
+        return [self._separation(), self._rates(), self._epsilon()]
+
+    def _separation(self) -> str:
+        low, high = (float(v) for v in self.area.interval or (0.0, 1.0))
+        follows = (
+            "Members can be told from non-members."
+            if low > 0.5
+            else "Non-members score higher than members: check which way the scores point."
+            if high < 0.5
+            else "It cannot be ruled out that the scores say nothing."
+        )
+        return Finding(
+            f"Separation: the area under the ROC curve is {number(self.area, 3)} ({_span(self.area)} at "
+            f"{100 * self.confidence:g}%, an estimate); 0.5 is guessing, 1 perfect.",
+            verdict=follows,
+            assumes=self._independence(),
+        )
+
+    def _rates(self) -> str:
+        seen = [
+            f"{percent(r)} at {percent(r.fpr)} false positives ({interval(r)})" for r in self.at_fpr if r is not None
+        ]
+        if not seen:
+            return f"At few false alarms: {self.non_members:,} non-members are too few to see a rate of 10% or less."
+        sharp = [r for r in self.at_fpr if r is not None and r.interval and float(r.interval[0]) > r.fpr]
+        follows = (
+            f"At {percent(sharp[0].fpr)} false positives the interval lies above guessing: some rows are recognised, "
+            "whatever the test is on average."
+            if sharp
+            else "At none of these rates does the interval lie above guessing."
+        )
+        return Finding(
+            f"At few false alarms: true-positive rates {', '.join(seen)}; estimates, intervals of "
+            f"{100 * self.confidence:g}% each.",
+            verdict=follows,
+            assumes=self._independence(),
+        )
+
+    def _epsilon(self) -> str:
+        shown = f"ε ≥ {number(self.epsilon, 3)} at δ = {power(self.delta)} ({self._kind()})"
+        claimed = "" if self.claimed_epsilon is None else f" Claimed is ε = {number(self.claimed_epsilon)}."
+        if not self.proved:
+            return Finding(
+                f"What is proved: nothing. If every score came from a model of its own, these would prove {shown}; as "
+                f"it is, that is an estimate.{claimed}",
+                verdict="Do not quote this as a bound. Choose members by fair coins, or retrain, and say so.",
+                assumes="a row's score in this model stands for its score in an independent one.",
+            )
+        how = (
+            f"from guesses at {self.members + self.non_members:,} coins of one run. It is valid, and rarely tight"
+            if self.coins
+            else "from a threshold chosen on one half of the scores and counted on the other"
+        )
+        follows = (
+            "The claim is contradicted."
+            if self.contradictions
+            else f"Above the claim at {100 * self.confidence:g}%; at the gate's {_gate(self.gate)} it is not: score "
+            "more rows or models."
+            if self._between
+            else f"{self.members:,} members and {self.non_members:,} non-members prove at most ε = "
+            f"{number(self.ceiling, kind='upper')} at {_gate(self.gate)}, however well they are told apart: they could "
+            "not have contradicted the claim."
+            if self._untested and self.ceiling is not None
+            else "No smaller ε can be claimed for this training."
+            if float(self.epsilon.value) > 0
+            else "Nothing is proved; that is no proof of privacy either: the attack may be weak, or the scores few."
+        )
+        return Finding(f"What is proved: {shown}, {how}.{claimed}", verdict=follows, assumes=self._design())
+
+    def _independence(self) -> str:
+        return (
+            "every score is from a model of its own."
+            if self.retrained
+            else "rows were drawn independently; what all scores of one model share is not in the intervals."
+        )
+
+    def _design(self) -> str:
+        if self.coins:
+            return (
+                "a fair coin of its own decided for each row whether it was trained on, every row with a coin is here, "
+                "and the scores were made without knowing the coins."
+            )
+        if self.retrained:
+            rows = "the row" if self.k == 1 else f"the {self.k} rows"
+            return (
+                f"every score is from a model trained independently, with {rows} in question or without, and the "
+                "attack was fixed before these models."
+            )
+        return "members are those rows that happened to be in the training data; nothing is proved of ε."
+
+    def tables(self) -> dict[str, Table]:
+        rows = [
+            (f"true positives at {percent(r.fpr)} false", percent(r.fpr), percent(r), interval(r))
+            for r in self.at_fpr
+            if r is not None
+        ]
+        rows.append(("area under the ROC curve", "0.5", number(self.area, 3), _span(self.area)))
+        made = tuple(Row(tuple(Cell(text) for text in row)) for row in rows)
+        columns = (
+            Column("test", "parameter"), Column("guessing", "parameter"), Column("these scores", "estimate"),
+            Column("interval", "estimate"),
+        )  # fmt: skip
+        caption = (
+            f"{100 * self.confidence:g}% intervals, each for its own row, valid in finite samples for independent "
+            "scores: the threshold's uncertainty is in them. Rates that so few non-members cannot show are left out."
+        )
+        epsilon = Table(
+            "What it says of ε",
+            (
+                Column("ε at least", self.epsilon.kind), Column("δ", "parameter"), Column("adjacency", "parameter"),
+                Column("confidence", "parameter"), Column("claimed ε", "upper"),
+            ),
+            (Row((
+                Cell(number(self.epsilon, 4)), Cell(power(self.delta)),
+                Cell(ADJACENCY[self.epsilon.adjacency]),
+                Cell("none" if self.epsilon.confidence is None else f"{100 * self.epsilon.confidence:g}%"),
+                Cell("—" if self.claimed_epsilon is None else number(self.claimed_epsilon)),
+            )),),
+            f"By {self.epsilon.method}. {'A proof' if self.proved else 'No proof, an estimate'}: {self._design()}",
+        )  # fmt: skip
+        return {"rates": Table("The scores as a membership test", columns, made, caption), "epsilon": epsilon}
+
+    def sections(self) -> tuple[page.Section, ...]:
+        from leakcore.audit.report.plots import roc_svg
+
+        tables = self.tables()
+        least = max(1e-5, min(1e-3, 0.5 / self.non_members))
+        fpr = np.geomspace(least, 1, 61)
+        bound = None
+        if self.claimed_epsilon is not None:
+            one = np.exp(min(self.claimed_epsilon, 700.0 / self.k))
+            grow, slack = one**self.k, self.delta * sum(one**i for i in range(self.k))  # of k rows: group privacy
+            bound = np.minimum(grow * fpr + slack, 1 - (1 - slack - fpr) / grow).clip(0, 1)
+        bars = [
+            (r.fpr, float(r.value), float(r.interval[0]), float(r.interval[1]))
+            for r in self.at_fpr
+            if r is not None and r.interval is not None
+        ]
+        svg = roc_svg(
+            fpr, bound, self.roc, bound_name="most that the claimed ε allows", found_name="these scores", intervals=bars
+        )  # fmt: skip
+        limit = (
+            "" if bound is None or not self.retrained else " An interval wholly above the solid curve speaks against "
+            "the claimed ε; each is at its own confidence, and what is proved is below."
+        )  # fmt: skip
+        figure = page.Figure(
+            svg=svg,
+            alt=f"True-positive against false-positive rate of the scores, both axes logarithmic. {self._rates()}",
+            caption="Points above the dotted line tell members better than guessing; the left end is what matters, "
+            f"where few are accused wrongly. Bars: {100 * self.confidence:g}% intervals.{limit}",
+        )
+        return (
+            page.Section("The scores as a membership test", (tables["rates"],), figure),
+            page.Section("What it says of ε", (tables["epsilon"],)),
+        )
+
+    def assumptions(self) -> list[str]:
+        return [
+            f"How members were chosen: {self._design()}",
+            f"Intervals: {self._independence()}",
+            f"The scores say what they are taken for: {self.higher} score higher; read from {self.source}.",
+            *([self._gate_assumed()] if self.proved else []),
+            *(f"{note[0].upper()}{note[1:]}." for note in self.epsilon.assumptions.notes),
+            "What another attack on the same model would find is not known: a low number is no proof of privacy.",
+        ]
+
+    def _gate_assumed(self) -> str:
+        return (
+            f"A claim is contradicted only by what is proved at {100 * GATE:g}%: chance does that to a model that "
+            f"keeps it with probability at most {1 - GATE:.1g}. A limit (fail_above) is held against the ε printed, "
+            f"proved at {100 * self.confidence:g}%: chance lifts that above the model's own with probability at most "
+            f"{1 - self.confidence:.2g}."
+        )
+
+    def settings(self) -> dict[str, Any]:
+        return {name: jsonable(getattr(self, name)) for name in _SETTINGS}
+
+    def content(self) -> dict[str, Any]:
+        return {name: jsonable(getattr(self, name)) for name in _RESULTS}
+
+
+def _span(result: Result) -> str:
+    return ends(result, 3)
+
+
+def _gate(found: Result | None) -> str:
+    return "the gate's level" if found is None or found.confidence is None else f"{100 * found.confidence:g}%"

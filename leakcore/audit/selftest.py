@@ -1,0 +1,334 @@
+"""Do our lower bounds keep their promise? Each method on mechanisms whose ε is known, audited thousands of times."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from leakcore import __version__, bounds, kernels
+from leakcore._base import validate as check
+from leakcore._base.futures import answers
+from leakcore._base.progress import Progress
+from leakcore._base.results import jsonable
+from leakcore.audit.report.format import number, percent
+from leakcore.audit.report.tables import Cell, Column, Row, Table
+from leakcore.numerics import clopper_pearson, gaussian_pair_epsilon
+
+GATE = 0.999
+"""Confidence, over all rows together, with which the verdict blames a method rightly."""
+_DELTA = 1e-2
+_TRIALS = 100
+_COUNTS = 1000
+_EVENTS = ((0.5, 0.5), (0.05, 0.05), (0.9, 0.9))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Promise:
+    """One method on one mechanism.
+
+    mechanism, epsilon: what was audited, and its ε at δ. method, trials: how. audits: how often. above: how many bounds
+    exceeded ε. rate, interval: above/audits with its two-sided 95% interval. allowed: 1 − confidence. mean: of the
+    bounds. kept: False where the rate is above `allowed` beyond doubt (`GATE`, over all rows).
+    """
+
+    mechanism: str
+    epsilon: float
+    delta: float
+    method: str
+    trials: int
+    audits: int
+    above: int
+    rate: float
+    interval: tuple[float, float]
+    allowed: float
+    mean: float
+    kept: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class SelfTest:
+    """What the self-test found; `passed` is False where any promise is broken."""
+
+    promises: tuple[Promise, ...]
+    confidence: float
+    audits: int
+    seed: int
+
+    @property
+    def passed(self) -> bool:
+        return all(p.kept for p in self.promises)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {"schema": "leakcore.selftest/1", "version": __version__, "passed": self.passed, **jsonable(self)}
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """`to_dict` as strict JSON."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
+
+    def tables(self) -> tuple[Table, Table]:
+        """False positives where nothing leaks, and coverage where ε is known."""
+        null = [p for p in self.promises if p.epsilon == 0]
+        known = [p for p in self.promises if p.epsilon > 0]
+        parameter, estimate = "parameter", "estimate"
+        heads = (Column("method", parameter), Column("trials per\naudit", parameter), Column("audits", parameter))
+        share = 100 * (1 - self.confidence)
+        first = Table(
+            "False positives: a mechanism that leaks nothing",
+            (*heads, Column("reported\nε > 0", estimate), Column("allowed", parameter), Column("", "")),
+            tuple(
+                Row(
+                    (
+                        Cell(p.method), Cell(f"{p.trials:,}"), Cell(f"{p.audits:,}"),
+                        Cell(percent(p.rate), _range(p.interval)), Cell(percent(p.allowed)), Cell(_word(p)),
+                    ),
+                    not p.kept,
+                )
+                for p in null
+            ),
+            f"At {100 * self.confidence:g}% a method may report ε > 0 in at most {share:g}% of audits; below each rate "
+            "its 95% Clopper–Pearson interval.",
+        )  # fmt: skip
+        second = Table(
+            "Coverage: mechanisms whose ε is known",
+            (
+                Column("mechanism", parameter), Column("true ε", parameter), *heads,
+                Column("mean\nbound", "lower"), Column("bound at or\nbelow ε", estimate), Column("promised", parameter),
+                Column("", ""),
+            ),
+            tuple(
+                Row(
+                    (
+                        Cell(p.mechanism), Cell(number(p.epsilon)), Cell(p.method), Cell(f"{p.trials:,}"),
+                        Cell(f"{p.audits:,}"), Cell(number(p.mean, 3)),
+                        Cell(percent(1 - p.rate), _range((1 - p.interval[1], 1 - p.interval[0]))),
+                        Cell(percent(1 - p.allowed)), Cell(_word(p)),
+                    ),
+                    not p.kept,
+                )
+                for p in known
+            ),
+            f"Gaussian: δ = {_DELTA:g}; the others δ = 0. Bounds at {100 * self.confidence:g}%.",
+        )  # fmt: skip
+        return first, second
+
+    def to_text(self, width: int = 130) -> str:
+        """Tables and verdict for a terminal."""
+        broken = [p for p in self.promises if not p.kept]
+        verdict = (
+            f"All {len(self.promises)} promises are kept."
+            if not broken
+            else "BROKEN PROMISES: "
+            + "; ".join(f"{p.method} on {p.mechanism} (ε = {number(p.epsilon)})" for p in broken)
+            + ". Do not rely on these bounds of this installation."
+        )
+        return "\n\n".join([f"leakcore {__version__} selftest", *(t.to_text(width) for t in self.tables()), verdict])
+
+
+def selftest(
+    *,
+    audits: int = 500,
+    confidence: float = 0.95,
+    seed: int = 0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> SelfTest:
+    """Audit mechanisms of known ε with every method that the package offers, and count broken promises.
+
+    Mechanisms: one that leaks nothing (ε = 0), randomised response (ε of 0.5, 1, 2 and 4), the Laplace mechanism and
+    the Gaussian one. Methods: event counts (direction fixed and open), scores (thresholds by a split and by
+    simultaneous limits; (ε, δ) and Gaussian family), the best of four audits (both ways), one run with canaries, and
+    membership guesses over coins.
+
+    audits: per method and mechanism; five times as many where nothing leaks. confidence: of the bounds. seed: of
+    everything random. executor: its workers take the methods' audits of one mechanism each.
+
+    Returns a `SelfTest`. Deterministic on one machine, for any number of workers and none. Raises ValueError or
+    TypeError that names the argument.
+    """
+    count = check.integer(10, None, audits=audits)
+    level, key = check.confidence(confidence=confidence), check.seed(seed=seed)
+    check.executor(executor=executor)
+    check.callback(progress=progress)
+    cases = _cases(level)
+    show = progress or (lambda task, done, total: None)
+    jobs = (
+        (i, functools.partial(_audited, level, key, i, count if epsilon > 0 else 5 * count))
+        for i, (_, epsilon, *_) in enumerate(cases)
+    )
+    found: dict[int, np.ndarray] = {}
+    with contextlib.closing(answers(jobs, executor)) as finished:
+        for i, proved in finished:
+            found[i] = proved
+            show("self-test", len(found), len(cases))
+    promises = tuple(_promise(case, found[i], level, len(cases)) for i, case in enumerate(cases))
+    return SelfTest(promises=promises, confidence=level, audits=count, seed=key)
+
+
+def _audited(level: float, seed: int, i: int, repeats: int) -> np.ndarray:
+    """The bounds of all audits of case i, one after the other from its own generator."""
+    *_, audit = _cases(level)[i]
+    rng = kernels.generator(seed, kernels.Stream.SELFTEST_SCORES, step=i)
+    keys = (kernels.subseed(seed, kernels.Stream.SELFTEST_SPLITS, step=i, row=j) for j in range(repeats))
+    return np.array([audit(rng, key) for key in keys])
+
+
+def _promise(case: _Case, found: np.ndarray, level: float, cases: int) -> Promise:
+    mechanism, epsilon, delta, method, trials, _ = case
+    repeats = len(found)
+    # A bound that meets ε but for rounding is no lie.
+    above = int((found > epsilon * (1 + 1e-9)).sum())
+    low, high = (float(v) for v in clopper_pearson(above, repeats, confidence=0.95))
+    # One-sided: is the rate above what is allowed?
+    doubt = float(special.bdtrc(above - 1, repeats, 1 - level)) if above else 1.0
+    return Promise(
+        mechanism=mechanism,
+        epsilon=epsilon,
+        delta=delta,
+        method=method,
+        trials=trials,
+        audits=repeats,
+        above=above,
+        rate=above / repeats,
+        interval=(low, high),
+        allowed=1 - level,
+        mean=float(found.mean()),
+        kept=doubt >= (1 - GATE) / cases,
+    )
+
+
+Audit = Callable[[np.random.Generator, int], float]
+_Case = tuple[str, float, float, str, int, Audit]
+
+
+def _cases(level: float) -> list[_Case]:
+    return [*_null_cases(level), *_known_cases(level)]
+
+
+def _null_cases(level: float) -> list[_Case]:
+    out: list[_Case] = []
+    for direction in ("in", "both"):
+        for p_in, p_out in _EVENTS:
+            audit = _counting(p_in, p_out, level, direction)
+            out.append(("null", 0.0, 0.0, f"counts, {_way(direction)}, P = {p_in:g}", _COUNTS, audit))
+    none: Callable[[np.random.Generator], np.ndarray] = lambda rng: rng.normal(size=_TRIALS)  # noqa: E731
+    for family, delta in (("dp", 0.0), ("gdp", _DELTA)):
+        for select in ("split", "simultaneous"):
+            for direction in ("in", "both"):
+                audit = _scoring(none, none, level, select, direction, family, delta)
+                out.append(("null", 0.0, delta, f"scores, {select}, {_way(direction)}{_named(family)}", _TRIALS, audit))
+    out += [
+        ("null", 0.0, 0.0, f"best of four, {select}", _TRIALS, _best(level, select))
+        for select in ("split", "correction")
+    ]
+    return [*out, *_guessing(0.0, level)]
+
+
+def _known_cases(level: float) -> list[_Case]:
+    out: list[_Case] = []
+    for epsilon in (0.5, 1.0, 2.0, 4.0):
+        p = 1 / (1 + math.exp(-epsilon))
+        name = "randomised response"
+        for direction in ("in", "both"):
+            audit = _counting(p, 1 - p, level, direction)
+            out.append((name, epsilon, 0.0, f"counts, {_way(direction)}", _COUNTS, audit))
+        inside, outside = (_response(q) for q in (p, 1 - p))
+        for select in ("split", "simultaneous"):
+            audit = _scoring(inside, outside, level, select, "in", "dp", 0.0)
+            out.append((name, epsilon, 0.0, f"scores, {select}", _TRIALS, audit))
+        out += _guessing(epsilon, level)
+    laplace = (
+        lambda rng: rng.laplace(1.0, size=_TRIALS),
+        lambda rng: rng.laplace(0.0, size=_TRIALS),
+    )
+    gauss = (lambda rng: rng.normal(1.0, size=_TRIALS), lambda rng: rng.normal(size=_TRIALS))
+    truth = float(gaussian_pair_epsilon(1.0, delta=_DELTA))
+    for select in ("split", "simultaneous"):
+        audit = _scoring(*laplace, level, select, "in", "dp", 0.0)
+        out.append(("Laplace", 1.0, 0.0, f"scores, {select}", _TRIALS, audit))
+        for family in ("dp", "gdp"):
+            audit = _scoring(*gauss, level, select, "in", family, _DELTA)
+            out.append(("Gaussian", truth, _DELTA, f"scores, {select}{_named(family)}", _TRIALS, audit))
+    return out
+
+
+def _guessing(epsilon: float, level: float) -> list[_Case]:
+    """Guesses of coins that randomised response answers: the worst case of an ε-private mechanism."""
+    right = 1 / (1 + math.exp(-epsilon))
+    name = "randomised response" if epsilon > 0 else "null"
+
+    @functools.cache
+    def one_run(hits: int) -> float:
+        return float(bounds.epsilon_lower_bound_one_run(hits, _TRIALS, _COUNTS, confidence=level).value)
+
+    @functools.cache
+    def models(hits: int) -> float:
+        return float(bounds.epsilon_from_membership(hits, _TRIALS, coins="models", confidence=level).value)
+
+    def over(bound: Callable[[int], float]) -> Audit:
+        return lambda rng, _: bound(int(rng.binomial(_TRIALS, right)))
+
+    return [
+        (name, epsilon, 0.0, "one run, canaries", _TRIALS, over(one_run)),
+        (name, epsilon, 0.0, "membership over models", _TRIALS, over(models)),
+    ]
+
+
+def _counting(p_in: float, p_out: float, level: float, direction: str) -> Audit:
+    @functools.cache
+    def bound(a: int, b: int) -> float:
+        return float(bounds.epsilon_lower_bound(a, b, _COUNTS, confidence=level, direction=direction).value)
+
+    return lambda rng, _: bound(int(rng.binomial(_COUNTS, p_in)), int(rng.binomial(_COUNTS, p_out)))
+
+
+def _scoring(
+    inside: Callable[[np.random.Generator], np.ndarray],
+    outside: Callable[[np.random.Generator], np.ndarray],
+    level: float, select: str, direction: str, family: str, delta: float,
+) -> Audit:  # fmt: skip
+    def audit(rng: np.random.Generator, key: int) -> float:
+        found = bounds.epsilon_lower_bound_from_scores(
+            inside(rng), outside(rng), select=select, direction=direction, confidence=level, family=family, delta=delta,
+            seed=key,
+        )  # fmt: skip
+        return float(found.value)
+
+    return audit
+
+
+def _best(level: float, select: str) -> Audit:
+    def audit(rng: np.random.Generator, key: int) -> float:
+        four = {f"k={k}": (rng.normal(size=_TRIALS), rng.normal(size=_TRIALS), k) for k in (1, 2, 4, 8)}
+        return float(bounds.epsilon_lower_bound_best(four, select=select, confidence=level, seed=key).value)
+
+    return audit
+
+
+def _response(p: float) -> Callable[[np.random.Generator], np.ndarray]:
+    return lambda rng: (rng.random(_TRIALS) < p).astype(float)
+
+
+def _way(direction: str) -> str:
+    return "direction fixed" if direction == "in" else "direction open"
+
+
+def _named(family: str) -> str:
+    return ", Gaussian family" if family == "gdp" else ""
+
+
+def _word(promise: Promise) -> str:
+    return "kept" if promise.kept else "BROKEN"
+
+
+def _range(interval: tuple[float, float]) -> str:
+    return "–".join(percent(v) for v in interval)

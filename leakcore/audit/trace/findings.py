@@ -1,0 +1,179 @@
+"""What the report on a recorded run says, in sentences: the accountant, what attacks reached, what is proved."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from leakcore.audit.report.format import counted, ends, guarantee, interval, number, percent, power
+from leakcore.audit.report.page import Finding
+from leakcore.audit.report.report import GATE
+from leakcore.audit.trace.rates import for_picked, levels, standing
+
+if TYPE_CHECKING:
+    from leakcore.audit.trace.report import TraceReport
+
+
+def findings(report: TraceReport) -> list[str]:
+    """In the order of the report."""
+    out = [accountant(report), reconstruction(report), membership(report), proof(report)]
+    if report.exposed:
+        first, recorded = report.exposed[0], "recorded " * report.run.partial
+        out.append(
+            Finding(
+                f"Most exposed: candidate {first.candidate} was in "
+                f"{counted(first.times_seen, f'{recorded}batch', f'{recorded}batches')}, its gradient was clipped in "
+                f"{percent(first.clipped_share)} of the {recorded}steps, and it outscores {percent(first.beaten)} of "
+                "the non-members.",
+                verdict=(
+                    "Look at such rows first: whoever is unlike the others is told apart most easily."
+                    if report.told
+                    else "Chance may have chosen it: these candidates are not told from guessing."
+                ),
+                assumes="other scores may rank rows otherwise; what was chosen for standing out has no guarantee.",
+            )
+        )
+    return out
+
+
+def accountant(report: TraceReport) -> str:
+    """ε of the schedule."""
+    run, epsilon = report.run, report.epsilon
+    claimed = "" if report.claimed_epsilon is None else f" The run claims ε = {number(report.claimed_epsilon)}."
+    numbers = (
+        f"ε = {number(epsilon)} at δ = {power(report.delta)} ({guarantee(epsilon)}); against replacing a row "
+        f"{number(report.epsilon_replace)} ({guarantee(report.epsilon_replace)}).{claimed}"
+    )
+    if run.unknown:
+        return Finding(
+            f"The accountant: these are {run.words}. The noise of {run.alone} alone is {numbers}",
+            verdict=(
+                "That alone is above the claim."
+                if report.above_claim
+                else f"The run's ε is not known, and may be far above: {run.unknown}."
+            ),
+            assumes="each recorded step clipped every row and added the recorded noise; batches were Poisson at that "
+            "rate.",
+        )
+    what = "noise over the run's" if run.partial else "recorded noise over"
+    return Finding(
+        f"The accountant: the {what} {counted(run.steps, 'step')} is {numbers}"
+        + (f" Of these steps {run.others}." if run.partial else ""),
+        verdict=(
+            "The schedule is above the claim."
+            if report.above_claim
+            else "Quote ε together with its δ and its adjacency."
+            if math.isfinite(float(epsilon.value))
+            else "No finite ε holds: nothing is guaranteed."
+        ),
+        assumes="each step clipped every row and added the recorded noise; batches were Poisson at that rate.",
+    )
+
+
+def reconstruction(report: TraceReport) -> str:
+    """Naming a row among equally likely ones: what none can beat, what was reached."""
+    run = report.run
+    parts = [f"{percent(b)} of {p}" for p, b in zip(report.prior_sizes, report.reconstruction, strict=True)]
+    likely, after = "equally likely candidates", ""
+    if run.unknown:
+        likely, after = f"candidates that were equally likely before {run.alone}", " after them"
+    said = (
+        f"Reconstruction: knowing all rows but one, and that the missing one is among {likely}, no attacker names "
+        f"it{after} more often than {', '.join(parts)} ({guarantee(report.reconstruction[0])})."
+    )
+    if all(m is None for m in report.named):
+        if not report.recognised:
+            return said + (
+                " No member was recognised in a batch (inputs are transformed on the way, or none was sampled), so the "
+                "attack could not be measured."
+            )
+        return said + " There were no non-members to compare with, so the attack could not be measured."
+    compared, picked = report.names(), for_picked(report.lift)
+    reached, missing = [], ""
+    for p, m, b in zip(report.prior_sizes, report.named, report.reconstruction, strict=True):
+        if m is None:
+            missing = f" Naming one of {p:,} takes {p - 1:,} non-members: not measured."
+        else:
+            beside = f"; held against {percent(report.held(float(b.value)), 'upper')}" if picked else ""
+            reached.append(f"{percent(m)} of {p} ({interval(m)}{beside})")
+    bounds = f" Rates are held against bounds{picked}." if picked else ""
+    where = f"In {run.alone}" if run.partial else "On this run"
+    below = f"{'Not above' if picked else 'Below'} the bound{picked}: nothing contradicts the schedule."
+    return Finding(
+        f"{said} {where} the prior-aware attack named {', '.join(reached)} (estimate, "
+        f"{100 * report.confidence:g}% intervals, {report.statistic}).{bounds}{missing}",
+        verdict=standing(compared) or (below if compared else f"Not held against the bounds: {report.incomparable}."),
+        assumes="the attacker knows every other row and every batch; members and non-members are alike, and "
+        "the intervals take rows as drawn independently: what the run's noise does to all of them is not in.",
+    )
+
+
+def membership(report: TraceReport) -> str:
+    """Telling members from others."""
+    if report.area is None:
+        return "Membership: not measured; candidates must hold members and non-members."
+    bound = "bound" if report.incomparable else "no attacker beats"
+    rates = [
+        f"{percent(m)} ({interval(m)}) at {percent(f)} false positives ({bound} "
+        f"{percent(report.held(float(b)), 'upper')})"
+        for f, m, b in zip(levels(report.at_fpr), report.found_at_fpr, np.atleast_1d(report.at_fpr.value), strict=True)
+        if m is not None
+    ]
+    area = report.area
+    sure, few = f"{100 * report.confidence:g}%", report.members + report.non_members
+    picked = f"; the bounds are{for_picked(report.lift)}" if report.lift < 1 else ""
+    picked += f"; not held against the bounds: {report.incomparable}" if report.incomparable else ""
+    return Finding(
+        f"Membership: the test by {report.statistic} separates members from non-members with an area under the ROC "
+        f"curve of {number(area, 3)} (estimate, {sure} interval {ends(area, 2)}; 0.5 is guessing, which "
+        f"reaches this with p = {number(area.p_value, 2)}, one-sided Mann-Whitney)"
+        + (f", and finds {'; '.join(rates)}; {sure} intervals{picked}." if rates else "."),
+        verdict=" ".join([
+            f"These {few:,} candidates do not tell members from guessing." if not report.told
+            else "Members can be told from others, hardly better than guessing." if float(area.value) < 0.55
+            else "Members can be told from others, better than guessing." if float(area.value) < 0.75
+            else "Members can be told from others in most cases.",
+            *([said] if (said := standing(report.tells())) else []),
+        ]),
+        assumes="members and non-members come from the same distribution; intervals take rows as drawn "
+        "independently and count the threshold's own uncertainty, not the noise that all rows of one run share.",
+    )  # fmt: skip
+
+
+def proof(report: TraceReport) -> str:
+    """What guesses at coins prove from below."""
+    tested = "schedule" if report.claimed_epsilon is None else "claim"
+    if report.audited is None:
+        return Finding(
+            "What is proved: nothing from below. One run proves a lower bound on ε only if a fair coin of its own "
+            "decided for each candidate whether it was trained on; then pass coins=True.",
+            verdict=f"The {tested} was not tested by this run; the bounds above follow from its settings alone.",
+        )
+    proved = float(report.audited.value)
+    if math.isinf(report.claim) and report.run.unknown:
+        verdict = "The run's ε is not known, and none is claimed: there is nothing to hold this against."
+    elif report.between:
+        verdict = (
+            f"More than is claimed, at {100 * report.confidence:g}%; at the gate's {100 * GATE:g}% it is not: record "
+            "more candidates, or another run."
+        )
+    elif proved > report.claim:
+        verdict = f"More than is claimed: {report.broken}."
+    elif report.untested and report.ceiling is not None:
+        verdict = (
+            f"{report.members} coins that fell in and {report.non_members} that fell out prove at most ε = "
+            f"{number(report.ceiling, kind='upper')} at {100 * GATE:g}%, however well they are told apart: they "
+            f"could not have contradicted the {tested}."
+        )
+    else:
+        less = "the schedule gives" if report.claimed_epsilon is None else "is claimed"
+        verdict = f"Less than {less}: nothing contradicts it, and nothing confirms it."
+    return Finding(
+        f"What is proved: ε ≥ {number(report.audited, 3)} at δ = {power(report.delta)} "
+        f"({guarantee(report.audited)}), from guesses at {report.members + report.non_members} coins in one run. It is "
+        "valid, and rarely tight.",
+        verdict=verdict,
+        assumes="a fair coin of its own decided for each candidate whether it was trained on.",
+    )

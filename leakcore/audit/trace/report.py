@@ -1,0 +1,364 @@
+"""The report on a recorded training run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from leakcore._base.results import Result, jsonable, require_same_adjacency
+from leakcore.audit.report import page
+from leakcore.audit.report.format import above, counted, guarantee, interval, number, percent, power
+from leakcore.audit.report.report import GATE, TOO_WEAK, AuditReport
+from leakcore.audit.report.tables import Table
+from leakcore.audit.trace.rates import Compared, Measured, Separation, for_picked, levels, lifted
+from leakcore.audit.trace.whole_run import Extent
+
+_SETTINGS = (
+    "delta", "claimed_epsilon", "confidence", "coins", "prior_size", "steps", "noise_multiplier", "max_grad_norm",
+    "sample_rate", "run", "batch_rows", "members", "non_members", "members_given", "recognised", "statistic",
+)  # fmt: skip
+_RESULTS = (
+    "epsilon", "epsilon_replace", "prior_sizes", "reconstruction", "named", "membership", "at_fpr", "found_at_fpr",
+    "roc", "area", "audited", "gate", "ceiling", "exposed", "picked",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Exposure:
+    """A member among the candidates that was in a batch. beaten: share of non-members that it outscores. lead: own
+    score less the best rival's, in the statistic's units.
+    """
+
+    candidate: int
+    times_seen: int
+    clipped_share: float
+    beaten: float
+    lead: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class TraceReport(AuditReport):
+    """What `audit.from_trace` found; fields are its results, in the order of the report.
+
+    steps, noise_multiplier, max_grad_norm, sample_rate, batch_rows: of the recorded steps. run: how much of the run
+    that is. epsilon, epsilon_replace, reconstruction, membership, at_fpr: of the whole run; where that is not known
+    (`undecided`) of the recorded steps alone, and their notes say so.
+    named, found_at_fpr, area: estimates on this run's candidates with finite-sample intervals for rows drawn
+    independently, None where there were too few to measure; area has the p-value of scores that say nothing.
+    audited: the proved lower bound on ε, gate: the same at 99.9%, ceiling: the gate's of scores that tell
+    every coin; None unless coins decided the members.
+    """
+
+    schema: ClassVar[str] = "leakcore.trace-audit/1"
+
+    delta: float
+    claimed_epsilon: float | None
+    confidence: float
+    coins: bool
+    steps: int
+    noise_multiplier: tuple[float, float]
+    max_grad_norm: tuple[float, float]
+    sample_rate: float
+    run: Extent
+    batch_rows: float
+    members: int
+    non_members: int
+    members_given: bool
+    recognised: bool
+    statistic: str
+    epsilon: Result
+    epsilon_replace: Result
+    prior_sizes: tuple[int, ...]
+    reconstruction: tuple[Result, ...]
+    named: tuple[Measured | None, ...]
+    membership: Result
+    at_fpr: Result
+    found_at_fpr: tuple[Measured | None, ...]
+    roc: tuple[np.ndarray, np.ndarray] | None
+    area: Separation | None
+    audited: Result | None
+    gate: Result | None
+    ceiling: float | None
+    exposed: tuple[Exposure, ...]
+
+    @property
+    def claim(self) -> float:
+        """The ε that the run is held to, add/remove adjacency; ∞ where none is claimed and the run's is not known."""
+        if self.claimed_epsilon is not None:
+            return self.claimed_epsilon
+        return math.inf if self.undecided else float(self.epsilon.value)
+
+    @property
+    def undecided(self) -> str:
+        return self.run.unknown
+
+    @property
+    def gated(self) -> bool:
+        return super().gated or self.claimed_epsilon is not None or self.coins
+
+    @property
+    def above_claim(self) -> bool:
+        """Whether the accountant's ε is above what is claimed."""
+        return self.claimed_epsilon is not None and float(self.epsilon.value) > self.claimed_epsilon * (1 + 1e-9)
+
+    @property
+    def incomparable(self) -> str:
+        """Why measured rates are not held against the bounds; empty where they are."""
+        if self.run.unknown:
+            return (
+                "they are of the recorded steps alone, and what was trained before them shows in the models at which "
+                "gradients were taken"
+            )
+        if self.run.partial and not self.members_given and self.sample_rate < 1:
+            return (
+                "members are the rows that were in recorded batches, and the others may have been in batches that were "
+                "not recorded; record with members=…"
+            )
+        return ""
+
+    @property
+    def told(self) -> bool:
+        """Whether the test rejects, at 1 − confidence, that scores say nothing of who is a member."""
+        return self.area is not None and self.area.p_value <= 1 - self.confidence
+
+    @property
+    def picked(self) -> float:
+        """P(sampling picks a row at least once): members that were recognised in a batch are those rows alone, and a
+        rate among them is at most its bound divided by this. 1 where the caller said who the members are.
+        """
+        if self.members_given or self.sample_rate == 1:
+            return 1.0
+        return -math.expm1(self.steps * math.log1p(-self.sample_rate))
+
+    @property
+    def lift(self) -> float:
+        """What bounds are divided by before a measured rate is held against them: `picked`; 1 where nothing was
+        measured, or where it differs from 1 by less than a printed digit.
+        """
+        return self.picked if self.area is not None and self.picked < 0.9999 and not self.incomparable else 1.0
+
+    def held(self, bound: float) -> float:
+        """The bound that a rate of this run's candidates is held against."""
+        return lifted(bound, self.lift)
+
+    @property
+    def prior_size(self) -> int:
+        """Candidates of the prior that was asked about."""
+        return self.prior_sizes[-1]
+
+    def _beside(self, what: str, found: Measured, bound: Any) -> Compared:
+        return Compared(
+            what=what, found=found, bound=float(bound), lift=self.lift, members=self.members,
+            non_members=self.non_members, alike=self.coins,
+        )  # fmt: skip
+
+    def names(self) -> list[Compared]:
+        """What naming a row reached, beside its bounds; empty where it cannot be held against them."""
+        if self.incomparable:
+            return []
+        triples = zip(self.prior_sizes, self.named, self.reconstruction, strict=True)
+        return [self._beside(f"Naming a row among {p}", m, b.value) for p, m, b in triples if m is not None]
+
+    def tells(self) -> list[Compared]:
+        """What telling members reached, beside its bounds; empty where it cannot be held against them."""
+        if self.incomparable:
+            return []
+        triples = zip(levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
+        return [
+            self._beside(f"Telling members at {percent(f)} false positives", m, b) for f, m, b in triples
+            if m is not None
+        ]  # fmt: skip
+
+    @property
+    def word(self) -> str:
+        if self.passed is None:
+            return "Not judged: a part of the run is known."
+        if self.passed and any(c.odd for c in (*self.names(), *self.tells())):
+            return "Above a bound: check."
+        if self.passed and self.between:
+            return f"Above its claim at {100 * self.confidence:g}%, not at {100 * GATE:g}%: check."
+        if self.passed and math.isinf(float(self.epsilon.value)):
+            return "No privacy guarantee."
+        if self.passed and self.claimed_epsilon is None:
+            return "Measured."
+        if self.passed and self.audited is None:
+            return "Schedule within its claim; not tested."
+        if self.passed and self.untested:
+            return TOO_WEAK
+        return super().word
+
+    @property
+    def between(self) -> bool:
+        """Whether the claim is contradicted at `confidence`, but not at the gate's."""
+        return self.audited is not None and not self.contradictions and float(self.audited.value) > self.claim
+
+    @property
+    def untested(self) -> bool:
+        """Whether so few coins could not have contradicted the claim."""
+        return self.ceiling is not None and self.ceiling <= self.claim
+
+    @property
+    def title(self) -> str:
+        batches = "full batches" if self.sample_rate == 1 else f"Poisson sampling q = {self.sample_rate:.4g}"
+        return (
+            f"recorded DP-SGD run: {self.run.words}, {batches}, C = {_span(self.max_grad_norm)}, σ = "
+            f"{_span(self.noise_multiplier)}; {counted(self.members, 'member')} and "
+            f"{counted(self.non_members, 'non-member')} watched"
+        )
+
+    @property
+    def contradictions(self) -> list[str]:
+        found = []
+        if self.claimed_epsilon is not None and self.above_claim:
+            epsilon, claimed = above(self.epsilon, self.claimed_epsilon, "upper")
+            schedule = (
+                f"The noise of {self.run.alone} alone" if self.run.unknown
+                else f"The schedule of the run's {counted(self.run.steps, 'step')}" if self.run.partial
+                else "The schedule that was recorded"
+            )  # fmt: skip
+            found.append(f"{schedule} gives ε = {epsilon} ({guarantee(self.epsilon)}), above the claimed {claimed}.")
+        if self.gate is not None:
+            require_same_adjacency(self.gate, self.epsilon)
+            if float(self.gate.value) > self.claim:
+                proved, claimed = above(self.gate, self.claim)
+                found.append(
+                    f"Guesses at the coins prove ε ≥ {proved} ({guarantee(self.gate)}), above the claimed {claimed}: "
+                    f"{'the run' if self.run.unknown else 'the mechanism'} does not do what its "
+                    f"{'claim' if self.run.unknown else 'schedule'} says."
+                )
+        return found
+
+    @property
+    def broken(self) -> str:
+        """What a proof above the claim says."""
+        return f"the run is not what its {'claim' if self.run.unknown else 'schedule'} says"
+
+    def judged(self) -> tuple[page.Judged, ...]:
+        schedule = (
+            f"{self.run.alone} alone" if self.run.unknown
+            else f"the run's {counted(self.run.steps, 'step')}" if self.run.partial
+            else "the recorded schedule"
+        )  # fmt: skip
+        said = [(f"the accountant's ε of {schedule}", self.epsilon)]
+        if self.audited is not None:
+            said.append(("the ε that guesses at the coins prove", self.audited))
+        return tuple(page.judged(what, found) for what, found in said)
+
+    def verdict(self) -> str:
+        if self.contradictions:
+            return " ".join(self.contradictions)
+        bound, size = self.reconstruction[-1], self.prior_size
+        epsilon = f"ε = {number(self.epsilon)} at δ = {power(self.delta)} ({guarantee(self.epsilon)})"
+        if self.undecided:
+            said = (
+                f"These are {self.run.words}, and no bound of the run follows: {self.undecided}. {self._capital_alone} "
+                f"alone are {epsilon}"
+            )
+        else:
+            steps = f", over {counted(self.run.steps, 'step')}, {self.run.recorded:,} of them recorded"
+            said = (
+                f"The run is {epsilon}{steps * self.run.partial}: no attacker who holds a prior of {size} candidates "
+                f"names a training row with probability above {percent(bound)}"
+            )
+        odd = [c.said() for c in (*self.names(), *self.tells()) if c.odd]
+        shown = zip(self.prior_sizes, self.named, self.reconstruction, strict=True)
+        measured = [(p, m, b) for p, m, b in shown if m is not None]
+        if measured:
+            among, best, beside = measured[-1]
+            whose = "" if among == size and not self.undecided else f", among {among},"
+            where = " in the recorded steps" if self.run.partial else ""
+            said += f"; the attack on this run's candidates{where}{whose} reached {self._estimate(best)}"
+            if self.lift < 1:
+                said += f", held against {percent(self.held(float(beside.value)), 'upper')}{for_picked(self.lift)}"
+        return " ".join([f"{said}.", *odd])
+
+    @property
+    def _capital_alone(self) -> str:
+        return self.run.alone.replace("the", "The", 1)
+
+    def _estimate(self, found: Measured) -> str:
+        return f"{percent(found)} (estimate, {100 * self.confidence:g}% interval {interval(found)})"
+
+    def findings(self) -> list[str]:
+        from leakcore.audit.trace.findings import findings
+
+        return findings(self)
+
+    def tables(self) -> dict[str, Table]:
+        from leakcore.audit.trace.tables import attacks_table, exposed_table
+
+        made = {"attacks": attacks_table(self)}
+        if self.exposed:
+            made["exposed"] = exposed_table(self)
+        return made
+
+    def sections(self) -> tuple[page.Section, ...]:
+        from leakcore.audit.trace.findings import membership
+        from leakcore.audit.trace.tables import roc_figure
+
+        tables = self.tables()
+        figure = None if self.roc is None else roc_figure(self, self.roc, membership(self))
+        shown = [page.Section("Attacks beside their bounds", (tables["attacks"],), figure)]
+        if "exposed" in tables:
+            shown.append(page.Section("Most exposed members", (tables["exposed"],)))
+        return tuple(shown)
+
+    def assumptions(self) -> list[str]:
+        chosen = (
+            "Each candidate was trained on, or not, by its own fair coin, independent of everything else."
+            if self.coins
+            else "Members and non-members among the candidates come from the same distribution; nothing is proved of "
+            "this from below."
+        )
+        told = (
+            "Which candidates are members is as the caller said."
+            if self.members_given
+            else "A candidate counts as a member if it turned up in a recorded batch, and as none otherwise."
+            if self.incomparable
+            else "A candidate counts as a member if it turned up in a batch; one that sampling never picked counts as "
+            "none. Rates are held against bounds divided by the probability that sampling picks a row, "
+            f"{percent(self.picked)}."
+        )
+        mechanism = (
+            "The optimizer clipped each sample and added the noise that its settings say; batches were drawn by "
+            f"Poisson sampling at q = {self.sample_rate:.6g}. The bounds are statements about that mechanism."
+        )
+        run = "The run is what was trained up to the end of the recording: training on makes ε and every bound larger."
+        if self.run.partial and not self.run.unknown:
+            run = f"ε and bounds are of {counted(self.run.steps, 'step')}: {self.run.others}. {run}"
+        attacker = (
+            "The attacker knows all rows but the candidate in question and which of them were in each batch, and sees "
+            "every noisy gradient and every model. Adjacency: add/remove."
+        )
+        gate = (
+            f"A claim is contradicted by the schedule's ε, or by what coins prove at {100 * GATE:g}%: chance does that "
+            f"to a correct run with probability at most {1 - GATE:.1g}. A limit (fail_above) is held against each ε "
+            f"printed beside it, what coins prove at {100 * self.confidence:g}% among them: chance lifts that above "
+            f"the ε of a correct run with probability at most {1 - self.confidence:.2g}."
+            if self.coins
+            else "A claim, and a limit (fail_above), are held against the schedule's ε alone: no coins, no proof."
+        )
+        rates = "A rate above its bound fails nothing: one run's noise lifts the rates of all candidates together."
+        return [
+            mechanism,
+            run,
+            attacker,
+            told,
+            chosen,
+            "Candidates' gradients were taken without dropout.",
+            f"{gate} {rates}",
+        ]
+
+    def settings(self) -> dict[str, Any]:
+        return {name: jsonable(getattr(self, name)) for name in _SETTINGS}
+
+    def content(self) -> dict[str, Any]:
+        return {name: jsonable(getattr(self, name)) for name in _RESULTS}
+
+
+def _span(ends: tuple[float, float]) -> str:
+    low, high = ends
+    return f"{low:.4g}" if low == high else f"{low:.4g}–{high:.4g}"

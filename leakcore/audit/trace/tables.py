@@ -1,0 +1,119 @@
+"""How the report on a recorded run shows its rates: tables and the ROC figure, each rate beside the bound it is held
+against.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from leakcore.audit.report import page
+from leakcore.audit.report.format import interval, percent
+from leakcore.audit.report.tables import Cell, Column, Row, Table
+from leakcore.audit.trace.rates import Measured, for_picked, levels
+
+if TYPE_CHECKING:
+    from leakcore.audit.trace.report import TraceReport
+
+
+def attacks_table(report: TraceReport) -> Table:
+    """Reconstruction for each prior, membership at each false-positive rate."""
+    rows = []
+    for size, bound, found in zip(report.prior_sizes, report.reconstruction, report.named, strict=True):
+        cells = (Cell(f"name a row among {size}"), Cell(percent(1 / size)))
+        rows.append(Row((*cells, _measured(found), _bound(report, float(bound.value)))))
+    curve = zip(levels(report.at_fpr), np.atleast_1d(report.at_fpr.value), report.found_at_fpr, strict=True)
+    for level, bound, found in curve:
+        cells = (Cell(f"tell members, {percent(level)} false"), Cell(percent(level)))
+        rows.append(Row((*cells, _measured(found), _bound(report, float(bound)))))
+    run = report.run
+    exact = "exact\nbound" if report.lift == 1 else "bound for\nrows picked"
+    columns = (
+        Column("attack", "parameter"), Column("guessing", "parameter"),
+        Column("reached in\nrecorded steps" if run.partial else "reached on\nthis run", "estimate"),
+        Column("bound of these\nsteps alone" if run.unknown else exact, "upper"),
+    )  # fmt: skip
+    caption = (
+        f"Add/remove adjacency; bounds are deterministic. Below what was reached its own "
+        f"{100 * report.confidence:g}% interval, for rows drawn independently; that all rows share one run's noise "
+        "is not counted."
+    )
+    if run.unknown:
+        caption += (
+            f" The bounds are of {run.alone} alone: an attacker who sees the others, too, may do better, and rates are "
+            "not held against them."
+        )
+    elif run.partial:
+        caption += f" Bounds are of the run's {run.steps:,} steps, rates of the {run.recorded:,} that were recorded."
+        caption += f" They are not compared: {report.incomparable}." if report.incomparable else ""
+    if report.lift < 1:
+        caption += (
+            f" Members were recognised in batches, so each bound is{for_picked(report.lift)}: below it the exact bound "
+            "over the probability of being picked."
+        )
+    if any(found is None for found in (*report.named, *report.found_at_fpr)):
+        caption += " —: too few candidates to measure, or none recognised."
+    return Table("Attacks beside their bounds", columns, tuple(rows), caption)
+
+
+def exposed_table(report: TraceReport) -> Table:
+    """The members that stand out most."""
+    columns = (
+        Column("candidate", "parameter"), Column("batches it\nwas in", "parameter"),
+        Column("steps in which\nit was clipped", "estimate"), Column("non-members\nit outscores", "estimate"),
+        Column("lead over the\nbest rival", "estimate"),
+    )  # fmt: skip
+    rows = [
+        Row(tuple(Cell(c) for c in (
+            str(e.candidate), str(e.times_seen), percent(e.clipped_share), percent(e.beaten), f"{e.lead:+.3g}",
+        )))
+        for e in report.exposed
+    ]  # fmt: skip
+    caption = f"The members that stand out most; scores by {report.statistic}. Chosen for it, so no guarantee."
+    return Table("Most exposed members", columns, tuple(rows), caption)
+
+
+def roc_figure(report: TraceReport, found: tuple[np.ndarray, np.ndarray], alt: str) -> page.Figure:
+    """The test's ROC below the curve that its rates are held against. alt: what it says, in a sentence."""
+    from leakcore.audit.report.plots import roc_svg
+
+    bars = [
+        (float(f), float(m.value), float(m.interval[0]), float(m.interval[1]))
+        for f, m in zip(levels(report.at_fpr), report.found_at_fpr, strict=True)
+        if m is not None and m.interval is not None
+    ]
+    bound = np.array([report.held(float(b)) for b in np.atleast_1d(report.membership.value)])
+    picked = for_picked(report.lift)
+    alone = f"bound of {report.run.alone} alone" if report.run.unknown else ""
+    svg = roc_svg(
+        levels(report.membership), bound, found, intervals=bars,
+        bound_name=alone or ("bound for members that sampling picked" if picked else "bound: no attacker beats it"),
+    )  # fmt: skip
+    upper = (
+        f"One curve: {alone}, which the run's may exceed, and the test with it"
+        if alone
+        else f"Upper curve: what no membership attacker can beat{picked}"
+    )
+    means = (
+        f"Not compared: {report.incomparable}."
+        if report.incomparable
+        else "Near the upper curve means the bound is nearly reached; a whole bar above it: check the mechanism."
+    )
+    return page.Figure(
+        svg=svg,
+        alt="True-positive against false-positive rate of the membership test, "
+        f"{'beside' if report.incomparable else 'below'} the curve of the bound; " + alt,
+        caption=f"{upper} (upper, deterministic). {'The other' if alone else 'Below it'} the test "
+        f"on this run's candidates (estimate; bars: {100 * report.confidence:g}% intervals for rows drawn "
+        f"independently, beside what one run's noise does to all of them). {means}",
+    )
+
+
+def _measured(found: Measured | None) -> Cell:
+    return Cell("—") if found is None else Cell(percent(found), interval(found))
+
+
+def _bound(report: TraceReport, bound: float) -> Cell:
+    note = "" if report.lift == 1 else f"{percent(bound, 'upper')} / {percent(report.lift)}"
+    return Cell(percent(report.held(bound), "upper"), note)

@@ -1,0 +1,309 @@
+"""What an audit by counting proves: a lower bound on ε from how often an event happens with and without k rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from leakcore._base import validate
+from leakcore._base.results import Adjacency, Assumptions, Result, parse_adjacency
+from leakcore.numerics import clopper_pearson, gaussian_pair_epsilon
+
+PROVENANCE = {
+    "dp": "Jagielski, Ullman and Oprea (2020), Algorithm 2, Theorem 2, Appendix A (δ > 0, complement); errata E5, E6",
+    "gdp": "Dong, Roth and Su (2022), Definition 2.6, Theorem 2.14 and Corollary 2.13, with the limits of Jagielski, "
+    "Ullman and Oprea (2020), Algorithm 2",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class EpsilonLowerBound(Result):
+    """A proof, at its confidence, that the mechanism is not (ε′, δ)-private for any ε′ < `value`.
+
+    value: ε for one row, 0 when the counts prove nothing.
+    hits, trials: event counts and numbers of trials (with the k rows, without them).
+    limits: ((low, high), (low, high)), the confidence limits used for the event's two probabilities.
+    delta, k, family: as asked. mu: with family="gdp", the separation of unit Gaussians that was proved for one row.
+    direction: as asked; proved_by: which event and direction attained `value`, None where it is 0.
+    """
+
+    hits: tuple[int, int]
+    trials: tuple[int, int]
+    limits: tuple[tuple[float, float], ...]
+    delta: float
+    k: int
+    direction: str
+    proved_by: str | None
+    family: str = "dp"
+    mu: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class EpsilonCeiling(Result):
+    """The largest ε that an audit of this size can prove, however leaky the mechanism: its resolution.
+
+    trials: numbers of trials (with the k rows, without them). audit_confidence: confidence of the audit it limits.
+    delta, k: as asked.
+    """
+
+    trials: tuple[int, int]
+    audit_confidence: float
+    delta: float
+    k: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """What the counts are held against: k applications of a one-row guarantee, and how they refute it."""
+
+    delta: float
+    k: int
+    family: str
+
+    def __post_init__(self) -> None:
+        if self.family == "gdp" and self.delta == 0:
+            raise ValueError("delta=0.0: family='gdp' needs delta in (0, 1), a Gaussian mechanism has no finite ε at 0")
+
+    def proved(self, p_hi: float, p_lo: float) -> float:
+        """The least parameter (ε, or μ of "gdp") of one row that allows an event of probabilities p_hi and p_lo > 0."""
+        if self.family == "dp":
+            return _group_epsilon(p_hi, p_lo, self.delta, self.k)
+        return max(0.0, float(special.ndtri(p_hi) - special.ndtri(p_lo)) / self.k) if p_lo < p_hi else 0.0
+
+    def proved_each(self, p_hi: np.ndarray, p_lo: np.ndarray) -> np.ndarray:
+        """`proved` of many pairs; 0 where p_lo is."""
+        if self.family == "dp" and self.delta > 0 and self.k > 1:
+            pairs = zip(p_hi.tolist(), p_lo.tolist(), strict=True)
+            return np.array([self.proved(a, b) if b > 0 else 0.0 for a, b in pairs])
+        apart = (p_lo > 0) & (p_hi > p_lo + (self.k * self.delta if self.family == "dp" else 0.0))
+        hi, lo = np.where(apart, p_hi, 0.5), np.where(apart, p_lo, 0.5)
+        if self.family == "gdp":
+            found = (special.ndtri(hi) - special.ndtri(lo)) / self.k
+        else:
+            found = np.log((hi - self.delta * apart) / lo) / self.k
+        return np.where(apart, np.maximum(found, 0.0), 0.0)
+
+    def epsilon(self, parameter: float) -> float:
+        """ε of one row at δ."""
+        return parameter if self.family == "dp" else float(gaussian_pair_epsilon(parameter, delta=self.delta))
+
+    def notes(self, relation: Adjacency) -> tuple[str, ...]:
+        """What must hold of the trials."""
+        return (
+            "trials are independent, and identically distributed within each dataset",
+            f"the two datasets differ in {self.k} "
+            + ("replaced" if relation == "replace" else "added")
+            + (" row" if self.k == 1 else " rows"),
+            *(
+                ("the mechanism is μ-GDP for some μ (full-batch DP-SGD is, subsampled is not)",)
+                if self.family == "gdp"
+                else ()
+            ),
+        )
+
+
+def epsilon_lower_bound(
+    hits_in: int,
+    hits_out: int,
+    trials: int | tuple[int, int],
+    *,
+    confidence: float = 0.99,
+    delta: float = 0.0,
+    k: int = 1,
+    adjacency: str = "replace",
+    direction: str = "in",
+    family: str = "dp",
+) -> EpsilonLowerBound:
+    """Lower bound on ε from event counts on two datasets that differ in k rows.
+
+    The event O happened in `hits_in` of the trials on the dataset that holds the k rows and in `hits_out` of those on
+    the dataset without them. With p_hi the lower confidence limit where O is likelier and p_lo the upper limit on the
+    other side, group privacy p_hi ≤ x^k p_lo + δ(1 + x + … + x^(k−1)), x = e^ε, fails for every ε below
+
+    - δ = 0: log(p_hi/p_lo)/k;
+    - δ > 0: the logarithm of the one root above 1 of p_lo x^(k+1) − (p_lo − δ)x^k − p_hi x + (p_hi − δ);
+    - 0 where p_hi ≤ p_lo + kδ.
+
+    Jagielski, Ullman and Oprea (2020), Algorithm 2 and Appendix A. E5: their polynomial is printed for p₀ > p₁ but
+    their Lemma 3 is stated for p₁ > p₀. E6: their text alternates which of p₀ and p₁ takes the upper limit; here it
+    is always the less likely side. The complement of O needs no correction, because the same two limits serve both
+    events.
+
+    family="gdp" tests a stronger claim, that the mechanism is μ-GDP (no test of one row beats that of N(0, 1) against
+    N(μ, 1)). Then μ ≥ (Φ⁻¹(p_hi) − Φ⁻¹(p_lo))/k, and `value` is the ε of that μ at δ (Dong, Roth and Su 2022).
+    Full-batch DP-SGD is exactly GDP, with μ = √T/σ under add/remove and 2√T/σ under replacement; subsampled DP-SGD is
+    not, and there the result is no proof about ε. It is far more sensitive: 400 against 100 of 500 trials prove μ =
+    1.35, which is ε = 6.2 at δ = 1e-5, instead of ε = 1.1. A bound above the claimed ε disproves either the claim or
+    the Gaussian assumption.
+
+    hits_in, hits_out: counts in [0, trials].
+    trials: number of trials on each dataset, or a pair (with the k rows, without them).
+    confidence: probability, over the trials, that `value` does not exceed the true ε.
+    delta: δ in [0, 1) of the (ε, δ)-privacy that is tested.
+    k: rows in which the datasets differ; `value` is ε for one row.
+    adjacency: neighbouring relation of the pair: "replace" (k rows replaced) or "add-remove" (k rows added). The result
+        may only be compared with a claimed ε under the same relation.
+    direction: side on which O is likelier, fixed before the trials were counted. "in" (default): with the k rows;
+        "out": without them. Each of these two uses one limit per side at (1 − confidence)/2. "both": not fixed, so the
+        error is split over all four limits and the larger result is taken. Picking "in" or "out" by looking at the
+        counts doubles the error.
+    family: "dp": (ε, δ)-privacy, no further assumption. "gdp": see above; needs δ > 0.
+
+    Returns an `EpsilonLowerBound`: kind "lower". Deterministic given the counts. Raises ValueError or TypeError that
+    names the argument when a count, a probability or a word is out of range.
+    """
+    level = validate.confidence(confidence=confidence)
+    slack = validate.below_one(delta=delta)
+    rows = validate.integer(1, k=k)
+    relation = parse_adjacency(adjacency)
+    side = validate.one_of("in", "out", "both", direction=direction)
+    n_in, n_out = _trials(trials)
+    h_in = validate.integer(0, n_in, hits_in=hits_in)
+    h_out = validate.integer(0, n_out, hits_out=hits_out)
+    claim = Claim(slack, rows, validate.one_of("dp", "gdp", family=family))
+
+    # A two-sided interval has (1 − level)/2 in each tail: a fixed direction uses one tail per dataset, an open one
+    # both.
+    interval_level = level if side != "both" else 1.0 - (1.0 - level) / 2.0
+    proofs = {"nothing": 0.0}
+    for name, likely, unlikely in (("in", (h_in, n_in), (h_out, n_out)), ("out", (h_out, n_out), (h_in, n_in))):
+        if side in (name, "both"):
+            event, complement = _event_and_complement(likely, unlikely, interval_level, claim)
+            proofs[f"event, likelier {name}"] = event
+            proofs[f"complement of the event, which is likelier {name}"] = complement
+    best = max(proofs, key=proofs.__getitem__)
+    return EpsilonLowerBound(
+        value=claim.epsilon(proofs[best]),
+        kind="lower",
+        confidence=level,
+        interval=None,
+        method="Clopper–Pearson limits at " + ("α/4" if side == "both" else "α/2") + ", event and complement",
+        assumptions=Assumptions(
+            adjacency=relation,
+            attacker="chooses the k rows, sees each trained model's test statistic, and knows both datasets",
+            notes=(
+                "event, k and direction were fixed before these trials were counted (chosen on separate trials)",
+                *claim.notes(relation),
+            ),
+        ),
+        provenance=PROVENANCE[claim.family],
+        hits=(h_in, h_out),
+        trials=(n_in, n_out),
+        limits=tuple(
+            (_low(h, n, interval_level), _high(h, n, interval_level)) for h, n in ((h_in, n_in), (h_out, n_out))
+        ),
+        delta=slack,
+        k=rows,
+        direction=side,
+        proved_by=None if best == "nothing" else best,
+        family=claim.family,
+        mu=proofs[best] if claim.family == "gdp" else None,
+    )
+
+
+def epsilon_opt(
+    trials: int | tuple[int, int],
+    *,
+    confidence: float,
+    k: int = 1,
+    delta: float = 0.0,
+    adjacency: str = "replace",
+    family: str = "dp",
+) -> EpsilonCeiling:
+    """The ε that `epsilon_lower_bound` reports for perfect counts: no audit of this size can prove more.
+
+    ε_OPT(T, α) of Jagielski, Ullman and Oprea (2020), Section 2: the event in all trials on one side and in none on the
+    other. At δ = 0 it is log((α/2)^(1/T)/(1 − (α/2)^(1/T)))/k; T = 500, α = 0.01, k = 1 give 4.5419.
+
+    trials, confidence, k, delta, adjacency, family: as in `epsilon_lower_bound`, with the direction fixed.
+
+    Returns an `EpsilonCeiling`: kind "upper", deterministic (confidence None). 0 when even perfect counts prove
+    nothing.
+    """
+    n_in, n_out = _trials(trials)
+    perfect = epsilon_lower_bound(
+        n_in, 0, (n_in, n_out), confidence=confidence, delta=delta, k=k, adjacency=adjacency, family=family
+    )
+    return EpsilonCeiling(
+        value=perfect.value,
+        kind="upper",
+        confidence=None,
+        interval=None,
+        method="lower bound at perfect counts",
+        assumptions=Assumptions(
+            adjacency=perfect.adjacency,
+            attacker="any, perfect inference included",
+            notes=("limits what an audit with this many trials can prove, not what the mechanism leaks",),
+        ),
+        provenance="Jagielski, Ullman and Oprea (2020), Section 2, ε_OPT(T, α)",
+        trials=perfect.trials,
+        audit_confidence=confidence,
+        delta=perfect.delta,
+        k=perfect.k,
+    )
+
+
+def _trials(trials: Any) -> tuple[int, int]:
+    if isinstance(trials, (tuple, list)):
+        if len(trials) != 2:
+            raise ValueError(f"trials={trials!r}: must be an integer or a pair (with the k rows, without them)")
+        return validate.integer(1, trials=trials[0]), validate.integer(1, trials=trials[1])
+    both = validate.integer(1, trials=trials)
+    return both, both
+
+
+def _event_and_complement(
+    likely: tuple[int, int], unlikely: tuple[int, int], level: float, claim: Claim
+) -> tuple[float, float]:
+    """What the event and its complement prove, from the lower limit of one side and the upper limit of the other.
+
+    The complement's limits are those of the complementary counts: 1 − limit would cancel when the limit is close to 1.
+    """
+    (h_hi, n_hi), (h_lo, n_lo) = likely, unlikely
+    event = claim.proved(_low(h_hi, n_hi, level), _high(h_lo, n_lo, level))
+    complement = claim.proved(_low(n_lo - h_lo, n_lo, level), _high(n_hi - h_hi, n_hi, level))
+    return event, complement
+
+
+def _low(hits: int, trials: int, level: float) -> float:
+    return float(clopper_pearson(hits, trials, confidence=level)[0])
+
+
+def _high(hits: int, trials: int, level: float) -> float:
+    return float(clopper_pearson(hits, trials, confidence=level)[1])
+
+
+def _group_epsilon(p_hi: float, p_lo: float, delta: float, k: int) -> float:
+    """The smallest ε ≥ 0 with p_hi ≤ e^(kε) p_lo + δ(e^(kε) − 1)/(e^ε − 1); p_lo > 0."""
+    if p_hi <= p_lo + k * delta:
+        return 0.0
+    if delta == 0:
+        return math.log(p_hi / p_lo) / k
+    if k == 1:
+        return math.log((p_hi - delta) / p_lo)
+    log_hi, log_lo, log_delta = math.log(p_hi), math.log(p_lo), math.log(delta)
+
+    def allows(epsilon: float) -> bool:
+        geometric = _log_expm1(k * epsilon) - _log_expm1(epsilon)
+        terms = (log_lo + k * epsilon, log_delta + geometric)
+        top = max(terms)
+        return top + math.log(sum(math.exp(t - top) for t in terms)) >= log_hi
+
+    # The right side grows with ε, and dropping its δ term gives a point above the root. The end kept is the one where
+    # the inequality fails, so rounding can only lower the bound.
+    low, high = 0.0, (log_hi - log_lo) / k
+    while low < (middle := 0.5 * (low + high)) < high:
+        if allows(middle):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _log_expm1(y: float) -> float:
+    """log(e^y − 1) for y > 0, without overflow for large y or cancellation for small."""
+    return y + math.log(-math.expm1(-y))

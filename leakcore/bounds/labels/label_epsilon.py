@@ -1,0 +1,232 @@
+"""How much ε one aggregated gradient spends on a label: the lower bound in closed form, by three tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from leakcore._base import validate
+from leakcore._base.results import Assumptions, Result
+from leakcore.bounds.labels import arguments as given
+from leakcore.numerics import gaussian_pair_epsilon
+
+_SOURCE = "Yuan, Xue, Wang and Shen (2022), Algorithm 2"
+_PROVENANCE = {
+    "paper": f"{_SOURCE}, in closed form",
+    "optimal": f"{_SOURCE}, with the best threshold",
+    "likelihood-ratio": f"{_SOURCE}, with the Neyman–Pearson test in place of the projection",
+}
+_METHODS = {
+    "paper": "sign of the projected residual",
+    "optimal": "best threshold on the projected residual",
+    "likelihood-ratio": "likelihood ratio between the two gradients",
+}
+_ATTACKERS = {
+    "paper": "sees the noisy gradient and knows every dZ_r/dW; solves for the residuals and takes the row's sign",
+    "optimal": "sees the noisy gradient and knows every dZ_r/dW, and the row's two possible clipped residuals",
+    "likelihood-ratio": "sees the noisy gradient and knows everything but the one label, as in the definition",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class LabelEpsilon(Result):
+    """Label-ε of the worst row of each batch: a deterministic lower bound, one label flipped ("replace").
+
+    value: max(0, largest entry of per_row), float, or float64 array over the leading dimensions of the jacobian: one
+        bound per weight vector, per batch, or both.
+    per_row: (..., N) float64. −∞ where this test proves nothing for the row: undetermined, or P₀ ≤ δ.
+    identifiable: (..., N) bool, whether the linear system determines the row (all that "paper" and "optimal" can use);
+        composed: in at least one step.
+    separation: (..., N) float64, distance in standard deviations between the test's two means; 0 where it sees nothing.
+    test, noise_multiplier, max_grad_norm, delta: as asked. steps: how many were composed, 1 without.
+    replacement: upper bound on the same ε: of those steps of the mechanism, whatever the data, under replacement of a
+        row.
+    """
+
+    per_row: np.ndarray
+    identifiable: np.ndarray
+    separation: np.ndarray
+    test: str
+    noise_multiplier: float
+    max_grad_norm: float
+    delta: float
+    steps: int
+    replacement: Result
+
+    @property
+    def largest(self) -> float:
+        """The bound from everything at hand: the largest value over all weight vectors and batches.
+
+        Rows of different batches have labels of their own, so each value is a bound on the ε of the same mechanism,
+        and so is the largest; they are exact, not estimated, so nothing has to be corrected for choosing.
+        """
+        return float(np.max(self.value))
+
+
+def label_epsilon(
+    jacobian: Any,
+    probs: Any,
+    labels: Any,
+    *,
+    noise_multiplier: float,
+    max_grad_norm: float,
+    delta: float,
+    grad_norms: Any = None,
+    test: str = "paper",
+    complement: bool = False,
+    compose: bool = False,
+) -> LabelEpsilon:
+    """Lower bound on the (ε, δ) that one noisy aggregated gradient spends on a label of the batch at hand.
+
+    One step releases G = (1/N)Σ_r clip_C(g_r) + N(0, s²I), s = σC/N, g_r = C_r e_r with C_r = dZ_r/dW and e = p − y.
+    D₁ flips label r. With J_r = ‖dZ_r/dθ‖ over all parameters that are clipped together,
+    u_r = e_r·min(1, C/(|e_r|J_r)) is the clipped residual, u′_r the same for the flipped label, v_r = (CᵀC)⁻¹_rr the
+    leverage and w_r = σC√v_r the noise in residual r. Then
+
+    - "paper" (Yuan, Xue, Wang and Shen 2022, Algorithm 2, in closed form): P₀ = Φ(|u_r|/w_r), P₁ = Φ(−|u′_r|/w_r),
+      LB_r = log((P₀ − δ)/P₁). Rows that the system determines only.
+    - "optimal": the best threshold on the same projection: ε of a Gaussian pair with separation |u_r − u′_r|/w_r.
+    - "likelihood-ratio": the attacker of the definition knows both datasets and projects on their difference:
+      separation |u_r − u′_r|·‖C_r‖/(σC). Any rank.
+
+    paper ≤ optimal ≤ likelihood-ratio ≤ `.replacement`. The probabilities are exact, so the bound is deterministic.
+
+    jacobian: (..., N, d), row r = dZ_r/dW of the weight vector whose gradient is released. Leading dimensions are
+        weight vectors of a layer, batches, or both.
+    probs: (..., N), p in [0, 1]. labels: (..., N), 0 or 1. Leading dimensions may be left out, so that (N,) serves
+        every weight vector. NumPy arrays or torch CPU tensors; float64 throughout.
+    noise_multiplier: σ ≥ 0; 0 gives ∞ for every row whose label changes what the test sees. max_grad_norm: C > 0.
+    delta: in [0, 1); at 0 "optimal" and "likelihood-ratio" are ∞ for every row they see, since a Gaussian tail ratio
+        has no bound.
+    grad_norms: (..., 2, N), joint gradient norms of each sample under its own and under the flipped label, over all
+        parameters that are clipped together; leading dimensions may be left out. Default: clipping by this weight
+        vector alone, as printed. Since |e| + |e′| = 1 their sum is J_r, so the order of the two rows does not matter.
+    complement: with "paper", also use the complementary event, which D₁ makes likelier: the larger of LB_r and
+        log((Φ(|u′_r|/w_r) − δ)/Φ(−|u_r|/w_r)). It is free, as the P's are not estimated, but is not in the printed
+        algorithm.
+    compose: the first dimension of the jacobian counts steps with independent noise, and row r is the same sample in
+        all of them (a zero row where it is not in the batch). Separations combine to √(Σ_t m_t²); with "optimal" and
+        "likelihood-ratio" only. Membership is known, so sampling amplifies nothing. For two steps or more the result is
+        of kind "estimate": later weights depend on earlier noise, so under the other label the separations would have
+        been others. It is a lower bound where the weights of all steps are fixed beforehand.
+
+    Cost: one factorisation of the batch, then O(N).
+    Holds for this batch and these p (the maximum over rows is over data, not over estimates). Raises ValueError that
+    names the argument: probs outside [0, 1], labels other than 0 and 1, shapes that do not match, σ < 0, C ≤ 0,
+    δ outside [0, 1), grad_norms that no logistic model has, compose with "paper".
+    """
+    sigma = validate.non_negative(noise_multiplier=noise_multiplier)
+    clip = validate.positive(max_grad_norm=max_grad_norm)
+    if not 1e-290 < clip < 1e290:
+        raise ValueError(f"max_grad_norm={clip!r}: must be in (1e-290, 1e290)")
+    slack = validate.below_one(delta=delta)
+    which = validate.one_of(*_METHODS, test=test)
+    if complement and which != "paper":
+        raise ValueError(f"complement=True: only with test='paper'; test={test!r} uses every event already")
+    if compose and which == "paper":
+        raise ValueError("compose=True: only with test='optimal' or 'likelihood-ratio'; a sign per step has no sum")
+    rows, norms, e = given.rows_and_residuals(jacobian, probs, labels)
+    if compose and (rows.ndim < 3 or not rows.shape[0]):
+        raise ValueError(f"jacobian of shape {rows.shape}: must be (steps, ..., N, d) with compose=True, steps ≥ 1")
+    reach = given.joint_norms(grad_norms, norms, e)
+
+    own, flipped = given.clipped(e, reach, clip), given.clipped(1.0 - e, reach, clip)
+    identifiable, precision = given.projection(rows, norms)
+    if which == "likelihood-ratio":
+        seen, scale = norms > 0, norms / clip
+    else:
+        seen, scale = identifiable, precision / clip
+    # A test that sees the row with no noise tells the two labels apart for certain wherever they differ.
+    own_z, flipped_z = given.over(own * scale, sigma), given.over(flipped * scale, sigma)
+    separation = np.where(seen, own_z + flipped_z, 0.0)
+    if compose:
+        separation = np.sqrt(np.square(separation).sum(axis=0))
+        seen, identifiable = np.asarray(seen.any(axis=0)), np.asarray(identifiable.any(axis=0))
+    if which == "paper":
+        per_row = _log_ratio(own_z, flipped_z, slack)
+        if complement:
+            per_row = np.maximum(per_row, _log_ratio(flipped_z, own_z, slack))
+        per_row = np.where(seen, per_row, -np.inf)
+    else:
+        per_row = np.where(seen, gaussian_pair_epsilon(separation, delta=slack), -np.inf)
+    steps = len(rows) if compose else 1
+    replacement = _replacement(sigma, slack, steps)
+    # Nothing but rounding can be above it.
+    per_row = np.minimum(per_row, float(replacement.value))
+    value = np.maximum(per_row.max(axis=-1), 0.0)
+    return LabelEpsilon(
+        value=float(value) if value.ndim == 0 else value,
+        kind="lower" if steps == 1 else "estimate",
+        confidence=None,
+        interval=None,
+        method=_METHODS[which] + (", event and complement" if complement else ""),
+        assumptions=Assumptions(
+            adjacency="replace",
+            attacker=_ATTACKERS[which],
+            notes=_notes(which, sigma, slack, steps, grad_norms is not None),
+        ),
+        provenance=_PROVENANCE[which],
+        per_row=per_row,
+        identifiable=identifiable,
+        separation=separation,
+        test=which,
+        noise_multiplier=sigma,
+        max_grad_norm=clip,
+        delta=slack,
+        steps=steps,
+        replacement=replacement,
+    )
+
+
+def _log_ratio(likely: np.ndarray, unlikely: np.ndarray, delta: float) -> np.ndarray:
+    """log((Φ(likely) − δ)/Φ(−unlikely)), −∞ where Φ(likely) ≤ δ."""
+    gain = special.ndtr(likely) - delta
+    log_gain = np.log(gain, out=np.full(gain.shape, -np.inf), where=gain > 0)
+    return np.asarray(np.where(gain > 0, log_gain - special.log_ndtr(-unlikely), -np.inf))
+
+
+@functools.lru_cache(maxsize=64)
+def _replacement(sigma: float, delta: float, steps: int) -> Result:
+    return Result(
+        value=gaussian_pair_epsilon(math.inf if sigma == 0 else 2.0 * math.sqrt(steps) / sigma, delta=delta),
+        kind="upper",
+        confidence=None,
+        interval=None,
+        method="exact privacy profile of a Gaussian pair at separation " + ("2/σ" if steps == 1 else f"2√{steps}/σ"),
+        assumptions=Assumptions(
+            adjacency="replace",
+            attacker="any; knows all rows but one and both candidates for it",
+            notes=(
+                f"{'one step' if steps == 1 else f'{steps} steps'}, no amplification by sampling",
+                "both gradients clipped to C, in opposite directions at worst",
+            ),
+        ),
+        provenance="Balle and Wang (2018), Theorem 8",
+    )
+
+
+def _notes(test: str, sigma: float, delta: float, steps: int, joint: bool) -> tuple[str, ...]:
+    notes = [
+        "membership in the batch known: no amplification by sampling",
+        "binary labels, logistic loss; the worst row of the batch at hand",
+        "clipped by the joint norm of all parameters, taken as given"
+        if joint
+        else "clipped by the gradient of this weight vector alone",
+    ]
+    if steps > 1:
+        notes.append(
+            f"{steps} steps, separations as at these weights: under the other label later weights would differ, so "
+            "this is no bound unless the weights are fixed beforehand"
+        )
+    if sigma == 0:
+        notes.append("without noise the bound is infinite for every row that the test sees and whose label matters")
+    if delta == 0 and test != "paper":
+        notes.append("at delta = 0 this test's bound is infinite for every row that it sees")
+    if test != "likelihood-ratio":
+        notes.append("rows that the linear system does not determine get no bound from this test")
+    return tuple(notes)

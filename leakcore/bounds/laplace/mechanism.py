@@ -1,0 +1,241 @@
+"""The Laplace mechanism: noise for arrays, and what the noise does to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from leakcore import kernels
+from leakcore._base import validate
+from leakcore._base.results import Assumptions, Result, parse_adjacency
+from leakcore.kernels.arrays import arrays
+
+SOURCE = "Dwork, McSherry, Nissim and Smith (2006); Lecture 13 (Lei 2024), Definition 2"
+MAX_NOISE = 64 * math.log(2.0)
+"""Largest |noise| there is, in units of the scale: magnitudes are −log of a uniform on a grid of 2⁻⁶⁴."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class LaplaceScale(Result):
+    """value: b = Δ/ε, the scale of each coordinate's noise. kind "upper": this much noise suffices.
+
+    sensitivity, epsilon: as asked. variance: 2b².
+    """
+
+    sensitivity: float
+    epsilon: float
+    variance: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class LaplaceTail(Result):
+    """value: P(max_i |Y_i| > threshold), exact. threshold, scale, dimensions: as asked."""
+
+    threshold: float
+    scale: float
+    dimensions: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class LaplaceError(Result):
+    """value: t with P(max_i |Y_i| ≤ t) = confidence, exact; kind "upper".
+
+    l1: the same quantile of ‖Y‖₁. mean_l1: E‖Y‖₁ = kb. root_mean_square: √(E‖Y‖₂²) = b√(2k), of the whole vector.
+    scale, dimensions: as asked.
+    """
+
+    l1: float
+    mean_l1: float
+    root_mean_square: float
+    scale: float
+    dimensions: int
+
+
+def noise_scale(sensitivity: Any, epsilon: float, *, adjacency: str = "replace") -> LaplaceScale:
+    """b = Δ₁/ε, the scale with which the Laplace mechanism is ε-private (Lecture 13, Definition 2 and Theorem 5).
+
+    The lecture closes with a magnitude of d√m/ε² for Δ₁ = O(m√d); that does not follow from Δ₁, and b = Δ₁/ε does (E7).
+
+    sensitivity: Δ₁ in [0, ∞), a number, or a result of this module, whose adjacency the answer then bears (an explicit
+    adjacency is for numbers). epsilon: in (0, ∞). Raises ValueError or TypeError that names the argument.
+    """
+    delta_1, relation = read_sensitivity(sensitivity, adjacency)
+    level = validate.positive(epsilon=epsilon)
+    b = delta_1 / level
+    return LaplaceScale(
+        value=b,
+        kind="upper",
+        confidence=sensitivity.confidence if isinstance(sensitivity, Result) else None,
+        interval=None,
+        method="b = Δ/ε",
+        assumptions=Assumptions(
+            adjacency=parse_adjacency(relation), attacker="sees the noisy vector, and knows all data but one row"
+        ),
+        provenance=SOURCE,
+        sensitivity=delta_1,
+        epsilon=level,
+        variance=2.0 * b * b,
+    )
+
+
+def mechanism(
+    values: Any,
+    *,
+    sensitivity: Any = None,
+    epsilon: float | None = None,
+    scale: float | None = None,
+    seed: int | None = None,
+    step: int = 0,
+    secure: bool = False,
+) -> Any:
+    """values + Y, Y_i independent with density exp(−|y|/b)/(2b): ε-private for b = Δ₁/ε (Lecture 13, eq. 3.1).
+
+    values: an array of any shape, NumPy or torch (CPU or CUDA), floating; NumPy integers (counts) and Python numbers
+        are taken too and come back as float64 and float. The result has the input's kind, device, shape and dtype; the
+        sum is taken in float64 and rounded once. Values that are not finite are refused on the CPU.
+    sensitivity, epsilon: Δ₁ in [0, ∞) (a number or a result of `sum_sensitivity` and the like) and ε in (0, ∞); or
+    scale: b in [0, ∞). One of the two ways. b = 0 returns the values.
+    seed, step: of the noise: entry i (row-major) has the same noise for the same seed and step, on every device,
+        whatever the shape. Two releases need different steps or seeds: the same noise twice cancels in their
+        difference. The generator is statistical, not cryptographic. Required unless
+    secure: True: draw from the operating system's entropy instead, for a release.
+
+    |Y| ≤ 44.4b: −log of a uniform on a grid of 2⁻⁶⁴, so that k entries are (ε, k·2⁻⁶³)-private at best.
+    Floating-point addition leaves traces of the exact noise in the last bits of the result (Mironov 2012), which this
+    simulation of the mechanism does not hide: round a released result coarsely.
+
+    Deterministic given seed and step, to rounding of the logarithm between devices. Raises ValueError or TypeError that
+    names the argument.
+    """
+    b = _read_scale(sensitivity, epsilon, scale)
+    if secure and seed is not None:
+        raise ValueError(f"seed={seed!r}, secure=True: give one of them")
+    if not secure and seed is None:
+        raise ValueError("seed: required, or secure=True for the operating system's entropy")
+    number = isinstance(values, (int, float, np.integer, np.floating)) and not isinstance(values, bool)
+    array = _floating(np.asarray(values, dtype=np.float64) if number else values)
+    if not arrays.is_torch(array):
+        validate.real_array("finite", np.isfinite, values=array)
+    elif array.device.type == "cpu" and not bool(array.isfinite().all()):
+        raise ValueError("values: must be finite")
+    noise = _noise(array, seed, step, secure)
+    if arrays.is_torch(array):
+        return (array.double() + b * noise).to(array.dtype)
+    noisy = (array.astype(np.float64) + b * noise).astype(array.dtype)
+    return float(noisy) if number else noisy
+
+
+def _noise(array: Any, seed: int | None, step: int, secure: bool) -> Any:
+    """Unit Laplace variates of the array's shape, float64, in its library and on its device."""
+    size = int(np.prod(tuple(array.shape)))
+    if secure:
+        words = np.frombuffer(os.urandom(8 * size), dtype=np.uint32).reshape(1, size, 2)
+        draws = arrays.wrap((words.astype(np.float64) + 0.5) * 2.0**-32, array)
+    else:
+        key = validate.seed(seed=seed)
+        draws = kernels.uniform(1, 2 * size, seed=key, purpose=kernels.Stream.LAPLACE, step=step, like=array)
+        draws = draws.reshape(1, size, 2)
+    first, second = draws[0, :, 0], draws[0, :, 1]
+    # The leading bit is the sign; the other 31 and the second word are the magnitude's uniform in (0, 1), whose small
+    # end keeps 52 significant bits, because there the coarse part is exactly 2⁻³² and cancels.
+    upper = first >= 0.5
+    coarse = 2.0 * first - 1.0 * upper
+    uniform = coarse + (second - 0.5) * 2.0**-31
+    log = uniform.log() if arrays.is_torch(uniform) else np.log(uniform)
+    return ((1.0 - 2.0 * upper) * log).reshape(tuple(array.shape))
+
+
+def _floating(values: Any) -> Any:
+    if not arrays.is_torch(values):
+        values = validate.even_array(values=values)
+        if values.dtype.kind in "iu":
+            return values.astype(np.float64)
+    return validate.floating("values", values)
+
+
+def _read_scale(sensitivity: Any, epsilon: float | None, scale: float | None) -> float:
+    if (scale is None) == (epsilon is None) or (sensitivity is None) != (epsilon is None):
+        raise ValueError(
+            f"sensitivity={_shown(sensitivity)}, epsilon={epsilon!r}, scale={scale!r}: give sensitivity and epsilon, "
+            "or scale"
+        )
+    if scale is not None:
+        return validate.non_negative(scale=scale)
+    assert epsilon is not None
+    return float(noise_scale(sensitivity, epsilon).value)
+
+
+def _shown(sensitivity: Any) -> str:
+    return repr(sensitivity.value) if isinstance(sensitivity, Result) else repr(sensitivity)
+
+
+def read_sensitivity(sensitivity: Any, adjacency: str) -> tuple[float, str]:
+    """The number and the adjacency it is for; a result that is no upper bound is refused."""
+    if not isinstance(sensitivity, Result):
+        return validate.non_negative(sensitivity=sensitivity), parse_adjacency(adjacency)
+    if sensitivity.kind != "upper":
+        raise ValueError(
+            f"sensitivity: a result of kind {sensitivity.kind!r} ({sensitivity.method}): noise needs an upper bound"
+        )
+    if sensitivity.adjacency is None:
+        raise ValueError("sensitivity: a result without adjacency: must be an ℓ1-sensitivity")
+    return validate.non_negative(sensitivity=float(sensitivity.value)), sensitivity.adjacency
+
+
+def tail(threshold: float, *, scale: float, dimensions: int = 1) -> LaplaceTail:
+    """P(max_i |Y_i| > t) = 1 − (1 − e^{−t/b})^k for k independent Laplace variates of scale b; exact.
+
+    threshold: t in [0, ∞). scale: b in [0, ∞); at b = 0 the answer is 0. dimensions: k ≥ 1. Accurate in relative terms
+    also where it is tiny. Raises ValueError or TypeError that names the argument.
+    """
+    t, b = validate.non_negative(threshold=threshold), validate.non_negative(scale=scale)
+    k = validate.integer(1, dimensions=dimensions)
+    beyond = 0.0 if b == 0.0 else math.exp(-t / b)
+    return LaplaceTail(
+        value=1.0 if beyond == 1.0 else -math.expm1(k * math.log1p(-beyond)),
+        kind="upper",
+        confidence=None,
+        interval=None,
+        method="closed form",
+        assumptions=_NOISE_ONLY,
+        provenance=SOURCE,
+        threshold=t,
+        scale=b,
+        dimensions=k,
+    )
+
+
+def error_bound(*, scale: float, dimensions: int = 1, confidence: float = 0.99) -> LaplaceError:
+    """How far the mechanism moves a vector of k entries, with probability `confidence` β.
+
+    Largest entry: t = −b log(1 − β^{1/k}); ‖Y‖₁ is Gamma(k, b), its β-quantile is `l1`. Both exact.
+
+    scale: b in [0, ∞). dimensions: k ≥ 1. confidence: in (0, 1 − 1e-12]. Raises ValueError or TypeError that names the
+    argument.
+    """
+    b, k = validate.non_negative(scale=scale), validate.integer(1, dimensions=dimensions)
+    level = validate.confidence(confidence=confidence)
+    return LaplaceError(
+        value=-b * math.log(-math.expm1(math.log(level) / k)),
+        kind="upper",
+        confidence=level,
+        interval=None,
+        method="closed form",
+        assumptions=_NOISE_ONLY,
+        provenance=SOURCE,
+        l1=b * float(special.gammaincinv(k, level)),
+        mean_l1=k * b,
+        root_mean_square=b * math.sqrt(2.0 * k),
+        scale=b,
+        dimensions=k,
+    )
+
+
+_NOISE_ONLY = Assumptions(
+    adjacency=None, attacker="none: this is the error that the noise costs", notes=("independent coordinates",)
+)

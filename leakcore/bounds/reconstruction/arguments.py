@@ -1,0 +1,131 @@
+"""Arguments and results that the reconstruction bounds share."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from leakcore._base import validate
+from leakcore._base.results import Number, Result
+from leakcore.numerics.privacy_loss.loss import PrivacyLoss, parse_schedule
+
+MAX_SAMPLES = 1 << 40
+"""Samples of one estimate: a day's work of a cluster."""
+_ROUNDING = 2.0**-52
+"""Of a logarithm, relative."""
+ATTACKER = (
+    "sees every noisy gradient sum and all model states, knows every other record, the hyperparameters and the prior; "
+    "Poisson sampling, independent steps"
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ReconstructionBound(Result):
+    """B_κ: the largest success probability of a reconstruction attack whose blind success probability is κ.
+
+    value, log_value: B_κ and its natural logarithm (which stays finite where B_κ underflows).
+    kappa, log_kappa: as asked. advantage: (B_κ − κ)/(1 − κ), 0 at κ = 1.
+    interval, log_interval: (low, high): numerical error of a deterministic method, confidence limits of "certified".
+    standard_error, effective_sample_size: of Monte-Carlo estimates, else None.
+    num_samples: samples drawn, None for deterministic methods. warnings: why the number may mislead, empty if
+    nothing does. state: of a "certified" run with `width` or `resume`: pass it as `resume` to go on; else None.
+    """
+
+    log_value: Number
+    kappa: Number
+    log_kappa: Number
+    advantage: Number
+    log_interval: tuple[Number, Number] | None = None
+    standard_error: Number | None = None
+    effective_sample_size: Number | None = None
+    num_samples: int | None = None
+    warnings: tuple[str, ...] = ()
+    state: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mechanism:
+    """A validated DP-SGD configuration: `sigma` and `rate` are 0-d, or of length `steps`."""
+
+    sigma: np.ndarray
+    rate: np.ndarray
+    steps: int
+
+    @classmethod
+    def parse(cls, noise_multiplier: Any, sample_rate: Any, steps: Any) -> Mechanism:
+        """ValueError or TypeError names the argument that is out of range or of another length than `steps`."""
+        return cls(*parse_schedule(noise_multiplier, sample_rate, steps))
+
+    def loss(self) -> PrivacyLoss:
+        """Steps grouped by equal (σ, q)."""
+        return PrivacyLoss.of_steps(self.sigma, self.rate, self.steps)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kappa:
+    """log κ as a flat array, and the shape in which answers go back."""
+
+    log: np.ndarray
+    shape: tuple[int, ...]
+    given: np.ndarray | None
+
+    @classmethod
+    def parse(cls, kappa: Any, log_kappa: Any) -> Kappa:
+        """From exactly one of κ in (0, 1] and log κ in (−∞, 0]."""
+        if (kappa is None) == (log_kappa is None):
+            which = "neither" if kappa is None else "both"
+            raise ValueError(f"kappa={kappa!r}, log_kappa={log_kappa!r}: exactly one must be given, not {which}")
+        if kappa is not None:
+            value = validate.real_array("in (0, 1]", lambda v: (v > 0.0) & (v <= 1.0), kappa=kappa)
+            return cls(np.log(value).ravel(), value.shape, value.ravel())
+        value = validate.real_array("in (-inf, 0]", lambda v: (v <= 0.0) & (v > -math.inf), log_kappa=log_kappa)
+        return cls(value.ravel().copy(), value.shape, None)
+
+    @property
+    def plain(self) -> np.ndarray:
+        """κ itself; 0 where it underflows."""
+        return self.given if self.given is not None else np.exp(self.log)
+
+    def shaped(self, flat: np.ndarray) -> Number:
+        """A flat answer as a float (0-d) or an array of κ's shape."""
+        return float(flat[0]) if self.shape == () else np.asarray(flat, dtype=np.float64).reshape(self.shape)
+
+    def fields(
+        self, log_value: np.ndarray, log_low: np.ndarray | None, log_high: np.ndarray | None, *, proved: bool = False
+    ) -> dict[str, Any]:
+        """The fields of a `ReconstructionBound` that follow from log B and its limits, rounded outward.
+
+        The low limit is at least κ: B_κ ≥ κ always. proved: the value is the high limit, rounded outward too.
+        """
+        kappa = self.plain
+        value = np.exp(log_value)
+        out: dict[str, Any] = {
+            "value": self.shaped(value),
+            "log_value": self.shaped(log_value),
+            "kappa": self.shaped(kappa),
+            "log_kappa": self.shaped(self.log),
+            "advantage": self.shaped(np.where(self.log < 0.0, -_expm1_ratio(value, kappa, self.log), 0.0)),
+            "interval": None,
+        }
+        if log_low is not None and log_high is not None:
+            log_low, log_high = np.clip(log_low, self.log, 0.0), np.clip(log_high, self.log, 0.0)
+            # The exponential of a large logarithm carries the logarithm's own rounding.
+            low, high = (np.exp(end) for end in (log_low, log_high))
+            low = np.nextafter(low * (1.0 + _ROUNDING * log_low), 0.0)
+            low = np.maximum(low, np.minimum(kappa, value))
+            high = np.minimum(np.nextafter(high * (1.0 - _ROUNDING * log_high), 2.0), 1.0)
+            high = np.maximum(high, value)
+            if proved:
+                out["value"] = self.shaped(high)
+            out["interval"] = (self.shaped(low), self.shaped(high))
+            out["log_interval"] = (self.shaped(log_low), self.shaped(log_high))
+        return out
+
+
+def _expm1_ratio(value: np.ndarray, kappa: np.ndarray, log_kappa: np.ndarray) -> np.ndarray:
+    """(κ − B)/(1 − κ) with 1 − κ from the logarithm, so that κ close to 1 costs no digits."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((kappa - value) / -np.expm1(log_kappa))

@@ -1,0 +1,190 @@
+"""Noise for a wanted limit on reconstruction, beside the noise that calibrating ε for the same limit takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from leakcore import accounting
+from leakcore._base import validate
+from leakcore._base.one_thread import one_thread
+from leakcore._base.results import Assumptions, Result
+from leakcore.bounds.reconstruction.arguments import ATTACKER, Kappa
+from leakcore.bounds.reconstruction.kappa import parse_prior
+from leakcore.numerics.privacy_loss.blow_up import log_blow_up_exact
+from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss
+
+_TOLERANCE = 1e-9
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class CalibratedNoise(Result):
+    """value: the smallest σ (to a relative 1e-9, on the safe side) with B_κ ≤ target_success.
+
+    success: the bound at `value`. epsilon_noise_multiplier: σ if (ε, δ) is calibrated so that it alone implies the
+    same limit (NaN where no accountant reaches it); epsilon: that ε; delta: as given. savings:
+    epsilon_noise_multiplier/value, NaN where both are 0.
+    """
+
+    target_success: float
+    log_kappa: float
+    success: float
+    epsilon_noise_multiplier: float
+    epsilon: float
+    delta: float
+    savings: float
+
+
+@one_thread()
+def calibrate_noise(
+    target_success: float,
+    *,
+    kappa: Any = None,
+    log_kappa: Any = None,
+    prior: Any = None,
+    sample_rate: float,
+    steps: int,
+    delta: float = 1e-5,
+) -> CalibratedNoise:
+    """The smallest noise multiplier for which no attack reconstructs a record with probability above `target_success`.
+
+    The least σ with B_κ(σ, q, T) ≤ γ (Hayes et al. 2023, Theorem 2 and Corollary 4; B falls with σ). Beside it, the
+    usual way: any (ε, δ)-private mechanism has B_κ ≤ min(e^ε κ + δ, 1 − e^{−ε}(1 − δ − κ)) (its trade-off function);
+    take the largest ε for which that is at most γ, and the least σ that is (ε, δ)-private. That way forgets what the
+    mechanism is, and needs more noise.
+
+    target_success: γ in (κ, 1]; kappa, log_kappa or prior (probabilities of a discrete prior, κ the largest): exactly
+        one, a scalar κ. sample_rate: q; steps: T. delta: δ of the comparison, in (0, γ − κ) to be of use.
+
+    Returns a `CalibratedNoise` of kind "upper" (this much noise suffices), deterministic. γ = 1, T = 0 or q = 0 give
+    0. γ ≤ κ is a ValueError: no noise pushes success below a blind guess (except T = 0 or q = 0 at γ = κ).
+    epsilon_noise_multiplier is inf where δ leaves no room. Where the exact bound reaches no smaller σ (little noise,
+    tiny κ) the answer suffices, but less noise may do, and the notes say so. Raises AccuracyError where it reaches no σ
+    that suffices.
+    """
+    goal = validate.probability(target_success=target_success)
+    if prior is not None:
+        if kappa is not None or log_kappa is not None:
+            raise ValueError("prior: give exactly one of kappa, log_kappa and prior")
+        kappa = float(parse_prior(prior).max())
+    level = Kappa.parse(kappa, log_kappa)
+    if level.shape != ():
+        raise ValueError(f"kappa of shape {level.shape}: must be a scalar")
+    log_k = float(level.log[0])
+    rate = validate.probability(sample_rate=sample_rate)
+    count = validate.integer(0, steps=steps)
+    slack = validate.open_probability(delta=delta)
+    silent = count == 0 or rate == 0.0
+    log_goal = math.log(goal) if goal > 0.0 else -math.inf
+    if log_goal < log_k or (log_goal == log_k and not silent and log_k < 0.0):
+        raise ValueError(
+            f"target_success={target_success!r}: must be above kappa={math.exp(log_k):.6g}, a blind guess's success"
+        )
+    shape = np.asarray(rate)
+
+    def log_bound(sigma: float) -> float:
+        loss = PrivacyLoss.of_steps(np.asarray(sigma), shape, count)
+        return float(log_blow_up_exact(loss, np.array([log_k])).log_high[0])
+
+    sigma, unseen = (0.0, False) if silent or log_bound(0.0) <= log_goal else _least(log_bound, log_goal)
+    notes: tuple[str, ...] = ("this much noise suffices",)
+    if unseen:
+        notes += ("less noise may do: the exact bound reaches no smaller noise multiplier",)
+    epsilon = _epsilon_that_implies(goal, log_k, slack)
+    if silent or (sigma == 0.0 and goal == 1.0):
+        usual = 0.0
+    elif epsilon < 0.0:
+        usual = math.inf
+    elif math.isinf(epsilon):
+        usual = 0.0
+    else:
+        try:
+            found = accounting.noise_multiplier(epsilon=epsilon, delta=slack, sample_rate=rate, steps=count)
+            usual = float(found.value)
+        except AccuracyError:
+            usual = math.nan
+            notes += ("the noise that calibrating epsilon takes: beyond the accountant",)
+    return CalibratedNoise(
+        value=sigma,
+        kind="upper",
+        confidence=None,
+        interval=None,
+        method="exact",
+        assumptions=Assumptions(adjacency="add-remove", attacker=ATTACKER, notes=notes),
+        provenance="Hayes, Mahloujifar and Balle (2023), Theorem 2 and Corollary 4, inverted in sigma",
+        target_success=goal,
+        log_kappa=log_k,
+        success=min(1.0, math.exp(log_bound(sigma))),
+        epsilon_noise_multiplier=usual,
+        epsilon=epsilon,
+        delta=slack,
+        savings=usual / sigma if sigma > 0.0 else (math.nan if usual == 0.0 else math.inf),
+    )
+
+
+def _epsilon_that_implies(goal: float, log_kappa: float, delta: float) -> float:
+    """The largest ε ≥ 0 with min(e^ε κ + δ, 1 − e^{−ε}(1 − δ − κ)) ≤ γ; negative where not even ε = 0 suffices."""
+    if goal >= 1.0:
+        return math.inf
+    kappa = math.exp(log_kappa)
+    if goal < kappa + delta or goal <= delta:
+        return -1.0
+    first = math.log(goal - delta) - log_kappa
+    rest = 1.0 - delta - kappa
+    second = math.log(rest / (1.0 - goal)) if rest > 0.0 else -math.inf
+    return max(first, second, 0.0)
+
+
+def _least(log_bound: Any, log_goal: float) -> tuple[float, bool]:
+    """The least σ with log_bound(σ) ≤ log_goal: a bracket, then interpolation in log σ kept inside it.
+
+    And whether it is the least for which the bound could be computed instead: little noise may be too little for the
+    numerics.
+    """
+    unseen: list[float] = []
+
+    def gap(sigma: float) -> float:
+        try:
+            return float(log_bound(sigma)) - log_goal
+        except AccuracyError:
+            if sigma >= 0.3:
+                raise
+            unseen.append(sigma)
+            return math.inf
+
+    high = 1.0
+    at_high = gap(high)
+    while at_high > 0.0:
+        high *= 2.0
+        at_high = gap(high)
+        if high > 1e12:
+            return math.inf, False
+    low = 0.5 * high
+    at_low = gap(low)
+    while at_low <= 0.0:
+        low, high, at_high = 0.5 * low, low, at_low
+        if low < 1e-6:
+            return high, False
+        at_low = gap(low)
+    halve = False
+    while math.log(high / low) > _TOLERANCE:
+        width = math.log(high / low)
+        share = 0.5
+        if not halve and math.isfinite(at_low):
+            share = at_low / (at_low - at_high)
+        # A hair to the far side of the root, alternately bisecting, so that both ends move.
+        for nudge in (0.25, -0.25):
+            shift = min(max(share * width + nudge * max(_TOLERANCE, 0.05 * width * width), 0.01 * width), 0.99 * width)
+            middle = low * math.exp(shift)
+            if not low < middle < high:
+                continue
+            value = gap(middle)
+            if value <= 0.0:
+                high, at_high = middle, value
+            else:
+                low, at_low = middle, value
+        halve = math.log(high / low) > 0.5 * width
+    return high, low in unseen

@@ -1,0 +1,363 @@
+"""Two-sided finite-sample certificates for B_κ of a pair (μ, ν) from samples of μ alone.
+
+Upper: B_κ ≤ τκ + E_μ[(1 − τ/r)_+] for every τ ≥ 0, with equality at the best one (Neyman–Pearson in dual form);
+τ is chosen on a pilot and the mean, of a variable in [0, 1], is limited by betting on the main sample. Lower:
+for E = {log r ≥ t}, B_κ ≥ μ(E)·min(1, κ/ν(E)), since B is concave in κ; μ(E) from below by Clopper–Pearson,
+ν(E) = e^{−t} E_μ[1_E e^{t−log r}] from above by betting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from leakcore import __version__
+from leakcore._base.futures import in_order
+from leakcore.numerics.limits.betting import betting_upper_limit, choose_bet
+from leakcore.numerics.limits.binomial import clopper_pearson
+
+_CHUNK = 1 << 16
+"""Samples per draw. Fixed, so that no result depends on who draws what."""
+_SHARD = 16 * _CHUNK
+"""Samples that are counted together, at least: tens of milliseconds."""
+_MOST_SHARDS = 1 << 13
+"""Of one count: a cluster's scheduler takes milliseconds for each."""
+_SIZES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
+"""Sample sizes for which an anytime-valid limit places its bets."""
+_STATE_SCHEMA = "leakcore.certificate-state/2"
+_BINS = 1 << 14
+"""Outcomes in [0, 1] are counted in cells and rounded against us: costs at most 2⁻¹⁴ of the event's probability."""
+
+
+class Pair(Protocol):
+    """A pair of laws (μ, ν) that can be sampled. Picklable where an executor with processes is used."""
+
+    def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
+        """log μ(x)/ν(x), shape (num_samples,), for samples first_sample, first_sample + 1, … of `under`: x ~ ν for
+        "null", x ~ μ for "alternative". Sample i must depend on (seed, under, i) only, and samples be independent."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class MixturePair:
+    """Poisson-sampled Gaussian steps, drawn by the native kernel.
+
+    dominates: whether it is proved to dominate the mechanism that it stands for. device: where it is sampled; the
+    samples are the same, so it is no part of the fingerprint.
+    """
+
+    noise_multiplier: np.ndarray | float
+    sample_rate: np.ndarray | float
+    steps: int
+    dominates: bool = True
+    device: str | None = None
+    adjacency: ClassVar[str] = "add-remove"
+
+    def fingerprint(self) -> str:
+        """Equal for equal pairs only, but for a chance of 2⁻²⁵⁶."""
+        parts = (np.asarray(part, dtype=np.float64) for part in (self.noise_multiplier, self.sample_rate, self.steps))
+        whole = hashlib.sha256(b"".join(f"{part.shape}".encode() + part.tobytes() for part in parts))
+        return f"MixturePair {whole.hexdigest()}"
+
+    def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
+        """See `Pair`."""
+        from leakcore import kernels
+        from leakcore.kernels.arrays import place
+
+        return place.to_numpy(
+            kernels.mixture_log_ratio(
+                num_samples,
+                noise_multiplier=self.noise_multiplier,
+                sample_rate=self.sample_rate,
+                steps=self.steps,
+                under=under,
+                seed=seed,
+                first_sample=first_sample,
+                like=place.anchor(self.device),
+            )
+        )
+
+
+def fingerprint(pair: Any) -> str:
+    """The pair's own fingerprint() if it has one, else its type's name, by which no run is continued."""
+    own = getattr(pair, "fingerprint", None)
+    return str(own()) if callable(own) else f"{type(pair).__module__}.{type(pair).__qualname__}"
+
+
+def computed_with(pair: Any) -> dict[str, Any]:
+    """What decides the bits of the pair's samples here, besides the pair and the seed."""
+    from leakcore import kernels
+
+    device = str(getattr(pair, "device", None) or "cpu").partition(":")[0]
+    return {"leakcore": __version__, "numpy": np.__version__, "device": device, **kernels.arithmetic()}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CertificateState:
+    """What a run that may be continued has seen: integers only, of the same size whatever the number of samples.
+
+    next_sample: where to go on. counts: per κ as of `_cells`. pair: see `fingerprint`; it must be the same when
+    continued, as must the seed and computed_with: versions, device and `kernels.arithmetic`, which decide the last bits
+    of a sample, and by them now and then its cell.
+    """
+
+    pair: str
+    log_kappa: np.ndarray
+    thresholds: np.ndarray
+    pilot_counts: np.ndarray
+    counts: np.ndarray
+    num_pilot: int
+    next_sample: int
+    seed: int
+    confidence: float
+    computed_with: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types; counts as (cell, count) pairs of the cells that were hit. Floats survive exactly."""
+        return {
+            "schema": _STATE_SCHEMA,
+            "pair": self.pair,
+            "log_kappa": self.log_kappa.tolist(),
+            "thresholds": self.thresholds.tolist(),
+            "pilot_counts": [_sparse(row) for row in self.pilot_counts],
+            "counts": [_sparse(row) for row in self.counts],
+            "num_pilot": self.num_pilot,
+            "next_sample": self.next_sample,
+            "seed": self.seed,
+            "confidence": self.confidence,
+            "computed_with": dict(self.computed_with),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> CertificateState:
+        """The inverse of `to_dict`; ValueError for anything else."""
+        if not isinstance(data, dict) or data.get("schema") != _STATE_SCHEMA:
+            raise ValueError(f"state: must be what CertificateState.to_dict returns, schema {_STATE_SCHEMA!r}")
+        try:
+            state = cls(
+                pair=str(data["pair"]),
+                log_kappa=np.array(data["log_kappa"], dtype=np.float64),
+                thresholds=np.array(data["thresholds"], dtype=np.float64),
+                pilot_counts=np.array([_dense(row) for row in data["pilot_counts"]], dtype=np.int64),
+                counts=np.array([_dense(row) for row in data["counts"]], dtype=np.int64),
+                num_pilot=int(data["num_pilot"]),
+                next_sample=int(data["next_sample"]),
+                seed=int(data["seed"]),
+                confidence=float(data["confidence"]),
+                computed_with=dict(data["computed_with"]),
+            )
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise ValueError(f"state: damaged, {error!r}") from error
+        state._require_whole()
+        return state
+
+    def _require_whole(self) -> None:
+        """ValueError unless every sample that was drawn is counted once for each κ."""
+        rows = (self.log_kappa.shape[0], _BINS + 1)
+        drawn = {"pilot_counts": self.num_pilot, "counts": self.next_sample - self.num_pilot}
+        for name, wanted in drawn.items():
+            counts = getattr(self, name)
+            sound = wanted >= 0 and counts.shape == rows and (counts >= 0).all()
+            if not (sound and (counts.sum(axis=1) == wanted).all()):
+                raise ValueError(f"state: damaged, {name} do not add up to {wanted} samples for each kappa")
+        if self.thresholds.shape != self.log_kappa.shape or not np.isfinite(self.thresholds).all():
+            raise ValueError("state: damaged, thresholds are not one finite number for each kappa")
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """log limits of B_κ, flat arrays: each misses with probability at most half of 1 − confidence.
+
+    num_samples: drawn in all. state: of a run that may be continued, else None.
+    """
+
+    log_low: np.ndarray
+    log_high: np.ndarray
+    num_pilot: int
+    num_samples: int
+    state: CertificateState | None = None
+
+
+def samples_needed(confidence: float) -> int:
+    """The fewest samples with which a limit at this confidence can be better than none."""
+    # All outcomes alike and the largest bet: (1 + .98)^n ≥ 4/(1 − confidence), n on nine tenths of the sample.
+    return math.ceil(math.log(4.0 / (1.0 - confidence)) / math.log(1.98) / 0.9) + 1
+
+
+def draw(pair: Pair, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
+    """`pair.sample_log_ratio`, checked: ValueError for a wrong shape or for NaN."""
+    out = np.asarray(pair.sample_log_ratio(num_samples, under, seed, first_sample), dtype=np.float64)
+    if out.shape != (num_samples,):
+        raise ValueError(f"pair.sample_log_ratio returned shape {out.shape}: must be ({num_samples},)")
+    if np.isnan(out).any():
+        raise ValueError("pair.sample_log_ratio returned NaN: must be log mu/nu, which may be infinite but not NaN")
+    return out
+
+
+def draw_all(pair: Pair, num_samples: int, under: str, seed: int, executor: Executor | None) -> np.ndarray:
+    """Samples 0 to num_samples − 1, drawn in shards, by `executor` if given: the same for any number of workers."""
+    shards = [(pair, under, seed, a, b) for a, b in _ranges(0, num_samples, _SHARD)]
+    return np.concatenate(list(in_order(_drawn, shards, executor)))
+
+
+def _drawn(shard: tuple[Pair, str, int, int, int]) -> np.ndarray:
+    pair, under, seed, start, stop = shard
+    return np.concatenate([draw(pair, b - a, under, seed, a) for a, b in _ranges(start, stop, _CHUNK)])
+
+
+def certify(
+    pair: Pair,
+    log_kappa: np.ndarray,
+    *,
+    num_samples: int,
+    confidence: float,
+    seed: int,
+    executor: Executor | None = None,
+    width: float | None = None,
+    resume: CertificateState | None = None,
+) -> Certificate:
+    """Limits of B_κ for each κ of a 1-d array, each pair of limits at `confidence` (pointwise).
+
+    The first tenth of the samples (at most 100,000; 20,000 with width) is the pilot; the rest is counted in shards, by
+    `executor` if given. Counts are integers, so the answer does not depend on who counted what.
+
+    width: stop as soon as all intervals of B are that narrow, `num_samples` at most; resume: go on from a state, up to
+    `num_samples` in all. With either the limits hold for all sample sizes at once (each bet is spread over five sizes,
+    which costs a few per cent of width), so looking and going on is allowed, and the answer carries a state.
+    """
+    anytime = width is not None or resume is not None
+    if resume is None:
+        # A pilot that does not depend on how far one means to go, so that going on equals having gone at once.
+        num_pilot = min(max(num_samples // 10, 1), 20_000 if anytime else 100_000)
+        pilot = np.concatenate([draw(pair, b - a, "alternative", seed, a) for a, b in _ranges(0, num_pilot, _CHUNK)])
+        thresholds = dual_thresholds(pilot, log_kappa)
+        empty = np.zeros((len(log_kappa), _BINS + 1), dtype=np.int64)
+        resume = CertificateState(
+            fingerprint(pair),
+            log_kappa,
+            thresholds,
+            _cells(pilot, thresholds),
+            empty,
+            num_pilot,
+            num_pilot,
+            seed,
+            confidence,
+            computed_with(pair),
+        )
+    state = resume
+    # With a width to watch, the sample doubles between looks.
+    stops = [num_samples]
+    while width is not None and stops[0] > max(4 * _CHUNK, 2 * state.next_sample):
+        stops.insert(0, stops[0] // 2)
+    log_low, log_high = np.array(log_kappa), np.zeros_like(log_kappa)
+    for stop in stops:
+        state = _counted_up_to(pair, state, stop, executor)
+        rows = zip(log_kappa, state.thresholds, state.counts, state.pilot_counts, strict=True)
+        limits = [_limits(float(k), float(t), seen, tried, 1.0 - confidence, anytime) for k, t, seen, tried in rows]
+        log_low, log_high = np.array(limits).reshape(-1, 2).T
+        if width is not None and float(np.max(np.exp(log_high) - np.exp(log_low), initial=0.0)) <= width:
+            break
+    return Certificate(log_low, log_high, state.num_pilot, state.next_sample, state if anytime else None)
+
+
+def _counted_up_to(pair: Pair, state: CertificateState, stop: int, executor: Executor | None) -> CertificateState:
+    # Larger counts in larger shards: fewer for a scheduler to handle, still many for each worker.
+    least = max(1, -(-(stop - state.next_sample) // _SHARD))
+    size = _SHARD * -(-least // min(_MOST_SHARDS, 8 * math.isqrt(least)))
+    shards = [(pair, state.thresholds, state.seed, a, b) for a, b in _ranges(state.next_sample, stop, size)]
+    counts = state.counts.copy()
+    for part in in_order(_count, shards, executor):
+        counts += part
+    return dataclasses.replace(state, counts=counts, next_sample=max(stop, state.next_sample))
+
+
+def _sparse(row: np.ndarray) -> list[list[int]]:
+    return [[int(i), int(row[i])] for i in np.flatnonzero(row)]
+
+
+def _dense(pairs: Any) -> np.ndarray:
+    row = np.zeros(_BINS + 1, dtype=np.int64)
+    for cell, count in pairs:
+        if cell < 0:
+            raise IndexError(f"cell {cell}")
+        row[cell] = count
+    return row
+
+
+def dual_thresholds(log_ratio: np.ndarray, log_kappa: np.ndarray) -> np.ndarray:
+    """For each κ the t with mean(e^{−L}; L ≥ t) closest to κ from above, over a sample of μ: the dual's minimiser.
+
+    Where the sample's whole ν-mass is below κ the least L is taken. Always finite.
+    """
+    descending = np.sort(log_ratio[np.isfinite(log_ratio)])[::-1]
+    if len(descending) == 0:
+        return np.zeros_like(log_kappa)
+    with np.errstate(over="ignore"):
+        log_mass = np.logaddexp.accumulate(-descending) - math.log(len(log_ratio))
+    return np.asarray(descending[np.minimum(np.searchsorted(log_mass, log_kappa), len(descending) - 1)])
+
+
+def _ranges(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    for a in range(start, stop, size):
+        yield a, min(a + size, stop)
+
+
+def _count(shard: tuple[Pair, np.ndarray, int, int, int]) -> np.ndarray:
+    pair, thresholds, seed, start, stop = shard
+    counts = np.zeros((len(thresholds), _BINS + 1), dtype=np.int64)
+    for a, b in _ranges(start, stop, _CHUNK):
+        counts += _cells(draw(pair, b - a, "alternative", seed, a), thresholds)
+    return counts
+
+
+def _cells(log_ratio: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Per threshold: how many V = e^{t − L} fall in cell [j, j+1)/BINS, V = 1 in the last but one; the last
+    counts L < t.
+    """
+    counts = np.empty((len(thresholds), _BINS + 1), dtype=np.int64)
+    for row, t in enumerate(thresholds):
+        inside = np.exp(t - log_ratio[log_ratio >= t])
+        # The limits use a cell's ends with a margin of one cell on each side, so the last bit of exp does not matter.
+        counts[row, :_BINS] = np.bincount(np.minimum((inside * _BINS).astype(np.int64), _BINS - 1), minlength=_BINS)
+        counts[row, _BINS] = len(log_ratio) - len(inside)
+    return counts
+
+
+def _limits(
+    log_kappa: float, t: float, counts: np.ndarray, pilot: np.ndarray, alpha: float, anytime: bool
+) -> tuple[float, float]:
+    """(log low, log high) of B_κ, each at level alpha/2, from the counts of `_cells`."""
+    n = int(counts.sum())
+    if n == 0:
+        return log_kappa, 0.0
+    cells = np.arange(_BINS)
+    slack = np.append(1.0 - np.maximum(cells - 1, 0) / _BINS, 0.0)  # X = (1 − V)_+, rounded up; 0 outside the event
+    inverse = np.append(np.minimum(cells + 2, _BINS) / _BINS, 0.0)  # V·1_E, rounded up
+    mean_high = _mean_limit(slack, counts, pilot, alpha / 2.0, anytime)
+    with np.errstate(divide="ignore"):
+        log_high = min(0.0, float(np.logaddexp(t + log_kappa, np.log(mean_high))))
+    nu_high = _mean_limit(inverse, counts, pilot, alpha / 4.0, anytime)
+    misses = int(counts[_BINS])
+    if anytime:
+        missed, tried = (np.array([float(c[_BINS]), float(c[:_BINS].sum())]) for c in (counts, pilot))
+        event_low = 1.0 - _mean_limit(np.array([1.0, 0.0]), missed, tried, alpha / 4.0, anytime)
+    else:
+        event_low = float(clopper_pearson(n - misses, n, confidence=1.0 - alpha / 4.0, side="lower")[0])
+    log_low = log_kappa
+    if event_low > 0.0:
+        log_nu = math.log(nu_high) - t if nu_high > 0.0 else -math.inf
+        log_low = max(log_kappa, math.log(event_low) + min(0.0, log_kappa - log_nu))
+    return min(log_low, 0.0), max(log_high, log_kappa)
+
+
+def _mean_limit(values: np.ndarray, counts: np.ndarray, pilot: np.ndarray, alpha: float, anytime: bool) -> float:
+    if anytime:
+        bet = np.array([choose_bet(values, pilot, size, alpha) for size in _SIZES])
+        return betting_upper_limit(values, counts, bet, alpha, relative_width=1e-9)
+    return betting_upper_limit(values, counts, choose_bet(values, pilot, int(counts.sum()), alpha), alpha)

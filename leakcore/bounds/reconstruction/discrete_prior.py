@@ -1,0 +1,222 @@
+"""Success against a discrete prior with unequal weights, and against a label: sharper than κ = the largest weight."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from leakcore._base import validate
+from leakcore._base.one_thread import one_thread
+from leakcore._base.results import Assumptions, Result
+from leakcore.bounds.reconstruction.arguments import ATTACKER, Mechanism
+from leakcore.bounds.reconstruction.kappa import parse_prior
+from leakcore.numerics.dot import dot
+from leakcore.numerics.gaussian import pair
+from leakcore.numerics.privacy_loss.blow_up import log_blow_up_exact
+from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss
+from leakcore.numerics.profile.profile import chernoff_log_delta, log_delta
+
+_NEGLIGIBLE = -41.5
+"""log of 1e-18: less than the rounding of any success probability."""
+_PROMISE = 1e-9
+"""Relative error of B that numerical inversion may have: no answer need be narrower than that."""
+_NODES = 65
+"""Distinct weights for which the profile is computed; between them it is convex and a chord lies above."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class DiscretePriorBound(Result):
+    """value: the largest probability of naming the right candidate. blind: the largest weight, a blind guess's success.
+
+    advantage: (value − blind)/(1 − blind), 0 at blind = 1. blow_up: B_κ at κ = blind, the looser bound of the paper.
+    """
+
+    blind: float
+    advantage: float
+    blow_up: float
+
+
+def discrete_prior(noise_multiplier: Any, sample_rate: Any, steps: int, *, prior: Any) -> DiscretePriorBound:
+    """The largest probability with which any attack names the right one of n candidates with probabilities p_z.
+
+    If the attack answers z on the event E_z, then Σ_z ν(E_z) ≤ 1 for the outputs ν without the record, and each
+    candidate's outputs μ_z have μ_z(E_z) ≤ B(ν(E_z)). So success ≤ max{Σ p_z B(a_z) : Σ a_z ≤ 1}, which is at most
+    B(Σ p_z a_z) ≤ B(max p): Theorem 2 of Hayes et al. (2023), with equality for equal weights. It is computed in dual
+    form, min over λ > 0 of λ + Σ p_z δ(log(λ/p_z)) with δ(ε) = E_μ(1 − e^{ε−L})_+, where every λ gives a bound.
+
+    prior: probabilities that sum to 1. noise_multiplier, sample_rate, steps: as in `reconstruction`.
+    Returns a `DiscretePriorBound` of kind "upper", deterministic, in [max p, B(max p)]; beyond 65 distinct weights
+    chords between 65 of them add less than 1% as a rule, never a wrong side. Where even whole batches would let
+    B(max p) exceed max p by 1e-9 of it at most, their closed form is the answer. Where the numerics do not reach a
+    tail, Chernoff's bound stands for it, and whole batches for B(max p). Raises ValueError or TypeError that names the
+    argument.
+    """
+    weights = parse_prior(prior)
+    mechanism = Mechanism.parse(noise_multiplier, sample_rate, steps)
+    value, blow_up = _success(mechanism.loss(), weights)
+    return DiscretePriorBound(
+        **_fields(value, blow_up, weights),
+        assumptions=Assumptions(
+            adjacency="add-remove", attacker=ATTACKER, notes=("each candidate against the outputs without the record",)
+        ),
+    )
+
+
+def label_success(
+    noise_multiplier: Any, sample_rate: Any, steps: int, *, num_classes: int | None = None, prior: Any = None
+) -> DiscretePriorBound:
+    """The largest probability with which any attack names the label of a training record.
+
+    The attacker knows everything but the label: features, all other records, all noisy sums. The candidates are the
+    record with each label, so this is `discrete_prior` with the label's prior. With two classes and q = 1 it equals
+    the best test of N(−√T/σ, 1) against N(√T/σ, 1), two clipped gradients that point opposite ways (separation 2C,
+    replacement adjacency), Φ(√T/σ) at equal weights; the data set without the record, halfway between, costs nothing.
+    With q < 1 it is usually below what composing replacement as two add/remove steps gives.
+
+    num_classes: K ≥ 1 equally likely labels (2 if neither is given); or prior: their probabilities given the features.
+    Returns a `DiscretePriorBound` of kind "upper", deterministic. σ = 0, q = 1 give 1; σ = ∞, q = 0, T = 0 the largest
+    weight. Raises as `discrete_prior`.
+    """
+    if num_classes is not None and prior is not None:
+        raise ValueError(f"num_classes={num_classes!r}, prior={prior!r}: at most one may be given")
+    if prior is not None:
+        weights = parse_prior(prior)
+    else:
+        classes = 2 if num_classes is None else validate.integer(1, 2**63 - 1, num_classes=num_classes)
+        weights = np.array([1.0 / classes])  # equal weights are one question, however many
+    mechanism = Mechanism.parse(noise_multiplier, sample_rate, steps)
+    value, blow_up = _success(mechanism.loss(), weights)
+    return DiscretePriorBound(
+        **_fields(value, blow_up, weights),
+        assumptions=Assumptions(
+            adjacency="replace",
+            attacker="knows the record's features, all other records, the hyperparameters and every noisy gradient sum",
+            notes=("two labels are compared through the data set without the record; Poisson sampling",),
+        ),
+    )
+
+
+def _fields(value: float, blow_up: float, weights: np.ndarray) -> dict[str, Any]:
+    blind = float(weights.max())
+    return {
+        "value": value,
+        "kind": "upper",
+        "confidence": None,
+        "interval": None,
+        "method": "dual over events",
+        "provenance": "Hayes, Mahloujifar and Balle (2023), Theorem 2, before its last step",
+        "blind": blind,
+        "advantage": 0.0 if blind == 1.0 else (value - blind) / (1.0 - blind),
+        "blow_up": blow_up,
+    }
+
+
+@one_thread()
+def _success(loss: PrivacyLoss, weights: np.ndarray) -> tuple[float, float]:
+    """(the bound, B at κ = the largest weight)."""
+    distinct, counts = np.unique(weights, return_counts=True)
+    whole = _whole_batches(loss, float(distinct[-1]))
+    if whole <= distinct[-1] * (1.0 + _PROMISE):
+        return whole, whole
+    try:
+        blow_up = math.exp(float(log_blow_up_exact(loss, np.log(distinct[-1:])).log_high[0]))
+    except AccuracyError:
+        blow_up = whole
+    if len(distinct) == 1 or math.isinf(loss.log_no_escape):
+        return blow_up, blow_up
+    nodes = distinct
+    if len(distinct) > _NODES:
+        # Evenly in the logarithm, from where the weights below no longer matter, and the least of all: chords between
+        # them lie above what is convex in the weight.
+        least = int(np.searchsorted(np.cumsum(distinct * counts), 1e-3 * distinct[-1]))
+        wanted = np.geomspace(distinct[least], distinct[-1], _NODES - 1)[:-1]
+        nodes = np.unique(np.concatenate((distinct[[0, -1]], distinct[np.searchsorted(distinct, wanted)])))
+
+    def dual(log_price: float) -> float:
+        gains = np.array([p * _profile(loss, log_price - math.log(p)) for p in nodes])
+        return math.exp(log_price) + dot(counts, np.interp(distinct, nodes, gains))
+
+    # The dual bends within a deviation of the loss around each weight's logarithm.
+    deviation = math.sqrt(loss.cumulants(1.0).variance) if loss.groups else 0.0
+    best = _least_near(dual, _price(loss, distinct, counts), min(0.1, deviation or 0.1))
+    return min(max(best, float(distinct[-1])), blow_up, 1.0), blow_up
+
+
+def _whole_batches(loss: PrivacyLoss, blind: float) -> float:
+    """B at κ = blind were every row in every batch, in closed form: no less than B itself.
+
+    Who sees outputs with every row in them can replace each, with probability 1 − q, by a draw without the record.
+    """
+    if loss.log_no_escape != 0.0:
+        return 1.0
+    steps = (math.sqrt(group.count) / group.sigma for group in loss.groups)
+    separation = math.hypot(math.sqrt(loss.gaussian_variance), *steps)
+    return max(blind, math.exp(float(pair.log_blow_up(np.log([blind]), separation)[0])))
+
+
+def _profile(loss: PrivacyLoss, epsilon: float) -> float:
+    """δ(ε), or a Chernoff bound from above where the numerics do not reach, and where that bound is within 1e-18 of its
+    limit for an ε beyond all losses: inversion is slow there, and with very little leakage, σ = 1e5, say, it fails.
+    """
+    if not loss.groups or loss.log_no_escape != 0.0:
+        return math.exp(log_delta(loss, epsilon, "remove")[1])
+    rest = chernoff_log_delta(loss, abs(epsilon), "remove" if epsilon > 0.0 else "add", enough=_NEGLIGIBLE)
+    # E_μ(1 − e^{ε−L})_+ = 1 − e^ε + e^ε·E_ν(1 − e^{L−ε})_+.
+    above = math.exp(rest) if epsilon > 0.0 else -math.expm1(epsilon) + math.exp(epsilon + rest)
+    if rest < _NEGLIGIBLE:
+        return above
+    try:
+        return math.exp(log_delta(loss, epsilon, "remove")[1])
+    except AccuracyError:
+        return min(above, 1.0)
+
+
+def _price(loss: PrivacyLoss, distinct: np.ndarray, counts: np.ndarray) -> float:
+    """log λ for which the events that B's slope allots to the candidates add up to 1, from B on a grid."""
+    log_grid = np.concatenate(
+        (np.linspace(math.log(1e-3 * distinct[0]), math.log(0.5), 48), np.log1p(-(0.5 ** np.arange(2, 26))))
+    )
+    try:
+        value = np.exp(log_blow_up_exact(loss, log_grid).log_value)
+    except AccuracyError:
+        return math.log(distinct[-1])  # any start will do: the way down is longer
+    log_slope = np.log(np.maximum(np.diff(value), 1e-300)) - np.log(np.diff(np.exp(log_grid)))
+    log_slope = np.minimum.accumulate(log_slope)
+    middle = 0.5 * (log_grid[1:] + log_grid[:-1])
+
+    def allotted(log_price: float) -> float:
+        share = np.interp(-(log_price - np.log(distinct)), -log_slope, middle)
+        return dot(counts, np.exp(share))
+
+    low, high = -60.0, 0.0
+    for _ in range(60):
+        price = 0.5 * (low + high)
+        low, high = (price, high) if allotted(price) > 1.0 else (low, price)
+    return high
+
+
+def _least_near(function: Callable[[float], float], start: float, step: float) -> float:
+    """The least value met on a walk downhill from `start` and in a parabola's vertex; the function is unimodal."""
+    least = 0.3 * step
+    x, at = start, function(start)
+    left, right = function(x - step), function(x + step)
+    for _ in range(40):
+        if left < at:
+            x, right, at = x - step, at, left
+            left = function(x - step)
+        elif right < at:
+            x, left, at = x + step, at, right
+            right = function(x + step)
+        elif step < least:
+            break
+        else:
+            step *= 0.25
+            left, right = function(x - step), function(x + step)
+    bend = left - 2.0 * at + right
+    if bend > 0.0:
+        at = min(at, function(x + 0.5 * step * (left - right) / bend))
+    return at

@@ -1,0 +1,105 @@
+"""Batches of a fixed size: a dominating pair under replacement adjacency, for `reconstruction_of`.
+
+A batch of b of n records without replacement, γ = b/n; one record is replaced. With Q = N(0, σ²), P = N(2, σ²) (two
+clipped gradients are up to 2C apart) and H_α(A‖B) = E_B(dA/dB − α)_+ a step's divergence is at most
+    H_α((1−γ)Q + γP ‖ Q) for α ≥ 1,  H_α(P ‖ (1−γ)P + γQ) for α < 1
+(Balle, Barthe and Gaboardi 2018; Zhu, Dong and Wang 2022). Neither pair alone dominates; this one has exactly that
+profile, and products of dominating pairs dominate compositions (Zhu, Dong and Wang 2022). With ℓ(x) = 2(x − 1)/σ², the
+loss L of the step under μ is
+    log(1 − γ + γe^{ℓ(x)}), x ~ (1−γ)Q + γP, where x > 1;  −log(1 − γ + γe^{−ℓ(x)}), x ~ P, where x < 1;  0 otherwise,
+and under ν it is distributed as −L is under μ: the pair is symmetric.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from leakcore._base import validate
+from leakcore.numerics.privacy_loss.loss import parse_schedule
+
+_CELLS = 1 << 21
+"""Uniforms held at a time. A sample is a function of its number alone, so this changes no result."""
+_MAX_STEPS = 1 << 22
+"""A sample's own uniforms are held together: half a gigabyte of arrays."""
+_SIDES = ("null", "alternative")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FixedBatchPair:
+    """Steps with batches of a fixed size; arrays of length `steps`. Dominates under adjacency "replace"."""
+
+    noise_multiplier: np.ndarray
+    sample_rate: np.ndarray
+    dominates: bool = True
+    adjacency: str = "replace"
+
+    def fingerprint(self) -> str:
+        """Equal for equal pairs only, but for a chance of 2⁻²⁵⁶."""
+        whole = hashlib.sha256(self.noise_multiplier.tobytes() + self.sample_rate.tobytes())
+        return f"FixedBatchPair {len(self.sample_rate)} {whole.hexdigest()}"
+
+    def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
+        """(num_samples,) float64: log μ/ν of samples first_sample, …; 64 random bits for each step."""
+        from leakcore import kernels
+
+        side = validate.one_of(*_SIDES, under=under)
+        steps = len(self.sample_rate)
+        out = np.zeros(num_samples)
+        if steps == 0:
+            return out
+        rows = max(1, _CELLS // (2 * steps))
+        for start in range(0, num_samples, rows):
+            count = min(rows, num_samples - start)
+            words = kernels.uniform(
+                count, 2 * steps, seed=seed, purpose=kernels.Stream.FIXED_BATCH, step=_SIDES.index(side),
+                first_row=first_sample + start,
+            )  # fmt: skip
+            uniform = words[:, :steps] - 2.0**-33 + 2.0**-32 * words[:, steps:]
+            out[start : start + count] = self._losses(uniform).sum(axis=1)
+        return out if side == "alternative" else -out
+
+    def _losses(self, uniform: np.ndarray) -> np.ndarray:
+        """L under μ by inversion, piece by piece: where x > 1 of Q and of P, where x < 1 of P, and the rest."""
+        sigma, rate = self.noise_multiplier, self.sample_rate
+        far, near = special.ndtr(-1.0 / sigma), special.ndtr(1.0 / sigma)
+        ends = np.cumsum([(1.0 - rate) * far, rate * near, far], axis=0)
+        out = np.zeros_like(uniform)
+        for piece, (centre, mass, sign) in enumerate(((0.0, far, 1.0), (2.0, near, 1.0), (2.0, far, -1.0))):
+            start = ends[piece - 1] if piece else np.zeros_like(rate)
+            width = ends[piece] - start
+            inside = (uniform >= start) & (uniform < ends[piece])
+            row, column = np.nonzero(inside)
+            share = np.clip((uniform[row, column] - start[column]) / width[column], 2.0**-70, 1.0)
+            x = centre - sign * sigma[column] * special.ndtri(share * mass[column])
+            loss = sign * 2.0 * (x - 1.0) / sigma[column] ** 2
+            q = rate[column]
+            with np.errstate(divide="ignore"):
+                log_rest = np.log1p(-q)
+            out[row, column] = sign * np.maximum(np.logaddexp(log_rest, np.log(q) + loss), 0.0)
+        return out
+
+
+def fixed_batch_pair(noise_multiplier: Any, sample_rate: Any, steps: int) -> FixedBatchPair:
+    """The pair for `reconstruction_of` when every batch has the same size: adjacency "replace", proved to dominate.
+
+    Batches of b of n records, drawn anew in each step, and σ relative to the clipping norm C. Success of an attack that
+    knows all other records is then at most B_κ of this pair (Hayes et al. 2023, Theorem 2, with ν the run on any fixed
+    record in the target's place); see `bounds._fixed_batch` for the pair and whose theorem it is.
+
+    noise_multiplier: σ in (0, ∞); sample_rate: γ = b/n in (0, 1]; scalars or arrays of length `steps`, 0 to 2²².
+    Poisson sampling of equal rate has add/remove adjacency and leaks about half the distance: do not compare the two.
+    Raises ValueError or TypeError that names the argument.
+    """
+    sigma, rate, count = parse_schedule(noise_multiplier, sample_rate, steps)
+    if count > _MAX_STEPS:
+        raise ValueError(f"steps={count}: must be at most {_MAX_STEPS}, since a sample is drawn from all its steps")
+    if (sigma <= 0.0).any() or np.isinf(sigma).any():
+        raise ValueError(f"noise_multiplier={noise_multiplier!r}: must be in (0, inf)")
+    if (rate <= 0.0).any():
+        raise ValueError(f"sample_rate={sample_rate!r}: must be in (0, 1]")
+    return FixedBatchPair(np.full(count, sigma, dtype=np.float64), np.full(count, rate, dtype=np.float64))

@@ -1,0 +1,43 @@
+"""Labelled Faces in the Wild through scikit-learn, for users who download it."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from leakcore._base import validate as check
+from leakcore.datasets.dataset import Dataset
+
+
+def lfw(*, min_faces: int = 20, path: str | os.PathLike[str] | None = None, download: bool = False) -> Dataset:
+    """Colour photographs of faces, 3×62×47, one class per person with at least `min_faces` of them.
+
+    Pixels lie in [0, 1], rows as scikit-learn's `fetch_lfw_people` orders them, float32. The attributes of the paper
+    are no part of it; `leakage.input_attributes` makes plain ones. path: scikit-learn's data folder; None: its default.
+    download: allow scikit-learn to fetch 200 MB; FileNotFoundError where the set is not there and it may not.
+    """
+    from sklearn.datasets import fetch_lfw_people
+
+    least = check.integer(1, None, min_faces=min_faces)
+    home = None if path is None else os.fspath(path)
+    try:
+        raw = fetch_lfw_people(
+            data_home=home, min_faces_per_person=least, color=True, resize=0.5, download_if_missing=download
+        )
+    except OSError as error:
+        raise FileNotFoundError(f"lfw: not in scikit-learn's data folder ({error}); pass download=True") from error
+    images = np.asarray(raw.images, dtype=np.float32)
+    if images.max() > 1:
+        images = images / np.float32(255)
+    images = images.transpose(0, 3, 1, 2)
+    return Dataset(
+        features=images.reshape(len(images), -1),
+        labels=np.asarray(raw.target, dtype=np.int64),
+        num_classes=len(raw.target_names),
+        name=f"lfw, at least {least} faces",
+        scaling="pixels in [0, 1], half size",
+        source="G. B. Huang et al., Labeled Faces in the Wild, 2008, through scikit-learn",
+        licence="none stated; research use",
+        shape=tuple(int(s) for s in images.shape[1:]),
+    )

@@ -1,0 +1,114 @@
+"""Where a data set's files are: a local folder, then the user's cache, then the network; always the right bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import os
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from leakcore._base.files.writing import replacing
+
+_log = logging.getLogger(__name__)
+_TIMEOUT = 30.0
+"""Seconds without an answer before a mirror counts as dead."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteFile:
+    """A canonical file: its folder and name, its SHA-256, and where it can be had (none: only as a local file)."""
+
+    folder: str
+    name: str
+    sha256: str
+    urls: tuple[str, ...] = ()
+
+
+def find(file: RemoteFile, path: str | os.PathLike[str] | None, download: bool) -> Path:
+    """The file's path, with the bytes its SHA-256 says.
+
+    `path` is a folder that holds the file, or a folder of it; without it LEAKCORE_DATA, if set, is searched, then the
+    cache (LEAKCORE_CACHE, or leakcore under XDG_CACHE_HOME or ~/.cache), and last the mirrors, into the cache.
+    FileNotFoundError says where it was looked for and how to get it; ValueError where the bytes are not the canonical
+    ones.
+    """
+    searched = list(_folders(file, path))
+    for folder in searched:
+        candidate = folder / file.name
+        if candidate.is_file():
+            return _checked(candidate, file)
+    tried = "".join(f"\n  {folder / file.name}" for folder in searched)
+    if path is None and download and file.urls:
+        return _download(file, tried)
+    how = f"download {file.urls[0]}" if file.urls else "it has no public address"
+    raise FileNotFoundError(
+        f"{file.name} of {file.folder} was not found; looked for{tried}\nSet LEAKCORE_DATA to a folder that holds "
+        f"{file.folder}/{file.name}, or pass path= (on the command line --data; {how}; SHA-256 {file.sha256})"
+    )
+
+
+def _folders(file: RemoteFile, path: str | os.PathLike[str] | None) -> Iterator[Path]:
+    roots = [Path(path)] if path is not None else []
+    if path is None:
+        if given := os.environ.get("LEAKCORE_DATA", ""):
+            roots.append(Path(given))
+        roots.append(_cache())
+    for root in roots:
+        yield root / file.folder
+        if path is not None:
+            yield root
+
+
+def _cache() -> Path:
+    if given := os.environ.get("LEAKCORE_CACHE", ""):
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "leakcore"
+    except RuntimeError:  # no HOME, and a user without an entry
+        raise ValueError("no home folder to keep data sets in: set LEAKCORE_DATA, LEAKCORE_CACHE or HOME") from None
+
+
+def _checked(path: Path, file: RemoteFile) -> Path:
+    with path.open("rb") as stream:
+        _require(_digest(stream), path, file)
+    return path
+
+
+def _require(found: str, where: object, file: RemoteFile) -> None:
+    if found != file.sha256:
+        raise ValueError(
+            f"{where}: its SHA-256 is {found}, the canonical file's is {file.sha256}: remove or replace it"
+        )
+
+
+def _digest(stream: object) -> str:
+    total = hashlib.sha256()
+    while block := stream.read(2**20):  # type: ignore[attr-defined]
+        total.update(block)
+    return total.hexdigest()
+
+
+def _download(file: RemoteFile, tried: str) -> Path:
+    target = _cache() / file.folder / file.name
+    failures = []
+    for url in file.urls:
+        _log.info("downloading %s", url)
+        try:
+            with replacing(target) as out, urllib.request.urlopen(url, timeout=_TIMEOUT) as response:
+                total = hashlib.sha256()
+                while block := response.read(2**20):
+                    out.write(block)
+                    total.update(block)
+                _require(total.hexdigest(), url, file)
+            return target
+        except (OSError, ValueError) as why:
+            failures.append(f"\n  {url}: {why}")
+    raise FileNotFoundError(
+        f"{file.name} of {file.folder} was not found; looked for{tried}\nand no mirror gave it:{''.join(failures)}\n"
+        f"Without a network, put the file into {target.parent} or set LEAKCORE_DATA to a folder that holds "
+        f"{file.folder}/{file.name} (SHA-256 {file.sha256})"
+    )

@@ -1,0 +1,82 @@
+"""The membership benchmarks of Shokri et al. (2017): tables of zeros and ones with cluster numbers as classes."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+
+from leakcore._base.files.tar_file import read_tar
+from leakcore._base.printable import printable
+from leakcore.datasets.dataset import Dataset
+from leakcore.datasets.files import RemoteFile, find
+
+Folder = str | os.PathLike[str]
+
+_LOCATION = RemoteFile(
+    "location30", "dataset_location.tgz", "927203f85a868f8ee17a0ded1dc61699efe602167beabe34fbf45b4b1de94b33"
+)
+_SOURCE = (
+    "R. Shokri, M. Stronati, C. Song and V. Shmatikov, Membership Inference Attacks against Machine Learning Models"
+)
+
+
+def location30(*, path: Folder | None = None) -> Dataset:
+    """5,010 users of a location service, 446 features that are 0 or 1 (regions and kinds of places), 30 clusters.
+
+    path: a folder that holds dataset_location.tgz, or a folder location30 of it; None: LEAKCORE_DATA, then the user's
+    cache. Never downloaded. FileNotFoundError says where it was looked for; ValueError where its SHA-256 is another, or
+    it does not hold 446 columns of zeros and ones.
+    """
+    where = find(_LOCATION, path, download=False)
+    return _table(where, "location30", columns=446, classes=30, source=f"{_SOURCE}, 2017; from Foursquare check-ins")
+
+
+def purchase100(path: Folder) -> Dataset:
+    """197,324 shoppers, 600 features that are 0 or 1 (products bought), 100 clusters: a user's own copy.
+
+    path: the file dataset_purchase.tgz, or a folder that holds it, or a folder purchase100 of it. It is not
+    redistributed, so its bytes are not checked against a SHA-256: columns, values and classes are.
+    """
+    given = Path(path)
+    tried = [given, given / "dataset_purchase.tgz", given / "purchase100" / "dataset_purchase.tgz"]
+    for where in tried:
+        if where.is_file():
+            return _table(where, "purchase100", columns=600, classes=100, source=f"{_SOURCE}, 2017; from Kaggle's data")
+    raise FileNotFoundError(f"dataset_purchase.tgz was not found; looked for {', '.join(map(str, tried))}")
+
+
+def _table(where: Path, name: str, *, columns: int, classes: int, source: str) -> Dataset:
+    """One line per row: "class",f1,…, the class counted from 1."""
+    try:
+        files = read_tar(where)
+        if len(files) != 1:
+            raise ValueError(f"holds {len(files)} files, must hold one")
+        text = files.popitem()[1].replace(b'"', b"")
+    except ValueError as why:
+        raise ValueError(f"{printable(where)}: is no archive of one table ({why})") from why
+    if odd := set(text) - set(b"0123456789,\n\r "):
+        raise ValueError(f"{printable(where)}: holds {bytes([min(odd)])!r}, must hold whole numbers between commas")
+    if not text.strip():
+        raise ValueError(f"{printable(where)}: has no rows")
+    try:
+        table = np.loadtxt(io.BytesIO(text), dtype=np.int16, delimiter=",", ndmin=2)
+    except ValueError as why:
+        raise ValueError(f"{printable(where)}: {why}") from why
+    if table.shape[1] != columns + 1:
+        raise ValueError(
+            f"{printable(where)}: has {table.size} entries in {len(table)} rows, must have {columns + 1} in each"
+        )
+    if not np.isin(table[:, 1:], (0, 1)).all() or not (table[:, 0].min() >= 1 and table[:, 0].max() <= classes):
+        raise ValueError(f"{printable(where)}: features must be 0 or 1, classes 1 to {classes}")
+    return Dataset(
+        features=table[:, 1:].astype(np.float32),
+        labels=table[:, 0].astype(np.int64) - 1,
+        num_classes=classes,
+        name=name,
+        scaling="0 or 1, as they are",
+        source=source,
+        licence="none stated; research use",
+    )

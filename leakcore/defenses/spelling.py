@@ -1,0 +1,108 @@
+"""Defences in words, for configuration files and command lines: "local-steps:4,0.1 + prune:0.1"."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from leakcore.defenses.transforms import (
+    DPSGD,
+    Clip,
+    ClipSamples,
+    Compose,
+    Defense,
+    Dropout,
+    GaussianNoise,
+    Laplace,
+    LocalSteps,
+    Prune,
+)
+
+_Numbers = tuple[tuple[str, Callable[[str], float]], ...]
+_Words = tuple[tuple[str, str, bool], ...]
+_KINDS: dict[str, tuple[type[Any], _Numbers, _Words]] = {
+    "local-steps": (LocalSteps, (("steps", int), ("learning_rate", float)), (("minibatches", "minibatches", True),)),
+    "dropout": (Dropout, (("keep_probability", float),), (("shared", "per_sample", False),)),
+    "clip-samples": (ClipSamples, (("max_grad_norm", float),), ()),
+    "dp-sgd": (
+        DPSGD, (("max_grad_norm", float), ("noise_multiplier", float), ("expected_batch_size", float)), (),
+    ),
+    "clip": (Clip, (("max_norm", float),), ()),
+    "gaussian-noise": (GaussianNoise, (("scale", float),), ()),
+    "laplace": (Laplace, (("scale", float),), ()),
+    "prune": (Prune, (("keep_fraction", float),), ()),
+}  # fmt: skip
+"""Name: class, its numbers in order, and words (word, field, its value)."""
+
+
+def parse(text: str, *, learning_rate: float | None = None) -> Defense:
+    """The defence that `text` names: name:numbers and words, several with + in the order of their stages.
+
+    "clip:S", "clip-samples:C", "dp-sgd:C,σ" or "dp-sgd:C,σ,n", "dropout:KEEP" (or "dropout:KEEP,shared": one
+    sub-network for the batch), "gaussian-noise:SCALE", "laplace:SCALE", "local-steps:K,RATE" (or
+    "local-steps:K,RATE,minibatches"), "prune:KEPT". learning_rate: RATE where it is left out. `spell` goes back.
+    Raises ValueError or TypeError that names what is wrong.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"defense={text!r}: must be text, such as 'prune:0.1 + laplace:0.5'")
+    parts = [_one(part.strip(), learning_rate) for part in re.split(r"\+(?=\s*[a-z]|\s*$)", text)]
+    return parts[0] if len(parts) == 1 else Compose(*parts)
+
+
+def _one(text: str, learning_rate: float | None) -> Defense:
+    name, _, rest = text.partition(":")
+    if name not in _KINDS:
+        raise ValueError(f"defense={text!r}: no such defence; there are {', '.join(_KINDS)}")
+    made, numbers, words = _KINDS[name]
+    given: dict[str, Any] = {}
+    waiting = list(numbers)
+    for entry in (e.strip() for e in rest.split(",") if e.strip()):
+        word = next((w for w in words if w[0] == entry), None)
+        if word is not None:
+            given[word[1]] = word[2]
+            continue
+        if not waiting:
+            raise ValueError(f"defense={text!r}: {entry!r} is too much: {_usage(name)}")
+        field, read = waiting.pop(0)
+        try:
+            given[field] = read(entry)
+        except ValueError:
+            raise ValueError(f"defense={text!r}: {field}={entry!r} is no number: {_usage(name)}") from None
+    if made is LocalSteps and learning_rate is not None:
+        given.setdefault("learning_rate", learning_rate)
+    required = [f.name for f in dataclasses.fields(made) if f.default is dataclasses.MISSING]
+    if missing := [field for field in required if field not in given]:
+        raise ValueError(f"defense={text!r}: {missing[0]} is missing: {_usage(name)}")
+    try:
+        out: Defense = made(**given)
+    except (ValueError, TypeError) as why:
+        raise type(why)(f"defense={text!r}: {why}") from why
+    return out
+
+
+def _usage(name: str) -> str:
+    _, numbers, words = _KINDS[name]
+    more = "".join(f"[,{word}]" for word, _, _ in words)
+    return f"must be {name}:{','.join(field for field, _ in numbers)}{more}"
+
+
+def spell(defense: Defense) -> str:
+    """The text that `parse` makes the same defence of. Raises TypeError for what is no defence of this package."""
+    if not isinstance(defense, Defense):
+        raise TypeError(f"defense={type(defense).__name__}: must be a leakcore.defenses.Defense")
+    return " + ".join(_spelt(part) for part in defense.parts)
+
+
+def _spelt(part: Defense) -> str:
+    for name, (made, numbers, words) in _KINDS.items():
+        if type(part) is made:
+            values = [getattr(part, field) for field, _ in numbers]
+            plain = [value.item() if isinstance(value, np.generic) else value for value in values if value is not None]
+            said = [repr(value).removesuffix(".0") for value in plain]
+            said += [word for word, field, value in words if getattr(part, field) == value]
+            return f"{name}:{','.join(said)}"
+    raise TypeError(f"defense={type(part).__name__}: has no spelling; there are {', '.join(_KINDS)}")

@@ -1,0 +1,160 @@
+"""Defences where gradients are not at hand but pass by: in a training loop, and in recorded runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from leakcore._base import validate as check
+from leakcore.defenses.transforms import Defense, GaussianNoise, Laplace, part_seed, through
+
+if TYPE_CHECKING:
+    from leakcore.dpsgd import EnsembleRun
+
+
+class Attached:
+    """The handle of `attach`. step: how many optimizer steps were defended; remove(): take the defence off."""
+
+    def __init__(self, optimizer: Any, defense: Defense, seed: int | None) -> None:
+        self.step = 0
+        self._defense, self._seed = defense, seed
+        self._reduces = any(part.stage in ("samples", "sum") for part in defense.parts)
+        self._optimizer = optimizer
+        self._opacus = hasattr(optimizer, "attach_step_hook")
+        self._handle: Any = None
+        self._before: Any = None
+        self._removed = False  # who came later still calls what was there before it
+        if self._opacus:
+            # Before whoever watches the release (leakcore.record): what is watched must be what is released.
+            self._before = optimizer.step_hook
+            optimizer.attach_step_hook(self._in_opacus)
+        else:
+            self._handle = optimizer.register_step_pre_hook(self._before_step)
+
+    def remove(self) -> None:
+        """Take this defence off, and no other; what Opacus's optimizer had before it stays or comes back."""
+        if not self._opacus:
+            self._handle.remove()
+            return
+        self._removed = True
+        if self._optimizer.step_hook == self._in_opacus:
+            self._optimizer.attach_step_hook(self._before)
+
+    def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # torch hands over the optimizer itself as the first of `args`.
+        if any(given is not None and given is not optimizer for given in (*args, kwargs.get("closure"))):
+            raise ValueError(
+                "attach: optimizer.step(closure) computes the gradient anew after the defence: call backward(), then "
+                "step() without a closure (an optimizer that needs one, as LBFGS, cannot be defended)"
+            )
+        self._defend()
+
+    def _in_opacus(self, optimizer: Any) -> None:
+        if not self._removed:
+            self._defend()
+        if self._before is not None:
+            self._before(optimizer)
+
+    def _defend(self) -> None:
+        trained = [p for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if not trained:
+            raise ValueError("attach: optimizer.step() without gradients: call backward() first")
+        sparse = next((p for p in trained if p.grad.layout != torch.strided), None)
+        if sparse is not None:
+            raise ValueError(
+                f"attach: the gradient of a parameter of shape {tuple(sparse.shape)} is {sparse.grad.layout}: which "
+                "rows it holds leaks by itself; make it dense (nn.Embedding's sparse=False)"
+            )
+        with torch.no_grad():
+            if self._reduces:
+                held = [_rows(getattr(p, "grad_sample", None)) for p in trained]
+                rows = [h for h in held if h is not None]
+                if len(rows) < len(held):
+                    raise ValueError(
+                        "attach: this defence acts on every sample's gradient, and parameters have no grad_sample: "
+                        "wrap the model in opacus.GradSampleModule"
+                    )
+                seen = torch.cat([h.flatten(1) for h in rows], 1)
+                # They are used up: Opacus would add the next batch's to them, and zero_grad knows nothing of them.
+                for p in trained:
+                    p.grad_sample = None
+            else:
+                seen = torch.cat([p.grad.flatten() for p in trained])
+            out = through(self._defense.parts, seen, self._seed, self.step, self._reduces)
+            for p, part in zip(trained, out.split([p.numel() for p in trained]), strict=True):
+                p.grad = part.reshape(p.shape).to(p.grad.dtype, copy=True)
+        self.step += 1
+
+
+def _rows(grad_sample: Any) -> torch.Tensor | None:
+    """(B, ...) gradients; Opacus lists those of several backward passes, one entry for each."""
+    if isinstance(grad_sample, list) and grad_sample:
+        return torch.cat(grad_sample)
+    return grad_sample if isinstance(grad_sample, torch.Tensor) else None
+
+
+def attach(optimizer: Any, defense: Defense, *, seed: int | None = None) -> Attached:
+    """From now on every `optimizer.step()` moves the parameters by the defended gradient.
+
+    optimizer: any torch.optim.Optimizer, stepped without a closure (else ValueError), or Opacus's (then the defence
+        comes after Opacus has clipped, summed and noised, and before `leakcore.record` looks, which must be entered
+        later).
+    defense: on the release; on samples or the sum where the model is an `opacus.GradSampleModule` with a plain
+        optimizer (all gradients are joined, and the mean is what steps). What acts on training (`LocalSteps`,
+        `Dropout`) is the loop's own affair: several steps, nn.Dropout.
+    seed: required where anything is drawn; the step number makes each step's draws its own.
+
+    A defence after Opacus's is post-processing: ε stays what Opacus says, also where it adds noise of its own.
+    Raises ValueError or TypeError that names the argument.
+    """
+    if not isinstance(defense, Defense):
+        raise TypeError(f"defense={type(defense).__name__}: must be a leakcore.defenses.Defense")
+    if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "step"):
+        raise TypeError(f"optimizer={type(optimizer).__name__}: must be a torch.optim.Optimizer, or Opacus's")
+    for part in defense.parts:
+        if part.stage == "training":
+            raise ValueError(f"defense: {type(part).__name__} acts on training, which is the loop's own affair")
+        if part.stage != "release" and hasattr(optimizer, "attach_step_hook"):
+            raise ValueError(
+                f"defense: {type(part).__name__} acts on {part.stage}, which Opacus's optimizer does itself; only what "
+                "acts on the release may follow it"
+            )
+    # What would fail in the first step fails here: a missing seed.
+    trial = torch.zeros((2, 1)) if any(p.stage in ("samples", "sum") for p in defense.parts) else torch.zeros(1)
+    through(defense.parts, trial, seed, 0, trial.ndim == 2)
+    return Attached(optimizer, defense, seed)
+
+
+def defended(run: EnsembleRun, defense: Defense, *, seed: int) -> EnsembleRun:
+    """A recorded run of `dpsgd.Ensemble` whose observed gradients have noise on top, for the attacks that take a run.
+
+    run: with thetas and observed (record=True). defense: `GaussianNoise`, `Laplace` or a composition of them, drawn
+    anew for every run and step, the same for a run whatever its neighbours, in units of the *sum*. The training itself
+    is as it was. What is not linear in the release (clipping, pruning) is refused, since the record holds the sum with
+    the known rows taken off: use `attach` in the loop. Scores computed before (dots, scores) are dropped. Raises
+    ValueError or TypeError.
+    """
+    from leakcore.dpsgd import EnsembleRun
+
+    check.instance(EnsembleRun, run=run)
+    check.instance(Defense, defense=defense)
+    if run.observed is None:
+        raise ValueError("run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., record=True)")
+    for part in defense.parts:
+        if not isinstance(part, (GaussianNoise, Laplace)):
+            raise ValueError(
+                f"defense: {type(part).__name__} is not additive: the run's record holds what is left of the release "
+                "without the known rows; use defenses.attach in the training loop"
+            )
+    runs, steps, size = run.observed.shape
+    observed = run.observed
+    for number, part in enumerate(defense.parts):
+        assert isinstance(part, (GaussianNoise, Laplace))
+        drawn = part.drawn(runs * steps, size, seed=part_seed(seed, number), first_row=run.first_run * steps)
+        observed = observed + drawn.reshape(observed.shape).astype(observed.dtype)
+    return dataclasses.replace(
+        run, observed=observed, dots=None, norms=None, clipped=None,
+        cosine=None, scores={},
+    )  # fmt: skip

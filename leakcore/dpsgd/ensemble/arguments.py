@@ -1,0 +1,102 @@
+"""What an ensemble is asked to train on, checked before any work: names, shapes, ranges, and which runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from leakcore._base import array_memory
+from leakcore._base import validate as check
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """Features (..., rows, dimensions) in the ensemble's dtype and integer labels (..., rows)."""
+
+    features: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def rows(self) -> int:
+        return int(self.labels.shape[-1])
+
+
+def samples(
+    features: Any, labels: Any, *, name: str, layers: tuple[int, ...], dtype: str, leading: tuple[int, ...] = ()
+) -> Samples:
+    """Checked samples; `leading` is the shape before (rows, dimensions), met by broadcasting. Errors name `name`."""
+    x_name, y_name = f"{name}features", f"{name}labels"
+    array_memory.refuse_transforms(x_name)
+    raw = _read(x_name, features)
+    if raw.dtype.kind not in "fiu":
+        raise TypeError(f"{x_name}.dtype={raw.dtype}: must be a real floating or integer type")
+    x = _cast(raw, dtype)
+    y = _read(y_name, labels)
+    if y.dtype.kind not in "iu":
+        raise TypeError(f"{y_name}.dtype={y.dtype}: must be an integer type")
+    if y.dtype.kind == "u" or not y.dtype.isnative:  # which torch does not combine with others
+        y = y.astype(np.int64)
+    shape = "(rows, " if not leading else f"{(*leading, 'rows')} or (rows, "
+    if x.ndim not in {2, 2 + len(leading)} or x.shape[-1] != layers[0]:
+        raise ValueError(f"{x_name}.shape={x.shape}: must be {shape}{layers[0]}) (first of layers={layers})")
+    if y.ndim not in {1, 1 + len(leading)} or y.shape[-1:] != x.shape[-2:-1]:
+        raise ValueError(f"{y_name}.shape={y.shape}: must give one label to each row of {x_name}.shape={x.shape}")
+    rows = x.shape[-2]
+    own, own_labels = x, y  # what runs share is looked at once
+    try:
+        x = np.broadcast_to(x, (*leading, rows, layers[0]))
+        y = np.broadcast_to(y, (*leading, rows))
+    except ValueError:
+        raise ValueError(
+            f"{x_name}.shape={x.shape}, {y_name}.shape={y.shape}: must start with runs={leading[0]}"
+        ) from None
+    classes = max(2, layers[-1])
+    if not np.isfinite(own).all():
+        where = (0,) * (x.ndim - own.ndim) + tuple(int(i) for i in np.argwhere(~np.isfinite(own))[0])
+        shown = np.broadcast_to(raw, x.shape)[where]
+        raise ValueError(f"{x_name}{list(where)}={shown}: must be finite in {dtype}")
+    if own_labels.size and not (own_labels.min() >= 0 and own_labels.max() < classes):
+        bad = own_labels[(own_labels < 0) | (own_labels >= classes)].flat[0]
+        raise ValueError(f"{y_name}={bad}: must be in [0, {classes - 1}] (last of layers={layers})")
+    return Samples(x, y)
+
+
+def injected(
+    value: Any, *, name: str, shape: tuple[int, ...], dtype: str, kinds: str, allowed: str
+) -> np.ndarray | None:
+    """A ready-made array of exactly `shape`, or None. Errors name it."""
+    if value is None:
+        return None
+    out = _read(name, value)
+    if out.dtype.kind not in kinds:
+        raise TypeError(f"{name}.dtype={out.dtype}: must be {allowed}")
+    if out.shape != shape:
+        raise ValueError(f"{name}.shape={out.shape}: must be {shape}")
+    out = _cast(out, dtype)
+    if kinds == "f" and not np.isfinite(out).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])
+        raise ValueError(f"{name}{list(where)}={_read(name, value)[where]}: must be finite in {dtype}")
+    return out
+
+
+def _read(name: str, value: Any) -> np.ndarray:
+    """`value` as a NumPy array: lists, NumPy and torch CPU tensors; the error names the argument."""
+    try:
+        return check.even_array(**{name: value})
+    except (TypeError, ValueError) as why:
+        raise TypeError(f"{name}: cannot be read as a NumPy array ({why})") from None
+
+
+def _cast(values: np.ndarray, dtype: str) -> np.ndarray:
+    """`values` in `dtype`; what overflows becomes infinite, which the caller reports as an error of its own."""
+    with np.errstate(over="ignore"):
+        return values.astype(dtype, copy=False)
+
+
+def run_range(runs: Any, first_run: Any) -> tuple[int, int]:
+    """(first, stop) of the absolute run numbers."""
+    count = check.integer(1, None, runs=runs)
+    first = check.integer(0, 2**62, first_run=first_run)
+    return first, first + count

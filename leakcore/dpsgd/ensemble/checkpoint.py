@@ -1,0 +1,141 @@
+"""Finished runs on disk: one file per range of runs, each written atomically, none ever changed.
+
+A killed run loses the ranges under way and nothing else. Files lie in a folder of their own per identity (mechanism,
+scorers, data, versions, arithmetic), so that those of another mechanism are never read. NumPy's npz without pickling.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from leakcore import __version__, kernels
+from leakcore._base.files.npz_file import read_npz
+from leakcore._base.files.writing import make_folder, write_atomically
+from leakcore.dpsgd.ensemble.arguments import Samples
+from leakcore.dpsgd.ensemble.block.block import ARRAYS, SLOTS, BlockOutput, Plan
+from leakcore.dpsgd.ensemble.fingerprint import Teller
+from leakcore.dpsgd.ensemble.run_request import Request, Source
+
+_NAME = re.compile(r"runs-(\d+)-(\d+)\.npz")
+_SCORES = "scores/"
+_RANGE = "range of runs"
+"""In the file as well as in its name: a copy under another name would pass for other runs."""
+
+
+class Checkpoint:
+    """The finished ranges of one request."""
+
+    def __init__(self, folder: Path, plan: Plan, request: Request) -> None:
+        self._folder = folder / _digest(plan, request)[:16]
+        self._first, self._stop = request.first, request.stop
+        try:
+            make_folder(self._folder)
+        except OSError as why:
+            raise ValueError(f"checkpoint={str(folder)!r}: cannot be written ({why.strerror})") from None
+
+    def restore(self) -> Iterator[tuple[int, int, BlockOutput]]:
+        """Runs [low, high) of the request that are finished, in ascending order, none twice."""
+        at = self._first
+        for low, high, path in sorted((*self._range(path), path) for path in self._folder.glob("runs-*.npz")):
+            low, stop = max(low, at), min(high, self._stop)
+            if low < stop:
+                yield low, stop, _read(path, self._range(path), low, stop)
+                at = stop
+
+    def save(self, low: int, high: int, piece: BlockOutput) -> None:
+        """Keep runs [low, high)."""
+        arrays = {name: array for name in ARRAYS if (array := getattr(piece, name)) is not None}
+        arrays |= {_SCORES + name: scores for name, scores in piece.scores.items()}
+        file = io.BytesIO()
+        np.savez(file, allow_pickle=False, **arrays, **{_RANGE: np.array([low, high])})
+        write_atomically(self._folder / f"runs-{low}-{high}.npz", file.getvalue())
+
+    @staticmethod
+    def _range(path: Path) -> tuple[int, int]:
+        found = _NAME.fullmatch(path.name)
+        if found is None:
+            raise ValueError(f"checkpoint: {str(path)!r} is no file of a checkpoint, remove it")
+        return int(found[1]), int(found[2])
+
+
+def _read(path: Path, within: tuple[int, int], low: int, stop: int) -> BlockOutput:
+    """Runs [low, stop) of the file that holds those of `within`; ValueError where it is not as it was written."""
+    try:
+        arrays = read_npz(path)
+        held = arrays.pop(_RANGE, None)
+        if not arrays or held is None or held.tolist() != list(within):
+            raise ValueError("it does not hold the runs that its name says")
+        if any(len(a) != within[1] - within[0] for a in arrays.values()):
+            raise ValueError("its arrays do not hold the runs that its name says")
+        arrays = {name: a[low - within[0] : stop - within[0]] for name, a in arrays.items()}
+        scores = {name.removeprefix(_SCORES): arrays.pop(name) for name in list(arrays) if name.startswith(_SCORES)}
+        return BlockOutput(**arrays, scores=scores)
+    except Exception as why:
+        raise ValueError(f"checkpoint: {path}: is damaged ({why}); remove it, and its runs are trained anew") from why
+
+
+def _digest(plan: Plan, request: Request) -> str:
+    """Of everything that a run's bits depend on. Where rows or numbers are given run by run, the range of runs too.
+
+    TypeError names a scorer, or a part of the module, that nothing tells from another of its type.
+    """
+    teller = Teller()
+    found = hashlib.sha256()
+
+    def add(name: str, *values: object) -> None:
+        found.update(teller.tell(values, name))
+
+    def add_array(name: str, array: np.ndarray | None) -> None:
+        if array is None:
+            return
+        if array.ndim and array.strides[0] == 0 and len(array):
+            array = array[0]  # the same for all runs
+        elif name not in _SHARED:
+            add("runs", request.first, request.stop)
+        add(name, name, array)
+
+    def add_rows(name: str, rows: Samples | Source | None) -> None:
+        if isinstance(rows, Source):
+            add_array(f"{name} index", rows.index)
+            name, rows = ("pool" if rows.index is not None else name), rows.samples
+        if rows is not None:
+            add_array(f"{name} features", rows.features)
+            add_array(f"{name} labels", rows.labels)
+
+    add("versions", __version__, np.__version__, torch.__version__, kernels.arithmetic(), SLOTS)
+    add("device", _device(request.device))
+    add("plan", dataclasses.replace(plan, module=None))
+    for name, part in plan.module.named_modules() if plan.module is not None else ():
+        where = f"module.{name}" if name else "module"
+        # Values of parameters are what `initial` says.
+        add(where, name, [(n, tuple(p.shape)) for n, p in part.named_parameters(recurse=False)])
+        add(where, *part.named_buffers(recurse=False))
+        found.update(teller.module_settings(part, where))
+    simple = {f.name: getattr(request, f.name) for f in dataclasses.fields(request)}
+    add("request", sorted((k, v) for k, v in simple.items() if isinstance(v, bool | str)))
+    for name in sorted(request.scorers):
+        add(f"scorers[{name!r}]", name)
+        found.update(teller.tell(request.scorers[name], f"scorers[{name!r}]"))
+    for name in ("common", "probes", "extra", "candidates", "own_probes"):
+        add_rows(name, getattr(request, name))
+    for name in ("initial", "noise", "batches"):
+        add_array(name, getattr(request, name))
+    return found.hexdigest()
+
+
+def _device(device: str) -> tuple[object, ...]:
+    """What decides how a device rounds: for the CPU `kernels.arithmetic` says it."""
+    if device == "cpu":
+        return ()
+    return torch.version.cuda, torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+
+
+_SHARED = {f"{name} {what}" for name in ("common", "probes", "pool") for what in ("features", "labels")}

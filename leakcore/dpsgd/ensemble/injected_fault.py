@@ -1,0 +1,26 @@
+"""Implementations that are wrong on purpose, so that an audit can be shown to catch them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from leakcore._base import validate as check
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fault:
+    """How a faulty implementation departs from DP-SGD; the defaults depart in nothing.
+
+    noise: factor ≥ 0 on the standard deviation of all noise (0.5: σ/2). bias_noise: a further factor ≥ 0 on that of the
+    biases (0: biases get no noise). clip: "sample" clips each gradient to C, as DP-SGD must; "batch" clips their mean
+    instead, g = Σ ∇ℓ·min{1, C/‖(1/B) Σ ∇ℓ‖}, so that one sample moves the sum by up to B·C where the noise covers C.
+    """
+
+    noise: float = 1.0
+    bias_noise: float = 1.0
+    clip: str = "sample"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise", check.non_negative(noise=self.noise))
+        object.__setattr__(self, "bias_noise", check.non_negative(bias_noise=self.bias_noise))
+        check.one_of("sample", "batch", clip=self.clip)

@@ -1,0 +1,171 @@
+"""Who trains a request's blocks: threads of this process, or the workers of an executor; and where the pieces go."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Generator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+
+from leakcore._base.futures import Finished, answers
+from leakcore.dpsgd.ensemble.arguments import Samples
+from leakcore.dpsgd.ensemble.block import native_sums
+from leakcore.dpsgd.ensemble.block.block import ARRAYS, SLOTS, BlockOutput, Plan, Trainer, Watch
+from leakcore.dpsgd.ensemble.block.forward_backward import Rows
+from leakcore.dpsgd.ensemble.block.poisson_gather import CHUNK, block_rows, fixed_rows
+from leakcore.dpsgd.ensemble.run_request import Request, ranges
+from leakcore.kernels.ensemble import EnsembleRows
+
+TASK = 4 * SLOTS
+"""Runs per task of an executor: seconds of work for the papers' settings, against milliseconds to send the data."""
+
+Piece = tuple[int, int, BlockOutput]
+"""Runs [low, high) and their arrays, one row per run."""
+
+
+class Collector:
+    """The arrays of all runs, filled piece by piece; raises FloatingPointError where a run overflowed."""
+
+    def __init__(self, request: Request, plan: Plan) -> None:
+        self._first, self._count = request.first, request.stop - request.first
+        self._keep_parameters = request.keep_parameters
+        self._plan = plan
+        self._found: dict[str, np.ndarray] = {}
+        self._scores: dict[str, np.ndarray] = {}
+        self._taken = np.zeros(self._count, bool)
+
+    def put(self, low: int, high: int, piece: BlockOutput) -> BlockOutput:
+        """Take the arrays of runs [low, high); returns what is kept of them."""
+        bad = ~np.isfinite(piece.parameters).all(axis=1)
+        if bad.any():
+            raise FloatingPointError(
+                f"run {low + int(bad.argmax())}: gradients or parameters overflowed {self._plan.dtype}: "
+                f"learning_rate={self._plan.learning_rate} or the features are too large"
+            )
+        if not self._keep_parameters:
+            piece = dataclasses.replace(piece, parameters=piece.parameters[:, :0])
+        for name in ARRAYS:
+            self._place(self._found, name, getattr(piece, name), low, high)
+        for name, scores in piece.scores.items():
+            self._place(self._scores, name, scores, low, high)
+        self._taken[low - self._first : high - self._first] = True
+        return piece
+
+    @property
+    def done(self) -> int:
+        """Runs taken so far."""
+        return int(self._taken.sum())
+
+    def missing(self) -> list[tuple[int, int]]:
+        """Ranges of runs not taken yet, ascending."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], self._taken, [True]]))) + self._first
+        return [(int(low), int(high)) for low, high in edges.reshape(-1, 2)]
+
+    def _place(self, into: dict[str, np.ndarray], name: str, array: np.ndarray | None, low: int, high: int) -> None:
+        if array is not None:
+            if name not in into:
+                into[name] = np.empty((self._count, *array.shape[1:]), array.dtype)
+            into[name][low - self._first : high - self._first] = array
+
+    def arrays(self) -> dict[str, Any]:
+        """Everything found, by the names of `EnsembleRun`."""
+        return {**self._found, "scores": self._scores}
+
+
+def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, None]:
+    """Each block as it finishes, trained by threads of this process; at most two blocks per thread are in memory."""
+    outputs, dtype = plan.layers[-1], getattr(torch, plan.dtype)
+    device = torch.device(request.device)
+    chunks: list[Rows] | EnsembleRows
+    if request.device == "cpu" and plan.module is None and native_sums.known(plan.layers, plan.activation):
+        chunks = native_sums.shared_rows(request.common)
+    else:
+        chunks = _chunks(request.common, outputs, dtype, device, whole=_gathered(plan, request))
+    probes = [] if request.probes is None else _chunks(request.probes, outputs, dtype, device)
+    local = threading.local()
+    halt = threading.Event()
+
+    def work(begin: int) -> BlockOutput:
+        if not hasattr(local, "trainer"):
+            torch.set_num_threads(1)
+            watch = Watch(
+                request.subtract_known, request.keep_steps, request.cosines, request.record, request.scorers,
+                device,
+            )  # fmt: skip
+            extra = 0 if request.extra is None else request.extra.rows
+            local.trainer = Trainer(
+                plan, chunks, watch, extra=extra, candidates=request.scored, probes=probes
+            )  # fmt: skip
+        trainer: Trainer = local.trainer
+        return trainer.train(request.block(begin, outputs, dtype), halt)
+
+    begins = range(request.first - request.first % SLOTS, request.stop, SLOTS)
+    waiting = iter(begins)
+    running: dict[Future[BlockOutput], int] = {}
+    finished: Finished[BlockOutput] = Finished()
+    with finished.interrupted_between():
+        before = torch.get_num_threads()
+        pool = ThreadPoolExecutor(min(threads, len(begins)), thread_name_prefix="leakcore-dpsgd")
+        try:
+            while True:
+                for begin in waiting:
+                    future = pool.submit(work, begin)
+                    running[future] = begin
+                    finished.add(future)
+                    if len(running) >= 2 * threads:
+                        break
+                if not running:
+                    return
+                future = next(finished)
+                begin = running.pop(future)
+                low, high = max(begin, request.first), min(begin + SLOTS, request.stop)
+                yield low, high, _rows(future.result(), slice(low - begin, high - begin))
+        finally:
+            halt.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            torch.set_num_threads(before)
+
+
+def train_elsewhere(plan: Plan, request: Request, threads: int, executor: Executor) -> Generator[Piece, None, None]:
+    """Each range of runs as some worker of `executor` finishes it; the ranges do not depend on the workers."""
+    cuts = ranges(request.first, request.stop, TASK)
+    jobs = ((cut, functools.partial(_task, plan, request.part(*cut), threads)) for cut in cuts)
+    with contextlib.closing(answers(jobs, executor)) as finished:
+        for (low, high), piece in finished:
+            yield low, high, piece
+
+
+def _task(plan: Plan, request: Request, threads: int) -> BlockOutput:
+    """All runs of a request in this process, as one piece."""
+    collected = Collector(request, plan)
+    for low, high, piece in train(plan, request, threads):
+        collected.put(low, high, piece)
+    return BlockOutput(**collected.arrays())
+
+
+def _rows(block: BlockOutput, which: slice) -> BlockOutput:
+    arrays = {name: getattr(block, name) for name in ARRAYS}
+    kept: dict[str, Any] = {name: None if array is None else array[which] for name, array in arrays.items()}
+    return BlockOutput(**kept, scores={name: scores[which] for name, scores in block.scores.items()})
+
+
+def _gathered(plan: Plan, request: Request) -> bool:
+    """Whether batches are copied out of the common rows: they then need not be cut."""
+    rows = request.common.rows
+    if plan.batch_size is not None:
+        return fixed_rows(rows, min(plan.batch_size, rows), plan.batch_size / request.num_rows) is not None
+    return block_rows(rows, plan.sample_rate) is not None
+
+
+def _chunks(
+    common: Samples, outputs: int, dtype: torch.dtype, device: torch.device, *, whole: bool = False
+) -> list[Rows]:
+    parts = 1 if whole and common.rows else -(-common.rows // CHUNK)
+    pieces: Sequence[np.ndarray] = np.array_split(np.arange(common.rows), parts) if parts else []
+    return [Rows.of(common.features[p], common.labels[p], outputs, dtype, device) for p in pieces]

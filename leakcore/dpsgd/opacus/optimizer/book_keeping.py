@@ -1,0 +1,323 @@
+"""Layers of an Opacus module that keep inputs and output gradients in place of per-sample gradients."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from opacus.grad_sample import GradSampleHooks, GradSampleHooksFastGradientClipping
+from opacus.layers import DPMultiheadAttention
+from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, DPRNNBase, RNNLinear
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+
+from leakcore.dpsgd.opacus.optimizer.embedding_bag_rows import Bags
+from leakcore.dpsgd.opacus.optimizer.row_gradients import Use, padded, together
+from leakcore.dpsgd.opacus.row_check.known_opacus_errors import no_rows, wrong_setting
+from leakcore.dpsgd.opacus.row_check.layer_kinds import KINDS, Kind
+
+
+class KeptRows:
+    """What stands in `p.grad_sample` for the rows of one backward pass. `factor`: by which a loss that is a mean makes
+    them too small."""
+
+    def __init__(self, use: Use, rows: int, factor: float) -> None:
+        self._use: Use | None = use
+        self.rows, self._factor = rows, factor
+
+    def squared_norms(self) -> torch.Tensor:
+        """(rows,), float64"""
+        return self._padded(self._made().squared_norms() * self._factor**2)
+
+    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
+        """Σ_i weights_i·g_i"""
+        use = self._made()
+        return use.weighted_sum(weights[: use.rows] * self._factor)
+
+    def dense(self) -> torch.Tensor:
+        """The rows, made now: (rows, *shape)."""
+        return self._padded(self._made().dense(slice(None)) * self._factor)
+
+    def row(self, index: int) -> torch.Tensor:
+        """One of them."""
+        use = self._made()
+        one = use.dense(slice(index, index + 1)) * self._factor
+        return one[0] if len(one) else one.new_zeros(one.shape[1:])
+
+    def forget(self) -> None:
+        """Lets go of what the rows are made of."""
+        self._use = None
+
+    def _made(self) -> Use:
+        if self._use is None:
+            raise ValueError("grad_sample: these rows were used in a step, and are gone")
+        return self._use
+
+    def _padded(self, found: torch.Tensor) -> torch.Tensor:
+        missing = self.rows - len(found)
+        return torch.cat([found, found.new_zeros(missing, *found.shape[1:])]) if missing else found
+
+
+def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Parameter]) -> int:
+    """Take over from Opacus's hooks every layer that is known and whose trained parameters are all among `parameters`.
+
+    Other layers keep Opacus's hooks. Undone by Opacus's `remove_hooks`. Returns the number of layers that are kept.
+    Raises TypeError for a module without hooks of `GradSampleModule`, or with those of ghost clipping, and ValueError
+    for a layer left to Opacus whose rows are not autograd's there.
+    """
+    hooks = find_hooks(module)
+    if hooks is None:
+        raise TypeError(f"module is a {type(module).__name__} without the hooks of Opacus's GradSampleModule")
+    if isinstance(hooks, GradSampleHooksFastGradientClipping):
+        raise TypeError('module was made for ghost clipping: must be made with grad_sample_mode="hooks"')
+    # Opacus hooks the linear layers inside its recurrent ones, which own the same parameters under other names.
+    hooked = [m for m in hooks.iterate_submodules(hooks._module) if type(m) not in (DPRNN, DPLSTM, DPGRU)]
+    ours = {id(p) for p in parameters}
+    known = [m for m in hooked if _is_known(m) and all(id(p) in ours for p in _trained(m).values())]
+    others = {id(p) for m in hooked if m not in known for p in m.parameters()}
+    while shared := [m for m in known if any(id(p) in others for p in m.parameters())]:
+        known = [m for m in known if m not in shared]
+        others |= {id(p) for m in shared for p in m.parameters()}
+    for layer in hooked:
+        if any(id(p) in ours for p in _trained(layer).values()) and (why := no_rows(layer)):
+            raise ValueError(f"{layer} has {why}: must be without")
+    left = [m for m in hooked if m not in known and any(id(p) in ours for p in _trained(m).values())]
+    for layer in left:
+        if why := wrong_setting(layer):
+            raise ValueError(
+                f"{layer} has {why}, for which Opacus's per-sample gradients are wrong, and is left to Opacus: its "
+                "parameters must be this optimizer's alone, and no other kind of layer's"
+            )
+    ledger = Ledger(hooks)
+    fresh = [m for m in known if "forward" not in m.__dict__]
+    second = _rows_second(hooks._module)
+    for layer in fresh:
+        gone = (layer._forward_hooks, layer._backward_hooks)
+        for handle in [h for h in hooks.autograd_grad_sample_hooks if h.hooks_dict_ref() in gone]:
+            if getattr(handle.hooks_dict_ref().get(handle.id), "__self__", hooks) is hooks:
+                handle.remove()
+        layer.forward = Watched(layer, ledger, second.get(layer))
+    hooks.autograd_grad_sample_hooks += _tell_orders(hooks._module)
+    hooks.autograd_grad_sample_hooks.append(_Restore(fresh))
+    return len(known)
+
+
+def _rows_second(module: nn.Module) -> dict[nn.Module, bool]:
+    """Whether rows are the second dimension in the layers of Opacus's attention, which knows it of its inputs."""
+    return {
+        layer: not attention.batch_first
+        for attention in module.modules()
+        if isinstance(attention, DPMultiheadAttention)
+        for layer in (attention.qlinear, attention.klinear, attention.vlinear, attention.out_proj)
+    }
+
+
+def _tell_orders(module: nn.Module) -> list[Any]:
+    """Before each pass of Opacus's recurrent networks their layers learn the order of the rows they will see: a packed
+    sequence has them by length. Returns the hooks' handles."""
+
+    def tell(network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = args[0] if args else kwargs.get("input")
+        order = given.unsorted_indices if isinstance(given, PackedSequence) else None
+        for layer in network.modules():
+            if isinstance(own := layer.__dict__.get("forward"), Watched):
+                own.order = order
+
+    networks = [m for m in module.modules() if isinstance(m, DPRNNBase)]
+    return [network.register_forward_pre_hook(tell, with_kwargs=True) for network in networks]
+
+
+def find_hooks(module: nn.Module | GradSampleHooks) -> GradSampleHooks | None:
+    """Opacus's hooks of a module: itself where it is wrapped, else the owner of a hook on one of its layers."""
+    if isinstance(module, GradSampleHooks) or not isinstance(module, nn.Module):
+        return module if isinstance(module, GradSampleHooks) else None
+    for layer in module.modules():
+        if isinstance(layer, GradSampleHooks):
+            return layer
+        if isinstance(own := layer.__dict__.get("forward"), Watched):
+            return own.hooks
+        for hook in layer._forward_hooks.values():
+            owner = getattr(hook, "__self__", None)
+            if isinstance(owner, GradSampleHooks):
+                return owner
+    return None
+
+
+class Ledger:
+    """Uses of parameters by forward passes, and which of them have had their backward pass."""
+
+    def __init__(self, hooks: GradSampleHooks) -> None:
+        self.hooks = hooks
+        self._waiting: dict[nn.Parameter, weakref.WeakSet[Entry]] = {}
+        self._made: dict[nn.Parameter, list[tuple[int, Use, int]]] = {}
+        self._unfinished: set[int] = set()
+
+    def expect(self, p: nn.Parameter, entry: Entry) -> None:
+        """A forward pass has used p. An entry whose graph is dropped without a backward pass is forgotten."""
+        if self._unfinished and _backward_pass() == -1:
+            self._forget_failed()
+        self._waiting.setdefault(p, weakref.WeakSet()).add(entry)
+
+    def arrived(self, p: nn.Parameter, entry: Entry, use: Use, rows: int) -> None:
+        """Its backward pass. With the last of a parameter's entries its rows are complete."""
+        waiting = self._waiting[p]
+        waiting.discard(entry)
+        this = _backward_pass()
+        if this not in self._unfinished:
+            self._unfinished.add(this)
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._unfinished.discard(this))
+        self._made.setdefault(p, []).append((this, use, rows))
+        if len(waiting) == 0:
+            made = self._made.pop(p)
+            most = max(rows for _, _, rows in made)
+            if any(rows != most for _, _, rows in made):
+                counts = sorted({rows for _, _, rows in made})
+                raise ValueError(
+                    f"a parameter of {entry.layer} was used with batches of {counts} rows in one backward pass: must "
+                    "be the same"
+                )
+            factor = float(most) if self.hooks.loss_reduction == "mean" else 1.0
+            kept = KeptRows(together([use for _, use, _ in made], p.shape), most, factor)
+            every = [*(getattr(p, "grad_sample", None) or []), kept]
+            p.grad_sample = every  # type: ignore[attr-defined]  # where Opacus has it
+            if not self.hooks.grad_accumulation_allowed and len(every) > 1:
+                raise ValueError(
+                    "Poisson sampling is not compatible with grad accumulation. You need to call optimizer.step() "
+                    "after every forward/backward pass or consider using BatchMemoryManager"
+                )
+
+    def _forget_failed(self) -> None:
+        """Drops what arrived in backward passes that an exception ended, as a loop that goes on expects."""
+        for p, made in self._made.items():
+            self._made[p] = [use for use in made if use[0] not in self._unfinished]
+        self._unfinished.clear()
+
+
+def _backward_pass() -> int:
+    """The number of the backward pass that is going on in this thread; -1: none."""
+    return int(torch._C._current_graph_task_id())
+
+
+class Entry:
+    """One forward pass of one layer, waiting for its output gradient.
+
+    second: whether rows are the second dimension where an input has one for them; order: of which of the layer's rows
+    each row of the batch is, None where they are the same.
+    """
+
+    def __init__(
+        self, ledger: Ledger, layer: nn.Module, kind: Kind, a: Any, second: bool, order: torch.Tensor | None
+    ) -> None:
+        self._ledger, self.layer, self._kind = ledger, layer, kind
+        self._a = a.detach() if isinstance(a, torch.Tensor) else a
+        self._versions = [(t, t._version) for t in (a.tensors if isinstance(a, Bags) else [self._a])]
+        self._second, self._order = second, order
+        self._trained = _trained(layer)
+        self._rows = getattr(layer, "max_batch_len", 0) if type(layer) is RNNLinear else 0
+        for p in self._trained.values():
+            ledger.expect(p, self)
+
+    def arrive(self, delta: torch.Tensor) -> None:
+        """The output gradient: the uses of the layer's parameters are known."""
+        a = self._a
+        if not self._ledger.hooks.hooks_enabled:
+            return
+        if a is None:
+            raise ValueError(
+                "a second backward pass through the same forward pass: the same samples would count twice; add the "
+                "losses up and go back once"
+            )
+        if any(tensor._version != version for tensor, version in self._versions):
+            raise RuntimeError(
+                f"the input of {self.layer} was changed in place after its forward pass: its per-sample gradients "
+                "cannot be known"
+            )
+        self._a, self._versions = None, []
+        self.layer.__dict__.pop("max_batch_len", None)
+        least = self._kind.second(self.layer)
+        if self._second and least is not None and a.ndim >= least:
+            a, delta = a.transpose(0, 1), delta.transpose(0, 1)
+        if self._order is not None:
+            rows = max(len(delta), self._rows)
+            a, delta = (padded(x, rows).index_select(0, self._order) for x in (a, delta))
+        for name, use in self._kind.uses(self.layer, a, delta):
+            if name in self._trained:
+                self._ledger.arrived(self._trained[name], self, use, max(use.rows, self._rows))
+
+
+class Watched:
+    """The forward pass of a layer in place of its own, while Opacus's hooks would have watched it.
+
+    second: whether rows are the second dimension; None: as the hooks were told. order: see `Entry`.
+    """
+
+    def __init__(self, layer: nn.Module, ledger: Ledger, second: bool | None) -> None:
+        self._layer, self._ledger, self._second = layer, ledger, second
+        self._parameters = {p for p in layer._parameters.values() if p is not None}
+        self.order: torch.Tensor | None = None
+
+    @property
+    def hooks(self) -> GradSampleHooks:
+        return self._ledger.hooks
+
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        layer, hooks = self._layer, self._ledger.hooks
+        trained = _trained(layer)
+        watching = layer.training and torch.is_grad_enabled() and hooks.hooks_enabled
+        if not watching or not trained or not self._parameters.issuperset(trained.values()):
+            return type(layer).forward(layer, *args, **kwargs)  # type: ignore[no-any-return]
+        kind = KINDS[type(layer)]
+        given = kind.read(layer, *args, **kwargs)
+
+        def detached(name: str) -> torch.Tensor | None:
+            p = getattr(layer, name)
+            return None if p is None else p.detach()
+
+        output = kind.forward(layer, given, detached)
+        second = not hooks.batch_first if self._second is None else self._second
+        entry = Entry(self._ledger, layer, kind, given, second, self.order)
+        return _Tap.apply(output, next(iter(trained.values())), entry)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Tap(torch.autograd.Function):
+    """Its output is its input, and needs a gradient: the layer's parameters are in the graph, but none is computed for
+    them. Marked as changed in place, so that what follows may change it in place (a view could not be)."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, anchor: torch.Tensor, entry: Entry) -> torch.Tensor:
+        ctx.entry = entry
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, delta: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        ctx.entry.arrive(delta.detach())
+        return delta, None, None
+
+
+class _Restore:
+    """Stands among the handles that Opacus's `remove_hooks` goes through."""
+
+    id = -1
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        self._layers = layers
+
+    def hooks_dict_ref(self) -> None:
+        return None
+
+    def remove(self) -> None:
+        for layer in self._layers:
+            layer.__dict__.pop("forward", None)
+
+
+def _trained(layer: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in layer._parameters.items() if p is not None and p.requires_grad}
+
+
+def _is_known(layer: nn.Module) -> bool:
+    kind = KINDS.get(type(layer))
+    mine = "forward" not in layer.__dict__ or isinstance(layer.__dict__["forward"], Watched)
+    return kind is not None and mine and kind.suits(layer)

@@ -1,0 +1,98 @@
+"""Rows of `nn.EmbeddingBag`, one a bag: from the indices, what they are weighted with, and the bags' gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from leakcore.dpsgd.opacus.optimizer.row_gradients import Dense, Picked, Pooled, Use
+
+_MODES = {"sum": 0, "mean": 1, "max": 2}
+
+
+class Bags:
+    """One call of a bag layer: indices (W,), the bag of each (W,) and, for mode "sum", a weight of each (W,) or None.
+
+    Every form in which the layer takes them is brought into this one: (B, N) indices, offsets with and without a last
+    one, nested tensors.
+    """
+
+    def __init__(
+        self, layer: nn.EmbeddingBag, index: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None
+    ) -> None:
+        self._layer, self._index, self._offsets, self._weights = layer, index, offsets, weights
+        self._largest: torch.Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        layer: nn.EmbeddingBag,
+        input: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> Bags:
+        """From the arguments of the layer's forward pass, checked as there. ValueError for what it does not take."""
+        weights = per_sample_weights
+        if weights is not None and layer.mode != "sum":
+            raise ValueError(f"per_sample_weights with mode={layer.mode!r}: must have mode='sum'")
+        if weights is not None and weights.shape != input.shape:
+            raise ValueError(
+                f"per_sample_weights has shape {tuple(weights.shape)}: must be the input's, {tuple(input.shape)}"
+            )
+        if input.is_nested:
+            flat = None if weights is None else weights.values().reshape(-1)
+            return cls(layer, input.values().reshape(-1), input.offsets()[:-1], flat)  # type: ignore[attr-defined]
+        if (input.ndim == 2) == (offsets is not None) or input.ndim not in (1, 2):
+            raise ValueError(
+                f"input has shape {tuple(input.shape)}, offsets={'None' if offsets is None else tuple(offsets.shape)}: "
+                "must be (B, N) without offsets, or (W,) with offsets (B,)"
+            )
+        if offsets is None:
+            rows, size = input.shape
+            offsets = torch.arange(rows, dtype=input.dtype, device=input.device) * size
+        elif offsets.ndim != 1:
+            raise ValueError(f"offsets has shape {tuple(offsets.shape)}: must be (B,)")
+        elif layer.include_last_offset:
+            if len(offsets) == 0 or int(offsets[-1]) != len(input):
+                raise ValueError(f"offsets ends before or after the {len(input)} indices: include_last_offset=True")
+            offsets = offsets[:-1]
+        return cls(layer, input.reshape(-1), offsets, None if weights is None else weights.reshape(-1))
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """What must not change between the passes."""
+        return [self._index, self._offsets, *([] if self._weights is None else [self._weights])]
+
+    def looked_up(self, table: torch.Tensor) -> torch.Tensor:
+        """The layer's output (B, d) from this table."""
+        layer = self._layer
+        padding = -1 if layer.padding_idx is None else layer.padding_idx
+        output, _, _, largest = torch.embedding_bag(
+            table, self._index, self._offsets, False, _MODES[layer.mode], False, self._weights, False, padding
+        )
+        if layer.mode == "max":
+            self._largest = largest.detach()
+        return output
+
+    def use(self, delta: torch.Tensor) -> Use:
+        """What rows of the table are made of, given the output's gradient (B, d)."""
+        layer, rows = self._layer, len(self._offsets)
+        entries = layer.num_embeddings
+        if not rows:
+            return Dense(delta.new_zeros((0, entries, layer.embedding_dim)))
+        index, offsets = self._index.long(), self._offsets.long()
+        ends = torch.cat([offsets[1:], offsets.new_full((1,), len(index))])
+        bag = torch.repeat_interleave(torch.arange(rows, device=index.device), ends - offsets)
+        counted = torch.ones(len(index), dtype=delta.dtype, device=delta.device)
+        if layer.padding_idx is not None:
+            counted = (index != layer.padding_idx).to(delta.dtype)
+        sizes = delta.new_zeros(rows, dtype=torch.float64).index_add_(0, bag, counted.double())
+        if layer.mode == "max":
+            assert self._largest is not None
+            filled = (sizes > 0)[:, None]
+            return Picked(self._largest.long().clamp(min=0), torch.where(filled, delta, 0), entries)
+        if layer.mode == "mean":
+            counted = (counted / sizes.clamp(min=1)[bag]).to(delta.dtype)
+        elif self._weights is not None:
+            counted = counted * self._weights.detach().to(delta.dtype)
+        return Pooled(index, bag, counted, delta, entries)

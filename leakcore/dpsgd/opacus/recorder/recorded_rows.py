@@ -1,0 +1,87 @@
+"""Whether the rows that a recorded optimizer clips are the batch's: by what is known of layers, and by `RowCheck`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from leakcore.dpsgd.opacus.optimizer.row_gradients import Dense
+from leakcore.dpsgd.opacus.row_check.row_check import Norms, RowCheck, RowsOfParameter
+from leakcore.dpsgd.opacus.row_check.without_rows import names_of, without_rows
+
+
+class RecordedRows:
+    """`before` every forward pass, `require` in every step, `stop` at the end."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        self._own = {id(p) for p in optimizer.params}
+        self._model: nn.Module | None = None
+        self._check: RowCheck | None = None
+        self._wrong = ""
+
+    def before(self, module: nn.Module, inputs: tuple[Any, ...], model: nn.Module | None) -> None:
+        """A module is called while gradients are recorded. model: what holds the optimizer's parameters, once known."""
+        from leakcore.dpsgd.opacus.optimizer.book_keeping import find_hooks
+        from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer
+        from leakcore.dpsgd.opacus.row_check.known_opacus_errors import may_be_wrong
+
+        if self._model is None and model is not None:
+            self._model = model
+            if not isinstance(self._optimizer, FusedDPOptimizer):  # which checks its rows itself
+                hooks = find_hooks(model) or model
+                self._check = RowCheck(getattr(model, "_module", model), self._optimizer.params, hooks)
+                self._check.start(module, inputs)
+        if module.training and not self._wrong and may_be_wrong(module):
+            self._wrong = self._what_is_wrong(module, inputs)
+
+    def require(self) -> None:
+        """ValueError that names the layer, where what the step clipped are not the rows."""
+        if self._wrong:
+            raise ValueError(self._wrong)
+        if self._check is None:
+            return
+        parameters = self._optimizer.params
+        ghost = all(isinstance(getattr(p, "_norm_sample", None), torch.Tensor) for p in parameters)
+        rows: list[RowsOfParameter] = []
+        for p in parameters:
+            samples = p._norm_sample if ghost else getattr(p, "grad_sample", None)
+            last = samples[-1] if isinstance(samples, list) and samples else samples
+            if not isinstance(last, torch.Tensor):
+                return
+            rows.append(Norms(last.detach()) if ghost else Dense(last.detach()))
+        self._check.step(parameters, rows, self._optimizer.loss_reduction == "mean", ghost)
+
+    def stop(self) -> None:
+        if self._check is not None:
+            self._check.stop()
+
+    def unused(self, error: BaseException | None) -> str:
+        """Which parameters have no rows, where that is what an error of Opacus is about; else ""."""
+        attribute = "_norm_sample" if "'_norm_sample'" in str(error) else "grad_sample"
+        if attribute == "grad_sample" and not str(error).startswith("Per sample gradient is not initialized"):
+            return ""
+        return without_rows(self._optimizer.params, {} if self._model is None else names_of(self._model), attribute)
+
+    def _what_is_wrong(self, module: nn.Module, inputs: tuple[Any, ...]) -> str:
+        from leakcore.dpsgd.opacus.row_check.known_opacus_errors import wrong_rows
+
+        inside = {id(p) for p in module.parameters()} & self._own
+        if not inside:
+            return ""
+        if type(module) is nn.EmbeddingBag:
+            return (
+                f"model: record does not take {module}: Opacus's rows of a bag are wrong where it holds an index "
+                "twice, and for the candidates' torch has no batching rule; an Embedding and a sum over its words do "
+                "the same"
+            )
+        if why := wrong_rows(module, inputs, others=inside != self._own):
+            layer = type(module).__name__ if next(module.children(), None) is not None else str(module)
+            return (
+                f"model: {layer} has {why}, for which Opacus's per-sample gradients are wrong: what it clips and "
+                "releases are others than the rows'. FusedDPOptimizer.replace(optimizer) does it right (and "
+                "grad_sample_mode='functorch', for convolutions and embeddings)"
+            )
+        return ""

@@ -1,0 +1,395 @@
+"""Record an Opacus training run as the adversary sees it, reduced to scores of candidates on the fly."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+from leakcore._base import validate as check
+from leakcore.dpsgd.opacus.recorder.aside import aside, is_aside
+from leakcore.dpsgd.opacus.recorder.backward_roots import Listening
+from leakcore.dpsgd.opacus.recorder.candidate_gradients import CandidateGradients, Route
+from leakcore.dpsgd.opacus.recorder.candidate_rows import CandidateRows, read_candidates, read_members
+from leakcore.dpsgd.opacus.recorder.forward_passes import ForwardPass
+from leakcore.dpsgd.opacus.recorder.loss_of_the_loop import CalledLoss
+from leakcore.dpsgd.opacus.recorder.loss_terms import LossTerms
+from leakcore.dpsgd.opacus.recorder.recorded_rows import RecordedRows
+from leakcore.dpsgd.opacus.recorder.run_steps import RunSteps
+from leakcore.dpsgd.opacus.recorder.sample_rate import rate_of_block, rate_of_hook, rate_of_step
+from leakcore.dpsgd.opacus.trace.file import TraceFile
+from leakcore.dpsgd.opacus.trace.trace import Trace
+from leakcore.gradients.row_by_row import Criterion, RowError, first_line
+from leakcore.numerics.gaussian.step_ratio import step_log_ratio
+
+_log = logging.getLogger(__name__)
+_MEMORY = 1 << 28
+_AUTOSAVE = 100
+_FAILURES = 3
+"""So many steps in a row that cannot be recorded end the recording."""
+
+
+def record(
+    optimizer: Any,
+    *,
+    candidates: Any,
+    members: Any = None,
+    model: nn.Module | None = None,
+    criterion: Criterion | None = None,
+    sample_rate: float | None = None,
+    out: str | Path | None = None,
+    memory: int = _MEMORY,
+) -> Recorder:
+    """Watch an Opacus run: `with leakcore.record(optimizer, candidates=(x, y)) as trace:` around the training loop.
+
+    At every step, after Opacus has clipped, summed and noised and before it moves the parameters, the gradients of the
+    candidates at the present parameters are computed, clipped, and multiplied with what the step releases; only these
+    products are kept (see `Trace`). The run itself is not changed, to the bit: no random number of its own is drawn, no
+    gradient, buffer or cache touched. What fails is said in a warning, and the step is left out: the loop goes on.
+
+    Args:
+        optimizer: what `PrivacyEngine.make_private` returned (flat or ghost clipping), or `FusedDPOptimizer`.
+        candidates: (inputs, targets), n rows in the form the model takes them: training rows and others that were not
+            trained on. Rows with equal inputs and targets are refused.
+        members: (n,) bool, which of them are training rows. None: those that turn up in a batch (so a row that sampling
+            never picks counts as no member). Where inputs are transformed on the way into the model rows cannot be
+            recognised, and `members` is needed; the scores of pairs are then those of noise alone.
+        model: None: the module called in the loop that holds the optimizer's parameters.
+        criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss that the loop goes back
+            from; a loop that calls a function (`functional.cross_entropy`), or adds to a loss, must name it here. One
+            that mixes rows, as a mean by class weights does, is refused: no ε is proved for it. A penalty on parameters
+            is in no release of Opacus's, and the log says so.
+        sample_rate: q of the Poisson sampling. None: as in Opacus's accounting hook, where one is attached; of a step
+            that accumulates batches then 1, if together they are all rows, or a ValueError. The loop must sample so
+            (Opacus's default); `Trace.not_poisson` says where the batches show that it does not.
+        out: npz file for the trace, written at the end, also after an exception, and every 100 steps. ValueError where
+            it is there already: each part of a run has its own (`audit.join`).
+        memory: bytes for candidates' gradients at a time; more candidates than fit are computed in parts, each step
+            anew.
+
+    Returns a context manager; `as trace` gives the `Recorder`, whose `.trace()` is the `Trace`, and which
+    `leakcore.audit.from_trace` takes as it is. Steps of the run outside the block are counted, too: by the accountant
+    that the optimizer's hook tells, else (as "at least") by the optimizer that it wraps. Dropout is off in the
+    candidates' gradients (the adversary does not know the mask). Cost: one forward and backward pass over the
+    candidates per step; candidate by candidate, with a warning, where torch's vmap does not take the model.
+
+    Raises TypeError or ValueError that names the argument, at the latest in the first step.
+    """
+    return Recorder(optimizer, candidates, members, model, criterion, sample_rate, out, memory)
+
+
+class Recorder:
+    """The context manager of `record`."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        candidates: Any,
+        members: Any,
+        model: nn.Module | None,
+        criterion: Criterion | None,
+        sample_rate: float | None,
+        out: str | Path | None,
+        memory: int,
+    ) -> None:
+        for name in ("step_hook", "noise_multiplier", "max_grad_norm", "params"):
+            if not hasattr(optimizer, name):
+                raise TypeError(
+                    f"optimizer is a {type(optimizer).__name__} without {name}: must be Opacus's DPOptimizer"
+                )
+        _require_known(optimizer)
+        self._optimizer = optimizer
+        x, y = read_candidates(candidates)
+        n = len(x)
+        self._given = None if members is None else read_members(members, n)
+        self._rows = CandidateRows(x, y, self._given)
+        self._model, self._criterion = model, criterion
+        named = criterion if isinstance(criterion, nn.Module) else None
+        self._loss = CalledLoss(self._holds_all, named) if criterion is None or named is not None else None
+        self._rate = None if sample_rate is None else check.probability(sample_rate=sample_rate)
+        self._rate_of_batch = rate_of_hook(optimizer.step_hook) if self._rate is None else None
+        self._out = None if out is None else TraceFile(out)
+        self._run = RunSteps(optimizer, (x, y))
+        self._memory = check.integer(1, memory=memory)
+        self._own = {id(p) for p in optimizer.params}
+        self._recorded = RecordedRows(optimizer)
+        self._versions: list[tuple[torch.Tensor, int]] = []
+        self._terms = LossTerms(self._own)
+        self._entered: list[torch.Tensor | None] = []
+        self._passes: list[ForwardPass] = []
+        self._route = Route()
+        self._failure, self._failures, self._number = "", 0, 1
+        self._is_broken = self._is_over = self._is_lost = False
+        self._schedule: list[tuple[float, float, int]] = []
+        self._seen = np.zeros(n, dtype=np.int64)
+        self._clipped = np.zeros(n)
+        self._membership_sum, self._membership_likelihood = np.zeros(n), np.zeros(n)
+        self._pair_sum, self._pair_likelihood = np.zeros((n, n)), np.zeros((n, n))
+        self._handles: list[Any] = []
+        self._outer_hook: Any = None
+
+    def __enter__(self) -> Recorder:
+        if self._handles:
+            raise ValueError("record: this recorder is in use already")
+        if self._out is not None:
+            self._out.require_free()
+        self._outer_hook = self._optimizer.step_hook
+        if self._rate_of_batch is not None:
+            self._rate_of_batch = rate_of_block(self._outer_hook, self._rate_of_batch, begun=bool(self._schedule))
+        self._run.enter(self._outer_hook)
+        self._optimizer.attach_step_hook(self._step)
+        self._handles = [
+            torch_module.register_module_forward_pre_hook(self._before_forward),
+            torch_module.register_module_forward_hook(self._after_forward, always_call=True),
+            Listening(self._before_backward),
+        ]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._optimizer.attach_step_hook(self._outer_hook)
+        self._recorded.stop()
+        self._run.leave()
+        if self._failure and kind is None and (self._is_lost or not self._schedule):
+            where = "" if self._out is None else f" in {self._out.path}"
+            _log.error("record: there is no trace%s: %s", where, self._failure)
+        if self._out is not None and self._schedule and not self._is_lost:
+            try:
+                self._out.save(self.trace())
+            except Exception as why:
+                if error is None:
+                    raise
+                _log.error("record: %s was not written: %s", self._out.path, why)
+        if unused := self._recorded.unused(error):
+            raise ValueError(f"model: {unused}") from error
+
+    @property
+    def steps(self) -> int:
+        """Steps recorded so far."""
+        return len(self._schedule)
+
+    def trace(self) -> Trace:
+        """What was recorded so far, and what else the run did until now, steps that could not be recorded included.
+
+        ValueError before the first step, and where the recording stopped because rows or targets are wrong.
+        """
+        if not self._schedule:
+            why = self._failure or "did optimizer.step() run inside the with block?"
+            raise ValueError(f"record: no step was recorded: {why}")
+        if self._is_lost:
+            raise ValueError(f"record: {self._failure}")
+        self._rows.require_targets(len(self._schedule), self._rate)
+        sigma, norm, rows = (np.array(column) for column in zip(*self._schedule, strict=True))
+        known = bool(self._rate) and (sigma > 0).all()
+        size = self._optimizer.expected_batch_size
+        unrecorded, complete = self._run.unrecorded(sigma, self._rate)
+        return Trace(
+            noise_multiplier=sigma.astype(np.float64), max_grad_norm=norm.astype(np.float64),
+            batch_rows=rows.astype(np.int64), sample_rate=self._rate,
+            expected_batch_size=None if size is None else float(size),
+            members=self._seen > 0 if self._given is None else self._given.copy(),
+            members_given=self._given is not None, times_seen=self._seen.copy(),
+            clipped_share=self._clipped / len(sigma),
+            membership_sum=self._membership_sum.copy(), pair_sum=self._pair_sum.copy(),
+            membership_likelihood=np.where(known, self._membership_likelihood, np.nan),
+            pair_likelihood=np.where(known, self._pair_likelihood, np.nan),
+            unrecorded=unrecorded, complete=complete, origin=self._run.origin(),
+        )  # fmt: skip
+
+    def _holds_all(self, module: nn.Module) -> bool:
+        return self._own <= {id(p) for p in module.parameters()}
+
+    @contextlib.contextmanager
+    def _unharmed(self) -> Iterator[None]:
+        """An error of the recording ends the recording, not the loop that is recorded."""
+        try:
+            yield
+        except Exception as error:
+            self._leave_out(error)
+
+    def _leave_out(self, error: Exception, warn: bool = True) -> None:
+        """The step that is under way, or that ends, is not recorded; after some in a row, none is any more."""
+        message = str(error) or type(error).__name__
+        is_known, self._failure = message in self._failure, f"step {self._number}: {message}"
+        self._failures += 1
+        self._is_over = self._is_lost or self._failures == _FAILURES
+        self._is_broken = True
+        if warn and (self._is_over or not is_known):
+            what = "it and what comes after it are" if self._is_over else "it is"
+            _log.warning("record: %s. The training goes on, and %s not recorded", self._failure, what)
+
+    def _watching(self) -> bool:
+        return not self._is_over and not is_aside()
+
+    def _before_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if self._watching():
+            with self._unharmed():
+                self._enter(module, inputs)
+
+    def _enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if self._loss is not None:
+            self._loss.before(module)
+        if module is self._model or (torch.is_grad_enabled() and self._model is None and self._holds_all(module)):
+            rows = inputs[0] if inputs else None
+            self._entered.append(rows.detach().clone() if isinstance(rows, torch.Tensor) else None)
+        if not torch.is_grad_enabled():
+            return
+        if self._model is None and self._holds_all(module):
+            self._model = module
+        self._recorded.before(module, inputs, self._model)
+        if module.training and any(id(p) in self._own for p in module._parameters.values()):
+            self._terms.called(module, within=bool(self._entered))
+
+    def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if self._watching():
+            with self._unharmed():
+                self._leave(module, inputs, output)
+
+    def _leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if self._loss is not None:
+            self._loss.after(module, inputs, output)
+        if module is not self._model or not self._entered:
+            return
+        rows = self._entered.pop()
+        if module.training and torch.is_grad_enabled() and output is not None:
+            self._versions = [(p, p._version) for p in module.parameters()]
+            passed = ForwardPass(rows, output)
+            self._passes.append(passed)
+            if self._loss is not None:
+                self._loss.gave(passed.outputs)
+
+    def _before_backward(self, roots: list[torch.Tensor]) -> None:
+        if self._watching():
+            with self._unharmed():
+                nodes = [t.grad_fn for t in roots if t.grad_fn is not None]
+                if self._loss is not None:
+                    self._loss.go_back(nodes)
+                self._terms.go_back(nodes, self._passes)
+
+    def _step(self, optimizer: Any) -> None:
+        place = self._run.account()
+        if self._is_over:
+            return
+        try:
+            if not self._is_broken:
+                with aside(), torch.no_grad():
+                    self._score(optimizer)
+        except Exception as error:
+            refused = not self._schedule and isinstance(error, (TypeError, ValueError))
+            self._leave_out(error, warn=not refused)
+            if refused:  # what must be told otherwise, before any work is lost
+                raise
+        finally:
+            is_broken, self._is_broken = self._is_broken, False
+            self._number += 1
+            self._passes, self._entered = [], []
+            if self._loss is not None:
+                self._loss.clear()
+        if is_broken:
+            return
+        self._failures = 0
+        self._run.take(place)
+        if self._out is not None and len(self._schedule) % _AUTOSAVE == 0:
+            try:
+                self._out.save(self.trace())
+            except OSError as error:  # the next may succeed
+                _log.warning("record: %s was not written: %s", self._out.path, error)
+
+    def _score(self, optimizer: Any) -> None:
+        if hasattr(optimizer, "_adjusted_noise_multiplier"):  # Opacus's adaptive ghost clipping sets it going back
+            raise TypeError("optimizer clips adaptively: record knows clipping by a norm that is given")
+        self._terms.require_known(optimizer)
+        self._require_rows()
+        if any(p._version != version for p, version in self._versions):
+            raise ValueError(
+                "model: its parameters were changed between its forward pass and this step (by another optimizer's "
+                "step?), so the candidates' gradients where the batch's were taken can no longer be known: step this "
+                "one first"
+            )
+        if self._loss is not None:
+            self._criterion = self._loss.take(optimizer.loss_reduction) or self._criterion
+        batch = [p for p in self._passes if p.went_back]
+        steps = len(self._schedule)
+        gradients = CandidateGradients(
+            optimizer, self._model, self._criterion, self._rows.x, self._rows.y, self._memory, self._route, steps
+        )
+        sigma, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
+        inside = self._rows.of_batch(batch)
+        unit, batches = 1.0, int(optimizer.accumulated_iterations)
+        if optimizer.loss_reduction == "mean":
+            unit = float(optimizer.expected_batch_size) * batches
+        if self._rate_of_batch is not None:
+            self._rate = rate_of_step(self._rate_of_batch, batches, self._rate)
+        self._require_targets(steps + 1)
+        release = torch.cat([p.grad.flatten() for p in optimizer.params]) * unit
+        noise = release - torch.cat([p.summed_grad.flatten() for p in optimizer.params])
+        if self._loss is None and not self._schedule:
+            gradients.require_of_rows()
+        noise_dots, norms, crossed = self._products(gradients, noise, inside, norm, batch)
+        together = noise_dots + crossed.sum(axis=0)
+        alone = noise_dots + crossed
+        self._membership_sum += together / norm**2
+        self._pair_sum += noise_dots / norm**2
+        self._pair_sum[inside] += crossed / norm**2
+        if sigma > 0 and self._rate:
+            base = step_log_ratio(noise_dots, norms, sigma * norm, self._rate)
+            self._membership_likelihood += step_log_ratio(together, norms, sigma * norm, self._rate)
+            self._pair_likelihood += base
+            self._pair_likelihood[inside] += step_log_ratio(alone, norms, sigma * norm, self._rate) - base
+        self._clipped += norms >= norm * (1 - 1e-6)
+        self._seen[inside] += 1
+        self._schedule.append((sigma, norm, sum(len(p.rows) for p in batch if p.rows is not None)))
+
+    def _require_rows(self) -> None:
+        try:
+            self._recorded.require()
+        except ValueError:
+            self._is_lost = True  # earlier rows may have been wrong, too
+            raise
+
+    def _require_targets(self, steps: int) -> None:
+        try:
+            self._rows.require_targets(steps, self._rate)
+        except ValueError:
+            self._is_lost = True  # and so are the scores
+            raise
+
+    def _products(
+        self, gradients: CandidateGradients, noise: torch.Tensor, inside: np.ndarray, norm: float,
+        batch: list[ForwardPass],
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+        """`CandidateGradients.products`. ValueError where the candidates do not fit; RuntimeError where the model, or
+        the criterion, cannot be evaluated for a row by itself."""
+        try:
+            return gradients.products(noise, inside, norm)
+        except Exception as error:
+            if misfit := gradients.misfit(error, batch):
+                raise ValueError(misfit) from error
+            if isinstance(error, RowError):
+                raise RuntimeError(
+                    f"model: candidate {error.row} by itself ends in {first_line(error)}. Recording evaluates the "
+                    "model in evaluation mode for one row, or for one row twice, and the criterion for what comes out"
+                ) from error
+            raise RuntimeError(f"candidates: their gradients cannot be computed ({first_line(error)})") from error
+
+
+def _require_known(optimizer: Any) -> None:
+    """TypeError for an optimizer whose release the scores would not be of."""
+    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+
+    from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer, require_type
+
+    allowed = "Opacus's DPOptimizer, with flat or ghost clipping, or FusedDPOptimizer"
+    require_type(optimizer, (DPOptimizer, DPOptimizerFastGradientClipping, FusedDPOptimizer), allowed)

@@ -1,0 +1,119 @@
+"""Where the steps that a recorder watches stand in their run, and which steps of it were not watched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from leakcore.dpsgd.opacus.recorder.accountant import accountants_of, read_history, step_count
+from leakcore.dpsgd.opacus.trace.origin import Origin, digest
+from leakcore.dpsgd.opacus.trace.unrecorded_steps import Stretch, between, settings_of
+
+Place = tuple[int, int]
+"""Steps before this one: as the accountant counts, and as the wrapped optimizer does."""
+
+
+class RunSteps:
+    """Told of every step of a recorder, it knows the run's other steps: from the history of the accountant that the
+    optimizer's hook tells, where that counts each recorded step once; else from the wrapped optimizer's own count.
+    """
+
+    def __init__(self, optimizer: Any, candidates: tuple[torch.Tensor, torch.Tensor]) -> None:
+        self._optimizer, self._candidates = optimizer, candidates
+        self._wrapped = optimizer.original_optimizer
+        self._count = step_count(self._wrapped)
+        self._hook: Any = None
+        self._accountants: list[Any] = []
+        self._accountant: Any = None
+        self._agrees = True
+        self._places: list[Place] = []
+        self._known_candidates, self._before = "", ""
+        self._after: tuple[int, str] | None = None
+
+    def enter(self, hook: Any) -> None:
+        """A recording begins; `hook` is what the optimizer calls at each step."""
+        self._hook = hook
+        self._accountants = accountants_of(hook)
+
+    def leave(self) -> None:
+        """A recording ends: the parameters after its last step, if that was finished, are those of now."""
+        if self._places and self._count.read(self._wrapped) == self._places[-1][1] + 1:
+            self._after = len(self._places), digest(self._optimizer.params)
+
+    def account(self) -> Place:
+        """Call the optimizer's own hook; where this step stands."""
+        before = [_total(a) for a in self._accountants]
+        if self._hook is not None:
+            self._hook(self._optimizer)
+        after = [_total(a) for a in self._accountants]
+        counted = [
+            (b, a) for a, b, e in zip(self._accountants, before, after, strict=True) if b is not None and e == b + 1
+        ]
+        own = self._count.read(self._wrapped)
+        if not self._places and counted:
+            self._accountant = max(counted, key=lambda c: c[0])[1]
+        mine = [b for b, accountant in counted if accountant is self._accountant]
+        self._agrees = self._agrees and bool(mine)
+        return mine[0] if mine else max([b for b in before if b is not None], default=own), own
+
+    def take(self, place: Place) -> None:
+        """The step at this place was recorded. Its parameters are those before it."""
+        if not self._places:
+            self._before = digest(self._optimizer.params)
+        self._places.append(place)
+
+    def origin(self) -> Origin:
+        """By what the trace of these steps is known."""
+        self._known_candidates = self._known_candidates or digest(self._candidates)
+        after = self._after[1] if self._after is not None and self._after[0] == len(self._places) else None
+        shapes = tuple(tuple(p.shape) for p in self._optimizer.params)
+        return Origin(candidates=self._known_candidates, shapes=shapes, before=self._before, after=after)
+
+    def unrecorded(self, noise_multiplier: np.ndarray, sample_rate: float | None) -> tuple[tuple[Stretch, ...], bool]:
+        """The run's steps up to now that were not recorded, and whether these are all that there can be."""
+        if len(self._places) != len(noise_multiplier):  # interrupted in the middle of a step
+            return (), False
+        places, own = np.array(self._places, dtype=np.int64).T
+        own_total = max(self._count.read(self._wrapped), int(own[-1]) + 1)
+        history = read_history(self._accountant) if self._agrees else None
+        if history is not None and _fits(history, places, noise_multiplier):
+            total = sum(steps for *_, steps in history)
+            stretches = settings_of(history, between(places, total))
+            if sample_rate is not None and not _sampled(history, places, sample_rate):
+                stretches = tuple(s._replace(sample_rate=None) for s in stretches)
+            missing = max(int((own - places).max()), own_total - total)
+            if missing > 0:  # the optimizer made steps that the accountant was not told
+                return (Stretch(0, None, None, missing), *stretches), False
+            return stretches, True
+        if not (np.diff(own) > 0).all():
+            return (), False
+        counted = between(own, own_total)
+        more = int(places[0]) - int(own[0])
+        first = [Stretch(0, None, None, more)] if more > 0 else []
+        rest = [Stretch(after, None, None, end - start) for after, start, end in counted]
+        return (*first, *rest), self._count.complete and not self._accountants
+
+
+def _total(accountant: Any) -> int | None:
+    history = read_history(accountant)
+    return None if history is None else sum(steps for *_, steps in history)
+
+
+def _entries(history: list[tuple[float, float | None, int]], places: np.ndarray) -> np.ndarray:
+    return np.searchsorted(np.cumsum([steps for *_, steps in history]), places, side="right")
+
+
+def _fits(history: list[tuple[float, float | None, int]], places: np.ndarray, noise_multiplier: np.ndarray) -> bool:
+    """Whether the history still has every recorded step where it was."""
+    if not (np.diff(places) > 0).all() or places[-1] >= sum(steps for *_, steps in history):
+        return False
+    sigma = np.array([s for s, *_ in history])[_entries(history, places)]
+    return bool(np.allclose(sigma, noise_multiplier, rtol=1e-9, atol=0))
+
+
+def _sampled(history: list[tuple[float, float | None, int]], places: np.ndarray, sample_rate: float) -> bool:
+    """Whether the accountant has the recorded steps sampled as the recorder has."""
+    rates = np.array([np.nan if q is None else q for _, q, _ in history])[_entries(history, places)]
+    return bool(np.allclose(rates, sample_rate, rtol=1e-9, atol=0))

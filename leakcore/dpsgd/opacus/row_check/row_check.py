@@ -1,0 +1,229 @@
+"""The guard: whether the rows that are clipped are the batch's rows, by plain autograd on a few of them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from leakcore.dpsgd.opacus.recorder.aside import aside
+from leakcore.dpsgd.opacus.row_check.left_alone import left_alone
+from leakcore.dpsgd.opacus.row_check.rows_alone import CannotTellError, MixedError, RowsAlone
+from leakcore.dpsgd.opacus.row_check.watched_calls import Call, WatchedCalls
+from leakcore.gradients.module_state import State
+
+_log = logging.getLogger(__name__)
+
+ROWS = 4
+"""Rows that a check compares, others each time."""
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2, torch.float16: 0.2, torch.bfloat16: 0.2}
+"""Largest error of a row's gradient in one parameter, as a share of the norm of its whole gradient."""
+
+
+class RowsOfParameter(Protocol):
+    """Per-sample gradients of one parameter."""
+
+    @property
+    def rows(self) -> int: ...
+
+    def row(self, index: int) -> torch.Tensor | None:
+        """One of them, None where only norms are known."""
+
+    def squared_norms(self) -> torch.Tensor: ...
+
+
+class Norms:
+    """Rows of which only the norms are known, (B,), as ghost clipping makes them."""
+
+    def __init__(self, norms: torch.Tensor) -> None:
+        self._norms = norms
+
+    @property
+    def rows(self) -> int:
+        return len(self._norms)
+
+    def row(self, index: int) -> None:
+        return None
+
+    def squared_norms(self) -> torch.Tensor:
+        return self._norms.double().square()
+
+
+def _stop(watched: weakref.ref[WatchedCalls]) -> None:
+    if (calls := watched()) is not None:
+        calls.stop()
+
+
+class RowCheck:
+    """Compares per-sample gradients with autograd's at steps 1, 2, 4, 8, …; `start` before the first forward pass.
+
+    Of up to four rows of a step's last batch the model is called on these alone, and the gradient that the loss sent
+    back to its outputs is taken through them by plain autograd, row by row: each parameter's part must agree to
+    `TOLERANCES`. A model that draws random numbers is called on the whole batch from the same ones. Where it cannot be
+    called again, or gives other outputs then, the check stands aside, and says so in the log. Rows that are all in one
+    other order pass. What the model holds, and every random stream, is as before.
+
+    hooks: Opacus's, which were told whether rows are the first dimension (`batch_first`).
+    """
+
+    def __init__(self, root: nn.Module, parameters: Sequence[torch.Tensor], hooks: Any = None) -> None:
+        self._root = root
+        self._second = not getattr(hooks, "batch_first", True)
+        own = {id(p) for p in parameters}
+        owners = [(name, m, key, p) for name, m in root.named_modules() for key, p in m._parameters.items()]
+        self._layers = {
+            id(p): (f"{name + '.' if name else ''}{key}", type(m).__name__)
+            for name, m, key, p in reversed(owners)
+            if p is not None and id(p) in own
+        }
+        self._watched = WatchedCalls(root, own)
+        # An optimizer that is gone, often after its last step, leaves no hooks on a model that stays.
+        weakref.finalize(self, _stop, weakref.ref(self._watched)).atexit = False
+        self._steps, self._due = 0, 1
+        self._said = ""
+
+    def start(self, called: nn.Module | None = None, args: tuple[Any, ...] = ()) -> None:
+        """called: a module whose call is under way, and its arguments."""
+        self._watched.start(called, args)
+
+    def stop(self) -> None:
+        self._watched.stop()
+
+    def step(
+        self, parameters: Sequence[torch.Tensor], rows: Sequence[RowsOfParameter], mean: bool, ghost: bool = False
+    ) -> None:
+        """A step ends. rows: of its last batch, of each parameter. mean: whether Opacus was told that the loss is one.
+        ghost: whether each batch goes back twice, first with its own loss.
+
+        Raises ValueError, naming layers, where what would be clipped are not the batch's rows.
+        """
+        self._steps += 1
+        due = self._steps >= self._due
+        counts = {r.rows for r in rows}
+        if due and len(counts) == 1 and (count := counts.pop()) > 0:
+            self._due = 2 * self._steps
+            wrong = ""
+            try:
+                with aside(), left_alone(self._root) as state:
+                    wrong = self._what_is_wrong(parameters, rows, count, mean, ghost, state)
+            except CannotTellError as why:
+                self._say(str(why))
+            finally:
+                self._watched.stop()
+            if wrong:
+                raise ValueError(f"model: {wrong}")
+        if self._steps + 1 >= self._due:
+            self._watched.start()
+
+    def _say(self, why: str) -> None:
+        if why != self._said:
+            self._said = why
+            _log.warning(
+                "The per-sample gradients of %s were not compared with autograd's in step %d: %s.",
+                type(self._root).__name__, self._steps, why,
+            )  # fmt: skip
+
+    def _what_is_wrong(
+        self, parameters: Sequence[torch.Tensor], rows: Sequence[RowsOfParameter], count: int, mean: bool, ghost: bool,
+        state: State,
+    ) -> str:  # fmt: skip
+        """Of the per-sample gradients; "" where nothing is."""
+        calls = self._watched.last
+        if not calls:
+            raise CannotTellError("no call of it was seen that the loss goes back through")
+        if self._watched.is_around:
+            raise CannotTellError("the loss goes back to its layers around its outputs, too (a penalty on activations)")
+        tolerance = max(_tolerance(call, parameters) for call in calls)
+        chosen = sorted({(self._steps - 1 + k * count // ROWS) % count for k in range(ROWS)})
+        alone = []
+        for call in calls:
+            backward = (min if ghost else max)(call.gradients)
+            try:
+                alone.append(RowsAlone(call, backward, chosen, count, mean, self._second, parameters, tolerance, state))
+            except MixedError:
+                return (
+                    f"{type(call.module).__name__} gives a row another output when the row is alone: its output "
+                    "depends on the other rows of the batch (a mean over the batch, a length of the longest), so that "
+                    "no row has a gradient of its own, and clipping bounds no row's part"
+                )
+            size = alone[-1].size
+            if size is not None and size != count:
+                return (
+                    f"{size} rows went in, and per-sample gradients are of {count}: {self._listed(parameters)} see "
+                    "another first dimension than the batch's (flattened with steps, or steps first). What is clipped "
+                    "would not be rows"
+                )
+        return self._differences(parameters, _Clipped(rows), alone, chosen, tolerance)
+
+    def _differences(
+        self, parameters: Sequence[torch.Tensor], clipped: _Clipped, alone: Sequence[RowsAlone], chosen: Sequence[int],
+        tolerance: float,
+    ) -> str:  # fmt: skip
+        """Which parameters' rows are not autograd's, in no order; "" where all are."""
+        taken: set[int] = set()
+        for row in chosen:
+            if not all(row in one.rows for one in alone):
+                continue
+            wanted = [torch.stack(parts).sum(0) for parts in zip(*(one.gradient(row) for one in alone), strict=True)]
+            lengths = torch.tensor([float(g.double().norm()) for g in wanted], dtype=torch.float64)
+            scale = float(torch.maximum(lengths.norm(), clipped.norms[:, row].norm()))
+            if not math.isfinite(scale) or scale == 0:
+                continue
+            for j in clipped.near(row, lengths, tolerance * scale):
+                if j not in taken and float(clipped.errors(j, wanted, lengths).max()) <= tolerance * scale:
+                    taken.add(j)
+                    break
+            else:
+                errors = clipped.errors(row, wanted, lengths) / scale
+                order = errors.argsort(descending=True).tolist()
+                loss = ""
+                if any(one.gives_loss for one in alone):
+                    loss = ", or the model's loss is neither the mean nor the sum of its rows'"
+                wrong = [parameters[k] for k in order if float(errors[k]) > tolerance]
+                return (
+                    f"the per-sample gradients of {self._listed(wrong)} are not the rows': that of row {row} differs "
+                    f"from autograd's for this row alone by {float(errors.max()):.2g} of its norm (allowed: "
+                    f"{tolerance:g}). The layer sees rows in another order or number than the batch's (sorted within "
+                    f"the model, steps first), mixes them, or has a sampler that is wrong{loss}; clipping would not "
+                    "bound what one row adds"
+                )
+        return ""
+
+    def _listed(self, parameters: Sequence[torch.Tensor]) -> str:
+        names = [self._layers.get(id(p), ("a parameter", "?")) for p in parameters]
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        return ", ".join(f"{name} ({kind})" for name, kind in names[:4]) + more
+
+
+def _tolerance(call: Call, parameters: Sequence[torch.Tensor]) -> float:
+    types = [call.precision(), *(p.dtype for p in parameters)]
+    return max(TOLERANCES.get(dtype, 0.2) for dtype in types)
+
+
+class _Clipped:
+    """What a step would clip. norms: (parameters, rows), float64."""
+
+    def __init__(self, rows: Sequence[RowsOfParameter]) -> None:
+        self._rows = rows
+        self.norms = torch.stack([r.squared_norms().double().cpu() for r in rows]).sqrt()
+
+    def near(self, row: int, lengths: torch.Tensor, error: float) -> list[int]:
+        """Rows whose norms these are to within an error, in every parameter; first of all this one."""
+        far = (self.norms - lengths[:, None]).abs().amax(0)
+        found = (far <= error).nonzero()[:, 0].tolist()
+        return sorted(found, key=lambda j: (j != row, float(far[j])))
+
+    def errors(self, row: int, wanted: Sequence[torch.Tensor], lengths: torch.Tensor) -> torch.Tensor:
+        """Of each parameter: how far this row is from what is wanted, or its norm from that one's."""
+        errors = (self.norms[:, row] - lengths).abs()
+        for k, (g, r) in enumerate(zip(wanted, self._rows, strict=True)):
+            own = r.row(row)
+            if own is not None:
+                distance = float((own.to(g.device, torch.float64) - g.double()).norm())
+                errors[k] = max(float(errors[k]), distance)
+        return errors

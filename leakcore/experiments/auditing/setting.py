@@ -1,0 +1,210 @@
+"""The auditing paper's data, mechanism and attacks, and the scores of the models that they need, kept as pieces."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from leakcore import accounting, bounds, datasets, dpsgd
+from leakcore.attacks import membership, poisoning
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import data as _data
+
+SOURCE = (
+    "Jagielski, Ullman and Oprea, Auditing Differentially Private Machine Learning: How Private is Private SGD?, 2020"
+)
+DELTA = 1e-5
+CONFIDENCE = 0.99
+EPOCHS = 24
+_STEP = 0.15 / 250
+"""Learning rate over batch size: how far one clipped gradient moves the model, as in the authors' code. It, not the
+number of rows, decides how the poison compares with a random start."""
+_HELD_OUT = 200
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+    """Training and held-out rows. shape: of images that a backdoor can patch. images, test_images, embed: where the
+    features are those of a frozen network."""
+
+    name: str
+    features: np.ndarray
+    labels: np.ndarray
+    test_features: np.ndarray
+    test_labels: np.ndarray
+    classes: int
+    described: str
+    shape: tuple[int, ...] | None = None
+    images: np.ndarray | None = None
+    test_images: np.ndarray | None = None
+    embed: Any = None
+
+    @functools.cached_property
+    def content(self) -> str:
+        """A digest of all rows."""
+        return _data.digest(self.features, self.labels, self.test_features, self.test_labels)[:20]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mechanism:
+    """DP-SGD as audited, for 24 epochs. noise: σ; 0 for ε_th = ∞. batch_size: None for full batches."""
+
+    hidden: tuple[int, ...]
+    noise: float
+    clip: float = 1.0
+    batch_size: int | None = None
+    initialisation: str = "fixed-glorot"
+    scale: float = 1.0
+
+    def ensemble(self, rows: Rows, seed: int) -> dpsgd.Ensemble:
+        """Many runs of it."""
+        count = len(rows.labels)
+        size = self.batch_size or count
+        return dpsgd.Ensemble(
+            (rows.features.shape[1], *self.hidden, rows.classes),
+            "relu",
+            noise_multiplier=self.noise,
+            max_grad_norm=self.clip,
+            learning_rate=_STEP * size,
+            steps=EPOCHS * (count // size),
+            batch_size=self.batch_size,
+            expected_batch_size=None if self.batch_size else float(count),
+            initialisation=self.initialisation,
+            initialisation_scale=self.scale,
+            seed=seed,
+        )
+
+
+def noise_for(epsilon: float) -> float:
+    """σ with which 24 full-batch steps are (ε, 1e-5)-private under add/remove; 0 for ε = ∞."""
+    if math.isinf(epsilon):
+        return 0.0
+    return float(accounting.noise_multiplier(epsilon=epsilon, delta=DELTA, sample_rate=1.0, steps=EPOCHS).value)
+
+
+def provable(noise: float, adjacency: str) -> float:
+    """ε_th under an adjacency."""
+    if noise == 0:
+        return math.inf
+    return float(accounting.epsilon(noise, 1.0, EPOCHS, delta=DELTA, adjacency=adjacency).value)
+
+
+def fashion_mnist(context: Context, rows: int) -> Rows:
+    """T-shirts and trousers."""
+    train, test = (
+        datasets.fashion_mnist(split, part="classes-0-1", path=context.data, download=False)
+        for split in ("train", "test")
+    )
+    first, _ = train.split(rows, seed=context.seed)
+    return Rows(
+        "FMNIST", first.features, first.labels, test.features, test.labels, 2,
+        f"Fashion-MNIST, T-shirt and trouser: {rows:,} of {len(train):,} training rows; {train.scaling}", train.shape,
+    )  # fmt: skip
+
+
+def cifar10(context: Context, rows: int) -> Rows:
+    """Airplanes and automobiles as features of a small frozen network."""
+    split = _data.cifar10(context, 0)
+    whole = len(split.pool_labels)
+    rows = min(rows, whole - _HELD_OUT)
+    return Rows(
+        "CIFAR-10", split.pool_features[:rows], split.pool_labels[:rows], split.pool_features[-_HELD_OUT:],
+        split.pool_labels[-_HELD_OUT:], 2, f"{rows:,} training rows of: {split.described}",
+        shape=split.shape, images=split.images[:rows], test_images=split.images[-_HELD_OUT:], embed=split.embed,
+    )  # fmt: skip
+
+
+def location30(context: Context, rows: int) -> Rows:
+    """Location-30, where the paper has Purchase-100."""
+    data = datasets.location30(path=context.data)
+    rows = min(rows, len(data) - _HELD_OUT)
+    first, rest = data.split(rows, seed=context.seed)
+    return Rows(
+        "Location-30", first.features, first.labels, rest.features[:_HELD_OUT], rest.labels[:_HELD_OUT], 30,
+        f"Location-30, which stands in for Purchase-100 and is not it: {rows:,} of {len(data):,} rows, 446 features, "
+        "30 classes",
+    )  # fmt: skip
+
+
+def attack(rows: Rows, name: str, k: int, seed: int) -> poisoning.Poisoning:
+    """k rows replaced; before frozen features ClipBKD moves an image (Appendix C) and the patch sits on one."""
+    if name == "backdoor":
+        others = np.flatnonzero(rows.test_labels != 1)[:_HELD_OUT]
+        x, held_out = (rows.features, rows.test_features) if rows.embed is None else (rows.images, rows.test_images)
+        assert rows.shape is not None
+        assert held_out is not None
+        made = poisoning.Backdoor(rows.shape, target=1).poison(
+            x, rows.labels, held_out[others], rows.test_labels[others], k=k, seed=seed
+        )
+        return made if rows.embed is None else poisoning.through(made, rows.embed, rows.shape)
+    if rows.embed is not None:
+        assert rows.shape is not None
+        frozen = poisoning.FrozenClipBKD(rows.embed, rows.shape)
+        return frozen.poison(rows.images, rows.labels, k=k, seed=seed)
+    return poisoning.ClipBKD().poison(rows.features, rows.labels, k=k, seed=seed)
+
+
+def audited(
+    context: Context, rows: Rows, mechanism: Mechanism, name: str, ks: tuple[int, ...], trials: int, task: str
+) -> dict[str, bounds.EpsilonBest]:
+    """By family: the best k, threshold and k chosen on `trials` models per data set, as many others counted."""
+
+    def run() -> dict[str, Any]:
+        made = attack(rows, name, max(ks), context.seed)
+        swept = poisoning.poisoning_sweep(
+            mechanism.ensemble(rows, context.seed), made, ks, trials=2 * trials,
+            executor=context.executor, progress=lambda done, total: context.progress(task, done, total),
+        )  # fmt: skip
+        return {
+            "in": {str(k): swept[k].scores_in.tolist() for k in ks}, "out": swept[ks[0]].scores_out.tolist()
+        }  # fmt: skip
+
+    piece = context.pieces.get_or_run(f"{name}-{_digest(mechanism, rows, ks, trials)}", run)
+    scores = {f"k = {k}": (np.array(piece["in"][str(k)]), np.array(piece["out"]), k) for k in ks}
+    return {
+        family: bounds.epsilon_lower_bound_best(
+            scores, confidence=CONFIDENCE, seed=context.seed, family=family, delta=DELTA
+        )
+        for family in ("dp", "gdp")
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Membership:
+    """estimate: the text's, from the accuracy. bound: what the guesses at coins prove. accuracy: of the guesses."""
+
+    estimate: float
+    bound: float
+    accuracy: float
+
+
+def guessed(context: Context, rows: Rows, mechanism: Mechanism, models: int, task: str) -> Membership:
+    """Yeom's attack on `models` models trained by coins; its threshold is the mean training loss of as many others."""
+
+    def run() -> dict[str, Any]:
+        seen = membership.play(
+            mechanism.ensemble(rows, context.seed), rows.features, rows.labels, runs=2 * models,
+            executor=context.executor, progress=lambda done, total: context.progress(task, done, total),
+        )  # fmt: skip
+        threshold = float(seen.mean_training_loss[:models].mean())
+        scores = membership.loss_threshold(seen.losses[models:], threshold=threshold)
+        correct, number = membership.guess(scores).tally(seen.included[models:])
+        return {"correct": correct, "guesses": number}
+
+    piece = context.pieces.get_or_run(f"membership-{_digest(mechanism, rows, (), models)}", run)
+    estimate = bounds.epsilon_from_membership(piece["correct"], piece["guesses"])
+    proof = bounds.epsilon_from_membership(
+        piece["correct"], piece["guesses"], coins="rows", confidence=CONFIDENCE, delta=DELTA
+    )
+    return Membership(float(estimate.value), float(proof.value), estimate.accuracy)
+
+
+def _digest(mechanism: Mechanism, rows: Rows, ks: tuple[int, ...], trials: int) -> str:
+    text = json.dumps([dataclasses.asdict(mechanism), rows.content, ks, trials])
+    return hashlib.sha256(text.encode()).hexdigest()[:20]

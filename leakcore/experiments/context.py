@@ -1,0 +1,39 @@
+"""What an experiment is given: how large, which seed, where the data are, and where finished pieces go."""
+
+from __future__ import annotations
+
+import dataclasses
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TypeVar
+
+from leakcore._base.progress import Progress
+from leakcore._store import PartialResults
+
+T = TypeVar("T")
+
+SCALES = ("tiny", "quick", "paper")
+"""tiny: seconds, too few runs to conclude from. quick: minutes on two cores. paper: its sizes."""
+TRAINERS = ("ensemble", "opacus")
+"""What trains the label paper's networks: dpsgd.Ensemble, or Opacus where it is installed."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Context:
+    """scale: one of `SCALES`. seed: of everything random. data: folder of data sets, None for `LEAKCORE_DATA` and the
+    cache. pieces: finished parts, kept until the result is written. progress: called as progress(task, done, total).
+    trainer: one of `TRAINERS`. executor: whose workers train and sample, None for this process."""
+
+    scale: str
+    seed: int
+    data: Path | None
+    pieces: PartialResults
+    progress: Progress
+    trainer: str = "ensemble"
+    executor: Executor | None = None
+
+    def pick(self, *, quick: T, paper: T, tiny: T | None = None) -> T:
+        """The value for this scale; `tiny` is `quick` where it is not given."""
+        if self.scale == "paper":
+            return paper
+        return tiny if self.scale == "tiny" and tiny is not None else quick

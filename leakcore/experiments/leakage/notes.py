@@ -1,0 +1,78 @@
+"""What every figure of the layer-wise paper shares: notes, curves with intervals, correlations with intervals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from leakcore.experiments.context import Context
+from leakcore.experiments.leakage import study
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
+
+CONFIDENCE = 0.95
+"""Of the intervals of correlations."""
+_NOTES = (
+    (
+        "LFW, CelebA, PubFig and CSI are not here: plain features of CIFAR-100 images, IMDB and Bank Marketing stand "
+        "for their attributes"
+    ),
+    "estimates on single samples of networks trained here; no bound on any attack",
+)
+
+
+def report(
+    experiment: Experiment,
+    context: Context,
+    *,
+    conclusion: str,
+    agreement: str,
+    stated: list[Stated],
+    panels: list[Panel],
+    data: list[str],
+    notes: tuple[str, ...] = (),
+    **settings: Any,
+) -> ExperimentResult:
+    """The result with the notes that all of them share."""
+    return experiment.result(
+        context,
+        conclusion=conclusion,
+        agreement=agreement,
+        stated=stated,
+        panels=panels,
+        data=dict.fromkeys(data),
+        settings=settings,
+        notes=(*notes, *_NOTES),
+        provenance=study.SOURCE,
+    )
+
+
+def curve(name: str, role: str, values: Any, low: Any = None, high: Any = None, x: Any = None) -> Series:
+    """Values over layers 1, 2, …, or over x."""
+    y = np.asarray(values, float)
+    return Series(
+        name=name, role=role, x=np.arange(1, len(y) + 1) if x is None else np.asarray(x), y=y, low=low, high=high
+    )
+
+
+def images(count: int) -> str:
+    """So many images, in words."""
+    return f"{count} image{'s' * (count != 1)}"
+
+
+def correlation(first: Any, second: Any) -> tuple[float, tuple[float, float]]:
+    """Pearson's R with Fisher's 95% interval, the points taken as independent; NaN for fewer than four."""
+    a, b = np.ravel(first), np.ravel(second)
+    if len(a) < 4 or a.std() == 0 or b.std() == 0:
+        return math.nan, (math.nan, math.nan)
+    r = float(np.clip(np.corrcoef(a, b)[0, 1], -0.999999, 0.999999))
+    reach = 1.959964 / math.sqrt(len(a) - 3)
+    return r, (math.tanh(math.atanh(r) - reach), math.tanh(math.atanh(r) + reach))
+
+
+def relative(values: Any) -> np.ndarray:
+    """Over the largest, as the paper's figures are."""
+    found = np.asarray(values, float)
+    return found / max(float(np.nanmax(found)), 1e-30)

@@ -1,0 +1,150 @@
+"""The data of the layer-wise figures with their attributes, the networks trained on them, and gradients by layer."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from leakcore import datasets, kernels, leakage, models
+from leakcore.attacks import attributes as attack
+from leakcore.experiments.context import Context
+
+SOURCE = "Mo, Borovykh, Malekzadeh, Haddadi and Demetriou, Quantifying and Localizing Private Information Leakage, 2021"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Study:
+    """inputs, targets: float32 and int64 tensors. attributes: {name: (rows,) booleans}. classifier: number of layers
+    before the first fully connected one. described: the data, in words."""
+
+    name: str
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    classes: int
+    attributes: dict[str, np.ndarray]
+    described: str
+
+
+def images(context: Context) -> Study:
+    """CIFAR-100's extract, training and test rows, the superclass as task; plain features of the image as
+    attributes."""
+    parts = [
+        datasets.cifar100(split, part="subset", labels="coarse", path=context.data, download=False)
+        for split in ("train", "test")
+    ]
+    x = torch.from_numpy(np.concatenate([p.images() for p in parts]))
+    y = torch.from_numpy(np.concatenate([p.labels for p in parts]))
+    return Study("CIFAR-100", x, y, 20, leakage.input_attributes(x), f"{parts[0].name} and test, superclasses")
+
+
+def bank(context: Context, attribute: str, *, with_column: bool) -> Study:
+    """Bank Marketing, the subscription as task; "housing" loan or "married" as attribute, its columns kept or not."""
+    data = datasets.bank_marketing(path=context.data, download=False)
+    # After ten numeric columns: job 12, marital 4, education 8, default 3, housing 3 …, in the file's order.
+    block, place = {"married": (slice(22, 26), 23), "housing": (slice(37, 40), 38)}[attribute]
+    has = data.features[:, place] > 0.5
+    kept = np.ones(data.features.shape[1], bool)
+    if not with_column:
+        kept[block] = False
+    x = torch.from_numpy(data.features[:, kept]).float()
+    described = f"{data.name}, {attribute} {'kept' if with_column else 'left out of the inputs'}"
+    return Study("Bank", x, torch.from_numpy(data.labels.copy()), 2, {attribute: has}, described)
+
+
+def reviews(context: Context) -> Study:
+    """IMDB, sentiment as task, whether the review is longer than the median as attribute."""
+    parts = [datasets.imdb(split, path=context.data) for split in ("train", "test")]
+    x = torch.from_numpy(np.concatenate([p.features.reshape(len(p), 50, 100) for p in parts]))
+    y = torch.from_numpy(np.concatenate([p.labels for p in parts]))
+    lengths = np.concatenate([p.lengths for p in parts])
+    return Study("IMDB", x, y, 2, {"length": lengths > np.median(lengths)}, f"{parts[0].name} and test")
+
+
+def network(study: Study, kind: str, seed: int) -> torch.nn.Module:
+    """An initial network, by seed; torch's global generator is left as it was."""
+    with kernels.torch_seeded(seed, kernels.Stream.STUDY_NETWORK):
+        if kind == "mlp":
+            return models.mlp((study.inputs.shape[1], 64, 64, study.classes), "relu")
+        build = {"lenet": models.lenet, "alexnet": models.alexnet, "vgg9": models.vgg9, "textclf": models.textclf}[kind]
+        return build(study.classes, shape=tuple(study.inputs.shape[1:]))
+
+
+def trained(
+    context: Context, study: Study, kind: str, epochs: Sequence[int], *, rate: float = 0.05
+) -> list[torch.nn.Module]:
+    """The network after each number of epochs of SGD, batches of 32 and momentum 0.5, on all rows; kept as a piece."""
+    named = repr((kind, list(epochs), rate, study.classes)).encode()
+    for part in (study.inputs, study.targets):
+        named += hashlib.sha256(np.ascontiguousarray(part.numpy()).data).digest()
+    piece = context.pieces.get_or_run(
+        f"{kind}-{hashlib.sha256(named).hexdigest()[:20]}",
+        lambda: {"networks": [models.state_text(m) for m in _train(study, kind, epochs, context.seed, rate)]},
+    )
+    out = [network(study, kind, context.seed).eval() for _ in piece["networks"]]
+    for model, state in zip(out, piece["networks"], strict=True):
+        models.load_state_text(model, state)
+    return out
+
+
+def _train(study: Study, kind: str, epochs: Sequence[int], seed: int, rate: float) -> list[torch.nn.Module]:
+    model = network(study, kind, seed)
+    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.5)
+    rng = kernels.generator(seed, kernels.Stream.STUDY_ORDER)
+    out, done = [], 0
+    for until in epochs:
+        while done < until:
+            for rows in np.array_split(rng.permutation(len(study.inputs)), max(1, len(study.inputs) // 32)):
+                optimiser.zero_grad()
+                index = torch.from_numpy(rows)
+                logits = model(study.inputs[index])
+                torch.nn.functional.cross_entropy(logits, study.targets[index]).backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+            done += 1
+        out.append(copy.deepcopy(model).eval())
+    return out
+
+
+def shown(study: Study, count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs to invert or differentiate at, drawn by seed."""
+    rows = torch.from_numpy(
+        kernels.generator(seed, kernels.Stream.STUDY_INPUTS).choice(len(study.inputs), count, replace=False)
+    )
+    return study.inputs[rows], study.targets[rows]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sets:
+    """Gradients with and without an attribute: {layer: (n, parameters)}, label-matched, disjoint, equal in number."""
+
+    gradients: dict[str, np.ndarray]
+    attribute: np.ndarray
+    targets: np.ndarray
+
+
+def sets(
+    model: torch.nn.Module, study: Study, attribute: str, *, rows: int, seed: int, columns: int = 4000, size: int = 1
+) -> Sets:
+    """Gradients of `rows` single samples per side (fewer where the data hold fewer), at most so many columns
+    a layer."""
+    batches = attack.matched_batches(
+        study.attributes[attribute], study.targets.numpy(), size=size, limit=rows, seed=seed
+    )
+    rng = kernels.generator(seed, kernels.Stream.STUDY_COLUMNS)
+    parts: dict[str, list[np.ndarray]] = {}
+    chosen: dict[str, Any] = {}
+    for start in range(0, len(batches.rows), 64):
+        block = attack.layer_gradients(
+            model, None, study.inputs, study.targets, batches=batches.rows[start : start + 64]
+        )
+        for name, found in block.items():
+            if name not in chosen:
+                wide = found.shape[1] > columns
+                chosen[name] = np.sort(rng.choice(found.shape[1], columns, replace=False)) if wide else slice(None)
+            parts.setdefault(name, []).append(found[:, chosen[name]])
+    return Sets({n: np.concatenate(v) for n, v in parts.items()}, batches.attribute, batches.targets)

@@ -1,0 +1,45 @@
+"""The gradient attack over ε on both image sets: what Figures 1, 6 and 12 share."""
+
+from __future__ import annotations
+
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import data, games, oblivious
+
+
+def epsilons(context: Context) -> tuple[float, ...]:
+    """From hopeless to legible."""
+    legible = (10.0, 100.0, 1000.0, 10_000.0)
+    return context.pick(tiny=(100.0,), quick=legible, paper=(1.0, *legible))
+
+
+def settings(context: Context) -> list[tuple[str, data.Split, tuple[int, ...], float]]:
+    """(name, split, hidden layers, C) of MNIST and CIFAR-10 as in Table 1 of the text, both read before any work."""
+    return [
+        ("MNIST", data.mnist(context, context.pick(tiny=49, quick=999, paper=999)), (10,), 0.1),
+        ("CIFAR-10", data.cifar10(context, context.pick(tiny=49, quick=499, paper=499)), (), 1.0),
+    ]
+
+
+def attacked(
+    context: Context,
+    split: data.Split,
+    hidden: tuple[int, ...],
+    clip: float,
+    epsilons: tuple[float, ...],
+    targets: int,
+) -> list[oblivious.Found]:
+    """The reconstructions at each ε."""
+    return [
+        oblivious.attack(
+            context,
+            split,
+            setting(epsilon, hidden, clip),
+            targets=targets,
+        )
+        for epsilon in epsilons
+    ]
+
+
+def setting(epsilon: float, hidden: tuple[int, ...], clip: float) -> games.Setting:
+    """The initial parameters are fixed, as the model-based attack needs them."""
+    return games.Setting(epsilon=epsilon, hidden=hidden, max_grad_norm=clip, initialisation="fixed")

@@ -1,0 +1,158 @@
+"""The prior-aware game at one setting, in stored portions, with the gap to the bound split in two."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from leakcore import attacks, dpsgd
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import mechanism
+from leakcore.experiments.reconstruction.setting.data import Split
+from leakcore.experiments.result import Panel, Series, Stated, ours
+
+_PIECE = 256
+SUCCESS = "probability of naming the target"
+EPSILON = "ε at δ = 1e-5"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One configuration of DP-SGD; step = learning rate × C from 1,000 rows on, less in proportion to fewer rows."""
+
+    epsilon: float
+    hidden: tuple[int, ...] = (10,)
+    max_grad_norm: float = 0.1
+    sample_rate: float = 1.0
+    steps: int = 100
+    step: float = 1.0
+    initialisation: str = "per-run"
+
+
+def ensemble(context: Context, split: Split, setting: Setting) -> dpsgd.Ensemble:
+    """The runs under attack; σ from ε."""
+    return dpsgd.Ensemble(
+        (split.known_features.shape[1], *setting.hidden, split.classes),
+        noise_multiplier=mechanism.noise_for(context, setting.epsilon, setting.sample_rate, setting.steps),
+        max_grad_norm=setting.max_grad_norm,
+        # Noise moves the parameters by σ·step/rows: few rows need short steps.
+        learning_rate=setting.step / setting.max_grad_norm * min(1.0, (len(split.known_labels) + 1) / 1000),
+        steps=setting.steps,
+        sample_rate=setting.sample_rate,
+        expected_batch_size=setting.sample_rate * (len(split.known_labels) + 1),
+        initialisation=setting.initialisation,
+        seed=context.seed,
+    )
+
+
+def play(
+    context: Context,
+    split: Split,
+    setting: Setting,
+    *,
+    prior_size: int,
+    runs: int,
+    methods: tuple[str, ...] = ("sum",),
+    subtract_known: bool = True,
+    task: str,
+) -> dict[str, attacks.ReconstructionGame]:
+    """All methods on the same runs, `_PIECE` at a time, each portion kept."""
+    described = [dataclasses.asdict(setting), prior_size, methods, subtract_known, task, split.content]
+    key = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:20]
+    model = ensemble(context, split, setting)
+    rows = split.known_features, split.known_labels, split.pool_features, split.pool_labels
+    counts = {first: min(_PIECE, runs - first) for first in range(0, runs, _PIECE)}
+    firsts = {f"game-{key}-{first}": first for first in counts}
+    done = 0
+    jobs: dict[str, Callable[[], dict[str, Any]]] = {}
+    for name, first in firsts.items():
+        how: dict[str, Any] = {"num_threads": 1}
+        if context.executor is None:
+            how = {"progress": lambda more, _: context.progress(task, done + more, runs)}
+        jobs[name] = functools.partial(
+            _portion, model, *rows, methods=methods, prior_size=prior_size, runs=counts[first], first_run=first,
+            subtract_known=subtract_known, **how,
+        )  # fmt: skip
+    found = {}
+    for name, piece in context.pieces.each(jobs, context.executor):
+        found[firsts[name]] = piece
+        done += counts[firsts[name]]
+        context.progress(task, done, runs)
+
+    def merged(method: str) -> attacks.ReconstructionGame:
+        # In the order of runs, whoever finished first.
+        parts = (attacks.ReconstructionGame.from_state(found[first][method]) for first in counts)
+        return functools.reduce(lambda total, part: total.merge(part), parts)
+
+    return {method: merged(method) for method in methods}
+
+
+def _portion(*given: Any, **how: Any) -> dict[str, Any]:
+    """`attacks.reconstruction_games` as a piece."""
+    return {name: game.state() for name, game in attacks.reconstruction_games(*given, **how).items()}
+
+
+def series(name: str, role: str, x: tuple[float, ...], games: list[attacks.ReconstructionGame]) -> Series:
+    """Success rates with their intervals."""
+    ends = [g.interval or (g.value, g.value) for g in games]
+    return Series(
+        name=name,
+        role=role,
+        x=np.array(x),
+        y=np.array([float(g.value) for g in games]),
+        low=np.array([float(low) for low, _ in ends]),
+        high=np.array([float(high) for _, high in ends]),
+    )
+
+
+def interval(game: attacks.ReconstructionGame) -> tuple[float, float] | None:
+    """Of the success rate, as floats."""
+    return None if game.interval is None else (float(game.interval[0]), float(game.interval[1]))
+
+
+def bound(context: Context, setting: Setting, prior_size: int) -> float:
+    """The exact bound on success in this setting."""
+    noise = mechanism.noise_for(context, setting.epsilon, setting.sample_rate, setting.steps)
+    return mechanism.upper(noise, setting.sample_rate, setting.steps, prior_size)
+
+
+def gap(context: Context, setting: Setting, game: attacks.ReconstructionGame, paper: str) -> Stated:
+    """Attack beside bound, and the gap split in two: bound − orthogonal optimum, and that optimum − attack."""
+    noise = mechanism.noise_for(context, setting.epsilon, 1.0, setting.steps)
+    beside = mechanism.Beside.at(noise, setting.steps, game.prior_size)
+    rate = float(game.value)
+    return Stated(
+        what=f"ε = {setting.epsilon:g}, C = {setting.max_grad_norm:g}, prior {game.prior_size}: attack",
+        paper=paper,
+        **ours(game),
+        comment=f"bound {beside.bound:.4f}; gap {beside.bound - rate:+.4f} = "
+        f"{beside.bound - beside.orthogonal:+.4f} (bound − "
+        f"optimum of orthogonal candidates, {beside.orthogonal:.4f}; simplex {beside.simplex:.4f}) "
+        f"{beside.orthogonal - rate:+.4f} (that optimum − attack); {100 * game.clipped_share:.1f}% of gradients "
+        f"clipped, "
+        f"cosine to the nearest candidate {game.nearest_cosine:.3f}",
+    )
+
+
+def panel(
+    context: Context,
+    title: str,
+    epsilons: tuple[float, ...],
+    prior_size: int,
+    drawn: tuple[Series, ...],
+    steps: int = 100,
+) -> Panel:
+    """Success over ε: bound and reference curves, and the attacks."""
+    return Panel(
+        title=title,
+        x_label=EPSILON,
+        y_label=SUCCESS,
+        series=(*mechanism.curves(context, epsilons, steps, prior_size), *drawn),
+        log_x=True,
+    )

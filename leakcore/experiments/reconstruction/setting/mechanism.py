@@ -1,0 +1,93 @@
+"""Noise for a wanted ε, and the curves that every attack is drawn beside."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from leakcore import accounting, bounds
+from leakcore.experiments.context import Context
+from leakcore.experiments.result import Series
+
+DELTA = 1e-5
+"""δ of every experiment of the paper (Appendix A)."""
+CALIBRATED = "σ is calibrated to ε at δ = 1e-5, add/remove, by the exact accountant"
+
+
+def noise_for(context: Context, epsilon: float, sample_rate: float, steps: int) -> float:
+    """The σ of (ε, 1e-5)-DP; kept as a piece, since small q takes seconds."""
+
+    def find() -> dict[str, float]:
+        found = accounting.noise_multiplier(epsilon=epsilon, delta=DELTA, sample_rate=sample_rate, steps=steps)
+        return {"noise_multiplier": float(found.value)}
+
+    piece = context.pieces.get_or_run(f"noise-{epsilon!r}-{sample_rate!r}-{steps}", find)
+    return float(piece["noise_multiplier"])
+
+
+def upper(noise_multiplier: float, sample_rate: float, steps: int, prior_size: int) -> float:
+    """The exact bound on success for a uniform prior."""
+    return float(bounds.reconstruction(noise_multiplier, sample_rate, steps, kappa=1 / prior_size).value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Beside:
+    """What stands beside an attack at one noise level, full batches: bound, RDP bound, the optimum among n orthogonal
+    candidates, and the same for a simplex."""
+
+    bound: float
+    rdp: float
+    orthogonal: float
+    simplex: float
+
+    @classmethod
+    def at(cls, noise_multiplier: float, steps: int, prior_size: int) -> Beside:
+        """For T full-batch steps."""
+        return cls(
+            upper(noise_multiplier, 1.0, steps, prior_size),
+            float(bounds.reconstruction_rdp(noise_multiplier, 1.0, steps, kappa=1 / prior_size).value),
+            float(bounds.orthogonal_success(noise_multiplier, steps, prior_size).value),
+            float(bounds.orthogonal_success(noise_multiplier, steps, prior_size, geometry="simplex").value),
+        )
+
+
+def curves(context: Context, epsilons: tuple[float, ...], steps: int, prior_size: int) -> tuple[Series, ...]:
+    """Bound and reference curves over a range of ε that covers `epsilons`, full batches."""
+    noise = [noise_for(context, e, 1.0, steps) for e in (min(epsilons), max(epsilons))]
+    grid = np.geomspace(noise[0] * 1.15, noise[1] / 1.15, 30)
+    at = [float(accounting.epsilon(s, 1.0, steps, delta=DELTA).value) for s in grid]
+    beside = [Beside.at(float(s), steps, prior_size) for s in grid]
+    drawn = (
+        ("upper bound, exact", "bound", "bound"),
+        ("upper bound from RDP", "rdp", "rdp"),
+        ("optimum, orthogonal candidates", "orthogonal", "orthogonal"),
+        ("optimum, simplex", "simplex", "simplex"),
+    )
+    found = tuple(
+        Series(name=name, role=role, x=np.array(at), y=np.array([getattr(b, field) for b in beside]))
+        for name, role, field in drawn
+    )
+    return (*found, chance(np.array(at), prior_size))
+
+
+def sampled_curve(
+    context: Context, epsilons: tuple[float, ...], sample_rate: float, steps: int, prior_size: int
+) -> Series:
+    """The exact bound over a range of ε with mini-batches; kept as a piece, since each ε takes a moment."""
+
+    def find() -> dict[str, list[float]]:
+        noise = [noise_for(context, e, sample_rate, steps) for e in (max(epsilons), min(epsilons))]
+        grid = np.geomspace(noise[0], noise[1], context.pick(tiny=3, quick=12, paper=30))
+        at = [float(accounting.epsilon(s, sample_rate, steps, delta=DELTA).value) for s in grid]
+        return {"epsilon": at, "bound": [upper(float(s), sample_rate, steps, prior_size) for s in grid]}
+
+    piece = context.pieces.get_or_run(f"curve-{sample_rate!r}-{steps}-{prior_size}", find)
+    return Series(
+        name="upper bound, exact", role="bound", x=np.array(piece["epsilon"]), y=np.array(piece["bound"])
+    )  # fmt: skip
+
+
+def chance(x: np.ndarray, prior_size: int) -> Series:
+    """A blind guess."""
+    return Series(name="guessing", role="chance", x=x, y=np.full(len(x), 1 / prior_size))

@@ -1,0 +1,71 @@
+"""What every figure's result shares."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from scipy import special
+
+from leakcore.attacks import ReconstructionGame
+from leakcore.experiments.context import Context
+from leakcore.experiments.reconstruction.setting import mechanism
+from leakcore.experiments.reconstruction.setting.data import Split
+from leakcore.experiments.reconstruction.setting.games import Setting
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Stated
+
+_STEP = (
+    "learning rate × C is fixed (settings, step) where the paper sweeps the learning rate per ε: shorter steps "
+    "leave more gradients clipped and bring the attack nearer to the bound, longer ones teach more"
+)
+_AVERAGED = "success is averaged over random targets, priors and initial parameters, with 95% Clopper–Pearson intervals"
+
+
+def report(
+    experiment: Experiment,
+    context: Context,
+    *,
+    conclusion: str,
+    agreement: str,
+    stated: list[Stated],
+    panels: list[Panel],
+    splits: list[Split],
+    setting: Setting,
+    runs: int | dict[int, int],
+    attacked: Sequence[tuple[ReconstructionGame, float]] = (),
+    pictures: list[Pictures] | None = None,
+    notes: tuple[str, ...] = (),
+    learning_rate_note: str | None = None,
+    **settings: Any,
+) -> ExperimentResult:
+    """The result with the shared notes and settings.
+
+    attacked: every game and the bound on its success. That a bound is too low is tested, and said first: no attack's
+    success may exceed it. learning_rate_note: None for that of a fixed step.
+    """
+    if learning_rate_note is None:
+        learning_rate_note = f"{_STEP}; {_AVERAGED}" if attacked else _STEP
+    if attacked:
+        least = min(float(special.bdtrc(g.hits - 1, g.trials, bound)) if g.hits else 1.0 for g, bound in attacked)
+        if least * len(attacked) < 0.001:
+            conclusion, agreement = f"An attack beats its bound (p = {least:.2g}): an error. {conclusion}", "no"
+        notes = (
+            *notes,
+            f"no attack is significantly above its bound: of {len(attacked)} binomial tests the least p-value is "
+            f"{least:.2g}"
+            if least * len(attacked) >= 0.001
+            else "a bound lies below an attack",
+        )
+    return experiment.result(
+        context,
+        conclusion=conclusion,
+        agreement=agreement,
+        stated=stated,
+        panels=panels,
+        pictures=pictures or (),
+        data=dict.fromkeys(s.described for s in splits),
+        settings={**dataclasses.asdict(setting), "runs": runs, "delta": mechanism.DELTA, **settings},
+        notes=(*notes, mechanism.CALIBRATED, learning_rate_note),
+    )

@@ -1,0 +1,84 @@
+"""Run an experiment by name, keep finished pieces, write its figure and numbers."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from pathlib import Path
+
+from leakcore._base import validate as check
+from leakcore._base.progress import Progress
+from leakcore._store import PartialResults, identity, require_ours, require_writable, write_atomically
+from leakcore.experiments.context import SCALES, TRAINERS, Context
+from leakcore.experiments.registry import find
+from leakcore.experiments.result import ExperimentResult
+
+
+def run(
+    name: str,
+    *,
+    scale: str = "quick",
+    seed: int = 0,
+    data: str | Path | None = None,
+    out: str | Path | None = None,
+    trainer: str = "ensemble",
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> ExperimentResult:
+    """Reproduce a figure or table of Hayes, Mahloujifar and Balle (2023) or of Yuan, Xue, Wang and Shen (2022).
+
+    Args:
+        name: one of `names()`. scale: "quick" (minutes on two cores), "paper" (the paper's sizes) or "tiny" (seconds,
+            too few runs to conclude from). seed: of everything random.
+        data: folder of data sets; None: `LEAKCORE_DATA`, then the user's cache. Nothing is downloaded.
+        out: folder for NAME.json, NAME.png and NAME.svg, each written atomically when all is done. Until then finished
+            pieces are kept in out/partial/NAME, bound to this experiment, scale, seed and versions, and a later call
+            goes on from them; what was computed from data is also bound to the data's content (of the leakage figures
+            the trained networks are such pieces, and no more). None: write nothing.
+        executor: any `concurrent.futures.Executor`, whose workers play the games, train the models, run the searches
+            and fit the readers, as far as these do not wait for each other; None: this process, on all its cores. Data
+            are read here and sent to them.
+        progress: called as progress(task, done, total), here, of what all workers have done.
+
+    Returns an `ExperimentResult`, equal whether or not the run was interrupted, for any number of workers and none:
+    a folder may be begun with workers and finished without.
+    Raises ValueError that names argument, value and what is allowed; FileNotFoundError for a data set that is not
+    there, ImportError for trainer="opacus" without Opacus; ValueError where `out` holds damaged pieces, another run's,
+    or files that are not leakcore's; CannotWrite (an OSError) where the disk is full: what was finished is kept.
+    """
+    experiment = find(name)
+    size = check.one_of(*SCALES, scale=scale)
+    start = check.seed(seed=seed)
+    how = check.one_of(*TRAINERS, trainer=trainer)
+    if how != "ensemble" and not name.startswith("labels-"):
+        raise ValueError(f"trainer={how!r}: only for the label figures; {name} has one trainer, dpsgd.Ensemble")
+    check.executor(executor=executor)
+    check.callback(progress=progress)
+    folder = None if out is None else Path(out)
+    where = None if data is None else Path(data)
+    if where is not None and not where.is_dir():
+        raise ValueError(f"data={str(data)!r}: must be a folder that holds the data sets")
+    if folder is not None:
+        require_writable(folder, name="out")
+        require_ours(folder, f"{name}.json")
+    # Not the folder of the data: pieces made from data carry a digest of its content.
+    bound_to = identity("reproduce", {"name": name, "scale": size, "trainer": how}, start)
+    with PartialResults(folder, name, bound_to) as pieces:
+        context = Context(
+            scale=size,
+            seed=start,
+            data=where,
+            pieces=pieces,
+            progress=progress or (lambda task, done, total: None),
+            trainer=how,
+            executor=executor,
+        )
+        result = experiment.load()(experiment, context)
+        if folder is not None:
+            from leakcore.experiments.draw import draw
+
+            png, svg = draw(result)
+            write_atomically(folder / f"{name}.png", png)
+            write_atomically(folder / f"{name}.svg", svg)
+            write_atomically(folder / f"{name}.json", result.to_json(indent=2) + "\n")
+            pieces.remove()
+    return result

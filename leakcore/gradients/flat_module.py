@@ -1,0 +1,249 @@
+"""Any torch module as a function of one vector of parameters, and its gradients, of a batch or sample by sample."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
+
+from leakcore._base import array_memory
+from leakcore._base import validate as check
+from leakcore._base.quiet import quiet
+from leakcore.gradients.functional import Functional
+from leakcore.gradients.module_lock import lock_of
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def mean_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean over rows; targets: classes (int64), or probabilities like the outputs. One output: a logit of label 1.
+
+    ValueError where the outputs have no axis of classes: cross-entropy would take the rows for it.
+    """
+    if outputs.ndim < 2:
+        raise ValueError(
+            f"loss=None: the model's outputs have shape {tuple(outputs.shape)}: must be (rows, classes) or (rows, 1); "
+            "give loss=..."
+        )
+    if outputs.ndim == 2 and outputs.shape[1] == 1:
+        wanted = targets.to(outputs.dtype).reshape(outputs.shape)
+        return nn.functional.binary_cross_entropy_with_logits(outputs, wanted)
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+def require_memory(model: nn.Module, argument: str = "model") -> None:
+    """TypeError or ValueError where a parameter or buffer has no values to compute with: freed, not made yet."""
+    for kind, held in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, values in held:
+            array_memory.plain_tensor(f"{argument}: its {kind} {name!r}", values)
+
+
+def require_still(model: nn.Module) -> None:
+    """ValueError where a layer, as its mode is, mixes samples, draws random numbers or changes buffers of its own; as
+    `require_memory`."""
+    require_memory(model)
+    for name, module in model.named_modules():
+        if (what := unrest(module)) is not None:
+            cure = "call model.eval()" if module.training else "must have track_running_stats=True"
+            raise ValueError(f"model: layer {name} ({type(module).__name__}) {what}: {cure}")
+
+
+def unrest(module: nn.Module) -> str | None:
+    """What a layer, as its mode is, does beside computing each row's output from that row; None: nothing."""
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if not module.training and module.running_mean is None:
+            return "mixes samples in eval mode, too, for it keeps no running statistics"
+        return "mixes samples" if module.training else None
+    if not module.training:
+        return None
+    if isinstance(module, nn.modules.dropout._DropoutNd | nn.RReLU):
+        return "is random, which no seed here governs"
+    rate = 0.0
+    if isinstance(module, nn.RNNBase) and module.num_layers > 1:  # it drops between its layers
+        rate = module.dropout
+    elif isinstance(module, nn.MultiheadAttention):
+        rate = float(module.dropout)
+    if rate > 0:
+        return f"is random (dropout={rate}), which no seed here governs"
+    if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+        return "changes its running statistics"
+    hooks = module._forward_pre_hooks.values()
+    if any(isinstance(hook, SpectralNorm) for hook in hooks) or (
+        isinstance(module, _SpectralNorm) and hasattr(module, "_u")  # a vector's norm needs no iteration
+    ):
+        return "changes the vectors of its spectral norm"
+    return None
+
+
+def require_classes(targets: torch.Tensor, outputs: Any, name: str) -> None:
+    """ValueError where one of the class numbers (n,) is none of the model, whose outputs for some rows are (..., K).
+
+    Targets of another kind, which `mean_cross_entropy` takes too, or beside outputs of another shape, pass.
+    """
+    if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
+        return
+    if targets.is_floating_point() or targets.ndim != 1 or not len(targets):
+        return
+    last = max(outputs.shape[1], 2) - 1
+    wrong = (targets < 0) | (targets > last)
+    if bool(wrong.any()):
+        at = int(wrong.int().argmax())
+        raise ValueError(f"{name}[{at}]={int(targets[at])}: must be a class of the model, in [0, {last}]")
+
+
+def tensor(values: Any, name: str = "values") -> torch.Tensor:
+    """What the caller gave, detached; a copy of a NumPy array, which may be read-only. TypeError names what holds no
+    real numbers."""
+    if not isinstance(values, torch.Tensor):
+        array = check.plain_array(**{name: values})
+        wide = np.dtype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array.dtype
+        # In this machine's byte order, and no wider than torch knows.
+        values = torch.from_numpy(np.array(array, dtype=wide.newbyteorder("=")))
+    array_memory.refuse_transforms(name)
+    return numbers(name, values).detach()
+
+
+_INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def numbers(name: str, values: torch.Tensor) -> torch.Tensor:
+    """A tensor that torch computes with, of torch's own class; TypeError or ValueError names it."""
+    values = array_memory.plain_tensor(name, values).resolve_neg()
+    kind = str(values.dtype).removeprefix("torch.")
+    if kind not in (*check.FLOATING, *_INTEGERS):
+        raise TypeError(f"{name}: must be real numbers of 16 bits or more, or integers, not of {values.dtype}")
+    if kind in ("uint16", "uint32", "uint64"):  # which torch combines with no other type
+        values = values.to(torch.int64)
+        if bool((values < 0).any()):
+            raise ValueError(f"{name}: holds an integer beyond what an int64 holds")
+    return values.clone() if values.is_inference() and not torch.is_inference_mode_enabled() else values
+
+
+@contextmanager
+def _fitting(x: torch.Tensor) -> Iterator[None]:
+    """ValueError where torch says that a shape is wrong."""
+    try:
+        yield
+    except RuntimeError as why:
+        if "shape" not in str(why) and "size" not in str(why):
+            raise
+        raise ValueError(f"inputs (shape {tuple(x.shape[1:])} each) do not fit the model: {why}") from why
+
+
+class FlatModule:
+    """parameters: names in order, those that require grad (or `names` of them); sizes: D numbers in all."""
+
+    def __init__(self, model: Any, loss: Loss | None = None, names: Sequence[str] | None = None) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
+        with lock_of(model):
+            self._read(model, loss, names)
+
+    def _read(self, model: nn.Module, loss: Loss | None, names: Sequence[str] | None) -> None:
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not trained:
+            raise ValueError("model: has no parameters that require grad, hence no gradient")
+        require_still(model)
+        wanted = tuple(trained) if names is None else (names,) if isinstance(names, str) else tuple(names)
+        if not wanted or len(set(wanted)) != len(wanted) or not set(wanted) <= set(trained):
+            raise ValueError(f"parameters={wanted}: must name parameters of the model, each once: {', '.join(trained)}")
+        self.model = model
+        self.loss = loss or mean_cross_entropy
+        self.names = wanted
+        self.shapes = [tuple(trained[name].shape) for name in wanted]
+        self.sizes = [math.prod(shape) for shape in self.shapes]
+        self.theta = torch.cat([trained[name].detach().flatten() for name in wanted])
+        self._function = Functional(model, wanted)
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    def split(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        """(..., D) → name → (..., *shape)."""
+        parts = torch.split(flat, self.sizes, dim=-1)
+        shapes = zip(self.names, parts, self.shapes, strict=True)
+        return {name: part.reshape((*flat.shape[:-1], *shape)) for name, part, shape in shapes}
+
+    def join(self, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """A state dict (more names allowed) → (D,)."""
+        missing = [name for name in self.names if name not in parts]
+        if missing:
+            raise ValueError(f"states: lack the parameter {missing[0]!r}")
+        return torch.cat([tensor(parts[name], f"states[{name!r}]").flatten().to(self.theta) for name in self.names])
+
+    def outputs(self, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """The model's outputs at parameters (D,)."""
+        with _fitting(x):
+            out: torch.Tensor = self._function(self.split(theta), x)
+        return out
+
+    def _tried(self, x: torch.Tensor) -> Any:
+        """Outputs at the model's present parameters, which leave its buffers alone."""
+        with lock_of(self.model):
+            buffers = {name: b.clone() for name, b in self.model.named_buffers()}
+            return self._function({**buffers, **self.split(self.theta)}, x)
+
+    def require_no_draws(self, x: torch.Tensor) -> None:
+        """ValueError where the model draws random numbers for a row, x (1, ...), in a function that is no layer.
+
+        What `torch.func.vmap` cannot evaluate for another reason passes.
+        """
+        try:
+            with quiet(), torch.no_grad():
+                torch.func.vmap(lambda row: self._tried(row[None]), randomness="error")(x)
+        except Exception as why:
+            if "random operation" in str(why):
+                raise ValueError(
+                    "model: draws random numbers as it runs, which no seed here governs: must not (call model.eval(); "
+                    "functional.dropout takes training=self.training)"
+                ) from why
+
+    def calls(self, x: torch.Tensor) -> list[tuple[nn.Module, Any]]:
+        """(module, what it is fed) of each call of a module with parameters of its own, as one pass of x makes them."""
+        found: list[tuple[nn.Module, Any]] = []
+        here = threading.get_ident()
+
+        def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if threading.get_ident() != here:  # another thread evaluates the model meanwhile
+                return
+            fed = args[0] if args else kwargs.get("input")
+            # A copy, for a later layer may work in place.
+            found.append((module, fed.detach().clone() if isinstance(fed, torch.Tensor) else fed))
+
+        own = [module for module in self.model.modules() if any(True for _ in module.parameters(recurse=False))]
+        with lock_of(self.model):
+            handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in own]
+            try:
+                with _fitting(x), torch.no_grad():
+                    self._tried(x.clone())
+            finally:
+                for handle in handles:
+                    handle.remove()
+        return found
+
+    def gradient(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """(D,) of the loss of the whole batch; differentiable in x and y."""
+        found: torch.Tensor = torch.func.grad(lambda t: self._one_number(self.loss(self.outputs(t, x), y)))(theta)
+        return found
+
+    @staticmethod
+    def _one_number(loss: Any) -> torch.Tensor:
+        if not isinstance(loss, torch.Tensor) or loss.ndim:
+            what = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise ValueError(f"loss: returns {what}: must be one number for a batch, as reduction='mean' is")
+        return loss
+
+    def per_sample(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """(B, D) of the loss of each row by itself; differentiable in x and y. What is random differs between rows."""
+        found: torch.Tensor = torch.func.vmap(
+            lambda a, b: self.gradient(theta, a[None], b[None]), randomness="different"
+        )(x, y)
+        return found

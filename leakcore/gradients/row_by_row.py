@@ -1,0 +1,119 @@
+"""Gradients of rows one at a time by plain autograd, for models that torch's vmap cannot take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from leakcore.dpsgd.opacus.recorder.backward_roots import Reached
+from leakcore.gradients.module_state import State
+
+Criterion = Callable[[Any, torch.Tensor], torch.Tensor]
+
+
+class RowError(Exception):
+    """What the model or the criterion raised for one row: `row` is its place in the call."""
+
+    def __init__(self, row: int, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {first_line(error)}")
+        self.row = row
+
+
+def first_line(error: BaseException) -> str:
+    """What it says, as far as a sentence of a message holds it."""
+    return str(error).strip().partition("\n")[0].partition(". ")[0][:200] or type(error).__name__
+
+
+class RowByRow:
+    """∇ of the criterion for each row alone, as far as it goes back through the model's outputs.
+
+    That is what Opacus makes per-sample gradients of: a term of the criterion in the parameters themselves is not in
+    them. What one row leaves behind in the module (a buffer, a cache, drawn numbers) does not reach the next.
+    """
+
+    def __init__(self, module: nn.Module, criterion: Criterion, parameters: Sequence[torch.Tensor], mean: bool) -> None:
+        self._module, self._criterion, self._parameters, self._mean = module, criterion, list(parameters), mean
+        self._twice = False
+
+    def gradients(
+        self, x: torch.Tensor, y: torch.Tensor, seeds: Sequence[tuple[int, int]], state: State
+    ) -> torch.Tensor:
+        """(len(x), D), parameters in order; row k draws its random numbers from seeds[k]. Raises RowError."""
+        columns = sum(p.numel() for p in self._parameters)
+        rows = torch.empty(len(x), columns, dtype=self._parameters[0].dtype, device=self._parameters[0].device)
+        for k in range(len(x)):
+            start = 0
+            for p, gradient in zip(self._parameters, self._of_row(k, x, y, seeds[k], state), strict=True):
+                if gradient is None:
+                    rows[k, start : start + p.numel()] = 0
+                else:
+                    dense = gradient.to_dense() if gradient.layout is not torch.strided else gradient
+                    rows[k, start : start + p.numel()] = dense.detach().reshape(-1)
+                start += p.numel()
+            state.restore(parameters=k == 0 or state.writes_parameters)
+        return rows
+
+    def _of_row(
+        self, k: int, x: torch.Tensor, y: torch.Tensor, seed: tuple[int, int], state: State
+    ) -> Sequence[torch.Tensor | None]:
+        """Of the row alone, or else of a batch that holds it twice, from then on: some models drop a batch of one."""
+        first: Exception | None = None
+        for twice in (True,) if self._twice else (False, True):
+            try:
+                state.seed(*seed)
+                gradients = self._gradient(x[k : k + 1], y[k : k + 1], twice)
+                self._twice = twice
+                return gradients
+            except Exception as error:
+                first = first or error
+                state.restore()
+        assert first is not None
+        raise RowError(k, first) from first
+
+    def _gradient(self, x: torch.Tensor, y: torch.Tensor, twice: bool) -> Sequence[torch.Tensor | None]:
+        x, y = (torch.cat([t, t]) if twice else t.clone() for t in (x, y))  # which the model may write into
+        with torch.enable_grad():
+            outputs = self._module(x)
+            leaves, form = tree_flatten(outputs)
+            through = [k for k, t in enumerate(leaves) if isinstance(t, torch.Tensor) and t.requires_grad]
+            if not through and not all(isinstance(t, (torch.Tensor, int, float, str, type(None))) for t in leaves):
+                return self._arriving([self._loss(outputs, y, twice)], [None])  # outputs of unknown form
+            cut = {k: leaves[k].detach().requires_grad_() for k in through}
+            copied = [cut[k].clone() if k in cut else t for k, t in enumerate(leaves)]
+            loss = self._loss(tree_unflatten(copied, form), y, twice)
+            if not cut or not loss.requires_grad:
+                return [None] * len(self._parameters)
+            arriving = torch.autograd.grad(loss, list(cut.values()), allow_unused=True)
+            pairs = [(leaves[k], g) for k, g in zip(cut, arriving, strict=True) if g is not None]
+            return self._arriving([t for t, _ in pairs], [g for _, g in pairs])
+
+    def _arriving(self, tensors: list[torch.Tensor], gradients: list[Any]) -> list[torch.Tensor | None]:
+        every = [*self._parameters, *self._module.parameters()]
+        return through_backward(tensors, gradients, every)[: len(self._parameters)]
+
+    def _loss(self, outputs: Any, y: torch.Tensor, twice: bool) -> torch.Tensor:
+        """The criterion of one row. Of two equal rows a mean is the same, and a sum, or a value for each, double."""
+        values = self._criterion(outputs, y)
+        return values.sum() / 2 if twice and (values.numel() > 1 or not self._mean) else values.sum()
+
+
+def through_backward(
+    tensors: Sequence[torch.Tensor], gradients: Sequence[Any], parameters: Sequence[torch.Tensor], again: bool = False
+) -> list[torch.Tensor | None]:
+    """What arrives at the parameters, by `backward`, with every leaf's own gradient put aside: `torch.autograd.grad`
+    passes over what a checkpoint with use_reentrant=True computes. again: the graph is kept."""
+    leaves = [*Reached(t.grad_fn for t in tensors).leaves.values(), *parameters]
+    every = list({id(p): p for p in leaves}.values())
+    before = [p.grad for p in every]
+    try:
+        for p in every:
+            p.grad = None
+        torch.autograd.backward(tensors, gradients, retain_graph=again)
+        return [p.grad for p in parameters]
+    finally:
+        for p, gradient in zip(every, before, strict=True):
+            p.grad = gradient

@@ -1,0 +1,351 @@
+"""Per-sample clipping, fused with the sum it feeds or the scores it is compared by."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from leakcore import _C
+from leakcore._base import validate
+from leakcore.kernels import threads
+from leakcore.kernels.arrays import arrays as _arrays
+from leakcore.kernels.random.philox import MAX_DRAWS, float_dtype, read_out
+from leakcore.kernels.random.streams import step_in_range
+from leakcore.kernels.torch import dispatch
+
+_PRODUCTS = "product_dtype"
+_FINITE = "must be finite (check_finite=False lets it pass)"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Clipped:
+    """sum: the clipped, noised sum, not divided by the batch size. norms: every row's joint norm before clipping."""
+
+    sum: Any
+    norms: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scores:
+    """dots: ⟨clip_C(g_i), o_m⟩, `(M, n)` or `(n,)`. norms: ‖clip_C(g_i)‖, `(n,)`. With runs, `(runs, …)`."""
+
+    dots: Any
+    norms: Any
+
+
+def clip_and_noise(
+    grads: Any,
+    max_grad_norm: float,
+    noise_multiplier: float = 0.0,
+    *,
+    seed: int | None = None,
+    step: int = 0,
+    noise: Any = None,
+    mask: Any = None,
+    out: Any = None,
+    check_finite: bool | None = None,
+    first_run: int = 0,
+) -> Clipped:
+    """The sum that DP-SGD releases: Σ_i g_i·min(1, C/‖g_i‖) + σC·z, z ~ N(0, I) (Abadi et al. 2016, Algorithm 1).
+
+    Not divided by the batch size. A factor has no added epsilon: a gradient on the sphere of radius C stays as it is.
+
+    grads: `(B, D)`; or `(runs, B, D)`, each run with noise of its own; or a list or tuple of `(B, …)` arrays, one per
+        parameter, clipped by their joint norm (flat clipping). NumPy, torch or DLPack; float16, bfloat16, float32 or
+        float64; any strides, never copied.
+    max_grad_norm: C in (0, ∞). noise_multiplier: σ in [0, ∞).
+    seed, noise: with σ > 0 one of them must be given, a seed or ready-made standard normals shaped like the sum: a
+        default would give two calls the same noise, which their difference cancels. Noise from a seed depends on (seed,
+        step, run, column) alone and equals `standard_normal(runs, D, seed=seed, purpose="clip_noise", step=step,
+        first_row=first_run)`, columns of several parameters in the order given. It is for simulations; a model to be
+        released needs `noise` from a secure source.
+    step: in [0, 2²⁴), the training step, so that one seed serves a whole run. first_run: index of the first run.
+    mask: bool, `(B,)` or `(runs, B)`; rows where it is False are left out of the sum (Poisson sampling). Their norms
+        are computed all the same.
+    out: where to put the sum (float64 for float64 gradients, else float32); a sequence for a sequence.
+    check_finite: True (the default on the CPU) raises before anything is written if a row that counts has a NaN, an
+        infinity, or a norm beyond float64, or with σ > 0 `noise` has a number that is not finite. With False such a row
+        makes the sum NaN. On a CUDA device the default is False; True waits for the stream and raises when the sum has
+        been written, and looks at rows alone.
+
+    Returns `.sum`: `(D,)`, `(runs, D)` or a list of arrays shaped like the parameters; `.norms`: `(B,)` or `(runs, B)`.
+    float64 from float64, otherwise float32; accumulated in float64 and rounded once. On the CPU float16 and bfloat16
+    are first added in float32, four squares or four rows at a time: before it is rounded, a norm is then within 9e-8 of
+    itself and a column j of the sum within 4e-7·Σ_i |clip_C(g_i)_j| + B·2⁻¹⁴⁹ of the exact one. An empty batch gives
+    pure noise and no norms. A factor below 2e-308, of a float64 row 1e308 times as long as C, has fewer digits. The
+    bits do not depend on threads, nor on strides.
+
+    Raises ValueError or TypeError, naming the argument, for: C ≤ 0, σ < 0, σ > 0 without seed or noise (or with both),
+    a step or seed out of range, wrong or differing shapes, integer types, mixed types or libraries, tensors that
+    require grad, arrays on a CUDA device in a CPU-only build, non-finite rows or noise (with their index).
+    """
+    kernel = "clip_and_noise"
+    if dispatch.traced(kernel, grads=grads, mask=mask, noise=noise, out=out):
+        if out is not None:
+            raise ValueError(f"{kernel}: out is given where torch is tracing: copy the result there instead")
+        ops = dispatch.operators()
+        op = ops.clip_and_noise_list if isinstance(grads, (list, tuple)) else ops.clip_and_noise
+        key = dispatch.signed(seed)
+        return Clipped(*op(grads, max_grad_norm, noise_multiplier, key, step, noise, mask, check_finite, first_run))
+    several = isinstance(grads, (list, tuple))
+    params = _read_params(kernel, grads) if several else [_arrays.read(kernel, "grads", grads)]
+    first = params[0]
+    if not several and first.values.ndim not in (2, 3):
+        raise ValueError(
+            f"{kernel}: grads has shape {first.shape}: must be (B, D), (runs, B, D), or a list of (B, ...) arrays"
+        )
+    batched = not several and first.values.ndim == 3
+    lead = 2 if batched else 1
+    dtype = first.result_dtype
+    runs, rows = first.shape[:2] if batched else (1, first.shape[0])
+    columns = sum(math.prod(p.shape[lead:]) for p in params)
+
+    clip = validate.positive(max_grad_norm=max_grad_norm)
+    sigma = validate.non_negative(noise_multiplier=noise_multiplier)
+    if not math.isfinite(sigma * clip):
+        raise ValueError(f"{kernel}: noise_multiplier={sigma} times max_grad_norm={clip}: must be within float64")
+    step = step_in_range(step=step)
+    first_run = validate.integer(0, 2**63 - 1, first_run=first_run)
+    key = None if seed is None else validate.seed(seed=seed)
+    if seed is not None and noise is not None:
+        raise ValueError(f"{kernel}: seed={seed} and noise are both given: pass one of them")
+    if sigma > 0 and seed is None and noise is None:
+        raise ValueError(
+            f"{kernel}: noise_multiplier={sigma} needs a seed, or standard normals as noise: a default seed would give "
+            "two calls the same noise"
+        )
+    if sigma > 0 and key is not None and columns > MAX_DRAWS:
+        raise ValueError(f"{kernel}: grads has {columns} columns: noise from a seed reaches at most 2**34; pass noise")
+    check_finite = validate.optional_boolean(check_finite=check_finite)
+
+    shapes = [((runs,) if batched else ()) + p.shape[lead:] for p in params]
+    library = first.library
+    mask_view, mask_array = _read_mask(kernel, mask, runs, rows, batched, first)
+    noises = [] if noise is None else _read_matching(kernel, "noise", noise, several, shapes, first)
+    if out is None:
+        made = [library.empty(shape, dtype) for shape in shapes]
+        name = _arrays.dtype_name(dtype)
+        sums = [_arrays.Array("out", library.header(x), name, x, library) for x in made]
+    else:
+        sums = _read_matching(kernel, "out", out, several, shapes, first, writeable=dtype)
+        for i, target in enumerate(sums):
+            for source in [*params, *noises, *sums[:i]]:
+                if np.may_share_memory(target.values, source.values):
+                    raise ValueError(
+                        f"{kernel}: {target.name} overlaps {source.name} in memory: must be an array of its own"
+                    )
+    norms = library.empty((runs, rows), np.dtype(np.float64))
+
+    bad = _C.clip_and_noise(
+        [_arrays.rows_view(p, runs=batched, rows=True) for p in params],
+        [_arrays.rows_view(s, runs=batched) for s in sums],
+        runs,
+        rows,
+        library.address(norms),
+        mask_view,
+        clip,
+        sigma * clip,
+        [_arrays.rows_view(z, runs=batched) for z in noises],
+        key or 0,
+        step,
+        first_run,
+        check_finite is not False,
+        library.place,
+        threads.plan(),
+    )
+    index = None if bad is None else bad[0]
+    if bad is not None and bad[1] == "noise":
+        run, column = divmod(bad[0], columns)
+        where = f"column {column}" if not batched else f"run {run}, column {column}"
+        raise ValueError(f"{kernel}: noise {where} is not finite: {_FINITE}")
+    if check_finite and library.place is not _arrays.CPU:
+        kept = None if mask_array is None else mask_array.library.to_host(mask_array.origin)
+        index = _first_bad_row(library.to_host(norms), kept)
+    if index is not None:
+        run, row = divmod(index, rows)
+        raise _bad_row(kernel, library.to_host(norms)[run, row], run if batched else None, row)
+    wrapped = library.give(library.cast(norms if batched else norms[0], dtype))
+    if out is None:
+        result = [library.give(x) for x in made]
+        return Clipped(sum=result if several else result[0], norms=wrapped)
+    return Clipped(sum=out, norms=wrapped)
+
+
+def _first_bad_row(norms: np.ndarray, kept: np.ndarray | None) -> int | None:
+    """The first row that counts and has no finite norm, counted through all runs."""
+    bad = ~np.isfinite(norms) if kept is None else ~np.isfinite(norms) & kept
+    return int(np.argmax(bad)) if bad.any() else None
+
+
+def _bad_row(kernel: str, norm: float, run: int | None, row: int) -> ValueError:
+    where = f"row {row}" if run is None else f"run {run}, row {row}"
+    return ValueError(f"{kernel}: grads {where} has norm {norm}: {_FINITE}")
+
+
+def _read_params(kernel: str, grads: Sequence[Any]) -> list[_arrays.Array]:
+    if not grads:
+        raise ValueError(f"{kernel}: grads is an empty sequence: must hold at least one (B, ...) array")
+    params = [_arrays.read(kernel, f"grads[{i}]", g) for i, g in enumerate(grads)]
+    first = params[0]
+    for p in params:
+        _arrays.same_library(kernel, first, p)
+        if p.values.ndim < 1:
+            raise ValueError(f"{kernel}: {p.name} has no dimensions: must be (B, ...)")
+        if p.shape[0] != first.shape[0]:
+            raise ValueError(
+                f"{kernel}: {p.name} has {p.shape[0]} rows and grads[0] {first.shape[0]}: must be the same B"
+            )
+        if p.dtype != first.dtype:
+            raise TypeError(f"{kernel}: {p.name} has dtype {p.dtype} and grads[0] {first.dtype}: must be the same")
+    return params
+
+
+def _read_matching(
+    kernel: str,
+    name: str,
+    given: Any,
+    several: bool,
+    shapes: list[tuple[int, ...]],
+    first: _arrays.Array,
+    writeable: np.dtype[Any] | None = None,
+) -> list[_arrays.Array]:
+    """noise or out: shaped like the sum, one array per parameter where grads is a sequence."""
+    if several and (not isinstance(given, (list, tuple)) or len(given) != len(shapes)):
+        raise ValueError(f"{kernel}: {name} must be a sequence of {len(shapes)} arrays, one per parameter, as grads is")
+    arrays = []
+    for i, (item, shape) in enumerate(zip(given if several else [given], shapes, strict=True)):
+        label = f"{name}[{i}]" if several else name
+        if writeable is not None:
+            array = read_out(kernel, label, item, shape, writeable)
+        else:
+            array = _arrays.read(kernel, label, item)
+            if array.shape != shape:
+                raise ValueError(f"{kernel}: {label} has shape {array.shape}: must be {shape}")
+        _arrays.same_library(kernel, first, array)
+        arrays.append(array)
+    return arrays
+
+
+def _read_mask(
+    kernel: str, mask: Any, runs: int, rows: int, batched: bool, first: _arrays.Array
+) -> tuple[tuple[int, int, int], _arrays.Array | None]:
+    if mask is None:
+        return (0, 0, 0), None
+    array = _arrays.read_bool(kernel, "mask", mask)
+    _arrays.same_device(kernel, first, array)
+    values = array.values
+    if values.shape == (rows,):
+        return (_arrays.address(values), 0, values.strides[0]), array
+    if batched and values.shape == (runs, rows):
+        return (_arrays.address(values), values.strides[0], values.strides[1]), array
+    allowed = f"({rows},) or ({runs}, {rows})" if batched else f"({rows},)"
+    raise ValueError(f"{kernel}: mask has shape {values.shape}: must be {allowed}")
+
+
+def clip_scores(
+    grads: Any,
+    observed: Any,
+    max_grad_norm: float,
+    *,
+    product_dtype: Any = "float64",
+    check_finite: bool | None = None,
+) -> Scores:
+    """⟨clip_C(g_i), o_m⟩ and ‖clip_C(g_i)‖ from one read of the gradients, clip_C(v) = v·min(1, C/‖v‖).
+
+    The prior-aware attacks of Hayes, Mahloujifar and Balle (2023, Algorithms 2 and 3 and Appendix G) are functions of
+    these two arrays.
+
+    grads: `(n, D)`, one candidate per row. observed: `(M, D)`, or `(D,)` for one observation. Or a batch of runs,
+        `(runs, n, D)` with `(runs, M, D)`, or `(runs, D)` for one observation each. NumPy, torch or DLPack from the
+        same library; float16, bfloat16, float32 or float64; any strides, never copied.
+    max_grad_norm: C in (0, ∞).
+    product_dtype: "float64", or "float32" for speed with several observations (1.2 times that with four of them, 1.6
+        with 16), where both arrays hold at most 32 bits an element: inner products run in float32, 32 terms at a time,
+        and these sums are added in float64. Before it is rounded, a score is then within
+        2.1e-6·Σ_j |clip_C(g_i)_j·o_mj| + D·2⁻¹²⁶ of the exact one, typically a hundredth of that. Norms are the same
+        bit for bit.
+    check_finite: True (the default on the CPU) raises for a row of either array that is not finite. On a CUDA device
+        the default is False, since True waits for the stream.
+
+    Returns `.dots`: `(M, n)`, or `(n,)` for one observation; `.norms`: `(n,)`, after clipping; with runs, `(runs, …)`.
+    float64 if either input is float64, otherwise float32; accumulated in float64 (but see product_dtype; norms of
+    float16 and bfloat16 are those of `clip_and_noise`, within 9e-8) and rounded once. The bits do not depend on
+    threads, nor on what other runs and rows are in the call.
+
+    Raises ValueError or TypeError, naming the argument, for C ≤ 0, wrong shapes, different D, integer types, mixed
+    libraries, products in float32 of a float64 array, tensors that require grad, arrays on a CUDA device in a CPU-only
+    build, non-finite rows (with their index).
+    """
+    kernel = "clip_scores"
+    if dispatch.traced(kernel, grads=grads, observed=observed):
+        kind = product_dtype if isinstance(product_dtype, str) else float_dtype(kernel, product_dtype, _PRODUCTS).name
+        return Scores(*dispatch.operators().clip_scores(grads, observed, max_grad_norm, check_finite, kind))
+    g = _arrays.read(kernel, "grads", grads)
+    o = _arrays.read(kernel, "observed", observed)
+    _arrays.same_library(kernel, g, o)
+    if g.values.ndim not in (2, 3):
+        raise ValueError(f"{kernel}: grads has shape {g.shape}: must be (n, D) or (runs, n, D)")
+    batched = g.values.ndim == 3
+    lead = int(batched)
+    if o.values.ndim not in (lead + 1, lead + 2):
+        allowed = "(runs, M, D) or (runs, D)" if batched else "(M, D) or (D,)"
+        raise ValueError(f"{kernel}: observed has shape {o.shape}: must be {allowed}")
+    if o.shape[-1] != g.shape[-1]:
+        raise ValueError(f"{kernel}: observed has {o.shape[-1]} columns and grads {g.shape[-1]}: must be the same D")
+    if batched and o.shape[0] != g.shape[0]:
+        raise ValueError(f"{kernel}: observed has {o.shape[0]} runs and grads {g.shape[0]}: must be the same")
+    clip = validate.positive(max_grad_norm=max_grad_norm)
+    float_products = float_dtype(kernel, product_dtype, _PRODUCTS) == np.float32
+    for array in (g, o) if float_products else ():
+        if array.dtype == "float64":
+            raise ValueError(
+                f"{kernel}: {_PRODUCTS}={product_dtype!r}: must be 'float64', since {array.name} is float64"
+            )
+    check_finite = validate.optional_boolean(check_finite=check_finite)
+    single = o.values.ndim == lead + 1
+    runs, n = (g.shape[0] if batched else 1), g.shape[-2]
+    m = 1 if single else o.shape[-2]
+    library = g.library
+    dots = library.empty((runs, m, n), np.dtype(np.float64))
+    norms = library.empty((runs, n), np.dtype(np.float64))
+    bad = _C.clip_scores(
+        _arrays.rows_view(g, runs=batched, rows=True),
+        _arrays.rows_view(o, runs=batched, rows=not single),
+        runs,
+        n,
+        m,
+        library.address(dots),
+        library.address(norms),
+        clip,
+        float_products,
+        check_finite is not False,
+        library.place,
+        threads.plan(),
+    )
+    on_device = library.place is not _arrays.CPU
+    index = None if bad is None else bad[0]
+    if check_finite and on_device:
+        index = _first_bad_row(library.to_host(norms), None)
+    if index is not None:
+        run, row = divmod(index, n)
+        raise _bad_row(kernel, library.to_host(norms)[run, row], run if batched else None, row)
+    check_dots = bool(check_finite) if on_device else check_finite is not False
+    if check_dots and n > 0 and not np.isfinite(library.to_host(dots)).all():
+        run, row = (int(k) for k in np.argwhere(~np.isfinite(library.to_host(dots)).all(axis=2))[0])
+        which = ([f"run {run}"] if batched else []) + ([] if single else [f"row {row}"])
+        where = " ".join(["observed", ", ".join(which)]).rstrip()
+        raise ValueError(
+            f"{kernel}: {where} gives a score that is not finite (it is not finite itself, or its products with grads "
+            f"leave float64): {_FINITE}"
+        )
+    if single:
+        dots = dots[:, 0]
+    if not batched:
+        dots, norms = dots[0], norms[0]
+    dtype = max(g.result_dtype, o.result_dtype, key=lambda t: t.itemsize)
+    clipped = library.cast(library.at_most(norms, clip), dtype)
+    return Scores(dots=library.give(library.cast(dots, dtype)), norms=library.give(clipped))

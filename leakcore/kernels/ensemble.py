@@ -1,0 +1,115 @@
+"""Clipped gradient sums of many multilayer perceptrons at once, each with weights and a batch of its own; CPU only."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from leakcore import _C
+from leakcore.kernels.arrays import arrays
+
+ACTIVATIONS = ("identity", "relu", "leaky_relu", "elu", "tanh", "sigmoid")
+"""Those that the native loops know, by the number they know them by."""
+MAX_LAYERS = 16
+_PAD = 16
+
+View = tuple[int, int, int, int, int, int, int, int]
+_NOTHING: View = (0, 0, 0, 0, 0, 0, 0, 0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EnsembleRows:
+    """Rows as the loops read them: inputs (…, rows, d padded with zeros to a multiple of 16), class numbers (…, rows)
+    int64, and ‖(x, 1)‖² (…, rows). A leading axis is one of runs."""
+
+    inputs: np.ndarray
+    classes: np.ndarray
+    squares: np.ndarray
+
+    @classmethod
+    def of(cls, features: np.ndarray, labels: np.ndarray) -> EnsembleRows:
+        """A padded copy of (…, rows, d) features, float32 or float64, and (…, rows) labels."""
+        width = -(-features.shape[-1] // _PAD) * _PAD
+        inputs = np.zeros((*features.shape[:-1], width), features.dtype)
+        inputs[..., : features.shape[-1]] = features
+        # Beyond the type's range a square is infinite, which becomes NaN in the sum, and that an error of the run.
+        with np.errstate(over="ignore"):
+            squares = np.einsum("...d,...d->...", features, features) + features.dtype.type(1)
+        return cls(inputs, np.ascontiguousarray(labels, dtype=np.int64), np.ascontiguousarray(squares))
+
+    @property
+    def count(self) -> int:
+        """Rows, of each run where there is an axis of runs."""
+        return int(self.classes.shape[-1])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Taken:
+    """Which rows each run takes: rows[offsets[r]:offsets[r + 1]] for run r."""
+
+    rows: np.ndarray
+    offsets: np.ndarray
+
+    @classmethod
+    def of(cls, taken: np.ndarray) -> Taken:
+        """From (runs, rows) bool."""
+        run, row = np.nonzero(taken)
+        offsets = np.zeros(len(taken) + 1, np.int64)
+        np.cumsum(np.bincount(run, minlength=len(taken)), out=offsets[1:])
+        return cls(np.ascontiguousarray(row), offsets)
+
+
+class EnsembleSums:
+    """Σ_b ∇ℓ_b·min{1, C/(‖∇ℓ_b‖ + slack)} for `runs` networks; the loss is cross-entropy of the softmax, or of the
+    sigmoid of one output. One per thread: it holds the scratch memory.
+
+    layers: (inputs, hidden…, outputs). activation: one of `ACTIVATIONS`. dtype: "float32" or "float64". A run's bits
+    depend on its own weights and rows, in their order, alone. A row whose squared norm is beyond the type makes the sum
+    NaN.
+    """
+
+    def __init__(
+        self, runs: int, layers: tuple[int, ...], activation: str, dtype: str, *, max_grad_norm: float, slack: float
+    ) -> None:  # fmt: skip
+        self._single = dtype == "float32"
+        self._shape = (self._single, runs, list(layers))
+        self._how = (ACTIVATIONS.index(activation), max_grad_norm, slack)
+        self._scratch = np.empty(_C.ensemble_bytes(*self._shape), np.uint8)
+
+    def add(
+        self,
+        weights: Sequence[int],
+        common: EnsembleRows,
+        extra: EnsembleRows | None,
+        into_common: Sequence[int],
+        into_extra: Sequence[int],
+        *,
+        common_taken: Taken | None = None,
+        extra_taken: Taken | None = None,
+    ) -> None:
+        """Writes the sums over the common rows, which all runs share, and over the extra rows of each run.
+
+        weights, into_common, into_extra: addresses of one (runs, out, in + 1) matrix per layer, bias last. Where there
+        are no rows of a kind, nothing is written. None for `…_taken`: all rows.
+        """
+        _C.ensemble_sums(
+            *self._shape,
+            *self._how,
+            list(weights),
+            _view(common, common_taken),
+            _view(extra, extra_taken),
+            list(into_common),
+            list(into_extra),
+            arrays.address(self._scratch),
+        )
+
+
+def _view(rows: EnsembleRows | None, taken: Taken | None) -> View:
+    if rows is None:
+        return _NOTHING
+    index = (0, 0) if taken is None else (arrays.address(taken.rows), arrays.address(taken.offsets))
+    between = rows.count if rows.classes.ndim == 2 else 0
+    addresses = (arrays.address(rows.inputs), arrays.address(rows.classes), arrays.address(rows.squares))
+    return (*addresses, rows.count, rows.inputs.shape[-1], between, *index)

@@ -1,0 +1,82 @@
+"""How many threads the kernels use. It changes the time, never a result.
+
+In this order: `thread_limit` or `set_num_threads`; LEAKCORE_NUM_THREADS; torch's own setting if torch has been
+imported; OMP_NUM_THREADS; the processors this process may run on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import sys
+from collections.abc import Iterator
+
+from leakcore import _C
+from leakcore._base import validate
+from leakcore._base.cores import usable_cores
+
+_MOST = 4096
+_chosen: int | None = None
+_limit: contextvars.ContextVar[int | None] = contextvars.ContextVar("leakcore_threads", default=None)
+_chunk: contextvars.ContextVar[int] = contextvars.ContextVar("leakcore_chunk", default=0)
+
+
+def num_threads() -> int:
+    """The number of threads the next kernel may use; small inputs use fewer."""
+    limit = _limit.get()
+    if limit is not None:
+        return limit
+    if _chosen is not None:
+        return _chosen
+    # Not from `os.environ`, which would take a microsecond of a call that may be short.
+    if text := (_C.environment("LEAKCORE_NUM_THREADS") or "").strip():
+        if not text.isdecimal() or int(text) < 1:
+            raise ValueError(f"LEAKCORE_NUM_THREADS={text!r}: must be a positive integer")
+        if int(text) > _MOST:
+            raise ValueError(f"LEAKCORE_NUM_THREADS={text!r}: must be at most {_MOST}")
+        return int(text)
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_num_threads"):
+        return min(int(torch.get_num_threads()), _MOST)
+    first = (_C.environment("OMP_NUM_THREADS") or "").split(",")[0].strip()
+    if first.isdecimal() and int(first) >= 1:
+        return min(int(first), _MOST)
+    return usable_cores()
+
+
+def set_num_threads(count: int | None) -> None:
+    """Fix the number of threads for this process; None returns to the automatic choice.
+
+    Raises TypeError or ValueError unless `count` is a positive integer or None.
+    """
+    global _chosen
+    _chosen = None if count is None else validate.integer(1, _MOST, count=count)
+
+
+@contextlib.contextmanager
+def thread_limit(count: int) -> Iterator[None]:
+    """Within the block, kernels called from this thread or task use `count` threads.
+
+    Raises TypeError or ValueError unless `count` is a positive integer.
+    """
+    token = _limit.set(validate.integer(1, _MOST, count=count))
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+@contextlib.contextmanager
+def schedule(threads: int, chunk: int) -> Iterator[None]:
+    """For tests: force threads and the number of work items a worker takes at a time."""
+    token = _chunk.set(chunk)
+    try:
+        with thread_limit(threads):
+            yield
+    finally:
+        _chunk.reset(token)
+
+
+def plan() -> tuple[int, int]:
+    """(threads, chunk) as the native core takes them; chunk 0 lets the kernel choose."""
+    return num_threads(), _chunk.get()

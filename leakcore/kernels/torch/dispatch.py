@@ -1,0 +1,65 @@
+"""Where torch is tracing, the kernels' functions become their torch operators (leakcore.kernels.torch.operators).
+
+A trace holds tensors without memory, so no address can be taken from them. The operators are registered when the first
+traced call asks for them.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from leakcore._base import array_memory
+
+_HALF, _WHOLE = 2**63, 2**64
+
+
+def traced(kernel: str, **given: Any) -> bool:
+    """Whether torch is compiling or recording, or an argument (or one of a sequence) is a fake tensor, or a tensor of
+    `vmap` or `functionalize`. TypeError for a tensor with values next to a fake one, which torch cannot combine."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "compiler"):
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    tensors: list[tuple[str, Any]] = []
+    fake: list[tuple[str, Any]] = []
+    for name, x in given.items():
+        for y in x if isinstance(x, (list, tuple)) else (x,):
+            kind = type(y)
+            if kind is torch.Tensor or issubclass(kind, torch.Tensor):  # the first says so in a tenth of the time
+                (fake if kind.__name__ == "FakeTensor" else tensors).append((name, y))
+    if fake:
+        if tensors and not fake[0][1].fake_mode.allow_non_fake_inputs:
+            raise TypeError(f"{kernel}: {fake[0][0]} is a fake tensor and {tensors[0][0]} is not: must both be")
+        return True
+    # make_fx and torch.jit.trace hold real tensors, of which a kernel's result would be recorded as a constant.
+    if tensors and (torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None):
+        return True
+    return array_memory.transformed() and any(_without_memory(torch, x) for _, x in tensors)
+
+
+def _without_memory(torch: Any, x: Any) -> bool:
+    return bool(torch._C._functorch.is_batchedtensor(x) or torch._is_functional_tensor(x))
+
+
+def operators() -> Any:
+    from leakcore.kernels.torch import (
+        operators as _operators,  # a statement, which torch can trace; importlib it cannot
+    )
+
+    return _operators
+
+
+def signed(value: int | None, name: str = "seed") -> int | None:
+    """A seed, or the index of a sample, as the 64-bit integer that an operator takes."""
+    if value is None or value < _HALF:
+        if value is not None and value < 0:
+            raise ValueError(f"{name}={value}: must be an integer in [0, {_WHOLE - 1}]")
+        return value
+    return value - _WHOLE if value < _WHOLE else value
+
+
+def unsigned(value: Any) -> Any:
+    """The seed or index that an operator's integer stands for."""
+    return value + _WHOLE if value is not None and value < 0 else value

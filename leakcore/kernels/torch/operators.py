@@ -1,0 +1,259 @@
+"""The kernels as torch operators: visible to `torch.compile`, fake tensors and the meta device.
+
+Importing this module registers `torch.ops.leakcore.clip_and_noise`, `clip_and_noise_list`, `clip_scores`,
+`solve_labels` and `mixture_log_ratio`. `leakcore.clip_and_noise` and the others take this way by themselves where
+torch is tracing; import the module to call the operators by name. Each computes what the function of its name does, on
+the CPU and on CUDA, and has no derivative: kernels refuse tensors that require grad, and operators any forward-mode
+differentiation around them. A seed (or `first_sample`) of 2⁶³ or more is given to an operator less 2⁶⁴, as torch has no
+larger integers.
+Under `vmap` noise from a seed is refused, since every element would get the same: use the (runs, B, D) form.
+
+An operator cannot look at values while it is traced, so errors about values (a row that is not finite) come when it
+runs. Needs torch 2.4 or newer; ImportError says so otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from leakcore import kernels
+from leakcore._base import array_memory
+from leakcore.kernels.torch import dispatch
+
+if not hasattr(torch.library, "custom_op"):
+    raise ImportError(
+        f"leakcore.kernels.torch.operators needs torch 2.4 or newer, whose library has custom_op; this is {torch.__version__}"
+    )
+
+# Annotations are read by torch, which knows no strings: each signature is given as a schema.
+_CLIP = (
+    "float max_grad_norm, float noise_multiplier, int? seed, int step, {noise}, Tensor? mask, bool? check_finite, "
+    "int first_run"
+)
+
+
+def _result_dtype(*tensors: torch.Tensor) -> torch.dtype:
+    return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+
+
+def _operator(name: str, schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    @functools.wraps(compute)
+    def checked(*args: Any) -> Any:
+        # Here the tangents are gone, and torch would take them for zero.
+        if array_memory.in_forward_mode():
+            raise ValueError(f"{name}: called in forward-mode differentiation: kernels have no derivative")
+        return compute(*args)
+
+    # A graph of CUDA's would replay the noise of one seed, and small tables from memory that is gone.
+    unsafe: dict[str, Any] = {"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
+    made = torch.library.custom_op(f"leakcore::{name}", checked, mutates_args=(), schema=schema, **unsafe)
+    made.register_fake(fake)
+    if hasattr(made, "register_vmap"):  # torch 2.5
+        made.register_vmap(functools.partial(_each, name, made))
+    return made
+
+
+def _each(name: str, op: Any, info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+    """One call per element of a `vmap`, as torch does by itself; refuses noise from a seed, which would be the same."""
+    if name.startswith("clip_and_noise") and args[2] > 0 and args[3] is not None:
+        raise ValueError(
+            f"{name}: noise_multiplier={args[2]} with a seed under vmap: every element would get the same noise; use "
+            "grads of shape (runs, B, D)"
+        )
+
+    if info.batch_size == 0:
+        raise ValueError(f"{name}: called under vmap over no elements: nothing says what shape the result has")
+
+    def pick(value: Any, dim: Any, i: int) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [pick(v, d, i) for v, d in zip(value, dim or [None] * len(value), strict=True)]
+        return value if dim is None else value.select(dim, i)
+
+    done = [op(*(pick(v, d, i) for v, d in zip(args, in_dims, strict=True))) for i in range(info.batch_size)]
+    return _stacked(done), _zeros(done[0])
+
+
+def _stacked(results: list[Any]) -> Any:
+    if isinstance(results[0], torch.Tensor):
+        return torch.stack(results)
+    return type(results[0])(_stacked(list(parts)) for parts in zip(*results, strict=True))
+
+
+def _zeros(result: Any) -> Any:
+    """Where `_stacked` put the elements: dimension 0 of each tensor."""
+    return 0 if isinstance(result, torch.Tensor) else type(result)(_zeros(part) for part in result)
+
+
+def _clip(
+    grads: torch.Tensor,
+    max_grad_norm: float,
+    noise_multiplier: float,
+    seed: int | None,
+    step: int,
+    noise: torch.Tensor | None,
+    mask: torch.Tensor | None,
+    check_finite: bool | None,
+    first_run: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    done = kernels.clip_and_noise(
+        grads,
+        max_grad_norm,
+        noise_multiplier,
+        seed=dispatch.unsigned(seed),
+        step=step,
+        noise=noise,
+        mask=mask,
+        check_finite=check_finite,
+        first_run=first_run,
+    )
+    return done.sum, done.norms
+
+
+def _clip_fake(grads: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    if grads.ndim not in (2, 3):
+        raise ValueError(f"clip_and_noise: grads has {grads.ndim} dimensions: must be 2 or 3")
+    kind = _result_dtype(grads)
+    lead = grads.shape[:-2]
+    return grads.new_empty((*lead, grads.shape[-1]), dtype=kind), grads.new_empty(grads.shape[:-1], dtype=kind)
+
+
+def _clip_list(
+    grads: Sequence[torch.Tensor],
+    max_grad_norm: float,
+    noise_multiplier: float,
+    seed: int | None,
+    step: int,
+    noise: Sequence[torch.Tensor] | None,
+    mask: torch.Tensor | None,
+    check_finite: bool | None,
+    first_run: int,
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    done = kernels.clip_and_noise(
+        list(grads),
+        max_grad_norm,
+        noise_multiplier,
+        seed=dispatch.unsigned(seed),
+        step=step,
+        noise=None if noise is None else list(noise),
+        mask=mask,
+        check_finite=check_finite,
+        first_run=first_run,
+    )
+    return list(done.sum), done.norms
+
+
+def _clip_list_fake(grads: Sequence[torch.Tensor], *_: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
+    kind = _result_dtype(*grads)
+    sums = [g.new_empty(g.shape[1:], dtype=kind) for g in grads]
+    return sums, grads[0].new_empty((grads[0].shape[0],), dtype=kind)
+
+
+def _scores(
+    grads: torch.Tensor,
+    observed: torch.Tensor,
+    max_grad_norm: float,
+    check_finite: bool | None,
+    product_dtype: str = "float64",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    done = kernels.clip_scores(grads, observed, max_grad_norm, check_finite=check_finite, product_dtype=product_dtype)
+    return done.dots, done.norms
+
+
+def _scores_fake(grads: torch.Tensor, observed: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    kind = _result_dtype(grads, observed)
+    return (
+        grads.new_empty((*observed.shape[:-1], grads.shape[-2]), dtype=kind),
+        grads.new_empty(grads.shape[:-1], dtype=kind),
+    )
+
+
+_Five = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _labels(
+    jacobian: torch.Tensor, gradient: torch.Tensor, rcond: float | None, check_finite: bool | None = None
+) -> _Five:
+    done = kernels.solve_labels(jacobian, gradient, rcond=rcond, check_finite=check_finite)
+    return done.residual, done.leverage, done.identifiable, done.error, done.rank
+
+
+def _labels_fake(jacobian: torch.Tensor, gradient: torch.Tensor, *_: Any) -> _Five:
+    kind = _result_dtype(jacobian, gradient)
+    samples = jacobian.shape[:-1]
+    outputs = (*samples, gradient.shape[-1]) if gradient.ndim == jacobian.ndim else samples
+    return (
+        jacobian.new_empty(outputs, dtype=kind),
+        jacobian.new_empty(samples, dtype=kind),
+        jacobian.new_empty(samples, dtype=torch.bool),
+        jacobian.new_empty(outputs, dtype=kind),
+        jacobian.new_empty(jacobian.shape[:-2], dtype=torch.int64),
+    )
+
+
+def _ratio(
+    like: torch.Tensor,
+    num_samples: int,
+    noise_multiplier: float,
+    sample_rate: float,
+    steps: int,
+    under: str,
+    seed: int,
+    first_sample: int,
+    dtype: str,
+) -> torch.Tensor:
+    made: torch.Tensor = kernels.mixture_log_ratio(
+        num_samples,
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+        steps=steps,
+        under=under,
+        seed=dispatch.unsigned(seed),
+        first_sample=dispatch.unsigned(first_sample),
+        dtype=dtype,
+        like=like,
+    )
+    return made
+
+
+def _ratio_fake(like: torch.Tensor, num_samples: int, *rest: Any) -> torch.Tensor:
+    kind = torch.float32 if rest[-1] == "float32" else torch.float64
+    return like.new_empty((num_samples,), dtype=kind)
+
+
+clip_and_noise = _operator(
+    "clip_and_noise",
+    f"(Tensor grads, {_CLIP.format(noise='Tensor? noise')}) -> (Tensor, Tensor)",
+    _clip,
+    _clip_fake,
+)
+clip_and_noise_list = _operator(
+    "clip_and_noise_list",
+    f"(Tensor[] grads, {_CLIP.format(noise='Tensor[]? noise')}) -> (Tensor[], Tensor)",
+    _clip_list,
+    _clip_list_fake,
+)
+clip_scores = _operator(
+    "clip_scores",
+    "(Tensor grads, Tensor observed, float max_grad_norm, bool? check_finite, str product_dtype='float64')"
+    " -> (Tensor, Tensor)",
+    _scores,
+    _scores_fake,
+)
+solve_labels = _operator(
+    "solve_labels",
+    "(Tensor jacobian, Tensor gradient, float? rcond, bool? check_finite=None)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _labels,
+    _labels_fake,
+)
+mixture_log_ratio = _operator(
+    "mixture_log_ratio",
+    "(Tensor like, int num_samples, float noise_multiplier, float sample_rate, int steps, str under, int seed, "
+    "int first_sample, str dtype) -> Tensor",
+    _ratio,
+    _ratio_fake,
+)

@@ -1,0 +1,211 @@
+"""Predictive families: what a bounded attacker can make of a gradient. Any object with fit and log_prob is one.
+
+    fit(gradients, labels)   gradients (n, d) float64, labels (n,) int64 in [0, classes); forgets earlier fits
+    log_prob(gradients)      (m, classes) natural logarithms of the predicted probabilities
+
+Optional: `prepare(gradients)` maps rows (n, d) to rows before anything else. Two more members save work:
+`rotation_invariant = True` says that an orthogonal map of standardised gradients changes nothing, so the family is
+handed their coordinates in their own span (at most n of them); `held_out_log_prob()` returns predictions for the rows
+of the last fit from parts of the model that did not use them. A third member bounds V-information from above:
+`best_log_prob(gradients, labels)` returns the predictions of the member of the family with the largest likelihood on
+these very rows, or None where there is none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from leakcore import kernels
+from leakcore._base import validate as check
+from leakcore._base.columns import Columns
+from leakcore._base.one_thread import one_thread
+from leakcore._base.quiet import quiet
+
+
+@runtime_checkable
+class Family(Protocol):
+    """What `v_information` needs of a family."""
+
+    def fit(self, gradients: np.ndarray, labels: np.ndarray) -> Any:
+        """Learn from gradients (n, d) with labels (n,)."""
+
+    def log_prob(self, gradients: np.ndarray) -> np.ndarray:
+        """(m, classes) log probabilities for gradients (m, d)."""
+
+
+class Logistic:
+    """Multinomial logistic regression, ridge penalty ‖w‖²/(2·strength) beside the summed log loss. Deterministic.
+
+    magnitudes: it reads |g| instead of g. The target turns signs in a gradient (every entry is a residual times an
+    activation), which hides from a linear reader what the sizes show.
+    """
+
+    rotation_invariant = True
+
+    def __init__(self, strength: float = 10.0, *, magnitudes: bool = False) -> None:
+        self._strength = check.positive(strength=strength)
+        self._magnitudes = bool(magnitudes)
+
+    def prepare(self, gradients: np.ndarray) -> np.ndarray:
+        """The rows, or their absolute values."""
+        return np.abs(gradients) if self._magnitudes else gradients
+
+    def fit(self, gradients: np.ndarray, labels: np.ndarray) -> Logistic:
+        """See `Family`."""
+        from sklearn.linear_model import LogisticRegression
+
+        self._model = LogisticRegression(C=self._strength, max_iter=500, tol=1e-4)
+        self._model.fit(gradients, labels)
+        return self
+
+    def log_prob(self, gradients: np.ndarray) -> np.ndarray:
+        """See `Family`."""
+        return _log_prob_of_logits(self._model, gradients)
+
+    def best_log_prob(self, gradients: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
+        """Predictions for these rows without the penalty, up to a share 1e-6 of it; None where as many columns as rows
+        let planes separate any labels, so that the likelihood has no maximum."""
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression
+
+        if gradients.shape[1] >= len(gradients) - 1:
+            return None
+        model = LogisticRegression(C=1e6 * self._strength, max_iter=10_000, tol=1e-8, solver="newton-cholesky")
+        with quiet(category=ConvergenceWarning):  # near separation: the likelihood is then at its largest but for 1e-3
+            model.fit(gradients, labels)
+        return _log_prob_of_logits(model, gradients)
+
+
+def _log_prob_of_logits(model: Any, gradients: np.ndarray) -> np.ndarray:
+    """(m, classes). From the logits: a probability that rounds to 0 has a finite logarithm."""
+    logits = np.asarray(model.decision_function(gradients))
+    if logits.ndim == 1:
+        logits = np.stack([np.zeros_like(logits), logits], axis=1)
+    return np.asarray(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
+
+
+MAX_TREES = 100_000
+"""A tree takes tens of kilobytes."""
+
+
+class RandomForest:
+    """A random forest of `trees`, √d columns at a split: the text's family. It may say 0, whence a log loss of ∞:
+    `v_information` mixes every family with the prior, which Definition 1 of the text allows. Each column is brought to
+    the range that it has where the forest learns, so that a factor of the gradients changes nothing. Deterministic by
+    seed."""
+
+    rotation_invariant = False
+
+    def __init__(self, trees: int = 100, *, seed: int = 0) -> None:
+        self._trees = check.integer(2, MAX_TREES, trees=trees)
+        self._seed = check.seed(seed=seed)
+
+    def fit(self, gradients: np.ndarray, labels: np.ndarray) -> RandomForest:
+        """See `Family`."""
+        from sklearn.ensemble import RandomForestClassifier
+
+        key = kernels.subseed(self._seed, kernels.Stream.FAMILY_FOREST, bits=32)
+        self._model = RandomForestClassifier(self._trees, random_state=key, oob_score=True)
+        with quiet("Some inputs do not have OOB scores"):  # few trees: a row that none left out has none
+            self._ready = Columns(gradients)
+            self._model.fit(self._ready(gradients), labels)
+        return self
+
+    def log_prob(self, gradients: np.ndarray) -> np.ndarray:
+        """See `Family`."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self._model.predict_proba(self._ready(gradients))))
+
+    def held_out_log_prob(self) -> np.ndarray:
+        """Predictions of the trees that did not see the row; a row that all trees saw gets equal probabilities."""
+        found = self._model.oob_decision_function_
+        found = np.where(np.isfinite(found), found, 1 / found.shape[1])
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(found))
+
+
+class MLP:
+    """One hidden layer of `hidden` ReLU units on the leading `components` coordinates of the gradients' span; trained
+    whole by Adam with weight decay. Deterministic by seed, for a machine and torch build."""
+
+    rotation_invariant = True
+
+    def __init__(
+        self,
+        hidden: int = 32,
+        *,
+        components: int = 64,
+        steps: int = 150,
+        learning_rate: float = 0.02,
+        weight_decay: float = 0.01,
+        seed: int = 0,
+    ) -> None:
+        self._hidden = check.integer(1, None, hidden=hidden)
+        self._components = check.integer(1, None, components=components)
+        self._steps = check.integer(1, None, steps=steps)
+        self._rate = check.positive(learning_rate=learning_rate)
+        self._decay = check.non_negative(weight_decay=weight_decay)
+        self._seed = check.seed(seed=seed)
+
+    def fit(self, gradients: np.ndarray, labels: np.ndarray) -> MLP:
+        """See `Family`."""
+        import torch
+
+        kept = gradients[:, : self._components]
+        self._centre = kept.mean(axis=0)
+        # One scale for all: the coordinates come in order of their spread, which says which of them are noise.
+        self._scale = float(np.sqrt(((kept - self._centre) ** 2).sum(axis=1).mean() / kept.shape[1])) or 1.0
+        x, y = self._ready(gradients), torch.from_numpy(labels)
+        rng = kernels.generator(self._seed, kernels.Stream.FAMILY_MLP)
+        sizes = (x.shape[1], self._hidden, int(labels.max()) + 1)
+        self._weights = [
+            torch.from_numpy(rng.normal(size=(m, k)) * (2 / m) ** 0.5).float().requires_grad_()
+            for m, k in itertools.pairwise(sizes)
+        ]
+        self._biases = [torch.zeros(k, requires_grad=True) for k in sizes[1:]]
+        with one_thread():
+            optimiser = torch.optim.AdamW([*self._weights, *self._biases], lr=self._rate, weight_decay=self._decay)
+            for _ in range(self._steps):
+                optimiser.zero_grad()
+                torch.nn.functional.cross_entropy(self._logits(x), y).backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+        return self
+
+    def log_prob(self, gradients: np.ndarray) -> np.ndarray:
+        """See `Family`."""
+        with one_thread():
+            logits = self._logits(self._ready(gradients)).detach().double()
+        return np.asarray(logits.log_softmax(1).numpy())
+
+    def _ready(self, gradients: np.ndarray) -> Any:
+        import torch
+
+        kept = (gradients[:, : self._components] - self._centre) / self._scale
+        return torch.from_numpy(np.ascontiguousarray(kept)).float()
+
+    def _logits(self, x: Any) -> Any:
+        hidden = (x @ self._weights[0] + self._biases[0]).relu()
+        return hidden @ self._weights[1] + self._biases[1]
+
+
+FAMILIES = ("logistic", "magnitudes", "random-forest", "mlp")
+"""Names that `v_information` takes for the families here with their default settings; "magnitudes" is logistic
+regression on absolute values."""
+
+
+def family_of(family: Any, seed: int) -> tuple[str, Any]:
+    """(name, object) of a name or of an object with fit and log_prob."""
+    if isinstance(family, str):
+        name = check.one_of(*FAMILIES, family=family)
+        if name in ("logistic", "magnitudes"):
+            return name, Logistic(magnitudes=name == "magnitudes")
+        return name, RandomForest(seed=seed) if name == "random-forest" else MLP(seed=seed)
+    if not callable(getattr(family, "fit", None)) or not callable(getattr(family, "log_prob", None)):
+        raise TypeError(
+            f"family={type(family).__name__}: must be one of {', '.join(map(repr, FAMILIES))}, or an object with fit "
+            "and log_prob"
+        )
+    return str(getattr(family, "name", type(family).__name__)), family

@@ -1,0 +1,197 @@
+"""How far one example moves a model's gradient in ℓ1, measured: the worst pair of a candidate set."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from leakcore._base import validate as check
+from leakcore._base.results import Assumptions, Result, parse_adjacency
+from leakcore.gradients.by_layer import criterion, first_output, targets_of, tensor
+from leakcore.gradients.flat_module import require_still
+from leakcore.gradients.functional import Functional
+from leakcore.gradients.module_lock import locked
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class L1Measured(Result):
+    """value: the largest change of the summed gradient that these candidates show. kind "lower": the sensitivity over
+    all examples is at least this, and may be far more; noise must not rest on it.
+
+    worst: indices of the two candidates ("replace") or of the one ("add-remove"). layers: name -> the same maximum for
+    that parameter alone (its own worst pair). norms: (candidates,) ‖g_i‖₁. num_parameters: entries of the gradient.
+    gradient_norm: ℓ2 norm of the gradient summed over all candidates: a signal to hold against the noise.
+    """
+
+    worst: tuple[int, ...]
+    layers: Mapping[str, float]
+    norms: np.ndarray
+    num_parameters: int
+    gradient_norm: float
+
+    def signal_to_noise(self, epsilon: float) -> float:
+        """gradient_norm/(b√(2k)) for b = value/ε: at most this good, since the true sensitivity is no smaller."""
+        b = float(self.value) / check.positive(epsilon=epsilon)
+        return math.inf if b == 0.0 else self.gradient_norm / (b * math.sqrt(2.0 * self.num_parameters))
+
+
+def l1_sensitivity(
+    model: torch.nn.Module,
+    loss: Loss | None,
+    inputs: Any,
+    targets: Any,
+    *,
+    adjacency: str = "replace",
+    batch_size: int | None = None,
+    memory: int = 256 * 2**20,
+    progress: Callable[[int, int], object] | None = None,
+) -> L1Measured:
+    """max ‖g(x, y) − g(x′, y′)‖₁ over pairs of candidates, g = ∂ℓ/∂θ of one example (Lecture 13, eqs. 3.3 and 4.2).
+
+    The gradient of the sum changes by exactly this when one example is replaced by the other: a proof that Δ₁ is no
+    smaller. "add-remove": max ‖g(x, y)‖₁. `bounds.laplace.two_layer` bounds it from above for two-layer networks.
+
+    model: any module that `torch.func` can differentiate, in eval mode where batch norm or dropout is involved. loss:
+        loss(outputs, targets) of a batch of one; None: cross-entropy (of a logit, where
+        there is one output).
+    inputs: (candidates, ...), floating, at least two for "replace"; targets: (candidates, ...), each one's own. To let
+        the target change, too, repeat the input with every target.
+    batch_size: None: of the summed gradient; B: divided by B.
+    memory: bytes for the gradients held at once. All pairs are covered: candidates are taken by falling norm, and pairs
+        whose norms add up to less than the worst so far are skipped, which the triangle inequality allows.
+    progress: called as progress(candidates done, candidates).
+
+    Deterministic up to the model's own rounding. Raises ValueError or TypeError that names the argument.
+    """
+    relation = parse_adjacency(adjacency)
+    check.callback(progress=progress)
+    budget = check.integer(1, None, memory=memory)
+    size = 1 if batch_size is None else check.integer(1, batch_size=batch_size)
+    x, y = _candidates(model, inputs, targets, 2 if relation == "replace" else 1)
+    y = targets_of(loss, y, first_output(model, x))
+    measure = _Gradients(model, criterion(loss))
+    block = max(1, min(len(x), budget // (4 * measure.bytes_each)))
+    total: dict[str, torch.Tensor] = {}
+    alone = {name: np.empty(len(x)) for name in measure.names}
+    for start in range(0, len(x), block):
+        for name, g in measure(x[start : start + block], y[start : start + block]).items():
+            alone[name][start : start + block] = g.abs().sum(1, dtype=torch.float64).cpu().numpy()
+            total[name] = total.get(name, 0) + g.sum(0, dtype=torch.float64)
+        if progress is not None:
+            progress(min(start + block, len(x)), len(x))
+    norms = np.sum(list(alone.values()), axis=0)
+    if not np.isfinite(norms).all():
+        raise ValueError(f"inputs[{int(np.argmin(np.isfinite(norms)))}]: its gradient is not finite")
+    worst: tuple[int, ...]
+    if relation == "replace":
+        value, worst, layers = _worst_pairs(measure, x, y, norms, alone, block)
+    else:
+        value, worst = float(norms.max()), (int(norms.argmax()),)
+        layers = {name: float(v.max()) for name, v in alone.items()}
+    return L1Measured(
+        value=value / size,
+        kind="lower",
+        confidence=None,
+        interval=None,
+        method="worst pair of the candidates" if relation == "replace" else "worst candidate",
+        assumptions=Assumptions(
+            adjacency=relation,
+            attacker="knows the model and all examples but one, sees the gradient",
+            notes=(f"over {len(x)} candidates; a lower bound of the sensitivity over all examples",),
+        ),
+        provenance="Lecture 13 (Lei 2024), Definition 4 (eq. 3.3) and eq. 4.2",
+        worst=worst,
+        layers={name: v / size for name, v in layers.items()},
+        norms=norms / size,
+        num_parameters=sum(t.numel() for t in total.values()),
+        gradient_norm=math.sqrt(sum(float(t.double().square().sum()) for t in total.values())) / size,
+    )
+
+
+@locked
+def _candidates(model: torch.nn.Module, inputs: Any, targets: Any, least: int) -> tuple[torch.Tensor, torch.Tensor]:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
+    anchor = next((p for p in model.parameters() if p.requires_grad), None)
+    if anchor is None:
+        raise ValueError("model: none of its parameters requires grad, hence there is no gradient")
+    require_still(model)
+    x, y = tensor(inputs=inputs), tensor(targets=targets)
+    if x.ndim < 2 or not x.is_floating_point() or len(x) < least:
+        raise ValueError(
+            f"inputs.shape={tuple(x.shape)}, dtype={x.dtype}: must be (candidates, ...), floating, at least {least}"
+        )
+    if y.ndim == 0 or len(y) != len(x):
+        raise ValueError(f"targets.shape={tuple(y.shape)}: must hold one target for each of {len(x)} inputs")
+    if x.dtype != anchor.dtype or x.device != anchor.device:
+        raise ValueError(f"inputs: {x.dtype} on {x.device}, the model has {anchor.dtype} on {anchor.device}")
+    return x.detach(), y.detach().to(anchor.device)
+
+
+class _Gradients:
+    """Per-example gradients of a block of candidates, each parameter's flat: name -> (candidates, parameters)."""
+
+    def __init__(self, model: torch.nn.Module, loss: Loss) -> None:
+        function = Functional(model)
+        self._parameters = function.own
+        self.names = tuple(self._parameters)
+        self.bytes_each = sum(p.numel() * p.element_size() for p in self._parameters.values())
+
+        def value(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return loss(function(parameters, x[None]), y[None])
+
+        self._gradient = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))
+
+    def __call__(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        try:
+            made: dict[str, torch.Tensor] = self._gradient(self._parameters, x, y)
+        except (RuntimeError, NotImplementedError) as error:
+            raise ValueError(f"model: torch.func cannot differentiate it or its loss: {error}") from error
+        return {name: g.detach().reshape(len(g), -1) for name, g in made.items()}
+
+
+def _worst_pairs(
+    measure: _Gradients,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    norms: np.ndarray,
+    alone: Mapping[str, np.ndarray],
+    block: int,
+) -> tuple[float, tuple[int, int], dict[str, float]]:
+    """The worst pair of all, and each parameter's own maximum."""
+    order = np.argsort(-norms, kind="stable")
+    pieces = [order[i : i + block] for i in range(0, len(order), block)]
+    best, worst = -1.0, (0, 0)
+    layers = dict.fromkeys(measure.names, 0.0)
+    for i, rows in enumerate(pieces):
+        held: dict[str, torch.Tensor] | None = None
+        for j, columns in enumerate(pieces[: i + 1]):
+            hopeless = all(
+                alone[name][rows].max() + alone[name][columns].max() <= layers[name] for name in measure.names
+            )
+            if hopeless and norms[rows].max() + norms[columns].max() <= best:
+                continue
+            if held is None:
+                at = torch.from_numpy(rows).to(x.device)
+                held = measure(x[at], y[at])
+            other = held
+            if j != i:
+                at = torch.from_numpy(columns).to(x.device)
+                other = measure(x[at], y[at])
+            distance = torch.zeros((len(rows), len(columns)), dtype=torch.float64, device=x.device)
+            for name in measure.names:
+                part = torch.cdist(held[name].double(), other[name].double(), p=1)
+                layers[name] = max(layers[name], float(part.max()))
+                distance += part
+            if float(distance.max()) > best:
+                best = float(distance.max())
+                at_row, at_column = divmod(int(distance.argmax()), len(columns))
+                worst = (int(rows[at_row]), int(columns[at_column]))
+    return best, worst, layers

@@ -1,0 +1,301 @@
+"""How much each layer's gradient moves when the input does: norms of ∂g_l/∂X, column by column, never the Jacobian."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from leakcore import kernels
+from leakcore._base import validate as check
+from leakcore._base.quiet import quiet_batching
+from leakcore._base.results import Assumptions, Result
+from leakcore.gradients.by_layer import batch_of, criterion, first_output, parameters_by_layer, targets_of
+from leakcore.gradients.functional import Functional
+from leakcore.gradients.module_lock import lock_of
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+_NORMS = ("F", "1", "inf")
+_FAILURES = (RuntimeError, NotImplementedError)
+_BLOCK = 2**17
+"""Doubles that are reduced at once."""
+_COPIES = 6
+"""Tangents of one column that are alive at once, in multiples of parameters plus activations: measured 3 to 5."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Sensitivity(Result):
+    """Mean norms of ∂g_l/∂X over samples; kind "estimate": exact for these samples, an estimate for others.
+
+    value: (layers,) the mean of the first norm asked for. layers: their names, as in `model.named_modules()`.
+    per_sample: norm -> (samples, layers). means: norm -> (layers,). standard_errors: norm -> (layers,), of the mean
+    over samples (and of the probes, where the norm is estimated); NaN for one sample. parameters: (layers,), to scale.
+    probes: 0 where the norms are exact, else the number of random directions behind "F".
+    """
+
+    layers: tuple[str, ...]
+    per_sample: Mapping[str, np.ndarray]
+    means: Mapping[str, np.ndarray]
+    standard_errors: Mapping[str, np.ndarray]
+    parameters: np.ndarray
+    probes: int
+
+    def per_parameter(self) -> np.ndarray:
+        """(layers,) mean F-norm over the square root of the number of parameters: comparable between layers.
+
+        ValueError where "F" was not among the norms.
+        """
+        if "F" not in self.means:
+            raise ValueError(f"norms={tuple(self.means)}: per_parameter needs 'F' among them")
+        return np.asarray(self.means["F"] / np.sqrt(self.parameters))
+
+
+def sensitivity(
+    model: torch.nn.Module,
+    loss: Loss | None,
+    inputs: Any,
+    targets: Any,
+    *,
+    norms: Sequence[str] = _NORMS,
+    probes: int | None = None,
+    seed: int | None = None,
+    memory: int = 128 * 2**20,
+    progress: Callable[[int, int], object] | None = None,
+) -> Sensitivity:
+    """Norms of J_l = ∂g_l(X)/∂X, g_l = ∂ℓ/∂θ_l, for each layer l, averaged over samples (Mo et al. 2021, eqs. 10–11).
+
+    Column j of J is one forward-over-reverse derivative along input coordinate j. Columns are made in chunks, each is
+    reduced to what the norms need, and J is never held: F is the root of the sum of squares, "1" the largest column sum
+    of |J|, "inf" the largest row sum. Derivatives are in the model's precision, sums in float64.
+
+    model: any module that `torch.func` can differentiate; its parameters are read, not changed. A layer is a submodule
+        that has parameters of its own (weight and bias together). Batch norm must be in eval mode, dropout off.
+    loss: loss(outputs, targets) of a batch of one, a scalar; None: cross-entropy (of a logit, where
+        there is one output).
+    inputs: (samples, ...), floating, in the model's dtype and on its device. targets: (samples, ...).
+    norms: of "F", "1" and "inf".
+    probes: None: exact. A number k: only "F", by Hutchinson's estimator, ‖J‖_F² = E‖J v‖² over random signs v; k ≥ 2
+        directions per sample cost k derivatives instead of one per input coordinate. Unbiased for ‖J‖_F²; its standard
+        error is part of `standard_errors`. seed: of the signs, required with probes.
+    memory: bytes that the chunk's derivatives may take beside model and inputs; at least one column is made.
+    progress: called as progress(samples done, samples).
+
+    Deterministic for a machine, torch build and number of torch threads (up to the chunk's size, which changes
+    rounding). Raises ValueError or TypeError that names the argument, and names the layer where the model itself cannot
+    be differentiated this way.
+    """
+    wanted = _wanted(norms, probes)
+    draws = 0 if probes is None else check.integer(2, None, probes=probes)
+    if draws and seed is None:
+        raise ValueError("seed: required with probes")
+    key = None if seed is None else check.seed(seed=seed)
+    check.callback(progress=progress)
+    budget = check.integer(1, None, memory=memory)
+    data = batch_of(model, inputs, targets)
+    x, y = data.inputs, targets_of(loss, data.targets, first_output(model, data.inputs))
+    layers = parameters_by_layer(model)
+    names = tuple(layers)
+    measure = _Measure(model, criterion(loss), layers)
+    chunk = max(1, budget // (_COPIES * measure.bytes_per_column(x[:1], y[:1])))
+    rng = kernels.generator(key, kernels.Stream.SENSITIVITY_PROBES) if draws and key is not None else None
+    found = {norm: np.empty((len(x), len(names))) for norm in wanted}
+    variance = np.zeros((len(x), len(names)))
+    for i in range(len(x)):
+        if rng is None:
+            columns = measure.exact(x[i : i + 1], y[i : i + 1], chunk)
+            for norm in wanted:
+                found[norm][i] = columns[norm]
+        else:
+            found["F"][i], variance[i] = measure.probed(x[i : i + 1], y[i : i + 1], chunk, draws, rng)
+        if progress is not None:
+            progress(i + 1, len(x))
+    means = {norm: values.mean(axis=0) for norm, values in found.items()}
+    # The spread between samples already holds the probes' own; alone, one sample has only the latter.
+    spread = {
+        norm: values.std(axis=0, ddof=1) / math.sqrt(len(x)) if len(x) > 1 else np.full(len(names), math.nan)
+        for norm, values in found.items()
+    }
+    if rng is not None and len(x) == 1:
+        spread["F"] = np.sqrt(variance[0])
+    return Sensitivity(
+        value=means[wanted[0]],
+        kind="estimate",
+        confidence=None,
+        interval=None,
+        method="exact Jacobian norms, column by column"
+        if rng is None
+        else f"Hutchinson, {draws} directions per sample",
+        assumptions=Assumptions(
+            adjacency=None,
+            attacker="sees the gradient of one sample, layer by layer",
+            notes=("local: how the gradient moves for small changes of these inputs; not a bound on any attack",),
+        ),
+        seed=seed,
+        provenance="Mo et al. (2021), eqs. 10 and 11",
+        layers=names,
+        per_sample=found,
+        means=means,
+        standard_errors=spread,
+        parameters=np.array([sum(p.numel() for p in group.values()) for group in layers.values()]),
+        probes=draws,
+    )
+
+
+def _wanted(norms: Sequence[str], probes: int | None) -> tuple[str, ...]:
+    if not isinstance(norms, Sequence):
+        raise TypeError(f"norms={norms!r}: must be a sequence of names")
+    wanted = (norms,) if isinstance(norms, str) else tuple(norms)
+    if not wanted or len(set(wanted)) != len(wanted):
+        raise ValueError(f"norms={norms!r}: must name at least one norm, each once")
+    for norm in wanted:
+        check.one_of(*_NORMS, norms=norm)
+    if probes is not None and wanted != ("F",):
+        if wanted != _NORMS:
+            raise ValueError(f"norms={norms!r}: probes estimate only 'F'")
+        return ("F",)
+    return wanted
+
+
+class _Measure:
+    """Columns of all layers' Jacobians at one sample."""
+
+    def __init__(self, model: torch.nn.Module, loss: Loss, layers: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        self._model = model
+        self._layers = layers
+        function = Functional(model, [key for group in layers.values() for key in group])
+        self._parameters = function.own
+
+        def value(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return loss(function(parameters, x), y)
+
+        self._gradient = torch.func.grad(value)
+
+    def bytes_per_column(self, x: torch.Tensor, y: torch.Tensor) -> int:
+        """Of parameters, input and activations. One column is made for trial; an error names the layer that fails."""
+        with lock_of(self._model):
+            calls = self._leaf_calls(x)
+        try:
+            self._columns(x, y, torch.ones((1, *x.shape), dtype=x.dtype, device=x.device))
+        except _FAILURES as error:
+            with _dual_levels(), lock_of(self._model):
+                culprit = self._culprit(calls)
+            raise ValueError(f"model: torch.func cannot differentiate {culprit}: {error}") from error
+        outputs = sum(output.numel() for _, _, _, output in calls if isinstance(output, torch.Tensor))
+        numbers = sum(p.numel() for p in self._parameters.values()) + outputs + x.numel()
+        return int(numbers * x.element_size())
+
+    def _leaf_calls(self, x: torch.Tensor) -> list[tuple[str, torch.nn.Module, Any, Any]]:
+        """(name, module, arguments, output) of every call of a module that has none inside."""
+        calls: list[tuple[str, torch.nn.Module, Any, Any]] = []
+        entered = ["model"]
+        handles = []
+        for name, module in self._model.named_modules():
+            if not list(module.children()):
+                label = f"layer {name} ({type(module).__name__})"
+                handles.append(module.register_forward_pre_hook(lambda *_, label=label: entered.append(label)))
+                handles.append(
+                    module.register_forward_hook(
+                        lambda module, inputs, output, label=label: calls.append((label, module, inputs, output))
+                    )
+                )
+        try:
+            with torch.no_grad():
+                self._model(x)
+        except _FAILURES as error:
+            raise ValueError(f"model: {entered[-1]}: {error}") from error
+        finally:
+            for handle in handles:
+                handle.remove()
+        return calls
+
+    def _culprit(self, calls: list[tuple[str, torch.nn.Module, Any, Any]]) -> str:
+        """The first module that cannot be differentiated so by itself."""
+        for label, module, inputs, _ in calls:
+            if len(inputs) == 1 and isinstance(inputs[0], torch.Tensor) and inputs[0].is_floating_point():
+                alone = torch.func.grad(lambda z, module=module: module(z).square().sum())
+                try:
+                    torch.func.vmap(lambda d, x=inputs[0], f=alone: torch.func.jvp(f, (x,), (d,)))(inputs[0][None])
+                except _FAILURES:
+                    return label
+        return "the model or its loss"
+
+    def _columns(self, x: torch.Tensor, y: torch.Tensor, directions: torch.Tensor) -> dict[str, torch.Tensor]:
+        """(directions, ...) derivatives of every parameter's gradient."""
+
+        def along(direction: torch.Tensor) -> dict[str, torch.Tensor]:
+            pair: Any = torch.func.jvp(lambda z: self._gradient(self._parameters, z, y), (x,), (direction,))
+            moved: dict[str, torch.Tensor] = pair[1]
+            return moved
+
+        with _dual_levels(), quiet_batching():
+            moved: dict[str, torch.Tensor] = torch.func.vmap(along)(directions)
+        return moved
+
+    def _by_layer(self, moved: Mapping[str, torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+        for group in self._layers.values():
+            yield [moved[key].reshape(len(moved[key]), -1) for key in group]
+
+    def exact(self, x: torch.Tensor, y: torch.Tensor, chunk: int) -> dict[str, np.ndarray]:
+        size = x.numel()
+        number = len(self._layers)
+        squares, largest = np.zeros(number), np.zeros(number)
+        rows = [
+            torch.zeros(sum(p.numel() for p in g.values()), dtype=torch.float64, device=x.device)
+            for g in self._layers.values()
+        ]
+        for start in range(0, size, chunk):
+            stop = min(start + chunk, size)
+            directions = torch.zeros((stop - start, size), dtype=x.dtype, device=x.device)
+            directions[torch.arange(stop - start), torch.arange(start, stop)] = 1
+            moved = self._columns(x, y, directions.view(-1, *x.shape))
+            for layer, parts in enumerate(self._by_layer(moved)):
+                columns = torch.zeros(stop - start, dtype=torch.float64, device=x.device)
+                at = 0
+                for part in parts:
+                    width = part.shape[1]
+                    for few, absolute in _in_doubles(part):
+                        columns[few] += absolute.sum(1)
+                        rows[layer][at : at + width] += absolute.sum(0)
+                        flat = absolute.view(-1)
+                        squares[layer] += float(torch.dot(flat, flat))
+                    at += width
+                largest[layer] = max(largest[layer], float(columns.max()))
+        return {"F": np.sqrt(squares), "1": largest, "inf": np.array([float(r.max()) for r in rows])}
+
+    def probed(
+        self, x: torch.Tensor, y: torch.Tensor, chunk: int, probes: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The F-norms and the variances of their estimates (by the delta method)."""
+        values = []
+        for start in range(0, probes, chunk):
+            number = min(chunk, probes - start)
+            signs = torch.from_numpy(rng.integers(0, 2, (number, *x.shape)) * 2.0 - 1.0).to(x)
+            moved = self._columns(x, y, signs)
+            sums = torch.zeros((len(self._layers), number), dtype=torch.float64, device=x.device)
+            for layer, parts in enumerate(self._by_layer(moved)):
+                for part in parts:
+                    for few, absolute in _in_doubles(part):
+                        sums[layer, few] += absolute.square().sum(1)
+            values.append(sums.cpu().numpy())
+        squares = np.concatenate(values, axis=1)
+        mean = squares.mean(axis=1)
+        variance = squares.var(axis=1, ddof=1) / probes
+        norms = np.sqrt(mean)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return norms, np.where(mean > 0, variance / (4 * mean), 0.0)
+
+
+def _dual_levels() -> Any:
+    """torch counts the levels of forward derivatives once per process: one thread at a time may open and close them."""
+    return lock_of(torch.autograd.forward_ad)
+
+
+def _in_doubles(part: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Rows of |part| in float64, a few at a time: they sum fast side by side, stay in the cache and off fresh pages."""
+    few = max(1, _BLOCK // part.shape[1])
+    for k in range(0, len(part), few):
+        yield slice(k, k + few), part[k : k + few].abs().double()

@@ -1,0 +1,221 @@
+"""How far apart a layer's mean gradients with and without an attribute lie, as subspaces."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from leakcore import kernels
+from leakcore._base import memory_limit
+from leakcore._base import validate as check
+from leakcore._base.one_thread import one_thread
+from leakcore._base.results import Assumptions, Result
+
+_TIE = 1e-9
+"""Distances (radians) that differ by less are equal: a permutation within the sets changes the mean's rounding."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class SubspaceDistance(Result):
+    """Grassmann distance of two layer gradients; kind "estimate": it describes these gradients and bounds nothing.
+
+    value: the distance in radians, between column or row spaces, whichever lie in the larger space (`space`).
+    columns, rows: the distance of the column and of the row spaces. angles: principal angles behind `value`, largest
+    first. ranks: numerical ranks (without, with). rtol: singular values below rtol·largest count as zero. set_sizes:
+    gradients averaged (without, with). largest: the largest distance there can be at these ranks. null: (permutations,)
+    distances after permuting which gradients have the attribute, the set sizes (and pairs) kept; null_mean, p_value:
+    the mean, and (1 + permutations with at least this distance)/(1 + permutations); NaN without permutations.
+    """
+
+    columns: float
+    rows: float
+    space: str
+    angles: np.ndarray
+    ranks: tuple[int, int]
+    rtol: float
+    set_sizes: tuple[int, int]
+    largest: float
+    null: np.ndarray
+    null_mean: float
+    p_value: float
+
+    @property
+    def above_null(self) -> float:
+        """`value` less the mean of its null: what is left to compare between layers."""
+        return float(self.value) - self.null_mean
+
+
+@one_thread()
+def subspace_distance(
+    grads_without: Any,
+    grads_with: Any,
+    *,
+    rtol: float | None = None,
+    rank: int | None = None,
+    permutations: int = 0,
+    paired: bool = False,
+    seed: int | None = None,
+) -> Any:
+    """Distance between the subspaces that a layer's mean gradients without and with an attribute span.
+
+    With θ_i the principal angles between the spaces of G⁽⁰⁾ and G⁽¹⁾, of ranks r₀ and r₁,
+
+        d = (Σ_{i ≤ min(r₀, r₁)} θ_i² + |r₀ − r₁|·(π/2)²)^{1/2}
+
+    (Mo et al. 2021, eq. 13; Ye and Lim 2016 where the ranks differ). A gradient with more columns than rows spans every
+    column, which would make its column-space distance 0 whatever it holds: the value is the distance in the larger of
+    the two ambient spaces, and both are reported.
+
+    The distance depends on how many gradients were averaged: noise that an average of many removes is new directions in
+    an average of few. The two sets must therefore have equal size.
+
+    grads_without, grads_with: (n, out, ...) gradients of one layer's weight, one per sample or batch; all dimensions
+        after the second are flattened. NumPy or torch. (out, rest), without the first axis, is not taken: pass x[None].
+        Or mappings with the same keys, {layer: gradients}, {attribute: {layer: gradients}}: a mapping of results.
+    rtol: relative tolerance of the numerical rank; None: max(out, rest)·ε of the gradients' precision.
+    rank: take this many leading singular directions of each instead, at most the numerical rank.
+    permutations: how often the distance is computed again with the gradients dealt to two sets of the same sizes at
+        random: noise alone sets means apart, the more the larger the layer, so compare layers above this null.
+    paired: gradient i of both sets goes together, as those of `attacks.attributes.matched_batches` do, which share
+        their targets: a permutation swaps within pairs only, so that the null keeps each set's targets, too. Of n pairs
+        there are 2ⁿ⁻¹ different ones, a floor for the p-value. The sets must come in equal number.
+    seed: draw as many of the larger set, at random by this seed, as the smaller one has; None: refuse unequal sets. It
+        is required with permutations.
+
+    Invariant under orthogonal maps of the ambient space and any invertible map of the other. A zero gradient has rank
+    0. Returns a `SubspaceDistance` (or a dict of them). Deterministic. Raises ValueError or TypeError that names the
+    argument.
+    """
+    if isinstance(grads_without, Mapping) or isinstance(grads_with, Mapping):
+        keys = [list(g) if isinstance(g, Mapping) else None for g in (grads_without, grads_with)]
+        if keys[0] is None or keys[1] is None or set(keys[0]) != set(keys[1]) or not keys[0]:
+            raise ValueError(
+                f"grads_without, grads_with: have keys {keys[0]} and {keys[1]}; must be the same, at least one"
+            )
+        return {
+            key: subspace_distance(
+                grads_without[key],
+                grads_with[key],
+                rtol=rtol,
+                rank=rank,
+                permutations=permutations,
+                paired=paired,
+                seed=seed,
+            )
+            for key in keys[0]
+        }
+    (without, eps0), (with_, eps1) = (
+        check.host_array(grads_without=grads_without), check.host_array(grads_with=grads_with)
+    )  # fmt: skip
+    for name, sets in (("grads_without", without), ("grads_with", with_)):
+        if sets.ndim < 3 or 0 in sets.shape:
+            raise ValueError(f"{name}.shape={sets.shape}: must be (n, out, ...), none of them 0")
+    if without.shape[1:] != with_.shape[1:]:
+        raise ValueError(
+            f"grads_with.shape={with_.shape}: must be gradients of one layer, as grads_without{without.shape}"
+        )
+    if len(without) != len(with_):
+        if paired:
+            raise ValueError(
+                f"grads_without, grads_with: {len(without)} and {len(with_)} gradients; paired=True needs equally many"
+            )
+        if seed is None:
+            raise ValueError(
+                f"grads_without, grads_with: {len(without)} and {len(with_)} gradients; unequal sets inflate the "
+                "distance: pass sets of one size, or seed= to draw from the larger"
+            )
+        rng, size = kernels.generator(seed, kernels.Stream.SUBSPACE_SUBSET), min(len(without), len(with_))
+        without, with_ = (s if len(s) == size else s[rng.choice(len(s), size, replace=False)] for s in (without, with_))
+    check.instance(bool, np.bool_, paired=paired)
+    shuffles = check.integer(0, None, permutations=permutations)
+    memory_limit.require(8 * shuffles, permutations=shuffles)
+    if shuffles and seed is None:
+        raise ValueError("seed: required with permutations")
+    out, rest = without.shape[1], math.prod(without.shape[2:])
+    tolerance = (
+        2 * max(eps0, eps1) * max(out, rest) if rtol is None else check.below_one(rtol=check.non_negative(rtol=rtol))
+    )
+    limit = None if rank is None else check.integer(1, min(out, rest), rank=rank)
+    space, ambient = ("columns", out) if out >= rest else ("rows", rest)
+    ranks, angles = _compared(without, with_, tolerance, limit)
+    distances = {name: _distance(found, ranks) for name, found in angles.items()}
+    null = np.empty(shuffles)
+    pool = np.concatenate([without, with_]).reshape(2 * len(without), -1) if shuffles else np.empty((0, 0))
+    for k in range(shuffles):
+        rng = kernels.generator(check.seed(seed=seed), kernels.Stream.SUBSPACE_PERMUTATIONS, step=k)
+        if paired:
+            own = np.arange(len(without)) + len(without) * rng.integers(0, 2, len(without))
+            dealt = np.concatenate([own, (own + len(without)) % len(pool)])
+        else:
+            dealt = rng.permutation(len(pool))
+        first, second = (pool[d].reshape(len(d), out, rest) for d in np.split(dealt, [len(without)]))
+        found_ranks, found = _compared(first, second, tolerance, limit)
+        null[k] = _distance(found[space], found_ranks)
+    return SubspaceDistance(
+        value=distances[space],
+        kind="estimate",
+        confidence=None,
+        interval=None,
+        method="Grassmann distance of mean gradients",
+        assumptions=Assumptions(
+            adjacency=None,
+            attacker="sees the layer's gradient averaged over rows with, and over rows without the attribute",
+            notes=(
+                "describes these gradients; compare it with the distance after the attribute's labels are permuted",
+                f"{ambient}-dimensional space of the gradient's {space}",
+            ),
+        ),
+        seed=seed,
+        provenance="Mo et al. (2021), eq. 13; Ye and Lim (2016), Theorem 12 for unequal ranks",
+        columns=distances["columns"],
+        rows=distances["rows"],
+        space=space,
+        angles=angles[space],
+        ranks=ranks,
+        rtol=tolerance,
+        set_sizes=(len(without), len(with_)),
+        largest=_distance(_widest(ranks, ambient), ranks),
+        null=null,
+        null_mean=float(null.mean()) if shuffles else math.nan,
+        p_value=(1 + int((null >= distances[space] - _TIE).sum())) / (1 + shuffles) if shuffles else math.nan,
+    )
+
+
+def _compared(
+    without: np.ndarray, with_: np.ndarray, rtol: float, limit: int | None
+) -> tuple[tuple[int, int], dict[str, np.ndarray]]:
+    """Ranks of the two mean gradients, and the principal angles of their column and row spaces."""
+    bases = [_bases(s.mean(axis=0).reshape(s.shape[1], -1), rtol, limit) for s in (without, with_)]
+    ranks = (bases[0][0].shape[1], bases[1][0].shape[1])
+    return ranks, {name: _angles(bases[0][i], bases[1][i]) for i, name in enumerate(("columns", "rows"))}
+
+
+def _bases(mean: np.ndarray, rtol: float, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Orthonormal bases of the column and of the row space."""
+    u, s, vt = np.linalg.svd(mean, full_matrices=False)
+    rank = int((s > rtol * s[0]).sum()) if s[0] > 0 else 0
+    rank = rank if limit is None else min(rank, limit)
+    return u[:, :rank], vt[:rank].T
+
+
+def _angles(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Principal angles, largest first, min(ranks) of them."""
+    if 0 in (first.shape[1], second.shape[1]):
+        return np.empty(0)
+    from scipy.linalg import subspace_angles
+
+    return np.asarray(subspace_angles(first, second))
+
+
+def _distance(angles: np.ndarray, ranks: tuple[int, int]) -> float:
+    return math.sqrt(float((angles**2).sum()) + abs(ranks[0] - ranks[1]) * (math.pi / 2) ** 2)
+
+
+def _widest(ranks: tuple[int, int], ambient: int) -> np.ndarray:
+    """The principal angles of spaces as far apart as they can lie: r₀ + r₁ − n dimensions must be shared."""
+    shared = max(0, sum(ranks) - ambient)
+    return np.full(max(0, min(ranks) - shared), math.pi / 2)

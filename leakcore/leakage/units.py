@@ -1,0 +1,79 @@
+"""What cross-validation and permutation handle as one: a row, or a group of rows that share data."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from leakcore._base import validate as check
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Units:
+    """rows: (n,) the unit of each row. labels, strata: (units,)."""
+
+    rows: np.ndarray
+    labels: np.ndarray
+    strata: np.ndarray
+
+    @classmethod
+    def of(cls, labels: np.ndarray, groups: Any, strata: Any) -> Units:
+        """Units of rows; ValueError where a group has two labels or lies in two strata."""
+        number = len(labels)
+        layer = _codes(strata, number, "strata")
+        if groups is None:
+            return cls(np.arange(number), labels, layer)
+        rows = _codes(groups, number, "groups")
+        first = np.full(rows.max() + 1, number)
+        np.minimum.at(first, rows, np.arange(number))
+        for name, values in (("labels", labels), ("strata", layer)):
+            if (values != values[first][rows]).any():
+                bad = int(np.argmax(values != values[first][rows]))
+                raise ValueError(f"groups[{bad}]: its rows have different {name}; a group must have one")
+        return cls(rows, labels[first], layer[first])
+
+    def balanced(self, rng: np.random.Generator) -> np.ndarray:
+        """Units, sorted, of which every stratum holds as many of each class: drawn at random from the larger ones."""
+        classes = self.labels.max() + 1
+        kept = []
+        for stratum in range(self.strata.max() + 1):
+            sets = [np.flatnonzero((self.strata == stratum) & (self.labels == c)) for c in range(classes)]
+            size = min(len(s) for s in sets)
+            kept += [rng.choice(s, size, replace=False) for s in sets]
+        return np.sort(np.concatenate(kept))
+
+    def only(self, kept: np.ndarray) -> tuple[Units, np.ndarray]:
+        """These units alone, and the rows that they hold."""
+        new = np.full(len(self.labels), -1)
+        new[kept] = np.arange(len(kept))
+        inside = np.flatnonzero(new[self.rows] >= 0)
+        return Units(new[self.rows[inside]], self.labels[kept], self.strata[kept]), inside
+
+    def permuted(self, rng: np.random.Generator) -> Units:
+        """The same units with their labels permuted within each stratum: the sets keep their sizes."""
+        labels = self.labels.copy()
+        for stratum in range(self.strata.max() + 1):
+            inside = np.flatnonzero(self.strata == stratum)
+            labels[inside] = labels[rng.permutation(inside)]
+        return Units(self.rows, labels, self.strata)
+
+    def folds(self, number: int, rng: np.random.Generator) -> np.ndarray:
+        """(units,) fold of each, every class dealt out evenly."""
+        out = np.empty(len(self.labels), np.int64)
+        dealt = 0
+        for c in range(self.labels.max() + 1):
+            members = rng.permutation(np.flatnonzero(self.labels == c))
+            out[members] = (dealt + np.arange(len(members))) % number
+            dealt += len(members)
+        return out
+
+
+def _codes(values: Any, number: int, name: str) -> np.ndarray:
+    if values is None:
+        return np.zeros(number, np.int64)
+    array = check.even_array(**{name: values})
+    if array.shape != (number,):
+        raise ValueError(f"{name}.shape={array.shape}: must be ({number},), one for each row")
+    return np.unique(array, return_inverse=True)[1].reshape(-1).astype(np.int64)

@@ -1,0 +1,385 @@
+"""How much of an attribute a bounded attacker reads from a layer's gradient, beside what chance alone would give."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+
+from leakcore import kernels
+from leakcore._base import array_memory
+from leakcore._base import validate as check
+from leakcore._base.futures import answers
+from leakcore._base.one_thread import one_thread
+from leakcore._base.results import Assumptions, Result
+from leakcore.leakage.families import family_of
+from leakcore.leakage.gain_limits import gain_limits, student
+from leakcore.leakage.units import Units
+
+PRIORS = ("uniform", "empirical")
+_SHARPEST = 50.0
+_INNER = 3
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class VInformation(Result):
+    """V-information in nats; kind "estimate". Floats for one layer, (layers,) arrays where layers were given by name.
+
+    value: the held-out gain of the fitted, calibrated family (see `v_information`); as a rule below V-information.
+    interval: of V-information itself, which the best member of the family would reach, at `confidence`. Its lower end
+    comes from held-out rows, its upper end from the best fit to all rows, where the family knows it, else it is the
+    logarithm of the number of classes. held_out_interval: of what the `folds` fitted members gain on fresh rows, on
+    average. raw, raw_interval: the same of their own probabilities. null: (permutations,) or (permutations,
+    layers), `value` after permuting the labels; null_mean and p_value (1 + permutations with at least this value)/(1 +
+    permutations). largest: the entropy of the prior, which no family exceeds but by chance. layers: names, () for one
+    array. family, prior (of each class), set_sizes (units of each class), units, folds: what was computed. gains: (rows
+    kept[, layers]) −log f[∅] + log f[g].
+    """
+
+    held_out_interval: tuple[Any, Any]
+    raw: float | np.ndarray
+    raw_interval: tuple[Any, Any]
+    null: np.ndarray
+    null_mean: float | np.ndarray
+    p_value: float | np.ndarray
+    largest: float
+    layers: tuple[str, ...]
+    family: str
+    prior: tuple[float, ...]
+    set_sizes: tuple[int, ...]
+    units: int
+    folds: int
+    gains: np.ndarray
+
+    @property
+    def above_null(self) -> Any:
+        """`value` less the mean of its null: what is left to compare between layers."""
+        return self.value - self.null_mean
+
+
+def v_information(
+    gradients: Any,
+    labels: Any,
+    *,
+    family: Any = "logistic",
+    prior: str = "uniform",
+    folds: int = 5,
+    permutations: int = 10,
+    balance: bool = True,
+    strata: Any = None,
+    groups: Any = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> VInformation:
+    """Empirical V-information of a latent attribute p in gradients g (Mo et al. 2021, eq. 6, after Xu et al. 2020):
+
+        Î(G → P) = inf_f mean −log f[∅](p) − inf_f mean −log f[g](p)
+
+    The text takes the infimum on the data it evaluates, which a rich family wins by memory. Here every row is predicted
+    by a member of the family that never saw it (`folds`-fold cross-validation), so the estimate may be negative.
+
+    Calibrated: a predictive family may ignore its input (Definition 1), so it is closed under shrinking towards the
+    prior; f̃ ∝ f[∅]^(1−β) f[g]^β, mixed with a share 1/(n + 1) of f[∅] (a forest's zeros cost no infinity), β ∈ [0, 50]
+    being chosen on rows held out from the training part alone, and 0 unless it gains there more than its standard
+    error. `raw` is β = 1.
+
+    The null is the same computation after a random permutation of the labels: same gradients, same set sizes. Layers
+    differ in how much they give a family to overfit, so an order of layers counts only above it.
+
+    Intervals take the units as independent and their mean as normal. That of V-information (`interval`) reaches from
+    the lower limit of the held-out gain to the upper limit of the best fit to all rows: no member of the family gains
+    more on them. Where there are as many columns as rows, or the family cannot tell its best fit, the upper end is log
+    classes: no larger value is possible. `held_out_interval` is about `value` alone: what the members
+    fitted here gain on fresh rows; more rows may let the family gain more.
+
+    Args:
+        gradients: (n, ...) of one layer, one row per released gradient; or {layer: (n, ...)}, each measured by itself.
+        labels: (n,) integers 0 … classes − 1, each class present.
+        family: "logistic", "magnitudes", "random-forest", "mlp", or any object with `fit(gradients, labels)` and
+            `log_prob(gradients)` → (rows, classes); see `leakage.Family`. It is copied before each fit.
+        prior: f[∅]: "uniform" (the text's), or "empirical": frequencies of the training part.
+        balance: draw as many units of each class (in each stratum) as the smallest has; the sets are then equal.
+        strata: (n,) values, say the task's labels: sets are matched and labels permuted within each.
+        groups: (n,) values: rows of a group (one sample in several snapshots, say) stay together. One label each.
+        folds ≥ 2. permutations ≥ 0; 0 leaves the null empty, NaN. seed: of folds, permutations and the family.
+        executor: its workers take whole cross-validations, one per layer and permutation (a family of your own, and its
+            module, must be there).
+        progress: called as progress(done, total) with fits of whole cross-validations.
+
+    Deterministic by seed, for any number of workers and none; fits run on one thread. Raises ValueError or TypeError
+    that names argument, value and what is allowed.
+    """
+    names, arrays = _arrays(gradients)
+    given = _labels(labels, len(arrays[0]))
+    kind = check.one_of(*PRIORS, prior=prior)
+    parts = check.integer(2, None, folds=folds)
+    shuffles = check.integer(0, None, permutations=permutations)
+    level = check.confidence(confidence=confidence)
+    start = check.seed(seed=seed)
+    check.executor(executor=executor)
+    check.callback(progress=progress)
+    name, model = family_of(family, start)
+    units = Units.of(given, groups, strata)
+    even = check.boolean(balance=balance)
+    kept = units.balanced(kernels.generator(start, kernels.Stream.V_BALANCE)) if even else np.arange(len(units.labels))
+    if len(kept) == 0:
+        raise ValueError("strata: no stratum holds every class, so there are no sets to match; pass balance=False")
+    units, rows = units.only(kept)
+    sizes = np.bincount(units.labels)
+    if (sizes < 2 * parts).any():
+        raise ValueError(f"folds={parts}: needs at least {2 * parts} units of each class, has {sizes.tolist()}")
+    total = len(arrays) * (1 + shuffles)
+    gains: dict[tuple[int, int], _Gains] = {}
+
+    def jobs() -> Iterator[tuple[tuple[int, int], Callable[[], _Gains]]]:
+        for j, array in enumerate(arrays):
+            mapped = getattr(model, "prepare", np.asarray)(array[rows].reshape(len(rows), -1))
+            features = prepared(mapped, bool(getattr(model, "rotation_invariant", False)))
+            problem = _Problem(features, model, kind, parts)
+            for k in range(1 + shuffles):
+                # The same folds and permutations for every layer, so that layers are compared on the same rows.
+                rng = kernels.generator(start, kernels.Stream.V_PERMUTATIONS, step=k)
+                shuffled = units if k == 0 else units.permuted(rng)
+                yield (j, k), functools.partial(_gains, problem, shuffled, start, k)
+
+    # Two layers at a time: a layer's features may take much of the memory.
+    with contextlib.closing(answers(jobs(), executor, ahead=2 * (1 + shuffles))) as fits:
+        for done, (at, gained) in enumerate(fits, 1):
+            gains[at] = gained
+            if progress is not None:
+                progress(done, total)
+    layers, null = [], np.full((shuffles, len(arrays)), math.nan)
+    for j in range(len(arrays)):
+        own = gains[j, 0]
+        limits = gain_limits(own.calibrated, own.worst, own.best, units, level, kind == "empirical")
+        layers.append((*student(own.raw, units, level), own.calibrated.mean(), *limits))
+        null[:, j] = [gains[j, k].calibrated.mean() for k in range(1, 1 + shuffles)]
+    raw, raw_low, raw_high, value, low, held_out_high, high = np.array(layers).T
+    each = np.stack([gains[j, 0].calibrated for j in range(len(arrays))])
+    higher = (null >= value).sum(axis=0)
+    beside = null.mean(axis=0) if shuffles else np.full(len(arrays), math.nan)
+    p_value = (1 + higher) / (1 + shuffles) if shuffles else np.full(len(arrays), math.nan)
+
+    def out(values: np.ndarray) -> Any:
+        return values if names else float(values[0])
+
+    frequencies = np.bincount(units.labels[units.rows]) / len(rows)
+    prior_used = np.full(len(sizes), 1 / len(sizes)) if kind == "uniform" else frequencies
+    return VInformation(
+        value=out(value),
+        kind="estimate",
+        confidence=level,
+        interval=(out(low), out(high)),
+        method=f"{name}, {parts}-fold cross-validation, calibrated on held-out rows",
+        assumptions=Assumptions(
+            adjacency=None,
+            attacker="sees the layer's gradient, and learned the family's best member from gradients with known "
+            "attributes",
+            notes=(
+                "a stronger family may read more: no bound on any attack",
+                "compare layers above their label-permutation null only",
+                "interval: of the family's V-information; held_out_interval: of the gain of its fitted members",
+                "units taken as independent, their mean gain as normal",
+            ),
+        ),
+        seed=start,
+        provenance="Mo et al. (2021), eqs. 6 and 7; Xu et al. (2020), Definition 1",
+        held_out_interval=(out(low), out(held_out_high)),
+        raw=out(raw),
+        raw_interval=(out(raw_low), out(raw_high)),
+        null=null if names else null[:, 0],
+        null_mean=out(beside),
+        p_value=out(p_value),
+        largest=float(-(prior_used * np.log(prior_used)).sum()),
+        layers=names,
+        family=name,
+        prior=tuple(float(p) for p in prior_used),
+        set_sizes=tuple(int(s) for s in sizes),
+        units=len(units.labels),
+        folds=parts,
+        gains=each.T if names else each[0],
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Gains:
+    """(rows,) log f[g](p) − log f[∅](p): raw and calibrated, each row's by a fit that did not use its unit. worst: the
+    least that a prediction could have gained. best: (rows,) of the best fit to all of them, if known."""
+
+    raw: np.ndarray
+    calibrated: np.ndarray
+    worst: float
+    best: np.ndarray | None = None
+
+
+def _gains(problem: _Problem, units: Units, seed: int, number: int) -> _Gains:
+    """`_Problem.gains` of permutation `number`, 0 for the labels as they are, the same wherever it is called."""
+    with one_thread():
+        gains = problem.gains(units, kernels.generator(seed, kernels.Stream.V_FOLDS, step=number))
+        return dataclasses.replace(gains, best=problem.best(units)) if number == 0 else gains
+
+
+class _Problem:
+    """Cross-validation of one layer under labels to be given."""
+
+    def __init__(self, features: np.ndarray, family: Any, prior: str, folds: int) -> None:
+        self._features, self._family, self._prior, self._folds = features, family, prior, folds
+
+    def gains(self, units: Units, rng: np.random.Generator) -> _Gains:
+        """Of every row, by `folds` fits."""
+        labels, classes = units.labels[units.rows], int(units.labels.max()) + 1
+        fold = units.folds(self._folds, rng)[units.rows]
+        raw, calibrated = np.empty(len(labels)), np.empty(len(labels))
+        worst = worst_raw = 0.0
+        for k in range(self._folds):
+            train, test = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+            prior = self._log_prior(labels[train], classes)
+            share = 1 / (len(train) + 1)
+            fitted = self._fit(train, labels)
+            beta = self._beta(fitted, train, labels, units, rng, prior, share)
+            predicted = self._predict(fitted, test, classes)
+            at = np.arange(len(test)), labels[test]
+            raw_gains, calibrated_gains = (_tempered(predicted, prior, b, share) - prior for b in (1.0, beta))
+            raw[test], calibrated[test] = raw_gains[at], calibrated_gains[at]
+            worst, worst_raw = min(worst, float(calibrated_gains.min())), min(worst_raw, float(raw_gains.min()))
+        # Where no fold reads its input, only the raw predictions say what one could have lost.
+        return _Gains(raw, calibrated, worst or worst_raw)
+
+    def best(self, units: Units) -> np.ndarray | None:
+        """(rows,) gains of the family's best fit to all rows, on these rows; None where the family cannot tell."""
+        fit = getattr(self._family, "best_log_prob", None)
+        labels, classes = units.labels[units.rows], int(units.labels.max()) + 1
+        if fit is None:
+            return None
+        best = fit(self._features, labels)
+        if best is None:
+            return None
+        best = _checked(best, (len(labels), classes))
+        return np.asarray((best - self._log_prior(labels, classes))[np.arange(len(labels)), labels])
+
+    def _beta(
+        self, fitted: Any, train: np.ndarray, labels: np.ndarray, units: Units, rng: np.random.Generator,
+        prior: np.ndarray, share: float,
+    ) -> float:  # fmt: skip
+        """The power with the least loss on rows held out inside the training part; 0 where none is surely better."""
+        from scipy.optimize import minimize_scalar
+
+        alone, _ = units.only(np.unique(units.rows[train]))
+        singles = len(alone.labels) == len(train)
+        held_out = getattr(fitted, "held_out_log_prob", None)
+        if held_out is not None and singles:  # a forest leaves out rows, not groups of them
+            predicted = _checked(held_out(), (len(train), len(prior)))
+        else:
+            inner = alone.folds(_INNER, rng)[alone.rows]
+            predicted = np.empty((len(train), len(prior)))
+            for k in range(_INNER):
+                part = self._fit(train[inner != k], labels)
+                predicted[inner == k] = self._predict(part, train[inner == k], len(prior))
+        at = np.arange(len(train)), labels[train]
+
+        def gains(power: float) -> np.ndarray:
+            return np.asarray(_tempered(predicted, prior, power, share)[at] - prior[labels[train]])
+
+        # In log β the search is as fine where families are far too sure as where they are too timid.
+        best = minimize_scalar(
+            lambda t: -float(gains(math.exp(t)).mean()),
+            bounds=(math.log(1e-3), math.log(_SHARPEST)),
+            method="bounded",
+        )
+        won = gains(math.exp(best.x))
+        return math.exp(best.x) if won.mean() > won.std() / math.sqrt(len(won)) else 0.0
+
+    def _fit(self, rows: np.ndarray, labels: np.ndarray) -> Any:
+        model = copy.deepcopy(self._family)
+        model.fit(self._features[rows], labels[rows])
+        return model
+
+    def _predict(self, model: Any, rows: np.ndarray, classes: int) -> np.ndarray:
+        return _checked(model.log_prob(self._features[rows]), (len(rows), classes))
+
+    def _log_prior(self, labels: np.ndarray, classes: int) -> np.ndarray:
+        if self._prior == "uniform":
+            return np.full(classes, -math.log(classes))
+        return np.asarray(np.log(np.bincount(labels, minlength=classes) / len(labels)))
+
+
+def _tempered(log_prob: np.ndarray, prior: np.ndarray, power: float, share: float) -> np.ndarray:
+    """log of (1 − share)·f̃ + share·f[∅], f̃ ∝ f[∅]^(1−power)·f_ε^power, f_ε the family's mixed with the same share."""
+    mixed = np.logaddexp(log_prob + math.log1p(-share), prior + math.log(share))
+    turned = (1 - power) * prior + power * mixed
+    turned -= np.logaddexp.reduce(turned, axis=1, keepdims=True)
+    return np.asarray(np.logaddexp(turned + math.log1p(-share), prior + math.log(share)))
+
+
+@one_thread()
+def prepared(array: np.ndarray, invariant: bool) -> np.ndarray:
+    """The gradients flat; for a rotation-invariant family standardised and in coordinates of their own span.
+
+    Standardising and turning look at all gradients and at no label, as an attacker may.
+    """
+    flat = array.reshape(len(array), -1)
+    if not invariant:
+        return np.ascontiguousarray(flat)
+    flat = flat / (float(np.abs(flat).max()) or 1.0)  # squares of 1e-170 vanish, and of 1e160 overflow
+    spread = flat.std(axis=0)
+    varies = spread > 1e-12 * max(float(spread.max()), np.finfo(float).tiny)
+    if not varies.any():
+        return np.zeros((len(flat), 1))
+    ready = (flat[:, varies] - flat[:, varies].mean(axis=0)) / (spread[varies] * math.sqrt(varies.sum()))
+    if ready.shape[1] > len(ready):
+        values, vectors = np.linalg.eigh(ready @ ready.T)
+        kept = values > 1e-10 * values[-1]
+        return np.ascontiguousarray((vectors[:, kept] * np.sqrt(values[kept]))[:, ::-1])
+    _, _, axes = np.linalg.svd(ready, full_matrices=False)
+    return np.asarray(ready @ axes.T)
+
+
+def _arrays(gradients: Any) -> tuple[tuple[str, ...], list[np.ndarray]]:
+    array_memory.refuse_transforms("gradients")
+    if isinstance(gradients, Mapping):
+        names = tuple(str(name) for name in gradients)
+        if len(set(names)) < len(names):
+            raise ValueError(f"gradients: layers {list(gradients)} must differ as text")
+        arrays = [check.host_array(**{f"gradients[{n!r}]": a})[0] for n, a in gradients.items()]
+    else:
+        names, arrays = (), [check.host_array(gradients=gradients)[0]]
+    if not arrays:
+        raise ValueError("gradients: must hold at least one layer")
+    for name, array in zip(names or ("gradients",), arrays, strict=True):
+        if array.ndim < 2 or 0 in array.shape or array.shape[:1] != arrays[0].shape[:1]:
+            where = f"gradients[{name!r}]" if names else name
+            raise ValueError(f"{where}: has shape {array.shape}, must be (n, ...), none 0, with one n")
+    return names, arrays
+
+
+def _labels(labels: Any, rows: int) -> np.ndarray:
+    given = check.even_array(labels=labels)
+    if given.dtype.kind == "b":
+        given = given.astype(np.int64)
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"labels.dtype={given.dtype}: must be integers or booleans")
+    if given.shape != (rows,):
+        raise ValueError(f"labels.shape={given.shape}: must be ({rows},), one for each gradient")
+    if given.min() != 0 or len(np.unique(given)) != given.max() + 1 or given.max() < 1:
+        raise ValueError(
+            f"labels: hold {np.unique(given).tolist()[:8]}, must be 0 … classes − 1, each present, at least 2"
+        )
+    return given.astype(np.int64)
+
+
+def _checked(values: Any, shape: tuple[int, int]) -> np.ndarray:
+    found = np.asarray(values, dtype=np.float64)
+    if found.shape != shape:
+        raise ValueError(f"family: log_prob returned shape {found.shape}, must be {shape}, (rows, classes)")
+    if np.isnan(found).any() or (found > 1e-6).any():
+        raise ValueError("family: log_prob must return logarithms of probabilities, none NaN or above 0")
+    return found

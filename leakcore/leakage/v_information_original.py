@@ -1,0 +1,272 @@
+"""How much of the input itself a gradient gives away: V-information of inversion, pair of layers by pair of layers."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore import kernels
+from leakcore._base import validate as check
+from leakcore._base.futures import answers
+from leakcore._base.quiet import quiet_batching
+from leakcore._base.results import Assumptions, Result
+from leakcore.attacks.inversion.image_quality import ssim
+from leakcore.gradients.by_layer import (
+    Batch,
+    batch_of,
+    criterion,
+    first_output,
+    parameters_by_layer,
+    targets_of,
+)
+from leakcore.gradients.functional import Functional
+
+if TYPE_CHECKING:
+    import torch
+
+SPREAD = 1 / (2 * math.pi)
+"""σ of the text's density: its prefactor is then 1, and f[∅] = exp(−2π²)."""
+LARGEST = 2 * math.pi**2
+"""The value at a perfect reconstruction."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class OriginalInformation(Result):
+    """V-information of inputs in gradients of pairs of layers; kind "estimate", (pairs,) arrays.
+
+    A score, not nats: the text calls it V-information, but its f is no density.
+
+    value: mean over inputs, at least 0 (a family may ignore its gradient); raw: before that; interval: of `raw`,
+    Student's over inputs. null: (pairs,) mean score of reconstructions beside *other* inputs. each: (inputs, pairs)
+    scores; similarity: (inputs, pairs) SSIM; losses: (inputs, pairs) what the inversion's loss ended at. pairs: names.
+    reconstructions: (pairs, inputs, ...) what was found. falls: share of inputs whose score falls from the first pair
+    to the last.
+    """
+
+    raw: np.ndarray
+    null: np.ndarray
+    each: np.ndarray
+    similarity: np.ndarray
+    losses: np.ndarray
+    pairs: tuple[tuple[str, ...], ...]
+    reconstructions: np.ndarray
+    falls: float
+
+    @property
+    def above_null(self) -> np.ndarray:
+        """`raw` less `null`: what the gradient says about *this* input."""
+        return np.asarray(self.raw - self.null)
+
+
+def v_information_original(
+    model: torch.nn.Module,
+    loss: Callable[[Any, Any], Any] | None,
+    inputs: Any,
+    targets: Any,
+    *,
+    pairs: Sequence[Sequence[str]] | None = None,
+    released: Callable[[torch.Tensor, int], torch.Tensor] | None = None,
+    iterations: int = 200,
+    learning_rate: float = 0.1,
+    total_variation: float = 0.0,
+    low: float | None = None,
+    high: float | None = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> OriginalInformation:
+    """Score of inverting the gradient of each pair of consecutive layers (Mo et al. 2021, eqs. 6 and 8).
+
+    With x̂ the inversion of g and s = 1/(2π),
+
+        log f[g](x) − log f[∅](x) = 2π² − (1 − SSIM(x̂, x))²/(2s²),   f[∅] = exp(−2π²)
+
+    averaged over inputs: 0 at SSIM 0, 2π² at a perfect reconstruction. The text calls f a density; it is a score, whose
+    order counts. x̂ minimises 1 − cos(∇ℓ(x̂), g) over the pair's parameters, the targets known, by Adam on the signs of
+    the derivative, within [low, high], its step falling to 0 along a cosine.
+
+    Beside it stands the score of the same reconstructions against other inputs of the batch (averaged over all of
+    them; NaN for one input): a smooth picture of the right brightness resembles every picture, so a prior such as
+    `total_variation` raises both. It is off by default, for the score is then the gradient's doing.
+
+    Args:
+        model, loss, inputs, targets: as in `sensitivity`. Inputs (n, channels, height, width) are compared by windowed
+            SSIM, all others by SSIM over the whole.
+        pairs: names of layers to invert together; None: each layer with the next (the only one, if there is one).
+        released: what the attacker sees instead of a gradient: released(gradient (n, parameters of the pair), pair's
+            number), say with noise added, or the other gradients of a batch. With an executor it must be a function of
+            these two alone: pairs are done in any order, anywhere.
+        iterations, learning_rate: of the inversion. total_variation: weight of the mean absolute difference of
+            neighbouring pixels, images only. low, high: box of the inputs; None: the least and largest given.
+        seed: of the starts. executor: its workers invert one pair each, with as many torch threads as are set here
+            (`torch.set_num_threads(1)` where they share a machine); model, loss and `released` are pickled.
+        progress: called as progress(pairs done, pairs).
+
+    Deterministic by seed, on a machine, torch build and number of torch threads, for any number of workers and none.
+    Raises ValueError or TypeError that names the argument.
+    """
+    import torch
+
+    data = batch_of(model, inputs, targets)
+    criterion(loss)
+    data = dataclasses.replace(data, targets=targets_of(loss, data.targets, first_output(model, data.inputs)))
+    layers = parameters_by_layer(model)
+    chosen = _pairs(pairs, tuple(layers))
+    steps = check.integer(1, None, iterations=iterations)
+    rate = check.positive(learning_rate=learning_rate)
+    smooth = check.non_negative(total_variation=total_variation)
+    if smooth and data.inputs.ndim != 4:
+        raise ValueError(f"total_variation={smooth}: inputs {tuple(data.inputs.shape)} are no images")
+    bottom = float(data.inputs.min()) if low is None else check.real(low=low)
+    top = float(data.inputs.max()) if high is None else check.real(high=high)
+    if top <= bottom:
+        raise ValueError(f"low={bottom}, high={top}: low must be below high")
+    level = check.confidence(confidence=confidence)
+    check.executor(executor=executor)
+    check.callback(progress=progress)
+    rng = kernels.generator(seed, kernels.Stream.ORIGINAL_STARTS)
+    start = bottom + (top - bottom) * rng.random(tuple(data.inputs.shape))
+    job = functools.partial(
+        _invert, data, loss, start=start, steps=steps, rate=rate, smooth=smooth, box=(bottom, top),
+        threads=torch.get_num_threads(),
+    )  # fmt: skip
+    jobs = {
+        number: functools.partial(
+            job, names=[key for name in pair for key in layers[name]],
+            released=None if released is None else functools.partial(_seen, released, number),
+        )
+        for number, pair in enumerate(chosen)
+    }  # fmt: skip
+    inverted = {}
+    with contextlib.closing(answers(jobs.items(), executor)) as pairs_done:
+        for number, answer in pairs_done:
+            inverted[number] = answer
+            if progress is not None:
+                progress(len(inverted), len(chosen))
+    found, ends = zip(*(inverted[number] for number in range(len(chosen))), strict=True)
+    # Every reconstruction beside every input: the diagonal is the attack, the rest its null.
+    count = len(data.inputs)
+    similar = np.stack(
+        [
+            np.stack([_numbers(ssim(point, data.inputs.roll(-k, 0), top - bottom)) for k in range(count)])
+            for point in found
+        ]
+    )  # (pairs, shift, inputs)
+    scores = LARGEST - (1 - similar) ** 2 / (2 * SPREAD**2)
+    each = scores[:, 0].T
+    raw = each.mean(axis=0)
+    reach = np.full(len(chosen), math.nan)
+    if count > 1:
+        from scipy.special import stdtrit
+
+        reach = stdtrit(count - 1, (1 + level) / 2) * each.std(axis=0, ddof=1) / math.sqrt(count)
+    return OriginalInformation(
+        value=np.maximum(raw, 0.0),
+        kind="estimate",
+        confidence=level,
+        interval=(raw - reach, raw + reach),
+        method=f"gradient inversion per pair of layers, cosine loss, {steps} steps"
+        + (f", total variation {smooth:g}" if smooth else ""),
+        assumptions=Assumptions(
+            adjacency=None,
+            attacker="sees the gradient of one sample for the pair of layers, knows the model and the target",
+            notes=("a better attack may reconstruct more: no bound", "a score from SSIM, not a density"),
+        ),
+        seed=seed,
+        provenance="Mo et al. (2021), eqs. 6 and 8",
+        raw=raw,
+        null=scores[:, 1:].mean(axis=(1, 2)) if count > 1 else np.full(len(chosen), math.nan),
+        each=each,
+        similarity=similar[:, 0].T,
+        losses=np.stack(ends, axis=1),
+        pairs=chosen,
+        reconstructions=np.stack([_numbers(p) for p in found]),
+        falls=float((each[:, 0] > each[:, -1]).mean()) if len(chosen) > 1 else math.nan,
+    )
+
+
+def _seen(
+    released: Callable[[torch.Tensor, int], torch.Tensor], number: int, gradient: torch.Tensor
+) -> torch.Tensor:  # fmt: skip
+    return released(gradient, number)
+
+
+def _invert(
+    data: Batch, loss: Callable[[Any, Any], Any] | None, *, names: Sequence[str], start: np.ndarray,
+    released: Callable[[torch.Tensor], torch.Tensor] | None, steps: int, rate: float, smooth: float,
+    box: tuple[float, float], threads: int,
+) -> tuple[torch.Tensor, np.ndarray]:  # fmt: skip
+    """Reconstructions of all inputs at once, each from its own gradient, and the cosine loss they end at."""
+    import torch
+
+    if torch.get_num_threads() != threads:  # a worker's may be another number
+        torch.set_num_threads(threads)
+    measure = criterion(loss)
+    function = Functional(data.model, names)
+
+    def value(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = measure(function(parameters, x[None]), y[None])
+        return out
+
+    def flat(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([g.flatten() for g in torch.func.grad(value)(function.own, x, y).values()])
+
+    def away(x: torch.Tensor, y: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        seen = flat(x, y)
+        # A gradient of zeros has no direction; the tiny number keeps its derivative finite and its cosine 0.
+        norms = (seen.square().sum() * wanted.square().sum() + torch.finfo(x.dtype).tiny).sqrt()
+        apart = 1 - seen.dot(wanted) / norms
+        rough: Any = 0.0
+        if smooth:
+            rough = (x[:, 1:] - x[:, :-1]).abs().mean() + (x[:, :, 1:] - x[:, :, :-1]).abs().mean()
+        return apart + smooth * rough, apart
+
+    with quiet_batching():
+        wanted = torch.func.vmap(flat)(data.inputs, data.targets).detach()
+        if released is not None:
+            seen = released(wanted)
+            if not isinstance(seen, torch.Tensor) or seen.shape != wanted.shape:
+                raise ValueError(f"released: must return a tensor of shape {tuple(wanted.shape)}")
+            wanted = seen.to(wanted).detach()
+        derivative = torch.func.vmap(torch.func.grad(away, has_aux=True))
+        # A copy: the search moves it in place, and every pair starts from the same.
+        point = torch.from_numpy(start.copy()).to(data.inputs).requires_grad_()
+        optimiser = torch.optim.Adam([point], lr=rate * (box[1] - box[0]))
+        fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+        for _ in range(steps):
+            slope, _ = derivative(point.detach(), data.targets, wanted)
+            point.grad = slope.sign()
+            optimiser.step()
+            fall.step()
+            with torch.no_grad():
+                point.clamp_(*box)
+        _, end = derivative(point.detach(), data.targets, wanted)
+    return point.detach(), np.asarray(end.detach().cpu().double().numpy())
+
+
+def _pairs(pairs: Sequence[Sequence[str]] | None, layers: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    if pairs is None:
+        return tuple(itertools.pairwise(layers)) or (layers,)
+    chosen = tuple((pair,) if isinstance(pair, str) else tuple(pair) for pair in pairs)
+    if not chosen or not all(chosen):
+        raise ValueError(f"pairs={pairs!r}: must name at least one layer each")
+    for pair in chosen:
+        for name in pair:
+            check.one_of(*layers, pairs=name)
+    return chosen
+
+
+def _numbers(point: torch.Tensor) -> np.ndarray:
+    """On the host; NumPy has no bfloat16, whose numbers float32 holds."""
+    import torch
+
+    return np.asarray((point.float() if point.dtype == torch.bfloat16 else point).cpu().numpy())

@@ -1,0 +1,87 @@
+"""Convolutional networks for 32×32 images, without batch norm: a per-sample gradient must not see other samples."""
+
+from __future__ import annotations
+
+import collections
+
+import torch
+from torch import nn
+
+from leakcore._base import validate as check
+
+
+def conv_extractor(width: int = 32, channels: int = 3) -> nn.Sequential:
+    """Three 3×3 convolutions of width, 2·width, 4·width channels, each with group norm, ELU and 2×2 mean pooling, then
+    the mean over places: images (rows, channels, height, width) to 4·width features (rows, 4·width).
+
+    A small stand-in for a pretrained network: train it on public images, freeze it, and train a last layer on its
+    features privately. Initial values are torch's own. Raises ValueError unless width is a multiple of 4, at least 4.
+    """
+    size = check.integer(4, None, width=width)
+    if size % 4:
+        raise ValueError(f"width={width}: must be a multiple of 4 (channels per group norm)")
+    fan_in = check.integer(1, None, channels=channels)
+    modules: list[nn.Module] = []
+    for fan_out in (size, 2 * size, 4 * size):
+        modules += [nn.Conv2d(fan_in, fan_out, 3, padding=1), nn.GroupNorm(4, fan_out), nn.ELU(), nn.AvgPool2d(2)]
+        fan_in = fan_out
+    return nn.Sequential(*modules, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def wide_resnet(depth: int = 28, width: int = 10, *, num_classes: int | None = 10, groups: int = 16) -> nn.Sequential:
+    """Wide residual network (Zagoruyko and Komodakis 2016) with group norm and ELU (Hayes et al. 2023, Appendix A).
+
+    depth: 6k + 4: k pre-activation blocks of two 3×3 convolutions in each of three groups of 16·width, 32·width and
+    64·width channels, the later two halving the image. num_classes: outputs of the last layer; None leaves it out and
+    returns the 64·width features. groups: of every group norm, a divisor of 16.
+    Names of the state dict: stem.weight; group{1,2,3}.{block}.{norm1,conv1,norm2,conv2}.*, shortcut.weight where shapes
+    change; norm.*; classifier.*. Weights with other names must be renamed before `load_safetensors`.
+    """
+    blocks, rest = divmod(check.integer(10, None, depth=depth) - 4, 6)
+    if rest:
+        raise ValueError(f"depth={depth}: must be 6k + 4")
+    wide = check.integer(1, None, width=width)
+    norms = check.integer(1, 16, groups=groups)
+    if 16 % norms:
+        raise ValueError(f"groups={groups}: must divide 16")
+    layers: list[tuple[str, nn.Module]] = [("stem", nn.Conv2d(3, 16, 3, padding=1, bias=False))]
+    fan_in = 16
+    for number, (channels, stride) in enumerate(((16, 1), (32, 2), (64, 2)), 1):
+        fan_out = channels * wide
+        parts = [
+            _Block(fan_in if i == 0 else fan_out, fan_out, stride if i == 0 else 1, norms) for i in range(blocks)
+        ]  # fmt: skip
+        layers.append((f"group{number}", nn.Sequential(*parts)))
+        fan_in = fan_out
+    layers += [
+        ("norm", nn.GroupNorm(norms, fan_in)),
+        ("act", nn.ELU()),
+        ("pool", nn.AdaptiveAvgPool2d(1)),
+        ("flatten", nn.Flatten()),
+    ]
+    if num_classes is not None:
+        layers.append(("classifier", nn.Linear(fan_in, check.integer(1, None, num_classes=num_classes))))
+    return nn.Sequential(collections.OrderedDict(layers))
+
+
+def wrn_28_10(num_classes: int | None = 10) -> nn.Sequential:
+    """WRN-28-10, 36.5 million parameters: `wide_resnet(28, 10)`. Without weights it is an untrained network."""
+    return wide_resnet(28, 10, num_classes=num_classes)
+
+
+class _Block(nn.Module):
+    def __init__(self, fan_in: int, fan_out: int, stride: int, groups: int) -> None:
+        super().__init__()
+        self.norm1 = nn.GroupNorm(groups, fan_in)
+        self.conv1 = nn.Conv2d(fan_in, fan_out, 3, stride, padding=1, bias=False)
+        self.norm2 = nn.GroupNorm(groups, fan_out)
+        self.conv2 = nn.Conv2d(fan_out, fan_out, 3, padding=1, bias=False)
+        changes = stride != 1 or fan_in != fan_out
+        self.shortcut = nn.Conv2d(fan_in, fan_out, 1, stride, bias=False) if changes else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ready = nn.functional.elu(self.norm1(x))
+        out = self.conv2(nn.functional.elu(self.norm2(self.conv1(ready))))
+        kept: torch.Tensor = x if self.shortcut is None else self.shortcut(ready)
+        total: torch.Tensor = out + kept
+        return total

@@ -1,0 +1,213 @@
+"""δ(ε) and ε(δ) from lattice laws: a tilt whose window is narrow, and a lattice as fine as is wanted.
+
+Schedules of many different steps are brought to a few before: less noise and a larger sample for the upper limit, the
+contrary for the lower one. Who sees a step of less noise, or of a larger rate, can make one of the other from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from leakcore.numerics.lattice.law import CoarseLaw, LatticeLaw, Window, groups_of
+from leakcore.numerics.lattice.steps import StepCells, loss_range
+from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss, StepGroup
+
+FIRST_BITS, SECOND_BITS, LAST_BITS = 13, 16, 19
+"""log₂ of the lattice's points: to choose a tilt, to begin with, and at most (half a second)."""
+_MOST_GROUPS = 24
+_WEAKER = (0.75, 0.56, 0.42, 0.32, 0.24, 0.18, 0.13, 0.1)
+"""Tilts that are tried, as parts of the last one: rare large losses may have most of a stronger one's mass."""
+_SHARE = 9.0
+"""−log of the part of the tilted law's mass that δ may be under a weaker tilt."""
+_LEFT_OUT = 1e-9
+"""More than what lies beyond the reach of single steps moves log δ by, or ε."""
+_MOST_CELLS = 1 << 20
+_ENOUGH = 2e-7
+"""Width of the limits, relative above 1, at which no finer lattice is made."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A gap between the tilt and the profile's own power, made for this ε and log δ."""
+
+    gap: float
+    epsilon: float
+    log_delta: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """What is asked of the laws: `log_delta` at `epsilon`, or `epsilon` at `log_delta` (the other one is None)."""
+
+    epsilon: float | None = None
+    log_delta: float | None = None
+
+    def chernoff(self, coarse: CoarseLaw) -> Point:
+        """Chernoff's bound and its tilt."""
+        if self.epsilon is None:
+            assert self.log_delta is not None
+            return Point(*coarse.best_gap(log_delta=self.log_delta), self.log_delta)
+        gap, bound = coarse.best_gap(epsilon=self.epsilon)
+        return Point(gap, self.epsilon, min(bound, 0.0))
+
+    def answer(self, law: LatticeLaw, start: float) -> float:
+        """The law's limit; AccuracyError where it has none."""
+        if self.epsilon is not None:
+            return law.log_delta(self.epsilon)[0]
+        assert self.log_delta is not None
+        return law.epsilon(self.log_delta, start)
+
+    def moved(self, point: Point, answer: float) -> Point:
+        """The point with a better answer than Chernoff's."""
+        if not math.isfinite(answer):
+            return point
+        name = "epsilon" if self.epsilon is None else "log_delta"
+        return dataclasses.replace(point, **{name: answer})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Side:
+    """What one limit is made from."""
+
+    coarse: CoarseLaw
+    window: Window
+    dominating: bool
+
+    def law(self, bits: int) -> LatticeLaw:
+        size = 1 << max(bits - (len(self.coarse.groups) - 1).bit_length(), 12)
+        spacing = self.window.width / (size - 4)
+        fine = list(zip(self.coarse.groups, self.window.fine, strict=True))
+        for group, ends in fine:
+            low, high = loss_range(group, self.coarse.reach)
+            if not min(high, ends[1]) - max(low, ends[0]) <= _MOST_CELLS * spacing:
+                raise AccuracyError("one step's loss is too wide for the lattice of their sum")
+        cells = [StepCells(group, spacing, self.coarse.reach, ends) for group, ends in fine]
+        return LatticeLaw(self.coarse, self.window, spacing, size, cells, self.dominating)
+
+    def answer(self, question: Question, bits: int, start: float) -> float:
+        """The limit from this side; ±∞, the useless one, where there is none."""
+        try:
+            return question.answer(self.law(bits), start)
+        except AccuracyError:
+            return math.inf if self.dominating else -math.inf
+
+
+@contextlib.contextmanager
+def _in_floats(groups: list[StepGroup]) -> Iterator[None]:
+    """AccuracyError where a float cannot hold the loss of so little noise."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
+        try:
+            yield
+        except (OverflowError, ZeroDivisionError, ValueError, IndexError, MemoryError) as error:
+            raise AccuracyError(
+                f"noise_multiplier={min(g.sigma for g in groups):g}: the privacy loss is out of a float's reach"
+            ) from error
+
+
+def upper_limit(loss: PrivacyLoss, question: Question, direction: str, bits: int) -> float:
+    """The upper limit alone, from a lattice of 2^bits points; proved like the other one."""
+    groups = groups_of(loss)
+    with _in_floats(groups):
+        floor = _log_floor(groups, question, direction)
+        side, high = _prepared(_merged(groups, True), floor, direction, question, True, (0.5, 0.25, 0.1))
+        return min(high, side.answer(question, bits, high))
+
+
+def limits(loss: PrivacyLoss, question: Question, direction: str, bits: int = LAST_BITS) -> tuple[float, float]:
+    """(low, high) around the answer, low perhaps −∞. `bits`: log₂ of the most lattice points.
+
+    AccuracyError where a float cannot hold the loss.
+    """
+    groups = groups_of(loss)
+    with _in_floats(groups):
+        floor = _log_floor(groups, question, direction)
+        upper, high = _prepared(_merged(groups, True), floor, direction, question, True)
+        lower = dataclasses.replace(upper, dominating=False)
+        if len(groups) > _MOST_GROUPS:
+            lower, _ = _prepared(_merged(groups, False), floor, direction, question, False)
+        low, size = -math.inf, min(SECOND_BITS, bits)
+        while True:
+            high = min(high, upper.answer(question, size, high))
+            low = max(low, lower.answer(question, size, high))
+            if low > high:  # within rounding, or one of them is lost: neither is trusted with less
+                low, high = high, low
+            wide = (high - low) / (_ENOUGH * max(1.0, abs(high)))
+            if size >= bits or wide <= 1.0:
+                break
+            # The width falls with the square of the spacing.
+            size = min(bits, size + max(1, math.ceil(0.5 * math.log2(min(wide, 1e9)))))
+    return low, high
+
+
+def _prepared(
+    groups: list[StepGroup],
+    log_floor: float,
+    direction: str,
+    question: Question,
+    dominating: bool,
+    weaker: tuple[float, ...] = _WEAKER,
+) -> tuple[_Side, float]:
+    """The tilt to work with, and the upper limit from a first lattice under Chernoff's tilt, or Chernoff's bound."""
+    coarse = CoarseLaw(groups, log_floor, direction == "remove")
+    point = question.chernoff(coarse)
+    best = coarse.window(point.gap)
+    answer = (point.epsilon if question.epsilon is None else point.log_delta) + _LEFT_OUT
+    for _ in range(2 if weaker is _WEAKER else 1):
+        answer = min(answer, _Side(coarse, best, True).answer(question, FIRST_BITS, answer))
+        point = question.moved(point, answer)
+        for gap in [part * best.gap for part in weaker]:
+            cumulant = float(coarse.cumulant(np.array([coarse.theta(gap)]))[0])
+            if cumulant - gap * point.epsilon - point.log_delta > _SHARE:
+                break
+            window = coarse.window(gap)
+            if window.width < 0.8 * best.width:
+                best = window
+    return _Side(coarse, best, dominating), answer
+
+
+def chernoff_tables(loss: PrivacyLoss, log_floor: float) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """`CoarseLaw.chernoff_table` of "remove" and of "add"."""
+    groups = _merged(groups_of(loss), True)
+    with _in_floats(groups):
+        return tuple(CoarseLaw(groups, log_floor, remove).chernoff_table() for remove in (True, False))
+
+
+def _log_floor(groups: list[StepGroup], question: Question, direction: str) -> float:
+    """A guess from below of log δ: how far out single steps must be known."""
+    if question.log_delta is not None:
+        return question.log_delta
+    floor, few = -20.0, _merged(groups, True)
+    for _ in range(8):
+        wanted = 1.5 * question.chernoff(CoarseLaw(few, floor, direction == "remove")).log_delta - 20.0
+        if wanted >= floor:
+            break
+        floor = wanted
+    return floor
+
+
+def _merged(groups: list[StepGroup], up: bool) -> list[StepGroup]:
+    """At most a few groups that leak at least (`up`) or at most as much."""
+    if len(groups) <= _MOST_GROUPS:
+        return groups
+    sigma, rate = np.array([g.sigma for g in groups]), np.array([g.rate for g in groups])
+    count = np.array([g.count for g in groups])
+    bins = 1 if np.ptp(rate) == 0.0 else (_MOST_GROUPS if np.ptp(sigma) == 0.0 else math.isqrt(_MOST_GROUPS))
+    places = _bins(np.log(rate), bins) * _MOST_GROUPS + _bins(np.log(sigma), _MOST_GROUPS // bins)
+    quiet, loud = (np.min, np.max) if up else (np.max, np.min)
+    return [
+        StepGroup(float(quiet(sigma[places == k])), float(loud(rate[places == k])), int(count[places == k].sum()))
+        for k in np.unique(places)
+    ]
+
+
+def _bins(values: np.ndarray, bins: int) -> np.ndarray:
+    """Which of so many equal parts of the range each value lies in."""
+    width = float(np.ptp(values))
+    if width == 0.0:
+        return np.zeros(len(values), dtype=np.intp)
+    return np.asarray(np.minimum(((values - values.min()) / width * bins).astype(np.intp), bins - 1))

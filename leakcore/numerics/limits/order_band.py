@@ -1,0 +1,86 @@
+"""A confidence limit of a distribution function that holds at every point at once: the price of picking a threshold by
+the very trials that are counted."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from scipy import special
+
+from leakcore._base import validate
+from leakcore.numerics.dot import dot
+
+_NEGLIGIBLE = 1e-22
+"""Probability dropped per step: it only lowers the coverage computed, hence the limits."""
+
+_MAX_TRIALS = 1 << 20
+"""Minutes of work."""
+
+
+def simultaneous_lower_limits(trials: int, *, confidence: float) -> np.ndarray:
+    """Limits L_0 = 0 ≤ L_1 ≤ … ≤ L_n such that P(for all x: F(x) ≥ L_{number of draws ≤ x}) ≥ confidence.
+
+    Each L_i is the one-sided Clopper–Pearson limit of i successes in n trials, I⁻¹(γ; i, n−i+1), at one common level γ:
+    a band of equal local levels (Berk and Jones 1979; Moscovich, Nadler and Spiegelman 2016), so that it is nowhere
+    much looser than the limit for a threshold fixed beforehand, the far tails included (n = 500, 99.5%: γ = 0.005/49).
+    γ is the largest for which n independent uniforms satisfy U_(i) ≥ L_i for all i with probability ≥ `confidence`.
+    That probability is computed exactly, as that of a Poisson process of rate n with n points in [0, 1] not having i
+    points before L_i (positive terms only; what is dropped errs towards a lower limit).
+
+    By symmetry 1 − L_{n−i} is a simultaneous upper limit after i draws. Holds for every F: a discrete one only makes it
+    safer.
+
+    trials: n, 1 to 2²⁰. confidence: in (0, 1). Returns n + 1 float64 numbers. Deterministic. Time grows like n^1.5:
+    10 ms for 500, some seconds for 100,000.
+    """
+    n = validate.integer(1, _MAX_TRIALS, trials=trials)
+    level = validate.open_probability(confidence=confidence)
+    return _limits(n, _local_level(n, level))
+
+
+def _limits(n: int, gamma: float) -> np.ndarray:
+    i = np.arange(1.0, n + 1)
+    return np.concatenate([[0.0], special.betaincinv(i, n - i + 1, gamma)])
+
+
+@lru_cache(maxsize=64)
+def _local_level(n: int, level: float) -> float:
+    """The largest γ, to three digits from below, whose band covers."""
+    # One limit alone needs γ ≤ 1 − level; the union bound over all limits makes (1 − level)/n enough.
+    low, high = math.log((1 - level) / n), math.log(1 - level)
+    if n == 1:
+        return 1 - level
+    while high - low > 1e-3:
+        middle = 0.5 * (low + high)
+        if _coverage(_limits(n, math.exp(middle))) >= level:
+            low = middle
+        else:
+            high = middle
+    return math.exp(low)
+
+
+def _coverage(limits: np.ndarray) -> float:
+    """P(U_(i) ≥ limits[i] for i = 1 … n), from below."""
+    n = len(limits) - 1
+    weight = np.ones(1)  # of the numbers of points so far: first, first + 1, …
+    first = 0
+    for i, width in enumerate(np.diff(limits), start=1):
+        # Up to limits[i] there may be i − 1 points.
+        weight = np.convolve(weight, _poisson(n * width))[: i - first]
+        kept = np.flatnonzero(weight > _NEGLIGIBLE)
+        if len(kept) == 0:
+            return 0.0
+        weight, first = weight[kept[0] : kept[-1] + 1], first + int(kept[0])
+    counts = n - np.arange(first, first + len(weight))  # points still to come in [limits[n], 1]
+    rest = n * (1 - limits[-1])
+    log_last = special.xlogy(counts, rest) - rest - special.gammaln(counts + 1.0)
+    log_total = n * math.log(n) - n - math.lgamma(n + 1.0)
+    return dot(weight, np.exp(log_last - log_total))
+
+
+def _poisson(mean: float) -> np.ndarray:
+    """Its probabilities, up to where they are negligible."""
+    k = np.arange(math.ceil(mean + 12 * math.sqrt(mean) + 24) + 1.0)
+    return np.asarray(np.exp(special.xlogy(k, mean) - mean - special.gammaln(k + 1.0)))

@@ -1,0 +1,156 @@
+"""dp-accounting's discretised privacy loss distribution: the independent route to profiles and blow-ups.
+
+Only the REMOVE distribution (the mixture above) answers sup μ(E) with ν(E) ≤ κ; the ADD distribution's far tail
+loses its digits to cancellation. dp-accounting is imported at the first call.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from leakcore.numerics.privacy_loss.loss import PrivacyLoss
+
+_REACH = 10.0
+_MAX_POINTS = 80_000
+_OPTIMISTIC_POINTS = 200_000
+_MISSING = "method={method!r} needs dp-accounting, which is not installed: pip install leakcore[accounting]"
+
+
+def fft_rounding(count: int) -> float:
+    """By how much rounding may move a sum of masses after `count` distributions were convolved by FFT.
+
+    Measured against the exact profile where masses have long vanished: 1e-14 at 100 steps, 1.5e-13 at 10,000 and 3e-12
+    at 100,000, in either direction; the masses of a single one are differences that round as much as a hundred.
+    """
+    return 0.0 if count == 0 else 1e-13 + 1e-15 * count
+
+
+def import_dp_accounting(method: str) -> Any:
+    """The dp_accounting package; ImportError says how to install it."""
+    try:
+        import dp_accounting
+    except ImportError as error:
+        raise ImportError(_MISSING.format(method=method)) from error
+    return dp_accounting
+
+
+class DiscreteLoss:
+    """The composed, discretised privacy loss: pessimistic, an upper bound in both directions, or optimistic, a lower
+    bound in the REMOVE direction only, which is all that a blow-up needs."""
+
+    def __init__(self, loss: PrivacyLoss, *, pessimistic: bool, interval: float | None = None) -> None:
+        if loss.log_no_escape != 0.0:
+            raise ValueError("method='pld' does not cover noise_multiplier=0: use method='exact'")
+        import_dp_accounting("pld")
+        from dp_accounting.pld import privacy_loss_distribution as pld
+
+        steps = [(g.sigma, g.rate, g.count) for g in loss.groups]
+        if loss.gaussian_variance > 0.0:
+            steps.append((1.0 / math.sqrt(loss.gaussian_variance), 1.0, 1))
+        self.interval = interval or _default_interval(loss)
+        if interval is None and steps:
+            widest = max(_end(sigma, rate) - _start(sigma, rate) for sigma, rate, _ in steps)
+            if pessimistic:
+                # dp-accounting takes microseconds per point, and its error falls with the square of the interval.
+                self.interval = max(self.interval, widest / _MAX_POINTS)
+            else:
+                # Rounding down errs by the interval itself, but costs little per point.
+                self.interval = min(self.interval, widest / _OPTIMISTIC_POINTS)
+        self.rounding = fft_rounding(sum(count for _, _, count in steps))
+        composed: Any = None
+        for sigma, rate, count in steps:
+            if pessimistic:
+                one = pld.from_gaussian_mechanism(
+                    sigma,
+                    sampling_prob=rate,
+                    pessimistic_estimate=True,
+                    value_discretization_interval=self.interval,
+                    use_connect_dots=True,
+                )
+            else:
+                one = pld.PrivacyLossDistribution(_rounded_down(sigma, rate, self.interval))
+            if count > 1:
+                one = one.self_compose(count)
+            composed = one if composed is None else composed.compose(one)
+        self._pld = composed
+
+    def delta(self, epsilon: float, direction: str) -> float:
+        """δ(ε) in one direction; what rounding may have taken from a pessimistic one is added."""
+        if self._pld is None:
+            return max(0.0, -math.expm1(epsilon))
+        pmf = self._pld._pmf_remove if direction == "remove" else self._pld._pmf_add
+        return min(1.0, float(pmf.get_delta_for_epsilon(epsilon)) + self.rounding)
+
+    def log_blow_up(self, log_kappa: np.ndarray) -> np.ndarray:
+        """log min_ε [κe^ε + δ_remove(ε)] over all real ε, for a 1-d array of log κ.
+
+        δ_remove is convex and piecewise linear in e^ε with its knots at the losses of the grid, so the minimum
+        lies at one.
+        """
+        if self._pld is None:
+            return np.array(log_kappa)
+        pmf = self._pld._pmf_remove.to_dense_pmf()
+        mass = np.maximum(np.asarray(pmf._probs, dtype=np.float64), 0.0)
+        losses = (pmf._lower_loss + np.arange(len(mass))) * pmf._discretization
+        # Suffix sums: μ(L ≥ l_j) and ν(L ≥ l_j), the latter relative to e^{−l_j} so that nothing overflows.
+        above = np.cumsum(mass[::-1])[::-1] + float(pmf._infinity_mass)
+        log_nu = _log_suffix_sums(mass, losses)
+        # ν(L ≥ l_j) falls with j; the best knot is where it crosses κ.
+        knot = np.clip(len(losses) - np.searchsorted(log_nu[::-1], log_kappa, side="right"), 0, len(losses) - 1)
+        best = np.zeros_like(log_kappa)
+        for shift in (-1, 0, 1):
+            j = np.clip(knot + shift, 0, len(losses) - 1)
+            nu_part = np.exp(np.minimum(losses[j] + log_nu[j], 700.0))
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                value = np.log(np.maximum(above[j] - nu_part, 0.0) + np.exp(np.minimum(log_kappa + losses[j], 700.0)))
+            best = np.minimum(best, value)
+        return best
+
+
+def _loss(z: float, sigma: float, rate: float) -> float:
+    return float(np.logaddexp(math.log1p(-rate) if rate < 1.0 else -math.inf, math.log(rate) + _exponent(z, sigma)))
+
+
+def _exponent(z: float, sigma: float) -> float:
+    return z / sigma - 0.5 / (sigma * sigma)
+
+
+def _start(sigma: float, rate: float) -> float:
+    return _loss(-_REACH, sigma, rate)
+
+
+def _end(sigma: float, rate: float) -> float:
+    """Beyond it μ has less than 1e-22 of its mass."""
+    return _loss(1.0 / sigma + _REACH, sigma, rate)
+
+
+def _rounded_down(sigma: float, rate: float, interval: float) -> Any:
+    """One step's REMOVE loss with every value rounded down to the grid, what lies below it left out: optimistic."""
+    from dp_accounting.pld import pld_pmf
+
+    first = math.floor(_start(sigma, rate) / interval)
+    last = math.floor(_end(sigma, rate) / interval)
+    losses = np.arange(first, last + 1) * interval
+    # z where the loss is l: e^l = 1 − q + q·exp(z/σ − 1/(2σ²)); −∞ where no z is so low.
+    with np.errstate(divide="ignore"):
+        z = sigma * np.log(np.maximum(np.expm1(losses) / rate + 1.0, 0.0)) + 0.5 / sigma
+    above = (1.0 - rate) * special.ndtr(-z) + rate * special.ndtr(1.0 / sigma - z)
+    mass = np.maximum(above - np.append(above[1:], 0.0), 0.0)
+    return pld_pmf.DensePLDPmf(interval, first, mass, 0.0, False)
+
+
+def _log_suffix_sums(mass: np.ndarray, losses: np.ndarray) -> np.ndarray:
+    """log Σ_{i ≥ j} mass_i e^{−losses_i} for every j."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(mass) - losses
+    return np.asarray(np.logaddexp.accumulate(logs[::-1])[::-1])
+
+
+def _default_interval(loss: PrivacyLoss) -> float:
+    """1e-4, scaled down with the loss's standard deviation where that is below 0.1 and up where it is above 10."""
+    spread = math.sqrt(loss.cumulants(1.0).variance)
+    return 1e-4 * max(min(10.0 * spread, 1.0), spread / 10.0, 1e-6)
