@@ -40,7 +40,7 @@ wheel: $(VENV)/.deps
 bench: $(VENV)/.core $(VENV)/.peers
 	$(PY) -m bench $(ARGS)
 
-# The CUDA kernels where there is no GPU: the same files run on the CPU (csrc/emulation), with the same tests.
+# The CUDA kernels where there is no GPU: the same files run on the CPU (csrc/testing/cuda_emulation), with the same tests.
 test-emulated: $(VENV)/.core
 	@LEAKCORE_CUDA=emulate $(PY) setup.py --quiet build_ext --inplace
 	LEAKCORE_EMULATION=1 $(PYTEST) tests/kernels -m "not slow" -k "emulat" $(ARGS)

@@ -5,7 +5,7 @@ follows header dependencies and does nothing in a quarter of a second when nothi
 
 Environment:
   LEAKCORE_CUDA=auto|0|1    auto (default): CUDA kernels when nvcc and the static runtime are found; 1: an error if not
-  LEAKCORE_CUDA=emulate     for tests: the CUDA kernels compiled for the CPU (csrc/emulation), into build/emulated-*
+  LEAKCORE_CUDA=emulate     for tests: the CUDA kernels compiled for the CPU (csrc/testing/cuda_emulation), into build/emulated-*
   LEAKCORE_CUDA_ARCHS       e.g. "80 90": compute capabilities to compile for (default: all of 75…120 known to nvcc for
                             a wheel; for a build in the tree those of the GPUs at hand, else the oldest and its PTX)
   CUDA_HOME, CUDA_PATH      where to look for CUDA first
@@ -38,7 +38,7 @@ from setuptools.errors import CompileError, OptionError
 
 ROOT = pathlib.Path(__file__).resolve().parent
 CSRC = ROOT / "csrc"
-EMULATION = CSRC / "emulation"
+EMULATION = CSRC / "testing" / "cuda_emulation"
 INCLUDE = ROOT / "leakcore" / "include"
 
 
@@ -226,7 +226,7 @@ class NinjaBuild(build_ext):
                         )
                     continue
                 switch = " -DLEAKCORE_EMULATION=1" if emulated() else ""
-                extra = {"extra": f"$python{switch}"} if source.endswith("module.cpp") else {}
+                extra = {"extra": f"$python{switch}"} if source.endswith("bindings/python.cpp") else {}
                 objects += w.build(self.object_of(source), "cxx", str(ROOT / source), variables=extra)
             if emulated():
                 # As nvcc reads them: fused multiply-add in hardware, unrolling asked for by its own pragma.

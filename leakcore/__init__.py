@@ -12,6 +12,7 @@ Importing leakcore imports neither torch nor SciPy; each part is loaded at first
 from typing import TYPE_CHECKING
 
 from leakcore._base.lazy import attach as _attach
+from leakcore._base.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from leakcore import accounting as accounting
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from leakcore.kernels import mixture_tail as mixture_tail
     from leakcore.kernels import solve_labels as solve_labels
 
-__version__ = "0.1.0"
 
 _NAMES = {
     "accounting": ".accounting",

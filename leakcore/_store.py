@@ -21,7 +21,6 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from leakcore import __version__
 from leakcore._base.files import zip_file
 from leakcore._base.files.json_file import read_json
 from leakcore._base.files.writing import TEMPORARY as _TEMPORARY
@@ -34,6 +33,7 @@ from leakcore._base.futures import answers
 from leakcore._base.installed import version_of
 from leakcore._base.run_folder.lock import FILE as _LOCK
 from leakcore._base.run_folder.lock import FolderBusy, FolderLock
+from leakcore._base.version import __version__
 
 _MANIFEST = "run.json"
 _SCHEMA = "leakcore.run/2"

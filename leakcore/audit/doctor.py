@@ -10,9 +10,9 @@ import subprocess
 import sys
 from typing import Any
 
-from leakcore import __version__
 from leakcore._base.installed import version_of as _version
 from leakcore._base.quiet import quiet
+from leakcore._base.version import __version__
 
 _WITHOUT_TORCH = (
     "models, defenses, leakage, training (`dpsgd.Ensemble`, `record`), `attacks.inversion`, `reconstruction_game` and "

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from leakcore import __version__, bounds, kernels
+from leakcore import bounds, kernels
 from leakcore._base import validate as check
 from leakcore._base.futures import answers
 from leakcore._base.progress import Progress
 from leakcore._base.results import jsonable
+from leakcore._base.version import __version__
 from leakcore.audit.report.format import number, percent
 from leakcore.audit.report.tables import Cell, Column, Row, Table
 from leakcore.numerics import clopper_pearson, gaussian_pair_epsilon

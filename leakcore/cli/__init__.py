@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from leakcore import __version__
+from leakcore._base.version import __version__
 from leakcore.cli._attack import attack as _attack
 from leakcore.cli._audit import audit as _audit
 from leakcore.cli._calibrate import calibrate

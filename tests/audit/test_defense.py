@@ -81,7 +81,8 @@ def test_without_a_defence_it_is_the_audits_own_game() -> None:
     data = datasets.digits()
     known = config.num_rows - 1
     plain = attacks.reconstruction_game(
-        reconstruction_section.ensemble(config, noise), data.features[:known], data.labels[:known], data.features[known:],
+        reconstruction_section.ensemble(config, noise),
+        data.features[:known], data.labels[:known], data.features[known:],
         data.labels[known:], prior_size=config.prior_size, runs=96,
     )  # fmt: skip
     mine = sum(defense_game.play(config, noise, None, first, 32).hits for first in (0, 32, 64))

@@ -118,12 +118,14 @@ TARGETS: dict[str, Callable[[bytes], object]] = {
     "zip": _file(".zip", _zipped),
     "texts": _file(".csv.gz", _texts),
     "json": _file(".json", _json),
-    "checkpoint": _file(".npz", checkpoint),
+    "checkpoint": _file(".npz", _checkpoint),
 }
 READERS = (
-    "_npz", "_trace", "_from_trace", "_from_scores", "_score_file", "_attack_labels", "_safetensors", "_keys",
-    "_claim_config", "_zip", "_gzip", "_tar", "_csv", "_json", "_toml", "_file_limits", "_tabular", "_text",
-    "_checkpoint", "_images", "_membership", "_unrecorded", "_origin", "_whole_run",
+    "files/npz_file", "files/zip_file", "files/gzip_file", "files/tar_file", "files/csv_file", "files/json_file",
+    "files/toml_file", "files/limits", "trace/trace", "trace/from_trace", "trace/whole_run", "trace/unrecorded_steps",
+    "trace/origin", "scores/from_scores", "scores/file", "config/keys", "claim/config", "cli/_attack_labels",
+    "models/safetensors", "datasets/tabular", "datasets/text", "datasets/images", "datasets/membership",
+    "ensemble/checkpoint",
 )  # fmt: skip
 """Modules whose lines count as coverage."""
 CORPUS = Path(__file__).parent / "corpus"

@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from leakcore import __version__
 from leakcore._base.printable import visible
+from leakcore._base.version import __version__
 from leakcore.audit.report.format import above, guarantee, number
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from leakcore import __version__
 from leakcore._base import validate as check
 from leakcore._base.files.writing import write_atomically
 from leakcore._base.results import jsonable
+from leakcore._base.version import __version__
 from leakcore.audit.report import page
 from leakcore.audit.report.page import about
 from leakcore.audit.report.tables import Table

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from leakcore import __version__
 from leakcore._base.futures import in_order
+from leakcore._base.version import __version__
 from leakcore.numerics.limits.betting import betting_upper_limit, choose_bet
 from leakcore.numerics.limits.binomial import clopper_pearson
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from leakcore import __version__, kernels
+from leakcore import kernels
 from leakcore._base.files.npz_file import read_npz
 from leakcore._base.files.writing import make_folder, write_atomically
+from leakcore._base.version import __version__
 from leakcore.dpsgd.ensemble.arguments import Samples
 from leakcore.dpsgd.ensemble.block.block import ARRAYS, SLOTS, BlockOutput, Plan
 from leakcore.dpsgd.ensemble.fingerprint import Teller

@@ -105,7 +105,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"{black[easiest]:.0%} of the images ({easiest})"
         + (", so the bound does not hold for real images." if black[easiest] > 0 else "."),
         stated=stated, panels=panels, pictures=pictures, splits=splits,
-        setting=both_image_sets.setting(epsilons[-1], hidden, clip), runs=targets, optimiser=oblivious.settings(context),
+        setting=both_image_sets.setting(epsilons[-1], hidden, clip), runs=targets,
+        optimiser=oblivious.settings(context),
         notes=("κ and the bounds hold for images whose pixels are uniform and independent, not for real images",
                "95% Clopper–Pearson intervals over targets", oblivious.NOTE, oblivious.FEATURES),
     )  # fmt: skip

@@ -37,7 +37,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         conclusion="Reconstructions by Equation 1 from uniform starts, labels known. Mean squared error: "
         + "; ".join(told) + ". A uniformly random image has 0.167 on average against another."
         + ("" if falls[-1] else " " + oblivious.FEATURES + "."),
-        stated=stated, panels=[], pictures=pictures, splits=splits, setting=both_image_sets.setting(epsilons[-1], hidden, clip),
+        stated=stated, panels=[], pictures=pictures, splits=splits,
+        setting=both_image_sets.setting(epsilons[-1], hidden, clip),
         runs=targets, optimiser=oblivious.settings(context),
         notes=(oblivious.NOTE,),
     )  # fmt: skip

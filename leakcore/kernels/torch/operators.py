@@ -26,7 +26,7 @@ from leakcore.kernels.torch import dispatch
 
 if not hasattr(torch.library, "custom_op"):
     raise ImportError(
-        f"leakcore.kernels.torch.operators needs torch 2.4 or newer, whose library has custom_op; this is {torch.__version__}"
+        f"{__name__} needs torch 2.4 or newer, whose library has custom_op; this is {torch.__version__}"
     )
 
 # Annotations are read by torch, which knows no strings: each signature is given as a schema.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore import __version__
+from leakcore._base.version import __version__
 from leakcore.dpsgd.opacus.trace.trace import Trace
 from leakcore.dpsgd.opacus.trace.unrecorded_steps import Stretch
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from leakcore import __version__
 from leakcore._base.files.json_file import parse_json
 from leakcore._base.files.limits import allowed
 from leakcore._base.files.npz_file import read_npz
 from leakcore._base.files.writing import write_atomically
 from leakcore._base.printable import printable
+from leakcore._base.version import __version__
 from leakcore.dpsgd.opacus.trace.origin import Origin, read_origin
 from leakcore.dpsgd.opacus.trace.unrecorded_steps import Stretch, read_unrecorded
 
