@@ -55,7 +55,7 @@ COPIED := pyproject.toml setup.py README.md LICENSE csrc leakcore tests examples
 copied = mkdir -p $(1) && rm -rf $(1)/leakcore $(1)/tests $(1)/csrc && \
   tar -c --exclude='*.so' --exclude=__pycache__ $(COPIED) | tar -x -C $(1)
 
-# Mutation testing of a sample of the formulas: make mutants ARGS="--module bounds/_epsilon.py --sample 50".
+# Mutation testing of a sample of the formulas: make mutants ARGS="--module bounds/audited_epsilon/counts.py --sample 50".
 MUTANTS := build/mutants
 mutants: $(VENV)/.core
 	@$(PY) -m pip install --quiet --disable-pip-version-check cosmic-ray

@@ -5,7 +5,7 @@ follows header dependencies and does nothing in a quarter of a second when nothi
 
 Environment:
   LEAKCORE_CUDA=auto|0|1    auto (default): CUDA kernels when nvcc and the static runtime are found; 1: an error if not
-  LEAKCORE_CUDA=emulate     for tests: the CUDA kernels compiled for the CPU (csrc/testing/cuda_emulation), into build/emulated-*
+  LEAKCORE_CUDA=emulate     for tests: the CUDA kernels compiled for the CPU, into build/emulated-*
   LEAKCORE_CUDA_ARCHS       e.g. "80 90": compute capabilities to compile for (default: all of 75…120 known to nvcc for
                             a wheel; for a build in the tree those of the GPUs at hand, else the oldest and its PTX)
   CUDA_HOME, CUDA_PATH      where to look for CUDA first

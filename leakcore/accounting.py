@@ -20,14 +20,21 @@ import numpy as np
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Adjacency, Assumptions, Result, parse_adjacency
-from leakcore.numerics import search
-from leakcore.numerics.gaussian import pair as _pair
-from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss, parse_schedule
-from leakcore.numerics.profile import replacement
-from leakcore.numerics.profile.curves import Curve, DiscreteCurve, ExactCurve
-from leakcore.numerics.profile.dp_accounting_pld import fft_rounding
-from leakcore.numerics.profile.least_noise import least_noise
-from leakcore.numerics.profile.profile import BEST, Effort
+from leakcore.numerics import (
+    BEST,
+    AccuracyError,
+    Curve,
+    DiscreteCurve,
+    Effort,
+    ExactCurve,
+    PrivacyLoss,
+    fft_rounding,
+    gaussian_pair,
+    least_noise,
+    parse_schedule,
+    replacement,
+    search,
+)
 
 METHODS = ("exact", "pld", "rdp")
 _NEGLIGIBLE = 1e-6
@@ -202,7 +209,7 @@ def noise_multiplier(
         )
     else:
         # Full batches leak at least as much as subsampled ones.
-        separation = _pair.gaussian_separation(wanted, slack) * (0.5 if relation == "replace" else 1.0)
+        separation = gaussian_pair.gaussian_separation(wanted, slack) * (0.5 if relation == "replace" else 1.0)
         guess = math.sqrt(count) / separation
         if name == "exact":
             value, tight = least_noise(
@@ -285,7 +292,7 @@ def _parse(
         raise ValueError(f"orders={orders!r}: only method='rdp' takes it, not {name!r}")
     grid = orders
     if isinstance(orders, str):
-        from leakcore.numerics.profile.dp_accounting_rdp import AUTHORS_ORDERS
+        from leakcore.numerics import AUTHORS_ORDERS
 
         validate.one_of("authors", orders=orders)
         grid = AUTHORS_ORDERS
@@ -346,7 +353,7 @@ def _epsilon(
         relation = "add-remove"
     target = math.log(delta)
     if method == "rdp":
-        from leakcore.numerics.profile import dp_accounting_rdp
+        from leakcore.numerics import dp_accounting_rdp
 
         value = dp_accounting_rdp.epsilon(loss, target, orders)
         return value, value
@@ -371,7 +378,7 @@ def _next_to_nothing(loss: PrivacyLoss, delta: float, relation: Adjacency) -> fl
     if _STEPS[relation] * loss.total_variation() * (1.0 + 1e-12) <= delta:
         return 0.0
     separation = _STEPS[relation] * loss.full_batch_separation()
-    return max(0.0, _pair.epsilon_limits(math.log(delta), separation)[1]) if separation < _FAINT else math.inf
+    return max(0.0, gaussian_pair.epsilon_limits(math.log(delta), separation)[1]) if separation < _FAINT else math.inf
 
 
 def _log_delta(loss: PrivacyLoss, epsilon: float, relation: Adjacency, method: str, orders: Any) -> tuple[float, float]:
@@ -384,13 +391,13 @@ def _log_delta(loss: PrivacyLoss, epsilon: float, relation: Adjacency, method: s
         loss = _doubled(loss)
         relation = "add-remove"
     if method == "rdp":
-        from leakcore.numerics.profile import dp_accounting_rdp
+        from leakcore.numerics import dp_accounting_rdp
 
         out = dp_accounting_rdp.log_delta(loss, epsilon, orders)
         return out, out
     separation = _STEPS[relation] * loss.full_batch_separation()
     if method == "exact" and separation < _FAINT:
-        bound = _pair.log_profile_limits(epsilon, separation)[1]
+        bound = gaussian_pair.log_profile_limits(epsilon, separation)[1]
         if bound < math.log(1e-18):
             return -math.inf, bound
     curve: Curve = ExactCurve(loss) if method == "exact" else DiscreteCurve(loss)

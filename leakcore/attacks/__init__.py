@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from leakcore.attacks import membership as membership
     from leakcore.attacks import poisoning as poisoning
     from leakcore.attacks import tensor as tensor
+    from leakcore.attacks.inversion.image_quality import ssim as ssim
+    from leakcore.attacks.reconstruction.game import draw_candidates as draw_candidates
     from leakcore.attacks.reconstruction.game import reconstruction_game as reconstruction_game
     from leakcore.attacks.reconstruction.game import reconstruction_games as reconstruction_games
     from leakcore.attacks.reconstruction.game_result import ReconstructionGame as ReconstructionGame
@@ -58,5 +60,10 @@ _NAMES = {
     "pixel_success": ".reconstruction.success",
     "pixels_within": ".reconstruction.success",
 }
+_SHARED = {
+    "draw_candidates": ".reconstruction.game",
+    "ssim": ".inversion.image_quality",
+}
+"""For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it
-    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)

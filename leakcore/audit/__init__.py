@@ -9,10 +9,20 @@ if TYPE_CHECKING:
     from leakcore.audit.claim.config import ClaimConfig as ClaimConfig
     from leakcore.audit.claim.report import ClaimReport as ClaimReport
     from leakcore.audit.claim.run import claim as claim
+    from leakcore.audit.config.file import LACKING as LACKING
+    from leakcore.audit.config.file import read_config as read_config
+    from leakcore.audit.config.file import read_form as read_form
+    from leakcore.audit.config.file import read_report as read_report
+    from leakcore.audit.config.file import run_config as run_config
     from leakcore.audit.doctor import diagnose as diagnose
     from leakcore.audit.hyperparameters.config import AuditConfig as AuditConfig
     from leakcore.audit.hyperparameters.report import RunReport as RunReport
+    from leakcore.audit.hyperparameters.run import require_report_folder as require_report_folder
     from leakcore.audit.hyperparameters.run import run as run
+    from leakcore.audit.report.format import fixed as fixed
+    from leakcore.audit.report.format import guarantee as guarantee
+    from leakcore.audit.report.format import number as number
+    from leakcore.audit.report.format import power as power
     from leakcore.audit.report.leakage_section import where_it_sits as where_it_sits
     from leakcore.audit.report.report import AuditReport as AuditReport
     from leakcore.audit.scores.file import ScoreFile as ScoreFile
@@ -21,32 +31,45 @@ if TYPE_CHECKING:
     from leakcore.audit.scores.report import ScoresReport as ScoresReport
     from leakcore.audit.selftest import SelfTest as SelfTest
     from leakcore.audit.selftest import selftest as selftest
+    from leakcore.audit.stated_epsilon import proved_epsilon as proved_epsilon
     from leakcore.audit.trace.from_trace import from_trace as from_trace
     from leakcore.audit.trace.join import join as join
     from leakcore.audit.trace.report import TraceReport as TraceReport
 
+_NAMES = {
+    "AuditConfig": ".hyperparameters.config",
+    "ClaimConfig": ".claim.config",
+    "ClaimReport": ".claim.report",
+    "claim": ".claim.run",
+    "AuditReport": ".report.report",
+    "RunReport": ".hyperparameters.report",
+    "TraceReport": ".trace.report",
+    "diagnose": ".doctor",
+    "from_scores": ".scores.from_scores",
+    "from_trace": ".trace.from_trace",
+    "join": ".trace.join",
+    "read_scores": ".scores.file",
+    "ScoreFile": ".scores.file",
+    "ScoresReport": ".scores.report",
+    "progress_bars": "leakcore._base.progress",
+    "run": ".hyperparameters.run",
+    "SelfTest": ".selftest",
+    "selftest": ".selftest",
+    "where_it_sits": ".report.leakage_section",
+}
+_SHARED = {
+    "LACKING": ".config.file",
+    "fixed": ".report.format",
+    "guarantee": ".report.format",
+    "number": ".report.format",
+    "power": ".report.format",
+    "proved_epsilon": ".stated_epsilon",
+    "read_config": ".config.file",
+    "read_form": ".config.file",
+    "read_report": ".config.file",
+    "require_report_folder": ".hyperparameters.run",
+    "run_config": ".config.file",
+}
+"""For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it
-    __getattr__, __dir__, __all__ = _attach(
-        __name__,
-        {
-            "AuditConfig": ".hyperparameters.config",
-            "ClaimConfig": ".claim.config",
-            "ClaimReport": ".claim.report",
-            "claim": ".claim.run",
-            "AuditReport": ".report.report",
-            "RunReport": ".hyperparameters.report",
-            "TraceReport": ".trace.report",
-            "diagnose": ".doctor",
-            "from_scores": ".scores.from_scores",
-            "from_trace": ".trace.from_trace",
-            "join": ".trace.join",
-            "read_scores": ".scores.file",
-            "ScoreFile": ".scores.file",
-            "ScoresReport": ".scores.report",
-            "progress_bars": "leakcore._base.progress",
-            "run": ".hyperparameters.run",
-            "SelfTest": ".selftest",
-            "selftest": ".selftest",
-            "where_it_sits": ".report.leakage_section",
-        },
-    )
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)

@@ -102,7 +102,7 @@ def bound(
     Example: leakcore bound --noise-multiplier 1 --sample-rate 1 --steps 1 --prior 10
     """
     from leakcore import bounds
-    from leakcore.audit.report.format import fixed, guarantee, number
+    from leakcore.audit import fixed, guarantee, number
 
     kappa, log_kappa = _one_kappa(prior, kappa, log_kappa)
     if method in _SAMPLING and num_samples * steps > _MOST_DRAWS:

@@ -92,7 +92,7 @@ def prior_aware(
     if as_json:
         click.echo(json.dumps(_as_dict(game, bound, reference), indent=2, ensure_ascii=False))
         return
-    from leakcore.audit.report.format import guarantee, number
+    from leakcore.audit import guarantee, number
 
     low, high = (number(end, 4, side) for end, side in zip(game.interval, ("lower", "upper"), strict=True))
     click.echo(f"attack      {_shown(game)}  [{low}, {high}]  of {game.trials:,} runs ({guarantee(game)})")
@@ -113,15 +113,14 @@ def prior_aware(
 
 def _shown(success: Result) -> str:
     """A probability, rounded to the side on which it holds."""
-    from leakcore.audit.report.format import fixed, number
+    from leakcore.audit import fixed, number
 
     return fixed(success, 4) if not 0 < float(success.value) < 1e-3 else number(success)
 
 
 def _epsilon(sigma: float, sample_rate: float, steps: int, delta: float) -> str:
     """What the accountant says of the noise, as text."""
-    from leakcore.audit.report.format import guarantee, number, power
-    from leakcore.audit.stated_epsilon import proved_epsilon
+    from leakcore.audit import guarantee, number, power, proved_epsilon
 
     found = proved_epsilon(sigma, sample_rate, steps, delta=delta)
     return f"ε = {number(found)} at δ = {power(delta)} ({guarantee(found)})"

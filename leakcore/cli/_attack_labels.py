@@ -125,8 +125,8 @@ def _on_data(
     *, dataset: str, data: Path | None, noise_multiplier: float | None, max_grad_norm: float | None,
     batches: int | None, confidence: float, seed: int, **_: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    from leakcore.audit.report.format import guarantee, number, power
-    from leakcore.experiments.labels import released
+    from leakcore.audit import guarantee, number, power
+    from leakcore.experiments import released
 
     found = released.play(
         dataset,

@@ -154,7 +154,7 @@ def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
     interrupted; 141 whoever read standard output closed it (`| head`), whatever the answer: the report's files are
     written by then.
     """
-    from leakcore.audit.config.file import read_config, read_report
+    from leakcore.audit import read_config, read_report
 
     given = {name: value for name, value in params.items() if value is not None and value is not False}
     where = {key: given.pop(name) for name, key in _OF_REPORT.items() if name in given}
@@ -185,7 +185,7 @@ def _form(of_file: str | None, given: dict[str, Any], config_path: Path | None) 
     if len(asked) > 1:
         raise click.UsageError(f"--{asked[0][1]}, --{asked[1][1]}: different audits, one at a time")
     if config_path is not None and of_file is None and not asked:
-        from leakcore.audit.config.file import LACKING
+        from leakcore.audit import LACKING
 
         raise click.UsageError(f"--config {config_path}: {LACKING}")
     form = asked[0][0] if asked else of_file or "run"
@@ -252,7 +252,7 @@ def _require_limit(limit: Any) -> None:
 
 def _section(form: str, sections: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """[trace] or [scores], checked, with options before the file's keys."""
-    from leakcore.audit.config.file import read_form
+    from leakcore.audit import read_form
 
     keys = read_form(form, {**sections.get(form, {}), **{_KEYS[form][name]: value for name, value in given.items()}})
     for file in keys["file"] if isinstance(keys["file"], tuple) else (keys["file"],):
@@ -294,7 +294,7 @@ def _claim(sections: Any, given: dict[str, Any], folder: Path | None, show: Any)
 
 def _run(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
     from leakcore import audit as audits
-    from leakcore.audit.config.file import run_config
+    from leakcore.audit import run_config
 
     try:
         return audits.run(run_config(sections.get("run", {}), given), folder=folder, progress=show)
@@ -304,7 +304,7 @@ def _run(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -
 
 
 def _require_folder(folder: Path | None) -> None:
-    from leakcore.audit.hyperparameters.run import require_report_folder
+    from leakcore.audit import require_report_folder
 
     if folder is not None:
         require_report_folder(folder)

@@ -38,7 +38,7 @@ def calibrate(
     Example: leakcore calibrate --target-success 0.5 --prior 10 --sample-rate 1 --steps 100
     """
     from leakcore import bounds
-    from leakcore.audit.report.format import guarantee, number
+    from leakcore.audit import guarantee, number
 
     kappa, log_kappa = one_kappa(prior, kappa, log_kappa)
     result = checked(
@@ -61,7 +61,7 @@ def calibrate(
 
 
 def _by_epsilon(result: CalibratedNoise) -> str:
-    from leakcore.audit.report.format import guarantee, number, power
+    from leakcore.audit import guarantee, number, power
 
     at = f"at δ = {power(result.delta)}"
     if result.epsilon < 0:

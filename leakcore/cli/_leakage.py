@@ -191,7 +191,7 @@ def _classes(module: Any, x: Any, y: Any) -> Any:
     """Targets for cross-entropy; ValueError where inputs do not fit the model, or targets its outputs."""
     import torch
 
-    from leakcore.gradients.by_layer import targets_of
+    from leakcore.gradients import targets_of
 
     try:
         with torch.no_grad():

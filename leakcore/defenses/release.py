@@ -14,8 +14,7 @@ from torch import nn
 from leakcore import kernels
 from leakcore._base.quiet import quiet_batching
 from leakcore.defenses.transforms import Defense, Dropout, LocalSteps, need_seed, through
-from leakcore.gradients.flat_module import FlatModule, require_classes, tensor
-from leakcore.gradients.module_lock import lock_of
+from leakcore.gradients import FlatModule, lock_of, require_classes, tensor
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

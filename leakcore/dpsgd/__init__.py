@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING
 from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore.dpsgd.ensemble import arguments as arguments
+    from leakcore.dpsgd.ensemble import run_request as run_request
     from leakcore.dpsgd.ensemble.ensemble import Ensemble as Ensemble
     from leakcore.dpsgd.ensemble.injected_fault import Fault as Fault
     from leakcore.dpsgd.ensemble.module_ensemble import ModuleEnsemble as ModuleEnsemble
+    from leakcore.dpsgd.ensemble.randomness import Streams as Streams
     from leakcore.dpsgd.ensemble.result import EnsembleRun as EnsembleRun
     from leakcore.dpsgd.ensemble.scorer import Running as Running
     from leakcore.dpsgd.ensemble.scorer import Scorer as Scorer
@@ -30,5 +33,11 @@ _NAMES = {
     "record": ".opacus.recorder.recorder",
     "secure_normal": ".opacus.optimizer.secure_noise",
 }
+_SHARED = {
+    "Streams": ".ensemble.randomness",
+    "arguments": ".ensemble.arguments",
+    "run_request": ".ensemble.run_request",
+}
+"""For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it
-    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)

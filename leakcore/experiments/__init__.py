@@ -5,20 +5,23 @@ from typing import TYPE_CHECKING
 from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore.experiments.labels import released as released
     from leakcore.experiments.registry import Experiment as Experiment
     from leakcore.experiments.registry import find as find
     from leakcore.experiments.registry import names as names
     from leakcore.experiments.result import ExperimentResult as ExperimentResult
     from leakcore.experiments.run import run as run
 
+_NAMES = {
+    "Experiment": ".registry",
+    "ExperimentResult": ".result",
+    "find": ".registry",
+    "names": ".registry",
+    "run": ".run",
+}
+_SHARED = {
+    "released": ".labels.released",
+}
+"""For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it
-    __getattr__, __dir__, __all__ = _attach(
-        __name__,
-        {
-            "Experiment": ".registry",
-            "ExperimentResult": ".result",
-            "find": ".registry",
-            "names": ".registry",
-            "run": ".run",
-        },
-    )
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)

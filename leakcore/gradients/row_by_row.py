@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from leakcore.dpsgd.opacus.recorder.backward_roots import Reached
+from leakcore.gradients.backward_roots import Reached
 from leakcore.gradients.module_state import State
 
 Criterion = Callable[[Any, torch.Tensor], torch.Tensor]

@@ -18,10 +18,18 @@ from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
     from leakcore.kernels.arithmetic import arithmetic as arithmetic
+    from leakcore.kernels.arrays import place as place
+    from leakcore.kernels.arrays.arrays import is_torch as is_torch
+    from leakcore.kernels.arrays.arrays import wrap as wrap
     from leakcore.kernels.clip import Clipped as Clipped
     from leakcore.kernels.clip import Scores as Scores
     from leakcore.kernels.clip import clip_and_noise as clip_and_noise
     from leakcore.kernels.clip import clip_scores as clip_scores
+    from leakcore.kernels.ensemble import ACTIVATIONS as ACTIVATIONS
+    from leakcore.kernels.ensemble import MAX_LAYERS as MAX_LAYERS
+    from leakcore.kernels.ensemble import EnsembleRows as EnsembleRows
+    from leakcore.kernels.ensemble import EnsembleSums as EnsembleSums
+    from leakcore.kernels.ensemble import Taken as Taken
     from leakcore.kernels.include import get_include as get_include
     from leakcore.kernels.info import build_info as build_info
     from leakcore.kernels.info import selftest as selftest
@@ -68,5 +76,16 @@ _NAMES = {
     "torch_seeded": ".random.generators",
     "selftest": ".info",
 }
+_SHARED = {
+    "ACTIVATIONS": ".ensemble",
+    "EnsembleRows": ".ensemble",
+    "EnsembleSums": ".ensemble",
+    "MAX_LAYERS": ".ensemble",
+    "Taken": ".ensemble",
+    "is_torch": ".arrays.arrays",
+    "place": ".arrays.place",
+    "wrap": ".arrays.arrays",
+}
+"""For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it
-    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)

@@ -17,7 +17,7 @@ from leakcore._base.results import Assumptions, jsonable
 from leakcore._base.run_folder.pieces import from_piece, to_piece
 from leakcore._store import PartialResults
 from leakcore.attacks import attributes as attack
-from leakcore.gradients.by_layer import batch_of, parameters_by_layer
+from leakcore.gradients import batch_of, parameters_by_layer
 from leakcore.leakage.input_attributes import input_attributes
 from leakcore.leakage.sensitivity import Sensitivity, sensitivity
 from leakcore.leakage.subspace_distance import SubspaceDistance, subspace_distance

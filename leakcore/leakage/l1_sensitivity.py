@@ -12,10 +12,7 @@ import torch
 
 from leakcore._base import validate as check
 from leakcore._base.results import Assumptions, Result, parse_adjacency
-from leakcore.gradients.by_layer import criterion, first_output, targets_of, tensor
-from leakcore.gradients.flat_module import require_still
-from leakcore.gradients.functional import Functional
-from leakcore.gradients.module_lock import locked
+from leakcore.gradients import Functional, criterion, first_output, locked, require_still, targets_of, tensor
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

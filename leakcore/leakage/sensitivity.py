@@ -14,9 +14,15 @@ from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.quiet import quiet_batching
 from leakcore._base.results import Assumptions, Result
-from leakcore.gradients.by_layer import batch_of, criterion, first_output, parameters_by_layer, targets_of
-from leakcore.gradients.functional import Functional
-from leakcore.gradients.module_lock import lock_of
+from leakcore.gradients import (
+    Functional,
+    batch_of,
+    criterion,
+    first_output,
+    lock_of,
+    parameters_by_layer,
+    targets_of,
+)
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _NORMS = ("F", "1", "inf")

@@ -18,16 +18,16 @@ from leakcore._base import validate as check
 from leakcore._base.futures import answers
 from leakcore._base.quiet import quiet_batching
 from leakcore._base.results import Assumptions, Result
-from leakcore.attacks.inversion.image_quality import ssim
-from leakcore.gradients.by_layer import (
+from leakcore.attacks import ssim
+from leakcore.gradients import (
     Batch,
+    Functional,
     batch_of,
     criterion,
     first_output,
     parameters_by_layer,
     targets_of,
 )
-from leakcore.gradients.functional import Functional
 
 if TYPE_CHECKING:
     import torch

@@ -6,6 +6,7 @@ from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
     from leakcore.models.dlg_lenet import dlg_lenet as dlg_lenet
+    from leakcore.models.features import evaluating as evaluating
     from leakcore.models.features import extract_features as extract_features
     from leakcore.models.features import train_extractor as train_extractor
     from leakcore.models.frozen import load_state_text as load_state_text
@@ -56,5 +57,9 @@ _NAMES = {
     "read_safetensors": ".safetensors",
     "save_safetensors": ".safetensors",
 }
+_SHARED = {
+    "evaluating": ".features",
+}
+"""For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it
-    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)

@@ -15,8 +15,8 @@ from leakcore.numerics import AccuracyError
 from tests.arrays import numpy_states, torch_states
 from tests.arrays.compare import difference, leaves
 from tests.arrays.state import State, direct
-from tests.public_arrays import CALLS, resolve
-from tests.public_calls import Call, rng
+from tests.public.arrays import CALLS, resolve
+from tests.public.calls import Call, rng
 
 NARROW = {"float32": 1e-5, "float16": 2e-2, "bfloat16": 1e-1, "bfloat16, negated": 1e-1}
 """Relative agreement with the same numbers in float64."""

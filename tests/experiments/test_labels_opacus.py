@@ -54,8 +54,7 @@ def test_opacus_and_the_ensemble_train_the_same_networks(monkeypatch: pytest.Mon
         return std * torch.as_tensor(flat.copy()).reshape(reference.shape)
 
     monkeypatch.setattr(opacus_optimizer, "_generate_noise", given)
-    theirs = opacus_training.train(
-            LAYERS, x, y, initial=start, **settings)
+    theirs = opacus_training.train(LAYERS, x, y, initial=start, **settings)
     assert len(left[0]) == 0
     moved = np.abs(ours - start).max()
     assert moved > 0.1
@@ -70,8 +69,7 @@ def test_without_injection_runs_differ_and_repeat() -> None:
                                      seed=0).run(x, y, runs=1).parameters, 2, axis=0)  # fmt: skip
     settings: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 0.1, "steps": 3}
     settings |= {"sample_rate": RATE, "expected_batch_size": 18, "seed": 3}
-    first, again = (opacus_training.train(
-            LAYERS, x, y, initial=start, **settings) for _ in range(2))
+    first, again = (opacus_training.train(LAYERS, x, y, initial=start, **settings) for _ in range(2))
     np.testing.assert_array_equal(first, again)
     np.testing.assert_array_equal(start[0], start[1])
     assert (first[0] != first[1]).mean() > 0.9

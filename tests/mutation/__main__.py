@@ -1,7 +1,7 @@
 """Mutation testing of a sample: small changes of the formulas, each of which a test should notice.
 
     make mutants                                   a sample of every module below
-    make mutants ARGS="--module numerics/_betting.py --sample 50"
+    make mutants ARGS="--module numerics/limits/betting.py --sample 50"
 
 cosmic-ray makes the mutants and runs the tests, in a copy of the tree (build/mutants). A survivor is a change that no
 test noticed: it is printed as a diff. Some are equivalent to the original, such as a tolerance of another size.
@@ -19,20 +19,20 @@ from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import TestOutcome, WorkerOutcome, WorkResult
 
 MODULES = {
-    "accounting.py": "tests/test_accounting.py",
-    "attacks/_labels_box.py": "tests/attacks/test_labels_probs.py",
-    "attacks/_labels_result.py": "tests/attacks/test_labels.py tests/attacks/test_labels_consistency.py",
-    "attacks/_labels_sign.py": "tests/attacks/test_labels_hidden.py",
-    "bounds/_epsilon.py": "tests/bounds/test_epsilon.py",
-    "bounds/_epsilon_one_run.py": "tests/bounds/test_epsilon_one_run.py",
-    "bounds/_fixed_batch.py": "tests/bounds/test_fixed_batch.py",
-    "bounds/_kappa.py": "tests/bounds/test_kappa.py",
-    "bounds/_label.py": "tests/bounds/test_label.py tests/bounds/test_label_limits.py",
-    "bounds/_laplace_mechanism.py": "tests/bounds/test_laplace.py",
-    "numerics/_betting.py": "tests/numerics/test_betting.py",
-    "numerics/_binomial.py": "tests/numerics/test_binomial.py",
-    "numerics/_gaussian_epsilon.py": "tests/numerics/test_gaussian_epsilon.py",
-    "numerics/_search.py": "tests/numerics/test_search.py",
+    "accounting.py": "tests/accounting/test_accounting.py",
+    "attacks/labels/solving/known_probabilities.py": "tests/attacks/labels/test_known_probabilities.py",
+    "attacks/labels/result.py": "tests/attacks/labels/test_labels.py tests/attacks/labels/test_consistency.py",
+    "attacks/labels/solving/sign_alignment.py": "tests/attacks/labels/test_second_last_layer.py",
+    "bounds/audited_epsilon/counts.py": "tests/bounds/audited_epsilon/test_counts.py",
+    "bounds/audited_epsilon/one_run.py": "tests/bounds/audited_epsilon/test_one_run.py",
+    "bounds/reconstruction/fixed_batch.py": "tests/bounds/reconstruction/test_fixed_batch.py",
+    "bounds/reconstruction/kappa.py": "tests/bounds/reconstruction/test_kappa.py",
+    "bounds/labels/label_epsilon.py": "tests/bounds/labels/test_label_epsilon.py tests/bounds/labels/test_limits.py",
+    "bounds/laplace/mechanism.py": "tests/bounds/laplace/test_laplace.py",
+    "numerics/limits/betting.py": "tests/numerics/test_betting.py",
+    "numerics/limits/binomial.py": "tests/numerics/test_binomial.py",
+    "numerics/gaussian/epsilon.py": "tests/numerics/test_gaussian_epsilon.py",
+    "numerics/search.py": "tests/numerics/test_search.py",
 }
 """Under leakcore/, and the quick tests that should notice."""
 NO_BEHAVIOUR = ("core/ReplaceBinaryOperator_BitOr", "core/RemoveDecorator", "core/AddNot")

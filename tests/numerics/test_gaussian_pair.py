@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leakcore import bounds
 from leakcore.numerics import gaussian_pair_epsilon
-from leakcore.numerics.gaussian import pair
+from leakcore.numerics.gaussian import gaussian_pair
 
 
 @settings(derandomize=True, deadline=None, max_examples=150)
@@ -29,7 +29,7 @@ def test_profile_against_many_digits(separation: float, x: float) -> None:
         exact = mpmath.log(phi(s / 2 - e / s) - mpmath.exp(e) * phi(-s / 2 - e / s))
         # Rounding ε/s to a double moves log δ by its slope times the rounding.
         slack = 4e-16 * (abs(x) + separation) * (abs(x) + separation + 2.0)
-        found = float(pair.log_profile(np.asarray(epsilon), separation))
+        found = float(gaussian_pair.log_profile(np.asarray(epsilon), separation))
         assert abs(found - float(exact)) <= 1e-11 + slack + 1e-14 * abs(float(exact))
 
 
@@ -40,31 +40,31 @@ def test_blow_up_against_many_digits(separation: float) -> None:
         with mpmath.workdps(60):
             log_kappa = float(mpmath.log(mpmath.erfc(-mpmath.mpf(x) / mpmath.sqrt(2)) / 2))
             exact = float(mpmath.log(mpmath.erfc(-(mpmath.mpf(x) + separation) / mpmath.sqrt(2)) / 2))
-        found = float(pair.log_blow_up(np.asarray(log_kappa), separation))
+        found = float(gaussian_pair.log_blow_up(np.asarray(log_kappa), separation))
         assert found == pytest.approx(exact, rel=2e-14, abs=1e-13)
 
 
 @pytest.mark.parametrize("separation", [0.01, 0.5, 1.0, 3.0, 20.0])
 @pytest.mark.parametrize("log_delta", [-2000.0, -690.0, -11.5, -3.0, -1e-3])
 def test_inverses(separation: float, log_delta: float) -> None:
-    epsilon = pair.epsilon_of(log_delta, separation)
-    assert float(pair.log_profile(np.asarray(epsilon), separation)) == pytest.approx(log_delta, rel=1e-9)
+    epsilon = gaussian_pair.epsilon_of(log_delta, separation)
+    assert float(gaussian_pair.log_profile(np.asarray(epsilon), separation)) == pytest.approx(log_delta, rel=1e-9)
     if epsilon >= 0.0 and log_delta > -700.0:
-        assert pair.gaussian_separation(epsilon, math.exp(log_delta)) == pytest.approx(separation, rel=1e-9)
+        assert gaussian_pair.gaussian_separation(epsilon, math.exp(log_delta)) == pytest.approx(separation, rel=1e-9)
 
 
 def test_known_values() -> None:
-    assert pair.epsilon_of(math.log(1e-5), 1.0) == pytest.approx(4.377178, abs=1e-5)
-    assert pair.epsilon_of(math.log(1e-5), 2.0) == pytest.approx(9.997256, abs=1e-5)
+    assert gaussian_pair.epsilon_of(math.log(1e-5), 1.0) == pytest.approx(4.377178, abs=1e-5)
+    assert gaussian_pair.epsilon_of(math.log(1e-5), 2.0) == pytest.approx(9.997256, abs=1e-5)
 
 
 def test_limits() -> None:
-    assert pair.epsilon_of(-5.0, math.inf) == math.inf
+    assert gaussian_pair.epsilon_of(-5.0, math.inf) == math.inf
     # Nothing leaks: δ(ε) = 1 − e^ε for ε < 0.
-    assert pair.epsilon_of(math.log(0.25), 0.0) == pytest.approx(math.log(0.75))
-    assert pair.gaussian_separation(1.0, 0.0) == 0.0
-    assert float(pair.log_blow_up(np.asarray(-3.0), math.inf)) == 0.0
-    assert float(pair.log_blow_up(np.asarray(0.0), 1.0)) == 0.0
+    assert gaussian_pair.epsilon_of(math.log(0.25), 0.0) == pytest.approx(math.log(0.75))
+    assert gaussian_pair.gaussian_separation(1.0, 0.0) == 0.0
+    assert float(gaussian_pair.log_blow_up(np.asarray(-3.0), math.inf)) == 0.0
+    assert float(gaussian_pair.log_blow_up(np.asarray(0.0), 1.0)) == 0.0
 
 
 def test_agrees_with_the_vectorised_inverse() -> None:
@@ -72,7 +72,7 @@ def test_agrees_with_the_vectorised_inverse() -> None:
     separations = np.geomspace(0.05, 40.0, 25)
     for delta in (1e-12, 1e-5, 0.01):
         batch = gaussian_pair_epsilon(separations, delta=delta)
-        single = np.array([pair.epsilon_of(math.log(delta), float(s)) for s in separations])
+        single = np.array([gaussian_pair.epsilon_of(math.log(delta), float(s)) for s in separations])
         np.testing.assert_allclose(batch, np.maximum(single, 0.0), rtol=1e-11, atol=1e-13)
 
 
@@ -104,7 +104,7 @@ def test_at_the_ends_nothing_is_rounded_and_nothing_warns() -> None:
     """Warnings are errors in the test suite."""
     log_kappa = np.array([-np.inf, -1e8, -1e-300, 0.0])
     for separation in (0.0, 1e-9, 1.0, 40.0, 1e9, math.inf):
-        error = pair.log_blow_up_error(log_kappa, separation)
+        error = gaussian_pair.log_blow_up_error(log_kappa, separation)
         assert np.isfinite(error).all()
         assert (error >= 0).all()
         assert error[[0, 3]].tolist() == [0.0, 0.0]

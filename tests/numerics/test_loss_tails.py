@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special
 
-from leakcore.numerics.gaussian import pair as _pair
+from leakcore.numerics.gaussian import gaussian_pair
 from leakcore.numerics.privacy_loss import blow_up
 from leakcore.numerics.privacy_loss.fourier_inversion import TiltedLaw
 from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss, StepGroup
@@ -78,7 +78,7 @@ def test_inversion_of_full_batch_steps_written_as_mixtures_is_the_closed_form(si
     # q = 1 − 1e-15 and nine that are Gaussian.
     loss = PrivacyLoss((StepGroup(sigma, 1.0 - 1e-15, 1),), 9.0 / sigma**2)
     found = blow_up.log_blow_up_exact(loss, np.array([log_kappa]), force_numerical=True)
-    exact = _pair.log_blow_up(np.array([log_kappa]), math.sqrt(10.0) / sigma)
+    exact = gaussian_pair.log_blow_up(np.array([log_kappa]), math.sqrt(10.0) / sigma)
     assert found.log_value[0] == pytest.approx(exact[0], rel=1e-11, abs=1e-12)
     assert found.log_low[0] - 1e-12 <= exact[0] <= found.log_high[0] + 1e-12
 

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""What a run folder is made of: its lock and its pieces."""

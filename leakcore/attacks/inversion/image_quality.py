@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from leakcore._base import validate as check
-from leakcore.gradients.flat_module import numbers
+from leakcore.gradients import numbers
 
 _WINDOW, _SIGMA = 11, 1.5
 

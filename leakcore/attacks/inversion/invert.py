@@ -16,7 +16,7 @@ from leakcore.attacks.inversion.result import Inversion
 if TYPE_CHECKING:
     import torch
 
-    from leakcore.gradients.flat_module import FlatModule
+    from leakcore.gradients import FlatModule
 
 _SOURCES = {
     "l2": "Zhu, Liu and Han (2019), Algorithm 1; Lecture 13 (Lei 2024), eq. 5.1",
@@ -47,7 +47,7 @@ def gradient(
     """
     import torch
 
-    from leakcore.gradients.flat_module import FlatModule, require_classes
+    from leakcore.gradients import FlatModule, require_classes
 
     check.callback(loss=loss)
     flat = FlatModule(model, loss, parameters)
@@ -63,7 +63,7 @@ def gradient(
 
 
 def _pair(inputs: Any, labels: Any, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    from leakcore.gradients.flat_module import tensor
+    from leakcore.gradients import tensor
 
     x, y = tensor(inputs, "inputs").to(like), tensor(labels, "labels").to(like.device)
     if x.ndim < 2 or len(x) == 0:
@@ -251,7 +251,7 @@ def _host(values: torch.Tensor) -> np.ndarray:
 
 
 def _originals(originals: Any, batch: int, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    from leakcore.gradients.flat_module import tensor
+    from leakcore.gradients import tensor
 
     truth = tensor(originals, "originals").to(like)
     if tuple(truth.shape) != (batch, *shape):
@@ -277,7 +277,7 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
     random input is passed through the model to see), and where dL/db is 0 (a saturated row).
     """
     from leakcore.attacks.inversion.objective import _gradient
-    from leakcore.gradients.flat_module import FlatModule
+    from leakcore.gradients import FlatModule
 
     flat = FlatModule(model)
     sizes = check.sizes(shape=shape)

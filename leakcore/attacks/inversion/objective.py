@@ -16,7 +16,7 @@ from leakcore._base import memory_limit
 from leakcore._base import validate as check
 from leakcore._base.quiet import quiet_batching
 from leakcore.attacks import labels as label_attacks
-from leakcore.gradients.flat_module import FlatModule, mean_cross_entropy, require_classes, tensor
+from leakcore.gradients import FlatModule, mean_cross_entropy, require_classes, tensor
 
 METHODS = ("l2", "cosine", "dp-sgd")
 

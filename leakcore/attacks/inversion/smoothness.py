@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from leakcore.gradients.module_lock import locked
+from leakcore.gradients import locked
 
 _KINKED = {
     "Relu": "ReLU",

@@ -14,7 +14,7 @@ from leakcore.attacks.labels.result import LabelRecovery
 from leakcore.attacks.labels.solving import forward_rounding
 from leakcore.attacks.labels.solving.linear_system import conditions, stored_roundoff
 from leakcore.attacks.labels.solving.sign_alignment import Neuron, chosen, recover_up_to_sign
-from leakcore.gradients.module_lock import locked
+from leakcore.gradients import locked
 from leakcore.kernels import Stream, standard_normal
 
 if TYPE_CHECKING:

@@ -99,8 +99,7 @@ def play_canaries(
     (`batch_size`) are refused: their size would depend on coins.
     """
     count, first = check.integer(1, None, runs=runs), check.integer(0, 2**61, first_run=first_run)
-    from leakcore.dpsgd import Ensemble, ModuleEnsemble
-    from leakcore.dpsgd.ensemble.randomness import Streams
+    from leakcore.dpsgd import Ensemble, ModuleEnsemble, Streams
 
     check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
     x, y = check.plain_array(features=features), check.plain_array(labels=labels)

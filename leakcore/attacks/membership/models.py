@@ -1,15 +1,4 @@
-"""Membership inference on many models: which rows was each model trained on?
-
-Every row is in or out of each model's training set by a fair coin of its own, so that what the guesses prove can be
-said with a confidence: `bounds.epsilon_from_membership(*guesses.tally(), coins="rows", rows=coins)`.
-
-    seen = membership.play(ensemble, features, labels, runs=64)
-    yeom = membership.loss_threshold(seen.losses, threshold=0.3)
-    lira = membership.likelihood_ratio(seen.losses, others.losses, others.included)
-    membership.guess(lira, share=0.2).tally(seen.included)
-
-`play_canaries` is the audit by one run: rows made for it, their coins, and a score for each from all that was released.
-"""
+"""Models trained on random halves of the rows, and what guesses at membership make of their losses."""
 
 from __future__ import annotations
 
@@ -24,11 +13,7 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate as check
-from leakcore.attacks.membership.canaries import CanaryTrials as CanaryTrials
-from leakcore.attacks.membership.canaries import canaries as canaries
-from leakcore.attacks.membership.canaries import canary_coins as canary_coins
-from leakcore.attacks.membership.canaries import fair_coins as _fair_coins
-from leakcore.attacks.membership.canaries import play_canaries as play_canaries
+from leakcore.attacks.membership.canaries import fair_coins
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble
@@ -71,7 +56,7 @@ class Guesses:
 
 def coins(runs: int, rows: int, *, seed: int, first_run: int = 0) -> np.ndarray:
     """(runs, rows) bool: fair coins, a pure function of (seed, run, row) on every machine."""
-    return _fair_coins(
+    return fair_coins(
         runs, check.integer(1, None, rows=rows), seed=seed, first_run=first_run,
         purpose=kernels.Stream.MEMBERSHIP_COINS, name="rows",
     )  # fmt: skip
@@ -99,8 +84,7 @@ def play(
     TypeError that names the argument; shuffled batches (`batch_size`) are refused: their size would depend on coins.
     """
     count = check.integer(1, None, runs=runs)
-    from leakcore.dpsgd import Ensemble, ModuleEnsemble
-    from leakcore.dpsgd.ensemble.randomness import Streams
+    from leakcore.dpsgd import Ensemble, ModuleEnsemble, Streams
 
     check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
     x, y = check.plain_array(features=features), check.plain_array(labels=labels)

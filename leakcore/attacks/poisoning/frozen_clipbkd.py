@@ -105,7 +105,7 @@ class FrozenClipBKD:
     ) -> tuple[np.ndarray, tuple[float, float]]:  # fmt: skip
         import torch
 
-        from leakcore.models.features import evaluating
+        from leakcore.models import evaluating
 
         v_low, v_high = (torch.from_numpy(np.ascontiguousarray(v)).float() for v in (low, high))
         x = torch.from_numpy(start.copy())[None]

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Reconstruction: prior-aware attacks, gradient descent, shadow models, and the game that counts successes."""

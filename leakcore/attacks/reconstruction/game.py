@@ -18,7 +18,7 @@ from leakcore._base import validate as check
 from leakcore._base.futures import answers
 from leakcore.attacks.reconstruction import prior_aware, running_scores
 from leakcore.attacks.reconstruction.game_result import COUNTS, FIXED_POINT, ReconstructionGame, result
-from leakcore.dpsgd.ensemble import arguments, run_request
+from leakcore.dpsgd import arguments, run_request
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble
@@ -256,7 +256,7 @@ def _played(
 def _play(game: _Game, first: int, runs: int, report: Callable[[int, int], object] | None = None) -> _Counts:
     """Runs [first, first + runs): what each attack counted."""
     ensemble = game.ensemble
-    candidates, target = _draw(ensemble.seed, first, runs, game.prior_size, game.pool.rows, game.prior)
+    candidates, target = draw_candidates(ensemble.seed, first, runs, game.prior_size, game.pool.rows, game.prior)
     trained = ensemble.run(
         game.known.features,
         game.known.labels,
@@ -290,7 +290,7 @@ def _play(game: _Game, first: int, runs: int, report: Callable[[int, int], objec
     return counts
 
 
-def _draw(
+def draw_candidates(
     seed: int, first_run: int, runs: int, prior_size: int, pool: int, prior: tuple[float, ...] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Candidates (runs, n), distinct rows of the pool in random order, and the target's place among them (runs,)."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from leakcore._base import validate as check
 from leakcore._base.results import Assumptions, Result, jsonable
-from leakcore.numerics.limits.binomial import clopper_pearson
+from leakcore.numerics import clopper_pearson
 
 COUNTS = ("hits", "undecided", "clipped", "gradients", "cosine_units")
 FIXED_POINT = 2**40

@@ -19,8 +19,8 @@ from leakcore._base import validate as check
 from leakcore._base.cores import usable_cores
 from leakcore._base.futures import answers
 from leakcore._base.one_thread import one_thread
-from leakcore.dpsgd.ensemble import arguments
-from leakcore.gradients.module_lock import lock_of
+from leakcore.dpsgd import arguments
+from leakcore.gradients import lock_of
 
 if TYPE_CHECKING:
     import torch

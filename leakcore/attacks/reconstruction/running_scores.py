@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from leakcore.numerics.gaussian.step_ratio import step_log_ratio
+from leakcore.numerics import step_log_ratio
 
 
 @dataclasses.dataclass(frozen=True)

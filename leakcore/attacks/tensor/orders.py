@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from leakcore._base import validate as check
-from leakcore.numerics.activations import ACTIVATIONS, Activation
+from leakcore.numerics import ACTIVATIONS, Activation
 
 MAX_ORDER = 4
 VANISHING = 1e-8

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""An audit of a claimed ε: train with and without the attacker's rows."""

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Configurations of an audit: their keys and their TOML file."""

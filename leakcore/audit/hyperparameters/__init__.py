@@ -1,1 +1,1 @@
-"""TODO room."""
+"""An audit of a DP-SGD configuration: bounds, attacks, labels, layers and defences, section by section."""

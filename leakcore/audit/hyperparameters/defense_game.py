@@ -14,12 +14,11 @@ import numpy as np
 import torch
 
 from leakcore import datasets, kernels, models
-from leakcore.attacks.reconstruction.game import _draw
+from leakcore.attacks import draw_candidates
 from leakcore.audit.hyperparameters import reconstruction_section
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.defenses import Clip, Defense, Dropout, LocalSteps, Prune
-from leakcore.dpsgd import Ensemble
-from leakcore.dpsgd.ensemble.randomness import Streams
+from leakcore.dpsgd import Ensemble, Streams
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,7 +60,7 @@ class _Game:
     def start(self, first: int, runs: int) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
         """(R, D) initial parameters, (R, n) candidates as rows of the pool, (R,) the target's place among them."""
         config = self.config
-        candidates, target = _draw(config.seed, first, runs, config.prior_size, len(self.pool[1]))
+        candidates, target = draw_candidates(config.seed, first, runs, config.prior_size, len(self.pool[1]))
         plain = reconstruction_section.ensemble(dataclasses.replace(config, defense=None), self.noise)
         untrained = Ensemble(**{**plain.settings(), "steps": 0}).run(
             self.rows[0][:1].numpy(), self.rows[1][:1].numpy(), runs=runs, first_run=first

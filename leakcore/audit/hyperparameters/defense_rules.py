@@ -5,8 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from leakcore.defenses.spelling import parse, spell
-from leakcore.defenses.transforms import Clip, Defense, Dropout, GaussianNoise, Laplace, LocalSteps, Prune
+from leakcore.defenses import (
+    Clip,
+    Defense,
+    Dropout,
+    GaussianNoise,
+    Laplace,
+    LocalSteps,
+    Prune,
+    parse,
+    spell,
+)
 
 if TYPE_CHECKING:
     from leakcore.audit.hyperparameters.config import AuditConfig

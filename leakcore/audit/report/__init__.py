@@ -1,1 +1,1 @@
-"""TODO room."""
+"""What every report shares: verdict, findings, tables, figures, page and terminal text."""

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""An audit of membership scores that another tool made."""

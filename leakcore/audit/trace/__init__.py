@@ -1,1 +1,1 @@
-"""TODO room."""
+"""An audit of a recorded training run."""

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Lower bounds on ε that an audit proves."""

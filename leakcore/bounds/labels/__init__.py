@@ -1,1 +1,1 @@
-"""TODO room."""
+"""How much ε one aggregated gradient spends on a label."""

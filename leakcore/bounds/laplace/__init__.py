@@ -40,7 +40,7 @@ from leakcore.bounds.laplace.two_layer import (
     two_layer,
     two_layer_random,
 )
-from leakcore.numerics.activations import Activation
+from leakcore.numerics import Activation
 
 __all__ = [
     "Activation",

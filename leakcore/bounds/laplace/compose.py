@@ -10,7 +10,7 @@ import numpy as np
 
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, Result, parse_adjacency
-from leakcore.numerics.profile.dp_accounting_pld import fft_rounding, import_dp_accounting
+from leakcore.numerics import fft_rounding, import_dp_accounting
 
 _MAX_DISTINCT = 1000
 

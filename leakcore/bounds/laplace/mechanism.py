@@ -13,7 +13,7 @@ from scipy import special
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, Result, parse_adjacency
-from leakcore.kernels.arrays import arrays
+from leakcore.kernels import is_torch, wrap
 
 SOURCE = "Dwork, McSherry, Nissim and Smith (2006); Lecture 13 (Lei 2024), Definition 2"
 MAX_NOISE = 64 * math.log(2.0)
@@ -119,12 +119,12 @@ def mechanism(
         raise ValueError("seed: required, or secure=True for the operating system's entropy")
     number = isinstance(values, (int, float, np.integer, np.floating)) and not isinstance(values, bool)
     array = _floating(np.asarray(values, dtype=np.float64) if number else values)
-    if not arrays.is_torch(array):
+    if not is_torch(array):
         validate.real_array("finite", np.isfinite, values=array)
     elif array.device.type == "cpu" and not bool(array.isfinite().all()):
         raise ValueError("values: must be finite")
     noise = _noise(array, seed, step, secure)
-    if arrays.is_torch(array):
+    if is_torch(array):
         return (array.double() + b * noise).to(array.dtype)
     noisy = (array.astype(np.float64) + b * noise).astype(array.dtype)
     return float(noisy) if number else noisy
@@ -135,7 +135,7 @@ def _noise(array: Any, seed: int | None, step: int, secure: bool) -> Any:
     size = int(np.prod(tuple(array.shape)))
     if secure:
         words = np.frombuffer(os.urandom(8 * size), dtype=np.uint32).reshape(1, size, 2)
-        draws = arrays.wrap((words.astype(np.float64) + 0.5) * 2.0**-32, array)
+        draws = wrap((words.astype(np.float64) + 0.5) * 2.0**-32, array)
     else:
         key = validate.seed(seed=seed)
         draws = kernels.uniform(1, 2 * size, seed=key, purpose=kernels.Stream.LAPLACE, step=step, like=array)
@@ -146,12 +146,12 @@ def _noise(array: Any, seed: int | None, step: int, secure: bool) -> Any:
     upper = first >= 0.5
     coarse = 2.0 * first - 1.0 * upper
     uniform = coarse + (second - 0.5) * 2.0**-31
-    log = uniform.log() if arrays.is_torch(uniform) else np.log(uniform)
+    log = uniform.log() if is_torch(uniform) else np.log(uniform)
     return ((1.0 - 2.0 * upper) * log).reshape(tuple(array.shape))
 
 
 def _floating(values: Any) -> Any:
-    if not arrays.is_torch(values):
+    if not is_torch(values):
         values = validate.even_array(values=values)
         if values.dtype.kind in "iu":
             return values.astype(np.float64)

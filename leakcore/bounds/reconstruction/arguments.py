@@ -10,7 +10,7 @@ import numpy as np
 
 from leakcore._base import validate
 from leakcore._base.results import Number, Result
-from leakcore.numerics.privacy_loss.loss import PrivacyLoss, parse_schedule
+from leakcore.numerics import PrivacyLoss, parse_schedule
 
 MAX_SAMPLES = 1 << 40
 """Samples of one estimate: a day's work of a cluster."""

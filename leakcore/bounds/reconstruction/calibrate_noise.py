@@ -14,8 +14,7 @@ from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Assumptions, Result
 from leakcore.bounds.reconstruction.arguments import ATTACKER, Kappa
 from leakcore.bounds.reconstruction.kappa import parse_prior
-from leakcore.numerics.privacy_loss.blow_up import log_blow_up_exact
-from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss
+from leakcore.numerics import AccuracyError, PrivacyLoss, log_blow_up_exact
 
 _TOLERANCE = 1e-9
 

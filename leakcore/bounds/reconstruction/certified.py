@@ -19,8 +19,7 @@ import numpy as np
 
 from leakcore._base.futures import in_order
 from leakcore._base.version import __version__
-from leakcore.numerics.limits.betting import betting_upper_limit, choose_bet
-from leakcore.numerics.limits.binomial import clopper_pearson
+from leakcore.numerics import betting_upper_limit, choose_bet, clopper_pearson
 
 _CHUNK = 1 << 16
 """Samples per draw. Fixed, so that no result depends on who draws what."""
@@ -68,7 +67,7 @@ class MixturePair:
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
         """See `Pair`."""
         from leakcore import kernels
-        from leakcore.kernels.arrays import place
+        from leakcore.kernels import place
 
         return place.to_numpy(
             kernels.mixture_log_ratio(

@@ -14,11 +14,15 @@ from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Assumptions, Result
 from leakcore.bounds.reconstruction.arguments import ATTACKER, Mechanism
 from leakcore.bounds.reconstruction.kappa import parse_prior
-from leakcore.numerics.dot import dot
-from leakcore.numerics.gaussian import pair
-from leakcore.numerics.privacy_loss.blow_up import log_blow_up_exact
-from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss
-from leakcore.numerics.profile.profile import chernoff_log_delta, log_delta
+from leakcore.numerics import (
+    AccuracyError,
+    PrivacyLoss,
+    chernoff_log_delta,
+    dot,
+    gaussian_pair,
+    log_blow_up_exact,
+    log_delta,
+)
 
 _NEGLIGIBLE = -41.5
 """log of 1e-18: less than the rounding of any success probability."""
@@ -155,7 +159,7 @@ def _whole_batches(loss: PrivacyLoss, blind: float) -> float:
         return 1.0
     steps = (math.sqrt(group.count) / group.sigma for group in loss.groups)
     separation = math.hypot(math.sqrt(loss.gaussian_variance), *steps)
-    return max(blind, math.exp(float(pair.log_blow_up(np.log([blind]), separation)[0])))
+    return max(blind, math.exp(float(gaussian_pair.log_blow_up(np.log([blind]), separation)[0])))
 
 
 def _profile(loss: PrivacyLoss, epsilon: float) -> float:

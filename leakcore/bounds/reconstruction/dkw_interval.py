@@ -13,7 +13,7 @@ from leakcore._base.results import Assumptions
 from leakcore.bounds.reconstruction.arguments import ATTACKER, Kappa, Mechanism, ReconstructionBound
 from leakcore.bounds.reconstruction.certified import draw_all
 from leakcore.bounds.reconstruction.reconstruction import _pair
-from leakcore.numerics.privacy_loss.loss import AccuracyError
+from leakcore.numerics import AccuracyError
 
 _MAX_SAMPLES = 1 << 26
 """All of them are held and sorted, half a gigabyte twice; the certificate of `reconstruction` holds none."""

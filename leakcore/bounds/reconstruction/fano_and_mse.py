@@ -16,8 +16,7 @@ from leakcore._base.futures import answers
 from leakcore._base.results import Assumptions, Kind, Result, parse_adjacency
 from leakcore.bounds.reconstruction.arguments import ATTACKER, Mechanism
 from leakcore.bounds.reconstruction.kappa import parse_prior
-from leakcore.numerics.dot import dot
-from leakcore.numerics.privacy_loss.loss import PrivacyLoss
+from leakcore.numerics import PrivacyLoss, dot
 
 _INFORMATION = ("rdp", "analytic", "monte-carlo")
 _CHUNK = 1 << 14

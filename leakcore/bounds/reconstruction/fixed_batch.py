@@ -20,7 +20,7 @@ import numpy as np
 from scipy import special
 
 from leakcore._base import validate
-from leakcore.numerics.privacy_loss.loss import parse_schedule
+from leakcore.numerics import parse_schedule
 
 _CELLS = 1 << 21
 """Uniforms held at a time. A sample is a function of its number alone, so this changes no result."""

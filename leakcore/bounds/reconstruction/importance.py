@@ -25,10 +25,16 @@ from scipy import special
 
 from leakcore import kernels
 from leakcore._base.futures import in_order
-from leakcore.numerics.gaussian.step_tables import StepTable, step_table
-from leakcore.numerics.limits.betting import betting_upper_limit, choose_bet
-from leakcore.numerics.limits.betting_from_sums import PairSums, lower_limit
-from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss
+from leakcore.numerics import (
+    AccuracyError,
+    PairSums,
+    PrivacyLoss,
+    StepTable,
+    betting_upper_limit,
+    choose_bet,
+    lower_limit,
+    step_table,
+)
 
 _CHUNK = 1 << 14
 """Samples per generator. Fixed, so that no result depends on who draws what."""

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 import numpy as np
 
 from leakcore.bounds.reconstruction.certified import Pair, draw_all, dual_thresholds
-from leakcore.numerics.dot import dot
+from leakcore.numerics import dot
 
 _FEW = 100.0
 """Effective samples below which the standard error itself is not to be trusted."""

@@ -16,8 +16,7 @@ from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Assumptions, Number, Result
 from leakcore.bounds.reconstruction.arguments import ATTACKER, Kappa, Mechanism, ReconstructionBound
 from leakcore.bounds.reconstruction.reconstruction import reconstruction
-from leakcore.numerics.gaussian import pair
-from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss
+from leakcore.numerics import AccuracyError, PrivacyLoss, gaussian_pair
 
 _ROUNDING = 2.0**-49
 
@@ -123,7 +122,7 @@ def membership(noise_multiplier: Any, sample_rate: Any, steps: int, *, fpr: Any)
     Returns a `MembershipBound` of kind "upper", deterministic, interval = numerical error; by "importance" (99.9%, seed
     0) where the exact route does not reach, for fpr below about 1e-290.
     """
-    from leakcore.numerics.profile.profile import log_delta
+    from leakcore.numerics import log_delta
 
     level = validate.real_array("in (0, 1]", lambda v: (v > 0.0) & (v <= 1.0), fpr=fpr)
     curve = reconstruction(noise_multiplier, sample_rate, steps, kappa=level)
@@ -131,7 +130,7 @@ def membership(noise_multiplier: Any, sample_rate: Any, steps: int, *, fpr: Any)
     try:
         _, log_largest = log_delta(loss, 0.0, "remove")
     except AccuracyError:
-        _, log_largest = pair.log_profile_limits(0.0, loss.full_batch_separation())
+        _, log_largest = gaussian_pair.log_profile_limits(0.0, loss.full_batch_separation())
     return MembershipBound(
         value=curve.value,
         kind="upper",

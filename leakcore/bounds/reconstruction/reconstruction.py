@@ -17,7 +17,7 @@ from leakcore.bounds.reconstruction.arguments import (
     Mechanism,
     ReconstructionBound,
 )
-from leakcore.numerics.privacy_loss.loss import AccuracyError
+from leakcore.numerics import AccuracyError
 
 METHODS = ("auto", "closed-form", "exact", "pld", "monte-carlo", "certified", "importance")
 _MAX_SAMPLED_STEPS = 1 << 24
@@ -259,7 +259,7 @@ def measured_pair(noise_multiplier: Any, sample_rate: Any, norms: Any) -> Any:
 
 
 def _deterministic(mechanism: Mechanism, prior: Kappa, name: str) -> ReconstructionBound:
-    from leakcore.numerics.privacy_loss import blow_up
+    from leakcore.numerics import blow_up
 
     loss = mechanism.loss()
     closed = blow_up.has_closed_form(loss)
@@ -273,7 +273,7 @@ def _deterministic(mechanism: Mechanism, prior: Kappa, name: str) -> Reconstruct
         tail = blow_up.Tail(prior.log, prior.log, prior.log)
         notes = ("nothing leaks: no step samples and tells",)
     elif name == "pld":
-        from leakcore.numerics.profile.dp_accounting_pld import DiscreteLoss
+        from leakcore.numerics import DiscreteLoss
 
         above, below = (DiscreteLoss(loss, pessimistic=side) for side in (True, False))
         rounding = max(above.rounding, below.rounding, _LEAST_ROUNDING)
@@ -353,7 +353,7 @@ def _importance(
     mechanism: Mechanism, prior: Kappa, count: int, confidence: float, seed: int, executor: Executor | None
 ) -> ReconstructionBound:
     from leakcore.bounds.reconstruction.importance import importance_limits, samples_needed
-    from leakcore.numerics.privacy_loss.blow_up import with_escape
+    from leakcore.numerics import with_escape
 
     needed = samples_needed(confidence)
     if count < needed:
@@ -388,7 +388,7 @@ def _importance(
 def _check_device(device: Any, method: str) -> None:
     if device is None or device == "cpu":
         return
-    from leakcore.kernels.arrays import place
+    from leakcore.kernels import place
 
     place.check(device)
     if method not in ("monte-carlo", "certified"):

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Many independent DP-SGD runs, trained together."""

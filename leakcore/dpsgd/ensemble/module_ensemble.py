@@ -15,8 +15,7 @@ from leakcore._base import validate as check
 from leakcore.dpsgd.ensemble.block.block import Plan
 from leakcore.dpsgd.ensemble.ensemble import Ensemble
 from leakcore.dpsgd.ensemble.result import EnsembleRun
-from leakcore.gradients.flat_module import require_memory, unrest
-from leakcore.gradients.module_lock import lock_of
+from leakcore.gradients import lock_of, require_memory, unrest
 
 
 class ModuleEnsemble(Ensemble):

@@ -20,7 +20,7 @@ from leakcore.dpsgd.ensemble.block.block import ARRAYS, SLOTS, BlockOutput, Plan
 from leakcore.dpsgd.ensemble.block.forward_backward import Rows
 from leakcore.dpsgd.ensemble.block.poisson_gather import CHUNK, block_rows, fixed_rows
 from leakcore.dpsgd.ensemble.run_request import Request, ranges
-from leakcore.kernels.ensemble import EnsembleRows
+from leakcore.kernels import EnsembleRows
 
 TASK = 4 * SLOTS
 """Runs per task of an executor: seconds of work for the papers' settings, against milliseconds to send the data."""

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Training runs of Opacus: recorded, or trained with the fused optimizer."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from leakcore import kernels, models
 from leakcore._base.quiet import quiet
-from leakcore.dpsgd.ensemble.randomness import Streams
+from leakcore.dpsgd import Streams
 
 TRAINED = "models are trained by Opacus (GradSampleModule and DPOptimizer), on the batches that dpsgd.Ensemble draws"
 

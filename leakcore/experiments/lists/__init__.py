@@ -1,1 +1,1 @@
-"""TODO room."""
+"""What there is to reproduce: names, titles, data sets and what the papers say."""

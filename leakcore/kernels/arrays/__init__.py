@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Arrays of NumPy, torch and DLPack as the native core takes them."""

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Random numbers as a pure function of seed, purpose, step and index."""

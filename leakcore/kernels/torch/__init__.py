@@ -1,1 +1,1 @@
-"""TODO room."""
+"""The kernels as torch operators. Nothing else in leakcore.kernels imports torch before a torch array comes."""

@@ -25,9 +25,7 @@ from leakcore._base import array_memory
 from leakcore.kernels.torch import dispatch
 
 if not hasattr(torch.library, "custom_op"):
-    raise ImportError(
-        f"{__name__} needs torch 2.4 or newer, whose library has custom_op; this is {torch.__version__}"
-    )
+    raise ImportError(f"{__name__} needs torch 2.4 or newer, whose library has custom_op; this is {torch.__version__}")
 
 # Annotations are read by torch, which knows no strings: each signature is given as a schema.
 _CLIP = (

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Pairs of Gaussians, and single steps of the sampled Gaussian mechanism."""

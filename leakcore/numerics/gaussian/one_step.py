@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from leakcore.numerics.gaussian import pair
-from leakcore.numerics.gaussian.pair import log1mexp
+from leakcore.numerics.gaussian import gaussian_pair
+from leakcore.numerics.gaussian.gaussian_pair import log1mexp
 from leakcore.numerics.privacy_loss.loss import PrivacyLoss, StepGroup
 
 _FLOOR = 4e-15
@@ -45,7 +45,7 @@ def log_delta(group: StepGroup, epsilon: float, direction: str) -> tuple[float, 
         inner = epsilon + math.log(q) - log_scale
         error = 2.0**-52 * (abs(epsilon) - group.minimum) / -left
         shift = error + 2.0**-51 * (abs(epsilon) - math.log(q) - log_scale)
-    low, high = pair.log_profile_limits(inner, 1.0 / group.sigma, shift)
+    low, high = gaussian_pair.log_profile_limits(inner, 1.0 / group.sigma, shift)
     error += 2.0**-51 * (1.0 + abs(log_scale))
     return log_scale + low - error, min(log_scale + high + error, 0.0)
 

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Privacy losses on a lattice, rounded outwards."""

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from leakcore.numerics.gaussian.pair import log1mexp
+from leakcore.numerics.gaussian.gaussian_pair import log1mexp
 from leakcore.numerics.gaussian.step_tables import log_masses
 from leakcore.numerics.privacy_loss.loss import AccuracyError, StepGroup
 

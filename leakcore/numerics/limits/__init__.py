@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Confidence limits for finite samples."""

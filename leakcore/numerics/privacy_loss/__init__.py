@@ -1,1 +1,1 @@
-"""TODO room."""
+"""The privacy loss of a composition, and its tails by Fourier inversion."""

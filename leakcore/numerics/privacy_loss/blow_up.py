@@ -12,8 +12,8 @@ import math
 import numpy as np
 
 from leakcore._base.one_thread import one_thread
-from leakcore.numerics.gaussian import pair
-from leakcore.numerics.gaussian.pair import log1mexp
+from leakcore.numerics.gaussian import gaussian_pair
+from leakcore.numerics.gaussian.gaussian_pair import log1mexp
 from leakcore.numerics.privacy_loss.fourier_inversion import TiltedLaw
 from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss
 from leakcore.numerics.recursion.recursion import Profile, profile_pair
@@ -81,8 +81,8 @@ def _escaping(tail: Tail, log_no_escape: float) -> Tail:
 def _closed_form(loss: PrivacyLoss, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """log B and what the rounding of its arguments may have moved it by."""
     separation = 1.0 / loss.groups[0].sigma if loss.groups else math.sqrt(loss.gaussian_variance)
-    hit = pair.log_blow_up(log_kappa, separation)
-    error = pair.log_blow_up_error(log_kappa, separation)
+    hit = gaussian_pair.log_blow_up(log_kappa, separation)
+    error = gaussian_pair.log_blow_up_error(log_kappa, separation)
     if not loss.groups:
         return hit, error
     group = loss.groups[0]

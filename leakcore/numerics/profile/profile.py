@@ -13,8 +13,8 @@ import math
 import numpy as np
 
 from leakcore._base.one_thread import one_thread
-from leakcore.numerics.gaussian import one_step, pair
-from leakcore.numerics.gaussian.pair import log1mexp
+from leakcore.numerics.gaussian import gaussian_pair, one_step
+from leakcore.numerics.gaussian.gaussian_pair import log1mexp
 from leakcore.numerics.lattice import lattice_profile
 from leakcore.numerics.privacy_loss import least_loss
 from leakcore.numerics.privacy_loss.fourier_inversion import TiltedLaw
@@ -76,7 +76,7 @@ def log_delta(loss: PrivacyLoss, epsilon: float, direction: str, *, effort: Effo
 @one_thread()
 def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, effort: Effort) -> tuple[float, float]:
     if not loss.groups:
-        return pair.log_profile_limits(epsilon, math.sqrt(loss.gaussian_variance))
+        return gaussian_pair.log_profile_limits(epsilon, math.sqrt(loss.gaussian_variance))
     threshold = epsilon if direction == "remove" else -epsilon
     if threshold <= loss.minimum:
         return one_step.beyond_the_minimum(epsilon, direction)
@@ -91,7 +91,7 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, effort: 
             return -math.inf, lattice_profile.upper_limit(loss, question, direction, effort.bits)
         if len(loss.groups) <= _MOST_GROUPS:
             return _log_delta_by_inversion(loss, epsilon, direction)
-    most = pair.log_profile_limits(epsilon, loss.full_batch_separation())[1]
+    most = gaussian_pair.log_profile_limits(epsilon, loss.full_batch_separation())[1]
     with contextlib.suppress(AccuracyError):
         most = min(most, _chernoff_log_delta(loss, threshold, power, sign))
     if most >= _HOPELESS and direction == "remove":
@@ -192,7 +192,7 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort:
         low, high = epsilon_for(_without_escape(loss), rest, direction, effort=effort)
         return low + loss.log_no_escape, high + loss.log_no_escape
     if not loss.groups:
-        return pair.epsilon_limits(log_target, math.sqrt(loss.gaussian_variance))
+        return gaussian_pair.epsilon_limits(log_target, math.sqrt(loss.gaussian_variance))
     if one_step.is_one_step(loss):
         return one_step.epsilon(loss.groups[0], log_target, direction)
     least = -math.inf
@@ -208,7 +208,7 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort:
             return value - error, value + error
     if effort.sharp:
         return recursion_profile.epsilon(loss, log_target, direction)
-    most = pair.epsilon_limits(log_target, loss.full_batch_separation())[1]
+    most = gaussian_pair.epsilon_limits(log_target, loss.full_batch_separation())[1]
     if direction == "add":
         most = min(most, -loss.minimum)
     question = lattice_profile.Question(log_delta=log_target)

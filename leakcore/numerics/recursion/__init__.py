@@ -1,1 +1,1 @@
-"""TODO room."""
+"""The privacy profile, step by step."""

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""The linear system behind the label attacks, and how its solutions become labels."""

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from leakcore import kernels
-from leakcore.gradients.functional import evaluate
-from leakcore.gradients.module_lock import locked
+from leakcore.gradients import evaluate, locked
 
 if TYPE_CHECKING:
     import torch
@@ -130,7 +129,7 @@ def check_model(model: Any) -> None:
     """Refuse what is no module, and modules whose forward pass is random in their present mode."""
     import torch
 
-    from leakcore.gradients.flat_module import require_memory
+    from leakcore.gradients import require_memory
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
@@ -170,7 +169,7 @@ def cast_state(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Te
 
 def cast_inputs(inputs: Any, dtype: torch.dtype) -> torch.Tensor:
     """A tensor of the inputs, as `dtype` if they are floating; ValueError where there are none."""
-    from leakcore.gradients.flat_module import tensor as read
+    from leakcore.gradients import tensor as read
 
     tensor = read(inputs, "inputs")
     if tensor.ndim == 0 or len(tensor) == 0:

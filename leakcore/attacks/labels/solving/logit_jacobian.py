@@ -10,7 +10,7 @@ import numpy as np
 
 from leakcore._base import validate
 from leakcore.attacks.labels.solving import forward_rounding
-from leakcore.gradients.module_lock import locked
+from leakcore.gradients import locked
 
 if TYPE_CHECKING:
     import torch

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""One block of runs: its parameters, passes and clipped sums."""

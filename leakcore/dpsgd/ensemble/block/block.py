@@ -20,7 +20,7 @@ from leakcore.dpsgd.ensemble.block.poisson_gather import Gather, block_rows, fix
 from leakcore.dpsgd.ensemble.injected_fault import Fault
 from leakcore.dpsgd.ensemble.randomness import Streams
 from leakcore.dpsgd.ensemble.scorer import Running, Scorer
-from leakcore.kernels.ensemble import EnsembleRows
+from leakcore.kernels import EnsembleRows
 
 SLOTS = 32
 """Runs per block. With 1,000 rows and ten units a buffer is 1.3 MB, which the third-level cache holds. On two threads

@@ -15,7 +15,7 @@ import torch
 from torch.func import grad, vmap
 
 from leakcore.dpsgd.ensemble.block.forward_backward import Rows
-from leakcore.gradients.functional import evaluate
+from leakcore.gradients import evaluate
 
 _GRADIENTS = 2**23
 """Numbers in one chunk of per-sample gradients: 32 MB in float32. The chunks, and with them the order of additions,

@@ -11,7 +11,13 @@ import torch
 
 from leakcore.dpsgd.ensemble.arguments import Samples
 from leakcore.dpsgd.ensemble.block.forward_backward import Rows
-from leakcore.kernels.ensemble import ACTIVATIONS, MAX_LAYERS, EnsembleRows, EnsembleSums, Taken
+from leakcore.kernels import (
+    ACTIVATIONS,
+    MAX_LAYERS,
+    EnsembleRows,
+    EnsembleSums,
+    Taken,
+)
 
 
 def known(layers: tuple[int, ...], activation: str) -> bool:

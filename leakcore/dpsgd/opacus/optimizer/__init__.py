@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Opacus's optimizer without per-sample gradients."""

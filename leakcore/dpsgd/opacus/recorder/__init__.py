@@ -1,1 +1,1 @@
-"""TODO room."""
+"""A training loop, watched: its steps, its losses, and what they say of candidates."""

@@ -16,10 +16,7 @@ from leakcore import kernels
 from leakcore.dpsgd.opacus.recorder.forward_passes import ForwardPass
 from leakcore.dpsgd.opacus.recorder.loss_of_the_loop import require_of_rows
 from leakcore.dpsgd.opacus.row_check.left_alone import left_alone
-from leakcore.gradients.functional import Functional
-from leakcore.gradients.module_lock import lock_of
-from leakcore.gradients.module_state import State
-from leakcore.gradients.row_by_row import Criterion, RowByRow, RowError, first_line
+from leakcore.gradients import Criterion, Functional, RowByRow, RowError, State, first_line, lock_of
 
 _log = logging.getLogger(__name__)
 _ROWS_TO_TRY = 64

@@ -14,9 +14,9 @@ from torch.nn.modules.loss import _Loss
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from leakcore.dpsgd.opacus.recorder.aside import aside
-from leakcore.dpsgd.opacus.recorder.backward_roots import Reached
 from leakcore.dpsgd.opacus.recorder.forward_passes import Output, number_of
 from leakcore.dpsgd.opacus.row_check.left_alone import left_alone
+from leakcore.gradients import Reached
 
 _NAME_IT = "pass criterion=, a function (outputs, targets)"
 _MIXED = (

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from leakcore.dpsgd.opacus.recorder.backward_roots import around
 from leakcore.dpsgd.opacus.recorder.forward_passes import ForwardPass
+from leakcore.gradients import around
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from torch.nn.modules import module as torch_module
 
 from leakcore._base import validate as check
 from leakcore.dpsgd.opacus.recorder.aside import aside, is_aside
-from leakcore.dpsgd.opacus.recorder.backward_roots import Listening
 from leakcore.dpsgd.opacus.recorder.candidate_gradients import CandidateGradients, Route
 from leakcore.dpsgd.opacus.recorder.candidate_rows import CandidateRows, read_candidates, read_members
 from leakcore.dpsgd.opacus.recorder.forward_passes import ForwardPass
@@ -27,8 +26,8 @@ from leakcore.dpsgd.opacus.recorder.run_steps import RunSteps
 from leakcore.dpsgd.opacus.recorder.sample_rate import rate_of_block, rate_of_hook, rate_of_step
 from leakcore.dpsgd.opacus.trace.file import TraceFile
 from leakcore.dpsgd.opacus.trace.trace import Trace
-from leakcore.gradients.row_by_row import Criterion, RowError, first_line
-from leakcore.numerics.gaussian.step_ratio import step_log_ratio
+from leakcore.gradients import Criterion, Listening, RowError, first_line
+from leakcore.numerics import step_log_ratio
 
 _log = logging.getLogger(__name__)
 _MEMORY = 1 << 28

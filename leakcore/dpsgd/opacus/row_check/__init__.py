@@ -1,1 +1,1 @@
-"""TODO room."""
+"""The guard: whether the rows that are clipped are the batch's rows."""

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from leakcore.gradients.module_lock import lock_of
-from leakcore.gradients.module_state import State, global_generators
+from leakcore.gradients import State, global_generators, lock_of
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _BARED = (*_HOOKS, "forward", "training")

@@ -15,7 +15,7 @@ from leakcore.dpsgd.opacus.recorder.aside import aside
 from leakcore.dpsgd.opacus.row_check.left_alone import left_alone
 from leakcore.dpsgd.opacus.row_check.rows_alone import CannotTellError, MixedError, RowsAlone
 from leakcore.dpsgd.opacus.row_check.watched_calls import Call, WatchedCalls
-from leakcore.gradients.module_state import State
+from leakcore.gradients import State
 
 _log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from leakcore.dpsgd.opacus.row_check.left_alone import Randomness
 from leakcore.dpsgd.opacus.row_check.watched_calls import Call, is_rows, leaves_of, values_of
-from leakcore.gradients.module_state import State
-from leakcore.gradients.row_by_row import through_backward
+from leakcore.gradients import State, through_backward
 
 _FORMS = 16
 """Ways at most to take rows from arguments of which several dimensions are as long as the batch."""

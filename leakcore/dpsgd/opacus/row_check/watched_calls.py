@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from leakcore.dpsgd.opacus.recorder.aside import is_aside
-from leakcore.dpsgd.opacus.recorder.backward_roots import Listening, around
 from leakcore.dpsgd.opacus.recorder.forward_passes import number_of
 from leakcore.dpsgd.opacus.row_check.left_alone import Randomness
+from leakcore.gradients import Listening, around
 
 _thread = threading.local()
 

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""What a recorded run left for the adversary, and its file."""

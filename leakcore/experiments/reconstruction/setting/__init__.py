@@ -1,1 +1,1 @@
-"""TODO room."""
+"""What the reconstruction paper's figures share: data, games, noise and attacks."""

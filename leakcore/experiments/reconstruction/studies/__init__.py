@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Studies around the reconstruction paper's figures."""

@@ -1,0 +1,142 @@
+"""Gradient inversion: what it warns of, what it refuses and names, and restarts that fail."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from leakcore.attacks import inversion
+from tests.attacks.inversion.test_invert import _smooth
+
+
+class _Functional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.inner(torch.nn.functional.relu(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        (nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), r"ReLU \(layer 1\)"),
+        (nn.Sequential(nn.Linear(6, 5), nn.LeakyReLU(), nn.Linear(5, 3)), r"LeakyReLU \(layer 1\)"),
+        (nn.Sequential(nn.Linear(6, 5), nn.Hardtanh(), nn.Linear(5, 3)), "Hardtanh"),
+        (_Functional(), "ReLU not"),
+        (nn.Sequential(nn.Unflatten(1, (1, 6)), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(3, 3)), "max-pooling"),
+    ],
+)
+def test_what_is_not_twice_differentiable_is_named(model, names):
+    x, y = torch.rand(1, 6), [1]
+    g = inversion.gradient(model, x, y)
+    with pytest.warns(UserWarning, match=names):
+        found = inversion.invert(model, g, (6,), labels=y, restarts=1, iterations=20)
+    assert found.kinked
+
+
+@pytest.mark.parametrize("kind", [nn.Sigmoid, nn.ELU, nn.GELU, nn.Softplus, nn.Tanh, nn.SiLU])
+def test_smooth_activations_do_not_warn(kind):
+    model = nn.Sequential(nn.Linear(6, 5), kind(), nn.Linear(5, 3))
+    g = inversion.gradient(model, torch.rand(1, 6), [1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert inversion.invert(model, g, (6,), labels=[1], restarts=1, iterations=20).kinked == ()
+
+
+def test_failing_restarts_are_reported():
+    model = _smooth()
+    x, y = torch.rand(1, 12), [0]
+    g = inversion.gradient(model, x, y)
+    # A rate that throws the search out of what float32 holds.
+    found = inversion.invert(
+        model, g, (12,), labels=y, method="l2", optimizer="adam", learning_rate=1e30, iterations=20, originals=x
+    )
+    assert "diverged" in found.ends
+    bad = [i for i, end in enumerate(found.ends) if end == "diverged"]
+    assert set(bad) <= set(found.failed)
+    assert len(found.every) == 3
+    assert "diverged" in found.summary()
+    if len(bad) == 3:
+        assert found.best == -1
+        assert np.isnan(found.reconstructions).all()
+
+
+def test_bad_input():
+    model = _smooth()
+    g = inversion.gradient(model, torch.rand(1, 12), [0])
+    with pytest.raises(ValueError, match="empty batch"):
+        inversion.invert(model, g, (12,), labels=[])
+    with pytest.raises(ValueError, match="empty batch"):
+        inversion.gradient(model, torch.zeros(0, 12), [])
+    with pytest.raises(ValueError, match="batch_size=0"):
+        inversion.invert(model, g, (12,), batch_size=0)
+    with pytest.raises(ValueError, match="method='l3'"):
+        inversion.invert(model, g, (12,), method="l3")
+    with pytest.raises(ValueError, match=r"gradient\.shape"):
+        inversion.invert(model, g[:-1], (12,), labels=[0])
+    with pytest.raises(ValueError, match="zero throughout"):
+        inversion.invert(model, torch.zeros_like(g), (12,), labels=[0])
+    with pytest.raises(ValueError, match="not finite"):
+        inversion.invert(model, g * math.nan, (12,), labels=[0])
+    with pytest.raises(ValueError, match="labels span"):
+        inversion.invert(model, g, (12,), labels=[4])
+    with pytest.raises(ValueError, match="low must be below high"):
+        inversion.invert(model, g, (12,), labels=[0], low=1, high=0)
+    with pytest.raises(ValueError, match="both or neither"):
+        inversion.invert(model, g, (12,), labels=[0], low=1)
+    with pytest.raises(ValueError, match=r"labels\[1\]=4: must be a class of the model, in \[0, 3\]"):
+        inversion.gradient(model, torch.rand(2, 12), [0, 4])
+    with pytest.raises(TypeError, match="progress=3"):
+        inversion.invert(model, g, (12,), labels=[0], progress=3)
+
+
+@pytest.mark.parametrize("box", [(5.0, math.inf), (-math.inf, 0.0), (-1e308, 1e308)])
+def test_a_box_of_infinite_width_is_refused_unless_it_is_everything(box):
+    model = nn.Linear(3, 2)
+    seen = inversion.gradient(model, torch.ones(1, 3), [1])
+    with pytest.raises(ValueError, match=r"low=.*high=.*both finite"):
+        inversion.invert(model, seen, (3,), labels=[1], low=box[0], high=box[1], iterations=1)
+    inversion.invert(model, seen, (3,), labels=[1], low=-math.inf, high=math.inf, iterations=1, restarts=1)
+
+
+def test_mappings_of_parameters_must_have_their_shapes():
+    """A transposed weight has as many numbers, and gave an answer."""
+    model = nn.Sequential(nn.Linear(3, 2))
+    parts = {name: torch.ones_like(p) for name, p in model.named_parameters()}
+    wrong = parts | {"0.weight": parts["0.weight"].T}
+    with pytest.raises(ValueError, match=r"gradient\['0.weight'\].shape=\(3, 2\): must be .*\(2, 3\)"):
+        inversion.invert(model, wrong, (3,), labels=[1], iterations=1)
+    with pytest.raises(ValueError, match=r"gradient\['0.weight'\].shape=\(3, 2\)"):
+        inversion.closed_form(model, wrong, (3,))
+    with pytest.raises(ValueError, match=r"states\[1\]\['0.weight'\].shape=\(3, 2\)"):
+        inversion.invert(model, torch.ones(2, 8), (3,), labels=[1], states=[parts, wrong], iterations=1)
+    with pytest.raises(ValueError, match=r"gradient: lacks the parameter '0\.bias'"):
+        inversion.invert(model, {"0.weight": parts["0.weight"]}, (3,), labels=[1], iterations=1)
+
+
+def test_bad_input_is_named_before_any_work():
+    model = _smooth()
+    x = torch.rand(2, 12)
+    g = inversion.gradient(model, x, [0, 1])
+    for call in (inversion.gradient, lambda *a, **k: inversion.invert(model, g, (12,), **k)):
+        with pytest.raises(TypeError, match="loss='ce'"):
+            call(model, x, [0, 1], loss="ce")
+    with pytest.raises(ValueError, match="inputs: hold a number that is not finite"):
+        inversion.gradient(model, x * math.nan, [0, 1])
+    with pytest.raises(ValueError, match="gradient: holds a number that is not finite"):
+        inversion.closed_form(model, g * math.nan, (12,))
+    with pytest.raises(ValueError, match=r"states\[0\]: holds a number that is not finite"):
+        inversion.invert(model, g, (12,), labels=[0], states=torch.full((1, len(g)), math.nan))
+    with pytest.raises(TypeError, match="together='no'"):
+        inversion.invert(model, g, (12,), labels=[0], together="no")
+    for known, message in (
+        ((x,), "a pair"), (5, "a pair"), ((x, torch.zeros(2)), "must be integers"), ((x, [0]), "must be"),
+        ((x * math.nan, [0, 1]), "not finite"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"known.*{message}"):
+            inversion.invert(model, g, (12,), labels=[0], method="dp-sgd", max_grad_norm=1.0, known=known)

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from leakcore import attacks, datasets, dpsgd
+from leakcore.attacks.reconstruction import game as _game
+
+COUNTS = ("hits", "trials", "undecided", "clipped", "gradients", "cosine_units", "run_ranges", "value", "interval")
+# For ε = 1, 4, 10 at δ = 1e-5 (add/remove), T = 100: σ calibrated by PLD, B_{1/10} = Φ(Φ⁻¹(.1) + √T/σ), and the success
+# rate that a trial implementation of this setting gave, with the half-width it stated.
+DIGITS = {
+    1.0: (37.30635919, 0.155411, 0.165, 0.02),
+    4.0: (10.8, 0.361, 0.284, 0.03),
+    10.0: (4.998886302, 0.763897, 0.603, 0.03),
+}
+
+
+def _ensemble(noise_multiplier: float, **change) -> dpsgd.Ensemble:
+    given = {"max_grad_norm": 0.1, "learning_rate": 5.0, "steps": 100, "seed": 0} | change
+    return dpsgd.Ensemble((64, 10, 10), "elu", noise_multiplier=noise_multiplier, **given)
+
+
+def _play(noise_multiplier: float, *, known: int = 999, runs: int, game=None, **change) -> attacks.ReconstructionGame:
+    first, rest = datasets.digits().split(known, seed=0)
+    ensemble = _ensemble(noise_multiplier, **change)
+    return attacks.reconstruction_game(
+        ensemble, first.features, first.labels, rest.features, rest.labels, runs=runs, **(game or {})
+    )
+
+
+def _same(a: attacks.ReconstructionGame, b: attacks.ReconstructionGame) -> bool:
+    return all(getattr(a, name) == getattr(b, name) for name in COUNTS) and a.settings == b.settings
+
+
+def test_the_papers_setting_on_digits() -> None:
+    """ε = 10: not significantly above the bound (p = 0.001, one-sided), and its interval meets the trial's."""
+    sigma, bound, trial, half = DIGITS[10.0]
+    game = _play(sigma, runs=256)
+    assert stats.binomtest(game.hits, game.trials, bound, alternative="greater").pvalue > 0.001
+    assert game.interval[0] <= trial + half
+    assert game.interval[1] >= trial - half
+    assert stats.binomtest(game.hits, game.trials, 0.1, alternative="greater").pvalue < 1e-12
+    assert game.clipped_share > 0.99
+    assert 0.3 < game.nearest_cosine < 0.95
+    assert game.kind == "estimate"
+    assert game.adjacency == "add-remove"
+    assert game.confidence == 0.95
+    assert game.interval[0] < game.value < game.interval[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", DIGITS)
+def test_the_papers_setting_on_digits_at_length(epsilon) -> None:
+    sigma, bound, trial, half = DIGITS[epsilon]
+    game = _play(sigma, runs=1504, seed=17)
+    assert stats.binomtest(game.hits, game.trials, bound, alternative="greater").pvalue > 0.001
+    assert game.interval[0] <= trial + half
+    assert game.interval[1] >= trial - half
+
+
+def test_without_noise_every_target_is_found() -> None:
+    game = _play(0.0, runs=48, steps=5)
+    assert (game.value, game.hits, game.undecided) == (1.0, 48, 0)
+    assert game.interval[1] == 1.0
+
+
+def test_drowned_in_noise_the_attack_is_chance() -> None:
+    """p = 0.001, two-sided binomial, fixed seed."""
+    game = _play(1e5, known=99, runs=2000, steps=4, learning_rate=1e-3)
+    assert stats.binomtest(game.hits, game.trials, 0.1).pvalue > 0.001
+
+
+def test_without_steps_nothing_is_decided() -> None:
+    game = _play(1.0, known=99, runs=20, steps=0)
+    assert (game.hits, game.undecided, game.trials) == (0, 20, 20)
+    assert np.isnan(game.clipped_share)
+    assert np.isnan(game.nearest_cosine)
+
+
+def test_poisson_batches_use_algorithm_3() -> None:
+    game = _play(0.0, known=50, runs=16, steps=20, sample_rate=0.5)
+    assert game.provenance.endswith("Algorithm 3")
+    assert game.hits == 16
+    plain = _play(0.0, known=50, runs=16, steps=20, sample_rate=0.5, game={"method": "sum"})
+    assert plain.provenance.endswith("Algorithm 2")
+
+
+def test_an_attacker_who_does_not_subtract_is_weaker() -> None:
+    """Hayes et al. 2023, Figure 10: with 128 known rows and no subtraction the attack is at chance."""
+    strong = _play(1.0, known=128, runs=208)
+    weak = _play(1.0, known=128, runs=208, game={"subtract_known": False})
+    assert strong.value > 0.95
+    assert weak.value < 0.25
+    assert "does not subtract" in weak.assumptions.attacker
+
+
+def test_shards_merge_to_exactly_the_whole() -> None:
+    whole = _play(3.0, known=60, runs=50, steps=8)
+    shards = [
+        _play(3.0, known=60, runs=runs, steps=8, game={"first_run": first, "num_threads": threads})
+        for first, runs, threads in [(33, 17, 1), (0, 5, 2), (5, 28, 1)]
+    ]
+    merged = shards[0].merge(shards[1])
+    assert merged.run_ranges == ((0, 5), (33, 50))
+    merged = shards[2].merge(merged)
+    assert merged.run_ranges == ((0, 50),)
+    assert _same(merged, whole)
+    other_seed = _play(3.0, known=60, runs=50, steps=8, seed=1)
+    assert not all(getattr(other_seed, name) == getattr(whole, name) for name in COUNTS)
+
+
+def test_portions_of_one_call_do_not_show(monkeypatch) -> None:
+    whole = _play(3.0, known=60, runs=50, steps=8)
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(_game, "_PORTION", 16)
+    pieces = _play(3.0, known=60, runs=50, steps=8, game={"progress": lambda *at: seen.append(at)})
+    assert _same(pieces, whole)
+    assert seen == [(16, 50), (32, 50), (48, 50), (50, 50)]
+
+
+class _Counting(ThreadPoolExecutor):
+    """How many tasks were ever out at once."""
+
+    most = out = 0
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.out += 1
+        self.most = max(self.most, self.out)
+        future = super().submit(*args, **kwargs)
+        future.add_done_callback(lambda _: setattr(self, "out", self.out - 1))
+        return future
+
+
+def test_a_scheduler_is_not_handed_a_copy_of_the_rows_for_every_task(monkeypatch) -> None:
+    whole = _play(3.0, known=60, runs=50, steps=8)
+    monkeypatch.setattr(_game, "_TASK", 5)
+    monkeypatch.setattr(_game, "_LEAST_AHEAD", 2)
+    rows = 1797 * (64 * 4 + 8)
+    # Of ten tasks some may be done before the last one is out.
+    for copies, least, most in ((100, 3, 10), (3, 3, 3), (1, 2, 2)):
+        monkeypatch.setattr(_game, "_BYTES_AHEAD", copies * rows)
+        with _Counting(1) as executor:
+            assert _same(_play(3.0, known=60, runs=50, steps=8, game={"executor": executor}), whole)
+        assert least <= executor.most <= most
+
+
+def test_merging_what_does_not_belong_together() -> None:
+    game = _play(3.0, known=60, runs=16, steps=3)
+    with pytest.raises(ValueError, match="run 8 is in both games and would count twice"):
+        game.merge(_play(3.0, known=60, runs=16, steps=3, game={"first_run": 8}))
+    with pytest.raises(ValueError, match=r"noise_multiplier=2.0 there, 3.0 here: only equal games merge"):
+        game.merge(_play(2.0, known=60, runs=16, steps=3, game={"first_run": 16}))
+    first, rest = datasets.digits().split(60, seed=1)
+    elsewhere = attacks.reconstruction_game(
+        _ensemble(3.0, steps=3), first.features, first.labels, rest.features, rest.labels, runs=16, first_run=16
+    )
+    with pytest.raises(ValueError, match="data='"):
+        game.merge(elsewhere)
+    with pytest.raises(TypeError, match="other=int: must be a ReconstructionGame"):
+        game.merge(3)
+
+
+def test_state_survives_json() -> None:
+    game = _play(3.0, known=60, runs=16, steps=3)
+    back = attacks.ReconstructionGame.from_state(json.loads(json.dumps(game.state())))
+    assert _same(back, game)
+    assert back.merge(_play(3.0, known=60, runs=16, steps=3, game={"first_run": 16})).trials == 32
+    assert json.loads(game.to_json())["hits"] == game.hits
+    with pytest.raises(ValueError, match="schema='other'"):
+        attacks.ReconstructionGame.from_state(game.state() | {"schema": "other"})
+    with pytest.raises(ValueError, match="hits and undecided must not exceed the runs"):
+        attacks.ReconstructionGame.from_state(game.state() | {"hits": 17})
+    with pytest.raises(ValueError, match="clipped must be among the gradients"):
+        attacks.ReconstructionGame.from_state(game.state() | {"clipped": -5})
+    with pytest.raises(ValueError, match="state: lacks 'settings'"):
+        attacks.ReconstructionGame.from_state({"schema": attacks.ReconstructionGame.schema})
+
+
+@pytest.mark.parametrize("name", ["subtract_known", "nearest_cosines"])
+def test_switches_are_true_or_false(name) -> None:
+    with pytest.raises(TypeError, match=f"{name}='no'"):
+        _play(3.0, known=60, runs=16, steps=3, game={name: "no"})
+
+
+def test_priors_are_distinct_rows_with_the_target_anywhere() -> None:
+    """Uniform candidates and target places: chi-square, p = 0.001, fixed seed."""
+    candidates, target = _game.draw_candidates(seed=3, first_run=0, runs=5000, prior_size=4, pool=20)
+    assert all(len(set(row)) == 4 for row in candidates.tolist())
+    assert stats.chisquare(np.bincount(target, minlength=4)).pvalue > 0.001
+    assert stats.chisquare(np.bincount(candidates[:, 0], minlength=20)).pvalue > 0.001
+    later, later_target = _game.draw_candidates(seed=3, first_run=40, runs=7, prior_size=4, pool=20)
+    assert (later == candidates[40:47]).all()
+    assert (later_target == target[40:47]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"prior_size": 1}, ValueError, r"prior_size=1: must be an integer in \[2, inf\]"),
+        ({"prior_size": 7}, ValueError, "prior_size=7: must be at most the 6 rows of pool_features"),
+        ({"runs": 0}, ValueError, r"runs=0: must be an integer in \[1, inf\]"),
+        ({"first_run": -1}, ValueError, "first_run=-1"),
+        ({"method": "best"}, ValueError, "method='best': must be one of 'auto', 'sum', 'top', 'likelihood'"),
+        ({"prior": [0.5, 0.5]}, ValueError, r"prior.shape=\(2,\): must give one probability to each of 3"),
+        ({"prior": [[0.5, 0.25, 0.25]] * 2}, ValueError, r"prior.shape=\(2, 3\): must be \(3,\), one prior"),
+        ({"progress": 1}, TypeError, "progress=1: must be a callable"),
+        ({"prior": [0.5, 0.2, 0.2]}, ValueError, r"prior: sums to 0.8\d*, must be 1"),
+        ({"prior": [0.5, 0.25, 0.25], "method": "sum"}, ValueError, "prior: given, but method='sum'"),
+        ({"confidence": 1.0}, ValueError, r"confidence=1.0: must be in \(0, 1"),
+        ({"pool_features": np.zeros((6, 3))}, ValueError, r"pool_features.shape=\(6, 3\): must be \(rows, 2\)"),
+        ({"pool_labels": np.zeros(6)}, TypeError, "pool_labels.dtype=float64: must be an integer type"),
+        ({"known_labels": np.full(4, 2)}, ValueError, r"known_labels=2: must be in \[0, 1\]"),
+    ],
+)
+def test_errors(change, error, message) -> None:
+    good = {
+        "known_features": np.zeros((4, 2)), "known_labels": np.zeros(4, dtype=int), "pool_features": np.zeros((6, 2)),
+        "pool_labels": np.zeros(6, dtype=int), "prior_size": 3, "runs": 2,
+    } | change  # fmt: skip
+    ensemble = dpsgd.Ensemble((2, 2), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=1, seed=0)
+    with pytest.raises(error, match=message):
+        attacks.reconstruction_game(ensemble, **good)
+
+
+def test_shuffled_batches_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"ensemble: batch_size=20: .*use Poisson or full batches"):
+        _play(1.0, known=60, runs=1, steps=3, batch_size=20)

@@ -1,0 +1,370 @@
+"""An audited claim: the file, the gate's adjacency, faults that are caught, correct mechanisms that pass."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from scipy import stats
+
+from leakcore import accounting, audit
+from leakcore.audit.claim.report import area
+from leakcore.audit.claim.run import prove
+from leakcore.audit.report.claim import claim_of
+from leakcore.cli import main
+
+DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
+QUICK: dict[str, dict[str, Any]] = {
+    "data": {"name": "digits", "rows": 200},
+    "mechanism": {"learning_rate": 0.5, "steps": 20},
+    "claim": {"epsilon": 4.0},
+    "audit": {"trials": 40, "k": [1, 2]},
+}
+
+
+def _with(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: {**QUICK.get(name, {}), **sections.get(name, {})} for name in {**QUICK, **sections}}
+
+
+def _claim(**sections: dict[str, Any]) -> Any:
+    return claim_of(audit.ClaimConfig.from_dict(_with(**sections)), 200)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"dat": {}}, r"\[dat\]: no such section; there are data, model"),
+        (
+            {"data": {"nam": 1}},
+            r"data.nam=1: no such key; there are name, rows, path, features \(did you mean name\?\)",
+        ),
+        ({"data": {"name": "cats"}}, "data.name='cats'"),
+        ({"data": {"rows": 10**6}}, "data.rows=1000000: digits has 1438"),
+        ({"model": {"hidden": [0]}}, r"model.hidden\[0\]=0"),
+        ({"mechanism": {"noise_multiplier": -1}}, "mechanism.noise_multiplier=-1"),
+        ({"mechanism": {"sample_rate": 0.5, "batch_size": 10}}, "shuffled or Poisson batches, not both"),
+        ({"mechanism": {"batch_size": 500}}, "mechanism.batch_size=500: must be at most the 200"),
+        ({"claim": {"epsilon": None}}, "mechanism.noise_multiplier, claim.epsilon: give one"),
+        ({"claim": {"adjacency": "both"}}, "claim.adjacency='both': must be 'add-remove' or 'replace'"),
+        ({"claim": {"adjacency": "replace"}, "audit": {"adjacency": "add-remove"}}, "says nothing of adding one"),
+        ({"audit": {"k": [1, 1]}}, r"audit.k=\[1, 1\]: must be distinct"),
+        ({"audit": {"k": [200]}}, "audit.k=200: must be below the 200"),
+        ({"audit": {"attack": "membership", "adjacency": "replace"}}, "audit.adjacency='replace': coins"),
+        ({"audit": {"contrast": True, "adjacency": "add-remove"}}, "audit.contrast=true: puts rows of D₀"),
+        ({"audit": {"contrast": True, "attack": "backdoor"}}, "audit.contrast=true: puts rows of D₀"),
+        ({"audit": {"attack": "one-run", "adjacency": "replace"}}, "one-run is add-remove"),
+        ({"audit": {"attack": "one-run"}, "mechanism": {"batch_size": 50}}, "mechanism.batch_size: shuffled batches"),
+        ({"audit": {"canaries": 1}}, "audit.canaries=1"),
+        ({"audit": {"canaries": 2, "seed": 1, "attack": "one-run"}}, "audit.canaries=2: all their coins fell on one"),
+        ({"audit": {"trials": 3, "attack": "membership"}}, "audit.trials=3: the likelihood ratio needs models with"),
+        ({"data": {"features": "frozen"}}, "data.features='frozen': goes with data.name='cifar10', not 'digits'"),
+        ({"audit": {"attack": "backdoor"}, "data": {"name": "breast-cancer"}}, "needs images, breast-cancer has none"),
+        ({"fault": {"clip": "never"}}, "fault.clip='never'"),
+    ],
+)
+def test_bad_input_is_named(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        audit.claim(_with(**sections))
+
+
+def test_the_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "audit.toml"
+    path.write_text("[claim]\nepsilon = 4.0\n[audit]\nk = [1]\n", encoding="utf-8")
+    config = audit.ClaimConfig.from_toml(path, override={"audit": {"attack": "backdoor"}, "claim": {"delta": 1e-6}})
+    assert (config.audit["attack"], config.audit["k"], config.claim["delta"]) == ("backdoor", (1,), 1e-6)
+    for text, message in (
+        ("[claim", "is no TOML"),
+        ("claim = 3", "must be a section"),
+        ("[claim]\ne = 1", "claim.e=1: no such key"),
+    ):
+        path.write_text(text, encoding="utf-8")
+        done = CliRunner().invoke(main, ["audit", "--attack", "clipbkd", "--config", str(path)])
+        assert done.exit_code == 2
+        assert message in done.output
+    done = CliRunner().invoke(main, ["audit", "--config", "none.toml"])
+    assert done.exit_code == 2
+    assert "cannot be read" in done.output
+    done = CliRunner().invoke(main, ["audit", "--attack", "clipbkd", "--prior", "3"])
+    assert done.exit_code == 2
+    assert "--prior does not go with" in done.output
+
+
+def test_options_stand_for_keys_of_the_file(tmp_path: Path) -> None:
+    options = {"--epsilon": "3", "--delta": "1e-6", "--steps": "4", "--num-rows": "60", "--runs": "16", "--seed": "5"}
+    flat = [word for pair in options.items() for word in pair]
+    done = CliRunner().invoke(
+        main, ["audit", "--attack", "zero-input", *flat, "--out", str(tmp_path), "--quiet", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    config = json.loads(done.stdout)["config"]
+    assert (config["claim"]["epsilon"], config["claim"]["delta"], config["mechanism"]["steps"]) == (3.0, 1e-6, 4)
+    assert (config["data"]["rows"], config["audit"]["trials"], config["audit"]["seed"]) == (60, 16, 5)
+    assert config["audit"]["attack"] == "zero-input"
+
+
+def test_the_claim_is_converted_to_the_adjacency_of_the_audit() -> None:
+    sigma = float(accounting.noise_multiplier(epsilon=4.0, delta=1e-5, sample_rate=1.0, steps=20).value)
+    replaced = _claim(audit={"adjacency": "replace"})
+    assert replaced.noise_multiplier == pytest.approx(sigma)
+    assert (replaced.stated, replaced.stated_adjacency, replaced.adjacency) == (4.0, "add-remove", "replace")
+    wanted = accounting.epsilon(sigma, 1.0, 20, delta=1e-5, adjacency="replace").value
+    assert replaced.epsilon == pytest.approx(wanted)
+    assert round(replaced.epsilon, 2) == 9.08
+    # Without a word on it an audit is of the claim's own adjacency, but where the data sets cannot differ in that way.
+    added = _claim()
+    assert _claim(claim={"adjacency": "replace"}).adjacency == "replace"
+    assert _claim(audit={"contrast": True}).adjacency == "replace"
+    assert _claim(mechanism={"batch_size": 50}).adjacency == "replace"
+    assert _claim(audit={"attack": "one-run"}).adjacency == "add-remove"
+    assert (added.epsilon, added.delta) == (4.0, 1e-5)
+    # A claim with room to spare: what it would allow a mechanism of this kind, not what this σ reaches.
+    spare = _claim(mechanism={"noise_multiplier": 4 * sigma}, audit={"adjacency": "replace"})
+    assert spare.epsilon == pytest.approx(wanted, rel=1e-6)
+    assert "the least that the claim allows" in spare.how
+    # A claim that this σ does not give: group privacy, at its own δ.
+    lower = _claim(mechanism={"noise_multiplier": 1.0}, audit={"adjacency": "replace"})
+    assert lower.epsilon == 8.0
+    assert lower.delta == pytest.approx(1e-5 * (1 + np.exp(4.0)))
+    # Shuffled batches of 50 out of 200: 5 epochs, each one Gaussian step.
+    shuffled = _claim(mechanism={"batch_size": 50})
+    assert shuffled.noise_multiplier == pytest.approx(
+        float(accounting.noise_multiplier(epsilon=4.0, delta=1e-5, sample_rate=1.0, steps=5).value)
+    )
+    assert shuffled.gaussian
+    assert not _claim(mechanism={"sample_rate": 0.5}).gaussian
+    assert _claim(claim={"epsilon": None}, mechanism={"noise_multiplier": sigma}).stated == pytest.approx(4.0, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "select"),
+    [
+        ("replace", "split"),
+        ("add-remove", "correction"),
+        pytest.param("replace", "correction", marks=pytest.mark.slow),
+        pytest.param("add-remove", "split", marks=pytest.mark.slow),
+    ],
+)
+def test_two_hundred_audits_of_a_correct_mechanism_pass(adjacency: str, select: str) -> None:
+    """Claimed ε = 4, audited by the best attack there is (the Gaussians themselves, T = 500): at most 1% may fail the
+    gate. P(Bin(200, .01) > 8) < 1e-3."""
+    claimed = _claim(audit={"adjacency": adjacency})
+    mu = (2 if adjacency == "replace" else 1) * 20**0.5 / claimed.noise_multiplier
+    rng = np.random.default_rng(21)
+    failed, audited = 0, []
+    for i in range(200):
+        scores = {"k = 1": (rng.normal(mu, size=1000), rng.normal(size=1000), 1)}
+        proofs = prove(scores, claimed, 0.99, i, select=select)
+        failed += any(p.epsilon > claimed.epsilon for p in proofs)
+        audited.append(max(p.epsilon for p in proofs))
+    assert failed <= 8
+    # Not by being blind.
+    assert np.median(audited) > 0.45 * claimed.epsilon
+
+
+def test_a_correct_mechanism_passes_and_the_report_says_what_was_proved(tmp_path: Path) -> None:
+    report = audit.claim(_with(audit={"contrast": True}), folder=tmp_path)
+    assert report.passed
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.json"]
+    data = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert data == json.loads(report.to_json())
+    assert data["schema"] == "leakcore.claim-audit/1"
+    assert "seconds" not in data
+    for proof in data["proofs"]:
+        found = proof["found"]
+        assert (found["kind"], found["assumptions"]["adjacency"]) == ("lower", "replace")
+        assert found["trials"] == [40, 40]
+        assert 0 <= found["value"] <= proof["ceiling"]
+    text = report.to_text()
+    assert "claimed ε = 4 at δ = 1e-5 (add/remove)" in text
+    assert "ε = 9.085" in text
+    assert "replacement adjacency" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    again = audit.claim(_with(audit={"contrast": True}), num_threads=1)
+    assert again.to_json() == report.to_json()
+
+
+def test_without_noise_on_biases_a_canary_of_zeros_ends_with_exit_code_1(tmp_path: Path) -> None:
+    path = tmp_path / "audit.toml"
+    path.write_text(
+        '[data]\nname = "digits"\nrows = 200\n[mechanism]\nlearning_rate = 0.5\nsteps = 20\n[fault]\nbias_noise = 0.0\n'
+        '[claim]\nepsilon = 1.0\n[audit]\ntrials = 200\nk = [1]\nadjacency = "add-remove"\n',
+        encoding="utf-8",
+    )
+    arguments = ["audit", "--attack", "zero-input", "--config", str(path), "--out", str(tmp_path), "--quiet"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 1, done.output
+    assert "GATE FAILED: The audited ε exceeds the claimed one of the same adjacency" in done.stderr
+    assert "CLAIM CONTRADICTED" in done.stdout
+    path.write_text(path.read_text(encoding="utf-8").replace("bias_noise = 0.0", ""), encoding="utf-8")
+    mended = CliRunner().invoke(main, [*arguments, "--json"])
+    assert mended.exit_code == 0, mended.output
+    assert json.loads(mended.stdout)["passed"]
+
+
+@pytest.mark.parametrize("attack", ["backdoor", "membership"])
+def test_the_other_attacks_run(attack: str) -> None:
+    report = audit.claim(_with(audit={"attack": attack, "trials": 16}, model={"hidden": [4]}, data={"rows": 60}))
+    assert report.passed
+    assert report.claim.adjacency == "add-remove"
+    if attack == "membership":
+        assert [p.what for p in report.proofs] == ["loss threshold", "likelihood ratio"]
+    assert report.to_text()
+
+
+def test_one_run_with_canaries_is_an_audit(tmp_path: Path) -> None:
+    """A correct mechanism passes, one that forgets its noise does not, and the result says what it rests on."""
+    sections = _with(audit={"attack": "one-run", "canaries": 300}, claim={"epsilon": 1.0}, data={"rows": 1000})
+    report = audit.claim(sections)
+    assert report.passed
+    (proof,) = report.proofs
+    assert report.epsilon < 1 < proof.ceiling
+    assert (proof.found.kind, proof.found.adjacency, proof.what) == ("lower", "add-remove", "300 canaries in one run")
+    assert any("its own fair coin" in line for line in report.assumptions())
+    assert "guesses right" in " ".join(report.findings())
+    assert report.to_html()
+    done = CliRunner().invoke(
+        main, ["audit", "--attack", "one-run", "--num-rows", "60", "--out", str(tmp_path), "--quiet"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "500 canaries in one run" in done.stdout
+    quiet = audit.claim({**sections, "fault": {"noise": 0.1}})
+    assert quiet.epsilon > 1
+    assert not quiet.passed
+
+
+@pytest.mark.slow
+def test_two_hundred_one_run_audits_of_a_correct_mechanism_pass() -> None:
+    """Claimed ε = 4, trained and attacked for real: at most 1% may fail. P(Bin(200, .01) > 8) < 1e-3."""
+    audited = []
+    for seed in range(200):
+        report = audit.claim(
+            _with(audit={"attack": "one-run", "canaries": 200, "seed": seed}, mechanism={"steps": 5}), num_threads=1
+        )
+        audited.append(report.epsilon)
+    assert sum(e > 4 for e in audited) <= 8
+    # Not by being blind.
+    assert np.median(audited) > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA / "cifar100").is_dir(), reason="no folder of data sets: LEAKCORE_DATA")
+@pytest.mark.parametrize("attack", ["clipbkd", "backdoor"])
+def test_frozen_features_of_cifar10(attack: str, tmp_path: Path) -> None:
+    """The network is trained once, kept, and gone with the other pieces; the audit is one of its features."""
+    sections = _with(
+        data={"name": "cifar10", "rows": 100, "features": "frozen", "path": str(DATA)},
+        audit={"attack": attack, "trials": 16},
+    )
+    seen: list[str] = []
+
+    def stop(task: str, done: int, total: int) -> None:
+        seen.append(task)
+        if task.endswith("models"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit.claim(sections, folder=tmp_path, progress=stop)
+    assert "frozen network" in seen
+    again: list[str] = []
+    report = audit.claim(sections, folder=tmp_path, progress=lambda task, done, total: again.append(task))
+    assert "frozen network" not in again
+    assert report.passed
+    assert "64 features of a frozen convolutional network" in report.data
+    assert report.parameters == 64 * 2 + 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.json"]
+
+
+def test_a_mechanism_without_noise_is_caught_by_shuffled_batches() -> None:
+    report = audit.claim(
+        _with(
+            fault={"noise": 0.0}, mechanism={"batch_size": 50, "steps": 40}, audit={"trials": 300, "contrast": True},
+            claim={"epsilon": 1.0},
+        )
+    )  # fmt: skip
+    assert not report.passed
+    assert report.best.epsilon == pytest.approx(report.best.ceiling, rel=0.5)
+
+
+def test_area_under_the_curve() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 9, 60).astype(float), rng.integers(0, 7, 50).astype(float)
+    assert area(a, b) == pytest.approx(stats.mannwhitneyu(a, b).statistic / 3000)
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_it_resumes_to_the_same_json(tmp_path: Path) -> None:
+    sections = _with(audit={"trials": 400, "k": [1]}, mechanism={"steps": 60})
+    code = f"from leakcore import audit; audit.claim({sections!r}, folder={str(tmp_path / 'b')!r}, num_threads=1)"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        deadline = time.monotonic() + 60
+        while len(list((tmp_path / "b").rglob("runs-*.npz"))) < 3 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+    kept = list((tmp_path / "b").rglob("runs-*.npz"))
+    assert kept
+    assert not (tmp_path / "b" / "report.json").exists()
+    audit.claim(sections, folder=tmp_path / "b")
+    audit.claim(sections, folder=tmp_path / "a")
+    assert (tmp_path / "a" / "report.json").read_bytes() == (tmp_path / "b" / "report.json").read_bytes()
+    assert not (tmp_path / "b" / "partial").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "sections", "method"),
+    [
+        ("σ/2, claimed 2", {"claim": {"epsilon": 2.0}, "fault": {"noise": 0.5}}, "counts, Gaussian mechanism"),
+        ("σ/2, claimed 4", {"claim": {"epsilon": 4.0}, "fault": {"noise": 0.5}}, "counts, Gaussian mechanism"),
+        (
+            "σ/4, claimed 2",
+            {"claim": {"epsilon": 2.0}, "fault": {"noise": 0.25}, "audit": {"trials": 1000}},
+            "counts, (ε, δ)",
+        ),
+        (
+            "batch clipped, claimed 4",
+            {"claim": {"epsilon": 4.0}, "fault": {"clip": "batch"}, "mechanism": {"max_grad_norm": 0.1}},
+            "counts, (ε, δ)",
+        ),
+        (
+            "no noise on biases, claimed 1",
+            {"claim": {"epsilon": 1.0}, "fault": {"bias_noise": 0.0}, "audit": {"attack": "zero-input"}},
+            "counts, (ε, δ)",
+        ),
+    ],
+)
+def test_faults_are_caught_and_the_mended_code_passes(name: str, sections: dict[str, Any], method: str) -> None:
+    """k = 1, T = 500 unless said otherwise, D against D ∪ {poison}, 99%."""
+    size = {"trials": 500, "k": [1], "adjacency": "add-remove", **sections.get("audit", {})}
+    faulty = audit.claim(_with(**{**sections, "audit": size}))
+    caught = {p.method: p.epsilon > faulty.claim.epsilon for p in faulty.proofs}
+    assert caught[method], name
+    assert not faulty.passed
+    mended = audit.claim(_with(**{**{k: v for k, v in sections.items() if k != "fault"}, "audit": size}))
+    assert mended.passed, name
+
+
+def test_an_audit_too_small_to_contradict_the_claim_has_not_tested_it() -> None:
+    """Two models a side: their counts, all of them right, prove ε ≥ 0; fifty a side 2.9."""
+    weak = "Not tested: this audit could not have contradicted the claim."
+    small = {
+        "data": {"rows": 100},
+        "mechanism": {"learning_rate": 0.5, "steps": 2, "sample_rate": 0.5},
+        "claim": {"epsilon": 4.0},
+        "audit": {"trials": 4, "k": [1]},
+    }
+    report = audit.claim(small)
+    assert max(p.ceiling for p in report.proofs) == 0
+    assert (report.word, report.tone, report.passed) == (weak, "neutral", True)
+    assert report.to_text().count("Consistent with") == 0
+    more: dict[str, Any] = {**small, "audit": {"trials": 100, "k": [1]}}
+    assert (audit.claim(more).word, audit.claim(more).tone) == (weak, "neutral")
+    smaller = audit.claim({**more, "claim": {"epsilon": 2.5}})
+    assert (smaller.word, smaller.tone) == ("Consistent with its claim.", "good")

@@ -1,0 +1,248 @@
+"""One TOML file for every form of audit: what is wrong is named; options go before it; the gate's exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from leakcore import audit
+from leakcore._base.files import toml_file
+from leakcore.audit.config import file
+from leakcore.cli import main
+from tests.audit.trace.traces import orthogonal
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "audit.toml"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["audit", "--quiet", *map(str, arguments)])
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "audit.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    orthogonal(40).save(tmp_path / "trace.npz")
+    return tmp_path / "trace.npz"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[run]\nepsilom = 4", r"run.epsilom=4: no such key; there are .*\(did you mean epsilon\?\)"),
+        ("[rum]\nepsilon = 4", r"\[rum\]: no such section; there are run, .*\(did you mean run\?\)"),
+        ("run = 3", r"run=3: must be a section, \[run\]"),
+        ("[run]\nepsilon = -1", r"run.epsilon=-1: must be in \(0, inf\)"),
+        ("[run]\nsweep = 4.0", r"run.sweep=4.0: must be a list of numbers"),
+        ("[run]\nhidden = 10", r"run.hidden=10: must be a list of integers"),
+        ("[run]\nactivation = 'sine'", r"run.activation='sine': must be one of 'elu'"),
+        ("[run]\nruns = 1.5", r"run.runs=1.5: must be an integer"),
+        ("[run]\nepsilon = 4\nnoise_multiplier = 1", "give exactly one of the two"),
+        ("[run]\ndelta = 2\n[trace]\nfile = 'x'", r"\[run\], \[trace\]: belong to different audits"),
+        ("[trace]\ncoin = true", r"trace.coin=True: no such key; there are file, .*\(did you mean coins\?\)"),
+        ("[trace]\ncoins = true", r"trace.file: say which file"),
+        ("[trace]\nfile = 'x'\ncoins = 1", r"trace.coins=1: must be true or false"),
+        ("[trace]\nfile = 'x'\nconfidence = 95", r"trace.confidence=95: must be in \(0, 1 - 1e-12\]"),
+        ("[scores]\nfile = 'x'\nconfidence = 0.9999999999999", r"scores.confidence=.*: must be in \(0, 1 - 1e-12\]"),
+        ("[trace]\nfile = 'no such file'", r"\[trace\] file = 'no such file': no such file"),
+        ("[scores]\nfile = 'x'\nhigher = 'both'", r"scores.higher='both': must be one of 'members', 'non-members'"),
+        ("[mechanism]\nepsilon = 3", r"mechanism.epsilon=3: no such key; .*\(did you mean claim.epsilon\?\)"),
+        ("[claim]\nepsilon = 2024-01-01", r"claim.epsilon=.*: must be a real number"),
+        ("[report]\nfail_abov = 3", r"report.fail_abov=3: no such key; .*\(did you mean fail_above\?\)"),
+        ("[report]\nfail_above = -3", r"report.fail_above=-3: must be in \[0, inf\)"),
+        ("[report]\nout = 3", r"report.out=3: must be a path or a name, in quotes"),
+        ("[run", r"is no TOML \(Expected"),
+        ("a = " + "[" * 5000, "is no TOML"),
+    ],
+)
+def test_what_is_wrong_is_named_with_section_key_value_and_what_is_allowed(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    done = run("--config", written(tmp_path, text), "--out", tmp_path / "out")
+    assert done.exit_code == 2, done.output
+    assert re.search(message, done.output.replace("\n", " ")), done.output
+    assert "Traceback" not in done.output
+    assert not list((tmp_path / "out").glob("report.*"))
+
+
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
+    assert "cannot be read" in run("--config", tmp_path / "none.toml").output
+    path = tmp_path / "huge.toml"
+    path.write_bytes(b"#" * (toml_file.LARGEST + 1))
+    assert "is larger than" in run("--config", path).output
+    path.write_bytes(b"\xff\xfe")
+    assert "cannot be read" in run("--config", path).output
+
+
+def test_options_that_belong_to_another_form_are_refused(tmp_path: Path, trace: Path) -> None:
+    config = written(tmp_path, "[run]\nsteps = 5\n")
+    for arguments, message in (
+        (("--trace", trace, "--runs", "7"), "--runs: not with --trace"),
+        (("--trace", trace, "--scores", "x.npz"), "--trace, --scores: different audits"),
+        (("--attack", "clipbkd", "--config", config), "describes another audit, [run]"),
+        (("--coins",), "--coins: only with --trace or --scores"),
+        (("--members", "a"), "--members: only with --scores"),
+        (("--retrained",), "--retrained: only with --scores"),
+        (("--adjacency", "replace"), "--adjacency: only with --scores or --attack"),
+        (("--fail-above", "-1"), "--fail-above=-1.0: must be in [0, inf)"),
+        (("--trace", trace, "--json", tmp_path), "is a folder"),
+    ):
+        done = run(*arguments)
+        assert done.exit_code == 2, done.output
+        assert message in done.output.replace("\n", " "), done.output
+
+
+def test_a_recorded_run_from_a_file_and_options_before_it(
+    tmp_path: Path, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where nobody has left a report
+    config = written(tmp_path, f"[trace]\nfile = '{trace}'\ndelta = 1e-6\nprior_size = 5\n[report]\nfail_above = 100\n")
+    done = run(
+        "--config", config, "--delta", "1e-4", "--json", tmp_path / "a" / "r.json", "--html", tmp_path / "r.html"
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "a" / "r.json").read_text(encoding="utf-8"))
+    assert (found["config"]["delta"], found["prior_sizes"]) == (1e-4, [2, 5])
+    assert found["limit"]["fail_above"] == 100.0
+    assert "Limit ε = 100, kept. Judged: the accountant's ε of the recorded schedule" in done.output.replace("\n", " ")
+    assert "upper, deterministic, add/remove adjacency" in found["limit"]["judged"][0]["guarantee"]
+    assert (tmp_path / "r.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert not Path("leakcore-report").exists()
+    assert all(len(line) <= 110 for line in done.stdout.splitlines() if str(tmp_path) not in line)
+
+
+def test_the_limit_is_a_gate_of_its_own(tmp_path: Path, trace: Path) -> None:
+    out = ("--out", tmp_path / "out")
+    failed = run("--trace", trace, "--fail-above", "1", *out)
+    assert failed.exit_code == 1
+    line = failed.stderr.splitlines()[-1]
+    assert line.startswith("GATE FAILED: the accountant's ε of the recorded schedule = ")
+    assert line.endswith("is above the limit 1.")
+    assert "ABOVE THE LIMIT." in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["passed"] is False
+    alone = run("--trace", trace, "--json", *out)
+    assert alone.exit_code == 0
+    assert json.loads(alone.stdout)["limit"] == {
+        "fail_above": None,
+        "judged": json.loads(alone.stdout)["limit"]["judged"],
+        "exceeded": [],
+    }
+
+
+def test_the_default_audit_from_a_file(tmp_path: Path) -> None:
+    text = "[run]\nepsilon = 2.0\nsweep = []\nruns = 16\nnum_rows = 60\nsteps = 4\nlabel_draws = 2\nlabel_steps = 4\n"
+    done = run("--config", written(tmp_path, text), "--noise-multiplier", "3", "--fail-above", "0.5", "--out", tmp_path)
+    assert done.exit_code == 1, done.output
+    found = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert (found["config"]["noise_multiplier"], found["config"]["epsilon"], found["config"]["runs"]) == (3.0, None, 16)
+    assert len(found["limit"]["judged"]) == 2
+    assert found["limit"]["exceeded"]
+    assert found["contradictions"] == []
+
+
+def test_the_annotated_example_is_read_and_every_key_in_it_exists(tmp_path: Path) -> None:
+    """Its commented sections are uncommented one by one; then the example itself runs, with fewer models."""
+    text = EXAMPLE.read_text(encoding="utf-8")
+    form, sections = file.read_config(EXAMPLE)
+    assert form == "claim"
+    audit.ClaimConfig.from_dict({n: k for n, k in sections.items() if n != "report"})
+    tail = "\n".join(line.removeprefix("#").strip() for line in text[text.index("# [run]") :].splitlines())
+    for name, block in re.findall(r"^\[(\w+)\][^\n]*\n(.*?)(?=^\[|\Z)", tail, re.DOTALL | re.MULTILINE):
+        form, given = file.read_config(written(tmp_path, f"[{name}]\n{block}"))
+        assert form == name
+        if name == "run":
+            file.run_config(given["run"], {})
+        else:
+            assert set(file.read_form(name, given[name])) == set(file.SECTIONS[name])
+    done = run("--config", EXAMPLE, "--runs", "20", "--steps", "4", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "Limit ε = 4, kept. Judged: the audited ε" in done.stdout.replace("\n", " ").replace("  ", " ")
+    assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["config"]["audit"]["trials"] == 20
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "[report]\nfail_above = 3\n"])
+def test_a_file_that_describes_no_audit_is_refused_before_any_work(text: str, tmp_path: Path) -> None:
+    done = run("--config", written(tmp_path, text), "--runs", "10", "--out", tmp_path / "out")
+    assert done.exit_code == 2, done.output
+    assert (
+        "describes no audit; it must have [run] (which may be empty: the defaults), [trace], [scores], or"
+        in done.output
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_with_only_a_report_goes_with_an_option_that_says_the_audit(tmp_path: Path, trace: Path) -> None:
+    config = written(tmp_path, "[report]\nfail_above = 1\n")
+    done = run("--config", config, "--trace", trace, "--out", tmp_path / "out")
+    assert done.exit_code == 1, done.output
+    assert "is above the limit 1." in done.output
+
+
+def test_the_documentation_lists_every_key_with_its_default(tmp_path: Path) -> None:
+    """A key without a value by default is there as a comment."""
+    page = (EXAMPLE.parent.parent / "docs" / "howto-config.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    seen = set()
+    for block in blocks:
+        values = toml_file.read_toml(written(tmp_path, block))
+        for name, body in re.findall(r"^\[(\w+)\][^\n]*\n(.*?)(?=^\[|\Z)", block, re.DOTALL | re.MULTILINE):
+            defaults = {key: default for key, (default, _) in file.SECTIONS[name].items()}
+            absent = set(re.findall(r"^# (\w+)(?: |$)", body, re.MULTILINE))
+            assert absent == {key for key, default in defaults.items() if default is None}, name
+            given = {k: tuple(v) if isinstance(v, list) else v for k, v in values[name].items()}
+            assert given == {k: v for k, v in defaults.items() if v is not None}, name
+            seen.add(name)
+    assert seen == set(file.SECTIONS)
+
+
+@pytest.mark.parametrize(
+    ("change", "adjacency"),
+    [
+        ({}, "add-remove"),
+        ({"claim": {"epsilon": 4.0, "adjacency": "replace"}}, "replace"),
+        ({"mechanism": {"batch_size": 50}}, "replace"),
+        ({"audit": {"contrast": True}}, "replace"),
+    ],
+)
+def test_the_example_says_what_an_adjacency_left_out_is(change: dict[str, Any], adjacency: str) -> None:
+    assert "left out: the claim's own, but replace with shuffled batches or contrast" in EXAMPLE.read_text("utf-8")
+    assert audit.ClaimConfig.from_dict({"claim": {"epsilon": 4.0}, **change}).adjacency == adjacency
+
+
+def test_every_field_of_a_run_is_a_key_of_the_file() -> None:
+    assert set(file.SECTIONS["run"]) == {f.name for f in dataclasses.fields(audit.AuditConfig)}
+
+
+def test_nothing_in_the_output_is_coloured(tmp_path: Path, trace: Path) -> None:
+    done = CliRunner().invoke(main, ["audit", "--trace", str(trace), "--out", str(tmp_path / "o")], color=True)
+    assert "\x1b" not in done.output
+
+
+def test_a_report_takes_parts_of_other_studies(trace: Path) -> None:
+    from leakcore.audit.report import page as _page
+
+    report: Any = audit.from_trace(trace)
+    part = _page.Part(
+        key="elsewhere", findings=("Elsewhere: <b>seen</b>.",), assumptions=("A thing holds.",), content={"x": 1},
+        contradictions=("The part is wrong.",),
+    )  # fmt: skip
+    both = report.with_parts(part)
+    assert report.passed
+    assert not both.passed
+    assert "The part is wrong." in both.to_text()
+    assert both.to_dict()["elsewhere"] == {"x": 1}
+    assert "&lt;b&gt;seen&lt;/b&gt;" in both.to_html()
+    with pytest.raises(ValueError, match="key='elsewhere': the report has"):
+        both.with_parts(part)
+    with pytest.raises(ValueError, match="key='roc'"):
+        report.with_parts(_page.Part(key="roc"))

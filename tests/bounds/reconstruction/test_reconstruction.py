@@ -1,0 +1,341 @@
+"""The reconstruction bound: reference numbers, independent routes, edge cases, errors."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+from leakcore import bounds
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "rero_reference.json").read_text(encoding="utf-8"))["rows"]
+PLAIN = [r for r in GOLDEN if "value" in r]
+LOGARITHMIC = [r for r in GOLDEN if "log_value" in r]
+
+
+def _arguments(row: dict[str, Any]) -> tuple[float, float, int]:
+    return row["sigma"], row["q"], row["T"]
+
+
+def test_reference_has_all_its_rows() -> None:
+    assert (len(PLAIN), len(LOGARITHMIC)) == (180, 5)
+
+
+@pytest.mark.parametrize("method", ["auto", "exact"])
+@pytest.mark.parametrize("row", PLAIN, ids=lambda r: f"{r['T']}-{r['q']}-{r['sigma']}-{r['kappa']}")
+def test_reference_rows(row: dict[str, Any], method: str) -> None:
+    found = bounds.reconstruction(*_arguments(row), kappa=row["kappa"], method=method)
+    # Within the reference's own error; where that is below 1e-10 relative, that close.
+    allowed = max(1.05 * row["abs_error_estimate"], 1e-10 * row["value"])
+    assert abs(found.value - row["value"]) <= min(allowed, 1e-8)
+    low, high = found.interval
+    assert row["kappa"] <= low <= found.value <= high <= 1.0
+    assert high - low <= 1e-8 * found.value
+    assert found.kind == "upper"
+    assert found.confidence is None
+
+
+@pytest.mark.parametrize("row", LOGARITHMIC, ids=lambda r: f"{r['T']}-{r['q']}-{r['sigma']}")
+def test_reference_rows_in_log_space(row: dict[str, Any]) -> None:
+    found = bounds.reconstruction(*_arguments(row), log_kappa=row["log_kappa"], method="exact")
+    assert found.log_value == pytest.approx(row["log_value"], rel=1e-10)
+    low, high = found.log_interval
+    assert low <= found.log_value <= high
+
+
+def test_exact_is_fast() -> None:
+    bounds.reconstruction(1.0, 0.5, 2, kappa=0.1, method="exact")
+    worst = 0.0
+    for row in GOLDEN[::3]:
+        start = time.perf_counter()
+        bounds.reconstruction(
+            *_arguments(row), log_kappa=row.get("log_kappa", math.log(row.get("kappa", 1))), method="exact"
+        )
+        worst = max(worst, time.perf_counter() - start)
+    # The promise is 0.3 s on an idle core; CI machines share theirs.
+    assert worst < 1.5
+
+
+def test_pld_contains_every_row() -> None:
+    pytest.importorskip("dp_accounting")
+    settings_ = {_arguments(r) for r in PLAIN}
+    # dp-accounting takes seconds per setting: one step, and a spread of the others.
+    chosen = [*[s for s in sorted(settings_) if s[2] > 1][::6], (0.5, 0.1, 1), (2.0, 1.0, 1)]
+    for setting in chosen:
+        rows = [r for r in PLAIN if _arguments(r) == setting and r["kappa"] >= 1e-6]
+        found = bounds.reconstruction(*setting, kappa=[r["kappa"] for r in rows], method="pld")
+        values = np.array([r["value"] for r in rows])
+        low, high = found.interval
+        assert (low <= values + 1e-12).all(), setting
+        assert (values <= high * (1.0 + 1e-12)).all(), setting
+        assert (found.value >= values * (1.0 - 1e-12)).all(), setting
+
+
+@pytest.mark.slow
+def test_pld_contains_every_row_of_every_setting() -> None:
+    pytest.importorskip("dp_accounting")
+    for setting in sorted({_arguments(r) for r in PLAIN}):
+        rows = [r for r in PLAIN if _arguments(r) == setting and r["kappa"] >= 1e-6]
+        found = bounds.reconstruction(*setting, kappa=[r["kappa"] for r in rows], method="pld")
+        values = np.array([r["value"] for r in rows])
+        low, high = found.interval
+        assert (low <= values + 1e-12).all(), setting
+        assert (values <= high * (1.0 + 1e-12)).all(), setting
+
+
+def test_table_2_of_the_paper() -> None:
+    # Exact advantages of the "Ours" rows, n = 10 and n = 100, to six digits.
+    sigmas = [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
+    expected = {
+        10: [0.737511, 0.321271, 0.188128, 0.130266, 0.098900, 0.079455],
+        100: [0.365738, 0.083194, 0.038878, 0.024140, 0.017203, 0.013263],
+    }
+    for n, row in expected.items():
+        found = [bounds.reconstruction(s, 1.0, 1, kappa=1.0 / n).advantage for s in sigmas]
+        np.testing.assert_allclose(found, row, atol=6e-7)
+
+
+CALIBRATED = [
+    (100, 0.01, 0.5905018365, 0.186773, 0.035279),
+    (100, 0.02, 0.6876962848, 0.223860, 0.044039),
+    (100, 0.1, 1.385994732, 0.319044, 0.069008),
+    (100, 0.5, 5.511152653, 0.355340, 0.079053),
+    (100, 0.99, 10.70541515, 0.360632, 0.080529),
+    (100, 0.01, 0.2806531318, 0.552543, 0.375224),
+    (100, 0.99, 2.03079757, 0.999834, 0.994543),
+    (1000, 0.02, 2.512014082, 0.154302, 0.019647),
+    (1000, 0.02, 0.675776633, 0.605705, 0.245067),
+    (100, 1.0, 37.30635919, 0.155411, 0.019781),
+    (100, 1.0, 4.998886302, 0.763897, 0.372249),
+    (100, 1.0, 0.9466991403, 1.0, 1.0),
+]
+
+
+@pytest.mark.parametrize(("steps", "rate", "sigma", "tenth", "hundredth"), CALIBRATED)
+def test_calibrated_settings(steps: int, rate: float, sigma: float, tenth: float, hundredth: float) -> None:
+    found = bounds.reconstruction(sigma, rate, steps, kappa=[0.1, 0.01])
+    np.testing.assert_allclose(found.value, [tenth, hundredth], atol=6e-7)
+
+
+def test_closed_forms() -> None:
+    phi, inverse = special.ndtr, special.ndtri
+    k = np.array([1e-6, 0.01, 0.5, 0.99])
+    schedule = np.array([1.0, 2.0, 0.5, 4.0])
+    full = bounds.reconstruction(schedule, 1.0, 4, kappa=k)
+    np.testing.assert_allclose(full.value, phi(inverse(k) + math.sqrt((1 / schedule**2).sum())), rtol=1e-12)
+    one = bounds.reconstruction(0.7, 0.2, 1, kappa=k)
+    np.testing.assert_allclose(one.value, 0.8 * k + 0.2 * phi(inverse(k) + 1 / 0.7), rtol=1e-12)
+    # Only one of three steps is subsampled and noisy; the others say nothing.
+    alone = bounds.reconstruction([0.7, math.inf, 1.0], [0.2, 0.5, 0.0], 3, kappa=k)
+    np.testing.assert_allclose(alone.value, one.value, rtol=1e-15)
+    bare = bounds.reconstruction(0.0, 0.1, 5, kappa=k)
+    np.testing.assert_allclose(bare.value, 1.0 - 0.9**5 * (1.0 - k), rtol=1e-13)
+    assert full.method == one.method == alone.method == bare.method == "closed-form"
+
+
+def test_exact_and_closed_form_agree_where_both_apply() -> None:
+    for arguments in [(0.7, 0.2, 1), (3.0, 1.0, 50), (0.0, 0.1, 5)]:
+        both = [
+            bounds.reconstruction(*arguments, kappa=[0.9, 0.1, 1e-5], method=m).value for m in ("exact", "closed-form")
+        ]
+        np.testing.assert_allclose(both[0], both[1], rtol=1e-9)
+
+
+def test_noiseless_steps_beside_noisy_ones() -> None:
+    rest = bounds.reconstruction(1.0, 0.1, 10, kappa=0.05).value
+    found = bounds.reconstruction([0.0] + [1.0] * 10, [0.3] + [0.1] * 10, 11, kappa=0.05).value
+    assert found == pytest.approx(1.0 - 0.7 * (1.0 - rest), rel=1e-12)
+
+
+def test_schedules() -> None:
+    # Order does not matter, a constant schedule is the scalar, and more noise in one step leaks less.
+    rng = np.random.default_rng(5)
+    sigma, rate = rng.uniform(0.8, 3.0, 12), rng.uniform(0.05, 0.9, 12)
+    forward = bounds.reconstruction(sigma, rate, 12, kappa=0.1)
+    back = bounds.reconstruction(sigma[::-1], rate[::-1], 12, kappa=0.1)
+    assert forward.value == pytest.approx(back.value, rel=1e-12)
+    constant = bounds.reconstruction(np.full(12, 1.5), 0.3, 12, kappa=0.1)
+    assert constant.value == pytest.approx(bounds.reconstruction(1.5, 0.3, 12, kappa=0.1).value, rel=1e-13)
+    quieter = sigma.copy()
+    quieter[3] *= 2.0
+    assert bounds.reconstruction(quieter, rate, 12, kappa=0.1).value < forward.value
+    low, high = bounds.reconstruction(
+        sigma, rate, 12, kappa=0.1, method="certified", num_samples=40_000, seed=3
+    ).interval
+    assert low <= forward.value <= high
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((1.0, 0.5, 0), 0.1),
+        ((1.0, 0.0, 10), 0.1),
+        ((math.inf, 0.5, 10), 0.1),
+        ((0.0, 1.0, 1), 1.0),
+        ((1e-3, 1.0, 1), 1.0),
+    ],
+)
+@pytest.mark.parametrize("method", ["auto", "exact", "closed-form", "certified", "monte-carlo"])
+def test_limits(arguments: tuple[float, float, int], expected: float, method: str) -> None:
+    found = bounds.reconstruction(*arguments, kappa=0.1, method=method, num_samples=20_000)
+    tolerance = 1e-12 if found.kind == "upper" and method != "certified" else 1e-3
+    assert found.value == pytest.approx(expected, abs=tolerance)
+
+
+@pytest.mark.parametrize("method", ["auto", "exact", "pld", "certified", "monte-carlo"])
+def test_certain_prior_is_certain(method: str) -> None:
+    found = bounds.reconstruction(1.0, 0.1, 3, kappa=1.0, method=method, num_samples=1000)
+    assert found.value == pytest.approx(1.0, abs=1e-12)
+    assert found.advantage == 0.0
+
+
+@pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.1, 0), (1.0, 0.0, 5), (math.inf, 0.1, 3)])
+def test_pld_where_nothing_leaks(sigma: float, rate: float, steps: int) -> None:
+    pytest.importorskip("dp_accounting")
+    found = bounds.reconstruction(sigma, rate, steps, kappa=[0.1, 1e-9], method="pld")
+    np.testing.assert_allclose(found.value, [0.1, 1e-9], rtol=1e-14)
+
+
+@pytest.mark.parametrize("sigma", [1e-200, 1e-3, 0.05, 0.08, 0.1, 0.13])
+def test_little_noise_tends_to_none(sigma: float) -> None:
+    kappa = np.array([0.9, 0.1, 1e-3])
+    found = bounds.reconstruction(sigma, 0.01, 100, kappa=kappa, method="exact")
+    bare = bounds.reconstruction(0.0, 0.01, 100, kappa=kappa).value
+    # B ≥ B₀(1 − 2η/κ) with η = TΦ(−1/(2σ)): telling sampled records by x > 1/2.
+    least = bare * (1.0 - 2.0 * 100 * special.ndtr(-0.5 / sigma) / kappa)
+    assert (found.value <= bare * (1.0 + 1e-12)).all()
+    assert (found.value >= least - 1e-12).all()
+    low, high = found.interval
+    assert (low <= found.value).all()
+    assert (found.value <= high).all()
+
+
+def test_one_quiet_step_among_noisy_ones() -> None:
+    mixed = bounds.reconstruction([0.01] + [1.0] * 10, [0.3] + [0.1] * 10, 11, kappa=0.05).value
+    revealed = bounds.reconstruction([0.0] + [1.0] * 10, [0.3] + [0.1] * 10, 11, kappa=0.05).value
+    assert mixed == pytest.approx(revealed, rel=1e-11)
+
+
+def test_large_noise_leaves_the_prior() -> None:
+    for sigma in (1e3, 1e6, 1e9):
+        found = bounds.reconstruction(sigma, 0.1, 100, kappa=0.1)
+        assert 0.0 <= found.value - 0.1 < 1.0 / sigma
+
+
+def test_kappa_below_the_smallest_float() -> None:
+    found = bounds.reconstruction(1.0, 0.02, 1000, log_kappa=-3072.0 * math.log(4.0))
+    assert found.value == 0.0
+    assert -3072.0 * math.log(4.0) < found.log_value < -1000.0
+    assert found.interval[0] == 0.0
+    assert found.interval[1] > 0.0
+
+
+@settings(derandomize=True, deadline=None, max_examples=12)
+@given(
+    sigma=st.floats(0.5, 20.0),
+    rate=st.floats(0.005, 0.999),
+    steps=st.integers(2, 2000),
+)
+def test_monotone_in_everything(sigma: float, rate: float, steps: int) -> None:
+    kappa = np.array([1e-8, 1e-3, 0.05, 0.3, 0.7, 0.99, 0.9999])
+    base = bounds.reconstruction(sigma, rate, steps, kappa=kappa)
+    value = base.value
+    assert (value >= kappa).all()
+    assert (value <= 1.0).all()
+    assert (np.diff(value) >= 0.0).all()
+    # B is concave in κ with B(1) = 1.
+    slopes = np.diff(np.append(value, 1.0)) / np.diff(np.append(kappa, 1.0))
+    assert (np.diff(slopes) <= 1e-7).all()
+    more = bounds.reconstruction(sigma, rate, steps + 1, kappa=kappa).value
+    assert (more >= value * (1.0 - 1e-9)).all()
+    louder = bounds.reconstruction(1.1 * sigma, rate, steps, kappa=kappa).value
+    assert (louder <= value * (1.0 + 1e-9)).all()
+
+
+def test_shapes_and_fields() -> None:
+    grid = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 1.0]])
+    found = bounds.reconstruction(1.0, 0.1, 10, kappa=grid)
+    for part in (found.value, found.log_value, found.kappa, found.log_kappa, found.advantage, *found.interval):
+        assert isinstance(part, np.ndarray)
+        assert part.shape == grid.shape
+    same = bounds.reconstruction(1.0, 0.1, 10, log_kappa=np.log(grid))
+    np.testing.assert_allclose(same.value, found.value, rtol=1e-12)
+    np.testing.assert_allclose(found.advantage[:2], (found.value[:2] - grid[:2]) / (1.0 - grid[:2]), rtol=1e-12)
+    single = bounds.reconstruction(1.0, 0.1, 10, kappa=0.2)
+    assert isinstance(single.value, float)
+    assert isinstance(single.interval[0], float)
+    assert single.adjacency == "add-remove"
+    assert "exact" in single.to_json()
+    assert bounds.reconstruction(1.0, 0.1, 10, kappa=[]).value.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kappa": None}, "exactly one"),
+        ({"log_kappa": -1.0}, "exactly one"),
+        ({"kappa": 0.0}, r"kappa=0\.0: must be in \(0, 1\]"),
+        ({"kappa": 1.5}, r"kappa=1\.5"),
+        ({"kappa": math.nan}, "kappa=nan"),
+        ({"kappa": None, "log_kappa": 0.5}, r"log_kappa=0\.5"),
+        ({"kappa": None, "log_kappa": -math.inf}, "log_kappa=-inf"),
+        ({"noise_multiplier": -1.0}, r"noise_multiplier=-1\.0: must be in \[0, inf\]"),
+        ({"noise_multiplier": [1.0, -1.0]}, r"noise_multiplier\[1\]=-1\.0"),
+        (
+            {"noise_multiplier": [1.0, 1.0, 1.0]},
+            r"noise_multiplier of shape \(3,\): must be a scalar or .* length steps=2",
+        ),
+        ({"sample_rate": 1.5}, r"sample_rate=1\.5: must be in \[0, 1\]"),
+        ({"sample_rate": [0.1]}, r"sample_rate of shape \(1,\)"),
+        ({"steps": -1}, "steps=-1"),
+        ({"method": "fourier"}, "method=.fourier.: must be one of"),
+        ({"method": "closed-form"}, "closed-form.*covers.*use method='exact'"),
+        ({"num_samples": 0}, "num_samples=0"),
+        ({"num_samples": 1, "method": "certified"}, "num_samples=1"),
+        ({"confidence": 1.0}, r"confidence=1\.0"),
+        ({"seed": -1}, "seed=-1"),
+        ({"device": "tpu"}, "device='tpu'"),
+        ({"under": "null"}, "under='null': only method='monte-carlo'"),
+        ({"under": "both", "method": "monte-carlo"}, "under='both'"),
+        ({"executor": ThreadPoolExecutor(1)}, "only methods that sample take it"),
+        ({"noise_multiplier": 0.0, "method": "pld"}, "does not cover noise_multiplier=0"),
+    ],
+)
+def test_bad_input(changes: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 2, "kappa": 0.1} | changes
+    with pytest.raises(ValueError, match=message):
+        bounds.reconstruction(**arguments)
+
+
+@pytest.mark.parametrize("changes", [{"steps": 2.5}, {"steps": True}, {"noise_multiplier": "x"}, {"num_samples": 1e3}])
+def test_bad_types(changes: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 2, "kappa": 0.1} | changes
+    with pytest.raises(TypeError, match=next(iter(changes))):
+        bounds.reconstruction(**arguments)
+
+
+def test_pld_without_dp_accounting_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(ImportError, match=r"pip install leakcore\[accounting\]"):
+        bounds.reconstruction(1.0, 0.5, 2, kappa=0.1, method="pld")
+
+
+def test_import_and_first_answer_are_cheap() -> None:
+    code = (
+        "import sys; from leakcore import bounds; bounds.reconstruction(1.0, 1.0, 1, kappa=0.1); "
+        "bounds.reconstruction(1.0, 0.1, 10, kappa=0.1);"
+        "heavy = {'torch', 'scipy.stats', 'scipy.optimize', 'scipy.integrate', 'dp_accounting'} & set(sys.modules); "
+        "assert not heavy, heavy"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,184 @@
+"""No number ends a command in an error of its own: exit 0 or 2, the option named, no nan printed, all of it bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from leakcore.audit.config import file
+from tests.cli.numbers import (
+    LISTS,
+    NO_NUMBERS,
+    NUMBERS_IN_TEXT,
+    TOML_VALUES,
+    Form,
+    Outcome,
+    commands,
+    configurations,
+    forms,
+    keys,
+    numeric,
+    outcome,
+    values,
+    with_key,
+)  # fmt: skip
+
+DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+MEMORY = 4 * 2**30
+"""Bytes that one call may ask for beyond what is there."""
+SECONDS = 300
+"""Of the processor, after which a call counts as one that never ends."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("numbers")
+
+
+@pytest.fixture(scope="module")
+def quick(place: Path) -> dict[tuple[str, ...], list[Form]]:
+    return forms(place)
+
+
+class _Endless(BaseException):
+    pass
+
+
+@contextlib.contextmanager
+def _bounded() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise _Endless
+
+    before = signal.signal(signal.SIGPROF, stop)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, limits[1]))
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _tried(words: list[str], folder: Path) -> Outcome:
+    try:
+        with _bounded():
+            return outcome(words, folder / "out")
+    except _Endless:
+        return Outcome(-1, "", "Error: it never ends")
+    finally:
+        shutil.rmtree(folder / "out", ignore_errors=True)
+
+
+def _usable(form: Form) -> bool:
+    return not form.needs or (DATA / form.needs).is_dir()
+
+
+def test_every_option_that_takes_text_is_said_to_take_numbers_or_not() -> None:
+    for path, command in commands():
+        for parameter in command.params:
+            if isinstance(parameter.type, click.types.StringParamType):
+                assert parameter.name in NUMBERS_IN_TEXT | NO_NUMBERS, (path, parameter.name)
+
+
+def test_every_command_with_numbers_has_a_quick_call(quick: dict[tuple[str, ...], list[Form]]) -> None:
+    for path, command in commands():
+        assert quick[path] or not numeric(command), path
+        for option in numeric(command):
+            assert any(not form.only or option.opts[0] in form.only for form in quick[path]), (path, option.name)
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands()], ids=" ".join)
+def test_what_no_option_can_mean_is_refused_by_its_name(
+    path: tuple[str, ...], quick: dict[tuple[str, ...], list[Form]], place: Path
+) -> None:
+    command = dict(commands())[path]
+    for option in numeric(command):
+        tried = [form for form in quick[path] if _usable(form) and (not form.only or option.opts[0] in form.only)]
+        far = "nan|text|1e308" + ("|0000000000" if isinstance(option.type, click.IntRange) else "")
+        for value in [value for value in values(option) if tried and re.search(far, value)]:
+            done = outcome([*path, *tried[0].words, f"{option.opts[0]}={value}"], place / "out")
+            assert done.faults(option.opts[0]) == [], (option.opts[0], value, done)
+            assert done.code == 2, (option.opts[0], value, done)
+    shutil.rmtree(place / "out", ignore_errors=True)
+
+
+GAME = ("attack", "prior-aware", "--num-rows", "20", "--runs", "2", "--steps", "2", "--quiet")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--steps", "0"), ("--noise-multiplier", "1e100"), ("--noise-multiplier", "1e20"), ("--learning-rate", "1e100"),
+        ("--learning-rate", "1e30"), ("--sample-rate", "1e-300"), ("--max-grad-norm", "9223372036854775808"),
+        ("--max-grad-norm", "1e-30"), ("--max-grad-norm", "1e100"), ("--num-rows", "1798"), ("--prior", "1779"),
+        ("--hidden", "1000000000"), ("--delta", "1"), ("--confidence", "1"),
+    ],
+)  # fmt: skip
+def test_numbers_that_training_cannot_take_are_refused_by_their_options(option: str, value: str) -> None:
+    done = outcome([*GAME, "--noise-multiplier", "1", f"{option}={value}"])
+    assert done.code == 2, done
+    assert done.faults(option) == [], done
+
+
+def test_an_epsilon_whose_exponential_is_no_float_is_refused_by_its_option(place: Path) -> None:
+    done = outcome(["audit", "--sweep=", *GAME[2:], "--epsilon", "1e9"], place / "out")
+    shutil.rmtree(place / "out", ignore_errors=True)
+    assert done.code == 2, done
+    assert done.faults("--epsilon") == [], done
+
+
+@pytest.mark.parametrize("section", list(file.SECTIONS))
+def test_what_no_key_can_mean_is_refused_by_its_name(section: str, place: Path) -> None:
+    sections = next(s for s in configurations().values() if section in s)
+    for key in keys().get(section, []):
+        for value in ("nan", "100000000000000000000", "'text'"):
+            text = with_key(sections, section, key, f"[{value}]" if key in LISTS else value)
+            (place / "a.toml").write_text(text)
+            done = outcome(["audit", "--config", str(place / "a.toml"), "--quiet"], place / "out")
+            assert done.code == 2, (key, value, done)
+            assert done.faults(f"{section}.{key}") == [], (key, value, done)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("path", [path for path, _ in commands()], ids=" ".join)
+def test_every_option_far_out(path: tuple[str, ...], quick: dict[tuple[str, ...], list[Form]], place: Path) -> None:
+    wrong = []
+    for form in (form for form in quick[path] if _usable(form)):
+        assert _tried([*path, *form.words], place).code == 0, form
+        for option in numeric(dict(commands())[path]):
+            if form.only and option.opts[0] not in form.only:
+                continue
+            for value in values(option):
+                done = _tried([*path, *form.words, f"{option.opts[0]}={value}"], place)
+                if faults := done.faults(option.opts[0]):
+                    wrong.append((form.words[:2], option.opts[0], value, faults, done.errors[-200:]))
+    assert wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("form", list(configurations()))
+def test_every_key_far_out(form: str, place: Path) -> None:
+    sections = configurations()[form]
+    wrong = []
+    for section in sections:
+        for key in keys().get(section, []):
+            for value in TOML_VALUES:
+                (place / "a.toml").write_text(with_key(sections, section, key, f"[{value}]" if key in LISTS else value))
+                done = _tried(["audit", "--config", str(place / "a.toml"), "--quiet"], place)
+                if faults := done.faults(f"{section}.{key}"):
+                    wrong.append((section, key, value, faults, done.errors[-200:]))
+    assert wrong == []

@@ -1,0 +1,155 @@
+"""What the commands print: bounds rounded to the side on which they hold, bars for terminals only, errors that help."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from leakcore import attacks, bounds
+from leakcore.cli import main
+from leakcore.cli._checked import bars
+
+DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+GAME = ("attack", "prior-aware", "--runs", "16", "--num-rows", "20", "--steps", "2")
+
+
+def printed(*arguments: str) -> str:
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_bound_beside_an_attack_is_rounded_up_and_its_interval_outwards(tmp_path: Path) -> None:
+    for epsilon in ("1", "2", "3", "4", "5"):
+        out = tmp_path / epsilon
+        text = printed(*GAME, "--epsilon", epsilon, "--out", str(out), "--quiet")
+        true = json.loads((out / "prior-aware.json").read_text())
+        shown = re.search(r"^bound +([\d.]+) ", text, re.MULTILINE)
+        ends = re.search(r"^attack .*\[([\d.]+), ([\d.]+)\]", text, re.MULTILINE)
+        sigma = re.search(r"^noise +σ = ([\d.]+):", text, re.MULTILINE)
+        assert shown
+        assert ends
+        assert sigma
+        assert 0 <= float(shown[1]) - true["bound"]["value"] < 1.0001e-4
+        assert float(ends[1]) <= true["attack"]["interval"][0]
+        assert float(ends[2]) >= true["attack"]["interval"][1]
+        assert float(sigma[1]) >= true["attack"]["settings"]["noise_multiplier"]
+
+
+@pytest.mark.parametrize("target", [0.28691013, 0.2869104, 0.5])
+def test_calibrate_rounds_the_limit_and_the_bound_up(target: float) -> None:
+    how = {"sample_rate": 0.5, "steps": 3}
+    text = printed(
+        "calibrate", "--target-success", repr(target), "--prior", "10", "--sample-rate", "0.5", "--steps", "3"
+    )
+    found = bounds.calibrate_noise(target, kappa=0.1, **how)
+    limit, success, epsilon = (
+        re.search(pattern, text)
+        for pattern in (r"more than ([\d.]+) ", r"success bound +([\d.]+) ", r"of ε = ([\d.]+) ")
+    )
+    assert limit
+    assert success
+    assert epsilon
+    assert float(limit[1]) >= target
+    assert float(success[1]) >= found.success
+    assert float(epsilon[1]) <= found.epsilon
+
+
+def test_bound_prints_its_interval_outwards_and_its_logarithm_up() -> None:
+    at = ("bound", "--noise-multiplier", "2", "--sample-rate", "0.3", "--steps", "5")
+    text = printed(*at, "--prior", "10", "--method", "certified", "--num-samples", "4000")
+    true = bounds.reconstruction(2.0, 0.3, 5, kappa=0.1, method="certified", num_samples=4000)
+    ends = re.search(r"interval +(\S+) to (\S+)", text)
+    assert ends
+    assert true.interval is not None
+    assert float(ends[1]) <= true.interval[0]
+    assert float(ends[2]) >= true.interval[1]
+    for log_kappa in (-800.0, -900.0, -1000.0):
+        text = printed(
+            "bound", "--noise-multiplier", "2", "--sample-rate", "1", "--steps", "1", "--log-kappa", str(log_kappa)
+        )
+        shown = re.search(r"exp\((\S+)\)", text)
+        assert shown
+        assert float(shown[1]) >= bounds.reconstruction(2.0, 1.0, 1, log_kappa=log_kappa).log_value
+
+
+@pytest.mark.skipif(not (DATA / "cervical").is_dir(), reason="no folder of data sets")
+def test_label_bounds_say_what_they_are() -> None:
+    text = printed("attack", "labels", "--dataset", "cancer", "--batches", "2", "--data", str(DATA))
+    assert "label-ε ≥   ∞  (largest of 2 batches; mean ∞; test paper, δ = 1e-5; lower, deterministic, repl" in text
+    assert "label-ε ≤   ∞  (one step, δ = 1e-5; upper, deterministic, replacement adjacency)" in text
+
+
+@pytest.mark.parametrize("form", ["scores", "trace"])
+def test_a_file_that_is_no_path_is_bad_input(form: str, tmp_path: Path) -> None:
+    for value in ("3", '"a\\u0000b"'):
+        (tmp_path / "audit.toml").write_text(f"[{form}]\nfile = {value}\n")
+        found = CliRunner().invoke(main, ["audit", "--config", str(tmp_path / "audit.toml")])
+        assert found.exit_code == 2, found.output
+        assert f"{form}.file=" in found.output
+        assert "must be a path" in found.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (("audit", "--num-rows", "5", "--runs", "20", "--sweep", ""), ("--num-rows", "[run] of a --config")),
+        (("attack", "prior-aware", "--num-rows", "5", "--runs", "20"), ("--num-rows", "--learning-rate")),
+    ],
+)
+def test_an_overflow_is_answered_in_options_of_the_command(
+    arguments: tuple[str, ...], options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overflowing(*_: Any, **__: Any) -> None:
+        raise FloatingPointError(
+            "run 7: a gradient overflowed: take a smaller learning_rate, or nearest_cosines=False if it stayed finite"
+        )
+
+    monkeypatch.setattr("leakcore.audit.hyperparameters.reconstruction_section.study", overflowing)
+    monkeypatch.setattr(attacks, "reconstruction_game", overflowing)
+    found = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out")])
+    assert found.exit_code == 2
+    assert found.stderr.startswith("Error: run 7: a gradient overflowed; take a ")
+    assert "nearest_cosines" not in found.stderr
+    for option in options:
+        assert option in found.stderr
+
+
+def test_there_are_bars_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, drawn in ((Terminal(), True), (io.StringIO(), False), (None, False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert (bars(False) is not None) == drawn
+        assert bars(True) is None
+    done = subprocess.run([sys.executable, "-m", "leakcore.cli", *GAME], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_file_where_a_folder_must_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "afile").touch()
+    np.savez(tmp_path / "scores.npz", members=np.arange(9.0), non_members=np.arange(9.0))
+    for path in ("afile/x.html", "afile/deeper/x.html"):
+        wrong = ("audit", "--scores", str(tmp_path / "scores.npz"), "--html", str(tmp_path / path))
+        found = CliRunner().invoke(main, wrong)
+        assert found.exit_code == 2
+        assert f"{tmp_path / 'afile'} is a file, not a folder" in found.output
+
+
+def test_reproduce_lists_every_file_that_it_wrote(tmp_path: Path) -> None:
+    text = printed("reproduce", "reconstruction-table2", "--out", str(tmp_path), "--quiet")
+    listed = text[text.index(str(tmp_path)) :].split()
+    assert sorted(listed) == sorted(str(p) for p in tmp_path.iterdir())
+    assert len(listed) == 3

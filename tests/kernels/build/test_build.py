@@ -1,0 +1,70 @@
+"""What was built: what it links, what it says about itself, what its build refuses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import leakcore
+from leakcore import _C, kernels
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="needs binutils")
+def test_the_module_links_neither_torch_nor_cuda():
+    lines = subprocess.run(
+        ["readelf", "-d", _C.__file__], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    needed = {line.split("[")[1].rstrip("]") for line in lines if "NEEDED" in line}
+    assert needed
+    if any(name.startswith("libasan.") for name in needed):
+        pytest.skip("a sanitized build (make sanitize) links its runtimes, too")
+    allowed = ("libstdc++.", "libm.", "libgcc_s.", "libc.", "libpthread.", "libdl.", "librt.", "ld-linux")
+    assert all(name.startswith(allowed) for name in needed), needed
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="needs binutils")
+def test_the_module_exports_no_cuda_symbol():
+    shown = subprocess.run(
+        ["nm", "-D", "--defined-only", _C.__file__], check=True, capture_output=True, text=True
+    ).stdout
+    assert "PyInit__C" in shown
+    assert "cuda" not in shown.lower()
+
+
+def test_build_info():
+    info = kernels.build_info()
+    assert info["version"] == leakcore.__version__
+    assert info["compiler"]
+    assert info["simd"] in info["simd_available"]
+    assert info["simd_available"][0] == "baseline"
+    assert info["cuda"] is _C.with_cuda
+    assert bool(info["cuda_archs"]) is info["cuda"]
+    assert info["num_threads"] == kernels.num_threads()
+    assert bool(info["devices"]) is not bool(info["device_message"])
+
+
+@pytest.mark.skipif(not (ROOT / "setup.py").exists(), reason="needs the source tree")
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"LEAKCORE_CUDA": "perhaps"}, "LEAKCORE_CUDA='perhaps': must be auto, 0, 1 or emulate"),
+        ({"LEAKCORE_CUDA": "1", "CUDA_HOME": "/nonexistent"}, "LEAKCORE_CUDA=1, but no bin/nvcc"),
+        ({"LEAKCORE_CUDA": "0", "CXX": "/no/such/cc"}, "no C++ compiler: `/no/such/cc -dumpmachine` failed"),
+    ],
+)
+def test_the_build_refuses_what_it_cannot_do(environment, message, tmp_path):
+    pytest.importorskip("setuptools")
+    pytest.importorskip("ninja")
+    if "nvcc" in message and (list(Path("/usr/local").glob("cuda*")) or shutil.which("nvcc")):
+        pytest.skip("this machine has CUDA where the build looks for it")
+    command = [sys.executable, "setup.py", "build_ext", f"--build-temp={tmp_path}", f"--build-lib={tmp_path}"]
+    run = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
+    assert run.returncode != 0
+    assert message in run.stderr

@@ -1,0 +1,224 @@
+"""The import arrows of CONTRIBUTING.md, and what may not be imported at all, hold for every file and at run time."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "leakcore"
+
+# A room may import rooms of later rows, and itself. Rooms of one row do not import each other.
+LAYERS = (
+    {"__main__"},
+    {"cli"},
+    {"audit", "experiments"},
+    {"leakage"},
+    {"attacks", "bounds", "defenses"},
+    {"dpsgd"},
+    {"gradients"},
+    {"accounting"},
+    {"datasets", "models"},
+    {"_store"},
+    {"numerics", "kernels"},
+    {"_base", "_C"},
+)
+TORCH_FREE = {"bounds", "numerics", "accounting", "reference", "__init__", "_store", "_base"}
+ONLY_KERNELS = "_C"
+REACHES: dict[tuple[str, str], str] = {}
+"""{(importing module, imported name): why it needs what its package does not share}; at most 20."""
+
+
+class Import(NamedTuple):
+    """What one line imports: the module or the name in a module, by its full name."""
+
+    module: str
+    name: str
+    line: int
+
+    @property
+    def room(self) -> str:
+        """The part of leakcore that it comes from: `from leakcore import kernels` names it last."""
+        parts = self.module.split(".")
+        return parts[1] if len(parts) > 1 else self.name
+
+
+def _room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def _allowed(room: str) -> set[str]:
+    if room == "reference":
+        return {"reference"}
+    for i, row in enumerate(LAYERS):
+        if room in row:
+            below = set().union(*LAYERS[i + 1 :])
+            return (below | {room}) - ({ONLY_KERNELS} if room != "kernels" else set())
+    raise AssertionError(f"leakcore/{room} is in no row: place it in tests/project/test_architecture.py")
+
+
+@functools.cache
+def _imports(path: Path) -> tuple[Import, ...]:
+    """Every import of a file, at its top or inside a function; those under TYPE_CHECKING are arrows as well."""
+    out = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            out += [Import(*a.name.rpartition(".")[::2], node.lineno) for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import; write the full name"
+            out += [Import(str(node.module), a.name, node.lineno) for a in node.names]
+    return tuple(out)
+
+
+def _files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def _name(path: Path) -> str:
+    return ".".join(("leakcore", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def _arrows(room: str, imports: Iterator[Import]) -> list[str]:
+    allowed = _allowed(room)
+    ours = (i for i in imports if i.module.split(".")[0] == "leakcore" or (i.module, i.name) == ("", "leakcore"))
+    return [f"line {i.line}: {i.module}.{i.name}" for i in ours if i.room not in allowed]
+
+
+@pytest.mark.parametrize("path", [p for p in _files() if _room(p) != "__init__"], ids=_name)
+def test_arrows(path: Path) -> None:
+    assert _arrows(_room(path), iter(_imports(path))) == []
+
+
+def test_the_arrow_check_can_fail() -> None:
+    bad = [
+        ("bounds", Import("leakcore.attacks.labels", "last_layer", 1)),
+        ("attacks", Import("leakcore", "bounds", 1)),
+        ("bounds", Import("leakcore", "_C", 1)),
+        ("audit", Import("leakcore", "__version__", 1)),
+        ("gradients", Import("", "leakcore", 1)),
+        ("_base", Import("leakcore", "kernels", 1)),
+        ("leakage", Import("leakcore.audit", "run", 1)),
+    ]
+    assert all(_arrows(room, iter([line])) for room, line in bad)
+    assert not _arrows("kernels", iter([Import("leakcore", "_C", 1)]))
+
+
+@functools.cache
+def _face(package: str) -> frozenset[str]:
+    """What a package offers: the names in its `__init__.py`."""
+    path = PACKAGE.joinpath(*package.split(".")[1:])
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if path.name != "__init__.py":
+        return frozenset(n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) if n.name[0] != "_")
+    blocks = [tree.body, *(n.body for n in tree.body if isinstance(n, ast.If))]
+    return frozenset(
+        a.asname or a.name for body in blocks for n in body if isinstance(n, ast.ImportFrom) for a in n.names
+    )
+
+
+def _reaches(module: str, room: str, imports: Iterator[Import]) -> list[tuple[str, str]]:
+    """Imports from another package of what it does not offer. _base is every package's."""
+    out = []
+    for i in imports:
+        parts = i.module.split(".")
+        if parts[0] != "leakcore" or len(parts) == 1 or i.room in (room, "_base", "_store"):
+            continue
+        # Down to the module, every step must be on offer: leakcore.attacks offers labels, which offers last_layer.
+        steps = [(".".join(parts[:k]), parts[k]) for k in range(2, len(parts))] + [(i.module, i.name)]
+        if any(name not in _face(package) for package, name in steps):
+            out.append((module, f"{i.module}.{i.name}"))
+    return out
+
+
+def test_packages_use_what_others_offer() -> None:
+    found = [
+        reach for p in _files() if _room(p) not in ("__init__", "__main__")
+        for reach in _reaches(_name(p), _room(p), iter(_imports(p)))
+    ]  # fmt: skip
+    assert set(found) == set(REACHES)
+    assert len(REACHES) <= 20
+
+
+def test_the_check_of_reaches_can_fail() -> None:
+    private = Import("leakcore.numerics.privacy_loss.loss", "PrivacyLoss", 1)
+    assert _reaches("leakcore.bounds.x", "bounds", iter([private]))
+    assert not _reaches("leakcore.bounds.x", "bounds", iter([Import("leakcore.numerics", "PrivacyLoss", 1)]))
+    assert not _reaches("leakcore.audit.x", "audit", iter([Import("leakcore.attacks.labels", "last_layer", 1)]))
+
+
+@pytest.mark.parametrize("folder", sorted({p.parent for p in _files()}), ids=str)
+def test_folders_are_small(folder: Path) -> None:
+    assert len([p for p in folder.glob("*.py") if p.name != "__init__.py"]) <= 16
+
+
+def test_reference_is_no_hot_path() -> None:
+    assert [
+        _name(p) for p in _files() if _room(p) != "reference" and any(i.room == "reference" for i in _imports(p))
+    ] == []
+
+
+def test_reference_imports_numpy_and_scipy_only() -> None:
+    for path in (PACKAGE / "reference").glob("*.py"):
+        for i in _imports(path):
+            root = (i.module or i.name).split(".")[0]
+            ours = i.module.startswith("leakcore.reference")
+            assert root in {*sys.stdlib_module_names, "numpy", "scipy"} or ours, f"{path.name}:{i.line}: {root}"
+
+
+@pytest.mark.parametrize("path", [p for p in _files() if _room(p) in TORCH_FREE], ids=_name)
+def test_torch_is_not_imported_where_it_may_be_absent(path: Path) -> None:
+    assert [f"line {i.line}" for i in _imports(path) if (i.module or i.name).split(".")[0] == "torch"] == []
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+PACKAGES = [p.parent for p in _files() if p.name == "__init__.py" and "_attach(" in p.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("folder", PACKAGES, ids=lambda p: p.name)
+def test_what_a_type_checker_sees_is_what_there_is(folder: Path) -> None:
+    """Names looked up at first use stand under TYPE_CHECKING as well, and nothing else does."""
+    tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
+    blocks = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    seen = {a.asname for b in blocks for n in b.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    package = ".".join(("leakcore", *folder.relative_to(PACKAGE).parts))
+    module = importlib.import_module(package)
+    assert seen - {"__version__"} == {*module.__all__, *module._names}
+    # A module-level __getattr__ that a checker sees would let any name pass.
+    hidden = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "not TYPE_CHECKING"]
+    assert len(hidden) == 1
+
+
+def test_import_leakcore_does_not_import_torch() -> None:
+    done = _python("import leakcore, sys; assert 'torch' not in sys.modules and 'scipy' not in sys.modules")
+    assert done.returncode == 0, done.stderr
+
+
+def test_kernels_bounds_and_accounting_work_where_torch_is_not_importable() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None  # any `import torch` now raises ImportError
+import numpy as np
+import leakcore
+from leakcore import accounting, bounds
+ratios = leakcore.mixture_log_ratio(1000, noise_multiplier=1.0, sample_rate=0.1, steps=10, seed=1)
+assert ratios.shape == (1000,)
+clipped = leakcore.clip_and_noise(np.ones((4, 3)), 1.0, 0.5, seed=7)
+assert clipped.sum.shape == (3,)
+assert abs(bounds.reconstruction(1.0, 1.0, 1, kappa=0.1).value - 0.38914369) < 1e-8
+assert 0 < bounds.reconstruction(1.0, 0.1, 10, kappa=0.1, method="certified", num_samples=20000).value < 1
+assert accounting.epsilon(1.0, 0.1, 10, delta=1e-5).value > 0
+assert bounds.epsilon_lower_bound(95, 5, 100).value > 0
+"""
+    done = _python(code)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,90 @@
+"""Every Python block of the documentation runs, page by page, top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = sorted(DOCS.glob("**/*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    if any("opacus" in block for block in blocks):
+        pytest.importorskip("opacus")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        for i, block in enumerate(blocks, 1):
+            exec(compile(block, f"{page.name}, block {i}", "exec"), names)
+
+
+def test_every_page_is_in_the_navigation_and_every_link_leads_somewhere() -> None:
+    navigation = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
+    assert PAGES
+    for page in PAGES:
+        assert page.relative_to(DOCS).as_posix() in navigation, page.name
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_the_papers_pages_say_what_the_kept_results_say() -> None:
+    """Every figure has its place on a page, and no page says other than results.json."""
+    from leakcore import experiments
+
+    spec = importlib.util.spec_from_file_location("collect", DOCS / "papers" / "collect.py")
+    assert spec is not None
+    assert spec.loader is not None
+    collect = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(collect)
+    results = collect.kept()
+    assert set(results) <= set(experiments.names())
+    pages = {page.name: page.read_text(encoding="utf-8") for page in (DOCS / "papers").glob("*.md")}
+    for name, text in pages.items():
+        assert collect.rewritten(text, results) == text, f"{name}: run docs/papers/collect.py"
+    whole = "".join(pages.values())
+    for name in experiments.names():
+        if name != "reconstruction-spread":
+            assert f"<!-- {name} -->" in whole, name
+
+
+def test_pictures_are_light() -> None:
+    for picture in (DOCS / "papers" / "img").glob("*"):
+        assert picture.suffix in (".png", ".svg")
+        assert picture.stat().st_size <= 100_000, picture.name
+
+
+def test_every_public_function_and_class_is_in_the_reference() -> None:
+    import importlib
+
+    reference = (DOCS / "reference.md").read_text(encoding="utf-8")
+    listed = dict(
+        re.findall(r"^::: (\S+)\n    options:\n      members:\n((?:        - \w+\n)+)", reference, re.MULTILINE)
+    )
+    public = (
+        "accounting",
+        "attacks",
+        "audit",
+        "bounds",
+        "datasets",
+        "defenses",
+        "dpsgd",
+        "kernels",
+        "leakage",
+        "models",
+    )
+    for name in public:
+        module = importlib.import_module(f"leakcore.{name}")
+        own = [n for n in vars(module) if getattr(getattr(module, n), "__module__", "") == module.__name__]
+        names = getattr(module, "__all__", own)
+        wanted = {n for n in names if not n.startswith("_") and callable(getattr(module, n))}
+        assert wanted
+        assert wanted <= set(listed[f"leakcore.{name}"].split()), name
