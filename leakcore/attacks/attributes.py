@@ -18,7 +18,7 @@ from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.columns import Columns as _Columns
 from leakcore._base.results import Assumptions, Result
-from leakcore.gradients import layer_gradients
+from leakcore.gradients import layer_gradients as layer_gradients
 
 if TYPE_CHECKING:
     import torch

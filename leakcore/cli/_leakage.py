@@ -108,7 +108,7 @@ def _measured(
 
     from leakcore._base import validate as check
     from leakcore._store import PartialResults, identity, require_ours, require_writable, write_atomically
-    from leakcore.leakage import by_layer
+    from leakcore.leakage import measure_layers
     from leakcore.models import load_safetensors
 
     if out is not None:
@@ -143,7 +143,7 @@ def _measured(
                              *_behaviour(module, x[:2])]),
     }  # fmt: skip
     with PartialResults(out, "leakage", identity("leakage", settings, seed)) as pieces:
-        report = by_layer.measured(
+        report = measure_layers(
             module, losses[loss], x, y, attributes=chosen, family=family, original=not no_inversion, samples=samples,
             rows=rows, columns=20_000, permutations=permutations, iterations=100, probes=None, memory=128 * 2**20,
             seed=seed, progress=bars(quiet), pieces=pieces,

@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     from leakcore.gradients.by_layer import criterion as criterion
     from leakcore.gradients.by_layer import first_output as first_output
     from leakcore.gradients.by_layer import layer_gradients as layer_gradients
+    from leakcore.gradients.by_layer import named_tensor as named_tensor
     from leakcore.gradients.by_layer import parameters_by_layer as parameters_by_layer
     from leakcore.gradients.by_layer import targets_of as targets_of
-    from leakcore.gradients.by_layer import tensor as tensor
     from leakcore.gradients.flat_module import FlatModule as FlatModule
     from leakcore.gradients.flat_module import mean_cross_entropy as mean_cross_entropy
     from leakcore.gradients.flat_module import numbers as numbers
     from leakcore.gradients.flat_module import require_classes as require_classes
     from leakcore.gradients.flat_module import require_memory as require_memory
     from leakcore.gradients.flat_module import require_still as require_still
+    from leakcore.gradients.flat_module import tensor as tensor
     from leakcore.gradients.flat_module import unrest as unrest
     from leakcore.gradients.functional import Functional as Functional
     from leakcore.gradients.functional import evaluate as evaluate
@@ -62,7 +63,8 @@ _SHARED = {
     "require_memory": ".flat_module",
     "require_still": ".flat_module",
     "targets_of": ".by_layer",
-    "tensor": ".by_layer",
+    "named_tensor": ".by_layer",
+    "tensor": ".flat_module",
     "through_backward": ".row_by_row",
     "unrest": ".flat_module",
 }

@@ -30,12 +30,12 @@ class Batch:
     targets: torch.Tensor
 
 
-def tensor(**named: Any) -> torch.Tensor:
+def named_tensor(**named: Any) -> torch.Tensor:
     """The one array as a tensor; TypeError names it where torch makes none of it, or it holds no numbers."""
-    from leakcore.gradients.flat_module import tensor as read
+    from leakcore.gradients.flat_module import tensor
 
     ((name, value),) = named.items()
-    return read(value, name)
+    return tensor(value, name)
 
 
 def criterion(loss: Any) -> Callable[[Any, Any], Any]:
@@ -91,7 +91,7 @@ def batch_of(model: Any, inputs: Any, targets: Any) -> Batch:
     anchor = next((p for p in model.parameters() if p.requires_grad), None)
     if anchor is None:
         raise ValueError("model: has no parameters that require grad, hence no gradient")
-    x, y = tensor(inputs=inputs).detach(), tensor(targets=targets).detach()
+    x, y = named_tensor(inputs=inputs).detach(), named_tensor(targets=targets).detach()
     if x.ndim < 2 or x.numel() == 0 or not x.is_floating_point():
         raise ValueError(
             f"inputs.shape={tuple(x.shape)}, dtype={x.dtype}: must be (samples, ...), floating, at least one"

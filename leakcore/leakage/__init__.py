@@ -7,6 +7,7 @@ from leakcore._base.lazy import attach as _attach
 if TYPE_CHECKING:
     from leakcore.leakage.by_layer import LeakageByLayer as LeakageByLayer
     from leakcore.leakage.by_layer import by_layer as by_layer
+    from leakcore.leakage.by_layer import measure_layers as measure_layers
     from leakcore.leakage.families import FAMILIES as FAMILIES
     from leakcore.leakage.families import MLP as MLP
     from leakcore.leakage.families import Family as Family
@@ -48,5 +49,7 @@ _NAMES = {
     "VInformation": ".v_information",
     "v_information": ".v_information",
 }
+_SHARED = {"measure_layers": ".by_layer"}
+"""For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it
-    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)

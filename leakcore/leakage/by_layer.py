@@ -144,14 +144,14 @@ def by_layer(
     Deterministic by seed, on a machine, torch build and number of torch threads, for any number of workers and none.
     Raises ValueError or TypeError that names the argument.
     """
-    return measured(
+    return measure_layers(
         model, loss, inputs, targets, attributes=attributes, family=family, original=original, samples=samples,
         rows=rows, columns=columns, permutations=permutations, iterations=iterations, probes=probes, memory=memory,
         seed=seed, executor=executor, progress=progress, pieces=PartialResults(None, ""),
     )  # fmt: skip
 
 
-def measured(
+def measure_layers(
     model: Any, loss: Callable[[Any, Any], Any] | None, inputs: Any, targets: Any, *,
     attributes: Mapping[str, Any] | None, family: Any, original: bool, samples: int, rows: int, columns: int,
     permutations: int, iterations: int, probes: int | None, memory: int, seed: int, progress: Progress | None,

@@ -12,7 +12,7 @@ import torch
 
 from leakcore._base import validate as check
 from leakcore._base.results import Assumptions, Result, parse_adjacency
-from leakcore.gradients import Functional, criterion, first_output, locked, require_still, targets_of, tensor
+from leakcore.gradients import Functional, criterion, first_output, locked, named_tensor, require_still, targets_of
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -120,7 +120,7 @@ def _candidates(model: torch.nn.Module, inputs: Any, targets: Any, least: int) -
     if anchor is None:
         raise ValueError("model: none of its parameters requires grad, hence there is no gradient")
     require_still(model)
-    x, y = tensor(inputs=inputs), tensor(targets=targets)
+    x, y = named_tensor(inputs=inputs), named_tensor(targets=targets)
     if x.ndim < 2 or not x.is_floating_point() or len(x) < least:
         raise ValueError(
             f"inputs.shape={tuple(x.shape)}, dtype={x.dtype}: must be (candidates, ...), floating, at least {least}"
