@@ -15,7 +15,7 @@ from leakcore import experiments
 from leakcore._store import PartialResults
 from leakcore.experiments.context import Context
 from leakcore.experiments.leakage.notes import images
-from leakcore.experiments.lecture.table1 import Setting, _judged
+from leakcore.experiments.lecture.table1 import TableCell, _judged
 from leakcore.experiments.reconstruction.setting import data, games
 from leakcore.experiments.reconstruction.setting import notes as _notes
 from leakcore.experiments.result import ExperimentResult, Stated, ours
@@ -47,7 +47,7 @@ def test_a_success_rate_brings_its_kind_and_level() -> None:
     context = Context(scale="tiny", seed=0, data=None, pieces=PartialResults(None, ""), progress=lambda *_: None)
     rows, labels = np.linspace(0.0, 1.0, 240, dtype=np.float32).reshape(40, 6), np.arange(40) % 2
     split = data.Split(rows[:10], labels[:10], rows[10:], labels[10:], 2, "made up", rows[10:], (2, 3))
-    setting = games.Setting(epsilon=10.0, hidden=(), steps=2)
+    setting = games.GameSetting(epsilon=10.0, hidden=(), steps=2)
     game = games.play(context, split, setting, prior_size=2, runs=8, task="")["sum"]
     row = games.gap(context, setting, game, "drawn")
     assert (row.kind, row.confidence, row.interval) == ("estimate", 0.95, games.interval(game))
@@ -80,7 +80,7 @@ def test_success_and_its_intervals_are_noted_where_there_are_any(attacked: bool)
 
     given: dict[str, Any] = {
         "conclusion": "", "agreement": "yes", "stated": [], "panels": [], "splits": [],
-        "setting": games.Setting(epsilon=1.0), "runs": 1, "attacked": [(Game, 0.9)] if attacked else (),
+        "setting": games.GameSetting(epsilon=1.0), "runs": 1, "attacked": [(Game, 0.9)] if attacked else (),
     }  # fmt: skip
     notes = " ".join(_notes.report(experiments.find("reconstruction-fig6"), context, **given).notes)
     assert ("Clopper–Pearson" in notes) == attacked
@@ -89,17 +89,17 @@ def test_success_and_its_intervals_are_noted_where_there_are_any(attacked: bool)
 
 
 def test_the_table_counts_no_setting_that_cannot_be_above_its_fitted_bound() -> None:
-    base = Setting()
+    base = TableCell()
     answer = np.array([0.04, 0.05])
     errors = {
         base: answer,
-        Setting(neurons=80_000): answer / 2,
-        Setting("noise", 0.0): answer,
-        Setting("clip", 16.0): answer * (1 + 1e-7),
-        Setting("noise", 4.0): answer * 9,
-        Setting("prune", 0.1): answer * 3,
+        TableCell(neurons=80_000): answer / 2,
+        TableCell("noise", 0.0): answer,
+        TableCell("clip", 16.0): answer * (1 + 1e-7),
+        TableCell("noise", 4.0): answer * 9,
+        TableCell("prune", 0.1): answer * 3,
     }
-    assert _judged(errors, base) == ([Setting("noise", 4.0)], 2)
+    assert _judged(errors, base) == ([TableCell("noise", 4.0)], 2)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def _context(scale: str = "quick") -> Context:
 
 
 @pytest.fixture(scope="module")
-def initial() -> tuple[_study.Study, network.Observed]:
+def initial() -> tuple[_study.LabelData, network.Observed]:
     """Cervical Cancer in 15 batches, seen through an untrained network."""
     study = _study.studies(_context())[0]
     return study, network.observe(_study.trained(_context(), study, None)[0], study.features)

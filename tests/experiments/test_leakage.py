@@ -14,7 +14,7 @@ from leakcore._store import PartialResults
 from leakcore.experiments.context import Context
 from leakcore.experiments.leakage import fine_classes, notes
 from leakcore.experiments.leakage import study as _study
-from leakcore.experiments.leakage.fig9 import Beside
+from leakcore.experiments.leakage.fig9 import AmongOthers
 
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 needs_data = pytest.mark.skipif(
@@ -51,7 +51,7 @@ def test_sensitivity_in_a_mean_is_its_share() -> None:
     for n in (1, 4, 9):
         labels = study.targets[1 : n + 1]
         found = leakage.sensitivity(
-            Beside(model, study.inputs[1 : n + 1].double()),
+            AmongOthers(model, study.inputs[1 : n + 1].double()),
             lambda out, target, labels=labels: torch.nn.functional.cross_entropy(out, torch.cat([target, labels])),
             x, y, probes=3, seed=0,
         )  # fmt: skip

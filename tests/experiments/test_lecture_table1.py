@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 
 from leakcore import experiments
-from leakcore.experiments.lecture.table1 import Setting
+from leakcore.experiments.lecture.table1 import TableCell
 
 
 @pytest.mark.parametrize(
     ("setting", "factor"),
     [
-        (Setting(batch=3, inputs=20, neurons=2000), 0.3),
-        (Setting("local", 2.0, 3, 20, 2000), 0.6),
-        (Setting("noise", 4.0, 3, 20, 2000), 0.7),
-        (Setting("clip", 9.0, 3, 20, 2000), 0.3),
-        (Setting("dp-sgd", 0.5, 3, 20, 2000), 0.4),
-        (Setting("dp-sgd", 5.0, 3, 20, 2000), 0.8),
-        (Setting("dropout", 0.25, 3, 20, 2000), 0.6),
-        (Setting("prune", 0.1, 3, 20, 2000), math.nan),
+        (TableCell(batch=3, inputs=20, neurons=2000), 0.3),
+        (TableCell("local", 2.0, 3, 20, 2000), 0.6),
+        (TableCell("noise", 4.0, 3, 20, 2000), 0.7),
+        (TableCell("clip", 9.0, 3, 20, 2000), 0.3),
+        (TableCell("dp-sgd", 0.5, 3, 20, 2000), 0.4),
+        (TableCell("dp-sgd", 5.0, 3, 20, 2000), 0.8),
+        (TableCell("dropout", 0.25, 3, 20, 2000), 0.6),
+        (TableCell("prune", 0.1, 3, 20, 2000), math.nan),
     ],
 )
-def test_the_printed_bounds(setting: Setting, factor: float) -> None:
+def test_the_printed_bounds(setting: TableCell, factor: float) -> None:
     assert setting.factor == pytest.approx(factor, nan_ok=True)
 
 

@@ -38,7 +38,7 @@ class Search:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Found:
+class Restarts:
     """Of all restarts R: points (R, B, *shape), free labels (R, B, K), distances (R,) without the prior, ends and
     numbers of iterations."""
 
@@ -68,7 +68,7 @@ def starts(problem: Problem, search: Search) -> tuple[torch.Tensor, torch.Tensor
     return x.clamp(search.low, search.high), y
 
 
-def find(problem: Problem, search: Search, progress: Callable[[int, int], object] | None) -> Found:
+def find(problem: Problem, search: Search, progress: Callable[[int, int], object] | None) -> Restarts:
     """Every restart's search."""
     x, y = starts(problem, search)
     with quiet_batching():
@@ -80,7 +80,7 @@ def find(problem: Problem, search: Search, progress: Callable[[int, int], object
             parts.append(_through(run, problem, search, x[i : i + 1], y[i : i + 1], None))
             if progress is not None:
                 progress(i + 1, len(x))
-    return Found(
+    return Restarts(
         points=torch.cat([p.points for p in parts]),
         free=torch.cat([p.free for p in parts]),
         distances=np.concatenate([p.distances for p in parts]),
@@ -93,9 +93,9 @@ _Progress = Callable[[int, int], object] | None
 
 
 def _through(
-    run: Callable[[Problem, Search, torch.Tensor, torch.Tensor, _Progress], Found],
+    run: Callable[[Problem, Search, torch.Tensor, torch.Tensor, _Progress], Restarts],
     problem: Problem, search: Search, x: torch.Tensor, y: torch.Tensor, progress: _Progress,
-) -> Found:  # fmt: skip
+) -> Restarts:  # fmt: skip
     """One search for every weight of the prior, each from where the one before it ended."""
     stages = problem.weights
     share = dataclasses.replace(search, iterations=-(-search.iterations // len(stages)))
@@ -111,7 +111,7 @@ def _through(
     return dataclasses.replace(found, iterations=spent)
 
 
-def _lbfgs(problem: Problem, search: Search, x: torch.Tensor, y: torch.Tensor, _: _Progress) -> Found:
+def _lbfgs(problem: Problem, search: Search, x: torch.Tensor, y: torch.Tensor, _: _Progress) -> Restarts:
     box = _Box(search.low, search.high)
     inner = box.enter(x[0]).requires_grad_()
     free = y[0].clone().requires_grad_()
@@ -151,7 +151,7 @@ def _lbfgs(problem: Problem, search: Search, x: torch.Tensor, y: torch.Tensor, _
         point = box.leave(inner).detach()
         distance = float(problem.distance(point, free.detach()))
     ended = end if np.isfinite(distance) else "diverged"
-    return Found(point[None], free.detach()[None], np.array([distance]), (ended,), np.array([done], np.int64))
+    return Restarts(point[None], free.detach()[None], np.array([distance]), (ended,), np.array([done], np.int64))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +180,7 @@ class _Box:
         return (self.low + (self.high - self.low) * (1 + torch.sin(t)) / 2).clamp(self.low, self.high)
 
 
-def _adam(problem: Problem, search: Search, x: torch.Tensor, y: torch.Tensor, progress: _Progress) -> Found:
+def _adam(problem: Problem, search: Search, x: torch.Tensor, y: torch.Tensor, progress: _Progress) -> Restarts:
     point, free = x.clone().requires_grad_(), y.clone().requires_grad_()
     moved = [point, free] if problem.free_labels else [point]
     # The learning rate is in units of the box, so that images in [0, 1] and [0, 255] are searched alike.
@@ -220,7 +220,7 @@ def _adam(problem: Problem, search: Search, x: torch.Tensor, y: torch.Tensor, pr
     final = ["iterations" if f == "stalled" and e == "iterations" else f for f, e in zip(final, ends, strict=True)]
     if progress is not None and (done < search.iterations or done % _ROUND):
         progress(search.iterations, search.iterations)
-    return Found(point.detach(), free.detach(), distances, tuple(final), np.full(count, done, np.int64))
+    return Restarts(point.detach(), free.detach(), distances, tuple(final), np.full(count, done, np.int64))
 
 
 def _state(history: list[float], search: Search) -> str:

@@ -183,7 +183,7 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
     """
     import torch
 
-    from leakcore.attacks.reconstruction.gradient_loss import Trace, losses
+    from leakcore.attacks.reconstruction.gradient_loss import ReleasedSteps, losses
 
     _require_recorded(run)
     assert run.thetas is not None
@@ -194,7 +194,7 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
     weight = _weight(l1_weight, run.max_grad_norm)
     out = np.empty((len(run), given.rows))
     for i in range(len(run)):
-        trace = Trace.of(run.thetas[i], run.observed[i], run.layers, run.max_grad_norm)
+        trace = ReleasedSteps.of(run.thetas[i], run.observed[i], run.layers, run.max_grad_norm)
         for j in range(given.rows):
             z = torch.from_numpy(given.features[i, j].copy())[None].requires_grad_()
             y = _targets([int(given.labels[i, j])], run.layers[-1], z.dtype)
@@ -255,9 +255,9 @@ def _reconstruct(
     """(point, label, loss, restart) of one run, by one torch thread; the caller's worker gets its own number back."""
     import torch
 
-    from leakcore.attacks.reconstruction.gradient_loss import Trace, losses
+    from leakcore.attacks.reconstruction.gradient_loss import ReleasedSteps, losses
 
-    trace = Trace.of(thetas, observed, search.layers, search.max_grad_norm)
+    trace = ReleasedSteps.of(thetas, observed, search.layers, search.max_grad_norm)
     size, count = math.prod(search.shape), search.restarts
     draws = kernels.uniform(1, count * size, seed=search.seed, purpose=kernels.Stream.GRADIENT_STARTS, first_row=run)
     starts = torch.from_numpy(search.low + (search.high - search.low) * draws.reshape(count, size)).to(

@@ -17,7 +17,7 @@ from leakcore import models
 
 
 @dataclasses.dataclass(frozen=True)
-class Trace:
+class ReleasedSteps:
     """One run as the attacker sees it, in units of C: per layer, weights and observed gradients.
 
     weights: (steps, out, in + 1), bias last. observed: likewise, ḡ_t/C.
@@ -27,7 +27,7 @@ class Trace:
     observed: list[torch.Tensor]
 
     @classmethod
-    def of(cls, thetas: Any, observed: Any, layers: tuple[int, ...], max_grad_norm: float) -> Trace:
+    def of(cls, thetas: Any, observed: Any, layers: tuple[int, ...], max_grad_norm: float) -> ReleasedSteps:
         """From flat (steps, parameters) arrays in the order of `models.mlp(...).parameters()`."""
         flat = [torch.as_tensor(thetas), torch.as_tensor(observed) / max_grad_norm]
         return cls(*(_by_layer(values, layers) for values in flat))
@@ -45,7 +45,12 @@ def _by_layer(flat: torch.Tensor, layers: tuple[int, ...]) -> list[torch.Tensor]
 
 
 def losses(
-    points: torch.Tensor, targets: torch.Tensor, trace: Trace, activation: str, max_grad_norm: float, weight: float
+    points: torch.Tensor,
+    targets: torch.Tensor,
+    trace: ReleasedSteps,
+    activation: str,
+    max_grad_norm: float,
+    weight: float,
 ) -> torch.Tensor:
     """(points,): Σ_t −⟨g, ḡ_t⟩ + weight·‖g − ḡ_t‖₁ with g = clip_C(∇ℓ(θ_t, z))/C and ḡ_t in units of C.
 
@@ -69,7 +74,7 @@ def losses(
 
 
 def _passes(
-    points: torch.Tensor, targets: torch.Tensor, trace: Trace, activation: str
+    points: torch.Tensor, targets: torch.Tensor, trace: ReleasedSteps, activation: str
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Each layer's inputs with a last one, (K, 1 or steps, in + 1), and δ, (K, steps, out)."""
     apply = models.activation_module(activation)

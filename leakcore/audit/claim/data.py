@@ -21,7 +21,7 @@ _WIDTH, _EPOCHS = 16, 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rows:
+class ClaimRows:
     """Training and held-out rows, classes, image shape (None: no images), and what they are. images, test_images,
     extractor: where the features are those of a frozen network."""
 
@@ -37,7 +37,7 @@ class Rows:
     extractor: torch.nn.Module | None = None
 
 
-def load(config: ClaimConfig, kept: PartialResults, show: Progress) -> Rows:
+def load(config: ClaimConfig, kept: PartialResults, show: Progress) -> ClaimRows:
     """The configured rows: a seeded shuffle, the first `data.rows` of the training part. A frozen network is trained
     once and kept: how it is rounded depends on torch's threads."""
     name, path, seed = config.data["name"], config.data["path"], config.audit["seed"]
@@ -71,7 +71,7 @@ def load(config: ClaimConfig, kept: PartialResults, show: Progress) -> Rows:
         if rows > len(train):
             raise ValueError(f"data.rows={rows}: {name} has {len(train)} training rows")
         train = dataclasses.replace(train, features=train.features[:rows], labels=train.labels[:rows])
-    found = Rows(
+    found = ClaimRows(
         train.features.astype(np.float32),
         train.labels,
         test.features.astype(np.float32),
@@ -84,7 +84,7 @@ def load(config: ClaimConfig, kept: PartialResults, show: Progress) -> Rows:
     return found if config.data["features"] == "pixels" else _through(config, found, kept, show)
 
 
-def _through(config: ClaimConfig, rows: Rows, kept: PartialResults, show: Progress) -> Rows:
+def _through(config: ClaimConfig, rows: ClaimRows, kept: PartialResults, show: Progress) -> ClaimRows:
     """The rows as features of a small convolutional network trained on the subset of CIFAR-100."""
     public = datasets.cifar100("train", part="subset", path=config.data["path"], download=False)
     with kernels.torch_seeded(config.audit["seed"], kernels.Stream.EXTRACTOR_INIT):

@@ -12,7 +12,7 @@ from leakcore._base.figure_style import figure_style
 from leakcore._base.results import Result, jsonable
 from leakcore.audit.claim.config import ClaimConfig
 from leakcore.audit.report import page
-from leakcore.audit.report.claim import Claim
+from leakcore.audit.report.claim import ClaimedEpsilon
 from leakcore.audit.report.format import ADJACENCY, above, guarantee, number, power
 from leakcore.audit.report.page import Finding
 from leakcore.audit.report.report import TOO_WEAK, AuditReport
@@ -54,7 +54,7 @@ class ClaimReport(AuditReport):
     schema: ClassVar[str] = "leakcore.claim-audit/1"
 
     config: ClaimConfig
-    claim: Claim
+    claim: ClaimedEpsilon
     data: str
     parameters: int
     scores: dict[str, tuple[np.ndarray, np.ndarray, int]]

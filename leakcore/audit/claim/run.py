@@ -17,11 +17,11 @@ from leakcore._base.results import Result
 from leakcore._store import PartialResults, identity
 from leakcore.attacks import membership, poisoning
 from leakcore.audit.claim.config import ClaimConfig
-from leakcore.audit.claim.data import Rows, load
+from leakcore.audit.claim.data import ClaimRows, load
 from leakcore.audit.claim.report import ClaimReport, Proof
 from leakcore.audit.doctor import environment
 from leakcore.audit.hyperparameters.run import require_report_folder
-from leakcore.audit.report.claim import Claim, claim_of
+from leakcore.audit.report.claim import ClaimedEpsilon, claim_of
 from leakcore.audit.scores.coins import audited, provable
 
 _TEST_ROWS = 200
@@ -102,7 +102,7 @@ def _claim(
 Scores = dict[str, tuple[np.ndarray, np.ndarray, int]]
 
 
-def _poisoned(config: ClaimConfig, rows: Rows) -> attacks.poisoning.Poisoning:
+def _poisoned(config: ClaimConfig, rows: ClaimRows) -> attacks.poisoning.Poisoning:
     most = max(config.audit["k"])
     if most >= len(rows.labels):
         raise ValueError(f"audit.k={most}: must be below the {len(rows.labels)} training rows")
@@ -128,7 +128,12 @@ def _poisoned(config: ClaimConfig, rows: Rows) -> attacks.poisoning.Poisoning:
 
 
 def _poisoning(
-    config: ClaimConfig, rows: Rows, claimed: Claim, ensemble: dpsgd.Ensemble, show: Progress, how: dict[str, Any]
+    config: ClaimConfig,
+    rows: ClaimRows,
+    claimed: ClaimedEpsilon,
+    ensemble: dpsgd.Ensemble,
+    show: Progress,
+    how: dict[str, Any],
 ) -> tuple[Scores, tuple[Proof, ...]]:
     ks = config.audit["k"]
     name = config.audit["attack"]
@@ -142,7 +147,9 @@ def _poisoning(
     )
 
 
-def prove(scores: Scores, claimed: Claim, confidence: float, seed: int, *, select: str = "split") -> tuple[Proof, ...]:
+def prove(
+    scores: Scores, claimed: ClaimedEpsilon, confidence: float, seed: int, *, select: str = "split"
+) -> tuple[Proof, ...]:
     """The bound by counts and, for a Gaussian mechanism, that of the Gaussian family, together at `confidence`."""
     perfect = {name: (np.ones(len(a)), np.zeros(len(b)), k) for name, (a, b, k) in scores.items()}
     families = ("dp", "gdp") if claimed.gaussian else ("dp",)
@@ -163,7 +170,12 @@ _FAMILY = {"dp": "counts, (ε, δ)", "gdp": "counts, Gaussian mechanism"}
 
 
 def _membership(
-    config: ClaimConfig, rows: Rows, claimed: Claim, ensemble: dpsgd.Ensemble, show: Progress, how: dict[str, Any]
+    config: ClaimConfig,
+    rows: ClaimRows,
+    claimed: ClaimedEpsilon,
+    ensemble: dpsgd.Ensemble,
+    show: Progress,
+    how: dict[str, Any],
 ) -> tuple[Scores, tuple[Proof, ...]]:
     trials, both = config.audit["trials"], 2 * config.audit["trials"]
     learnt = membership.coins(trials, len(rows.labels), seed=ensemble.seed)
@@ -202,7 +214,12 @@ def _membership(
 
 
 def _one_run(
-    config: ClaimConfig, rows: Rows, claimed: Claim, ensemble: dpsgd.Ensemble, show: Progress, how: dict[str, Any]
+    config: ClaimConfig,
+    rows: ClaimRows,
+    claimed: ClaimedEpsilon,
+    ensemble: dpsgd.Ensemble,
+    show: Progress,
+    how: dict[str, Any],
 ) -> tuple[Scores, tuple[Proof, ...]]:
     points, labels = membership.canaries(
         rows.features, rows.classes, count=config.audit["canaries"], seed=config.audit["seed"]

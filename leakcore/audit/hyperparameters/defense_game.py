@@ -31,7 +31,7 @@ class Played:
 
 def play(config: AuditConfig, noise: float, defense: Defense | None, first: int, runs: int) -> Played:
     """Runs [first, first + runs); everything random is a function of (seed, run, step)."""
-    game = _Game(config, noise, defense)
+    game = _DefendedGame(config, noise, defense)
     theta, candidates, target = game.start(first, runs)
     scores = torch.zeros(candidates.shape, dtype=torch.float64)
     for release in range(config.steps // game.local):
@@ -43,7 +43,7 @@ def play(config: AuditConfig, noise: float, defense: Defense | None, first: int,
     return Played(hits=int((guess == target).sum()), accuracy=game.accuracy(theta))
 
 
-class _Game:
+class _DefendedGame:
     def __init__(self, config: AuditConfig, noise: float, defense: Defense | None) -> None:
         data = datasets.digits()
         parts = () if defense is None else defense.parts

@@ -10,7 +10,7 @@ from leakcore.audit.claim.config import ClaimConfig
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Claim:
+class ClaimedEpsilon:
     """What the audit may not exceed.
 
     noise_multiplier: of the mechanism. stated: the claim as made, its adjacency in `stated_adjacency`. epsilon, delta:
@@ -28,7 +28,7 @@ class Claim:
     gaussian: bool
 
 
-def claim_of(config: ClaimConfig, rows: int) -> Claim:
+def claim_of(config: ClaimConfig, rows: int) -> ClaimedEpsilon:
     """The configured claim, converted where the audit's adjacency is another one."""
     m, c = config.mechanism, config.claim
     delta, own = c["delta"], c["adjacency"]
@@ -51,7 +51,7 @@ def claim_of(config: ClaimConfig, rows: int) -> Claim:
     gaussian = rate == 1
     common = {"noise_multiplier": sigma, "stated": stated, "stated_adjacency": own, "gaussian": gaussian}
     if own == config.adjacency:
-        return Claim(**common, epsilon=stated, delta=delta, adjacency=own, how=f"as claimed ({words})")
+        return ClaimedEpsilon(**common, epsilon=stated, delta=delta, adjacency=own, how=f"as claimed ({words})")
     if by_accountant <= stated * (1 + 1e-6):
         same, noise = by_accountant >= stated * (1 - 1e-6), sigma
         if not same:  # a claim with room to spare: it allows less noise
@@ -61,7 +61,7 @@ def claim_of(config: ClaimConfig, rows: int) -> Claim:
                 ).value
             )
         which = "the same σ" if same else f"σ = {noise:.4g}, the least that the claim allows"
-        return Claim(
+        return ClaimedEpsilon(
             **common,
             epsilon=accountant("replace", noise),
             delta=delta,
@@ -69,7 +69,7 @@ def claim_of(config: ClaimConfig, rows: int) -> Claim:
             how=f"the accountant's ε of {which}, {words}, under replacement",
         )
     # The claim is not what the accountant says of this σ: group privacy needs the claim alone.
-    return Claim(
+    return ClaimedEpsilon(
         **common,
         epsilon=2 * stated,
         delta=min(1 - 1e-12, delta * (1 + math.exp(min(stated, 700.0)))),

@@ -21,7 +21,7 @@ _MOST = 2**27
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class ScoreColumns:
     """Two names and what stands under them. labelled: scores and who is a member; else members and non-members.
     higher: who scores higher.
     """
@@ -36,14 +36,14 @@ class Layout:
 _PLAIN = "members and non-members by name"
 _LABELLED = "scores and memberships by name"
 LAYOUTS = (
-    Layout("membership_scores_train", "membership_scores_test", False, "TensorFlow Privacy, SingleAttackResult"),
-    Layout("loss_train", "loss_test", False, "TensorFlow Privacy, AttackInputData's losses", "non-members"),
-    Layout("scores", "memberships", True, "Privacy Meter, attack_result"),
-    Layout("mia_scores", "target_memberships", True, "Privacy Meter, arrays of its audit"),
-    Layout("prediction", "answers", True, "LiRA (Carlini et al.), plot.py", "non-members"),
-    Layout("scores", "keep", True, "LiRA (Carlini et al.), one model's scores, mean over augmentations"),
+    ScoreColumns("membership_scores_train", "membership_scores_test", False, "TensorFlow Privacy, SingleAttackResult"),
+    ScoreColumns("loss_train", "loss_test", False, "TensorFlow Privacy, AttackInputData's losses", "non-members"),
+    ScoreColumns("scores", "memberships", True, "Privacy Meter, attack_result"),
+    ScoreColumns("mia_scores", "target_memberships", True, "Privacy Meter, arrays of its audit"),
+    ScoreColumns("prediction", "answers", True, "LiRA (Carlini et al.), plot.py", "non-members"),
+    ScoreColumns("scores", "keep", True, "LiRA (Carlini et al.), one model's scores, mean over augmentations"),
     *(
-        Layout(first, second, False, _PLAIN)
+        ScoreColumns(first, second, False, _PLAIN)
         for first, second in (
             ("members", "non_members"), ("member_scores", "non_member_scores"), ("member_scores", "nonmember_scores"),
             ("member", "non_member"), ("in_scores", "out_scores"), ("scores_in", "scores_out"),
@@ -51,7 +51,7 @@ LAYOUTS = (
         )
     ),
     *(
-        Layout(first, second, True, _LABELLED)
+        ScoreColumns(first, second, True, _LABELLED)
         for first in ("score", "scores")
         for second in ("member", "is_member", "membership", "label", "labels")
     ),
@@ -67,7 +67,7 @@ class ScoreFile:
 
     members: np.ndarray
     non_members: np.ndarray
-    layout: Layout
+    layout: ScoreColumns
     name: str
 
 
@@ -129,14 +129,14 @@ def _shown(where: Path) -> str:
     return name_of(os.fsencode(where.name).decode("utf-8", "backslashreplace"))
 
 
-def _asked(members: str | None, non_members: str | None, values: str | None, labels: str | None) -> Layout | None:
+def _asked(members: str | None, non_members: str | None, values: str | None, labels: str | None) -> ScoreColumns | None:
     pair, labelled = (members, non_members), (values, labels)
     if not any((*pair, *labelled)):
         return None
     if all(pair) and not any(labelled):
-        return Layout(str(members), str(non_members), False, "names as given")
+        return ScoreColumns(str(members), str(non_members), False, "names as given")
     if all(labelled) and not any(pair):
-        return Layout(str(values), str(labels), True, "names as given")
+        return ScoreColumns(str(values), str(labels), True, "names as given")
     raise ValueError(
         f"members={members!r}, non_members={non_members!r}, values={values!r}, labels={labels!r}: give members and "
         "non_members, or values and labels"
@@ -147,7 +147,7 @@ def _plain(name: str) -> str:
     return name.strip().lower().replace("-", "_").replace(" ", "_")
 
 
-def _sniffed(where: Path, names: list[str]) -> Layout:
+def _sniffed(where: Path, names: list[str]) -> ScoreColumns:
     there = {_plain(n) for n in names}
     fits = [layout for layout in LAYOUTS if {layout.first, layout.second} <= there]
     if not fits:
@@ -163,7 +163,7 @@ def _sniffed(where: Path, names: list[str]) -> Layout:
     return fits[0]
 
 
-def _owns(where: Path, layout: Layout, names: list[str], sniffed: bool) -> dict[str, str]:
+def _owns(where: Path, layout: ScoreColumns, names: list[str], sniffed: bool) -> dict[str, str]:
     """The file's own spelling of the layout's two names."""
     return {name: _own(where, name, names, sniffed) for name in (layout.first, layout.second)}
 
@@ -180,7 +180,7 @@ def _own(where: Path, name: str, names: list[str], sniffed: bool) -> str:
     return same[0]
 
 
-def _parted(where: Path, layout: Layout, scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _parted(where: Path, layout: ScoreColumns, scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if scores.shape != labels.shape:
         raise ValueError(
             f"{printable(where)}: {name_of(layout.first)} has {len(scores)} entries, "
@@ -193,7 +193,7 @@ def _parted(where: Path, layout: Layout, scores: np.ndarray, labels: np.ndarray)
     return scores[inside], scores[~inside]
 
 
-def _npz_read(where: Path, asked: Layout | None) -> tuple[Layout, Mapping[str, Any]]:
+def _npz_read(where: Path, asked: ScoreColumns | None) -> tuple[ScoreColumns, Mapping[str, Any]]:
     names = npz_names(where)
     layout = asked or _sniffed(where, names)
     own = _owns(where, layout, names, asked is None)
@@ -205,7 +205,7 @@ def _npz_read(where: Path, asked: Layout | None) -> tuple[Layout, Mapping[str, A
     return layout, read
 
 
-def _csv_read(where: Path, asked: Layout | None) -> tuple[Layout, Mapping[str, Any]]:
+def _csv_read(where: Path, asked: ScoreColumns | None) -> tuple[ScoreColumns, Mapping[str, Any]]:
     header = [name.strip() for name in next(read_csv(where), [])]
     if not header:
         raise ValueError(f"{printable(where)}: is empty; its first line must name the columns")
@@ -213,7 +213,7 @@ def _csv_read(where: Path, asked: Layout | None) -> tuple[Layout, Mapping[str, A
     return layout, _csv_columns(where, header, _owns(where, layout, header, asked is None), layout)
 
 
-def _csv_columns(where: Path, header: list[str], own: Mapping[str, str], layout: Layout) -> dict[str, np.ndarray]:
+def _csv_columns(where: Path, header: list[str], own: Mapping[str, str], layout: ScoreColumns) -> dict[str, np.ndarray]:
     at = {asked: header.index(spelt) for asked, spelt in own.items()}
     found = {asked: array.array("d") for asked in own}
     for number, line in enumerate(read_csv(where), 1):

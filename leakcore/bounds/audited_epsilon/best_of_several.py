@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leakcore._base import validate
-from leakcore.bounds.audited_epsilon.counts import Claim, epsilon_lower_bound
+from leakcore.bounds.audited_epsilon.counts import RefutableClaim, epsilon_lower_bound
 from leakcore.bounds.audited_epsilon.scores import (
     EpsilonFromScores,
     checked_scores,
@@ -82,7 +82,7 @@ def epsilon_lower_bound_best(
     number = validate.seed(seed=seed)
     plans = []
     for name, (inside, outside, k) in audits.items():
-        claim = Claim(
+        claim = RefutableClaim(
             validate.below_one(delta=delta), validate.integer(1, k=k), validate.one_of("dp", "gdp", family=family)
         )
         sides = {f"audits[{name!r}] scores_in": inside, f"audits[{name!r}] scores_out": outside}

@@ -57,7 +57,7 @@ class EpsilonCeiling(Result):
 
 
 @dataclasses.dataclass(frozen=True)
-class Claim:
+class RefutableClaim:
     """What the counts are held against: k applications of a one-row guarantee, and how they refute it."""
 
     delta: float
@@ -164,7 +164,7 @@ def epsilon_lower_bound(
     n_in, n_out = _trials(trials)
     h_in = validate.integer(0, n_in, hits_in=hits_in)
     h_out = validate.integer(0, n_out, hits_out=hits_out)
-    claim = Claim(slack, rows, validate.one_of("dp", "gdp", family=family))
+    claim = RefutableClaim(slack, rows, validate.one_of("dp", "gdp", family=family))
 
     # A two-sided interval has (1 − level)/2 in each tail: a fixed direction uses one tail per dataset, an open one
     # both.
@@ -257,7 +257,7 @@ def _trials(trials: Any) -> tuple[int, int]:
 
 
 def _event_and_complement(
-    likely: tuple[int, int], unlikely: tuple[int, int], level: float, claim: Claim
+    likely: tuple[int, int], unlikely: tuple[int, int], level: float, claim: RefutableClaim
 ) -> tuple[float, float]:
     """What the event and its complement prove, from the lower limit of one side and the upper limit of the other.
 

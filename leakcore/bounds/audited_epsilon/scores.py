@@ -10,7 +10,7 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, parse_adjacency
-from leakcore.bounds.audited_epsilon.counts import PROVENANCE, Claim, EpsilonLowerBound, epsilon_lower_bound
+from leakcore.bounds.audited_epsilon.counts import PROVENANCE, EpsilonLowerBound, RefutableClaim, epsilon_lower_bound
 from leakcore.numerics import clopper_pearson, simultaneous_lower_limits
 
 
@@ -77,7 +77,7 @@ def epsilon_lower_bound_from_scores(
     how = validate.one_of("split", "simultaneous", select=select)
     part = validate.open_probability(share=share)
     side = validate.one_of("in", "out", "both", direction=direction)
-    claim = Claim(
+    claim = RefutableClaim(
         validate.below_one(delta=delta), validate.integer(1, k=k), validate.one_of("dp", "gdp", family=family)
     )
     parse_adjacency(adjacency)
@@ -131,7 +131,7 @@ def _exceed(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 
 
 def choose(
-    inside: np.ndarray, outside: np.ndarray, counting: tuple[int, int], level: float, claim: Claim, side: str
+    inside: np.ndarray, outside: np.ndarray, counting: tuple[int, int], level: float, claim: RefutableClaim, side: str
 ) -> tuple[str, float, float]:
     """The direction and threshold that would prove most if the counting trials fell like these, and how much."""
     thresholds = np.unique(np.concatenate([inside, outside]))
@@ -157,13 +157,13 @@ def _between(thresholds: np.ndarray, at: int) -> float:
     return 0.5 * here + 0.5 * below if np.isfinite(here) and np.isfinite(below) else here
 
 
-def _proved(low: np.ndarray, high: np.ndarray, claim: Claim) -> np.ndarray:
+def _proved(low: np.ndarray, high: np.ndarray, claim: RefutableClaim) -> np.ndarray:
     """By the event or by its complement, for limits of the likelier and the less likely side."""
     return np.asarray(np.maximum(claim.proved_each(low, high), claim.proved_each(1 - high, 1 - low)))
 
 
 def _simultaneous(
-    inside: np.ndarray, outside: np.ndarray, level: float, claim: Claim, adjacency: str, side: str
+    inside: np.ndarray, outside: np.ndarray, level: float, claim: RefutableClaim, adjacency: str, side: str
 ) -> EpsilonFromScores:
     # One band per dataset and direction, each at an equal share of the error.
     bands = 2 if side != "both" else 4

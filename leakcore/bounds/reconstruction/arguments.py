@@ -47,7 +47,7 @@ class ReconstructionBound(Result):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Mechanism:
+class SampledGaussian:
     """A validated DP-SGD configuration: `sigma` and `rate` are 0-d, or of length `steps`."""
 
     sigma: np.ndarray
@@ -55,7 +55,7 @@ class Mechanism:
     steps: int
 
     @classmethod
-    def parse(cls, noise_multiplier: Any, sample_rate: Any, steps: Any) -> Mechanism:
+    def parse(cls, noise_multiplier: Any, sample_rate: Any, steps: Any) -> SampledGaussian:
         """ValueError or TypeError names the argument that is out of range or of another length than `steps`."""
         return cls(*parse_schedule(noise_multiplier, sample_rate, steps))
 

@@ -12,7 +12,7 @@ import numpy as np
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Assumptions, Result
-from leakcore.bounds.reconstruction.arguments import ATTACKER, Mechanism
+from leakcore.bounds.reconstruction.arguments import ATTACKER, SampledGaussian
 from leakcore.bounds.reconstruction.kappa import parse_prior
 from leakcore.numerics import (
     AccuracyError,
@@ -60,7 +60,7 @@ def discrete_prior(noise_multiplier: Any, sample_rate: Any, steps: int, *, prior
     argument.
     """
     weights = parse_prior(prior)
-    mechanism = Mechanism.parse(noise_multiplier, sample_rate, steps)
+    mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, steps)
     value, blow_up = _success(mechanism.loss(), weights)
     return DiscretePriorBound(
         **_fields(value, blow_up, weights),
@@ -92,7 +92,7 @@ def label_success(
     else:
         classes = 2 if num_classes is None else validate.integer(1, 2**63 - 1, num_classes=num_classes)
         weights = np.array([1.0 / classes])  # equal weights are one question, however many
-    mechanism = Mechanism.parse(noise_multiplier, sample_rate, steps)
+    mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, steps)
     value, blow_up = _success(mechanism.loss(), weights)
     return DiscretePriorBound(
         **_fields(value, blow_up, weights),

@@ -10,7 +10,7 @@ import numpy as np
 
 from leakcore._base import validate
 from leakcore._base.results import Assumptions
-from leakcore.bounds.reconstruction.arguments import ATTACKER, Kappa, Mechanism, ReconstructionBound
+from leakcore.bounds.reconstruction.arguments import ATTACKER, Kappa, ReconstructionBound, SampledGaussian
 from leakcore.bounds.reconstruction.certified import draw_all
 from leakcore.bounds.reconstruction.reconstruction import _pair
 from leakcore.numerics import AccuracyError
@@ -45,7 +45,7 @@ def reconstruction_dkw(
     Returns a `ReconstructionBound`, method "dkw-bennett", value = Algorithm 1's estimate (E1). Raises as
     `reconstruction`; ValueError for noise_multiplier=0.
     """
-    mechanism = Mechanism.parse(noise_multiplier, sample_rate, steps)
+    mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, steps)
     prior = Kappa.parse(kappa, log_kappa)
     count = validate.integer(2, _MAX_SAMPLES, num_samples=num_samples)
     level = validate.confidence(confidence=confidence)

@@ -14,7 +14,7 @@ from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.futures import answers
 from leakcore._base.results import Assumptions, Kind, Result, parse_adjacency
-from leakcore.bounds.reconstruction.arguments import ATTACKER, Mechanism
+from leakcore.bounds.reconstruction.arguments import ATTACKER, SampledGaussian
 from leakcore.bounds.reconstruction.kappa import parse_prior
 from leakcore.numerics import PrivacyLoss, dot
 
@@ -105,7 +105,7 @@ def fano_advantage(
     validate.executor(executor=executor)
     if executor is not None and source != "monte-carlo":
         raise ValueError(f"executor={executor!r}: only information='monte-carlo' samples, not {source!r}")
-    loss = Mechanism.parse(noise_multiplier, sample_rate, steps).loss()
+    loss = SampledGaussian.parse(noise_multiplier, sample_rate, steps).loss()
     if source != "rdp" and (loss.groups or (math.isfinite(loss.log_no_escape) and loss.log_no_escape != 0.0)):
         raise ValueError(f"information={source!r}: covers sample_rate=1 only, use 'rdp'")
     precision = math.inf if loss.log_no_escape != 0.0 else loss.gaussian_variance
@@ -222,7 +222,7 @@ def mse_lower_bound(
     widths = validate.real_array("in (0, 1e150)", lambda v: (v > 0.0) & (v < validate.LARGE), diameters=diameters)
     if widths.ndim != 1 or len(widths) == 0:
         raise ValueError(f"diameters of shape {widths.shape}: must be one-dimensional and not empty")
-    loss = Mechanism.parse(noise_multiplier, sample_rate, steps).loss()
+    loss = SampledGaussian.parse(noise_multiplier, sample_rate, steps).loss()
     epsilon = _renyi_of_order_two(loss, relation == "replace")
     guess = dot(widths, widths) / (4.0 * len(widths))
     value = math.inf if epsilon == 0.0 else (0.0 if epsilon > 700.0 else guess / math.expm1(epsilon))

@@ -14,7 +14,7 @@ from scipy import special
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Assumptions, Number, Result
-from leakcore.bounds.reconstruction.arguments import ATTACKER, Kappa, Mechanism, ReconstructionBound
+from leakcore.bounds.reconstruction.arguments import ATTACKER, Kappa, ReconstructionBound, SampledGaussian
 from leakcore.bounds.reconstruction.reconstruction import reconstruction
 from leakcore.numerics import AccuracyError, PrivacyLoss, gaussian_pair
 
@@ -53,7 +53,7 @@ def reconstruction_rdp(
     Arguments as in `reconstruction`. Returns a `ReconstructionBound` of kind "upper", deterministic, never below κ and
     never above 1. σ = 0 with q > 0 gives 1. Raises ValueError or TypeError that names the argument.
     """
-    mechanism = Mechanism.parse(noise_multiplier, sample_rate, steps)
+    mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, steps)
     prior = Kappa.parse(kappa, log_kappa)
     loss = mechanism.loss()
     if loss.log_no_escape != 0.0:
@@ -126,7 +126,7 @@ def membership(noise_multiplier: Any, sample_rate: Any, steps: int, *, fpr: Any)
 
     level = validate.real_array("in (0, 1]", lambda v: (v > 0.0) & (v <= 1.0), fpr=fpr)
     curve = reconstruction(noise_multiplier, sample_rate, steps, kappa=level)
-    loss = Mechanism.parse(noise_multiplier, sample_rate, steps).loss()
+    loss = SampledGaussian.parse(noise_multiplier, sample_rate, steps).loss()
     try:
         _, log_largest = log_delta(loss, 0.0, "remove")
     except AccuracyError:

@@ -14,8 +14,8 @@ from leakcore.bounds.reconstruction.arguments import (
     ATTACKER,
     MAX_SAMPLES,
     Kappa,
-    Mechanism,
     ReconstructionBound,
+    SampledGaussian,
 )
 from leakcore.numerics import AccuracyError
 
@@ -92,7 +92,7 @@ def reconstruction(
     Raises ValueError or TypeError that names the argument; ImportError when "pld" lacks dp-accounting.
     """
     name = validate.one_of(*METHODS, method=method)
-    mechanism = Mechanism.parse(noise_multiplier, sample_rate, steps)
+    mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, steps)
     prior = Kappa.parse(kappa, log_kappa)
     count = validate.integer(1, MAX_SAMPLES, num_samples=num_samples)
     level = validate.confidence(confidence=confidence)
@@ -252,13 +252,13 @@ def measured_pair(noise_multiplier: Any, sample_rate: Any, norms: Any) -> Any:
     lengths = validate.real_array("in [0, 1]", lambda v: (v >= 0.0) & (v <= 1.0), norms=norms)
     if lengths.ndim != 1:
         raise ValueError(f"norms of shape {lengths.shape}: must be one-dimensional, one per step")
-    mechanism = Mechanism.parse(noise_multiplier, sample_rate, len(lengths))
+    mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, len(lengths))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         sigma = np.where(lengths > 0.0, mechanism.sigma / lengths, np.inf)
     return dataclasses.replace(_pair(dataclasses.replace(mechanism, sigma=sigma)), dominates=False)
 
 
-def _deterministic(mechanism: Mechanism, prior: Kappa, name: str) -> ReconstructionBound:
+def _deterministic(mechanism: SampledGaussian, prior: Kappa, name: str) -> ReconstructionBound:
     from leakcore.numerics import blow_up
 
     loss = mechanism.loss()
@@ -298,7 +298,13 @@ def _deterministic(mechanism: Mechanism, prior: Kappa, name: str) -> Reconstruct
 
 
 def _monte_carlo(
-    mechanism: Mechanism, prior: Kappa, count: int, seed: int, under: str, device: str | None, executor: Executor | None
+    mechanism: SampledGaussian,
+    prior: Kappa,
+    count: int,
+    seed: int,
+    under: str,
+    device: str | None,
+    executor: Executor | None,
 ) -> ReconstructionBound:
     from leakcore.bounds.reconstruction.monte_carlo import estimate
 
@@ -321,7 +327,7 @@ def _monte_carlo(
 
 
 def _certified(
-    mechanism: Mechanism,
+    mechanism: SampledGaussian,
     prior: Kappa,
     count: int,
     confidence: float,
@@ -350,7 +356,7 @@ def _certified(
 
 
 def _importance(
-    mechanism: Mechanism, prior: Kappa, count: int, confidence: float, seed: int, executor: Executor | None
+    mechanism: SampledGaussian, prior: Kappa, count: int, confidence: float, seed: int, executor: Executor | None
 ) -> ReconstructionBound:
     from leakcore.bounds.reconstruction.importance import importance_limits, samples_needed
     from leakcore.numerics import with_escape
@@ -395,7 +401,7 @@ def _check_device(device: Any, method: str) -> None:
         raise ValueError(f"device={device!r}: only methods 'monte-carlo' and 'certified' sample on it, not {method!r}")
 
 
-def _pair(mechanism: Mechanism, device: str | None = None) -> Any:
+def _pair(mechanism: SampledGaussian, device: str | None = None) -> Any:
     from leakcore.bounds.reconstruction.certified import MixturePair
 
     # A step with infinite noise says nothing; the sampler wants finite numbers.

@@ -14,7 +14,7 @@ from leakcore._base import validate as check
 from leakcore.dpsgd.ensemble import arguments
 from leakcore.dpsgd.ensemble.arguments import Samples
 from leakcore.dpsgd.ensemble.block.block import SLOTS, BlockInput
-from leakcore.dpsgd.ensemble.block.forward_backward import Rows
+from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
 from leakcore.dpsgd.ensemble.scorer import Scorer
 
 
@@ -35,14 +35,14 @@ class Source:
             return Source(self.samples, self.index[low:high])
         return Source(Samples(self.samples.features[low:high], self.samples.labels[low:high]))
 
-    def take(self, low: int, high: int, at: int, outputs: int, dtype: torch.dtype, device: torch.device) -> Rows:
+    def take(self, low: int, high: int, at: int, outputs: int, dtype: torch.dtype, device: torch.device) -> RowGroup:
         """Runs [low, high) at slots at, at + 1, …; zeros in the other slots."""
         x, y = self.samples.features, self.samples.labels
         if self.index is not None:
             x, y = x[self.index[low:high]], y[self.index[low:high]]
         else:
             x, y = x[low:high], y[low:high]
-        return Rows.of(_placed(x, at), _placed(y, at), outputs, dtype, device)
+        return RowGroup.of(_placed(x, at), _placed(y, at), outputs, dtype, device)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Request:
         at = low + self.first - begin
         device = torch.device(self.device)
 
-        def rows(source: Source | None) -> Rows | None:
+        def rows(source: Source | None) -> RowGroup | None:
             return None if source is None else source.take(low, high, at, outputs, dtype, device)
 
         def spread(array: np.ndarray | None) -> np.ndarray | None:

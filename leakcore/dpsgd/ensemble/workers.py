@@ -17,7 +17,7 @@ from leakcore._base.futures import Finished, answers
 from leakcore.dpsgd.ensemble.arguments import Samples
 from leakcore.dpsgd.ensemble.block import native_sums
 from leakcore.dpsgd.ensemble.block.block import ARRAYS, SLOTS, BlockOutput, Plan, Trainer, Watch
-from leakcore.dpsgd.ensemble.block.forward_backward import Rows
+from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
 from leakcore.dpsgd.ensemble.block.poisson_gather import CHUNK, block_rows, fixed_rows
 from leakcore.dpsgd.ensemble.run_request import Request, ranges
 from leakcore.kernels import EnsembleRows
@@ -82,7 +82,7 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
     """Each block as it finishes, trained by threads of this process; at most two blocks per thread are in memory."""
     outputs, dtype = plan.layers[-1], getattr(torch, plan.dtype)
     device = torch.device(request.device)
-    chunks: list[Rows] | EnsembleRows
+    chunks: list[RowGroup] | EnsembleRows
     if request.device == "cpu" and plan.module is None and native_sums.known(plan.layers, plan.activation):
         chunks = native_sums.shared_rows(request.common)
     else:
@@ -165,7 +165,7 @@ def _gathered(plan: Plan, request: Request) -> bool:
 
 def _chunks(
     common: Samples, outputs: int, dtype: torch.dtype, device: torch.device, *, whole: bool = False
-) -> list[Rows]:
+) -> list[RowGroup]:
     parts = 1 if whole and common.rows else -(-common.rows // CHUNK)
     pieces: Sequence[np.ndarray] = np.array_split(np.arange(common.rows), parts) if parts else []
-    return [Rows.of(common.features[p], common.labels[p], outputs, dtype, device) for p in pieces]
+    return [RowGroup.of(common.features[p], common.labels[p], outputs, dtype, device) for p in pieces]

@@ -40,7 +40,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 noise = setting.noise_for(epsilon)
                 loud = noise > 0
                 batch = None if loud else len(rows.labels) // context.pick(quick=4, paper=24)
-                mechanism = setting.Mechanism(hidden, noise, batch_size=batch)
+                mechanism = setting.AuditedTraining(hidden, noise, batch_size=batch)
                 poisoned = setting.audited(context, rows, mechanism, "clipbkd", ks, trials, f"ClipBKD, {where}")
                 lines["clipbkd"].append(float(poisoned["dp"].value))
                 lines["gaussian"].append(float(poisoned["gdp"].value) if loud else math.nan)
@@ -58,7 +58,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                     stated.append(
                         _row(where, rows.name, epsilon, "backdoor", door["dp"].chosen, lines["backdoor"][-1], "")
                     )
-                full = setting.Mechanism(hidden, noise)
+                full = setting.AuditedTraining(hidden, noise)
                 guessed = setting.guessed(context, rows, full, max(4, trials // 50), f"membership, {where}")
                 lines["membership"].append(guessed.bound)
                 told = f"accuracy {guessed.accuracy:.4f}; the text's estimate {guessed.estimate:.3g}"

@@ -29,7 +29,7 @@ _HELD_OUT = 200
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rows:
+class AuditingRows:
     """Training and held-out rows. shape: of images that a backdoor can patch. images, test_images, embed: where the
     features are those of a frozen network."""
 
@@ -52,7 +52,7 @@ class Rows:
 
 
 @dataclasses.dataclass(frozen=True)
-class Mechanism:
+class AuditedTraining:
     """DP-SGD as audited, for 24 epochs. noise: σ; 0 for ε_th = ∞. batch_size: None for full batches."""
 
     hidden: tuple[int, ...]
@@ -62,7 +62,7 @@ class Mechanism:
     initialisation: str = "fixed-glorot"
     scale: float = 1.0
 
-    def ensemble(self, rows: Rows, seed: int) -> dpsgd.Ensemble:
+    def ensemble(self, rows: AuditingRows, seed: int) -> dpsgd.Ensemble:
         """Many runs of it."""
         count = len(rows.labels)
         size = self.batch_size or count
@@ -95,44 +95,44 @@ def provable(noise: float, adjacency: str) -> float:
     return float(accounting.epsilon(noise, 1.0, EPOCHS, delta=DELTA, adjacency=adjacency).value)
 
 
-def fashion_mnist(context: Context, rows: int) -> Rows:
+def fashion_mnist(context: Context, rows: int) -> AuditingRows:
     """T-shirts and trousers."""
     train, test = (
         datasets.fashion_mnist(split, part="classes-0-1", path=context.data, download=False)
         for split in ("train", "test")
     )
     first, _ = train.split(rows, seed=context.seed)
-    return Rows(
+    return AuditingRows(
         "FMNIST", first.features, first.labels, test.features, test.labels, 2,
         f"Fashion-MNIST, T-shirt and trouser: {rows:,} of {len(train):,} training rows; {train.scaling}", train.shape,
     )  # fmt: skip
 
 
-def cifar10(context: Context, rows: int) -> Rows:
+def cifar10(context: Context, rows: int) -> AuditingRows:
     """Airplanes and automobiles as features of a small frozen network."""
     split = _data.cifar10(context, 0)
     whole = len(split.pool_labels)
     rows = min(rows, whole - _HELD_OUT)
-    return Rows(
+    return AuditingRows(
         "CIFAR-10", split.pool_features[:rows], split.pool_labels[:rows], split.pool_features[-_HELD_OUT:],
         split.pool_labels[-_HELD_OUT:], 2, f"{rows:,} training rows of: {split.described}",
         shape=split.shape, images=split.images[:rows], test_images=split.images[-_HELD_OUT:], embed=split.embed,
     )  # fmt: skip
 
 
-def location30(context: Context, rows: int) -> Rows:
+def location30(context: Context, rows: int) -> AuditingRows:
     """Location-30, where the paper has Purchase-100."""
     data = datasets.location30(path=context.data)
     rows = min(rows, len(data) - _HELD_OUT)
     first, rest = data.split(rows, seed=context.seed)
-    return Rows(
+    return AuditingRows(
         "Location-30", first.features, first.labels, rest.features[:_HELD_OUT], rest.labels[:_HELD_OUT], 30,
         f"Location-30, which stands in for Purchase-100 and is not it: {rows:,} of {len(data):,} rows, 446 features, "
         "30 classes",
     )  # fmt: skip
 
 
-def attack(rows: Rows, name: str, k: int, seed: int) -> poisoning.Poisoning:
+def attack(rows: AuditingRows, name: str, k: int, seed: int) -> poisoning.Poisoning:
     """k rows replaced; before frozen features ClipBKD moves an image (Appendix C) and the patch sits on one."""
     if name == "backdoor":
         others = np.flatnonzero(rows.test_labels != 1)[:_HELD_OUT]
@@ -151,7 +151,13 @@ def attack(rows: Rows, name: str, k: int, seed: int) -> poisoning.Poisoning:
 
 
 def audited(
-    context: Context, rows: Rows, mechanism: Mechanism, name: str, ks: tuple[int, ...], trials: int, task: str
+    context: Context,
+    rows: AuditingRows,
+    mechanism: AuditedTraining,
+    name: str,
+    ks: tuple[int, ...],
+    trials: int,
+    task: str,
 ) -> dict[str, bounds.EpsilonBest]:
     """By family: the best k, threshold and k chosen on `trials` models per data set, as many others counted."""
 
@@ -184,7 +190,7 @@ class Membership:
     accuracy: float
 
 
-def guessed(context: Context, rows: Rows, mechanism: Mechanism, models: int, task: str) -> Membership:
+def guessed(context: Context, rows: AuditingRows, mechanism: AuditedTraining, models: int, task: str) -> Membership:
     """Yeom's attack on `models` models trained by coins; its threshold is the mean training loss of as many others."""
 
     def run() -> dict[str, Any]:
@@ -205,6 +211,6 @@ def guessed(context: Context, rows: Rows, mechanism: Mechanism, models: int, tas
     return Membership(float(estimate.value), float(proof.value), estimate.accuracy)
 
 
-def _digest(mechanism: Mechanism, rows: Rows, ks: tuple[int, ...], trials: int) -> str:
+def _digest(mechanism: AuditedTraining, rows: AuditingRows, ks: tuple[int, ...], trials: int) -> str:
     text = json.dumps([dataclasses.asdict(mechanism), rows.content, ks, trials])
     return hashlib.sha256(text.encode()).hexdigest()[:20]

@@ -32,7 +32,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         noise = setting.noise_for(epsilon)
         for start, (kind, scale) in _STARTS.items():
             for clip in _CLIPS:
-                mechanism = setting.Mechanism(
+                mechanism = setting.AuditedTraining(
                     hidden, noise, clip=clip, initialisation=kind, scale=scale,
                     batch_size=None if noise else count // context.pick(quick=4, paper=24),
                 )  # fmt: skip

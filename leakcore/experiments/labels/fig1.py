@@ -82,7 +82,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )  # fmt: skip
 
 
-def _grown(context: Context, studies: list[_study.Study], sigma: float) -> str:
+def _grown(context: Context, studies: list[_study.LabelData], sigma: float) -> str:
     """How far training with the most noise has enlarged W_J, the factor of the second last layer's gradients."""
     growth = []
     for study in studies:
@@ -103,7 +103,7 @@ def _upper(sigma: float) -> float:
     return float(gaussian_pair_epsilon(2.0 / sigma, delta=_study.DELTA))
 
 
-def _tests(context: Context, study: _study.Study, sigmas: tuple[float, ...]) -> dict[tuple[str, float], float]:
+def _tests(context: Context, study: _study.LabelData, sigmas: tuple[float, ...]) -> dict[tuple[str, float], float]:
     """Each test's largest bound of all batches on the first initial network, clipped by the last layer alone, C = 1."""
     seen = observe(_study.trained(context, study, None)[0], study.features)
     return {

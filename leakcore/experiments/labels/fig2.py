@@ -72,7 +72,7 @@ def _upper(sigma: float) -> float:
     return float(gaussian_pair_epsilon(2.0 / sigma, delta=study.DELTA))
 
 
-def _falls(found: sweep.Sweep, trained: bool) -> bool:
+def _falls(found: sweep.LabelSweep, trained: bool) -> bool:
     leaks = [found.trained[s]["layer"] if trained else found.initial[s] for s in found.settings]
     last = np.array([leak.last.mean() for leak in leaks])
     return bool((np.diff(last) <= 1e-9 * last[:-1]).all())

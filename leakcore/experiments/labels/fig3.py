@@ -61,7 +61,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )  # fmt: skip
 
 
-def _rows(study: _study.Study, parameters: np.ndarray) -> tuple[np.ndarray, float]:
+def _rows(study: _study.LabelData, parameters: np.ndarray) -> tuple[np.ndarray, float]:
     """Bounds of all determined rows, and the share of the others."""
     seen = observe(parameters, study.features)
     result = _study.label_bound(study, seen, seen.last, _SIGMA, 1.0, "layer")

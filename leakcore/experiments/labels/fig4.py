@@ -62,7 +62,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
 
 
 def _magnitudes(
-    context: Context, study: _study.Study, parameters: np.ndarray
+    context: Context, study: _study.LabelData, parameters: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, float]:  # fmt: skip
     """|entries| that are not 0 of both layers' gradients, sample by sample, and the second's share of zeros."""
     seen = observe(parameters, study.features[:15])

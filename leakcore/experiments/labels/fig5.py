@@ -87,7 +87,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )  # fmt: skip
 
 
-def _batches(study: _study.Study, parameters: np.ndarray) -> np.ndarray:
+def _batches(study: _study.LabelData, parameters: np.ndarray) -> np.ndarray:
     seen = observe(parameters, study.features)
     return np.asarray(_study.label_bound(study, seen, seen.last, _SIGMA, 1.0, "layer").value)
 

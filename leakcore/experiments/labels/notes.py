@@ -27,7 +27,7 @@ def report(
     agreement: str,
     stated: list[Stated],
     panels: list[Panel],
-    studies: list[study.Study],
+    studies: list[study.LabelData],
     notes: tuple[str, ...] = (),
     **settings: Any,
 ) -> ExperimentResult:

@@ -34,7 +34,7 @@ SCOPES = ("layer", "joint")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Study:
+class LabelData:
     """A data set cut into batches of 50, on which the network is trained and which the attacker sees one by one.
 
     name; features (batches, 50, inputs), labels (batches, 50); epochs of training; described: the data, in words.
@@ -68,7 +68,7 @@ class Study:
         return float(accounting.epsilon(noise_multiplier, 1 / self.batches, self.steps, delta=DELTA).value)
 
 
-def studies(context: Context) -> list[Study]:
+def studies(context: Context) -> list[LabelData]:
     """Cervical Cancer, 15 batches, and Bank Marketing, 80 batches: the paper's numbers of them."""
     cancer = datasets.cervical_cancer(path=context.data, download=False)
     bank = datasets.bank_marketing(path=context.data, download=False)
@@ -79,9 +79,9 @@ def studies(context: Context) -> list[Study]:
     ]
 
 
-def _cut(context: Context, name: str, data: datasets.Dataset, batches: int, epochs: int) -> Study:
+def _cut(context: Context, name: str, data: datasets.Dataset, batches: int, epochs: int) -> LabelData:
     rows, _ = data.split(batches * BATCH, seed=context.seed)
-    return Study(
+    return LabelData(
         name=name,
         features=rows.features.reshape(batches, BATCH, -1),
         labels=rows.labels.reshape(batches, BATCH),
@@ -101,7 +101,9 @@ def neurons(context: Context) -> np.ndarray:
     return np.arange(0, HIDDEN, context.pick(tiny=50, quick=10, paper=1))
 
 
-def trained(context: Context, study: Study, noise_multiplier: float | None, max_grad_norm: float = 1.0) -> np.ndarray:
+def trained(
+    context: Context, study: LabelData, noise_multiplier: float | None, max_grad_norm: float = 1.0
+) -> np.ndarray:
     """(runs, parameters) float32 after DP-SGD; noise_multiplier None: the initial ones, the same for every setting."""
     if noise_multiplier is None:
         return _ensemble(context, study, 0.0, 1.0, steps=0).run(*_rows(study), runs=runs(context)).parameters
@@ -109,7 +111,7 @@ def trained(context: Context, study: Study, noise_multiplier: float | None, max_
 
 
 def all_trained(
-    context: Context, study: Study, settings: Sequence[tuple[float, float]]
+    context: Context, study: LabelData, settings: Sequence[tuple[float, float]]
 ) -> dict[tuple[float, float], np.ndarray]:
     """`trained` at every (noise multiplier, clipping norm), each of them a piece."""
     names = {f"network-{sigma!r}-{clip!r}-{study.content}": (sigma, clip) for sigma, clip in settings}
@@ -135,7 +137,7 @@ def all_trained(
     return found
 
 
-def _ensemble(context: Context, study: Study, sigma: float, clip: float, *, steps: int) -> dpsgd.Ensemble:
+def _ensemble(context: Context, study: LabelData, sigma: float, clip: float, *, steps: int) -> dpsgd.Ensemble:
     return dpsgd.Ensemble(
         (study.features.shape[-1], HIDDEN, HIDDEN, 1),
         "relu",
@@ -150,7 +152,7 @@ def _ensemble(context: Context, study: Study, sigma: float, clip: float, *, step
     )
 
 
-def _rows(study: Study) -> tuple[np.ndarray, np.ndarray]:
+def _rows(study: LabelData) -> tuple[np.ndarray, np.ndarray]:
     return study.features.reshape(-1, study.features.shape[-1]), study.labels.reshape(-1)
 
 
@@ -189,14 +191,14 @@ class Leak:
 
 
 def leak(
-    context: Context, study: Study, networks: np.ndarray, noise_multiplier: float, max_grad_norm: float, scope: str
+    context: Context, study: LabelData, networks: np.ndarray, noise_multiplier: float, max_grad_norm: float, scope: str
 ) -> Leak:
     """The paper's test on both layers of every network, batch by batch."""
     return all_leaks(context, study, {0: (networks, noise_multiplier, max_grad_norm, scope)})[0]
 
 
 def all_leaks(
-    context: Context, study: Study, asked: Mapping[K, tuple[np.ndarray, float, float, str]]
+    context: Context, study: LabelData, asked: Mapping[K, tuple[np.ndarray, float, float, str]]
 ) -> dict[K, Leak]:  # fmt: skip
     """`leak` of every (networks, noise multiplier, clipping norm, scope), each of them a piece."""
     names = {}
@@ -214,7 +216,12 @@ def all_leaks(
 
 
 def _leak(
-    study: Study, neurons: np.ndarray, networks: np.ndarray, noise_multiplier: float, max_grad_norm: float, scope: str
+    study: LabelData,
+    neurons: np.ndarray,
+    networks: np.ndarray,
+    noise_multiplier: float,
+    max_grad_norm: float,
+    scope: str,
 ) -> dict[str, Any]:
     last, second = [], []
     # A few neurons at a time: their Jacobians take 80 kB per neuron and batch.
@@ -235,7 +242,7 @@ def _leak(
 
 
 def label_bound(
-    study: Study,
+    study: LabelData,
     seen: Observed,
     jacobian: np.ndarray,
     noise_multiplier: float,

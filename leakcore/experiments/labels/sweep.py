@@ -10,18 +10,18 @@ import numpy as np
 from leakcore.experiments.context import Context
 from leakcore.experiments.labels import notes
 from leakcore.experiments.labels import study as _study
-from leakcore.experiments.labels.study import Leak, Study
+from leakcore.experiments.labels.study import LabelData, Leak
 from leakcore.experiments.result import Panel, Series
 
 _CLIPPED_BY = {"layer": "this layer", "joint": "the joint norm"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sweep:
+class LabelSweep:
     """Bounds by setting (noise multiplier, clipping norm): on networks trained with it by scope; on initial ones,
     clipped by the layer."""
 
-    study: Study
+    study: LabelData
     settings: tuple[tuple[float, float], ...]
     trained: dict[tuple[float, float], dict[str, Leak]]
     initial: dict[tuple[float, float], Leak]
@@ -31,7 +31,7 @@ class Sweep:
         return [self.trained[s][scope].ratio for s in self.settings]
 
 
-def sweep(context: Context, study: Study, settings: Sequence[tuple[float, float]]) -> Sweep:
+def sweep(context: Context, study: LabelData, settings: Sequence[tuple[float, float]]) -> LabelSweep:
     """Train and bound at every setting."""
     start = _study.trained(context, study, None)
     networks = _study.all_trained(context, study, settings)
@@ -39,11 +39,11 @@ def sweep(context: Context, study: Study, settings: Sequence[tuple[float, float]
     found = _study.all_leaks(context, study, asked)
     trained = {setting: {scope: found[setting, scope] for scope in _study.SCOPES} for setting in settings}
     initial = _study.all_leaks(context, study, {setting: (start, *setting, "layer") for setting in settings})
-    return Sweep(study, tuple(settings), trained, initial)
+    return LabelSweep(study, tuple(settings), trained, initial)
 
 
 def panel(
-    found: Sweep, x: Callable[[tuple[float, float]], float], x_label: str, upper: Callable[[float], float]
+    found: LabelSweep, x: Callable[[tuple[float, float]], float], x_label: str, upper: Callable[[float], float]
 ) -> Panel:
     """One data set: both layers, trained (points) and initial (lines), under the upper bound of one step."""
     at = [x(s) for s in found.settings]
@@ -76,7 +76,7 @@ def panel(
     )
 
 
-def ratios(found: list[Sweep], x: Callable[[tuple[float, float]], float], x_label: str) -> Panel:
+def ratios(found: list[LabelSweep], x: Callable[[tuple[float, float]], float], x_label: str) -> Panel:
     """Last over second last layer on trained networks, by data set and clipping scope."""
     looks = {("cancer", "layer"): "attack-3", ("cancer", "joint"): "chance", ("bank", "layer"): "rdp",
              ("bank", "joint"): "baseline"}  # fmt: skip

@@ -24,7 +24,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     rows = context.pick(tiny=80, quick=600, paper=4000)
     steps = context.pick(tiny=10, quick=200, paper=600)
     epochs = context.pick(tiny=(0, 1), quick=(0, 4), paper=(0, 1, 5, 20, 60))
-    study = _study.Study(
+    study = _study.LayerData(
         "MNIST",
         torch.from_numpy(data.features[:4000].copy()),
         torch.from_numpy(data.labels[:4000].copy()),
@@ -86,7 +86,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )
 
 
-def _snapshots(study: _study.Study, epochs: tuple[int, ...], seed: int) -> list[torch.nn.Module]:
+def _snapshots(study: _study.LayerData, epochs: tuple[int, ...], seed: int) -> list[torch.nn.Module]:
     with kernels.torch_seeded(seed, kernels.Stream.FIGURE3_NETWORK):
         model = models.mlp(_SIZES, "tanh")
     optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)

@@ -16,7 +16,7 @@ from leakcore.experiments.result import ExperimentResult, Panel, Stated
 _SAID = {("original", 10): "very difficult", ("latent", 30): "hard", ("latent", 50): "hard"}
 
 
-class Beside(torch.nn.Module):
+class AmongOthers(torch.nn.Module):
     """The model on a batch of which only the first sample varies."""
 
     others: torch.Tensor
@@ -145,13 +145,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )
 
 
-def _others(study: _study.Study, n: int, rng: np.random.Generator) -> torch.Tensor:
+def _others(study: _study.LayerData, n: int, rng: np.random.Generator) -> torch.Tensor:
     return torch.from_numpy(rng.choice(len(study.inputs), n, replace=False))
 
 
 def _sensitivity(
     model: torch.nn.Module,
-    study: _study.Study,
+    study: _study.LayerData,
     x: torch.Tensor,
     y: torch.Tensor,
     n: int,
@@ -166,14 +166,14 @@ def _sensitivity(
         return torch.nn.functional.cross_entropy(outputs, torch.cat([target, labels]))
 
     found = leakage.sensitivity(
-        Beside(model, study.inputs[rows]), loss, x[:2], y[:2], norms="F", probes=4, seed=context.seed
+        AmongOthers(model, study.inputs[rows]), loss, x[:2], y[:2], norms="F", probes=4, seed=context.seed
     )
     return [float(v) for v in found.per_sample["F"][:, 0]]
 
 
 def _inversion(
     model: torch.nn.Module,
-    study: _study.Study,
+    study: _study.LayerData,
     x: torch.Tensor,
     y: torch.Tensor,
     n: int,
@@ -199,7 +199,7 @@ def _inversion(
 
 
 def _latent(
-    model: torch.nn.Module, study: _study.Study, n: int, rows: int, rng: np.random.Generator, context: Context
+    model: torch.nn.Module, study: _study.LayerData, n: int, rows: int, rng: np.random.Generator, context: Context
 ) -> leakage.VInformation:
     alone = _study.sets(model, study, "brightness", rows=rows, seed=context.seed, columns=1000)
     pool = list(alone.gradients)

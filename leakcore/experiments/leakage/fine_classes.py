@@ -12,7 +12,7 @@ from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.result import Panel, Stated
 
 
-def fine_classes(context: Context, study: _study.Study) -> list[_study.Study]:
+def fine_classes(context: Context, study: _study.LayerData) -> list[_study.LayerData]:
     """A study per superclass of CIFAR-100, attribute "fine": of the first of its five fine classes."""
     fine = np.concatenate(
         [
@@ -26,7 +26,7 @@ def fine_classes(context: Context, study: _study.Study) -> list[_study.Study]:
         rows = np.flatnonzero(coarse == superclass)
         index = torch.from_numpy(rows)
         out.append(
-            _study.Study(
+            _study.LayerData(
                 study.name,
                 study.inputs[index],
                 study.targets[index],
@@ -39,7 +39,7 @@ def fine_classes(context: Context, study: _study.Study) -> list[_study.Study]:
 
 
 def measured(
-    context: Context, model: torch.nn.Module, study: _study.Study, before: int, title: str
+    context: Context, model: torch.nn.Module, study: _study.LayerData, before: int, title: str
 ) -> tuple[Panel, Stated]:
     """What the first classifier layer's gradient says of each; too few images for a null, so an interval alone."""
     found = []

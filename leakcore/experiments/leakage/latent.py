@@ -7,7 +7,7 @@ import torch
 from leakcore.experiments.context import Context
 from leakcore.experiments.leakage import study
 
-Job = tuple[str, torch.nn.Module, study.Study, str, int]
+Job = tuple[str, torch.nn.Module, study.LayerData, str, int]
 """(panel, network, study, attribute, number of layers before the classifier)."""
 
 

@@ -19,7 +19,7 @@ SOURCE = "Mo, Borovykh, Malekzadeh, Haddadi and Demetriou, Quantifying and Local
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Study:
+class LayerData:
     """inputs, targets: float32 and int64 tensors. attributes: {name: (rows,) booleans}. classifier: number of layers
     before the first fully connected one. described: the data, in words."""
 
@@ -31,7 +31,7 @@ class Study:
     described: str
 
 
-def images(context: Context) -> Study:
+def images(context: Context) -> LayerData:
     """CIFAR-100's extract, training and test rows, the superclass as task; plain features of the image as
     attributes."""
     parts = [
@@ -40,10 +40,10 @@ def images(context: Context) -> Study:
     ]
     x = torch.from_numpy(np.concatenate([p.images() for p in parts]))
     y = torch.from_numpy(np.concatenate([p.labels for p in parts]))
-    return Study("CIFAR-100", x, y, 20, leakage.input_attributes(x), f"{parts[0].name} and test, superclasses")
+    return LayerData("CIFAR-100", x, y, 20, leakage.input_attributes(x), f"{parts[0].name} and test, superclasses")
 
 
-def bank(context: Context, attribute: str, *, with_column: bool) -> Study:
+def bank(context: Context, attribute: str, *, with_column: bool) -> LayerData:
     """Bank Marketing, the subscription as task; "housing" loan or "married" as attribute, its columns kept or not."""
     data = datasets.bank_marketing(path=context.data, download=False)
     # After ten numeric columns: job 12, marital 4, education 8, default 3, housing 3 …, in the file's order.
@@ -54,19 +54,19 @@ def bank(context: Context, attribute: str, *, with_column: bool) -> Study:
         kept[block] = False
     x = torch.from_numpy(data.features[:, kept]).float()
     described = f"{data.name}, {attribute} {'kept' if with_column else 'left out of the inputs'}"
-    return Study("Bank", x, torch.from_numpy(data.labels.copy()), 2, {attribute: has}, described)
+    return LayerData("Bank", x, torch.from_numpy(data.labels.copy()), 2, {attribute: has}, described)
 
 
-def reviews(context: Context) -> Study:
+def reviews(context: Context) -> LayerData:
     """IMDB, sentiment as task, whether the review is longer than the median as attribute."""
     parts = [datasets.imdb(split, path=context.data) for split in ("train", "test")]
     x = torch.from_numpy(np.concatenate([p.features.reshape(len(p), 50, 100) for p in parts]))
     y = torch.from_numpy(np.concatenate([p.labels for p in parts]))
     lengths = np.concatenate([p.lengths for p in parts])
-    return Study("IMDB", x, y, 2, {"length": lengths > np.median(lengths)}, f"{parts[0].name} and test")
+    return LayerData("IMDB", x, y, 2, {"length": lengths > np.median(lengths)}, f"{parts[0].name} and test")
 
 
-def network(study: Study, kind: str, seed: int) -> torch.nn.Module:
+def network(study: LayerData, kind: str, seed: int) -> torch.nn.Module:
     """An initial network, by seed; torch's global generator is left as it was."""
     with kernels.torch_seeded(seed, kernels.Stream.STUDY_NETWORK):
         if kind == "mlp":
@@ -76,7 +76,7 @@ def network(study: Study, kind: str, seed: int) -> torch.nn.Module:
 
 
 def trained(
-    context: Context, study: Study, kind: str, epochs: Sequence[int], *, rate: float = 0.05
+    context: Context, study: LayerData, kind: str, epochs: Sequence[int], *, rate: float = 0.05
 ) -> list[torch.nn.Module]:
     """The network after each number of epochs of SGD, batches of 32 and momentum 0.5, on all rows; kept as a piece."""
     named = repr((kind, list(epochs), rate, study.classes)).encode()
@@ -92,7 +92,7 @@ def trained(
     return out
 
 
-def _train(study: Study, kind: str, epochs: Sequence[int], seed: int, rate: float) -> list[torch.nn.Module]:
+def _train(study: LayerData, kind: str, epochs: Sequence[int], seed: int, rate: float) -> list[torch.nn.Module]:
     model = network(study, kind, seed)
     optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.5)
     rng = kernels.generator(seed, kernels.Stream.STUDY_ORDER)
@@ -110,7 +110,7 @@ def _train(study: Study, kind: str, epochs: Sequence[int], seed: int, rate: floa
     return out
 
 
-def shown(study: Study, count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def shown(study: LayerData, count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs to invert or differentiate at, drawn by seed."""
     rows = torch.from_numpy(
         kernels.generator(seed, kernels.Stream.STUDY_INPUTS).choice(len(study.inputs), count, replace=False)
@@ -128,7 +128,14 @@ class Sets:
 
 
 def sets(
-    model: torch.nn.Module, study: Study, attribute: str, *, rows: int, seed: int, columns: int = 4000, size: int = 1
+    model: torch.nn.Module,
+    study: LayerData,
+    attribute: str,
+    *,
+    rows: int,
+    seed: int,
+    columns: int = 4000,
+    size: int = 1,
 ) -> Sets:
     """Gradients of `rows` single samples per side (fewer where the data hold fewer), at most so many columns
     a layer."""

@@ -43,7 +43,7 @@ _NOTES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class TableCell:
     """One cell: rows of one minibatch, network, defence and its strength."""
 
     defence: str = "none"
@@ -73,13 +73,13 @@ class Setting:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sweep:
+class TablePanel:
     """One panel. over: what is varied, as its axis says; formula: the table's."""
 
     title: str
     over: str
     formula: str
-    settings: tuple[Setting, ...]
+    settings: tuple[TableCell, ...]
     log_x: bool = False
 
     @property
@@ -92,13 +92,13 @@ class Sweep:
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Every defence at several strengths, several networks each."""
     networks = context.pick(tiny=1, quick=4, paper=20)
-    base = context.pick(tiny=Setting(inputs=8, neurons=3000), quick=Setting(), paper=Setting(neurons=100_000))
-    small = Setting(inputs=8, neurons=context.pick(tiny=60, quick=300, paper=1000))
+    base = context.pick(tiny=TableCell(inputs=8, neurons=3000), quick=TableCell(), paper=TableCell(neurons=100_000))
+    small = TableCell(inputs=8, neurons=context.pick(tiny=60, quick=300, paper=1000))
     sweeps = _sweeps(context, base)
-    errors: dict[Setting, np.ndarray] = {}
-    inverted: dict[Setting, np.ndarray] = {}
+    errors: dict[TableCell, np.ndarray] = {}
+    inverted: dict[TableCell, np.ndarray] = {}
     wanted = dict.fromkeys(s for sweep in sweeps for s in sweep.settings)
-    asked: dict[tuple[str, Setting], tuple[Setting, int]] = {("tensor", s): (s, networks) for s in wanted}
+    asked: dict[tuple[str, TableCell], tuple[TableCell, int]] = {("tensor", s): (s, networks) for s in wanted}
     for setting in wanted:
         if setting.defence != "none" or setting == base:
             beside = dataclasses.replace(setting, inputs=small.inputs, neurons=small.neurons)
@@ -151,35 +151,35 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )  # fmt: skip
 
 
-def _sweeps(context: Context, base: Setting) -> tuple[Sweep, ...]:
-    def over(defence: str, *strengths: float) -> tuple[Setting, ...]:
+def _sweeps(context: Context, base: TableCell) -> tuple[TablePanel, ...]:
+    def over(defence: str, *strengths: float) -> tuple[TableCell, ...]:
         chosen = context.pick(quick=strengths, paper=strengths, tiny=strengths[:: len(strengths) - 1])
         return tuple(dataclasses.replace(base, defence=defence, strength=s) for s in chosen)
 
-    def sizes(key: str, values: Sequence[int]) -> tuple[Setting, ...]:
+    def sizes(key: str, values: Sequence[int]) -> tuple[TableCell, ...]:
         chosen = context.pick(quick=values, paper=values, tiny=values[:2])
         changes: list[dict[str, Any]] = [{key: value} for value in chosen]
         return tuple(dataclasses.replace(base, **change) for change in changes)
 
     m, d = base.neurons, base.inputs
     return (
-        Sweep("no defence", "neurons m", "B√(d/m)", sizes("neurons", (m // 4, m, 4 * m)), log_x=True),
-        Sweep("no defence", "inputs d", "B√(d/m)", sizes("inputs", (d // 2, d, 2 * d)), log_x=True),
-        Sweep("no defence", "rows B", "B√(d/m)", sizes("batch", (1, 2, 4)), log_x=True),
-        Sweep("k-local aggregation", "local steps k", "kB√(d/m)", over("local", 1, 2, 3)),
-        Sweep("ℓ2-gradient noise", "σ", "(B + σ)√(d/m)", over("noise", 0, 0.5, 1, 2, 4)),
-        Sweep("gradient clipping", "‖g‖/s", "B√(d/m)", over("clip", 1, 4, 16), log_x=True),
-        Sweep("DP-SGD of the table", "‖g‖/s", "(B + σ max{1, ‖g‖/s})√(d/m)", over("dp-sgd", 1, 2, 4), log_x=True),
-        Sweep("dropout", "keep probability p", "B√(d/(mp))", over("dropout", 0.1, 0.3, 1.0), log_x=True),
-        Sweep("pruning", "fraction kept", "not applied", over("prune", 0.01, 0.1, 0.5, 1.0), log_x=True),
-        Sweep("DP-SGD, per sample", "σC, on the sum", "none given", over("per-sample", 0, 1, 3)),
-        Sweep("Laplace noise", "scale", "none given", over("laplace", 0, 1, 3)),
+        TablePanel("no defence", "neurons m", "B√(d/m)", sizes("neurons", (m // 4, m, 4 * m)), log_x=True),
+        TablePanel("no defence", "inputs d", "B√(d/m)", sizes("inputs", (d // 2, d, 2 * d)), log_x=True),
+        TablePanel("no defence", "rows B", "B√(d/m)", sizes("batch", (1, 2, 4)), log_x=True),
+        TablePanel("k-local aggregation", "local steps k", "kB√(d/m)", over("local", 1, 2, 3)),
+        TablePanel("ℓ2-gradient noise", "σ", "(B + σ)√(d/m)", over("noise", 0, 0.5, 1, 2, 4)),
+        TablePanel("gradient clipping", "‖g‖/s", "B√(d/m)", over("clip", 1, 4, 16), log_x=True),
+        TablePanel("DP-SGD of the table", "‖g‖/s", "(B + σ max{1, ‖g‖/s})√(d/m)", over("dp-sgd", 1, 2, 4), log_x=True),
+        TablePanel("dropout", "keep probability p", "B√(d/(mp))", over("dropout", 0.1, 0.3, 1.0), log_x=True),
+        TablePanel("pruning", "fraction kept", "not applied", over("prune", 0.01, 0.1, 0.5, 1.0), log_x=True),
+        TablePanel("DP-SGD, per sample", "σC, on the sum", "none given", over("per-sample", 0, 1, 3)),
+        TablePanel("Laplace noise", "scale", "none given", over("laplace", 0, 1, 3)),
     )
 
 
 def _measured(
-    context: Context, asked: Mapping[tuple[str, Setting], tuple[Setting, int]]
-) -> dict[tuple[str, Setting], np.ndarray]:
+    context: Context, asked: Mapping[tuple[str, TableCell], tuple[TableCell, int]]
+) -> dict[tuple[str, TableCell], np.ndarray]:
     """Errors, (networks,), of every (attack, …) in the setting and on as many networks as are asked for."""
     effort = context.pick(tiny=(1, 40), quick=(3, 100), paper=(8, 400))
     names, jobs = {}, {}
@@ -195,14 +195,14 @@ def _measured(
     return {key: found[name] for key, name in names.items()}
 
 
-def _errors(attack: str, setting: Setting, seeds: list[int], effort: tuple[int, int]) -> dict[str, Any]:
+def _errors(attack: str, setting: TableCell, seeds: list[int], effort: tuple[int, int]) -> dict[str, Any]:
     import torch  # noqa: F401  # before the limit on its threads
 
     with one_thread():
         return {"errors": [_attacked(attack, setting, seed, effort) for seed in seeds]}
 
 
-def _attacked(attack: str, setting: Setting, seed: int, effort: tuple[int, int]) -> float:
+def _attacked(attack: str, setting: TableCell, seed: int, effort: tuple[int, int]) -> float:
     """Root mean square distance of the reconstructed rows. effort: restarts and iterations of inversion."""
     import torch
 
@@ -243,7 +243,7 @@ def _attacked(attack: str, setting: Setting, seed: int, effort: tuple[int, int])
     return float(np.sqrt((np.square(distances).sum() + len(x) - len(distances)) / len(x)))
 
 
-def _defence(setting: Setting, norm: float) -> defenses.Defense | None:
+def _defence(setting: TableCell, norm: float) -> defenses.Defense | None:
     """norm: ‖g‖ of the undefended mean gradient."""
     s, share = setting.strength, 1.0 / setting.rows
     if setting.defence == "local":
@@ -268,7 +268,7 @@ def _defence(setting: Setting, norm: float) -> defenses.Defense | None:
 
 
 def _panel(
-    sweep: Sweep, errors: dict[Setting, np.ndarray], inverted: dict[Setting, np.ndarray], constant: float
+    sweep: TablePanel, errors: dict[TableCell, np.ndarray], inverted: dict[TableCell, np.ndarray], constant: float
 ) -> Panel:
     series = []
     if all(math.isfinite(s.factor) for s in sweep.settings):
@@ -293,7 +293,7 @@ def _panel(
     )  # fmt: skip
 
 
-def _judged(errors: dict[Setting, np.ndarray], base: Setting) -> tuple[list[Setting], int]:
+def _judged(errors: dict[TableCell, np.ndarray], base: TableCell) -> tuple[list[TableCell], int]:
     """(defended settings that their bound can be wrong about, number of the others that have one).
 
     The constant is fitted to the settings without defence: neither they nor what gives their answer can be above it.
@@ -306,8 +306,8 @@ def _judged(errors: dict[Setting, np.ndarray], base: Setting) -> tuple[list[Sett
 
 
 def _stated(
-    sweeps: Sequence[Sweep], errors: dict[Setting, np.ndarray], inverted: dict[Setting, np.ndarray], constant: float,
-    judged: Sequence[Setting],
+    sweeps: Sequence[TablePanel], errors: dict[TableCell, np.ndarray], inverted: dict[TableCell, np.ndarray],
+    constant: float, judged: Sequence[TableCell],
 ) -> tuple[list[Stated], list[str], list[str]]:  # fmt: skip
     """The matrix, the judged settings above their bound, and the defences that go against it."""
     stated, above, backwards = [], [], []
@@ -334,6 +334,6 @@ def _stated(
     return stated, above, backwards
 
 
-def _slope(sweep: Sweep, errors: dict[Setting, np.ndarray]) -> float:
+def _slope(sweep: TablePanel, errors: dict[TableCell, np.ndarray]) -> float:
     medians = [float(np.median(errors[s])) for s in sweep.settings]
     return float(np.polyfit(np.log(sweep.x), np.log(medians), 1)[0])

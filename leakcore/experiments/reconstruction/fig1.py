@@ -91,7 +91,7 @@ def _unbiased(context: Context, epsilon: float, pixels: int) -> float:
 
 
 def _model_based(
-    context: Context, split: data.Split, setting: games.Setting, shadows: int, index: np.ndarray, name: str
+    context: Context, split: data.Split, setting: games.GameSetting, shadows: int, index: np.ndarray, name: str
 ) -> float:
     def measure() -> dict[str, float]:
         model = games.ensemble(context, split, setting)

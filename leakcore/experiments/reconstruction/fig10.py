@@ -25,7 +25,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         ):
             games = []
             for epsilon in epsilons:
-                setting = _games.Setting(epsilon=epsilon)
+                setting = _games.GameSetting(epsilon=epsilon)
                 game = _games.play(
                     context, split, setting, prior_size=10, runs=runs, subtract_known=subtract,
                     task=f"|D₋| = {rows}, ε = {epsilon:g}, {name}",

@@ -21,7 +21,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     for clip, role in ((0.1, "attack"), (1.0, "attack-2")):
         games, mean = [], []
         for epsilon in epsilons:
-            setting = _games.Setting(epsilon=epsilon, max_grad_norm=clip)
+            setting = _games.GameSetting(epsilon=epsilon, max_grad_norm=clip)
             game = _games.play(
                 context, split, setting, prior_size=10, runs=runs, task=f"C = {clip:g}, ε = {epsilon:g}"
             )["sum"]
@@ -63,7 +63,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )  # fmt: skip
 
 
-def _mean_norm(context: Context, split: data.Split, setting: _games.Setting) -> float:
+def _mean_norm(context: Context, split: data.Split, setting: _games.GameSetting) -> float:
     def measure() -> dict[str, float]:
         trained = _games.ensemble(context, split, setting).run(
             split.known_features, split.known_labels, runs=32, extra_features=split.pool_features[:1],

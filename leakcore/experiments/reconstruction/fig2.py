@@ -19,14 +19,16 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     split = data.cifar10(context, context.pick(tiny=49, quick=499, paper=499))
     stated, games, slow, guesses, attacked = [], [], [], [], []
     for epsilon in epsilons:
-        setting = _games.Setting(epsilon=epsilon, hidden=(), max_grad_norm=1.0)
+        setting = _games.GameSetting(epsilon=epsilon, hidden=(), max_grad_norm=1.0)
         game = _games.play(context, split, setting, prior_size=10, runs=runs, task=f"ε = {epsilon:g}")["sum"]
         games.append(game)
         gentle = dataclasses.replace(setting, step=0.03)
         slow.append(
             _games.play(context, split, gentle, prior_size=10, runs=runs, task=f"short steps, ε = {epsilon:g}")["sum"]
         )
-        beside = mechanism.Beside.at(mechanism.noise_for(context, epsilon, 1.0, setting.steps), setting.steps, 10)
+        beside = mechanism.BoundsAtNoise.at(
+            mechanism.noise_for(context, epsilon, 1.0, setting.steps), setting.steps, 10
+        )
         attacked += [(game, beside.bound), (slow[-1], beside.bound)]
         for name, one in (("", game), ("short steps, ", slow[-1])):
             row = _games.gap(context, setting, one, "very close to the bound")

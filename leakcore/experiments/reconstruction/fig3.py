@@ -19,7 +19,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
     stated, panels, attacked, gaps, falls = [], [], [], {}, True
     for epsilon in epsilons:
-        setting = _games.Setting(epsilon=epsilon)
+        setting = _games.GameSetting(epsilon=epsilon)
         noise = mechanism.noise_for(context, epsilon, 1.0, setting.steps)
         games = []
         for n in sizes:
@@ -32,7 +32,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             gaps[epsilon, n] = attacked[-1][1] - float(game.value)
         falls = falls and float(games[-1].value) <= float(games[0].value)
         x = np.unique(np.geomspace(min(sizes), max(sizes), 40).round())
-        beside = [mechanism.Beside.at(noise, setting.steps, int(n)) for n in x]
+        beside = [mechanism.BoundsAtNoise.at(noise, setting.steps, int(n)) for n in x]
         panels.append(
             Panel(
                 title=f"ε = {epsilon:g}", x_label="prior size n", y_label=_games.SUCCESS, log_x=True,

@@ -18,7 +18,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     names = {"sum": "plain (Algorithm 2)", "top": "improved (Algorithm 3)", "likelihood": "likelihood (Appendix G)"}
     stated, games, attacked = [], [], []
     for epsilon in epsilons:
-        setting = _games.Setting(epsilon=epsilon, sample_rate=0.02, steps=steps, step=0.3)
+        setting = _games.GameSetting(epsilon=epsilon, sample_rate=0.02, steps=steps, step=0.3)
         game = _games.play(
             context, split, setting, prior_size=10, runs=runs, methods=tuple(names), task=f"ε = {epsilon:g}"
         )

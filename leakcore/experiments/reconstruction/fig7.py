@@ -25,7 +25,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     for width, runs in widths.items():
         games = []
         for epsilon in epsilons:
-            setting = _games.Setting(epsilon=epsilon, hidden=(width,))
+            setting = _games.GameSetting(epsilon=epsilon, hidden=(width,))
             game = _games.play(
                 context, split, setting, prior_size=10, runs=runs, task=f"width {width}, ε = {epsilon:g}"
             )["sum"]

@@ -28,7 +28,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     for n in sizes:
         games, guesses = [], [f.named(split, n) for f in found]
         for epsilon, guess in zip(epsilons, guesses, strict=True):
-            setting = _games.Setting(epsilon=epsilon)
+            setting = _games.GameSetting(epsilon=epsilon)
             game = _games.play(context, split, setting, prior_size=n, runs=runs, task=f"prior {n}, ε = {epsilon:g}")[
                 "sum"
             ]

@@ -21,7 +21,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     for name, role, split in (("prior of digits", "attack", digits), ("prior of noise", "attack-2", noise)):
         games = []
         for epsilon in epsilons:
-            setting = _games.Setting(epsilon=epsilon)
+            setting = _games.GameSetting(epsilon=epsilon)
             game = _games.play(context, split, setting, prior_size=10, runs=runs, task=f"{name}, ε = {epsilon:g}")[
                 "sum"
             ]

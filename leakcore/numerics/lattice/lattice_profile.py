@@ -71,7 +71,7 @@ class Question:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Side:
+class _Limit:
     """What one limit is made from."""
 
     coarse: CoarseLaw
@@ -151,14 +151,14 @@ def _prepared(
     question: Question,
     dominating: bool,
     weaker: tuple[float, ...] = _WEAKER,
-) -> tuple[_Side, float]:
+) -> tuple[_Limit, float]:
     """The tilt to work with, and the upper limit from a first lattice under Chernoff's tilt, or Chernoff's bound."""
     coarse = CoarseLaw(groups, log_floor, direction == "remove")
     point = question.chernoff(coarse)
     best = coarse.window(point.gap)
     answer = (point.epsilon if question.epsilon is None else point.log_delta) + _LEFT_OUT
     for _ in range(2 if weaker is _WEAKER else 1):
-        answer = min(answer, _Side(coarse, best, True).answer(question, FIRST_BITS, answer))
+        answer = min(answer, _Limit(coarse, best, True).answer(question, FIRST_BITS, answer))
         point = question.moved(point, answer)
         for gap in [part * best.gap for part in weaker]:
             cumulant = float(coarse.cumulant(np.array([coarse.theta(gap)]))[0])
@@ -167,7 +167,7 @@ def _prepared(
             window = coarse.window(gap)
             if window.width < 0.8 * best.width:
                 best = window
-    return _Side(coarse, best, dominating), answer
+    return _Limit(coarse, best, dominating), answer
 
 
 def chernoff_tables(loss: PrivacyLoss, log_floor: float) -> tuple[tuple[np.ndarray, np.ndarray], ...]:

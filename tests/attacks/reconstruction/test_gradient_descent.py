@@ -61,7 +61,7 @@ def test_loss_and_derivative_equal_the_printed_equation(layers, activation, clip
     label = int(labels[1])
     expected = _plain_loss(run, 1, z, label) / clip**2
     (slope,) = torch.autograd.grad(expected, z)
-    trace = gradient_loss.Trace.of(run.thetas[1], run.observed[1], layers, clip)
+    trace = gradient_loss.ReleasedSteps.of(run.thetas[1], run.observed[1], layers, clip)
     targets = (
         torch.tensor([[float(label)]]).double() if layers[-1] == 1 else torch.eye(layers[-1]).double()[label][None]
     )

@@ -57,7 +57,7 @@ def test_wrong_types_are_named() -> None:
 
 def test_clipped_gradients_are_those_of_torch() -> None:
     config = audit.AuditConfig(**{**SMALL, "hidden": (6, 5), "activation": "tanh", "max_grad_norm": 0.3})
-    game = defense_game._Game(config, 1.0, None)
+    game = defense_game._DefendedGame(config, 1.0, None)
     theta, candidates, _ = game.start(3, 2)
     apart = game._clipped(theta, game.pool[0][candidates], game.pool[1][candidates], apart=True)
     model = models.mlp((64, 6, 5, 10), "tanh")
@@ -88,7 +88,7 @@ def test_without_a_defence_it_is_the_audits_own_game() -> None:
     mine = sum(defense_game.play(config, noise, None, first, 32).hits for first in (0, 32, 64))
     assert plain.hits > 30  # chance: 10
     assert abs(mine - plain.hits) <= 8
-    game = defense_game._Game(config, noise, None)
+    game = defense_game._DefendedGame(config, noise, None)
     theta, candidates, target = game.start(0, 4)
     chosen = np.take_along_axis(candidates.numpy(), target[:, None], 1)
     trained = reconstruction_section.ensemble(config, noise).run(

@@ -300,7 +300,7 @@ def test_bad_input_is_named() -> None:
 @pytest.mark.parametrize(("family", "delta"), [("dp", 0.0), ("dp", 1e-3), ("gdp", 1e-3)])
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_many_pairs_of_limits_are_held_against_a_claim_as_one_is(family: str, delta: float, k: int) -> None:
-    claim = _counts.Claim(delta=delta, k=k, family=family)
+    claim = _counts.RefutableClaim(delta=delta, k=k, family=family)
     high, low = np.array([0.9, 0.5, 0.2, 0.6]), np.array([0.1, 0.499, 0.4, 0.0])
     wanted = [claim.proved(a, b) if b > 0 else 0.0 for a, b in zip(high, low, strict=True)]
     np.testing.assert_allclose(claim.proved_each(high, low), wanted, rtol=1e-12, atol=0)

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from leakcore import bounds
-from leakcore.bounds.reconstruction.arguments import Mechanism
+from leakcore.bounds.reconstruction.arguments import SampledGaussian
 from leakcore.bounds.reconstruction.importance import importance_limits
 from leakcore.numerics import AccuracyError
 
@@ -91,7 +91,7 @@ SETTINGS = [(1.0, 0.1, 4, 1e-6), (0.6, 1.0, 9, 1e-30), (0.8, 0.02, 30, 1e-12), (
 def _misses(repeats: int, setting: tuple[float, float, int, float], count: int) -> tuple[int, int]:
     sigma, rate, steps, kappa = setting
     truth = bounds.reconstruction(sigma, rate, steps, kappa=kappa).log_value
-    loss = Mechanism.parse(sigma, rate, steps).loss()
+    loss = SampledGaussian.parse(sigma, rate, steps).loss()
     low = high = 0
     for seed in range(repeats):
         found = importance_limits(loss, np.log([kappa]), num_samples=count, confidence=0.9, seed=seed)

@@ -82,11 +82,11 @@ def test_where_a_published_package_falls_below_the_truth() -> None:
         assert found.interval[0] <= exact.value <= found.interval[1]
         assert found.value > 10.0 * 0.0168
     # Curves by the dual of the REMOVE distribution stay above the truth on finer grids, too.
-    from leakcore.bounds.reconstruction.arguments import Mechanism
+    from leakcore.bounds.reconstruction.arguments import SampledGaussian
     from leakcore.numerics.profile.dp_accounting_pld import DiscreteLoss
 
     pytest.importorskip("dp_accounting")
-    loss = Mechanism.parse(*arguments).loss()
+    loss = SampledGaussian.parse(*arguments).loss()
     for interval in (1e-3, 5e-4):
         upper = DiscreteLoss(loss, pessimistic=True, interval=interval).log_blow_up(np.array([math.log(1e-6)]))[0]
         assert exact.log_value <= upper < exact.log_value + 0.05

@@ -12,7 +12,7 @@ import torch
 
 from leakcore import dpsgd, models
 from leakcore.dpsgd.ensemble.block import block, native_sums, poisson_gather
-from leakcore.dpsgd.ensemble.block.forward_backward import Rows
+from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
 
 FIELDS = ("parameters", "dots", "norms", "cosine", "clipped")
 ROWS, RUNS = 1500, 70
@@ -70,7 +70,7 @@ def test_bits_do_not_depend_on_company_even_where_a_batch_overflows_its_block(mo
 
 
 def test_blocks_hold_each_sampled_row_once() -> None:
-    common = Rows.of(X[:100], Y[:100], 4, torch.float64, torch.device("cpu"))
+    common = RowGroup.of(X[:100], Y[:100], 4, torch.float64, torch.device("cpu"))
     gather = poisson_gather.Gather(common, 3, 8)
     taken = np.random.default_rng(0).random((3, 100)) < 0.15
     taken[1] = False

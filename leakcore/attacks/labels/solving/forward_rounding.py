@@ -57,7 +57,7 @@ class HiddenLayer:
     roundoff: float
 
 
-class _Call(NamedTuple):
+class _LayerCall(NamedTuple):
     layer: torch.nn.Linear
     entering: torch.Tensor
     output: torch.Tensor
@@ -196,15 +196,15 @@ def forward(
     inputs: torch.Tensor,
     *,
     replace: tuple[int, torch.Tensor] | None = None,
-) -> tuple[Any, list[_Call]]:
+) -> tuple[Any, list[_LayerCall]]:
     """The prediction and every call of a linear layer, in order; replace: (i, output) puts another output at call i."""
     import torch
 
-    calls: list[_Call] = []
+    calls: list[_LayerCall] = []
 
     def record(module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         assert isinstance(module, torch.nn.Linear)
-        calls.append(_Call(module, args[0], output))
+        calls.append(_LayerCall(module, args[0], output))
         # A copy goes on: what is recorded must not change where the next layer works in place.
         return (replace[1] if replace is not None and len(calls) - 1 == replace[0] else output).clone()
 
@@ -236,7 +236,7 @@ def _require_the_same(prediction: Any, again: Callable[[], Any], before: torch.T
         torch.set_rng_state(before)
 
 
-def _linear_calls(model: torch.nn.Module, inputs: Any, dtype: torch.dtype, at_least: int) -> list[_Call]:
+def _linear_calls(model: torch.nn.Module, inputs: Any, dtype: torch.dtype, at_least: int) -> list[_LayerCall]:
     import torch
 
     own = precisions(model)[0]
@@ -269,7 +269,7 @@ def _probe(shape: Sequence[int]) -> torch.Tensor:
     return torch.rand(tuple(shape), generator=source, dtype=torch.float64) + 0.5
 
 
-def _require_single_use(model: torch.nn.Module, inputs: Any, calls: list[_Call], at: int) -> None:
+def _require_single_use(model: torch.nn.Module, inputs: Any, calls: list[_LayerCall], at: int) -> None:
     """ValueError where the weights of linear call `at` act elsewhere, too: their gradient is then the sum of uses."""
     import torch
 

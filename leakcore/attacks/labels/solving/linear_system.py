@@ -87,7 +87,7 @@ def noise_notes(how: Conditions) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Solution:
+class SystemSolution:
     """residuals and tolerance: (N, K); identifiable: (N,).
 
     fits: whether any residuals give this gradient, up to rounding and noise; if not, something that was said of it is
@@ -110,7 +110,7 @@ def solve(
     stored: np.ndarray | None,
     forward: np.ndarray,
     unit_scale: bool = True,
-) -> Solution:
+) -> SystemSolution:
     """Minimum-norm e of rowsᵀe = total, rows (N, d), total (d, K) the gradient *summed* over samples.
 
     stored: (d, K) error of each entry of `total` from stored weights, or None. forward: (N,) how far ‖row‖ may be from
@@ -154,7 +154,7 @@ def solve(
         claims = max(1, int(identifiable.sum()) * residuals.shape[1])
         tolerance = _widened(tolerance, spread, how, (1.0 - how.level) / claims)
     tolerance = np.where(identifiable[:, None], tolerance, np.inf)
-    return Solution(residuals, tolerance, identifiable, rank, condition(rows, rank), fits)
+    return SystemSolution(residuals, tolerance, identifiable, rank, condition(rows, rank), fits)
 
 
 def possible(residuals: np.ndarray, tolerance: np.ndarray) -> bool:

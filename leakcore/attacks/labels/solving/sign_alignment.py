@@ -15,7 +15,7 @@ from leakcore.attacks.labels.solving.linear_system import (
     HARD,
     MISFIT,
     Conditions,
-    Solution,
+    SystemSolution,
     noise_notes,
     solve,
 )
@@ -166,7 +166,7 @@ def align(signs: np.ndarray) -> np.ndarray:
     return best
 
 
-def _condition(solutions: list[Solution]) -> float:
+def _condition(solutions: list[SystemSolution]) -> float:
     return worst_condition([s.condition for s in solutions])
 
 

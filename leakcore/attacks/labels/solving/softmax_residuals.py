@@ -11,7 +11,7 @@ import dataclasses
 
 import numpy as np
 
-from leakcore.attacks.labels.solving.linear_system import Conditions, Solution, possible
+from leakcore.attacks.labels.solving.linear_system import Conditions, SystemSolution, possible
 
 
 def differences(jacobian: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -26,7 +26,7 @@ def differences(jacobian: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np
     return rows, errors, 2.0 * np.abs(jacobian).max(axis=1).sum(axis=0)
 
 
-def every_class(found: Solution, classes: int, how: Conditions) -> Solution:
+def every_class(found: SystemSolution, classes: int, how: Conditions) -> SystemSolution:
     """(N, K) residuals and tolerances from those of the first K − 1 classes; a row is identifiable if all of it is."""
     residuals = found.residuals.reshape(-1, classes - 1)
     # A softmax's own rounding may flip the sign of a residual near 0.

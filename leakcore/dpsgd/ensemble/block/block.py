@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from leakcore.dpsgd.ensemble.block.activations import ACTIVATIONS
-from leakcore.dpsgd.ensemble.block.forward_backward import Pass, Rows
+from leakcore.dpsgd.ensemble.block.forward_backward import Pass, RowGroup
 from leakcore.dpsgd.ensemble.block.initial_parameters import Initialisation
 from leakcore.dpsgd.ensemble.block.module_block import FlatLayout, ModulePass
 from leakcore.dpsgd.ensemble.block.native_sums import NativeSums
-from leakcore.dpsgd.ensemble.block.parameter_layout import Layout
+from leakcore.dpsgd.ensemble.block.parameter_layout import ParameterLayout
 from leakcore.dpsgd.ensemble.block.poisson_gather import Gather, block_rows, fixed_rows
 from leakcore.dpsgd.ensemble.injected_fault import Fault
 from leakcore.dpsgd.ensemble.randomness import Streams
@@ -68,9 +68,9 @@ class BlockInput:
 
     first_run: int
     used: range = range(SLOTS)
-    extra: Rows | None = None
-    candidates: Rows | None = None
-    probes: Rows | None = None
+    extra: RowGroup | None = None
+    candidates: RowGroup | None = None
+    probes: RowGroup | None = None
     initial: np.ndarray | None = None
     noise: np.ndarray | None = None
     batches: np.ndarray | None = None
@@ -111,8 +111,8 @@ class Trainer:
     """Buffers of one thread. `common` are row chunks that all runs and threads share, `probes` likewise."""
 
     def __init__(
-        self, plan: Plan, common: list[Rows] | EnsembleRows, watch: Watch, *, extra: int, candidates: int,
-        probes: list[Rows],
+        self, plan: Plan, common: list[RowGroup] | EnsembleRows, watch: Watch, *, extra: int, candidates: int,
+        probes: list[RowGroup],
     ) -> None:  # fmt: skip
         self._plan = plan
         self._clip_to = math.inf if plan.fault.clip == "batch" else plan.max_grad_norm
@@ -124,7 +124,7 @@ class Trainer:
             common = []
         self._common = common
         self._watch = watch
-        self._layout = Layout(plan.layers) if plan.module is None else FlatLayout(plan.module)
+        self._layout = ParameterLayout(plan.layers) if plan.module is None else FlatLayout(plan.module)
         self._dtype: torch.dtype = getattr(torch, plan.dtype)
         self._device = watch.device
         self._extra = self._new_pass(extra) if extra and self._native is None else None
@@ -187,7 +187,7 @@ class Trainer:
         how = plan.initialisation
         base = given.initial
         if base is None:
-            assert isinstance(layout, Layout), "a module brings its own parameters"
+            assert isinstance(layout, ParameterLayout), "a module brings its own parameters"
             base = how.base(plan.streams, layout, SLOTS, first_run=first)
         return how.around(plan.streams, layout, base, first_run=first).astype(plan.dtype)
 
@@ -253,7 +253,7 @@ class Trainer:
             found.append(_here(work.logits(rows, weights).transpose(1, 2)).copy())
         return np.concatenate(found, axis=1)
 
-    def _batch_rows(self, taken: np.ndarray | None) -> Iterator[tuple[Rows, torch.Tensor | None]]:
+    def _batch_rows(self, taken: np.ndarray | None) -> Iterator[tuple[RowGroup, torch.Tensor | None]]:
         """The common rows, or what `taken` (slots, rows) says of them, with their weights in the sum."""
         start = 0
         for chunk, gather in zip(self._common, self._gathers, strict=True):
@@ -298,7 +298,7 @@ class Trainer:
         return out
 
     def _score(
-        self, rows: Rows, weights: Matrices, observed: Matrices, step: int, out: BlockOutput,
+        self, rows: RowGroup, weights: Matrices, observed: Matrices, step: int, out: BlockOutput,
         running: Mapping[str, Running],
     ) -> None:  # fmt: skip
         assert self._candidates is not None
@@ -343,7 +343,7 @@ class Shuffled:
         return taken
 
 
-def _gather(chunk: Rows, plan: Plan, num_rows: int) -> Gather | None:
+def _gather(chunk: RowGroup, plan: Plan, num_rows: int) -> Gather | None:
     if plan.batch_size is None:
         rows = block_rows(chunk.count, plan.sample_rate)
     else:

@@ -3,7 +3,7 @@ gradient.
 
 Layout. Every buffer keeps the sample index last and contiguous: activations are (slots, units + 1, rows) with a last
 unit of ones, so a layer's bias is one more weight, its gradient one more column of the same product, and the sample's
-squared gradient norm in that layer is ‖(a, 1)‖²·‖δ‖² (Goodfellow 2015). Rows that all runs share have no slot axis:
+squared gradient norm in that layer is ‖(a, 1)‖²·‖δ‖² (Goodfellow 2015). RowGroup that all runs share have no slot axis:
 the first layer is then a single matrix product for all the block's runs.
 
 Every product has a shape fixed by the number of slots and rows alone, because BLAS may round differently for another
@@ -17,11 +17,11 @@ import dataclasses
 import numpy as np
 import torch
 
-from leakcore.dpsgd.ensemble.block.activations import Activation
+from leakcore.dpsgd.ensemble.block.activations import InPlaceActivation
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class RowGroup:
     """A group of samples, shared by all slots (`inputs` is (rows, d + 1)) or given per slot ((slots, rows, d + 1))."""
 
     inputs: torch.Tensor
@@ -32,7 +32,7 @@ class Rows:
     @classmethod
     def of(
         cls, features: np.ndarray, labels: np.ndarray, num_outputs: int, dtype: torch.dtype, device: torch.device
-    ) -> Rows:  # fmt: skip
+    ) -> RowGroup:  # fmt: skip
         """From features (..., rows, d) and labels (..., rows): one-hot, or 0/1 where there is one output, the logit."""
         inputs = torch.ones((*features.shape[:-1], features.shape[-1] + 1), dtype=dtype)
         inputs[..., :-1] = torch.from_numpy(np.ascontiguousarray(features))
@@ -55,7 +55,7 @@ class Pass:
     """Buffers for `slots` runs of an MLP on `rows` samples, and the passes over them; one per thread and shape."""
 
     def __init__(
-        self, slots: int, rows: int, layers: tuple[int, ...], activation: Activation, max_grad_norm: float,
+        self, slots: int, rows: int, layers: tuple[int, ...], activation: InPlaceActivation, max_grad_norm: float,
         slack: float, dtype: torch.dtype, device: torch.device,
     ) -> None:  # fmt: skip
         def empty(*shape: int) -> torch.Tensor:
@@ -74,12 +74,12 @@ class Pass:
         self.norms = empty()
         self.factors = empty()
 
-    def logits(self, rows: Rows, weights: list[torch.Tensor]) -> torch.Tensor:
+    def logits(self, rows: RowGroup, weights: list[torch.Tensor]) -> torch.Tensor:
         """(slots, outputs, rows), a buffer that the next call overwrites."""
         self._forward(rows, weights)
         return self._pre[-1]
 
-    def run(self, rows: Rows, weights: list[torch.Tensor]) -> None:
+    def run(self, rows: RowGroup, weights: list[torch.Tensor]) -> None:
         """Fill `deltas` (dℓ/dz of each layer, unclipped), `norms` (joint, of gradients), `factors` (min{1, C/norm})."""
         self._forward(rows, weights)
         self._backward(rows, weights)
@@ -90,7 +90,7 @@ class Pass:
         # A norm that overflowed has factor 0 and would drop the sample unseen; 0·∞ makes that NaN, and then an error.
         self.factors.add_(self.norms, alpha=0.0)
 
-    def _forward(self, rows: Rows, weights: list[torch.Tensor]) -> None:
+    def _forward(self, rows: RowGroup, weights: list[torch.Tensor]) -> None:
         slots = weights[0].shape[0]
         if rows.inputs.dim() == 2:
             torch.mm(weights[0].flatten(0, 1), rows.transposed, out=self._pre[0].view(-1, rows.count))
@@ -106,14 +106,14 @@ class Pass:
             torch.softmax(self._pre[-1], 1, out=last)
         last.sub_(rows.targets.expand(slots, -1, -1))
 
-    def _backward(self, rows: Rows, weights: list[torch.Tensor]) -> None:
+    def _backward(self, rows: RowGroup, weights: list[torch.Tensor]) -> None:
         for layer in range(len(weights) - 1, 0, -1):
             size = self._layers[layer]
             below = self.deltas[layer - 1]
             torch.bmm(weights[layer][:, :, :size].transpose(1, 2), self.deltas[layer], out=below)
             self._activation.backward(below, self._pre[layer - 1], self._post[layer - 1][:, :size])
 
-    def _squared_norms(self, rows: Rows) -> torch.Tensor:
+    def _squared_norms(self, rows: RowGroup) -> torch.Tensor:
         total = self._sum_of_squares(self.deltas[0], self._part).mul_(rows.squares)
         for post, delta in zip(self._post, self.deltas[1:], strict=True):
             self._sum_of_squares(post, self._other)
@@ -126,7 +126,9 @@ class Pass:
         torch.mul(values, values, out=square)
         return torch.sum(square, 1, out=out)
 
-    def add_clipped_sum(self, rows: Rows, into: list[torch.Tensor], *, mask: torch.Tensor | None, fresh: bool) -> None:
+    def add_clipped_sum(
+        self, rows: RowGroup, into: list[torch.Tensor], *, mask: torch.Tensor | None, fresh: bool
+    ) -> None:
         """into (+)= Σ_b mask_b·clip_C(∇ℓ_b). Scales `deltas` in place, so it comes after `scores`."""
         scale = self.factors if mask is None else self.factors.mul_(mask)
         beta = 0.0 if fresh else 1.0
@@ -139,7 +141,7 @@ class Pass:
             else:
                 into[0].baddbmm_(delta, rows.inputs, beta=beta)
 
-    def scores(self, rows: Rows, gradients: list[torch.Tensor]) -> torch.Tensor:
+    def scores(self, rows: RowGroup, gradients: list[torch.Tensor]) -> torch.Tensor:
         """(slots, rows): ⟨clip_C(∇ℓ_b), gradients⟩ for one gradient per slot, as Σ_layers δᵀ G (a, 1)."""
         total = torch.zeros_like(self.factors)
         for layer, delta in enumerate(self.deltas):
@@ -153,7 +155,7 @@ class Pass:
             return self.norms.clamp(max=self._max_grad_norm)
         return self.norms * self.factors
 
-    def nearest_cosine(self, rows: Rows) -> torch.Tensor:
+    def nearest_cosine(self, rows: RowGroup) -> torch.Tensor:
         """(slots,): mean over rows of the largest cosine of a row's gradient with another's (clipping changes none).
 
         ⟨∇ℓ_b, ∇ℓ_c⟩ = Σ_layers ⟨δ_b, δ_c⟩·⟨(a_b, 1), (a_c, 1)⟩. A zero gradient counts as orthogonal to all.

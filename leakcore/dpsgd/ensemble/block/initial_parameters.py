@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from leakcore.dpsgd.ensemble.block.module_block import FlatLayout
-from leakcore.dpsgd.ensemble.block.parameter_layout import Layout
+from leakcore.dpsgd.ensemble.block.parameter_layout import ParameterLayout
 from leakcore.dpsgd.ensemble.randomness import Streams
 
 NAMES = ("per-run", "fixed", "glorot", "fixed-glorot")
@@ -22,20 +22,22 @@ class Initialisation:
     scale: float
     noise: float
 
-    def base(self, streams: Streams, layout: Layout, runs: int, *, first_run: int) -> np.ndarray:
+    def base(self, streams: Streams, layout: ParameterLayout, runs: int, *, first_run: int) -> np.ndarray:
         """(runs, parameters) float64."""
         if self.name.startswith("fixed"):
             return np.repeat(self._drawn(streams, layout, 1, 0), runs, axis=0)
         return self._drawn(streams, layout, runs, first_run)
 
-    def _drawn(self, streams: Streams, layout: Layout, runs: int, first_run: int) -> np.ndarray:
+    def _drawn(self, streams: Streams, layout: ParameterLayout, runs: int, first_run: int) -> np.ndarray:
         if self.name.endswith("glorot"):
             drawn = streams.initial_normal(runs, layout.size, first_run=first_run) * layout.glorot()
         else:
             drawn = (2 * streams.initial(runs, layout.size, first_run=first_run) - 1) * layout.bounds()
         return np.asarray(drawn if self.scale == 1 else self.scale * drawn)
 
-    def around(self, streams: Streams, layout: Layout | FlatLayout, base: np.ndarray, *, first_run: int) -> np.ndarray:
+    def around(
+        self, streams: Streams, layout: ParameterLayout | FlatLayout, base: np.ndarray, *, first_run: int
+    ) -> np.ndarray:
         """`base` (runs, parameters) with each run's own noise added."""
         if self.noise == 0:
             return base

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.func import grad, vmap
 
-from leakcore.dpsgd.ensemble.block.forward_backward import Rows
+from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
 from leakcore.gradients import evaluate
 
 _GRADIENTS = 2**23
@@ -82,11 +82,11 @@ class ModulePass:
             return torch.nn.functional.binary_cross_entropy_with_logits(out[0, 0], y)
         return torch.nn.functional.cross_entropy(out, y.unsqueeze(0))
 
-    def run(self, rows: Rows, weights: list[torch.Tensor]) -> None:
+    def run(self, rows: RowGroup, weights: list[torch.Tensor]) -> None:
         """Remember at which parameters; gradients are made when they are asked for."""
         self._weights = weights[0][:, 0]
 
-    def logits(self, rows: Rows, weights: list[torch.Tensor]) -> torch.Tensor:
+    def logits(self, rows: RowGroup, weights: list[torch.Tensor]) -> torch.Tensor:
         """(slots, outputs, rows); zeros for slots that are not used."""
         out = self.norms.new_zeros((self._slots, rows.targets.shape[-2], rows.count))
         with torch.no_grad():
@@ -95,7 +95,9 @@ class ModulePass:
                 out[slot] = evaluate(self._module, self._parameters(weights[0][slot, 0]), x).T
         return out
 
-    def add_clipped_sum(self, rows: Rows, into: list[torch.Tensor], *, mask: torch.Tensor | None, fresh: bool) -> None:
+    def add_clipped_sum(
+        self, rows: RowGroup, into: list[torch.Tensor], *, mask: torch.Tensor | None, fresh: bool
+    ) -> None:
         """into (+)= Σ_b mask_b·clip_C(∇ℓ_b)."""
         if fresh:
             into[0].zero_()
@@ -106,7 +108,7 @@ class ModulePass:
                     factors = factors * mask[slot, part]
                 into[0][slot, 0] += factors @ gradients
 
-    def scores(self, rows: Rows, gradients: list[torch.Tensor]) -> torch.Tensor:
+    def scores(self, rows: RowGroup, gradients: list[torch.Tensor]) -> torch.Tensor:
         """(slots, rows): ⟨clip_C(∇ℓ_b), gradients⟩ for one gradient per slot; fills `norms`."""
         dots = torch.zeros_like(self.norms)
         for slot in self.used:
@@ -121,7 +123,7 @@ class ModulePass:
             return self.norms.clamp(max=self._max_grad_norm)
         return self.norms * self._factors(self.norms)
 
-    def nearest_cosine(self, rows: Rows) -> torch.Tensor:
+    def nearest_cosine(self, rows: RowGroup) -> torch.Tensor:
         """(slots,): mean over rows of the largest cosine of a row's gradient with another's."""
         out = self.norms.new_zeros(self._slots)
         for slot in self.used:
@@ -140,13 +142,13 @@ class ModulePass:
         parts = torch.split(flat, [shape.numel() for _, shape in self._names])
         return {name: part.view(shape) for (name, shape), part in zip(self._names, parts, strict=True)}
 
-    def _samples(self, rows: Rows, slot: int, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    def _samples(self, rows: RowGroup, slot: int, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
         own = rows.inputs.dim() == 3
         x = (rows.inputs[slot] if own else rows.inputs)[part, :-1].reshape(-1, *self._input_shape)
         targets = (rows.targets[slot] if own else rows.targets)[:, part]
         return x, targets[0] if len(targets) == 1 else targets.argmax(0)
 
-    def _per_sample(self, rows: Rows, slot: int) -> Iterator[tuple[slice, torch.Tensor]]:
+    def _per_sample(self, rows: RowGroup, slot: int) -> Iterator[tuple[slice, torch.Tensor]]:
         """(rows, parameters) gradients, chunk by chunk."""
         parameters = self._parameters(self._weights[slot])
         for start in range(0, rows.count, self._chunk):

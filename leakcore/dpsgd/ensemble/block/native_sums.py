@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from leakcore.dpsgd.ensemble.arguments import Samples
-from leakcore.dpsgd.ensemble.block.forward_backward import Rows
+from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
 from leakcore.kernels import (
     ACTIVATIONS,
     MAX_LAYERS,
@@ -45,7 +45,7 @@ class NativeSums:
     def num_common(self) -> int:
         return self._common.count
 
-    def begin(self, extra: Rows | None) -> None:
+    def begin(self, extra: RowGroup | None) -> None:
         """A new block of runs, with these rows of their own."""
         if extra is None:
             self._extra = None

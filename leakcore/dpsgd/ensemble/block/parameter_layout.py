@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 
-class Layout:
+class ParameterLayout:
     """Moves between (slots, parameters) and one (slots, out, in + 1) matrix per layer, bias in the last column."""
 
     def __init__(self, layers: tuple[int, ...]) -> None:

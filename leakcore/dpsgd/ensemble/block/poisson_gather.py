@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from leakcore.dpsgd.ensemble.block.forward_backward import Rows
+from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
 
 CHUNK = 1024
 """Most rows in one product. Longer data are summed chunk by chunk, in order, so that buffers stay near the cache."""
@@ -44,21 +44,21 @@ def _in_pieces(rows: int) -> int:
 class Gather:
     """Buffers for one thread's padded blocks of rows taken from common ones."""
 
-    def __init__(self, common: Rows, slots: int, rows: int) -> None:
+    def __init__(self, common: RowGroup, slots: int, rows: int) -> None:
         self._common = common
         self._classes = common.targets.T.contiguous()
         self._slots, self.rows = slots, rows
         self._inputs = common.inputs.new_empty((slots, rows, common.inputs.shape[1]))
         self._squares = common.squares.new_empty((slots, rows))
         self._targets = common.targets.new_empty((slots, rows, self._classes.shape[1]))
-        self._filled = Rows(
+        self._filled = RowGroup(
             inputs=self._inputs,
             transposed=self._inputs.transpose(1, 2),
             squares=self._squares,
             targets=self._targets.transpose(1, 2),
         )
 
-    def blocks(self, taken: np.ndarray) -> Iterator[tuple[Rows, torch.Tensor]]:
+    def blocks(self, taken: np.ndarray) -> Iterator[tuple[RowGroup, torch.Tensor]]:
         """(rows, weight) per block, for taken (slots, common rows) bool: weight (slots, rows) is one, or zero where
         the block is padding. At least one block; the buffers are reused from block to block."""
         slot, row = np.nonzero(taken)

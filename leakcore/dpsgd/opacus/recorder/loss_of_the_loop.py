@@ -69,7 +69,7 @@ def require_of_rows(criterion: Callable[..., torch.Tensor], outputs: Any, target
 
 
 @dataclasses.dataclass
-class _Call:
+class _LossCall:
     """One call of a loss. inside: the module that is no model and called it. output: the model's that it was given;
     None where it was given what is made of the model's outputs, in place of being them, or where these are unknown.
     made: whether it was the former. reduced: what `how_reduced` says of it. targets: what stood next to the outputs.
@@ -113,7 +113,7 @@ class CalledLoss:
     def __init__(self, is_model: Callable[[nn.Module], bool], named: nn.Module | None = None) -> None:
         self._is_model, self._named = is_model, named
         self._running: list[nn.Module] = []
-        self._calls: list[_Call] = []
+        self._calls: list[_LossCall] = []
         self._outputs: list[Output] = []
 
     def before(self, module: nn.Module) -> None:
@@ -143,8 +143,8 @@ class CalledLoss:
             with aside(), torch.no_grad():
                 reduced = how_reduced(output.detach(), module.forward, inputs, module)
         targets = tensors[1].detach().clone() if len(tensors) == 2 and tensors[1].ndim > 0 else None
-        call = _Call(module, inside, given, made, reduced, targets, number_of(output))
-        output.register_hook(functools.partial(_Call.went_back, call))  # type: ignore[no-untyped-call]
+        call = _LossCall(module, inside, given, made, reduced, targets, number_of(output))
+        output.register_hook(functools.partial(_LossCall.went_back, call))  # type: ignore[no-untyped-call]
         self._calls.append(call)
 
     def go_back(self, roots: list[Any]) -> None:
@@ -196,7 +196,7 @@ def _of_leaf(loss: nn.Module, leaf: int | None, factor: float, outputs: Any, tar
     return values * factor
 
 
-def _require_whole(call: _Call) -> None:
+def _require_whole(call: _LossCall) -> None:
     """ValueError where the loop goes back from more than this call, or gives it other than the model's outputs."""
     name = type(call.loss).__name__
     if call.inside is not None:
@@ -220,7 +220,7 @@ def _require_whole(call: _Call) -> None:
         )
 
 
-def _unit(call: _Call, loss_reduction: str) -> float:
+def _unit(call: _LossCall, loss_reduction: str) -> float:
     """What the sum of a row's values is multiplied by to be the row's loss, of which Opacus takes the mean or the sum.
     ValueError where the loop multiplies the loss, mixes rows, or reduces it otherwise than Opacus was told."""
     assert call.weights is not None

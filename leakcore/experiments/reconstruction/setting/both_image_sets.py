@@ -27,7 +27,7 @@ def attacked(
     clip: float,
     epsilons: tuple[float, ...],
     targets: int,
-) -> list[oblivious.Found]:
+) -> list[oblivious.Reconstructions]:
     """The reconstructions at each ε."""
     return [
         oblivious.attack(
@@ -40,6 +40,6 @@ def attacked(
     ]
 
 
-def setting(epsilon: float, hidden: tuple[int, ...], clip: float) -> games.Setting:
+def setting(epsilon: float, hidden: tuple[int, ...], clip: float) -> games.GameSetting:
     """The initial parameters are fixed, as the model-based attack needs them."""
-    return games.Setting(epsilon=epsilon, hidden=hidden, max_grad_norm=clip, initialisation="fixed")
+    return games.GameSetting(epsilon=epsilon, hidden=hidden, max_grad_norm=clip, initialisation="fixed")

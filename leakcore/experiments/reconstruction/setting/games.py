@@ -23,7 +23,7 @@ EPSILON = "ε at δ = 1e-5"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Setting:
+class GameSetting:
     """One configuration of DP-SGD; step = learning rate × C from 1,000 rows on, less in proportion to fewer rows."""
 
     epsilon: float
@@ -35,7 +35,7 @@ class Setting:
     initialisation: str = "per-run"
 
 
-def ensemble(context: Context, split: Split, setting: Setting) -> dpsgd.Ensemble:
+def ensemble(context: Context, split: Split, setting: GameSetting) -> dpsgd.Ensemble:
     """The runs under attack; σ from ε."""
     return dpsgd.Ensemble(
         (split.known_features.shape[1], *setting.hidden, split.classes),
@@ -54,7 +54,7 @@ def ensemble(context: Context, split: Split, setting: Setting) -> dpsgd.Ensemble
 def play(
     context: Context,
     split: Split,
-    setting: Setting,
+    setting: GameSetting,
     *,
     prior_size: int,
     runs: int,
@@ -116,16 +116,16 @@ def interval(game: attacks.ReconstructionGame) -> tuple[float, float] | None:
     return None if game.interval is None else (float(game.interval[0]), float(game.interval[1]))
 
 
-def bound(context: Context, setting: Setting, prior_size: int) -> float:
+def bound(context: Context, setting: GameSetting, prior_size: int) -> float:
     """The exact bound on success in this setting."""
     noise = mechanism.noise_for(context, setting.epsilon, setting.sample_rate, setting.steps)
     return mechanism.upper(noise, setting.sample_rate, setting.steps, prior_size)
 
 
-def gap(context: Context, setting: Setting, game: attacks.ReconstructionGame, paper: str) -> Stated:
+def gap(context: Context, setting: GameSetting, game: attacks.ReconstructionGame, paper: str) -> Stated:
     """Attack beside bound, and the gap split in two: bound − orthogonal optimum, and that optimum − attack."""
     noise = mechanism.noise_for(context, setting.epsilon, 1.0, setting.steps)
-    beside = mechanism.Beside.at(noise, setting.steps, game.prior_size)
+    beside = mechanism.BoundsAtNoise.at(noise, setting.steps, game.prior_size)
     rate = float(game.value)
     return Stated(
         what=f"ε = {setting.epsilon:g}, C = {setting.max_grad_norm:g}, prior {game.prior_size}: attack",

@@ -41,12 +41,12 @@ class Tried:
     clipped: float
 
 
-def at(setting: games.Setting, rate: float) -> games.Setting:
+def at(setting: games.GameSetting, rate: float) -> games.GameSetting:
     """The setting with this learning rate."""
     return dataclasses.replace(setting, step=rate * setting.max_grad_norm)
 
 
-def sweep(context: Context, split: Split, setting: games.Setting, rates: tuple[float, ...]) -> list[Tried]:
+def sweep(context: Context, split: Split, setting: games.GameSetting, rates: tuple[float, ...]) -> list[Tried]:
     """`_RUNS` models at each rate, trained on the known rows and one of the pool; each rate is a kept piece."""
     jobs, names = {}, []
     for rate in rates:

@@ -32,7 +32,7 @@ def upper(noise_multiplier: float, sample_rate: float, steps: int, prior_size: i
 
 
 @dataclasses.dataclass(frozen=True)
-class Beside:
+class BoundsAtNoise:
     """What stands beside an attack at one noise level, full batches: bound, RDP bound, the optimum among n orthogonal
     candidates, and the same for a simplex."""
 
@@ -42,7 +42,7 @@ class Beside:
     simplex: float
 
     @classmethod
-    def at(cls, noise_multiplier: float, steps: int, prior_size: int) -> Beside:
+    def at(cls, noise_multiplier: float, steps: int, prior_size: int) -> BoundsAtNoise:
         """For T full-batch steps."""
         return cls(
             upper(noise_multiplier, 1.0, steps, prior_size),
@@ -57,7 +57,7 @@ def curves(context: Context, epsilons: tuple[float, ...], steps: int, prior_size
     noise = [noise_for(context, e, 1.0, steps) for e in (min(epsilons), max(epsilons))]
     grid = np.geomspace(noise[0] * 1.15, noise[1] / 1.15, 30)
     at = [float(accounting.epsilon(s, 1.0, steps, delta=DELTA).value) for s in grid]
-    beside = [Beside.at(float(s), steps, prior_size) for s in grid]
+    beside = [BoundsAtNoise.at(float(s), steps, prior_size) for s in grid]
     drawn = (
         ("upper bound, exact", "bound", "bound"),
         ("upper bound from RDP", "rdp", "rdp"),

@@ -12,7 +12,7 @@ from leakcore.attacks import ReconstructionGame
 from leakcore.experiments.context import Context
 from leakcore.experiments.reconstruction.setting import mechanism
 from leakcore.experiments.reconstruction.setting.data import Split
-from leakcore.experiments.reconstruction.setting.games import Setting
+from leakcore.experiments.reconstruction.setting.games import GameSetting
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Stated
 
@@ -32,7 +32,7 @@ def report(
     stated: list[Stated],
     panels: list[Panel],
     splits: list[Split],
-    setting: Setting,
+    setting: GameSetting,
     runs: int | dict[int, int],
     attacked: Sequence[tuple[ReconstructionGame, float]] = (),
     pictures: list[Pictures] | None = None,

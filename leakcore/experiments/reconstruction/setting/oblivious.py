@@ -36,7 +36,7 @@ _PIECE = 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Found:
+class Reconstructions:
     """Reconstructions (targets, pixels), and the targets' rows of the pool."""
 
     points: np.ndarray
@@ -60,7 +60,7 @@ def settings(context: Context) -> dict[str, Any]:
     )
 
 
-def attack(context: Context, split: Split, setting: games.Setting, *, targets: int) -> Found:
+def attack(context: Context, split: Split, setting: games.GameSetting, *, targets: int) -> Reconstructions:
     """One run per target; the label is known, as in the text."""
     how = settings(context)
     key = json.dumps([dataclasses.asdict(setting), how, split.shape, split.content])
@@ -88,7 +88,7 @@ def attack(context: Context, split: Split, setting: games.Setting, *, targets: i
             found[name] = piece["points"]
             context.progress(task, len(points) + sum(map(len, found.values())), len(index))
         points += [point for name in jobs for point in found[name]]
-    return Found(np.array(points, dtype=np.float32), index)
+    return Reconstructions(np.array(points, dtype=np.float32), index)
 
 
 def _reconstructed(run: EnsembleRun, labels: np.ndarray, **how: Any) -> dict[str, Any]:

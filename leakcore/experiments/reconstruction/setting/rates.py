@@ -14,7 +14,7 @@ STEPS = 100
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sweep:
+class RateSweep:
     """Per q: σ, bound, and the games of Algorithm 3 and of the likelihood attack."""
 
     rates: tuple[float, ...]
@@ -22,7 +22,7 @@ class Sweep:
     bound: list[float]
     top: list[attacks.ReconstructionGame]
     likelihood: list[attacks.ReconstructionGame]
-    setting: _games.Setting
+    setting: _games.GameSetting
 
     @property
     def attacked(self) -> list[tuple[attacks.ReconstructionGame, float]]:
@@ -32,19 +32,19 @@ class Sweep:
 
 def sweep(
     context: Context, split: Split, epsilon: float, prior_size: int, rates: tuple[float, ...], runs: int
-) -> Sweep:
+) -> RateSweep:
     """C = 1, as in the paper."""
     noise, bound = limits(context, epsilon, prior_size, rates)
     top, likelihood = [], []
     for q in rates:
-        setting = _games.Setting(epsilon=epsilon, sample_rate=q, steps=STEPS, max_grad_norm=1.0, step=1.0)
+        setting = _games.GameSetting(epsilon=epsilon, sample_rate=q, steps=STEPS, max_grad_norm=1.0, step=1.0)
         task = f"ε = {epsilon:g}, prior {prior_size}, q = {q:g}"
         games = _games.play(
             context, split, setting, prior_size=prior_size, runs=runs, methods=("top", "likelihood"), task=task
         )
         top.append(games["top"])
         likelihood.append(games["likelihood"])
-    return Sweep(rates, noise, bound, top, likelihood, setting)
+    return RateSweep(rates, noise, bound, top, likelihood, setting)
 
 
 def limits(

@@ -33,19 +33,19 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     runs = context.pick(tiny=32, quick=512, paper=10_000)
     rates = context.pick(tiny=(1.0, 10.0), quick=learning_rate.PAPER, paper=learning_rate.PAPER)
     split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
-    tried = {e: learning_rate.sweep(context, split, _games.Setting(epsilon=e), rates) for e in epsilons}
+    tried = {e: learning_rate.sweep(context, split, _games.GameSetting(epsilon=e), rates) for e in epsilons}
     stated: list[Stated] = []
     found: dict[str, list[_Point]] = {"clipped": [], "accurate": []}
     for name, least in (("clipped", learning_rate.CLIPPED), ("accurate", 0.0)):
         for epsilon in epsilons:
             chosen = learning_rate.best(tried[epsilon], clipped=least)
-            setting = learning_rate.at(_games.Setting(epsilon=epsilon), chosen.learning_rate)
+            setting = learning_rate.at(_games.GameSetting(epsilon=epsilon), chosen.learning_rate)
             games = _games.play(
                 context, split, setting, prior_size=_PRIOR, runs=runs, methods=("sum", "likelihood"),
                 task=f"{name}, ε = {epsilon:g}",
             )  # fmt: skip
             noise = mechanism.noise_for(context, epsilon, 1.0, setting.steps)
-            beside = mechanism.Beside.at(noise, setting.steps, _PRIOR)
+            beside = mechanism.BoundsAtNoise.at(noise, setting.steps, _PRIOR)
             found[name].append(_Point(epsilon, noise, beside, games["sum"], games["likelihood"], chosen, setting.steps))
             row = _games.gap(context, setting, games["sum"], "nearly identical to the bound")
             stated += [
@@ -80,7 +80,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )  # fmt: skip
     return notes.report(
         experiment, context, conclusion=conclusion, stated=stated, panels=panels, splits=[split],
-        setting=_games.Setting(epsilon=epsilons[-1]),
+        setting=_games.GameSetting(epsilon=epsilons[-1]),
         agreement="yes" if len(near) == len(clipped) else ("partly" if near else "no"), runs=runs,
         attacked=[(g, p.beside.bound) for p in (*clipped, *accurate) for g in (p.plain, p.likelihood)],
         notes=(_EFFECTIVE,), learning_rate_note=learning_rate.NOTE, prior_size=_PRIOR,
@@ -98,7 +98,7 @@ _EFFECTIVE = (
 class _Point:
     epsilon: float
     noise: float
-    beside: mechanism.Beside
+    beside: mechanism.BoundsAtNoise
     plain: ReconstructionGame
     likelihood: ReconstructionGame
     chosen: learning_rate.Tried

@@ -29,9 +29,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     runs = context.pick(tiny=32, quick=512, paper=10_000)
     split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
     stated, panels, told, attacked, agree = [], [], [], [], []
-    setting = _games.Setting(epsilon=4.0, max_grad_norm=1.0)
+    setting = _games.GameSetting(epsilon=4.0, max_grad_norm=1.0)
     for q, (printed_bound, printed) in _PRINTED.items():
-        setting = _games.Setting(epsilon=4.0, max_grad_norm=1.0, sample_rate=q)
+        setting = _games.GameSetting(epsilon=4.0, max_grad_norm=1.0, sample_rate=q)
         bound = _games.bound(context, setting, 10)
         tried = learning_rate.sweep(context, split, setting, rates)
         kept = {t.learning_rate: t.accuracy for t in tried if t.accuracy >= 0}
