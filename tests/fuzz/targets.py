@@ -122,10 +122,10 @@ TARGETS: dict[str, Callable[[bytes], object]] = {
 }
 READERS = (
     "files/npz_file", "files/zip_file", "files/gzip_file", "files/tar_file", "files/csv_file", "files/json_file",
-    "files/toml_file", "files/limits", "trace/trace", "trace/from_trace", "trace/whole_run", "trace/unrecorded_steps",
-    "trace/origin", "scores/from_scores", "scores/file", "config/keys", "claim/config", "cli/_attack_labels",
-    "models/safetensors", "datasets/tabular", "datasets/text", "datasets/images", "datasets/membership",
-    "ensemble/checkpoint",
+    "files/toml_file", "files/limits", "trace/trace", "trace/question", "trace/measure", "trace/whole_run",
+    "trace/unrecorded_steps", "trace/origin", "scores/from_scores", "scores/file", "config/keys", "claim/config",
+    "cli/_attack_labels", "models/safetensors", "datasets/tabular", "datasets/text", "datasets/images",
+    "datasets/membership", "ensemble/checkpoint",
 )  # fmt: skip
 """Modules whose lines count as coverage."""
 CORPUS = Path(__file__).parent / "corpus"

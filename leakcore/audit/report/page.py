@@ -124,7 +124,7 @@ def render(
     """One self-contained HTML page. tone: of the head, "good", "neutral" or "bad"."""
     import jinja2
 
-    loader = jinja2.PackageLoader("leakcore.audit", ".")
+    loader = jinja2.PackageLoader("leakcore.audit.report", ".")
     pages = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, finalize=_plain
     )  # fmt: skip

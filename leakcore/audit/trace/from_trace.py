@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from leakcore import bounds
-from leakcore._base import validate as check
 from leakcore.audit.doctor import environment
-from leakcore.audit.report.report import GATE
-from leakcore.audit.scores.coins import audited, provable, require_fair
-from leakcore.audit.stated_epsilon import proved_epsilon
-from leakcore.audit.trace.rates import named, rate_at, roc, separation
-from leakcore.audit.trace.report import Exposure, TraceReport
-from leakcore.audit.trace.whole_run import whole_run
-from leakcore.dpsgd import Trace
+from leakcore.audit.trace.measure import limits, proved, reached, recorded
+from leakcore.audit.trace.question import ask
+from leakcore.audit.trace.report import TraceReport
 
 if TYPE_CHECKING:
-    from leakcore.dpsgd import Recorder
-
-_FPRS = (0.01, 0.05, 0.1)
-_PRIOR = 2**53
-"""The largest prior: beyond it 1/N and 1/(N + 1) are the same number."""
+    from leakcore.dpsgd import Recorder, Trace
 
 
 def from_trace(
@@ -75,108 +61,16 @@ def from_trace(
     and `coins` says there should be, or where the batches recorded are not those of Poisson sampling.
     """
     start = time.monotonic()
-    slack = check.open_probability(delta=delta)
-    claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
-    size = check.integer(2, _PRIOR, prior_size=prior_size)
-    level = check.confidence(confidence=confidence)
-    seen = read_trace(trace)
-    check.boolean(coins=coins)
-    recorded = seen.sample_rate
-    rate = recorded if sample_rate is None else check.probability(sample_rate=sample_rate)
-    if rate is not None and recorded is not None and not math.isclose(rate, recorded, rel_tol=1e-9):
-        raise ValueError(f"sample_rate={rate:.12g}: the trace was recorded at q = {recorded:.12g}; leave it out")
-    if rate is None:
-        raise ValueError("sample_rate=None: the trace does not say how batches were sampled; give q")
-    seen = dataclasses.replace(seen, sample_rate=rate)
-    if rate < 1 and seen.not_poisson:
-        raise ValueError(
-            f"trace: {seen.not_poisson}; the accountant's ε and all bounds here are for Poisson sampling, and none is "
-            "proved for other batches"
-        )
-    if coins and (seen.members.all() or not seen.members.any()):
-        raise ValueError("coins=True: all candidates are on the same side: fair coins do not do that")
-    if coins:
-        if not seen.members_given and rate < 1:
-            raise ValueError(
-                "coins=True: the trace knows as members only those that sampling picked, which is no fair coin; record "
-                "with members=…, the coins themselves"
-            )
-        require_fair(int(seen.members.sum()), len(seen.members), "candidates")
-    whole = whole_run(seen, steps)
-    sigma = seen.noise_multiplier
-    schedule = whole.noise_multiplier, whole.sample_rate, whole.steps
-    inside, outside = np.flatnonzero(seen.members), np.flatnonzero(~seen.members)
-    likelihood = bool(np.isfinite(seen.membership_likelihood).all())
-    scores = seen.membership_likelihood if likelihood else seen.membership_sum
-    pairs = seen.pair_likelihood if likelihood else seen.pair_sum
-    both = len(inside) > 0 and len(outside) > 0
-    recognised = bool(seen.times_seen[inside].any())
-    those, others = scores[inside], scores[outside]
-    sizes = tuple(dict.fromkeys((2, size)))
+    question = ask(
+        trace, delta=delta, claimed_epsilon=claimed_epsilon, sample_rate=sample_rate, steps=steps,
+        prior_size=prior_size, coins=coins, confidence=confidence,
+    )  # fmt: skip
     return TraceReport(
         environment=environment(),
-        delta=slack,
-        claimed_epsilon=claim,
-        confidence=level,
-        coins=coins,
-        steps=seen.steps,
-        run=whole.extent,
-        noise_multiplier=(float(sigma.min()), float(sigma.max())),
-        max_grad_norm=(float(seen.max_grad_norm.min()), float(seen.max_grad_norm.max())),
-        sample_rate=rate,
-        batch_rows=float(seen.batch_rows.mean()),
-        members=len(inside),
-        non_members=len(outside),
-        members_given=seen.members_given,
-        recognised=recognised,
-        statistic="likelihood ratio" if likelihood else "summed products",
-        epsilon=whole.of(proved_epsilon(*schedule, delta=slack)),
-        epsilon_replace=whole.of(proved_epsilon(*schedule, delta=slack, adjacency="replace")),
-        prior_sizes=sizes,
-        reconstruction=tuple(whole.of(bounds.reconstruction(*schedule, kappa=1 / p)) for p in sizes),
-        named=tuple(
-            named(pairs, inside, outside, p, level) if both and recognised and p - 1 <= len(outside) else None
-            for p in sizes
-        ),
-        membership=whole.of(bounds.membership(*schedule, fpr=np.geomspace(1e-3, 1, 61))),
-        at_fpr=whole.of(bounds.membership(*schedule, fpr=np.array(_FPRS))),
-        found_at_fpr=tuple(rate_at(those, others, f, level) if both else None for f in _FPRS),
-        roc=roc(those, others) if both else None,
-        area=separation(those, others, level) if both else None,
-        audited=audited(scores, seen.members, slack, level) if coins else None,
-        gate=audited(scores, seen.members, slack, GATE) if coins else None,
-        ceiling=provable(seen.members, slack, GATE) if coins else None,
-        exposed=_exposed(seen, pairs, inside, outside) if both and recognised else (),
+        **question.settings(),
+        **recorded(question.trace),
+        **limits(question),
+        **reached(question),
+        **proved(question),
         seconds=time.monotonic() - start,
     )
-
-
-def read_trace(trace: Any, name: str = "trace") -> Trace:
-    """The trace that is given as such, as its recorder or as its file."""
-    if isinstance(trace, Trace):
-        return trace
-    if isinstance(trace, (str, Path)):
-        return Trace.load(trace)
-    if callable(getattr(trace, "trace", None)):
-        recorded = trace.trace()
-        if isinstance(recorded, Trace):
-            return recorded
-    raise TypeError(f"{name} is a {type(trace).__name__}: must be what leakcore.record gave, or the file it wrote")
-
-
-def _exposed(seen: Trace, pairs: np.ndarray, inside: np.ndarray, outside: np.ndarray) -> tuple[Exposure, ...]:
-    """The members whose own score lies furthest above their best rival's, five at most; of those that were in a batch,
-    for nothing is exposed of a row that the run never used.
-    """
-    inside = inside[seen.times_seen[inside] > 0]
-    own = pairs[inside, inside]
-    beaten = (pairs[np.ix_(inside, outside)] < own[:, None]).mean(axis=1)
-    lead = own - pairs[np.ix_(inside, outside)].max(axis=1)
-    order = np.lexsort((-lead, -beaten))[:5]
-    return tuple(
-        Exposure(
-            candidate=int(inside[k]), times_seen=int(seen.times_seen[inside[k]]),
-            clipped_share=float(seen.clipped_share[inside[k]]), beaten=float(beaten[k]), lead=float(lead[k]),
-        )
-        for k in order
-    )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leakcore.audit.trace.from_trace import read_trace
+from leakcore.audit.trace.question import read_trace
 from leakcore.dpsgd import Trace
 
 if TYPE_CHECKING:

@@ -1,0 +1,116 @@
+"""What a recorded run is measured by: limits of its schedule, what attacks reached on its candidates, what coins prove.
+
+Each function returns fields of `TraceReport`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from leakcore import bounds
+from leakcore.audit.report.report import GATE
+from leakcore.audit.scores.coins import audited, provable
+from leakcore.audit.stated_epsilon import proved_epsilon
+from leakcore.audit.trace.question import Question
+from leakcore.audit.trace.rates import named, rate_at, roc, separation
+from leakcore.audit.trace.report import Exposure
+from leakcore.dpsgd import Trace
+
+_FPRS = (0.01, 0.05, 0.1)
+
+
+def recorded(trace: Trace) -> dict[str, Any]:
+    """The recorded steps and the candidates."""
+    sigma, norm = trace.noise_multiplier, trace.max_grad_norm
+    members = np.flatnonzero(trace.members)
+    return {
+        "steps": trace.steps,
+        "noise_multiplier": (float(sigma.min()), float(sigma.max())),
+        "max_grad_norm": (float(norm.min()), float(norm.max())),
+        "sample_rate": trace.sample_rate,
+        "batch_rows": float(trace.batch_rows.mean()),
+        "members": len(members),
+        "non_members": len(trace.members) - len(members),
+        "members_given": trace.members_given,
+        "recognised": bool(trace.times_seen[members].any()),
+        "statistic": "likelihood ratio" if _by_likelihood(trace) else "summed products",
+    }
+
+
+def limits(question: Question) -> dict[str, Any]:
+    """What no attacker beats: ε by the accountant, and the upper bounds of the schedule."""
+    run, slack = question.run, question.delta
+    schedule = run.noise_multiplier, run.sample_rate, run.steps
+    return {
+        "epsilon": run.of(proved_epsilon(*schedule, delta=slack)),
+        "epsilon_replace": run.of(proved_epsilon(*schedule, delta=slack, adjacency="replace")),
+        "reconstruction": tuple(
+            run.of(bounds.reconstruction(*schedule, kappa=1 / size)) for size in question.prior_sizes
+        ),
+        "membership": run.of(bounds.membership(*schedule, fpr=np.geomspace(1e-3, 1, 61))),
+        "at_fpr": run.of(bounds.membership(*schedule, fpr=np.array(_FPRS))),
+    }
+
+
+def reached(question: Question) -> dict[str, Any]:
+    """What attacks reached on the candidates: estimates, None where there is nothing to tell apart."""
+    trace, level = question.trace, question.confidence
+    scores, pairs = _scores(trace)
+    inside, outside = np.flatnonzero(trace.members), np.flatnonzero(~trace.members)
+    both = len(inside) > 0 and len(outside) > 0
+    in_batches = both and bool(trace.times_seen[inside].any())
+    sides = scores[inside], scores[outside]
+    return {
+        "named": tuple(
+            named(pairs, inside, outside, size, level) if in_batches and size - 1 <= len(outside) else None
+            for size in question.prior_sizes
+        ),
+        "found_at_fpr": tuple(rate_at(*sides, fpr, level) if both else None for fpr in _FPRS),
+        "roc": roc(*sides) if both else None,
+        "area": separation(*sides, level) if both else None,
+        "exposed": _exposed(trace, pairs, inside, outside) if in_batches else (),
+    }
+
+
+def proved(question: Question) -> dict[str, Any]:
+    """What guesses at the coins prove of ε; None where members were not decided by coins."""
+    if not question.coins:
+        return {"audited": None, "gate": None, "ceiling": None}
+    scores, _ = _scores(question.trace)
+    members, slack = question.trace.members, question.delta
+    return {
+        "audited": audited(scores, members, slack, question.confidence),
+        "gate": audited(scores, members, slack, GATE),
+        "ceiling": provable(members, slack, GATE),
+    }
+
+
+def _by_likelihood(trace: Trace) -> bool:
+    return bool(np.isfinite(trace.membership_likelihood).all())
+
+
+def _scores(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of membership, and of each candidate in each candidate's place: by likelihood where it is known."""
+    if _by_likelihood(trace):
+        return trace.membership_likelihood, trace.pair_likelihood
+    return trace.membership_sum, trace.pair_sum
+
+
+def _exposed(trace: Trace, pairs: np.ndarray, inside: np.ndarray, outside: np.ndarray) -> tuple[Exposure, ...]:
+    """The members whose own score lies furthest above their best rival's, five at most; of those that were in a batch,
+    for nothing is exposed of a row that the run never used.
+    """
+    inside = inside[trace.times_seen[inside] > 0]
+    own = pairs[inside, inside]
+    beaten = (pairs[np.ix_(inside, outside)] < own[:, None]).mean(axis=1)
+    lead = own - pairs[np.ix_(inside, outside)].max(axis=1)
+    order = np.lexsort((-lead, -beaten))[:5]
+    return tuple(
+        Exposure(
+            candidate=int(inside[k]), times_seen=int(trace.times_seen[inside[k]]),
+            clipped_share=float(trace.clipped_share[inside[k]]), beaten=float(beaten[k]), lead=float(lead[k]),
+        )
+        for k in order
+    )  # fmt: skip

@@ -1,0 +1,112 @@
+"""What an audit of a recorded run is asked, checked before any work."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leakcore._base import validate as check
+from leakcore.audit.scores.coins import require_fair
+from leakcore.audit.trace.whole_run import WholeRun, whole_run
+from leakcore.dpsgd import Trace
+
+if TYPE_CHECKING:
+    from leakcore.dpsgd import Recorder
+
+_LARGEST_PRIOR = 2**53
+"""Beyond it 1/N and 1/(N + 1) are the same number."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Question:
+    """The arguments of `audit.from_trace`, checked. trace: with its sampling rate. run: the run it is a part of."""
+
+    trace: Trace
+    run: WholeRun
+    delta: float
+    claimed_epsilon: float | None
+    prior_size: int
+    coins: bool
+    confidence: float
+
+    @property
+    def prior_sizes(self) -> tuple[int, ...]:
+        """Two candidates, and as many as were asked about."""
+        return tuple(dict.fromkeys((2, self.prior_size)))
+
+    def settings(self) -> dict[str, Any]:
+        """The fields of the report that repeat the question."""
+        return {
+            "delta": self.delta, "claimed_epsilon": self.claimed_epsilon, "confidence": self.confidence,
+            "coins": self.coins, "run": self.run.extent, "prior_sizes": self.prior_sizes,
+        }  # fmt: skip
+
+
+def ask(
+    trace: Trace | Recorder | str | Path,
+    *,
+    delta: float,
+    claimed_epsilon: float | None,
+    sample_rate: float | None,
+    steps: int | None,
+    prior_size: int,
+    coins: bool,
+    confidence: float,
+) -> Question:
+    """The question; ValueError or TypeError as `audit.from_trace` says."""
+    slack = check.open_probability(delta=delta)
+    claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
+    size = check.integer(2, _LARGEST_PRIOR, prior_size=prior_size)
+    level = check.confidence(confidence=confidence)
+    steps_seen = read_trace(trace)
+    check.boolean(coins=coins)
+    sampled = _sampled(steps_seen, sample_rate)
+    if coins:
+        _require_coins(sampled)
+    return Question(
+        trace=sampled, run=whole_run(sampled, steps), delta=slack, claimed_epsilon=claim, prior_size=size, coins=coins,
+        confidence=level,
+    )  # fmt: skip
+
+
+def read_trace(trace: Any, name: str = "trace") -> Trace:
+    """The trace that is given as such, as its recorder or as its file."""
+    if isinstance(trace, Trace):
+        return trace
+    if isinstance(trace, (str, Path)):
+        return Trace.load(trace)
+    if callable(getattr(trace, "trace", None)):
+        recorded = trace.trace()
+        if isinstance(recorded, Trace):
+            return recorded
+    raise TypeError(f"{name} is a {type(trace).__name__}: must be what leakcore.record gave, or the file it wrote")
+
+
+def _sampled(trace: Trace, sample_rate: float | None) -> Trace:
+    """The trace with its sampling rate; ValueError where it is unknown, contradicted, or no Poisson sampling."""
+    recorded = trace.sample_rate
+    rate = recorded if sample_rate is None else check.probability(sample_rate=sample_rate)
+    if rate is None:
+        raise ValueError("sample_rate=None: the trace does not say how batches were sampled; give q")
+    if recorded is not None and not math.isclose(rate, recorded, rel_tol=1e-9):
+        raise ValueError(f"sample_rate={rate:.12g}: the trace was recorded at q = {recorded:.12g}; leave it out")
+    if rate < 1 and trace.not_poisson:
+        raise ValueError(
+            f"trace: {trace.not_poisson}; the accountant's ε and all bounds here are for Poisson sampling, and none is "
+            "proved for other batches"
+        )
+    return dataclasses.replace(trace, sample_rate=rate)
+
+
+def _require_coins(trace: Trace) -> None:
+    """ValueError where the members of a trace cannot have been decided by fair coins."""
+    if trace.members.all() or not trace.members.any():
+        raise ValueError("coins=True: all candidates are on the same side: fair coins do not do that")
+    if not trace.members_given and trace.sample_rate != 1:
+        raise ValueError(
+            "coins=True: the trace knows as members only those that sampling picked, which is no fair coin; record "
+            "with members=…, the coins themselves"
+        )
+    require_fair(int(trace.members.sum()), len(trace.members), "candidates")
