@@ -158,7 +158,7 @@ def _in_cell(tier: str, threads: int, expression: str) -> Any:
         **os.environ, "LEAKCORE_ISA": tier, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LEAKCORE_NUM_THREADS"), number),
     }  # fmt: skip
-    program = f"import json\nfrom tests import test_same_bits as t\nprint(json.dumps(t.{expression}))"
+    program = f"import json\nfrom tests.public import test_same_bits as t\nprint(json.dumps(t.{expression}))"
     done = subprocess.run(
         [sys.executable], input=program, env=environment, capture_output=True, text=True, check=False
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -168,7 +169,7 @@ def test_discrete_prior() -> None:
 def test_many_weights_use_chords_on_the_safe_side(monkeypatch: pytest.MonkeyPatch) -> None:
     prior = np.arange(1.0, 8.0) / 28.0
     fine = bounds.discrete_prior(1.0, 0.1, 10, prior=prior).value
-    monkeypatch.setattr("leakcore.bounds.reconstruction.discrete_prior._NODES", 5)
+    monkeypatch.setattr(sys.modules["leakcore.bounds.reconstruction.discrete_prior"], "_NODES", 5)
     coarse = bounds.discrete_prior(1.0, 0.1, 10, prior=prior).value
     assert fine * (1 - 1e-9) <= coarse <= 1.05 * fine
 
@@ -215,7 +216,7 @@ def test_discrete_prior_where_next_to_nothing_leaks(monkeypatch: pytest.MonkeyPa
             found = bounds.discrete_prior(sigma, 0.5, 10, prior=prior)
             assert found.blind <= found.value <= found.blind * (1 + 1e-9)
     short = [bounds.discrete_prior(30.0, 0.1, 100, prior=p).value for p in ([0.5, 0.3, 0.2], [0.4, 0.38, 0.22])]
-    monkeypatch.setattr("leakcore.bounds.reconstruction.discrete_prior._NEGLIGIBLE", -math.inf)
+    monkeypatch.setattr(sys.modules["leakcore.bounds.reconstruction.discrete_prior"], "_NEGLIGIBLE", -math.inf)
     whole = [bounds.discrete_prior(30.0, 0.1, 100, prior=p).value for p in ([0.5, 0.3, 0.2], [0.4, 0.38, 0.22])]
     np.testing.assert_allclose(short, whole, rtol=1e-12)
 

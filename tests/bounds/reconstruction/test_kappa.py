@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from fractions import Fraction
 from typing import Any
 
@@ -54,7 +55,7 @@ def test_metrics_agree_with_a_direct_count(metric: str) -> None:
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     points = np.random.default_rng(6).standard_normal((500, 3))
     whole = bounds.kappa_from_samples(points, 0.3).value
-    monkeypatch.setattr("leakcore.bounds.reconstruction.kappa._BLOCK_BYTES", 8 * 2048 * 37)
+    monkeypatch.setattr(sys.modules["leakcore.bounds.reconstruction.kappa"], "_BLOCK_BYTES", 8 * 2048 * 37)
     assert bounds.kappa_from_samples(points, 0.3).value == whole
 
 
@@ -90,7 +91,7 @@ def test_a_tail_of_many_pixels_is_summed_piece_by_piece(monkeypatch: pytest.Monk
     sizes = ((3000, 0.5), (20_000, 0.3), (20_000, 0.9))
     whole = [bounds.kappa_pixels(n, fraction=f).log_value for n, f in sizes]
     assert min(whole) < -700
-    monkeypatch.setattr("leakcore.bounds.reconstruction.kappa._TERMS", 100)
+    monkeypatch.setattr(sys.modules["leakcore.bounds.reconstruction.kappa"], "_TERMS", 100)
     for (n, f), wanted in zip(sizes, whole, strict=True):
         assert bounds.kappa_pixels(n, fraction=f).log_value == pytest.approx(wanted, rel=1e-14)
     monkeypatch.undo()

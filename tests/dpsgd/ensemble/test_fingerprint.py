@@ -188,7 +188,7 @@ def test_a_state_of_ones_own_says_what_counts(tmp_path: Path) -> None:
 def test_it_is_the_same_in_every_process(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from tests.dpsgd import test_fingerprint as t\n"
+        "from tests.dpsgd.ensemble import test_fingerprint as t\n"
         "skip = {'module', 'lambda', 'logger'}\n"
         "print(*(t.fingerprint(v, 'x') for n, p in sorted(t.PAIRS.items()) if n not in skip for v in p))\n"
     )

@@ -27,7 +27,7 @@ def test_every_allocation_may_fail(tmp_path: Path) -> None:
         check=True, timeout=120,
     )  # fmt: skip
     run = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.build.out_of_memory"], cwd=HERE.parents[1], text=True, capture_output=True,
+        [sys.executable, "-m", "tests.kernels.build.out_of_memory"], cwd=HERE.parents[2], text=True, capture_output=True,
         timeout=200, env={**os.environ, "LD_PRELOAD": str(library)}, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]

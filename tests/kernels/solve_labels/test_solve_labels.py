@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import numpy as np
 import pytest
@@ -395,7 +396,9 @@ def test_calls_short_enough_for_an_interrupt_give_the_same_bits(monkeypatch):
     jacobian = normals(0, 4, 3, 5, 9)[:, :, ::-1]
     gradient = normals(1, 4, 3, 9, 2)
     whole = kernels.solve_labels(jacobian, gradient)
-    monkeypatch.setattr("leakcore.kernels.solve_labels._WORK_PER_CALL", 1000)  # four problems of 5 × 5 × 9
+    monkeypatch.setattr(
+        sys.modules["leakcore.kernels.solve_labels"], "_WORK_PER_CALL", 1000
+    )  # four problems of 5 × 5 × 9
     for a, b in ((jacobian, gradient), (jacobian.swapaxes(0, 1).copy().swapaxes(0, 1), gradient)):
         parts = kernels.solve_labels(a, b)
         for field in dataclasses.fields(parts):

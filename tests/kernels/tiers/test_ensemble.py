@@ -50,7 +50,7 @@ def trained():
 
 
 def _of_all(tiers, function):
-    program = f"from tests.kernels import test_ensemble_tiers as t\nprint(t.{function}())"
+    program = f"from tests.kernels.tiers import test_ensemble as t\nprint(t.{function}())"
     runs = {tier: in_tier(tier, program) for tier in tiers}
     assert all(r.returncode == 0 for r in runs.values()), [r.stderr for r in runs.values()]
     return {r.stdout for r in runs.values()}

@@ -83,7 +83,7 @@ def large_ratios():
 
 
 def in_tier(tier, code, **variables):
-    program = "from leakcore import kernels\nfrom tests.kernels import test_tiers\n" + code
+    program = "from leakcore import kernels\nfrom tests.kernels.tiers import test_tiers\n" + code
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **variables}
     environment.pop("LEAKCORE_ISA", None)
     if tier is not None:
