@@ -456,11 +456,11 @@ def test_a_networks_state_as_text_is_read_by_the_same_rules() -> None:
 
 def test_one_reader_for_every_format() -> None:
     """No other file of the package opens an archive or parses a format by itself."""
-    package = Path(csv_file.__file__).parent
+    package = Path(csv_file.__file__).parents[2]
     readers = {
-        r"np\.load\(": set(), r"ZipFile\(": {"_zip.py"}, r"gzip\.open\(|GzipFile\(": {"_gzip.py"},
-        r"tarfile\.open\(": {"_tar.py"}, r"csv\.(reader|DictReader)\(": {"_csv.py"},
-        r"tomllib\.loads?\(|tomli\.": {"_toml.py"}, r"pickle\.loads?\(|torch\.load\(": set(),
+        r"np\.load\(": set(), r"ZipFile\(": {"zip_file.py"}, r"gzip\.open\(|GzipFile\(": {"gzip_file.py"},
+        r"tarfile\.open\(": {"tar_file.py"}, r"csv\.(reader|DictReader)\(": {"csv_file.py"},
+        r"tomllib\.loads?\(|tomli\.": {"toml_file.py"}, r"pickle\.loads?\(|torch\.load\(": set(),
     }  # fmt: skip
     for pattern, allowed in readers.items():
         users = {p.name for p in package.rglob("*.py") if re.search(pattern, p.read_text(encoding="utf-8"))}

@@ -29,16 +29,16 @@ BANNED = {
 }  # fmt: skip
 ONLY_IN = {
     # Filters, counted over the blocks of all threads; and torch's generator, which a model's own draws come from.
-    "warnings.catch_warnings": {"_quiet.py"},
-    "warnings.filterwarnings": {"_quiet.py"},
+    "warnings.catch_warnings": {"_base/quiet.py"},
+    "warnings.filterwarnings": {"_base/quiet.py"},
     # The main thread alone, and only where Python's own handler is in place: SIGINT while results are waited for,
     # SIGTERM while a command runs.
-    "signal.signal": {"_futures.py", "cli/_checked.py"},
+    "signal.signal": {"_base/futures.py", "cli/_checked.py"},
     # A recorded model draws from the global generators itself, and is evaluated again; they are put back.
-    "np.random.seed": {"dpsgd/_module_state.py"},
-    "random.seed": {"dpsgd/_module_state.py"},
+    "np.random.seed": {"gradients/module_state.py"},
+    "random.seed": {"gradients/module_state.py"},
     # Networks are made by constructors that know torch's generator alone; it is put back.
-    "torch.default_generator.manual_seed": {"kernels/_generators.py"},
+    "torch.default_generator.manual_seed": {"kernels/random/generators.py"},
     "torch.manual_seed": set(),
 }  # fmt: skip
 

@@ -21,29 +21,29 @@ from tests.public.arrays import CALLS, resolve
 from tests.public.streams_recorder import Draw, overlaps, recorded
 
 PACKAGE = Path(kernels.__file__).resolve().parent.parent
-DOORS = "kernels/_generators.py"
+DOORS = "kernels/random/generators.py"
 ALLOWED = {
     # One seed for each step from the generator that the caller gave, as Opacus's optimizer takes it.
-    ("dpsgd/_fused_optimizer.py", "torch.randint"),
+    ("dpsgd/opacus/optimizer/fused_optimizer.py", "torch.randint"),
     # Drawn with a generator of the registry.
-    ("models/_dlg_lenet.py", "parameter.uniform_"),
-    ("attacks/_logit.py", "torch.rand"),
-    ("attacks/_inversion_problem.py", "torch.rand"),
+    ("models/dlg_lenet.py", "parameter.uniform_"),
+    ("attacks/labels/solving/forward_rounding.py", "torch.rand"),
+    ("attacks/inversion/objective.py", "torch.rand"),
     ("experiments/leakage/fig11.py", "torch.randn"),
     # Puts the caller's generator back, after a look at whether the model draws from it.
-    ("attacks/_logit.py", "torch.set_rng_state"),
-    ("attacks/_layer_gradients.py", "torch.set_rng_state"),
+    ("attacks/labels/solving/forward_rounding.py", "torch.set_rng_state"),
+    ("gradients/by_layer.py", "torch.set_rng_state"),
     # Puts back what a trial of the user's loop drew.
-    ("dpsgd/_left_alone.py", "random"),
-    ("dpsgd/_left_alone.py", "np.random.get_state"),
-    ("dpsgd/_left_alone.py", "np.random.set_state"),
+    ("dpsgd/opacus/row_check/left_alone.py", "random"),
+    ("dpsgd/opacus/row_check/left_alone.py", "np.random.get_state"),
+    ("dpsgd/opacus/row_check/left_alone.py", "np.random.set_state"),
     # Seeds a user's model from the registry.
-    ("dpsgd/_module_state.py", "random"),
-    ("dpsgd/_module_state.py", "np.random.seed"),
-    ("dpsgd/_module_state.py", "generator.manual_seed"),
+    ("gradients/module_state.py", "random"),
+    ("gradients/module_state.py", "np.random.seed"),
+    ("gradients/module_state.py", "generator.manual_seed"),
     # Names of files and tokens of locks, no part of a result.
     ("_store.py", "secrets"),
-    ("_writing.py", "secrets"),
+    ("_base/files/writing.py", "secrets"),
 }
 """What stands outside the door, each with its reason."""
 MAKERS = {
@@ -144,7 +144,7 @@ def test_each_stream_is_used_in_one_place():
     """A member is one use: one function of the package names it. CALLER is named by none."""
     users: dict[str, set[str]] = defaultdict(set)
     for name, tree in _files():
-        if name == "kernels/_streams.py":
+        if name == "kernels/random/streams.py":
             continue
         for function in ast.walk(tree):
             if isinstance(function, ast.FunctionDef):

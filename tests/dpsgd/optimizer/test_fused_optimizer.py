@@ -19,7 +19,8 @@ from opacus import GradSampleModule, PrivacyEngine
 from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
 from opacus.utils.batch_memory_manager import wrap_data_loader
 
-from leakcore.dpsgd import FusedDPOptimizer, _backward_roots, secure_normal
+from leakcore.dpsgd import FusedDPOptimizer, secure_normal
+from leakcore.gradients import backward_roots
 from tests.dpsgd.opacus_remarks import IGNORED
 
 pytestmark = IGNORED
@@ -260,7 +261,7 @@ def test_noise_is_never_left_out_in_silence(name: str, value: float) -> None:
 def _listening() -> int:
     """How many listen to backward passes; one that is gone counts until the next pass."""
     torch.ones(1, requires_grad=True).sum().backward()
-    return len(_backward_roots._listeners)
+    return len(backward_roots._listeners)
 
 
 def _hooks(module: nn.Module) -> int:
