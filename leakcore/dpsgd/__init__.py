@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from leakcore.dpsgd.opacus.optimizer.secure_noise import secure_normal as secure_normal
     from leakcore.dpsgd.opacus.recorder.recorder import Recorder as Recorder
     from leakcore.dpsgd.opacus.recorder.recorder import record as record
+    from leakcore.dpsgd.opacus.trace.join import joined as joined
     from leakcore.dpsgd.opacus.trace.trace import Trace as Trace
 
 _NAMES = {
@@ -34,6 +35,7 @@ _NAMES = {
     "secure_normal": ".opacus.optimizer.secure_noise",
 }
 _SHARED = {
+    "joined": ".opacus.trace.join",
     "Streams": ".ensemble.randomness",
     "arguments": ".ensemble.arguments",
     "run_request": ".ensemble.run_request",

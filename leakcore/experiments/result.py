@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from leakcore._base.results import Result, jsonable
+from leakcore.experiments import text
 
 AGREEMENT = {
     "": "",
@@ -97,6 +98,12 @@ class Stated:
         if self.kind not in KINDS:
             raise ValueError(f"kind={self.kind!r}: must be one of {', '.join(map(repr, KINDS))}")
 
+    def shown(self) -> str:
+        """Our number as tables print it."""
+        if self.ours is None:
+            return "see below" if self.comment else "–"
+        return text.shown(self.ours, self.interval, self.kind, self.confidence)
+
 
 def ours(result: Result) -> dict[str, Any]:
     """`Stated`'s fields of one number; its interval where that is one of a confidence, not of rounding."""
@@ -150,6 +157,7 @@ class ExperimentResult:
 
     def to_text(self) -> str:
         """Title, the paper's numbers beside ours, data, conclusion and notes, for a terminal."""
-        from leakcore.experiments.text import render
-
-        return render(self)
+        stated = [(s.what, s.paper, s.shown(), s.comment) for s in self.stated]
+        remarks = [("data", line) for line in self.data] + [("note", line) for line in self.notes]
+        head = f"{self.name}  {self.title}  (scale {self.scale}, seed {self.seed})"
+        return text.render(head, self.statement, stated, [*remarks, ("conclusion", self.caption)])

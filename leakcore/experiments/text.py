@@ -6,36 +6,28 @@ import decimal
 import math
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from leakcore.experiments.result import ExperimentResult, Stated
 
 _WIDTH = 100
 _ROUNDING = {"lower": decimal.ROUND_FLOOR, "upper": decimal.ROUND_CEILING}
 
 
-def render(result: ExperimentResult) -> str:
-    """Title, statement, table of stated numbers, data, notes, conclusion."""
-    lines = [f"{result.name}  {result.title}  (scale {result.scale}, seed {result.seed})", ""]
-    lines += _folded("the paper says", result.statement)
-    lines.append("")
-    if result.stated:
-        head = ("stated", "paper", "ours")
-        rows = [(s.what, s.paper, _ours(s)) for s in result.stated]
-        widths = [max(len(r[i]) for r in (head, *rows)) for i in range(3)]
-        lines.append("  ".join(h.ljust(w) for h, w in zip(head, widths, strict=True)).rstrip())
-        lines.append("  ".join("─" * w for w in widths))
-        for stated, row in zip(result.stated, rows, strict=True):
-            lines.append("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip())
-            if stated.comment:
-                lines += textwrap.wrap(stated.comment, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+def render(
+    head: str, statement: str, stated: Sequence[tuple[str, str, str, str]], remarks: Sequence[tuple[str, str]]
+) -> str:
+    """Head, what the paper says, a table of (what, paper, ours, comment), then remarks, each with its label."""
+    lines = [head, "", *_folded("the paper says", statement), ""]
+    if stated:
+        rows = [("stated", "paper", "ours"), *(row[:3] for row in stated)]
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        table = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines += [table[0], "  ".join("─" * w for w in widths)]
+        for line, (*_, comment) in zip(table[1:], stated, strict=True):
+            lines.append(line)
+            if comment:
+                lines += textwrap.wrap(comment, _WIDTH, initial_indent="    ", subsequent_indent="    ")
         lines.append("")
-    for data in result.data:
-        lines += _folded("data", data)
-    for note in result.notes:
-        lines += _folded("note", note)
-    lines += _folded("conclusion", result.caption)
+    for label, text in remarks:
+        lines += _folded(label, text)
     return "\n".join(lines)
 
 
@@ -65,12 +57,6 @@ def shown(ours: float, interval: Sequence[float] | None = None, kind: str = "", 
     if kind in _ROUNDING:
         return f"{number(ours, kind)} ({', '.join(filter(None, (kind, sure)))})"
     return number(ours, kind)
-
-
-def _ours(stated: Stated) -> str:
-    if stated.ours is None:
-        return "see below" if stated.comment else "–"
-    return shown(stated.ours, stated.interval, stated.kind, stated.confidence)
 
 
 def _folded(label: str, text: str) -> list[str]:

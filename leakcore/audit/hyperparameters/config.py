@@ -114,7 +114,8 @@ class AuditConfig:
         put("confidence", check.confidence(confidence=self.confidence))
         put("gate_confidence", check.confidence(gate_confidence=self.gate_confidence))
         put("seed", check.seed(seed=self.seed))
-        put("defense", defense_rules.read(self))
+        training = {name: getattr(self, name) for name in ("learning_rate", "steps", "sample_rate", "hidden")}
+        put("defense", defense_rules.checked(self.defense, **training))
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> AuditConfig:

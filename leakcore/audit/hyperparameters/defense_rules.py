@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
 from leakcore.defenses import (
     Clip,
@@ -17,20 +17,17 @@ from leakcore.defenses import (
     spell,
 )
 
-if TYPE_CHECKING:
-    from leakcore.audit.hyperparameters.config import AuditConfig
-
 _TAKEN = (LocalSteps, Dropout, Clip, GaussianNoise, Laplace, Prune)
 
 
-def read(config: AuditConfig) -> str | None:
-    """`config.defense`, a `Defense` or its spelling, checked against the rest and spelt out; or None."""
-    if config.defense is None:
+def checked(
+    defense: Any, *, learning_rate: float, steps: int, sample_rate: float, hidden: tuple[int, ...]
+) -> str | None:
+    """A `Defense` or its spelling, checked against the training that it goes with and spelt out; None for None."""
+    if defense is None:
         return None
-    if isinstance(config.defense, str):
-        defense = parse(config.defense, learning_rate=config.learning_rate)
-    else:
-        defense = config.defense
+    if isinstance(defense, str):
+        defense = parse(defense, learning_rate=learning_rate)
     text = spell(defense)
     if not defense.parts:
         raise ValueError("defense: holds no defence; None is the audit without one")
@@ -41,23 +38,23 @@ def read(config: AuditConfig) -> str | None:
                 "epsilon or noise_multiplier"
             )
         if isinstance(part, LocalSteps):
-            if part.minibatches or part.learning_rate != config.learning_rate:
+            if part.minibatches or part.learning_rate != learning_rate:
                 raise ValueError(
                     f"defense={text!r}: local steps are steps of the audited training: full batches, learning_rate="
-                    f"{config.learning_rate:g}"
+                    f"{learning_rate:g}"
                 )
-            if config.steps % part.steps:
-                raise ValueError(f"defense={text!r}: steps={config.steps} must be a multiple of its {part.steps} steps")
-    if config.sample_rate != 1:
-        raise ValueError(f"defense={text!r}: only with sample_rate=1, not {config.sample_rate:g}")
-    if not config.hidden and any(isinstance(part, Dropout) for part in defense.parts):
+            if steps % part.steps:
+                raise ValueError(f"defense={text!r}: steps={steps} must be a multiple of its {part.steps} steps")
+    if sample_rate != 1:
+        raise ValueError(f"defense={text!r}: only with sample_rate=1, not {sample_rate:g}")
+    if not hidden and any(isinstance(part, Dropout) for part in defense.parts):
         raise ValueError(f"defense={text!r}: hidden=(): there are no hidden units to drop")
     return text
 
 
-def made(config: AuditConfig) -> Defense | None:
-    """The defence of a checked configuration."""
-    return None if config.defense is None else parse(config.defense)
+def parsed(spelling: str | None) -> Defense | None:
+    """The defence that a checked configuration spells."""
+    return None if spelling is None else parse(spelling)
 
 
 def why_bounds_hold(defense: Defense) -> str:
@@ -82,11 +79,10 @@ def spell_all(parts: list[Defense]) -> str:
     return " + ".join(spell(part) for part in parts)
 
 
-def noise_multiplier(config: AuditConfig, noise: float) -> float | None:
+def noise_multiplier(defense: Defense | None, noise: float, num_rows: int, max_grad_norm: float) -> float | None:
     """σ of the release where Gaussian noise is the first thing done to each noisy mean, which is then DP-SGD with more
     noise: √(σ² + (scale·B/C)²). None where no more is known than σ."""
-    defense = made(config)
     parts = [] if defense is None else [part for part in defense.parts if not isinstance(part, Dropout)]
     if not parts or not isinstance(parts[0], GaussianNoise):
         return None
-    return math.hypot(noise, parts[0].scale * config.num_rows / config.max_grad_norm)
+    return math.hypot(noise, parts[0].scale * num_rows / max_grad_norm)

@@ -43,7 +43,7 @@ def study(
     executor: Executor | None = None,
 ) -> tuple[Part, ...]:
     """Nothing without a defence; else one part."""
-    defense = defense_rules.made(config)
+    defense = defense_rules.parsed(config.defense)
     if defense is None:
         return ()
     point = next(p for p in points if p.claimed)
@@ -76,7 +76,7 @@ def _played(config: AuditConfig, noise: float, defended: bool, first: int, count
     from leakcore.audit.hyperparameters import defense_game
 
     with one_thread():
-        made = defense_rules.made(config) if defended else None
+        made = defense_rules.parsed(config.defense) if defended else None
         return dataclasses.asdict(defense_game.play(config, noise, made, first, count))
 
 
@@ -84,7 +84,7 @@ def _side(
     config: AuditConfig, point: ReconstructionPoint, hits: int, runs: int, accuracy: float, defended: bool
 ) -> Side:
     low, high = numerics.clopper_pearson(hits, runs, confidence=config.confidence)
-    more = defense_rules.noise_multiplier(config, point.noise_multiplier) if defended else None
+    more = _released_noise(config, point) if defended else None
     attack = Result(
         value=hits / runs,
         kind="estimate",
@@ -172,4 +172,10 @@ def _title(spelt: str) -> str:
 
 
 def _more(config: AuditConfig, point: ReconstructionPoint) -> float:
-    return defense_rules.noise_multiplier(config, point.noise_multiplier) or point.noise_multiplier
+    return _released_noise(config, point) or point.noise_multiplier
+
+
+def _released_noise(config: AuditConfig, point: ReconstructionPoint) -> float | None:
+    """σ of what the defence releases, where its first part adds Gaussian noise."""
+    defense = defense_rules.parsed(config.defense)
+    return defense_rules.noise_multiplier(defense, point.noise_multiplier, config.num_rows, config.max_grad_norm)

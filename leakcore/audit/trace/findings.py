@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from leakcore.audit.report.format import counted, ends, guarantee, interval, number, percent, power
 from leakcore.audit.report.page import Finding
 from leakcore.audit.report.report import GATE
+from leakcore.audit.trace.facts import TraceFacts
 from leakcore.audit.trace.rates import for_picked, levels, standing
 
-if TYPE_CHECKING:
-    from leakcore.audit.trace.report import TraceReport
 
-
-def findings(report: TraceReport) -> list[str]:
+def findings(report: TraceFacts) -> list[str]:
     """In the order of the report."""
     out = [accountant(report), reconstruction(report), membership(report), proof(report)]
     if report.exposed:
@@ -38,7 +35,7 @@ def findings(report: TraceReport) -> list[str]:
     return out
 
 
-def accountant(report: TraceReport) -> str:
+def accountant(report: TraceFacts) -> str:
     """ε of the schedule."""
     run, epsilon = report.run, report.epsilon
     claimed = "" if report.claimed_epsilon is None else f" The run claims ε = {number(report.claimed_epsilon)}."
@@ -72,7 +69,7 @@ def accountant(report: TraceReport) -> str:
     )
 
 
-def reconstruction(report: TraceReport) -> str:
+def reconstruction(report: TraceFacts) -> str:
     """Naming a row among equally likely ones: what none can beat, what was reached."""
     run = report.run
     parts = [f"{percent(b)} of {p}" for p, b in zip(report.prior_sizes, report.reconstruction, strict=True)]
@@ -110,7 +107,7 @@ def reconstruction(report: TraceReport) -> str:
     )
 
 
-def membership(report: TraceReport) -> str:
+def membership(report: TraceFacts) -> str:
     """Telling members from others."""
     if report.area is None:
         return "Membership: not measured; candidates must hold members and non-members."
@@ -142,7 +139,7 @@ def membership(report: TraceReport) -> str:
     )  # fmt: skip
 
 
-def proof(report: TraceReport) -> str:
+def proof(report: TraceFacts) -> str:
     """What guesses at coins prove from below."""
     tested = "schedule" if report.claimed_epsilon is None else "claim"
     if report.audited is None:

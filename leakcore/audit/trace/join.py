@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leakcore.audit.trace.question import read_trace
-from leakcore.dpsgd import Trace
+from leakcore.dpsgd import Trace, joined
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Recorder
@@ -38,7 +38,7 @@ def join(traces: Sequence[Trace | Recorder | str | Path]) -> Trace:
     whole = parts[0]
     for i, part in enumerate(parts[1:], 1):
         try:
-            whole = whole.followed_by(part)
+            whole = joined(whole, part)
         except ValueError as error:
             file = f" ({str(traces[i])!r})" if isinstance(traces[i], (str, Path)) else ""
             raise ValueError(f"traces[{i}]{file}: {error}") from None

@@ -13,9 +13,9 @@ from leakcore import bounds
 from leakcore.audit.report.report import GATE
 from leakcore.audit.scores.coins import audited, provable
 from leakcore.audit.stated_epsilon import proved_epsilon
+from leakcore.audit.trace.facts import Exposure
 from leakcore.audit.trace.question import Question
 from leakcore.audit.trace.rates import named, rate_at, roc, separation
-from leakcore.audit.trace.report import Exposure
 from leakcore.dpsgd import Trace
 
 _FPRS = (0.01, 0.05, 0.1)

@@ -85,19 +85,20 @@ def read_trace(trace: Any, name: str = "trace") -> Trace:
 
 
 def _sampled(trace: Trace, sample_rate: float | None) -> Trace:
-    """The trace with its sampling rate; ValueError where it is unknown, contradicted, or no Poisson sampling."""
+    """The trace with its sampling rate; ValueError where it is unknown or contradicted, or the batches no Poisson ones."""
     recorded = trace.sample_rate
     rate = recorded if sample_rate is None else check.probability(sample_rate=sample_rate)
     if rate is None:
         raise ValueError("sample_rate=None: the trace does not say how batches were sampled; give q")
     if recorded is not None and not math.isclose(rate, recorded, rel_tol=1e-9):
         raise ValueError(f"sample_rate={rate:.12g}: the trace was recorded at q = {recorded:.12g}; leave it out")
-    if rate < 1 and trace.not_poisson:
+    sampled = dataclasses.replace(trace, sample_rate=rate)
+    if rate < 1 and sampled.not_poisson:
         raise ValueError(
-            f"trace: {trace.not_poisson}; the accountant's ε and all bounds here are for Poisson sampling, and none is "
-            "proved for other batches"
+            f"trace: {sampled.not_poisson}; the accountant's ε and all bounds here are for Poisson sampling, and none "
+            "is proved for other batches"
         )
-    return dataclasses.replace(trace, sample_rate=rate)
+    return sampled
 
 
 def _require_coins(trace: Trace) -> None:

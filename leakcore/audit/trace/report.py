@@ -6,15 +6,15 @@ import dataclasses
 import math
 from typing import Any, ClassVar
 
-import numpy as np
-
-from leakcore._base.results import Result, jsonable, require_same_adjacency
+from leakcore._base.results import jsonable
 from leakcore.audit.report import page
-from leakcore.audit.report.format import above, counted, guarantee, interval, number, percent, power
-from leakcore.audit.report.report import GATE, TOO_WEAK, AuditReport
+from leakcore.audit.report.format import counted, guarantee, interval, number, percent, power
+from leakcore.audit.report.report import GATE, TOO_WEAK
 from leakcore.audit.report.tables import Table
-from leakcore.audit.trace.rates import Compared, Measured, Separation, for_picked, levels, lifted
-from leakcore.audit.trace.whole_run import Extent
+from leakcore.audit.trace.facts import TraceFacts
+from leakcore.audit.trace.findings import findings, membership
+from leakcore.audit.trace.rates import Measured, for_picked
+from leakcore.audit.trace.tables import attacks_table, exposed_table, roc_figure
 
 _SETTINGS = (
     "delta", "claimed_epsilon", "confidence", "coins", "prior_size", "steps", "noise_multiplier", "max_grad_norm",
@@ -27,20 +27,7 @@ _RESULTS = (
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Exposure:
-    """A member among the candidates that was in a batch. beaten: share of non-members that it outscores. lead: own
-    score less the best rival's, in the statistic's units.
-    """
-
-    candidate: int
-    times_seen: int
-    clipped_share: float
-    beaten: float
-    lead: float
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class TraceReport(AuditReport):
+class TraceReport(TraceFacts):
     """What `audit.from_trace` found; fields are its results, in the order of the report.
 
     steps, noise_multiplier, max_grad_norm, sample_rate, batch_rows: of the recorded steps. run: how much of the run
@@ -53,124 +40,6 @@ class TraceReport(AuditReport):
     """
 
     schema: ClassVar[str] = "leakcore.trace-audit/1"
-
-    delta: float
-    claimed_epsilon: float | None
-    confidence: float
-    coins: bool
-    steps: int
-    noise_multiplier: tuple[float, float]
-    max_grad_norm: tuple[float, float]
-    sample_rate: float
-    run: Extent
-    batch_rows: float
-    members: int
-    non_members: int
-    members_given: bool
-    recognised: bool
-    statistic: str
-    epsilon: Result
-    epsilon_replace: Result
-    prior_sizes: tuple[int, ...]
-    reconstruction: tuple[Result, ...]
-    named: tuple[Measured | None, ...]
-    membership: Result
-    at_fpr: Result
-    found_at_fpr: tuple[Measured | None, ...]
-    roc: tuple[np.ndarray, np.ndarray] | None
-    area: Separation | None
-    audited: Result | None
-    gate: Result | None
-    ceiling: float | None
-    exposed: tuple[Exposure, ...]
-
-    @property
-    def claim(self) -> float:
-        """The ε that the run is held to, add/remove adjacency; ∞ where none is claimed and the run's is not known."""
-        if self.claimed_epsilon is not None:
-            return self.claimed_epsilon
-        return math.inf if self.undecided else float(self.epsilon.value)
-
-    @property
-    def undecided(self) -> str:
-        return self.run.unknown
-
-    @property
-    def gated(self) -> bool:
-        return super().gated or self.claimed_epsilon is not None or self.coins
-
-    @property
-    def above_claim(self) -> bool:
-        """Whether the accountant's ε is above what is claimed."""
-        return self.claimed_epsilon is not None and float(self.epsilon.value) > self.claimed_epsilon * (1 + 1e-9)
-
-    @property
-    def incomparable(self) -> str:
-        """Why measured rates are not held against the bounds; empty where they are."""
-        if self.run.unknown:
-            return (
-                "they are of the recorded steps alone, and what was trained before them shows in the models at which "
-                "gradients were taken"
-            )
-        if self.run.partial and not self.members_given and self.sample_rate < 1:
-            return (
-                "members are the rows that were in recorded batches, and the others may have been in batches that were "
-                "not recorded; record with members=…"
-            )
-        return ""
-
-    @property
-    def told(self) -> bool:
-        """Whether the test rejects, at 1 − confidence, that scores say nothing of who is a member."""
-        return self.area is not None and self.area.p_value <= 1 - self.confidence
-
-    @property
-    def picked(self) -> float:
-        """P(sampling picks a row at least once): members that were recognised in a batch are those rows alone, and a
-        rate among them is at most its bound divided by this. 1 where the caller said who the members are.
-        """
-        if self.members_given or self.sample_rate == 1:
-            return 1.0
-        return -math.expm1(self.steps * math.log1p(-self.sample_rate))
-
-    @property
-    def lift(self) -> float:
-        """What bounds are divided by before a measured rate is held against them: `picked`; 1 where nothing was
-        measured, or where it differs from 1 by less than a printed digit.
-        """
-        return self.picked if self.area is not None and self.picked < 0.9999 and not self.incomparable else 1.0
-
-    def held(self, bound: float) -> float:
-        """The bound that a rate of this run's candidates is held against."""
-        return lifted(bound, self.lift)
-
-    @property
-    def prior_size(self) -> int:
-        """Candidates of the prior that was asked about."""
-        return self.prior_sizes[-1]
-
-    def _beside(self, what: str, found: Measured, bound: Any) -> Compared:
-        return Compared(
-            what=what, found=found, bound=float(bound), lift=self.lift, members=self.members,
-            non_members=self.non_members, alike=self.coins,
-        )  # fmt: skip
-
-    def names(self) -> list[Compared]:
-        """What naming a row reached, beside its bounds; empty where it cannot be held against them."""
-        if self.incomparable:
-            return []
-        triples = zip(self.prior_sizes, self.named, self.reconstruction, strict=True)
-        return [self._beside(f"Naming a row among {p}", m, b.value) for p, m, b in triples if m is not None]
-
-    def tells(self) -> list[Compared]:
-        """What telling members reached, beside its bounds; empty where it cannot be held against them."""
-        if self.incomparable:
-            return []
-        triples = zip(levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
-        return [
-            self._beside(f"Telling members at {percent(f)} false positives", m, b) for f, m, b in triples
-            if m is not None
-        ]  # fmt: skip
 
     @property
     def word(self) -> str:
@@ -191,16 +60,6 @@ class TraceReport(AuditReport):
         return super().word
 
     @property
-    def between(self) -> bool:
-        """Whether the claim is contradicted at `confidence`, but not at the gate's."""
-        return self.audited is not None and not self.contradictions and float(self.audited.value) > self.claim
-
-    @property
-    def untested(self) -> bool:
-        """Whether so few coins could not have contradicted the claim."""
-        return self.ceiling is not None and self.ceiling <= self.claim
-
-    @property
     def title(self) -> str:
         batches = "full batches" if self.sample_rate == 1 else f"Poisson sampling q = {self.sample_rate:.4g}"
         return (
@@ -208,44 +67,6 @@ class TraceReport(AuditReport):
             f"{_span(self.noise_multiplier)}; {counted(self.members, 'member')} and "
             f"{counted(self.non_members, 'non-member')} watched"
         )
-
-    @property
-    def contradictions(self) -> list[str]:
-        found = []
-        if self.claimed_epsilon is not None and self.above_claim:
-            epsilon, claimed = above(self.epsilon, self.claimed_epsilon, "upper")
-            schedule = (
-                f"The noise of {self.run.alone} alone" if self.run.unknown
-                else f"The schedule of the run's {counted(self.run.steps, 'step')}" if self.run.partial
-                else "The schedule that was recorded"
-            )  # fmt: skip
-            found.append(f"{schedule} gives ε = {epsilon} ({guarantee(self.epsilon)}), above the claimed {claimed}.")
-        if self.gate is not None:
-            require_same_adjacency(self.gate, self.epsilon)
-            if float(self.gate.value) > self.claim:
-                proved, claimed = above(self.gate, self.claim)
-                found.append(
-                    f"Guesses at the coins prove ε ≥ {proved} ({guarantee(self.gate)}), above the claimed {claimed}: "
-                    f"{'the run' if self.run.unknown else 'the mechanism'} does not do what its "
-                    f"{'claim' if self.run.unknown else 'schedule'} says."
-                )
-        return found
-
-    @property
-    def broken(self) -> str:
-        """What a proof above the claim says."""
-        return f"the run is not what its {'claim' if self.run.unknown else 'schedule'} says"
-
-    def judged(self) -> tuple[page.Judged, ...]:
-        schedule = (
-            f"{self.run.alone} alone" if self.run.unknown
-            else f"the run's {counted(self.run.steps, 'step')}" if self.run.partial
-            else "the recorded schedule"
-        )  # fmt: skip
-        said = [(f"the accountant's ε of {schedule}", self.epsilon)]
-        if self.audited is not None:
-            said.append(("the ε that guesses at the coins prove", self.audited))
-        return tuple(page.judged(what, found) for what, found in said)
 
     def verdict(self) -> str:
         if self.contradictions:
@@ -283,22 +104,15 @@ class TraceReport(AuditReport):
         return f"{percent(found)} (estimate, {100 * self.confidence:g}% interval {interval(found)})"
 
     def findings(self) -> list[str]:
-        from leakcore.audit.trace.findings import findings
-
         return findings(self)
 
     def tables(self) -> dict[str, Table]:
-        from leakcore.audit.trace.tables import attacks_table, exposed_table
-
         made = {"attacks": attacks_table(self)}
         if self.exposed:
             made["exposed"] = exposed_table(self)
         return made
 
     def sections(self) -> tuple[page.Section, ...]:
-        from leakcore.audit.trace.findings import membership
-        from leakcore.audit.trace.tables import roc_figure
-
         tables = self.tables()
         figure = None if self.roc is None else roc_figure(self, self.roc, membership(self))
         shown = [page.Section("Attacks beside their bounds", (tables["attacks"],), figure)]

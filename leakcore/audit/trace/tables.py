@@ -4,20 +4,16 @@ against.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from leakcore.audit.report import page
 from leakcore.audit.report.format import interval, percent
 from leakcore.audit.report.tables import Cell, Column, Row, Table
+from leakcore.audit.trace.facts import TraceFacts
 from leakcore.audit.trace.rates import Measured, for_picked, levels
 
-if TYPE_CHECKING:
-    from leakcore.audit.trace.report import TraceReport
 
-
-def attacks_table(report: TraceReport) -> Table:
+def attacks_table(report: TraceFacts) -> Table:
     """Reconstruction for each prior, membership at each false-positive rate."""
     rows = []
     for size, bound, found in zip(report.prior_sizes, report.reconstruction, report.named, strict=True):
@@ -57,7 +53,7 @@ def attacks_table(report: TraceReport) -> Table:
     return Table("Attacks beside their bounds", columns, tuple(rows), caption)
 
 
-def exposed_table(report: TraceReport) -> Table:
+def exposed_table(report: TraceFacts) -> Table:
     """The members that stand out most."""
     columns = (
         Column("candidate", "parameter"), Column("batches it\nwas in", "parameter"),
@@ -74,7 +70,7 @@ def exposed_table(report: TraceReport) -> Table:
     return Table("Most exposed members", columns, tuple(rows), caption)
 
 
-def roc_figure(report: TraceReport, found: tuple[np.ndarray, np.ndarray], alt: str) -> page.Figure:
+def roc_figure(report: TraceFacts, found: tuple[np.ndarray, np.ndarray], alt: str) -> page.Figure:
     """The test's ROC below the curve that its rates are held against. alt: what it says, in a sentence."""
     from leakcore.audit.report.plots import roc_svg
 
@@ -114,6 +110,6 @@ def _measured(found: Measured | None) -> Cell:
     return Cell("—") if found is None else Cell(percent(found), interval(found))
 
 
-def _bound(report: TraceReport, bound: float) -> Cell:
+def _bound(report: TraceFacts, bound: float) -> Cell:
     note = "" if report.lift == 1 else f"{percent(bound, 'upper')} / {percent(report.lift)}"
     return Cell(percent(report.held(bound), "upper"), note)

@@ -125,7 +125,9 @@ def test_each_defence_in_the_game(defense: str, hampers: bool) -> None:
     one release little."""
     config = audit.AuditConfig(**{**SMALL, "epsilon": 60.0, "defense": defense})
     noise = reconstruction_section.noise_levels(config)[0][0]
-    plain, under = (defense_game.play(config, noise, d, 0, 48).hits for d in (None, defense_rules.made(config)))
+    plain, under = (
+        defense_game.play(config, noise, d, 0, 48).hits for d in (None, defense_rules.parsed(config.defense))
+    )
     assert plain > 24
     if hampers:
         assert under < plain - 8
@@ -161,9 +163,16 @@ def test_bounds_are_not_lowered_by_what_proves_nothing() -> None:
         ("dropout:0.5 + gaussian-noise:1", True),
     ):  # fmt: skip
         config = audit.AuditConfig(**SMALL, defense=text)
-        assert (defense_rules.noise_multiplier(config, 1.0) is not None) == more, text
+        assert (
+            defense_rules.noise_multiplier(
+                defense_rules.parsed(config.defense), 1.0, config.num_rows, config.max_grad_norm
+            )
+            is not None
+        ) == more, text
     config = audit.AuditConfig(**SMALL, defense="gaussian-noise:0.01")
-    assert defense_rules.noise_multiplier(config, 3.0) == pytest.approx(5.0)  # 3² + (0.01·40/0.1)²
+    assert defense_rules.noise_multiplier(
+        defense_rules.parsed(config.defense), 3.0, config.num_rows, config.max_grad_norm
+    ) == pytest.approx(5.0)  # 3² + (0.01·40/0.1)²
     said = defense_rules.why_bounds_hold(defenses.parse("dropout:0.5 + prune:0.1"))
     assert "masks without the data" in said
     assert "post-processing" in said

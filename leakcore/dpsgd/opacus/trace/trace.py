@@ -120,12 +120,6 @@ class Trace:
             f"would give them with probability below {_CHANCE:.0e}"
         )
 
-    def followed_by(self, later: Trace) -> Trace:
-        """This part of a run and the next one as one trace: `audit.join`, which says what is checked, for two."""
-        from leakcore.dpsgd.opacus.trace.join import joined
-
-        return joined(self, later)
-
     def save(self, path: str | Path) -> None:
         """Write an npz file (plain arrays and one JSON text; nothing is pickled), atomically."""
         facts = {
