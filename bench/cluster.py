@@ -56,13 +56,13 @@ def rates() -> dict[str, float]:
     rng = np.random.default_rng(0)
     x, y = rng.random((1010, 784), dtype=np.float32), rng.integers(0, 10, 1010)
     ensemble = dpsgd.Ensemble(
-        (784, 10, 10), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=STEPS, sample_rate=1.0, seed=0
+        (784, 10, 10), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=STEPS, seed=0
     )
     few, runs = 10**6, 16
 
     def games() -> Any:
-        rows = (x[:1000], y[:1000], x[1000:], y[1000:])
-        return attacks.reconstruction_game(ensemble, *rows, prior_size=8, method="sum", runs=runs)
+        known, pool = dpsgd.Rows(x[:1000], y[:1000]), dpsgd.Rows(x[1000:], y[1000:])
+        return attacks.reconstruction_game(ensemble, known, pool, attacks.GameRules(8), method="sum", runs=runs)
 
     with kernels.thread_limit(1):
         sample = _seconds(lambda: _tail(few)) / (few * STEPS)

@@ -64,7 +64,7 @@ class PartialResults:
     `remove` or the end of this object, the folder is locked: whoever else begins, in any thread or process, is refused
     by `FolderBusy`, a ValueError, before he computes anything. As a context manager it closes itself, so that what an
     exception keeps alive does not keep the lock.
-    `arrays`: it also holds folders of npz files (`dpsgd.Ensemble.run(checkpoint=…)`), which are checked as well.
+    `arrays`: it also holds folders of npz files (`dpsgd.Execution(checkpoint=…)`), which are checked as well.
     """
 
     def __init__(self, out: Path | None, run: str, bound_to: Any = None, *, arrays: bool = False) -> None:

@@ -39,10 +39,15 @@ def _case(what: str, layers: tuple[int, ...], batch: int | None, steps: int, pee
     def ours(threads: int) -> Callable[[Any], Callable[[], Any]]:
         def build(data: Any) -> Callable[[], Any]:
             ensemble = dpsgd.Ensemble(
-                layers, "relu", noise_multiplier=SIGMA, max_grad_norm=CLIP, learning_rate=RATE, steps=steps,
-                batch_size=batch, initialisation="glorot", seed=0,
-            )  # fmt: skip
-            return lambda: ensemble.run(*data, runs=RUNS, num_threads=threads).parameters
+                dpsgd.Network(layers, "relu", initialisation="glorot"),
+                noise_multiplier=SIGMA,
+                max_grad_norm=CLIP,
+                learning_rate=RATE,
+                steps=steps,
+                sampling=dpsgd.ShuffledBatches(batch),
+                seed=0,
+            )
+            return lambda: ensemble.run(*data, runs=RUNS, execution=dpsgd.Execution(num_threads=threads)).parameters
 
         return build
 

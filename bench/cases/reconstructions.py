@@ -39,7 +39,13 @@ def _mnist(steps: int) -> Case:
             )  # fmt: skip
             return lambda: (
                 attacks.reconstruction_game(
-                    ensemble, *arrays, prior_size=PRIOR, runs=RUNS, method="sum", num_threads=threads
+                    ensemble,
+                    dpsgd.Rows(*arrays[:2]),
+                    dpsgd.Rows(*arrays[2:]),
+                    attacks.GameRules(PRIOR),
+                    runs=RUNS,
+                    method="sum",
+                    execution=dpsgd.Execution(num_threads=threads),
                 ).value
             )
 

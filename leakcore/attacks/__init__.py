@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from leakcore.attacks import poisoning as poisoning
     from leakcore.attacks import tensor as tensor
     from leakcore.attacks.inversion.image_quality import ssim as ssim
+    from leakcore.attacks.reconstruction.game import GameRules as GameRules
     from leakcore.attacks.reconstruction.game import draw_candidates as draw_candidates
     from leakcore.attacks.reconstruction.game import reconstruction_game as reconstruction_game
     from leakcore.attacks.reconstruction.game import reconstruction_games as reconstruction_games
@@ -46,6 +47,7 @@ _NAMES = {
     "gradient_loss": ".reconstruction.gradient_descent",
     "PriorAware": ".reconstruction.prior_aware",
     "prior_aware": ".reconstruction.prior_aware",
+    "GameRules": ".reconstruction.game",
     "ReconstructionGame": ".reconstruction.game_result",
     "reconstruction_game": ".reconstruction.game",
     "reconstruction_games": ".reconstruction.game",

@@ -171,8 +171,7 @@ def _played(
         max_grad_norm=max_grad_norm,
         learning_rate=learning_rate,
         steps=steps,
-        sample_rate=sample_rate,
-        expected_batch_size=sample_rate * num_rows,
+        sampling=dpsgd.PoissonBatches(sample_rate, expected_batch_size=sample_rate * num_rows),
         seed=seed,
     )
     shown = bars(quiet)
@@ -185,10 +184,17 @@ def _played(
     def play(first: int, count: int) -> dict[str, Any]:
         try:
             return attacks.reconstruction_game(
-                ensemble, known.features, known.labels, pool.features, pool.labels, prior_size=prior_size, runs=count,
-                first_run=first, method=method, subtract_known=not no_subtraction, confidence=confidence,
-                progress=None if shown is None else lambda done, _: shown("prior-aware attack", first + done, total),
-            ).state()  # fmt: skip
+                ensemble,
+                known,
+                pool,
+                attacks.GameRules(prior_size, subtract_known=not no_subtraction),
+                method=method,
+                runs=range(first, first + count),
+                confidence=confidence,
+                execution=dpsgd.Execution(
+                    progress=None if shown is None else lambda done, _: shown("prior-aware attack", first + done, total)
+                ),
+            ).state()
         except FloatingPointError as error:
             raise overflowed(error, "take a smaller --learning-rate, or a larger --num-rows") from error
 

@@ -141,7 +141,9 @@ def defended(run: EnsembleRun, defense: Defense, *, seed: int) -> EnsembleRun:
     check.instance(EnsembleRun, run=run)
     check.instance(Defense, defense=defense)
     if run.observed is None:
-        raise ValueError("run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., record=True)")
+        raise ValueError(
+            "run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., observer=dpsgd.Observer(record=True))"
+        )
     for part in defense.parts:
         if not isinstance(part, (GaussianNoise, Laplace)):
             raise ValueError(

@@ -6,12 +6,20 @@ from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
     from leakcore.dpsgd.ensemble import arguments as arguments
-    from leakcore.dpsgd.ensemble import run_request as run_request
+    from leakcore.dpsgd.ensemble.block.initial_parameters import Initialisation as Initialisation
     from leakcore.dpsgd.ensemble.ensemble import Ensemble as Ensemble
+    from leakcore.dpsgd.ensemble.execution import Execution as Execution
+    from leakcore.dpsgd.ensemble.execution import read_execution as read_execution
     from leakcore.dpsgd.ensemble.injected_fault import Fault as Fault
-    from leakcore.dpsgd.ensemble.module_ensemble import ModuleEnsemble as ModuleEnsemble
+    from leakcore.dpsgd.ensemble.network import ModuleNetwork as ModuleNetwork
+    from leakcore.dpsgd.ensemble.network import Network as Network
+    from leakcore.dpsgd.ensemble.observer import Observer as Observer
+    from leakcore.dpsgd.ensemble.per_run import PerRun as PerRun
     from leakcore.dpsgd.ensemble.randomness import Streams as Streams
     from leakcore.dpsgd.ensemble.result import EnsembleRun as EnsembleRun
+    from leakcore.dpsgd.ensemble.rows import Rows as Rows
+    from leakcore.dpsgd.ensemble.sampling import PoissonBatches as PoissonBatches
+    from leakcore.dpsgd.ensemble.sampling import ShuffledBatches as ShuffledBatches
     from leakcore.dpsgd.ensemble.scorer import Running as Running
     from leakcore.dpsgd.ensemble.scorer import Scorer as Scorer
     from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer as FusedDPOptimizer
@@ -24,12 +32,20 @@ if TYPE_CHECKING:
 _NAMES = {
     "Ensemble": ".ensemble.ensemble",
     "EnsembleRun": ".ensemble.result",
+    "Execution": ".ensemble.execution",
     "Fault": ".ensemble.injected_fault",
     "FusedDPOptimizer": ".opacus.optimizer.fused_optimizer",
-    "ModuleEnsemble": ".ensemble.module_ensemble",
+    "Initialisation": ".ensemble.block.initial_parameters",
+    "ModuleNetwork": ".ensemble.network",
+    "Network": ".ensemble.network",
+    "Observer": ".ensemble.observer",
+    "PerRun": ".ensemble.per_run",
+    "PoissonBatches": ".ensemble.sampling",
     "Recorder": ".opacus.recorder.recorder",
+    "Rows": ".ensemble.rows",
     "Running": ".ensemble.scorer",
     "Scorer": ".ensemble.scorer",
+    "ShuffledBatches": ".ensemble.sampling",
     "Trace": ".opacus.trace.trace",
     "record": ".opacus.recorder.recorder",
     "secure_normal": ".opacus.optimizer.secure_noise",
@@ -38,7 +54,7 @@ _SHARED = {
     "joined": ".opacus.trace.join",
     "Streams": ".ensemble.randomness",
     "arguments": ".ensemble.arguments",
-    "run_request": ".ensemble.run_request",
+    "read_execution": ".ensemble.execution",
 }
 """For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it

@@ -57,8 +57,8 @@ def _calls() -> dict[str, Callable[[Any], Any]]:
         "labels.last_layer": lambda m: attacks.labels.last_layer(model=m, inputs=x, gradient=torch.ones(2, 4)),
         "labels.malicious_input": lambda m: attacks.labels.malicious_input(model=m, batch_size=1, seed=0),
         "release": lambda m: defenses.release(m, x, y, defense=defenses.GaussianNoise(0.1), seed=0),
-        "ModuleEnsemble": lambda m: dpsgd.ModuleEnsemble(
-            m, (4,), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=1, seed=0
+        "ModuleNetwork": lambda m: dpsgd.Ensemble(
+            dpsgd.ModuleNetwork(m, (4,)), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=1, seed=0
         ),
     }
 

@@ -6,6 +6,7 @@ import torch
 
 from leakcore import attacks, bounds, datasets, dpsgd, models
 from leakcore.attacks import poisoning
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 DIGITS = datasets.digits()
 TWO = DIGITS.labels < 2
@@ -18,7 +19,7 @@ def _ensemble(**more):
         "noise_multiplier": 0.0, "max_grad_norm": 1.0, "learning_rate": 2.0, "steps": 20, "initialisation": "fixed",
         "seed": 5,
     }  # fmt: skip
-    return dpsgd.Ensemble((64, 8, 2), "relu", **{**settings, **more})
+    return flat.ensemble((64, 8, 2), "relu", **{**settings, **more})
 
 
 def test_backdoor_sets_the_corner_of_every_channel():
@@ -87,9 +88,14 @@ def test_clipbkd_takes_the_least_likely_class_of_a_clean_model():
 @pytest.mark.parametrize("layers", [(64, 8, 2), (64, 1)])
 def test_losses_are_those_of_the_modules(layers):
     ensemble = dpsgd.Ensemble(
-        layers, "relu", noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1.0, steps=3, seed=1, dtype="float64"
+        dpsgd.Network(layers, "relu", dtype="float64"),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        learning_rate=1.0,
+        steps=3,
+        seed=1,
     )
-    run = ensemble.run(X, Y, runs=3, first_run=4)
+    run = ensemble.run(X, Y, runs=range(4, 7))
     found = poisoning.losses(run, TX, TY)
     with torch.no_grad():
         logits = run.module(5)(torch.from_numpy(TX))
@@ -106,9 +112,11 @@ def test_scores_are_those_of_training_with_and_without_the_poison():
     ensemble = _ensemble(noise_multiplier=1.0, initialisation="per-run", sample_rate=0.5)
     found = poisoning.poisoning_scores(ensemble, made, trials=5, first_trial=30)
     run = ensemble.run(
-        made.common_features, made.common_labels, extra_features=made.clean_features, extra_labels=made.clean_labels,
-        runs=5, first_run=30,
-    )  # fmt: skip
+        made.common_features,
+        made.common_labels,
+        runs=range(30, 35),
+        per_run=dpsgd.PerRun(dpsgd.Rows(made.clean_features, made.clean_labels)),
+    )
     # float32: the same models, their losses from a product of another shape.
     np.testing.assert_allclose(found.scores_out, made.statistic(run), rtol=1e-5)
     assert (found.k, found.name, found.first_trial) == (2, "clipbkd", 30)
@@ -189,11 +197,16 @@ def test_a_row_of_zeros_moves_only_biases_of_the_first_layer():
     assert made.poison_labels.tolist() == made.test_labels.tolist() == [1]
     assert poisoning.ZeroInput().poison(X, Y).poison_labels[0] in (0, 1)
     ensemble = dpsgd.Ensemble(
-        (64, 2), noise_multiplier=0.0, max_grad_norm=1.0, learning_rate=1.0, steps=1, dtype="float64", seed=2,
-        expected_batch_size=1.0,
-    )  # fmt: skip
+        dpsgd.Network((64, 2), dtype="float64"),
+        noise_multiplier=0.0,
+        max_grad_norm=1.0,
+        learning_rate=1.0,
+        steps=1,
+        sampling=dpsgd.PoissonBatches(expected_batch_size=1.0),
+        seed=2,
+    )
     none, one = (
-        ensemble.run(np.zeros((0, 64)), np.zeros(0, int), extra_features=f, extra_labels=y, runs=1).parameters[0]
+        ensemble.run(np.zeros((0, 64)), np.zeros(0, int), runs=1, per_run=dpsgd.PerRun(dpsgd.Rows(f, y))).parameters[0]
         for f, y in ((np.zeros((1, 64)), np.array([0])), (np.zeros((1, 64)), np.array([1])))
     )
     assert (none[:128] == one[:128]).all()
@@ -234,11 +247,16 @@ def test_contrast_puts_the_same_points_with_the_other_label_into_the_clean_data(
     # Two classes: the clipped gradients point apart, 2C.
     made = poisoning.ClipBKD(contrast=True).poison(X, Y)
     ensemble = dpsgd.Ensemble(
-        (64, 2), noise_multiplier=0.0, max_grad_norm=0.01, learning_rate=1.0, steps=1, dtype="float64", seed=2,
-        expected_batch_size=1.0, initialisation="fixed",
-    )  # fmt: skip
+        dpsgd.Network((64, 2), initialisation="fixed", dtype="float64"),
+        noise_multiplier=0.0,
+        max_grad_norm=0.01,
+        learning_rate=1.0,
+        steps=1,
+        sampling=dpsgd.PoissonBatches(expected_batch_size=1.0),
+        seed=2,
+    )
     ends = [
-        ensemble.run(X, Y, extra_features=f, extra_labels=y, runs=1).parameters[0]
+        ensemble.run(X, Y, runs=1, per_run=dpsgd.PerRun(dpsgd.Rows(f, y))).parameters[0]
         for f, y in ((made.clean_features, made.clean_labels), (made.poison_features, made.poison_labels))
     ]
     assert np.linalg.norm(ends[0] - ends[1]) == pytest.approx(0.02, rel=1e-9)

@@ -130,7 +130,11 @@ def _trained(out: Path, report: Callable[[int], object]) -> np.ndarray:
     with PartialResults(out, "run", ME, arrays=True) as pieces:
         pieces.begin()
         found = ENSEMBLE.run(
-            *ROWS, runs=70, num_threads=1, checkpoint=pieces.folder, progress=lambda done, total: report(done)
+            *ROWS,
+            runs=70,
+            execution=dpsgd.Execution(
+                num_threads=1, checkpoint=pieces.folder, progress=lambda done, total: report(done)
+            ),
         )
     return found.parameters
 

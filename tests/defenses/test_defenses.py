@@ -214,8 +214,13 @@ def test_recorded_runs_under_noise_are_attacked_less_well():
     rng = np.random.default_rng(0)
     ensemble = dpsgd.Ensemble((5, 4), noise_multiplier=0.5, max_grad_norm=1.0, learning_rate=0.1, steps=4, seed=0)
     points, labels = rng.random((32, 1, 5)), rng.integers(0, 4, (32, 1))
-    run = ensemble.run(rng.random((6, 5)), rng.integers(0, 4, 6), runs=32, extra_features=points, extra_labels=labels,
-                       record=True)  # fmt: skip
+    run = ensemble.run(
+        rng.random((6, 5)),
+        rng.integers(0, 4, 6),
+        runs=32,
+        per_run=dpsgd.PerRun(dpsgd.Rows(points, labels)),
+        observer=dpsgd.Observer(record=True),
+    )
     noisy = defenses.defended(run, GaussianNoise(30.0), seed=1)
     moved = noisy.observed - run.observed
     assert abs(float(moved.std()) - 30.0) < 1.5
@@ -378,7 +383,10 @@ def test_noise_on_a_recorded_run_does_not_depend_on_its_neighbours():
     x, y = rng.normal(size=(9, 4)), rng.integers(0, 3, 9)
     ensemble = dpsgd.Ensemble((4, 3), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=3, seed=0)
     noise = Compose(GaussianNoise(0.5), Laplace(0.2))
-    runs = [ensemble.run(x, y, runs=n, first_run=f, record=True) for n, f in ((4, 0), (2, 0), (2, 2))]
+    runs = [
+        ensemble.run(x, y, runs=range(f, f + n), observer=dpsgd.Observer(record=True))
+        for n, f in ((4, 0), (2, 0), (2, 2))
+    ]
     whole, first, second = (defenses.defended(run, noise, seed=1).observed for run in runs)
     np.testing.assert_array_equal(np.concatenate([first, second]), whole)
     assert not np.array_equal(first - runs[1].observed, second - runs[2].observed)

@@ -10,6 +10,7 @@ import pytest
 
 from leakcore import dpsgd, experiments, kernels
 from leakcore.experiments.labels import opacus_training
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 LAYERS, ROWS, RUNS, STEPS, RATE = (7, 12, 12, 1), 60, 2, 15, 0.3
 
@@ -34,8 +35,8 @@ def test_opacus_and_the_ensemble_train_the_same_networks(monkeypatch: pytest.Mon
     x, y = _data()
     settings: dict[str, Any] = {"noise_multiplier": 0.8, "max_grad_norm": max_grad_norm, "steps": STEPS}
     settings |= {"learning_rate": 0.5 / max_grad_norm, "sample_rate": RATE, "expected_batch_size": 18, "seed": 3}
-    ensemble = dpsgd.Ensemble(LAYERS, "relu", clip_slack=1e-6, **settings)
-    start = dpsgd.Ensemble(LAYERS, "relu", **{**settings, "steps": 0}).run(x, y, runs=RUNS).parameters
+    ensemble = flat.ensemble(LAYERS, "relu", clip_slack=1e-6, **settings)
+    start = flat.ensemble(LAYERS, "relu", **{**settings, "steps": 0}).run(x, y, runs=RUNS).parameters
     noise = np.stack(
         [
             kernels.standard_normal(RUNS, start.shape[1], seed=9, purpose=kernels.Stream.CLIP_NOISE, step=t)
@@ -43,7 +44,7 @@ def test_opacus_and_the_ensemble_train_the_same_networks(monkeypatch: pytest.Mon
         ],
         axis=1,
     ).astype(np.float32)
-    ours = ensemble.run(x, y, runs=RUNS, noise=noise).parameters
+    ours = ensemble.run(x, y, runs=RUNS, per_run=dpsgd.PerRun(noise=noise)).parameters
     left = [noise.reshape(-1)]
 
     def given(std: float, reference: Any, **_: Any) -> Any:
@@ -65,8 +66,15 @@ def test_opacus_and_the_ensemble_train_the_same_networks(monkeypatch: pytest.Mon
 def test_without_injection_runs_differ_and_repeat() -> None:
     pytest.importorskip("opacus")
     x, y = _data()
-    start = np.repeat(dpsgd.Ensemble(LAYERS, "relu", noise_multiplier=0, max_grad_norm=1, learning_rate=1, steps=0,
-                                     seed=0).run(x, y, runs=1).parameters, 2, axis=0)  # fmt: skip
+    start = np.repeat(
+        dpsgd.Ensemble(
+            dpsgd.Network(LAYERS, "relu"), noise_multiplier=0, max_grad_norm=1, learning_rate=1, steps=0, seed=0
+        )
+        .run(x, y, runs=1)
+        .parameters,
+        2,
+        axis=0,
+    )
     settings: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 0.1, "steps": 3}
     settings |= {"sample_rate": RATE, "expected_batch_size": 18, "seed": 3}
     first, again = (opacus_training.train(LAYERS, x, y, initial=start, **settings) for _ in range(2))

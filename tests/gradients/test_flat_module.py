@@ -92,9 +92,9 @@ def test_layers_that_draw_or_change_are_named(name: str) -> None:
             call()
         assert message in str(caught.value)
     with pytest.raises(ValueError, match=r"(?s)module: .*: call module\.eval\(\)"):
-        dpsgd.ModuleEnsemble(
-            model, (3, 4), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=1, seed=0
-        )  # fmt: skip
+        dpsgd.Ensemble(
+            dpsgd.ModuleNetwork(model, (3, 4)), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=1, seed=0
+        )
     assert torch.equal(rng, torch.get_rng_state())
     assert all(torch.equal(kept[key], value) for key, value in model.state_dict().items())
     assert inversion.gradient(model.eval(), x, y).isfinite().all()

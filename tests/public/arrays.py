@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.dpsgd.ensemble import flat_arguments as flat
 from tests.public.calls import NUMBERS, SCORES, SIGMA, Call, at_least_zero, rng, unit
 
 
@@ -26,9 +27,7 @@ def _rows(n: int = 6) -> dict[str, Any]:
 
 
 def _ensemble(**change: Any) -> Any:
-    from leakcore import dpsgd
-
-    return dpsgd.Ensemble((4, 2), **MECHANISM | {"seed": 0, "expected_batch_size": 6.0} | change)
+    return flat.ensemble((4, 2), **MECHANISM | {"seed": 0, "expected_batch_size": 6.0} | change)
 
 
 MECHANISM = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 0.1, "steps": 2}
@@ -36,10 +35,14 @@ MECHANISM = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 0.1
 
 @functools.cache
 def run() -> Any:
+    from leakcore import dpsgd
+
     return _ensemble().run(
-        rng().random((6, 4)), np.arange(6) % 2, runs=3, record=True, candidate_features=rng().random((2, 4)),
-        candidate_labels=[0, 1],
-    )  # fmt: skip
+        rng().random((6, 4)),
+        np.arange(6) % 2,
+        runs=3,
+        observer=dpsgd.Observer(dpsgd.Rows(rng().random((2, 4)), [0, 1]), record=True),
+    )
 
 
 def _data(n: int = 6) -> dict[str, Any]:
@@ -164,6 +167,9 @@ ARRAYS = {
     "attacks.gradient_loss": Call(
         lambda: {"run": run(), "points": rng().random((3, 4)), "labels": np.array([0, 1, 0])}, None,
         also=("features",),
+    ),
+    "attacks.GameRules": Call(
+        lambda: {"prior_size": 2, "prior": np.array([0.5, 0.5]), "subtract_known": True, "nearest_cosines": True}
     ),
     "attacks.reconstruction_game": Call(
         lambda: {"ensemble": _ensemble(), "known_features": rng().random((5, 4)), "known_labels": np.arange(5) % 2,
@@ -334,18 +340,26 @@ ARRAYS = {
     "defenses.Laplace": Call(lambda: {"scale": 0.1}),
     "defenses.LocalSteps": Call(lambda: {"steps": 2, "learning_rate": 0.1, "minibatches": False}),
     "defenses.Prune": Call(lambda: {"keep_fraction": 0.5}),
-    "dpsgd.Ensemble": Call(
-        lambda: {"layers": (4, 2), "activation": "elu", **MECHANISM, "sample_rate": 0.5, "expected_batch_size": 3.0,
-                 "seed": 0},
-    ),
+    "dpsgd.Ensemble": Call(lambda: {"network": (4, 2), **MECHANISM, "sampling": 0.5, "seed": 0}),
     "dpsgd.Ensemble.run": Call(
         lambda: {**_data(), "runs": 2, "first_run": 0, "probe_features": rng().random((2, 4)),
-                 "probe_labels": np.array([0, 1])}, lambda r: quality(r.parameters),
+                 "probe_labels": np.array([0, 1])}, lambda r: quality(r.parameters), also=("probes",),
     ),
-    "dpsgd.ModuleEnsemble": Call(
-        lambda: {"module": _small_module(), "input_shape": (4,), **MECHANISM, "seed": 0}, fixed=("module",)
+    "dpsgd.Execution": Call(lambda: {"device": "cpu", "num_threads": 1}),
+    "dpsgd.Initialisation": Call(lambda: {"name": "glorot", "scale": 0.5, "noise": 0.1}, also=("initialisation",)),
+    "dpsgd.ModuleNetwork": Call(
+        lambda: {"module": _small_module(), "input_shape": (4,), "initialisation_noise": 0.1, "dtype": "float32"},
+        fixed=("module",),
     ),
-    "dpsgd.Fault": Call(lambda: {"noise": 0.5, "bias_noise": 0.5, "clip": "batch"}),
+    "dpsgd.Network": Call(
+        lambda: {"layers": (4, 2), "activation": "elu", "initialisation": "fixed", "dtype": "float64"}
+    ),
+    "dpsgd.Observer": Call(lambda: {"subtract_known": True, "cosines": False, "keep_steps": True, "record": True}),
+    "dpsgd.PerRun": Call(lambda: {"initial": rng().random(10)}),
+    "dpsgd.PoissonBatches": Call(lambda: {"sample_rate": 0.5, "expected_batch_size": 3.0}),
+    "dpsgd.Rows": Call(_data),
+    "dpsgd.ShuffledBatches": Call(lambda: {"batch_size": 3, "expected_batch_size": 3.0}),
+    "dpsgd.Fault": Call(lambda: {"noise": 0.5, "bias_noise": 0.5, "clip": "batch", "clip_slack": 1e-6}),
     "dpsgd.secure_normal": Call(lambda: {"count": 3}, quality),
     "audit.from_scores": Call(
         lambda: {"members": np.array(SCORES[0]), "non_members": np.array(SCORES[1]), "delta": 1e-5,
@@ -401,9 +415,20 @@ def resolve(name: str) -> Any:
     import importlib
 
     if name == "dpsgd.Ensemble.run":
-        return _ensemble().run
+        return functools.partial(flat.run, _ensemble())
+    if name.startswith("attacks.reconstruction_game"):
+        return functools.partial(_game, name.rpartition(".")[2])
     where, _, last = name.rpartition(".")
     return getattr(importlib.import_module(f"leakcore.{where}" if where else "leakcore"), last)
+
+
+def _game(
+    name: str, ensemble: Any, known_features: Any, known_labels: Any, pool_features: Any, pool_labels: Any, **more: Any
+) -> Any:
+    from leakcore import attacks, dpsgd
+
+    known, pool = dpsgd.Rows(known_features, known_labels), dpsgd.Rows(pool_features, pool_labels)
+    return flat.game(getattr(attacks, name), ensemble, known, pool, **more)
 
 
 RESULTS = (

@@ -274,7 +274,7 @@ def test_the_command_at_a_file_size_limit(words: tuple[str, ...], limit: int, re
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     ensemble = dpsgd.Ensemble((4, 3), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=3, seed=0)
     rows = np.random.default_rng(0).random((9, 4)), np.arange(9) % 3
-    ensemble.run(*rows, runs=40, checkpoint=tmp_path)
+    ensemble.run(*rows, runs=40, execution=dpsgd.Execution(checkpoint=tmp_path))
     path = sorted(tmp_path.rglob("runs-*.npz"))[0]
     good = path.read_bytes()
     with np.load(path) as file:
@@ -284,9 +284,9 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     for bad in (good[:-30], b"", b"garbage", good[:300] + b"??" + good[302:], short):
         path.write_bytes(bad)
         with pytest.raises(ValueError, match=rf"{path.name}: is damaged .*; remove"):
-            ensemble.run(*rows, runs=40, checkpoint=tmp_path)
+            ensemble.run(*rows, runs=40, execution=dpsgd.Execution(checkpoint=tmp_path))
     path.unlink()
-    again = ensemble.run(*rows, runs=40, checkpoint=tmp_path)
+    again = ensemble.run(*rows, runs=40, execution=dpsgd.Execution(checkpoint=tmp_path))
     assert (again.parameters == ensemble.run(*rows, runs=40).parameters).all()
 
 

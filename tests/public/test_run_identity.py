@@ -126,7 +126,7 @@ import numpy as np
 from leakcore import dpsgd
 ensemble = dpsgd.Ensemble((4, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=3, seed=0)
 rows = np.random.default_rng(0).random((9, 4)), np.arange(9) % 2
-found = ensemble.run(*rows, runs=40, checkpoint=sys.argv[1]).parameters
+found = ensemble.run(*rows, runs=40, execution=dpsgd.Execution(checkpoint=sys.argv[1])).parameters
 """
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from leakcore import attacks, audit, bounds, dpsgd, kernels, leakage
 from leakcore.attacks import membership
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 TIERS = [t for t in kernels.build_info()["simd_available"] if t != "baseline"] or ["baseline"]
 THREADS = (1, 2)
@@ -31,7 +32,7 @@ def _ensemble(layers: tuple[int, ...] = (600, 5, 3), **more: Any) -> dpsgd.Ensem
         "noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 0.5, "steps": 4, "sample_rate": 0.3,
         "expected_batch_size": 30.0, "seed": 3,
     }  # fmt: skip
-    return dpsgd.Ensemble(layers, **{**settings, **more})
+    return flat.ensemble(layers, **{**settings, **more})
 
 
 def _rows() -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +71,14 @@ def _scores() -> tuple[Any, ...]:
 
 def _game(**more: Any) -> tuple[Any, ...]:
     x, y = _rows()
-    found = attacks.reconstruction_game(_ensemble(), x[:50], y[:50], x[50:], y[50:], runs=40, **more)
+    found = flat.game(
+        attacks.reconstruction_game,
+        _ensemble(),
+        dpsgd.Rows(x[:50], y[:50]),
+        dpsgd.Rows(x[50:], y[50:]),
+        runs=40,
+        **more,
+    )
     return found.value, found.interval
 
 
@@ -125,8 +133,10 @@ def digests() -> dict[str, str]:
 def shard(first: int, runs: int) -> tuple[list[str], int]:
     """Bits of runs [first, first + runs) of an ensemble, one by one, and a game's hits in them."""
     x, y = _rows()
-    parameters = _ensemble().run(x, y, runs=runs, first_run=first).parameters
-    game = attacks.reconstruction_game(_ensemble(), x[:50], y[:50], x[50:], y[50:], runs=runs, first_run=first)
+    parameters = _ensemble().run(x, y, runs=range(first, first + runs)).parameters
+    game = attacks.reconstruction_game(
+        _ensemble(), dpsgd.Rows(x[:50], y[:50]), dpsgd.Rows(x[50:], y[50:]), runs=range(first, first + runs)
+    )
     return [row.tobytes().hex() for row in parameters], game.hits
 
 

@@ -206,17 +206,24 @@ def test_games_and_audits_of_one_seed_share_nothing():
     rng = np.random.default_rng(0)
     x, y = rng.random((40, 6)).astype(np.float32), np.arange(40) % 3
     settings = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 0.5, "steps": 4, "seed": 5}
-    ensemble = dpsgd.Ensemble((6, 3), sample_rate=0.5, expected_batch_size=20.0, **settings)
-    noisy = dpsgd.Ensemble((6, 3), initialisation="glorot", initialisation_noise=1.0, **settings)
+    ensemble = dpsgd.Ensemble((6, 3), sampling=dpsgd.PoissonBatches(0.5, expected_batch_size=20.0), **settings)
+    noisy = dpsgd.Ensemble(dpsgd.Network((6, 3), initialisation=dpsgd.Initialisation("glorot", noise=1.0)), **settings)
     with recorded() as draws:
         membership.play(ensemble, x, y, runs=3)
         membership.play_canaries(ensemble, x, y, *membership.canaries(x, 3, count=5, seed=5), runs=3)
         poisoning.poisoning_scores(noisy, poisoning.ClipBKD().poison(x, y, k=2, seed=5), trials=3)
-        attacks.reconstruction_game(ensemble, x[:20], y[:20], x[20:], y[20:], prior_size=3, runs=3)
+        attacks.reconstruction_game(
+            ensemble, dpsgd.Rows(x[:20], y[:20]), dpsgd.Rows(x[20:], y[20:]), attacks.GameRules(3), runs=3
+        )
         shadows = attacks.shadow_models(ensemble, x[:5], y[:5], x[5:], y[5:])
         attacks.reconstructor(shadows, x[5:], hidden=(4,), epochs=6, seed=5)
-        run = ensemble.run(x[:20], y[:20], runs=2, extra_features=x[20:22, None], extra_labels=y[20:22, None],
-                           record=True)  # fmt: skip
+        run = ensemble.run(
+            x[:20],
+            y[:20],
+            runs=2,
+            per_run=dpsgd.PerRun(dpsgd.Rows(x[20:22, None], y[20:22, None])),
+            observer=dpsgd.Observer(record=True),
+        )
         attacks.gradient(run, y[20:22], iterations=2, restarts=1, seed=5)
     assert {s.name for s in Stream if any(d.word == s for d in draws)} >= {
         "MEMBERSHIP_COINS", "CANARY_COINS", "GAME", "RECONSTRUCTOR_ORDER", "GRADIENT_STARTS", "INIT", "INIT_GLOROT",

@@ -99,9 +99,9 @@ def play_canaries(
     (`batch_size`) are refused: their size would depend on coins.
     """
     count, first = check.integer(1, None, runs=runs), check.integer(0, 2**61, first_run=first_run)
-    from leakcore.dpsgd import Ensemble, ModuleEnsemble, Streams
+    from leakcore.dpsgd import Ensemble, Execution, Observer, PerRun, Rows, Streams
 
-    check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
+    check.instance(Ensemble, ensemble=ensemble)
     x, y = check.plain_array(features=features), check.plain_array(labels=labels)
     extra = check.plain_array(canary_labels=canary_labels)
     for name, given in (("labels", y), ("canary_labels", extra)):
@@ -123,10 +123,15 @@ def play_canaries(
         for step in range(ensemble.steps):
             batches[:, step] = streams.batch(count, rows + m, ensemble.sample_rate, step, first_run=first)
     batches[:, :, rows:] &= included[:, None]
+    planted = Rows(canary_features, canary_labels)
     run = ensemble.run(
-        x, y, runs=count, first_run=first, extra_features=canary_features, extra_labels=canary_labels,
-        candidate_features=canary_features, candidate_labels=canary_labels, batches=batches, keep_parameters=False,
-        checkpoint=checkpoint, num_threads=num_threads, executor=executor, progress=progress,
-    )  # fmt: skip
+        x,
+        y,
+        runs=range(first, first + count),
+        per_run=PerRun(planted, batches=batches),
+        observer=Observer(planted),
+        keep_parameters=False,
+        execution=Execution(num_threads=num_threads, executor=executor, checkpoint=checkpoint, progress=progress),
+    )
     assert run.dots is not None
     return CanaryTrials(scores=run.dots.sum(axis=1, dtype=np.float64), included=included, first_run=first)

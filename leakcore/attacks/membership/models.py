@@ -84,9 +84,9 @@ def play(
     TypeError that names the argument; shuffled batches (`batch_size`) are refused: their size would depend on coins.
     """
     count = check.integer(1, None, runs=runs)
-    from leakcore.dpsgd import Ensemble, ModuleEnsemble, Streams
+    from leakcore.dpsgd import Ensemble, Execution, PerRun, Rows, Streams
 
-    check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
+    check.instance(Ensemble, ensemble=ensemble)
     x, y = check.plain_array(features=features), check.plain_array(labels=labels)
     if y.ndim != 1 or len(y) == 0:
         raise ValueError(f"labels.shape={y.shape}: must be (rows,), at least one")
@@ -104,9 +104,14 @@ def play(
         for step in range(ensemble.steps):
             batches[:, step] = included & streams.batch(count, len(y), ensemble.sample_rate, step, first_run=first_run)
     run = ensemble.run(
-        x, y, runs=count, first_run=first_run, batches=batches, probe_features=x, probe_labels=y, keep_parameters=False,
-        checkpoint=checkpoint, num_threads=num_threads, executor=executor, progress=progress,
-    )  # fmt: skip
+        x,
+        y,
+        runs=range(first_run, first_run + count),
+        per_run=PerRun(batches=batches),
+        probes=Rows(x, y),
+        keep_parameters=False,
+        execution=Execution(num_threads=num_threads, executor=executor, checkpoint=checkpoint, progress=progress),
+    )
     assert run.probe_losses is not None
     return MembershipTrials(losses=run.probe_losses, included=included, first_run=run.first_run)
 

@@ -263,9 +263,9 @@ def poisoning_sweep(
     """
     if not isinstance(poisoning, Poisoning):
         raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
-    from leakcore.dpsgd import Ensemble, ModuleEnsemble
+    from leakcore.dpsgd import Ensemble, Execution, PerRun, Rows
 
-    check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
+    check.instance(Ensemble, ensemble=ensemble)
     count = check.integer(1, None, trials=trials)
     first = check.integer(0, _TRIALS_PER_K - 1, first_trial=first_trial)
     numbers = tuple(check.integer(1, poisoning.k, ks=k) for k in check.sizes(ks=ks))
@@ -281,17 +281,16 @@ def poisoning_sweep(
         run = ensemble.run(
             poisoning.common_features,
             poisoning.common_labels,
-            extra_features=features if len(labels) else None,
-            extra_labels=labels if len(labels) else None,
-            runs=count,
-            first_run=first_run,
-            num_threads=num_threads,
-            executor=executor,
-            progress=None if progress is None else lambda done, _: progress(before + done, total),
-            probe_features=poisoning.test_features,
-            probe_labels=poisoning.test_labels,
+            runs=range(first_run, first_run + count),
+            per_run=PerRun(Rows(features, labels) if len(labels) else None),
+            probes=Rows(poisoning.test_features, poisoning.test_labels),
             keep_parameters=False,
-            checkpoint=checkpoint,
+            execution=Execution(
+                num_threads=num_threads,
+                executor=executor,
+                checkpoint=checkpoint,
+                progress=None if progress is None else lambda done, _: progress(before + done, total),
+            ),
         )
         assert run.probe_losses is not None
         return np.asarray(-run.probe_losses.mean(axis=1))

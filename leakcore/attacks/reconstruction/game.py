@@ -7,8 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +17,10 @@ from leakcore._base import validate as check
 from leakcore._base.futures import answers
 from leakcore.attacks.reconstruction import prior_aware, running_scores
 from leakcore.attacks.reconstruction.game_result import COUNTS, FIXED_POINT, ReconstructionGame, result
-from leakcore.dpsgd import arguments, run_request
+from leakcore.dpsgd import arguments
 
 if TYPE_CHECKING:
-    from leakcore.dpsgd import Ensemble
+    from leakcore.dpsgd import Ensemble, Execution
 
 _PORTION = 1024
 """Runs trained per call of the ensemble: 32 blocks, whose parameters fit in tens of megabytes."""
@@ -33,27 +32,51 @@ _COSINES = 256
 """Up to this many candidates all pairs' cosines cost less than the scores themselves."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class GameRules:
+    """How the target is hidden, and what the attacker knows.
+
+    Args:
+        prior_size: n ≥ 2, how many distinct rows of the pool are candidates.
+        prior: None, or the (n,) probabilities with which the first, second, … candidate drawn is the target, known to
+            the attacker (method "likelihood").
+        subtract_known: see `dpsgd.Observer`; False is the weaker attacker of Appendix E.
+        nearest_cosines: measure how close candidates' gradients are; None: if there are at most 256 candidates.
+
+    Raises ValueError or TypeError that names argument, value and what is allowed.
+    """
+
+    prior_size: int = 10
+    prior: Any = None
+    subtract_known: bool = True
+    nearest_cosines: bool | None = None
+
+    def __post_init__(self) -> None:
+        n = check.integer(2, None, prior_size=self.prior_size)
+        object.__setattr__(self, "prior_size", n)
+        object.__setattr__(self, "subtract_known", check.boolean(subtract_known=self.subtract_known))
+        cosines = check.optional_boolean(nearest_cosines=self.nearest_cosines)
+        object.__setattr__(self, "nearest_cosines", n <= _COSINES if cosines is None else cosines)
+        if self.prior is not None:
+            prior = check.plain_array(prior=self.prior)
+            prior_aware.log_prior(prior, n)
+            if prior.ndim != 1:
+                raise ValueError(f"prior.shape={prior.shape}: must be ({n},), one prior for all runs")
+            object.__setattr__(self, "prior", tuple(float(p) for p in prior))
+
+
 def reconstruction_game(
     ensemble: Ensemble,
-    known_features: Any,
-    known_labels: Any,
-    pool_features: Any,
-    pool_labels: Any,
+    known: Any,
+    pool: Any,
+    rules: GameRules | None = None,
     *,
-    prior_size: int = 10,
-    prior: Any = None,
-    runs: int = 1000,
-    first_run: int = 0,
     method: str = "auto",
-    subtract_known: bool = True,
-    nearest_cosines: bool | None = None,
+    runs: int | range = 1000,
     confidence: float = 0.95,
-    device: str = "cpu",
-    num_threads: int | None = None,
-    executor: Executor | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    execution: Execution | None = None,
 ) -> ReconstructionGame:
-    """Play the game of Hayes et al. 2023 (Section 3.4, Algorithms 2 and 3, Appendix G) in `runs` independent runs.
+    """Play the game of Hayes et al. 2023 (Section 3.4, Algorithms 2 and 3, Appendix G) in independent runs.
 
     In each run: draw `prior_size` distinct rows of the pool and make one of them the target; train with DP-SGD on the
     known rows and the target; the attacker, who sees every released gradient, knows the known rows, which of them were
@@ -61,18 +84,17 @@ def reconstruction_game(
     step: no gradient is stored, and memory depends neither on the number of runs nor on the number of steps.
 
     Args:
-        ensemble: the mechanism; its seed seeds the game. Every run has its own initial parameters unless the ensemble
-            says `initialisation="fixed"`. Shuffled batches (`batch_size`) are refused: they are not add/remove's.
-        known_features, known_labels: D₋, (rows, inputs) and (rows,). pool_features, pool_labels: where candidates come
-            from; rows held out from D₋, at least `prior_size` of them.
-        prior_size: n ≥ 2. prior: None, or the (n,) probabilities with which the first, second, … candidate drawn is the
-            target, known to the attacker (method "likelihood").
-        runs ≥ 1, first_run ≥ 0: the range of runs to play. Multiples of 32 waste nothing.
-        method: see `prior_aware`. subtract_known: see `dpsgd.Ensemble.run`; False is the weaker attacker of Appendix E.
-        nearest_cosines: measure how close candidates' gradients are; None: if there are at most 256 candidates.
-        confidence: of the interval, in (0, 1 − 1e-12]. device, num_threads, progress: as in `dpsgd.Ensemble.run`.
-        executor: ranges of 128 runs go to its workers, each using `num_threads` threads (None: one). Each carries the
-            rows; at most 4 GiB of them, but at least 64 ranges, are handed out at a time.
+        ensemble: the mechanism; its seed seeds the game. Every run has its own initial parameters unless the network
+            says `initialisation="fixed"`. Shuffled batches are refused: they are not add/remove's.
+        known: D₋, an object with features (rows, inputs) and labels (rows,): `dpsgd.Rows`, or a data set. pool:
+            likewise, where candidates come from; rows held out from D₋, at least `prior_size` of them.
+        rules: how many candidates, how likely each is, what the attacker subtracts; None: the defaults of `GameRules`.
+        method: see `prior_aware`.
+        runs: how many, or which, as range(first, stop). Multiples of 32 waste nothing.
+        confidence: of the interval, in (0, 1 − 1e-12].
+        execution: device, threads, workers and progress; a game keeps no checkpoint. With an executor, ranges of 128
+            runs go to its workers, each with the rows; at most 4 GiB of them, but at least 64 ranges, are handed out at
+            a time.
 
     Resume and shards: results over disjoint ranges `merge` to exactly what one call over all of them returns, since
     run r is a pure function of (seed, r) and the data, and all sums are integers; for the same reason threads and
@@ -81,46 +103,21 @@ def reconstruction_game(
     Raises ValueError or TypeError that names argument, value and what is allowed.
     """
     games = reconstruction_games(
-        ensemble,
-        known_features,
-        known_labels,
-        pool_features,
-        pool_labels,
-        methods=(method,),
-        prior_size=prior_size,
-        prior=prior,
-        runs=runs,
-        first_run=first_run,
-        subtract_known=subtract_known,
-        nearest_cosines=nearest_cosines,
-        confidence=confidence,
-        device=device,
-        num_threads=num_threads,
-        executor=executor,
-        progress=progress,
+        ensemble, known, pool, rules, methods=(method,), runs=runs, confidence=confidence, execution=execution
     )
     return games[method]
 
 
 def reconstruction_games(
     ensemble: Ensemble,
-    known_features: Any,
-    known_labels: Any,
-    pool_features: Any,
-    pool_labels: Any,
+    known: Any,
+    pool: Any,
+    rules: GameRules | None = None,
     *,
     methods: Sequence[str] = running_scores.METHODS,
-    prior_size: int = 10,
-    prior: Any = None,
-    runs: int = 1000,
-    first_run: int = 0,
-    subtract_known: bool = True,
-    nearest_cosines: bool | None = None,
+    runs: int | range = 1000,
     confidence: float = 0.95,
-    device: str = "cpu",
-    num_threads: int | None = None,
-    executor: Executor | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    execution: Execution | None = None,
 ) -> dict[str, ReconstructionGame]:
     """`reconstruction_game` for several attacks on the same runs: the result of each of `methods`, by its name.
 
@@ -128,23 +125,31 @@ def reconstruction_games(
     gradients, their difference is measured more sharply than on runs of their own. Each interval holds by itself, not
     all at once: do not quote the best of several without a correction.
     """
-    game, settings = _checked(
-        ensemble, (known_features, known_labels), (pool_features, pool_labels), methods, prior_size, prior,
-        subtract_known, nearest_cosines, confidence, device, num_threads,
-    )  # fmt: skip
-    count = check.integer(1, None, runs=runs)
-    first = check.integer(0, 2**62, first_run=first_run)
-    check.executor(executor=executor)
-    check.callback(progress=progress)
+    from leakcore.dpsgd import read_execution
+
+    if rules is not None:
+        check.instance(GameRules, rules=rules)
+    game = _checked(ensemble, known, pool, rules or GameRules(), methods)
+    level = check.confidence(confidence=confidence)
+    first, stop = arguments.run_range(runs)
+    how = read_execution(execution)
+    if how.checkpoint is not None:
+        raise ValueError(
+            f"execution.checkpoint={str(how.checkpoint)!r}: must be None, a game keeps no runs; results over ranges of "
+            "runs merge"
+        )
     totals = {name: dict.fromkeys(COUNTS, 0) for name in game.methods}
-    for part, done in _played(game, first, count, executor, progress):
+    for part, done in _played(game, first, stop - first, how):
         for name, counts in part.items():
             for key, value in counts.items():
                 totals[name][key] += value
-        if progress is not None and done is not None:
-            progress(done, count)
-    ranges = ((first, first + count),)
-    return {name: result({**settings, "method": which}, ranges, **totals[name]) for name, which in game.methods.items()}
+        if how.progress is not None and done is not None:
+            how.progress(done, stop - first)
+    settings = {**game.settings(), "confidence": level}
+    return {
+        name: result({**settings, "method": which}, ((first, stop),), **totals[name])
+        for name, which in game.methods.items()
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,68 +159,55 @@ class _Game:
     ensemble: Ensemble
     known: arguments.Samples
     pool: arguments.Samples
+    rules: GameRules
     methods: dict[str, str]
-    prior_size: int
-    prior: tuple[float, ...] | None
-    subtract_known: bool
-    nearest_cosines: bool
-    device: str
-    num_threads: int | None
+
+    def settings(self) -> dict[str, Any]:
+        """What results must share to merge, but for the method and the confidence."""
+        rules = self.rules
+        return {
+            **self.ensemble.settings(),
+            "prior_size": rules.prior_size,
+            "prior": None if rules.prior is None else list(rules.prior),
+            "subtract_known": rules.subtract_known,
+            "nearest_cosines": rules.nearest_cosines,
+            "known_rows": self.known.rows,
+            "data": _digest(self.known.features, self.known.labels, self.pool.features, self.pool.labels),
+        }
 
 
 _Counts = dict[str, dict[str, int]]
 
 
-def _checked(
-    ensemble: Ensemble, known_given: tuple[Any, Any], pool_given: tuple[Any, Any], methods: Sequence[str],
-    prior_size: int, prior: Any, subtract_known: bool, nearest_cosines: bool | None, confidence: float,
-    device: str, num_threads: int | None,
-) -> tuple[_Game, dict[str, Any]]:  # fmt: skip
-    """The game, and the settings that results must share to merge (all but the method)."""
-    n = check.integer(2, None, prior_size=prior_size)
+def _checked(ensemble: Ensemble, known: Any, pool: Any, rules: GameRules, methods: Sequence[str]) -> _Game:
+    """The game; ValueError or TypeError before any run."""
+    from leakcore.dpsgd import Ensemble
+
     if not isinstance(methods, Sequence) or isinstance(methods, str) or not methods:
         raise ValueError(f"methods={methods!r}: must be a sequence of at least one method")
     named = [check.one_of("auto", *running_scores.METHODS, method=name) for name in methods]
-    level = check.confidence(confidence=confidence)
-    from leakcore.dpsgd import Ensemble
-
     check.instance(Ensemble, ensemble=ensemble)
     if ensemble.batch_size is not None:
         raise ValueError(
             f"ensemble: batch_size={ensemble.batch_size}: the target is there or not, use Poisson or full batches"
         )
-    layers, dtype = ensemble.layers, ensemble.dtype
-    known = arguments.samples(*known_given, name="known_", layers=layers, dtype=dtype)
-    pool = arguments.samples(*pool_given, name="pool_", layers=layers, dtype=dtype)
-    if pool.rows < n:
-        raise ValueError(f"prior_size={n}: must be at most the {pool.rows} rows of pool_features")
-    weights = None
-    if prior is not None:
-        prior = check.plain_array(prior=prior)
-        prior_aware.log_prior(prior, n)
-        if prior.ndim != 1:
-            raise ValueError(f"prior.shape={prior.shape}: must be ({n},), one prior for all runs")
-        weights = tuple(float(p) for p in prior)
-    resolved = {name: prior_aware.resolve(name, ensemble.sample_rate, prior) for name in named}
+    rows = {}
+    for name, given in (("known", known), ("pool", pool)):
+        if not hasattr(given, "features") or not hasattr(given, "labels"):
+            raise TypeError(f"{name}={type(given).__name__}: must have features and labels, as dpsgd.Rows")
+        if getattr(given, "index", None) is not None:
+            raise ValueError(f"{name}.index: must be None, all its rows take part")
+        rows[name] = arguments.samples(
+            given.features, given.labels, name=f"{name}.", layers=ensemble.layers, dtype=ensemble.dtype
+        )
+    if rows["pool"].rows < rules.prior_size:
+        raise ValueError(f"prior_size={rules.prior_size}: must be at most the {rows['pool'].rows} rows of the pool")
+    resolved = {name: prior_aware.resolve(name, ensemble.sample_rate, rules.prior) for name in named}
     for which in resolved.values():
         _rule(ensemble, which)
-        if prior is not None and which != "likelihood":
+        if rules.prior is not None and which != "likelihood":
             raise ValueError(f"prior: given, but method={which!r} takes all candidates as equally likely")
-    cosines = n <= _COSINES if nearest_cosines is None else check.boolean(nearest_cosines=nearest_cosines)
-    subtract_known = check.boolean(subtract_known=subtract_known)
-    where = run_request.device(device)
-    game = _Game(ensemble, known, pool, resolved, n, weights, subtract_known, cosines, where, num_threads)
-    settings = {
-        **ensemble.settings(),
-        "prior_size": n,
-        "prior": None if weights is None else list(weights),
-        "subtract_known": subtract_known,
-        "nearest_cosines": cosines,
-        "confidence": level,
-        "known_rows": known.rows,
-        "data": _digest(known.features, known.labels, pool.features, pool.labels),
-    }
-    return game, settings
+    return _Game(ensemble, rows["known"], rows["pool"], rules, resolved)
 
 
 def _rule(ensemble: Ensemble, method: str) -> running_scores.Rule:
@@ -228,51 +220,55 @@ def _rule(ensemble: Ensemble, method: str) -> running_scores.Rule:
     )
 
 
-def _played(
-    game: _Game, first: int, count: int, executor: Executor | None, progress: Callable[[int, int], object] | None
-) -> Iterator[tuple[_Counts, int | None]]:
+def _played(game: _Game, first: int, count: int, how: Execution) -> Iterator[tuple[_Counts, int | None]]:
     """Counts of each portion as it finishes, and how many runs are done where nobody has reported that yet."""
     stop = first + count
-    if executor is None:
+    if how.executor is None:
         for start in range(first, stop, _PORTION):
 
             def report(done: int, total: int, before: int = start - first) -> None:
-                if progress is not None:
-                    progress(before + done, count)
+                if how.progress is not None:
+                    how.progress(before + done, count)
 
-            yield _play(game, start, min(_PORTION, stop - start), report), None
+            alone = dataclasses.replace(how, progress=report)
+            yield _play(game, range(start, min(start + _PORTION, stop)), alone), None
         return
+    in_worker = dataclasses.replace(how, executor=None, progress=None, num_threads=how.num_threads or 1)
     cuts = [first, *range(first - first % _TASK + _TASK, stop, _TASK), stop]
-    jobs = ((high - low, functools.partial(_play, game, low, high - low)) for low, high in itertools.pairwise(cuts))
+    jobs = (
+        (high - low, functools.partial(_play, game, range(low, high), in_worker))
+        for low, high in itertools.pairwise(cuts)
+    )
     done = 0
     carried = sum(part.features.nbytes + part.labels.nbytes for part in (game.known, game.pool))
     ahead = max(_LEAST_AHEAD, _BYTES_AHEAD // max(carried, 1))
-    with contextlib.closing(answers(jobs, executor, ahead=ahead)) as finished:
+    with contextlib.closing(answers(jobs, how.executor, ahead=ahead)) as finished:
         for runs, counts in finished:
             done += runs
             yield counts, done
 
 
-def _play(game: _Game, first: int, runs: int, report: Callable[[int, int], object] | None = None) -> _Counts:
-    """Runs [first, first + runs): what each attack counted."""
-    ensemble = game.ensemble
-    candidates, target = draw_candidates(ensemble.seed, first, runs, game.prior_size, game.pool.rows, game.prior)
+def _play(game: _Game, runs: range, how: Execution) -> _Counts:
+    """These runs: what each attack counted."""
+    from leakcore.dpsgd import Observer, PerRun, Rows
+
+    ensemble, rules, pool = game.ensemble, game.rules, game.pool
+    candidates, target = draw_candidates(
+        ensemble.seed, runs.start, len(runs), rules.prior_size, pool.rows, rules.prior
+    )  # fmt: skip
     trained = ensemble.run(
         game.known.features,
         game.known.labels,
         runs=runs,
-        first_run=first,
-        pool_features=game.pool.features,
-        pool_labels=game.pool.labels,
-        extra_index=np.take_along_axis(candidates, target[:, None], axis=1),
-        candidate_index=candidates,
-        scorers={which: _rule(ensemble, which) for which in set(game.methods.values())},
-        keep_steps=False,
-        subtract_known=game.subtract_known,
-        candidate_cosines=game.nearest_cosines,
-        device=game.device,
-        num_threads=game.num_threads if report is not None else game.num_threads or 1,
-        progress=report,
+        per_run=PerRun(extra=Rows(pool.features, pool.labels, np.take_along_axis(candidates, target[:, None], axis=1))),
+        observer=Observer(
+            Rows(pool.features, pool.labels, candidates),
+            scorers={which: _rule(ensemble, which) for which in set(game.methods.values())},
+            keep_steps=False,
+            subtract_known=rules.subtract_known,
+            cosines=bool(rules.nearest_cosines),
+        ),
+        execution=how,
     )
     assert trained.clipped is not None
     shared = {
@@ -283,8 +279,8 @@ def _play(game: _Game, first: int, runs: int, report: Callable[[int, int], objec
     counts = {}
     for name, which in game.methods.items():
         scores = trained.scores[which]
-        if game.prior is not None:
-            scores = scores + prior_aware.log_prior(game.prior, game.prior_size)
+        if rules.prior is not None:
+            scores = scores + prior_aware.log_prior(rules.prior, rules.prior_size)
         index, undecided = running_scores.decide(scores)
         counts[name] = {"hits": int((index == target).sum()), "undecided": int(undecided.sum()), **shared}
     return counts

@@ -103,7 +103,8 @@ class ReconstructionGame(Result):
     @classmethod
     def _rebuilt(cls, state: Mapping[str, Any]) -> ReconstructionGame:
         settings = dict(state["settings"])
-        settings["layers"] = tuple(settings["layers"])
+        for sizes in settings.keys() & {"layers", "input_shape"}:
+            settings[sizes] = tuple(settings[sizes])
         ranges = tuple((check.integer(0, run=low), check.integer(0, run=high)) for low, high in state["run_ranges"])
         counts = {name: check.integer(**{name: state[name]}) for name in COUNTS}
         trials = sum(high - low for low, high in ranges)

@@ -52,10 +52,12 @@ def _require_recorded(run: Any) -> None:
 
     check.instance(EnsembleRun, run=run)
     if run.thetas is None or run.observed is None:
-        raise ValueError("run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., record=True)")
+        raise ValueError(
+            "run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., observer=dpsgd.Observer(record=True))"
+        )
     if run.template is not None:
         raise ValueError(
-            f"run: of dpsgd.ModuleEnsemble, module {type(run.template).__name__}: must be of dpsgd.Ensemble; take "
+            f"run: of dpsgd.ModuleNetwork, module {type(run.template).__name__}: must be of a dpsgd.Network; take "
             "attacks.inversion.invert(module, run.observed[i], shape, method='dp-sgd', states=run.thetas[i], "
             "max_grad_norm=run.max_grad_norm)"
         )
@@ -108,8 +110,8 @@ def gradient(
     `restarts`. The text takes 10⁶ steps of plain gradient descent at 0.01 with five restarts.
 
     Args:
-        run: of `dpsgd.Ensemble.run(..., record=True)`: the attacker sees θ_t and ḡ_t. Full batches: the loss takes the
-            target to be in every batch. Of another module (`dpsgd.ModuleEnsemble`): `inversion.invert`.
+        run: of `dpsgd.Ensemble.run` with `Observer(record=True)`: the attacker sees θ_t and ḡ_t. Full batches: the loss
+            takes the target to be in every batch. Of another module (`dpsgd.ModuleNetwork`): `inversion.invert`.
         labels: (runs,), the targets' labels, which the text takes as known; None: each class is tried and the one with
             the least loss kept, at `classes` times the cost.
         iterations ≥ 1, restarts ≥ 1, learning_rate > 0.

@@ -43,9 +43,9 @@ def shadow_models(
 
     Raises as `dpsgd.Ensemble.run` does.
     """
-    from leakcore.dpsgd import Ensemble, ModuleEnsemble
+    from leakcore.dpsgd import Ensemble, Execution, PerRun, Rows
 
-    check.instance(Ensemble, ModuleEnsemble, ensemble=ensemble)
+    check.instance(Ensemble, ensemble=ensemble)
     check.callback(progress=progress)
     x, y = check.plain_array(points=points), check.plain_array(labels=labels)
     if x.ndim != 2 or y.shape != x.shape[:1] or len(y) == 0:
@@ -62,13 +62,9 @@ def shadow_models(
         out[part] = ensemble.run(
             known_features,
             known_labels,
-            runs=part.stop - part.start,
-            first_run=first + start,
-            extra_features=x[part, None],
-            extra_labels=y[part, None],
-            num_threads=num_threads,
-            executor=executor,
-            progress=report,
+            runs=range(first + part.start, first + part.stop),
+            per_run=PerRun(Rows(x[part, None], y[part, None])),
+            execution=Execution(num_threads=num_threads, executor=executor, progress=report),
         ).parameters
     return out
 

@@ -181,19 +181,16 @@ class ClaimConfig:
         from leakcore import dpsgd
 
         m, model = self.mechanism, self.model
-        poisson = m["batch_size"] is None
+        initialisation = dpsgd.Initialisation(model["initialisation"], scale=model["initialisation_scale"])
         return dpsgd.Ensemble(
-            (inputs, *model["hidden"], outputs),
-            model["activation"],
+            dpsgd.Network((inputs, *model["hidden"], outputs), model["activation"], initialisation=initialisation),
             noise_multiplier=noise_multiplier,
             max_grad_norm=m["max_grad_norm"],
             learning_rate=m["learning_rate"],
             steps=m["steps"],
-            sample_rate=m["sample_rate"],
-            batch_size=m["batch_size"],
-            expected_batch_size=m["sample_rate"] * rows if poisson else None,
-            initialisation=model["initialisation"],
-            initialisation_scale=model["initialisation_scale"],
+            sampling=dpsgd.PoissonBatches(m["sample_rate"], expected_batch_size=m["sample_rate"] * rows)
+            if m["batch_size"] is None
+            else dpsgd.ShuffledBatches(m["batch_size"]),
             fault=dpsgd.Fault(**self.fault),
             seed=self.audit["seed"],
         )

@@ -18,7 +18,7 @@ from leakcore.attacks import draw_candidates
 from leakcore.audit.hyperparameters import reconstruction_section
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.defenses import Clip, Defense, Dropout, LocalSteps, Prune
-from leakcore.dpsgd import Ensemble, Streams
+from leakcore.dpsgd import Streams
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,8 +62,8 @@ class _DefendedGame:
         config = self.config
         candidates, target = draw_candidates(config.seed, first, runs, config.prior_size, len(self.pool[1]))
         plain = reconstruction_section.ensemble(dataclasses.replace(config, defense=None), self.noise)
-        untrained = Ensemble(**{**plain.settings(), "steps": 0}).run(
-            self.rows[0][:1].numpy(), self.rows[1][:1].numpy(), runs=runs, first_run=first
+        untrained = dataclasses.replace(plain, steps=0).run(
+            self.rows[0][:1].numpy(), self.rows[1][:1].numpy(), runs=range(first, first + runs)
         )
         return torch.from_numpy(untrained.parameters.copy()), torch.from_numpy(candidates), target
 

@@ -155,14 +155,12 @@ def _companion(config: AuditConfig, sigma: float) -> _Batches:
     data = datasets.breast_cancer()
     rows = len(data.labels)
     run = dpsgd.Ensemble(
-        (data.features.shape[1], config.label_hidden, 1),
-        "relu",
+        dpsgd.Network((data.features.shape[1], config.label_hidden, 1), "relu", dtype="float64"),
         noise_multiplier=sigma,
         max_grad_norm=MAX_GRAD_NORM,
         learning_rate=LEARNING_RATE,
         steps=config.label_steps,
-        sample_rate=config.label_batch_size / rows,
-        dtype="float64",
+        sampling=config.label_batch_size / rows,
         seed=config.seed,
     ).run(data.features, data.labels, runs=1)
     count = rows // config.label_batch_size

@@ -111,15 +111,12 @@ def ensemble(config: AuditConfig, noise: float, *, dtype: str = "float32") -> dp
     """The configuration's training on digits, with this noise."""
     data = datasets.digits()
     return dpsgd.Ensemble(
-        (data.features.shape[1], *config.hidden, data.num_classes),
-        config.activation,
+        dpsgd.Network((data.features.shape[1], *config.hidden, data.num_classes), config.activation, dtype=dtype),
         noise_multiplier=noise,
         max_grad_norm=config.max_grad_norm,
         learning_rate=config.learning_rate,
         steps=config.steps,
-        sample_rate=config.sample_rate,
-        expected_batch_size=config.sample_rate * config.num_rows,
-        dtype=dtype,
+        sampling=dpsgd.PoissonBatches(config.sample_rate, expected_batch_size=config.sample_rate * config.num_rows),
         seed=config.seed,
     )
 
@@ -180,16 +177,12 @@ def _play(
     known = config.num_rows - 1
     return attacks.reconstruction_game(
         ensemble(config, noise),
-        data.features[:known],
-        data.labels[:known],
-        data.features[known:],
-        data.labels[known:],
-        prior_size=config.prior_size,
-        runs=count,
-        first_run=first,
+        dpsgd.Rows(data.features[:known], data.labels[:known]),
+        dpsgd.Rows(data.features[known:], data.labels[known:]),
+        attacks.GameRules(config.prior_size),
+        runs=range(first, first + count),
         confidence=config.confidence,
-        num_threads=num_threads,
-        progress=progress,
+        execution=dpsgd.Execution(num_threads=num_threads, progress=progress),
     ).state()
 
 

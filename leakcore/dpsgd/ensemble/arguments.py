@@ -95,8 +95,11 @@ def _cast(values: np.ndarray, dtype: str) -> np.ndarray:
         return values.astype(dtype, copy=False)
 
 
-def run_range(runs: Any, first_run: Any) -> tuple[int, int]:
+def run_range(runs: int | range) -> tuple[int, int]:
     """(first, stop) of the absolute run numbers."""
-    count = check.integer(1, None, runs=runs)
-    first = check.integer(0, 2**62, first_run=first_run)
-    return first, first + count
+    if isinstance(runs, range):
+        if runs.step != 1 or len(runs) == 0:
+            raise ValueError(f"runs={runs!r}: must be a range of consecutive numbers, at least one")
+        check.integer(0, 2**62, first_run=runs.start)
+        return runs.start, runs.stop
+    return 0, check.integer(1, None, runs=runs)

@@ -23,7 +23,8 @@ from leakcore._base.version import __version__
 from leakcore.dpsgd.ensemble.arguments import Samples
 from leakcore.dpsgd.ensemble.block.block import ARRAYS, SLOTS, BlockOutput, Plan
 from leakcore.dpsgd.ensemble.fingerprint import Teller
-from leakcore.dpsgd.ensemble.run_request import Request, Source
+from leakcore.dpsgd.ensemble.rows import Source
+from leakcore.dpsgd.ensemble.run_request import Request
 
 _NAME = re.compile(r"runs-(\d+)-(\d+)\.npz")
 _SCORES = "scores/"
@@ -120,13 +121,14 @@ def _digest(plan: Plan, request: Request) -> str:
         add(where, name, [(n, tuple(p.shape)) for n, p in part.named_parameters(recurse=False)])
         add(where, *part.named_buffers(recurse=False))
         found.update(teller.module_settings(part, where))
-    simple = {f.name: getattr(request, f.name) for f in dataclasses.fields(request)}
-    add("request", sorted((k, v) for k, v in simple.items() if isinstance(v, bool | str)))
-    for name in sorted(request.scorers):
+    watch, scorers = request.watch, request.watch.scorers
+    add("request", request.device, request.keep_parameters, dataclasses.replace(watch, scorers={}))
+    for name in sorted(scorers):
         add(f"scorers[{name!r}]", name)
-        found.update(teller.tell(request.scorers[name], f"scorers[{name!r}]"))
-    for name in ("common", "probes", "extra", "candidates", "own_probes"):
+        found.update(teller.tell(scorers[name], f"scorers[{name!r}]"))
+    for name in ("common", "extra", "candidates"):
         add_rows(name, getattr(request, name))
+    add_rows("own probes" if isinstance(request.probes, Source) else "probes", request.probes)
     for name in ("initial", "noise", "batches"):
         add_array(name, getattr(request, name))
     return found.hexdigest()

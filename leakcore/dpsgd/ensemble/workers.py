@@ -16,7 +16,7 @@ import torch
 from leakcore._base.futures import Finished, answers
 from leakcore.dpsgd.ensemble.arguments import Samples
 from leakcore.dpsgd.ensemble.block import native_sums
-from leakcore.dpsgd.ensemble.block.block import ARRAYS, SLOTS, BlockOutput, Plan, Trainer, Watch
+from leakcore.dpsgd.ensemble.block.block import ARRAYS, SLOTS, BlockOutput, Plan, Trainer
 from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
 from leakcore.dpsgd.ensemble.block.poisson_gather import CHUNK, block_rows, fixed_rows
 from leakcore.dpsgd.ensemble.run_request import Request, ranges
@@ -87,20 +87,16 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
         chunks = native_sums.shared_rows(request.common)
     else:
         chunks = _chunks(request.common, outputs, dtype, device, whole=_gathered(plan, request))
-    probes = [] if request.probes is None else _chunks(request.probes, outputs, dtype, device)
+    probes = _chunks(request.probes, outputs, dtype, device) if isinstance(request.probes, Samples) else []
     local = threading.local()
     halt = threading.Event()
 
     def work(begin: int) -> BlockOutput:
         if not hasattr(local, "trainer"):
             torch.set_num_threads(1)
-            watch = Watch(
-                request.subtract_known, request.keep_steps, request.cosines, request.record, request.scorers,
-                device,
-            )  # fmt: skip
             extra = 0 if request.extra is None else request.extra.rows
             local.trainer = Trainer(
-                plan, chunks, watch, extra=extra, candidates=request.scored, probes=probes
+                plan, chunks, request.watch, extra=extra, candidates=request.scored, probes=probes, device=device
             )  # fmt: skip
         trainer: Trainer = local.trainer
         return trainer.train(request.block(begin, outputs, dtype), halt)

@@ -67,16 +67,18 @@ class AuditedTraining:
         count = len(rows.labels)
         size = self.batch_size or count
         return dpsgd.Ensemble(
-            (rows.features.shape[1], *self.hidden, rows.classes),
-            "relu",
+            dpsgd.Network(
+                (rows.features.shape[1], *self.hidden, rows.classes),
+                "relu",
+                initialisation=dpsgd.Initialisation(self.initialisation, scale=self.scale),
+            ),
             noise_multiplier=self.noise,
             max_grad_norm=self.clip,
             learning_rate=_STEP * size,
             steps=EPOCHS * (count // size),
-            batch_size=self.batch_size,
-            expected_batch_size=None if self.batch_size else float(count),
-            initialisation=self.initialisation,
-            initialisation_scale=self.scale,
+            sampling=dpsgd.ShuffledBatches(self.batch_size)
+            if self.batch_size
+            else dpsgd.PoissonBatches(expected_batch_size=float(count)),
             seed=seed,
         )
 

@@ -67,9 +67,13 @@ def play(
     rows, _ = whole.split(count * BATCH, seed=start)
     features, labels = rows.features.reshape(count, BATCH, -1), rows.labels.reshape(count, BATCH)
     ensemble = dpsgd.Ensemble(
-        (features.shape[-1], HIDDEN, HIDDEN, 1), "relu", noise_multiplier=0.0, max_grad_norm=clip, learning_rate=1.0,
-        steps=0, seed=start,
-    )  # fmt: skip
+        dpsgd.Network((features.shape[-1], HIDDEN, HIDDEN, 1), "relu"),
+        noise_multiplier=0.0,
+        max_grad_norm=clip,
+        learning_rate=1.0,
+        steps=0,
+        seed=start,
+    )
     seen = observe(ensemble.run(rows.features, rows.labels, runs=1).parameters[0], features)
     identifiable = determined = right = by_sign = 0
     for b in range(count):

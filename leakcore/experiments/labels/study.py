@@ -139,15 +139,13 @@ def all_trained(
 
 def _ensemble(context: Context, study: LabelData, sigma: float, clip: float, *, steps: int) -> dpsgd.Ensemble:
     return dpsgd.Ensemble(
-        (study.features.shape[-1], HIDDEN, HIDDEN, 1),
-        "relu",
+        dpsgd.Network((study.features.shape[-1], HIDDEN, HIDDEN, 1), "relu"),
         noise_multiplier=sigma,
         max_grad_norm=clip,
         learning_rate=STEP / clip,
         steps=steps,
-        sample_rate=1 / study.batches,
-        expected_batch_size=BATCH,
-        clip_slack=1e-6,
+        sampling=dpsgd.PoissonBatches(1 / study.batches, expected_batch_size=BATCH),
+        fault=dpsgd.Fault(clip_slack=1e-6),
         seed=context.seed,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from leakcore import dpsgd
 from leakcore.experiments.context import Context
 from leakcore.experiments.reconstruction.setting import data, notes
 from leakcore.experiments.reconstruction.setting import games as _games
@@ -66,10 +67,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
 def _mean_norm(context: Context, split: data.Split, setting: _games.GameSetting) -> float:
     def measure() -> dict[str, float]:
         trained = _games.ensemble(context, split, setting).run(
-            split.known_features, split.known_labels, runs=32, extra_features=split.pool_features[:1],
-            extra_labels=split.pool_labels[:1], candidate_features=split.pool_features[:100],
-            candidate_labels=split.pool_labels[:100],
-        )  # fmt: skip
+            split.known_features,
+            split.known_labels,
+            runs=32,
+            per_run=dpsgd.PerRun(dpsgd.Rows(split.pool_features[:1], split.pool_labels[:1])),
+            observer=dpsgd.Observer(dpsgd.Rows(split.pool_features[:100], split.pool_labels[:100])),
+        )
         assert trained.norms is not None
         return {"norm": float(trained.norms.mean(dtype=np.float64))}
 

@@ -227,11 +227,18 @@ def test_optimised_labels_of_a_batch():
 def _trained(runs=2):
     rng = np.random.default_rng(0)
     ensemble = dpsgd.Ensemble(
-        (7, 6, 4), "elu", noise_multiplier=0.02, max_grad_norm=0.3, learning_rate=1, steps=6, dtype="float64", seed=1
+        dpsgd.Network((7, 6, 4), "elu", dtype="float64"),
+        noise_multiplier=0.02,
+        max_grad_norm=0.3,
+        learning_rate=1,
+        steps=6,
+        seed=1,
     )
     known = rng.random((9, 7)), rng.integers(0, 4, 9)
     points, labels = rng.random((runs, 1, 7)), rng.integers(0, 4, (runs, 1))
-    run = ensemble.run(*known, runs=runs, extra_features=points, extra_labels=labels, record=True)
+    run = ensemble.run(
+        *known, runs=runs, per_run=dpsgd.PerRun(dpsgd.Rows(points, labels)), observer=dpsgd.Observer(record=True)
+    )
     return run, known, points[:, 0], labels[:, 0]
 
 

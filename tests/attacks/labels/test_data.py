@@ -38,13 +38,12 @@ def _model(name: str, training: str) -> torch.nn.Sequential:
     width = data.features.shape[1]
     if training == "DP-SGD":
         run = dpsgd.Ensemble(
-            (width, WIDTH, WIDTH, 1),
-            "relu",
+            dpsgd.Network((width, WIDTH, WIDTH, 1), "relu"),
             noise_multiplier=0.5,
             max_grad_norm=1.0,
             learning_rate=0.5,
             steps=60,
-            sample_rate=N / len(data.labels),
+            sampling=N / len(data.labels),
             seed=1,
         ).run(data.features, data.labels, runs=1)
         return run.module(run.first_run)

@@ -7,6 +7,7 @@ import pytest
 
 from leakcore import bounds, dpsgd
 from leakcore.attacks import membership
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 _RNG = np.random.default_rng(3)
 _ROWS, _LABELS = _RNG.normal(size=(50, 12)), _RNG.integers(0, 3, 50)
@@ -14,7 +15,7 @@ _ROWS, _LABELS = _RNG.normal(size=(50, 12)), _RNG.integers(0, 3, 50)
 
 def _ensemble(noise: float = 1.0, **more) -> dpsgd.Ensemble:
     settings = {"expected_batch_size": 50.0, "sample_rate": 1.0, "steps": 6, "dtype": "float64"} | more
-    return dpsgd.Ensemble(
+    return flat.ensemble(
         (12, 3), noise_multiplier=noise, max_grad_norm=1.0, learning_rate=0.5, initialisation="fixed-glorot", seed=5,
         **settings,
     )  # fmt: skip
@@ -44,9 +45,12 @@ def test_scores_are_those_of_a_run_on_the_included_canaries(rate: float) -> None
         there = seen.included[i]
         # The same run without the rows that never count: Poisson draws of the rows that stay are their own.
         run = ensemble.run(
-            _ROWS, _LABELS, runs=1, first_run=4 + i, extra_features=points, extra_labels=labels, record=True,
-            batches=_batches(ensemble, 4 + i, there),
-        )  # fmt: skip
+            _ROWS,
+            _LABELS,
+            runs=range(4 + i, 4 + i + 1),
+            per_run=dpsgd.PerRun(dpsgd.Rows(points, labels), batches=_batches(ensemble, 4 + i, there)),
+            observer=dpsgd.Observer(record=True),
+        )
         assert run.thetas is not None
         assert run.observed is not None
         literal = np.zeros(9)
@@ -82,9 +86,14 @@ def test_a_mechanism_without_noise_gives_canaries_away_and_loud_noise_does_not()
 
     def proved(noise: float) -> float:
         ensemble = dpsgd.Ensemble(
-            (400, 3), noise_multiplier=noise, max_grad_norm=1.0, learning_rate=0.1, steps=10, seed=1,
-            expected_batch_size=50.0,
-        )  # fmt: skip
+            (400, 3),
+            noise_multiplier=noise,
+            max_grad_norm=1.0,
+            learning_rate=0.1,
+            steps=10,
+            sampling=dpsgd.PoissonBatches(expected_batch_size=50.0),
+            seed=1,
+        )
         seen = membership.play_canaries(ensemble, rows, _LABELS, points, labels, runs=4)
         scores, there = seen.scores.ravel(), seen.included.ravel()
         guessed = scores > np.median(scores)

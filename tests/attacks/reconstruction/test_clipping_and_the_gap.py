@@ -22,7 +22,11 @@ def test_where_gradients_are_not_clipped_the_likelihood_beats_algorithm_2() -> N
         (64, 10), noise_multiplier=1.5, max_grad_norm=4.0, learning_rate=0.2, steps=60, seed=1
     )  # fmt: skip
     games = attacks.reconstruction_games(
-        ensemble, first.features, first.labels, rest.features, rest.labels, runs=512, methods=("sum", "likelihood")
+        ensemble,
+        dpsgd.Rows(first.features, first.labels),
+        dpsgd.Rows(rest.features, rest.labels),
+        methods=("sum", "likelihood"),
+        runs=512,
     )
     plain, best = games["sum"], games["likelihood"]
     assert plain.clipped_share < 0.2
@@ -41,8 +45,8 @@ def test_the_papers_mnist_setting() -> None:
         (784, 10, 10), noise_multiplier=sigma, max_grad_norm=0.1, learning_rate=5.0, steps=100, seed=0
     )  # fmt: skip
     game = attacks.reconstruction_game(
-        ensemble, first.features, first.labels, rest.features, rest.labels, runs=1024
-    )  # fmt: skip
+        ensemble, dpsgd.Rows(first.features, first.labels), dpsgd.Rows(rest.features, rest.labels), runs=1024
+    )
     shift = 100**0.5 / sigma
     optimum, _ = integrate.quad(lambda z: stats.norm.pdf(z) * stats.norm.cdf(z + shift) ** 9, -12, 12)
     assert stats.binomtest(game.hits, game.trials, optimum, alternative="greater").pvalue > 0.001

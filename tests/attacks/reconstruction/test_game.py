@@ -10,6 +10,7 @@ from scipy import stats
 
 from leakcore import attacks, datasets, dpsgd
 from leakcore.attacks.reconstruction import game as _game
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 COUNTS = ("hits", "trials", "undecided", "clipped", "gradients", "cosine_units", "run_ranges", "value", "interval")
 # For ε = 1, 4, 10 at δ = 1e-5 (add/remove), T = 100: σ calibrated by PLD, B_{1/10} = Φ(Φ⁻¹(.1) + √T/σ), and the success
@@ -23,15 +24,13 @@ DIGITS = {
 
 def _ensemble(noise_multiplier: float, **change) -> dpsgd.Ensemble:
     given = {"max_grad_norm": 0.1, "learning_rate": 5.0, "steps": 100, "seed": 0} | change
-    return dpsgd.Ensemble((64, 10, 10), "elu", noise_multiplier=noise_multiplier, **given)
+    return flat.ensemble((64, 10, 10), "elu", noise_multiplier=noise_multiplier, **given)
 
 
 def _play(noise_multiplier: float, *, known: int = 999, runs: int, game=None, **change) -> attacks.ReconstructionGame:
     first, rest = datasets.digits().split(known, seed=0)
     ensemble = _ensemble(noise_multiplier, **change)
-    return attacks.reconstruction_game(
-        ensemble, first.features, first.labels, rest.features, rest.labels, runs=runs, **(game or {})
-    )
+    return flat.game(attacks.reconstruction_game, ensemble, first, rest, runs=runs, **(game or {}))
 
 
 def _same(a: attacks.ReconstructionGame, b: attacks.ReconstructionGame) -> bool:
@@ -158,7 +157,10 @@ def test_merging_what_does_not_belong_together() -> None:
         game.merge(_play(2.0, known=60, runs=16, steps=3, game={"first_run": 16}))
     first, rest = datasets.digits().split(60, seed=1)
     elsewhere = attacks.reconstruction_game(
-        _ensemble(3.0, steps=3), first.features, first.labels, rest.features, rest.labels, runs=16, first_run=16
+        _ensemble(3.0, steps=3),
+        dpsgd.Rows(first.features, first.labels),
+        dpsgd.Rows(rest.features, rest.labels),
+        runs=range(16, 32),
     )
     with pytest.raises(ValueError, match="data='"):
         game.merge(elsewhere)
@@ -203,7 +205,7 @@ def test_priors_are_distinct_rows_with_the_target_anywhere() -> None:
     ("change", "error", "message"),
     [
         ({"prior_size": 1}, ValueError, r"prior_size=1: must be an integer in \[2, inf\]"),
-        ({"prior_size": 7}, ValueError, "prior_size=7: must be at most the 6 rows of pool_features"),
+        ({"prior_size": 7}, ValueError, "prior_size=7: must be at most the 6 rows of the pool"),
         ({"runs": 0}, ValueError, r"runs=0: must be an integer in \[1, inf\]"),
         ({"first_run": -1}, ValueError, "first_run=-1"),
         ({"method": "best"}, ValueError, "method='best': must be one of 'auto', 'sum', 'top', 'likelihood'"),
@@ -213,9 +215,9 @@ def test_priors_are_distinct_rows_with_the_target_anywhere() -> None:
         ({"prior": [0.5, 0.2, 0.2]}, ValueError, r"prior: sums to 0.8\d*, must be 1"),
         ({"prior": [0.5, 0.25, 0.25], "method": "sum"}, ValueError, "prior: given, but method='sum'"),
         ({"confidence": 1.0}, ValueError, r"confidence=1.0: must be in \(0, 1"),
-        ({"pool_features": np.zeros((6, 3))}, ValueError, r"pool_features.shape=\(6, 3\): must be \(rows, 2\)"),
-        ({"pool_labels": np.zeros(6)}, TypeError, "pool_labels.dtype=float64: must be an integer type"),
-        ({"known_labels": np.full(4, 2)}, ValueError, r"known_labels=2: must be in \[0, 1\]"),
+        ({"pool_features": np.zeros((6, 3))}, ValueError, r"pool.features.shape=\(6, 3\): must be \(rows, 2\)"),
+        ({"pool_labels": np.zeros(6)}, TypeError, "pool.labels.dtype=float64: must be an integer type"),
+        ({"known_labels": np.full(4, 2)}, ValueError, r"known.labels=2: must be in \[0, 1\]"),
     ],
 )
 def test_errors(change, error, message) -> None:
@@ -224,8 +226,9 @@ def test_errors(change, error, message) -> None:
         "pool_labels": np.zeros(6, dtype=int), "prior_size": 3, "runs": 2,
     } | change  # fmt: skip
     ensemble = dpsgd.Ensemble((2, 2), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=1, seed=0)
+    known, pool = (dpsgd.Rows(good.pop(f"{n}_features"), good.pop(f"{n}_labels")) for n in ("known", "pool"))
     with pytest.raises(error, match=message):
-        attacks.reconstruction_game(ensemble, **good)
+        flat.game(attacks.reconstruction_game, ensemble, known, pool, **good)
 
 
 def test_shuffled_batches_are_refused() -> None:

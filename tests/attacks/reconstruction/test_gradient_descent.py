@@ -12,6 +12,7 @@ import torch
 
 from leakcore import attacks, datasets, dpsgd, models
 from leakcore.attacks.reconstruction import gradient_loss
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 LAYERS = (7, 5, 4)
 
@@ -19,15 +20,18 @@ LAYERS = (7, 5, 4)
 def _run(layers=LAYERS, activation="elu", *, noise=0.5, clip=0.3, runs=2, steps=4, dtype="float64", **more):
     rng = np.random.default_rng(0)
     outputs = max(2, layers[-1])
-    ensemble = dpsgd.Ensemble(
+    ensemble = flat.ensemble(
         layers, activation, noise_multiplier=noise, max_grad_norm=clip, learning_rate=1, steps=steps, dtype=dtype,
         seed=1, **more,
     )  # fmt: skip
     points, labels = rng.random((runs, 1, layers[0])), rng.integers(0, outputs, (runs, 1))
     run = ensemble.run(
-        rng.random((9, layers[0])), rng.integers(0, outputs, 9), runs=runs, extra_features=points, extra_labels=labels,
-        record=True,
-    )  # fmt: skip
+        rng.random((9, layers[0])),
+        rng.integers(0, outputs, 9),
+        runs=runs,
+        per_run=dpsgd.PerRun(dpsgd.Rows(points, labels)),
+        observer=dpsgd.Observer(record=True),
+    )
     return run, points[:, 0], labels[:, 0]
 
 
@@ -81,9 +85,12 @@ def _digits(noise: float, runs: int) -> tuple[dpsgd.EnsembleRun, datasets.Datase
     )
     targets, _ = rest.split(runs, seed=1)
     run = ensemble.run(
-        known.features, known.labels, runs=runs, extra_features=targets.features[:, None],
-        extra_labels=targets.labels[:, None], record=True,
-    )  # fmt: skip
+        known.features,
+        known.labels,
+        runs=runs,
+        per_run=dpsgd.PerRun(dpsgd.Rows(targets.features[:, None], targets.labels[:, None])),
+        observer=dpsgd.Observer(record=True),
+    )
     return run, targets
 
 
@@ -122,7 +129,11 @@ def test_an_image_is_recovered_through_a_frozen_extractor() -> None:
     features = models.extract_features(extractor, images)
     ensemble = dpsgd.Ensemble((24, 3), noise_multiplier=0, max_grad_norm=1, learning_rate=1, steps=5, seed=0)
     run = ensemble.run(
-        features[:6], labels[:6], runs=2, extra_features=features[6:, None], extra_labels=labels[6:, None], record=True
+        features[:6],
+        labels[:6],
+        runs=2,
+        per_run=dpsgd.PerRun(dpsgd.Rows(features[6:, None], labels[6:, None])),
+        observer=dpsgd.Observer(record=True),
     )
     found = attacks.gradient(run, labels[6:], iterations=300, restarts=2, embed=extractor, shape=(1, 6, 6), l1_weight=1)
     assert found.points.shape == (2, 36)
@@ -175,13 +186,20 @@ def test_the_run_of_another_module_is_refused_and_inversion_takes_it() -> None:
     """Its parameters read as a logistic regression's would be other ones."""
     rng = np.random.default_rng(0)
     module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3)).double()
-    ensemble = dpsgd.ModuleEnsemble(
-        module, (4,), noise_multiplier=0.1, max_grad_norm=1, learning_rate=0.1, steps=2, dtype="float64", seed=1
+    ensemble = dpsgd.Ensemble(
+        dpsgd.ModuleNetwork(module, (4,), dtype="float64"),
+        noise_multiplier=0.1,
+        max_grad_norm=1,
+        learning_rate=0.1,
+        steps=2,
+        seed=1,
     )
     x, y = rng.random((9, 4)), np.arange(9) % 3
-    run = ensemble.run(x, y, runs=2, extra_features=x[:1], extra_labels=y[:1], record=True)
+    run = ensemble.run(
+        x, y, runs=2, per_run=dpsgd.PerRun(dpsgd.Rows(x[:1], y[:1])), observer=dpsgd.Observer(record=True)
+    )
     advice = (
-        r"run: of dpsgd.ModuleEnsemble, module Sequential: must be .*attacks\.inversion\.invert\(module, .*states=run"
+        r"run: of dpsgd.ModuleNetwork, module Sequential: must be .*attacks\.inversion\.invert\(module, .*states=run"
     )
     with pytest.raises(ValueError, match=advice):
         attacks.gradient(run, [0, 0], iterations=1, restarts=1)

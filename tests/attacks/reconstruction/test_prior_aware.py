@@ -70,14 +70,23 @@ def test_the_ensembles_own_scores_meet_the_curves(antipodal) -> None:
     points = 1e3 * (np.array([[1.0], [-1.0]]) if antipodal else np.eye(8))
     n, d = points.shape
     ensemble = dpsgd.Ensemble(
-        (d, 1), noise_multiplier=4.0, max_grad_norm=0.1, learning_rate=1e-9, steps=STEPS, dtype="float64", seed=5
+        dpsgd.Network((d, 1), dtype="float64"),
+        noise_multiplier=4.0,
+        max_grad_norm=0.1,
+        learning_rate=1e-9,
+        steps=STEPS,
+        seed=5,
     )
     target = np.random.default_rng(2).integers(0, n, runs)
     out = ensemble.run(
-        np.zeros((0, d)), np.zeros(0, dtype=int), runs=runs, initial=np.zeros(d + 1),
-        extra_features=points[target][:, None], extra_labels=np.ones((runs, 1), dtype=int),
-        candidate_features=points, candidate_labels=np.ones(n, dtype=int),
-    )  # fmt: skip
+        np.zeros((0, d)),
+        np.zeros(0, dtype=int),
+        runs=runs,
+        per_run=dpsgd.PerRun(
+            dpsgd.Rows(points[target][:, None], np.ones((runs, 1), dtype=int)), initial=np.zeros(d + 1)
+        ),
+        observer=dpsgd.Observer(dpsgd.Rows(points, np.ones(n, dtype=int))),
+    )
     assert (out.norms == 0.1).all()
     hits = int((attacks.prior_aware(out.dots, max_grad_norm=0.1).index == target).sum())
     expected = stats.norm.cdf(1.0) if antipodal else orthogonal_success(n, 1.0)

@@ -11,6 +11,7 @@ from scipy import stats
 
 from leakcore import attacks, datasets, dpsgd, kernels
 from leakcore.attacks.reconstruction import running_scores
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 RNG = np.random.default_rng(7)
 DOTS = RNG.normal(size=(6, 30, 5)) * 0.01
@@ -132,25 +133,26 @@ def test_errors(change, error, message) -> None:
 def _games(runs: int, **more) -> dict[str, attacks.ReconstructionGame]:
     first, rest = datasets.digits().split(120, seed=0)
     ensemble = dpsgd.Ensemble(
-        (64, 10, 10), noise_multiplier=0.8, max_grad_norm=0.1, learning_rate=5.0, steps=40, sample_rate=0.05, seed=2
+        (64, 10, 10), noise_multiplier=0.8, max_grad_norm=0.1, learning_rate=5.0, steps=40, sampling=0.05, seed=2
     )
-    return attacks.reconstruction_games(
-        ensemble, first.features, first.labels, rest.features, rest.labels, runs=runs, **more
-    )
+    return flat.game(attacks.reconstruction_games, ensemble, first, rest, runs=runs, **more)
 
 
 def test_games_carry_exactly_what_prior_aware_says_of_the_stored_steps() -> None:
     first, rest = datasets.digits().split(120, seed=0)
     ensemble = dpsgd.Ensemble(
-        (64, 10, 10), noise_multiplier=0.8, max_grad_norm=0.1, learning_rate=5.0, steps=40, sample_rate=0.05, seed=2
+        (64, 10, 10), noise_multiplier=0.8, max_grad_norm=0.1, learning_rate=5.0, steps=40, sampling=0.05, seed=2
     )
     index = np.random.default_rng(0).integers(0, len(rest), (40, 4))
     rules = {m: running_scores.rule(m, max_grad_norm=0.1, sample_rate=0.05, steps=40, noise_multiplier=0.8)
              for m in running_scores.METHODS}  # fmt: skip
     out = ensemble.run(
-        first.features, first.labels, runs=40, pool_features=rest.features, pool_labels=rest.labels,
-        extra_index=index[:, :1], candidate_index=index, scorers=rules,
-    )  # fmt: skip
+        first.features,
+        first.labels,
+        runs=40,
+        per_run=dpsgd.PerRun(dpsgd.Rows(rest.features, rest.labels, index[:, :1])),
+        observer=dpsgd.Observer(dpsgd.Rows(rest.features, rest.labels, index), scorers=rules),
+    )
     for method, scores in out.scores.items():
         guess = attacks.prior_aware(
             out.dots, out.norms, max_grad_norm=0.1, sample_rate=0.05, noise_multiplier=0.8, method=method
@@ -158,10 +160,12 @@ def test_games_carry_exactly_what_prior_aware_says_of_the_stored_steps() -> None
         assert (guess.scores == scores).all()
     assert out.clipped.tolist() == (out.norms >= np.float32(0.1)).sum(axis=(1, 2)).tolist()
     lean = ensemble.run(
-        first.features, first.labels, runs=40, extra_features=rest.features[index[:, :1]],
-        extra_labels=rest.labels[index[:, :1]], candidate_features=rest.features[index],
-        candidate_labels=rest.labels[index], scorers=rules, keep_steps=False,
-    )  # fmt: skip
+        first.features,
+        first.labels,
+        runs=40,
+        per_run=dpsgd.PerRun(dpsgd.Rows(rest.features[index[:, :1]], rest.labels[index[:, :1]])),
+        observer=dpsgd.Observer(dpsgd.Rows(rest.features[index], rest.labels[index]), scorers=rules, keep_steps=False),
+    )
     assert lean.dots is None
     assert lean.norms is None
     assert all((lean.scores[m] == out.scores[m]).all() for m in rules)
@@ -185,11 +189,15 @@ def test_the_improved_attack_is_above_the_plain_one_and_the_likelihood_above_bot
     """Hayes et al. 2023, Section 4.3; 512 runs; differences exceed 3.29 standard errors (p = 0.001)."""
     first, rest = datasets.digits().split(499, seed=0)
     ensemble = dpsgd.Ensemble(
-        (64, 10, 10), noise_multiplier=0.5, max_grad_norm=0.1, learning_rate=1.0, steps=200, sample_rate=0.02, seed=0
+        (64, 10, 10), noise_multiplier=0.5, max_grad_norm=0.1, learning_rate=1.0, steps=200, sampling=0.02, seed=0
     )
     runs = 512
     games = attacks.reconstruction_games(
-        ensemble, first.features, first.labels, rest.features, rest.labels, runs=runs, nearest_cosines=False
+        ensemble,
+        dpsgd.Rows(first.features, first.labels),
+        dpsgd.Rows(rest.features, rest.labels),
+        attacks.GameRules(nearest_cosines=False),
+        runs=runs,
     )
     error = 3.29 * (0.5 / runs) ** 0.5
     assert games["top"].value > games["sum"].value + error
@@ -205,7 +213,11 @@ def test_a_game_with_a_prior_draws_targets_from_it() -> None:
     )  # fmt: skip
     prior = [0.0, 0.7, 0.3]
     game = attacks.reconstruction_game(
-        ensemble, first.features, first.labels, rest.features, rest.labels, prior_size=3, prior=prior, runs=1000
+        ensemble,
+        dpsgd.Rows(first.features, first.labels),
+        dpsgd.Rows(rest.features, rest.labels),
+        attacks.GameRules(3, prior=prior),
+        runs=1000,
     )
     # Drowned in noise, the guess is candidate 1, and right as often as it is the target; p = 0.001, two-sided binomial.
     assert stats.binomtest(game.hits, game.trials, 0.7).pvalue > 0.001

@@ -13,7 +13,12 @@ SHADOW, TARGETS = REST.split(700, seed=1)
 
 def _ensemble(noise: float) -> dpsgd.Ensemble:
     return dpsgd.Ensemble(
-        (64, 10), noise_multiplier=noise, max_grad_norm=0.1, learning_rate=20, steps=10, initialisation="fixed", seed=0
+        dpsgd.Network((64, 10), initialisation="fixed"),
+        noise_multiplier=noise,
+        max_grad_norm=0.1,
+        learning_rate=20,
+        steps=10,
+        seed=0,
     )
 
 

@@ -26,13 +26,22 @@ def _play(
     first, rest = datasets.mnist("test", path=LOCAL, download=False).split(rows, seed=0)
     sigma = float(accounting.noise_multiplier(epsilon=epsilon, delta=1e-5, sample_rate=q, steps=steps).value)
     ensemble = dpsgd.Ensemble(
-        (784, 10, 10), noise_multiplier=sigma, max_grad_norm=clip, learning_rate=rate, steps=steps, sample_rate=q,
-        expected_batch_size=q * (rows + 1), seed=0,
-    )  # fmt: skip
+        (784, 10, 10),
+        noise_multiplier=sigma,
+        max_grad_norm=clip,
+        learning_rate=rate,
+        steps=steps,
+        sampling=dpsgd.PoissonBatches(q, expected_batch_size=q * (rows + 1)),
+        seed=0,
+    )
     return attacks.reconstruction_games(
-        ensemble, first.features, first.labels, rest.features, rest.labels, runs=runs, methods=methods,
-        subtract_known=subtract,
-    )  # fmt: skip
+        ensemble,
+        dpsgd.Rows(first.features, first.labels),
+        dpsgd.Rows(rest.features, rest.labels),
+        attacks.GameRules(subtract_known=subtract),
+        methods=methods,
+        runs=runs,
+    )
 
 
 def _above(better: attacks.ReconstructionGame, worse: attacks.ReconstructionGame) -> float:

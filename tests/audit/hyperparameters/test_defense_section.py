@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from leakcore import attacks, audit, datasets, defenses, models
+from leakcore import attacks, audit, datasets, defenses, dpsgd, models
 from leakcore.audit.hyperparameters import defense_game, defense_rules, reconstruction_section
 from leakcore.defenses import Clip, Compose, Dropout, GaussianNoise, Laplace, LocalSteps, Prune
 
@@ -82,9 +82,11 @@ def test_without_a_defence_it_is_the_audits_own_game() -> None:
     known = config.num_rows - 1
     plain = attacks.reconstruction_game(
         reconstruction_section.ensemble(config, noise),
-        data.features[:known], data.labels[:known], data.features[known:],
-        data.labels[known:], prior_size=config.prior_size, runs=96,
-    )  # fmt: skip
+        dpsgd.Rows(data.features[:known], data.labels[:known]),
+        dpsgd.Rows(data.features[known:], data.labels[known:]),
+        attacks.GameRules(config.prior_size),
+        runs=96,
+    )
     mine = sum(defense_game.play(config, noise, None, first, 32).hits for first in (0, 32, 64))
     assert plain.hits > 30  # chance: 10
     assert abs(mine - plain.hits) <= 8
@@ -92,9 +94,11 @@ def test_without_a_defence_it_is_the_audits_own_game() -> None:
     theta, candidates, target = game.start(0, 4)
     chosen = np.take_along_axis(candidates.numpy(), target[:, None], 1)
     trained = reconstruction_section.ensemble(config, noise).run(
-        data.features[:known], data.labels[:known], runs=4, pool_features=data.features[known:],
-        pool_labels=data.labels[known:], extra_index=chosen,
-    )  # fmt: skip
+        data.features[:known],
+        data.labels[:known],
+        runs=4,
+        per_run=dpsgd.PerRun(dpsgd.Rows(data.features[known:], data.labels[known:], chosen)),
+    )
     for step in range(config.steps):
         theta = theta - config.learning_rate * game.released(theta, candidates, target, step, 0)
     np.testing.assert_allclose(theta.numpy(), trained.parameters, atol=2e-5)

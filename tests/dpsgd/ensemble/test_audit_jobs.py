@@ -11,6 +11,7 @@ from scipy import stats
 from leakcore import dpsgd
 from leakcore.dpsgd.ensemble.block.block import Shuffled
 from leakcore.dpsgd.ensemble.randomness import Streams
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 RNG = np.random.default_rng(8)
 ROWS, RUNS = 61, 70
@@ -23,14 +24,14 @@ def _ensemble(**change) -> dpsgd.Ensemble:
     given = {
         "noise_multiplier": 0.5, "max_grad_norm": 0.3, "learning_rate": 2.0, "steps": 25, "dtype": "float64", "seed": 3,
     }  # fmt: skip
-    return dpsgd.Ensemble((6, 5, 4), "relu", **given | change)
+    return flat.ensemble((6, 5, 4), "relu", **given | change)
 
 
 def _run(ensemble: dpsgd.Ensemble, first: int = 0, runs: int = RUNS, **more) -> dpsgd.EnsembleRun:
     given = {
         "extra_features": EXTRA, "extra_labels": EXTRA_Y, "probe_features": PROBES, "probe_labels": PROBES_Y,
     }  # fmt: skip
-    return ensemble.run(X, Y, runs=runs, first_run=first, **given | more)
+    return flat.run(ensemble, X, Y, runs=runs, first_run=first, **given | more)
 
 
 def _batches(seed: int, runs: int, rows: int, size: int, steps: int) -> np.ndarray:
@@ -105,10 +106,10 @@ def test_probes_are_what_the_models_say() -> None:
 
 def test_probe_losses_of_one_logit() -> None:
     ensemble = dpsgd.Ensemble(
-        (6, 1), noise_multiplier=1, max_grad_norm=1, learning_rate=900, steps=3, dtype="float64", seed=0
+        dpsgd.Network((6, 1), dtype="float64"), noise_multiplier=1, max_grad_norm=1, learning_rate=900, steps=3, seed=0
     )
     labels = PROBES_Y % 2
-    out = ensemble.run(X, Y % 2, runs=2, probe_features=PROBES, probe_labels=labels)
+    out = ensemble.run(X, Y % 2, runs=2, probes=dpsgd.Rows(PROBES, labels))
     z, y = torch.from_numpy(out.probe_logits[:, :, 0]), torch.from_numpy(labels).double().expand(2, -1)
     expected = torch.nn.functional.binary_cross_entropy_with_logits(z, y, reduction="none")
     np.testing.assert_allclose(out.probe_losses, expected.numpy(), rtol=1e-12, atol=1e-12)
@@ -178,11 +179,10 @@ def test_the_fault_of_clipping_the_batch() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"probe_features": PROBES[:, :5]}, r"probe_features.shape=\(5, 5\): must be \(rows, 6\)"),
-        ({"probe_features": np.zeros((4, 5, 6))}, r"probe_features.shape=\(4, 5, 6\).*must start with runs=3"),
-        ({"probe_features": np.zeros((0, 6)), "probe_labels": None}, "probe_features.*at least one row"),
-        ({"probe_features": None}, "probe_labels: given without probe_features"),
-        ({"probe_labels": [0, 1, 2, 3, 4]}, r"probe_labels=4: must be in \[0, 3\]"),
+        ({"probe_features": PROBES[:, :5]}, r"probes.features.shape=\(5, 5\): must be \(rows, 6\)"),
+        ({"probe_features": np.zeros((4, 5, 6))}, r"probes.features.shape=\(4, 5, 6\).*must start with runs=3"),
+        ({"probe_features": np.zeros((0, 6)), "probe_labels": None}, "probes.features.*at least one row"),
+        ({"probe_labels": [0, 1, 2, 3, 4]}, r"probes.labels=4: must be in \[0, 3\]"),
         ({"checkpoint": "/dev/null/x"}, "checkpoint='/dev/null/x': cannot be written"),
     ],
 )

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from leakcore import dpsgd
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 FIELDS = ("parameters", "probe_logits", "probe_losses")
 _JOB = """
@@ -27,10 +28,16 @@ JOB = dict(
     extra_labels=[2], probe_features=rng.random((4, 20)), probe_labels=[0, 1, 2, 0], runs=600, first_run=5,
 )
 ENSEMBLE = dpsgd.Ensemble(
-    (20, 8, 3), "relu", noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=120, batch_size=30, seed=1
+    dpsgd.Network((20, 8, 3), "relu"), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=120,
+    sampling=dpsgd.ShuffledBatches(30), seed=1
 )
 if __name__ == "__main__":
-    ENSEMBLE.run(**JOB, checkpoint=sys.argv[1], num_threads=1)
+    ENSEMBLE.run(
+        JOB["features"], JOB["labels"], runs=range(5, 605),
+        per_run=dpsgd.PerRun(dpsgd.Rows(JOB["extra_features"], JOB["extra_labels"])),
+        probes=dpsgd.Rows(JOB["probe_features"], JOB["probe_labels"]),
+        execution=dpsgd.Execution(checkpoint=sys.argv[1], num_threads=1),
+    )
 """
 _SPACE: dict = {}
 exec(_JOB, _SPACE)
@@ -38,7 +45,7 @@ ENSEMBLE, JOB = _SPACE["ENSEMBLE"], _SPACE["JOB"]
 
 
 def _small(checkpoint=None, **change) -> dpsgd.EnsembleRun:
-    return ENSEMBLE.run(**JOB | {"runs": 200} | change, checkpoint=checkpoint)
+    return flat.run(ENSEMBLE, **JOB | {"runs": 200} | change, checkpoint=checkpoint)
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +70,11 @@ def test_kill_9_then_resume_gives_the_same_bits(tmp_path) -> None:
     assert 2 <= len(kept) < 20
 
     seen: list[tuple[int, int]] = []
-    resumed = ENSEMBLE.run(**JOB, checkpoint=folder, progress=lambda *at: seen.append(at))
+    resumed = flat.run(ENSEMBLE, **JOB, checkpoint=folder, progress=lambda *at: seen.append(at))
     assert seen[0][0] == sum(int(p.stem.split("-")[2]) - int(p.stem.split("-")[1]) for p in kept)
     assert seen[-1] == (600, 600)
     assert all(path.read_bytes() == content for path, content in kept.items()), "a finished piece was written again"
-    alone = ENSEMBLE.run(**JOB)
+    alone = flat.run(ENSEMBLE, **JOB)
     for field in FIELDS:
         assert (getattr(resumed, field) == getattr(alone, field)).all()
 
@@ -78,7 +85,7 @@ def test_an_interruption_keeps_what_is_finished(tmp_path, whole) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ENSEMBLE.run(**JOB | {"runs": 200}, checkpoint=tmp_path, progress=stop)
+        flat.run(ENSEMBLE, **JOB | {"runs": 200}, checkpoint=tmp_path, progress=stop)
     before = _files(tmp_path)
     assert before
     resumed = _small(tmp_path)
@@ -117,9 +124,9 @@ def test_another_job_reads_nothing(tmp_path) -> None:
     other = dict(ENSEMBLE.settings())
     layers, activation = other.pop("layers"), other.pop("activation")
     for changed in ({"seed": 2}, {"noise_multiplier": 1.5}, {"initialisation": "fixed"}):
-        ensemble = dpsgd.Ensemble(layers, activation, **other | changed)
-        kept = ensemble.run(**JOB | {"runs": 8}, checkpoint=tmp_path)
-        assert (kept.parameters == ensemble.run(**JOB | {"runs": 8}).parameters).all()
+        ensemble = flat.ensemble(layers, activation, **other | changed)
+        kept = flat.run(ensemble, **JOB | {"runs": 8}, checkpoint=tmp_path)
+        assert (kept.parameters == flat.run(ensemble, **JOB | {"runs": 8}).parameters).all()
     for name in ("features", "extra_features", "probe_features"):
         moved = {name: JOB[name] + 0.01}
         kept = _small(tmp_path, runs=8, **moved)

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from leakcore import dpsgd, kernels
-from leakcore.dpsgd.ensemble import run_request, workers
+from leakcore.dpsgd.ensemble import rows, run_request, workers
 from leakcore.dpsgd.ensemble.block import block, native_sums
 from leakcore.dpsgd.ensemble.randomness import Streams
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 FIELDS = ("parameters", "dots", "norms", "cosine")
 TOTAL = 80
@@ -22,7 +23,7 @@ def _ensemble(seed: int = 11, **change) -> dpsgd.Ensemble:
         "noise_multiplier": 1.0, "max_grad_norm": 0.5, "learning_rate": 2.0, "steps": 5, "sample_rate": 0.5,
         "seed": seed,
     }  # fmt: skip
-    return dpsgd.Ensemble((13, 10, 10), "elu", **given | change)
+    return flat.ensemble((13, 10, 10), "elu", **given | change)
 
 
 def _data(rows: int = 203):
@@ -40,7 +41,7 @@ def _data(rows: int = 203):
 def _run(ensemble: dpsgd.Ensemble, first: int, runs: int, **more) -> dpsgd.EnsembleRun:
     data = _data()
     part = {k: v[first : first + runs] if v.shape[0] == TOTAL else v for k, v in data.items()}
-    return ensemble.run(**part, runs=runs, first_run=first, candidate_cosines=True, **more)
+    return flat.run(ensemble, **part, runs=runs, first_run=first, candidate_cosines=True, **more)
 
 
 @pytest.fixture(autouse=True, scope="module", params=["native loops", "batched products"])
@@ -87,7 +88,7 @@ def test_bits_do_not_depend_on_the_callers_thread_settings(whole) -> None:
 
 def test_training_does_not_depend_on_being_watched(whole) -> None:
     data = {k: v for k, v in _data().items() if not k.startswith("candidate")}
-    unwatched = _ensemble().run(**data, runs=TOTAL)
+    unwatched = flat.run(_ensemble(), **data, runs=TOTAL)
     assert unwatched.dots is None
     assert (unwatched.parameters == whole.parameters).all()
 
@@ -110,6 +111,7 @@ def test_negative_control_noise_keyed_by_place_instead_of_run(monkeypatch, whole
 
 def test_another_number_of_slots_changes_rounding_only(monkeypatch, whole) -> None:
     monkeypatch.setattr(block, "SLOTS", 3)
+    monkeypatch.setattr(rows, "SLOTS", 3)
     monkeypatch.setattr(run_request, "SLOTS", 3)
     monkeypatch.setattr(workers, "SLOTS", 3)
     part = _run(_ensemble(), 0, TOTAL)
@@ -117,8 +119,8 @@ def test_another_number_of_slots_changes_rounding_only(monkeypatch, whole) -> No
 
 
 def test_fixed_initialisation_is_that_of_run_zero() -> None:
-    fixed = _ensemble(initialisation="fixed", steps=0).run(**_shared(), runs=20, first_run=40)
-    own = _ensemble(steps=0).run(**_shared(), runs=20)
+    fixed = flat.run(_ensemble(initialisation="fixed", steps=0), **_shared(), runs=20, first_run=40)
+    own = flat.run(_ensemble(steps=0), **_shared(), runs=20)
     assert (fixed.parameters == own.parameters[0]).all()
     assert len(np.unique(own.parameters[:, 5])) == 20
 
@@ -127,7 +129,7 @@ def test_initial_parameters_are_uniform_in_torch_linears_range() -> None:
     """Kolmogorov–Smirnov of 200 runs × parameters against U(±1/√fan_in); fixed seed, p = 0.001."""
     from scipy import stats
 
-    drawn = _ensemble(steps=0).run(**_shared(), runs=200).parameters
+    drawn = flat.run(_ensemble(steps=0), **_shared(), runs=200).parameters
     first, second = drawn[:, :140].ravel(), drawn[:, 140:].ravel()
     for values, fan_in in ((first, 13), (second, 10)):
         assert np.abs(values).max() <= fan_in**-0.5

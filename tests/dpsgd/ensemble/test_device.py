@@ -19,14 +19,22 @@ needs_cuda = pytest.mark.skipif(
 
 def _run(device: str, sample_rate: float, dtype: str = "float64") -> dpsgd.EnsembleRun:
     ensemble = dpsgd.Ensemble(
-        (64, 8, 10), noise_multiplier=1.0, max_grad_norm=0.5, learning_rate=0.5, steps=20, sample_rate=sample_rate,
-        dtype=dtype, seed=7,
-    )  # fmt: skip
+        dpsgd.Network((64, 8, 10), dtype=dtype),
+        noise_multiplier=1.0,
+        max_grad_norm=0.5,
+        learning_rate=0.5,
+        steps=20,
+        sampling=sample_rate,
+        seed=7,
+    )
     return ensemble.run(
-        KNOWN.features, KNOWN.labels, runs=40, extra_features=REST.features[:1], extra_labels=REST.labels[:1],
-        candidate_features=REST.features[:5], candidate_labels=REST.labels[:5], candidate_cosines=True, record=True,
-        device=device,
-    )  # fmt: skip
+        KNOWN.features,
+        KNOWN.labels,
+        runs=40,
+        per_run=dpsgd.PerRun(dpsgd.Rows(REST.features[:1], REST.labels[:1])),
+        observer=dpsgd.Observer(dpsgd.Rows(REST.features[:5], REST.labels[:5]), cosines=True, record=True),
+        execution=dpsgd.Execution(device=device),
+    )
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda:-1", "CPU", "", None, torch.device("cpu")])
@@ -42,8 +50,12 @@ def test_a_device_that_is_not_there_is_refused_before_any_work(device: str) -> N
     ensemble = dpsgd.Ensemble((64, 10), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1.0, steps=1, seed=0)
     with pytest.raises(ValueError, match=rf"device='{device}'"):
         attacks.reconstruction_game(
-            ensemble, KNOWN.features, KNOWN.labels, REST.features, REST.labels, runs=1, device=device
-        )  # fmt: skip
+            ensemble,
+            dpsgd.Rows(KNOWN.features, KNOWN.labels),
+            dpsgd.Rows(REST.features, REST.labels),
+            runs=1,
+            execution=dpsgd.Execution(device=device),
+        )
 
 
 @pytest.mark.cuda

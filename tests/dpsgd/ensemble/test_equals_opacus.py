@@ -16,6 +16,8 @@ from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers import optimizer as opacus_optimizer
 
+from tests.dpsgd.ensemble import flat_arguments as flat
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:opacus"),
@@ -64,7 +66,7 @@ def _ours(layers, activation, **change) -> dpsgd.Ensemble:
         "noise_multiplier": SIGMA, "max_grad_norm": CLIP, "learning_rate": RATE, "steps": STEPS, "batch_size": SIZE,
         "clip_slack": 1e-6, "dtype": "float64", "seed": SEED,
     }  # fmt: skip
-    return dpsgd.Ensemble(layers, activation, **how | change)
+    return flat.ensemble(layers, activation, **how | change)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from leakcore import datasets, dpsgd, models
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 RUNS, ROWS, EXTRA, CANDIDATES, STEPS = 3, 11, 2, 4, 6
 
@@ -99,15 +100,24 @@ def _case(layers, *, seed=0, rate=0.6):
 def _both(layers, activation, *, slack=0.0, max_grad_norm=0.8, dtype="float64", subtract_known=True, **overrides):
     c = _case(layers) | overrides
     ensemble = dpsgd.Ensemble(
-        layers, activation, noise_multiplier=0.7, max_grad_norm=max_grad_norm, learning_rate=1.5, steps=STEPS,
-        sample_rate=0.6, clip_slack=slack, dtype=dtype, seed=0,
-    )  # fmt: skip
+        dpsgd.Network(layers, activation, dtype=dtype),
+        noise_multiplier=0.7,
+        max_grad_norm=max_grad_norm,
+        learning_rate=1.5,
+        steps=STEPS,
+        sampling=0.6,
+        fault=dpsgd.Fault(clip_slack=slack),
+        seed=0,
+    )
     ours = ensemble.run(
-        c["x"], c["y"], runs=RUNS, first_run=5, extra_features=c["extra_x"], extra_labels=c["extra_y"],
-        candidate_features=c["cand_x"], candidate_labels=c["cand_y"], subtract_known=subtract_known,
-        candidate_cosines=True,
-        initial=c["initial"], noise=c["noise"], batches=c["batches"],
-    )  # fmt: skip
+        c["x"],
+        c["y"],
+        runs=range(5, 5 + RUNS),
+        per_run=dpsgd.PerRun(
+            dpsgd.Rows(c["extra_x"], c["extra_y"]), initial=c["initial"], noise=c["noise"], batches=c["batches"]
+        ),
+        observer=dpsgd.Observer(dpsgd.Rows(c["cand_x"], c["cand_y"]), subtract_known=subtract_known, cosines=True),
+    )
     theirs = [
         train_plainly(
             layers, activation, np.concatenate([c["x"], c["extra_x"][r]]), np.concatenate([c["y"], c["extra_y"][r]]),
@@ -180,13 +190,16 @@ def test_clipped_gradients_are_counted(slack) -> None:
     c, bound = _case((5, 4, 3)), 0.9
 
     def first_step(**clip):
-        ensemble = dpsgd.Ensemble(
+        ensemble = flat.ensemble(
             (5, 4, 3), "elu", noise_multiplier=0.0, learning_rate=1.5, steps=1, dtype="float64", seed=0, **clip
         )
         return ensemble.run(
-            c["x"], c["y"], runs=RUNS, candidate_features=c["cand_x"], candidate_labels=c["cand_y"],
-            initial=c["initial"], record=True,
-        )  # fmt: skip
+            c["x"],
+            c["y"],
+            runs=RUNS,
+            per_run=dpsgd.PerRun(initial=c["initial"]),
+            observer=dpsgd.Observer(dpsgd.Rows(c["cand_x"], c["cand_y"]), record=True),
+        )
 
     norms = first_step(max_grad_norm=1e6).norms
     found = first_step(max_grad_norm=bound, clip_slack=slack)
@@ -210,17 +223,16 @@ def test_rows_beyond_one_chunk() -> None:
     initial, noise = rng.normal(size=8), rng.normal(size=(1, 2, 8))
     batches = rng.random((1, 2, rows + 1)) < 0.5
     ensemble = dpsgd.Ensemble(
-        layers,
+        dpsgd.Network(layers, dtype="float64"),
         noise_multiplier=1.0,
         max_grad_norm=0.5,
         learning_rate=2.0,
         steps=2,
-        sample_rate=0.5,
-        dtype="float64",
+        sampling=0.5,
         seed=0,
     )
     ours = ensemble.run(
-        x, y, runs=1, extra_features=extra_x, extra_labels=extra_y, initial=initial, noise=noise, batches=batches
+        x, y, runs=1, per_run=dpsgd.PerRun(dpsgd.Rows(extra_x, extra_y), initial=initial, noise=noise, batches=batches)
     )
     run = train_plainly(
         layers, "elu", np.concatenate([x, extra_x[0]]), np.concatenate([y, extra_y[0]]), initial=initial,
@@ -233,12 +245,20 @@ def test_rows_beyond_one_chunk() -> None:
 def test_zero_gradients_are_not_divided_by() -> None:
     """A saturated sigmoid has no gradient at all: its clip factor must be 1, not 0/0."""
     ensemble = dpsgd.Ensemble(
-        (2, 1), noise_multiplier=0, max_grad_norm=0.5, learning_rate=1.0, steps=1, dtype="float64", seed=0
+        dpsgd.Network((2, 1), dtype="float64"),
+        noise_multiplier=0,
+        max_grad_norm=0.5,
+        learning_rate=1.0,
+        steps=1,
+        seed=0,
     )
     out = ensemble.run(
-        np.zeros((1, 2)), [1], runs=1, initial=np.array([0.0, 0.0, 800.0]), candidate_features=np.ones((2, 2)),
-        candidate_labels=[1, 1], candidate_cosines=True,
-    )  # fmt: skip
+        np.zeros((1, 2)),
+        [1],
+        runs=1,
+        per_run=dpsgd.PerRun(initial=np.array([0.0, 0.0, 800.0])),
+        observer=dpsgd.Observer(dpsgd.Rows(np.ones((2, 2)), [1, 1]), cosines=True),
+    )
     assert out.parameters[0].tolist() == [0.0, 0.0, 800.0]
     assert out.norms.tolist() == [[[0.0, 0.0]]]
     assert out.cosine.tolist() == [0.0]

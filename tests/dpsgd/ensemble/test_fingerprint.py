@@ -23,6 +23,7 @@ import torch
 
 from leakcore import dpsgd
 from leakcore.dpsgd.ensemble.fingerprint import fingerprint
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 ENSEMBLE = dpsgd.Ensemble((4, 3), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=2, seed=0)
 ROWS = {
@@ -169,9 +170,9 @@ REFUSED: dict[str, Any] = {
 def test_what_has_no_value_is_refused_by_name(name: str, tmp_path: Path) -> None:
     for held, where in ((REFUSED[name], r"\.also"), ([1, {"k": REFUSED[name]}], r"\.also\[1\]\['k'\]")):
         with pytest.raises(TypeError, match=rf"^scorers\['mine'\]{where}.*: a .* by which finished runs are recog"):
-            ENSEMBLE.run(**ROWS, scorers={"mine": Scaled(also=held)}, checkpoint=tmp_path / name)
+            flat.run(ENSEMBLE, **ROWS, scorers={"mine": Scaled(also=held)}, checkpoint=tmp_path / name)
         assert not (tmp_path / name).exists()
-    ENSEMBLE.run(**ROWS, scorers={"mine": Scaled(also=held)})  # without a checkpoint nothing has to be told
+    flat.run(ENSEMBLE, **ROWS, scorers={"mine": Scaled(also=held)})  # without a checkpoint nothing has to be told
 
 
 def test_a_state_of_ones_own_says_what_counts(tmp_path: Path) -> None:
@@ -237,9 +238,9 @@ def test_scorers_that_pickle_alike_do_not_share_runs(tmp_path: Path) -> None:
         Named.factor = factor
         Named.__qualname__, Named.__module__ = "Named", __name__
         globals()["Named"] = Named
-        found = ENSEMBLE.run(**ROWS, scorers={"mine": Named()}, checkpoint=tmp_path)
+        found = flat.run(ENSEMBLE, **ROWS, scorers={"mine": Named()}, checkpoint=tmp_path)
         scores.append(found.scores["mine"])
-        again = ENSEMBLE.run(**ROWS, scorers={"mine": Named()}, checkpoint=tmp_path)
+        again = flat.run(ENSEMBLE, **ROWS, scorers={"mine": Named()}, checkpoint=tmp_path)
         assert (again.scores["mine"] == scores[-1]).all()
     del globals()["Named"]
     np.testing.assert_allclose(scores[1], 2 * scores[0])
@@ -272,11 +273,16 @@ def test_modules_are_told_apart_by_all_that_they_hold(tmp_path: Path, one: Any, 
     for given in (one, other):
         module = Net(*given)
         module.inner.load_state_dict(weights)
-        ensemble = dpsgd.ModuleEnsemble(
-            module, (4,), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=2, seed=0
+        ensemble = dpsgd.Ensemble(
+            dpsgd.ModuleNetwork(module, (4,)),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            learning_rate=0.5,
+            steps=2,
+            seed=0,
         )
-        kept = ensemble.run(**rows, checkpoint=tmp_path)
-        assert (kept.parameters == ensemble.run(**rows).parameters).all()
+        kept = flat.run(ensemble, **rows, checkpoint=tmp_path)
+        assert (kept.parameters == flat.run(ensemble, **rows).parameters).all()
     assert _folders(tmp_path) == 2
 
 

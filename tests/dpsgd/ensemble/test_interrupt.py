@@ -33,7 +33,7 @@ def _in_the_foreground() -> Iterator[None]:
 
 
 def _run() -> np.ndarray:
-    return _ENSEMBLE.run(_ROWS, _LABELS, runs=160, num_threads=2).parameters
+    return _ENSEMBLE.run(_ROWS, _LABELS, runs=160, execution=dpsgd.Execution(num_threads=2)).parameters
 
 
 class _InterruptAt:
@@ -140,7 +140,7 @@ from leakcore import dpsgd
 signal.signal(signal.SIGINT, signal.default_int_handler)
 ensemble = dpsgd.Ensemble((6, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=3, seed=0)
 rows, labels = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32), np.arange(40) % 2
-alone = ensemble.run(rows, labels, runs=160, num_threads=2).parameters
+alone = ensemble.run(rows, labels, runs=160, execution=dpsgd.Execution(num_threads=2)).parameters
 draw = random.Random(1)
 seen = collections.Counter()
 for _ in range(int(sys.argv[1])):
@@ -156,13 +156,13 @@ for _ in range(int(sys.argv[1])):
     try:
         go.set()
         while True:
-            ensemble.run(rows, labels, runs=160, num_threads=2)
+            ensemble.run(rows, labels, runs=160, execution=dpsgd.Execution(num_threads=2))
     except BaseException as error:
         seen[type(error).__name__] += 1
     thread.join()
 assert set(seen) == {"KeyboardInterrupt"}, seen
 assert [t.name for t in threading.enumerate() if t.name.startswith("leakcore")] == []
-assert (ensemble.run(rows, labels, runs=160, num_threads=2).parameters == alone).all()
+assert (ensemble.run(rows, labels, runs=160, execution=dpsgd.Execution(num_threads=2)).parameters == alone).all()
 print(seen["KeyboardInterrupt"])
 """
 
@@ -184,7 +184,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 ensemble = dpsgd.Ensemble((300, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=4000, seed=0)
 rows, labels = np.random.default_rng(0).normal(size=(2000, 300)).astype(np.float32), np.arange(2000) % 2
 print("ready", flush=True)
-ensemble.run(rows, labels, runs=640, num_threads=2)
+ensemble.run(rows, labels, runs=640, execution=dpsgd.Execution(num_threads=2))
 """
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from leakcore import dpsgd, models
 from leakcore.dpsgd.ensemble.block import module_block
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 RNG = np.random.default_rng(2)
 MECHANISM = {
@@ -35,9 +36,9 @@ def test_an_mlp_given_as_a_module_is_that_mlp(layers, how, monkeypatch) -> None:
         "candidate_features": RNG.normal(size=(4, 6)), "candidate_labels": RNG.integers(0, classes, 4),
         "candidate_cosines": True, "probe_features": RNG.normal(size=(5, 6)), "probe_labels": np.ones(5, int),
     }  # fmt: skip
-    ours = dpsgd.ModuleEnsemble(module, (6,), **MECHANISM | how).run(**data)
+    ours = flat.run(flat.module_ensemble(module, (6,), **MECHANISM | how), **data)
     start = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
-    theirs = dpsgd.Ensemble(layers, "tanh", **MECHANISM | how).run(**data, initial=start)
+    theirs = flat.run(flat.ensemble(layers, "tanh", **MECHANISM | how), **data, initial=start)
     for field in ("parameters", "dots", "norms", "cosine", "clipped", "probe_logits", "probe_losses"):
         np.testing.assert_allclose(getattr(ours, field), getattr(theirs, field), rtol=0, atol=1e-10, err_msg=field)
 
@@ -52,7 +53,7 @@ def _conv() -> nn.Module:
 def test_a_convolutional_network_is_dp_sgd_written_out() -> None:
     x, y, noise = RNG.random((9, 36)), RNG.integers(0, 3, 9), RNG.normal(size=(1, 5, 75))
     module = _conv()
-    ours = dpsgd.ModuleEnsemble(module, (1, 6, 6), **MECHANISM).run(x, y, runs=1, noise=noise)
+    ours = flat.module_ensemble(module, (1, 6, 6), **MECHANISM).run(x, y, runs=1, per_run=dpsgd.PerRun(noise=noise))
     plain = _conv()
     for step in range(5):
         total = torch.from_numpy(noise[0, step]) * 0.6 * 0.4
@@ -60,9 +61,9 @@ def test_a_convolutional_network_is_dp_sgd_written_out() -> None:
             loss = nn.functional.cross_entropy(plain(row.view(1, 1, 6, 6)), label[None])
             gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, plain.parameters())])
             total += gradient * min(1.0, 0.4 / float(gradient.norm()))
-        flat = torch.nn.utils.parameters_to_vector(plain.parameters()).detach() - 0.8 / 9 * total
-        torch.nn.utils.vector_to_parameters(flat, plain.parameters())
-    np.testing.assert_allclose(ours.parameters[0], flat.numpy(), rtol=0, atol=1e-10)
+        vector = torch.nn.utils.parameters_to_vector(plain.parameters()).detach() - 0.8 / 9 * total
+        torch.nn.utils.vector_to_parameters(vector, plain.parameters())
+    np.testing.assert_allclose(ours.parameters[0], vector.numpy(), rtol=0, atol=1e-10)
     with torch.no_grad():
         images = torch.from_numpy(x).view(-1, 1, 6, 6)
         np.testing.assert_allclose(ours.module(0)(images).numpy(), plain(images).numpy(), rtol=0, atol=1e-9)
@@ -71,21 +72,21 @@ def test_a_convolutional_network_is_dp_sgd_written_out() -> None:
 
 def test_bits_do_not_depend_on_company() -> None:
     x, y = RNG.random((40, 36)), RNG.integers(0, 3, 40)
-    ensemble = dpsgd.ModuleEnsemble(
+    ensemble = flat.module_ensemble(
         _conv(), (1, 6, 6), **MECHANISM | {"dtype": "float32"}, batch_size=8, initialisation_noise=0.5
     )  # fmt: skip
-    whole = ensemble.run(x, y, runs=70, num_threads=2)
+    whole = ensemble.run(x, y, runs=70, execution=dpsgd.Execution(num_threads=2))
     assert len(np.unique(whole.parameters[:, 0])) == 70
     for first, runs in ((0, 1), (30, 7), (69, 1)):
-        part = ensemble.run(x, y, runs=runs, first_run=first, num_threads=1)
+        part = ensemble.run(x, y, runs=range(first, first + runs), execution=dpsgd.Execution(num_threads=1))
         assert (part.parameters == whole.parameters[first : first + runs]).all()
 
 
 def test_a_checkpoint_knows_the_module(tmp_path) -> None:
     x, y = RNG.random((10, 6)), RNG.integers(0, 3, 10)
     for module in (_mlp((6, 3)), _mlp((6, 5, 3)), nn.Linear(6, 3).double()):
-        ensemble = dpsgd.ModuleEnsemble(module, (6,), **MECHANISM)
-        kept = [ensemble.run(x, y, runs=2, checkpoint=tmp_path).parameters for _ in range(2)]
+        ensemble = flat.module_ensemble(module, (6,), **MECHANISM)
+        kept = [ensemble.run(x, y, runs=2, execution=dpsgd.Execution(checkpoint=tmp_path)).parameters for _ in range(2)]
         assert (kept[0] == ensemble.run(x, y, runs=2).parameters).all()
         assert (kept[0] == kept[1]).all()
 
@@ -110,12 +111,14 @@ def test_a_checkpoint_knows_what_a_module_does_not_print(tmp_path) -> None:
     modules = [_Scaled(1.0, torch.tanh), _Scaled(5.0, torch.tanh), _Scaled(1.0, torch.relu)]
     modules += [_Scaled(1.0, lambda v: v * 2.0), _Scaled(1.0, lambda v: v * 3.0)]
     for module in modules:
-        ensemble = dpsgd.ModuleEnsemble(module, (6,), **MECHANISM)
-        kept = ensemble.run(x, y, runs=2, checkpoint=tmp_path).parameters
+        ensemble = flat.module_ensemble(module, (6,), **MECHANISM)
+        kept = ensemble.run(x, y, runs=2, execution=dpsgd.Execution(checkpoint=tmp_path)).parameters
         assert (kept == ensemble.run(x, y, runs=2).parameters).all()
     assert len(list(tmp_path.iterdir())) == len(modules)
     # Made anew it is the same one.
-    dpsgd.ModuleEnsemble(_Scaled(5.0, torch.tanh), (6,), **MECHANISM).run(x, y, runs=2, checkpoint=tmp_path)
+    flat.module_ensemble(_Scaled(5.0, torch.tanh), (6,), **MECHANISM).run(
+        x, y, runs=2, execution=dpsgd.Execution(checkpoint=tmp_path)
+    )
     assert len(list(tmp_path.iterdir())) == len(modules)
 
 
@@ -139,9 +142,9 @@ def _frozen() -> nn.Module:
 )
 def test_errors(module, shape, error, message) -> None:
     with pytest.raises(error, match=message):
-        dpsgd.ModuleEnsemble(module, shape, **MECHANISM)
+        flat.module_ensemble(module, shape, **MECHANISM)
 
 
-def test_an_unknown_keyword_is_named() -> None:
-    with pytest.raises(TypeError, match="initialisation: is no argument of ModuleEnsemble"):
-        dpsgd.ModuleEnsemble(nn.Linear(6, 3), (6,), **MECHANISM, initialisation="glorot")
+def test_a_module_alone_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"network=Linear: give dpsgd.ModuleNetwork\(module, input_shape\)"):
+        dpsgd.Ensemble(nn.Linear(6, 3), **{k: v for k, v in MECHANISM.items() if k != "dtype"})

@@ -8,6 +8,7 @@ import pytest
 from leakcore import dpsgd
 from leakcore.dpsgd.ensemble.block import native_sums
 from leakcore.kernels.ensemble import EnsembleRows, EnsembleSums, Taken
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 SHAPES = [
     ((13, 3), "relu"), ((5, 2), "relu"), ((5, 1), "relu"), ((1, 1), "relu"), ((13, 10, 10), "elu"),
@@ -19,15 +20,17 @@ ROWS = 203
 
 def _run(layers, activation, dtype, **how) -> dpsgd.EnsembleRun:
     rng = np.random.default_rng(4)
-    ensemble = dpsgd.Ensemble(
+    ensemble = flat.ensemble(
         layers, activation, noise_multiplier=0.5, max_grad_norm=0.6, learning_rate=0.5, steps=6, dtype=dtype, seed=1,
         **how,
     )  # fmt: skip
     classes = max(2, layers[-1])
     return ensemble.run(
-        rng.normal(size=(ROWS, layers[0])), rng.integers(0, classes, ROWS), runs=35,
-        extra_features=rng.normal(size=(35, 2, layers[0])), extra_labels=rng.integers(0, classes, (35, 2)),
-    )  # fmt: skip
+        rng.normal(size=(ROWS, layers[0])),
+        rng.integers(0, classes, ROWS),
+        runs=35,
+        per_run=dpsgd.PerRun(dpsgd.Rows(rng.normal(size=(35, 2, layers[0])), rng.integers(0, classes, (35, 2)))),
+    )
 
 
 @pytest.mark.parametrize(("layers", "activation"), SHAPES, ids=str)

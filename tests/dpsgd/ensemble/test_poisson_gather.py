@@ -13,6 +13,7 @@ import torch
 from leakcore import dpsgd, models
 from leakcore.dpsgd.ensemble.block import block, native_sums, poisson_gather
 from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 FIELDS = ("parameters", "dots", "norms", "cosine", "clipped")
 ROWS, RUNS = 1500, 70
@@ -24,12 +25,12 @@ CAND, CAND_Y = RNG.random((RUNS, 3, 6)), RNG.integers(0, 4, (RUNS, 3))
 
 def _run(first: int = 0, runs: int = RUNS, **more) -> dpsgd.EnsembleRun:
     how = {"dtype": "float64", "sample_rate": 0.02} | {k: more.pop(k) for k in ("dtype", "sample_rate") if k in more}
-    ensemble = dpsgd.Ensemble(
+    ensemble = flat.ensemble(
         (6, 5, 4), noise_multiplier=0.5, max_grad_norm=0.3, learning_rate=2, steps=8, seed=3, **how
     )
     part = slice(first, first + runs)
-    return ensemble.run(
-        X, Y, runs=runs, first_run=first, extra_features=EXTRA[part], extra_labels=EXTRA_Y[part],
+    return flat.run(
+        ensemble, X, Y, runs=runs, first_run=first, extra_features=EXTRA[part], extra_labels=EXTRA_Y[part],
         candidate_features=CAND[part], candidate_labels=CAND_Y[part], candidate_cosines=True, **more,
     )  # fmt: skip
 
@@ -88,12 +89,19 @@ def test_a_pool_gives_the_same_bits_as_features() -> None:
     index, labels = RNG.integers(0, ROWS, (RUNS, 3)), Y
     ensemble = dpsgd.Ensemble((6, 5, 4), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=3, seed=0)
     by_index = ensemble.run(
-        X[:20], Y[:20], runs=RUNS, pool_features=X, pool_labels=Y, extra_index=index[:, :1], candidate_index=index
+        X[:20],
+        Y[:20],
+        runs=RUNS,
+        per_run=dpsgd.PerRun(dpsgd.Rows(X, Y, index[:, :1])),
+        observer=dpsgd.Observer(dpsgd.Rows(X, Y, index)),
     )
     by_features = ensemble.run(
-        X[:20], Y[:20], runs=RUNS, extra_features=X[index[:, :1]], extra_labels=labels[index[:, :1]],
-        candidate_features=X[index], candidate_labels=labels[index],
-    )  # fmt: skip
+        X[:20],
+        Y[:20],
+        runs=RUNS,
+        per_run=dpsgd.PerRun(dpsgd.Rows(X[index[:, :1]], labels[index[:, :1]])),
+        observer=dpsgd.Observer(dpsgd.Rows(X[index], labels[index])),
+    )
     for field in ("parameters", "dots", "norms"):
         assert (getattr(by_index, field) == getattr(by_features, field)).all()
 
@@ -102,14 +110,21 @@ def test_a_pool_gives_the_same_bits_as_features() -> None:
 def test_an_executor_changes_nothing(kind) -> None:
     data = {"pool_features": X, "pool_labels": Y, "extra_index": np.arange(300)[:, None], "record": True}
     ensemble = dpsgd.Ensemble(
-        (6, 4), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=3, sample_rate=0.3, seed=0
+        (6, 4), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=3, sampling=0.3, seed=0
     )
-    alone = ensemble.run(X[:30], Y[:30], runs=300, first_run=40, **data)
+    alone = flat.run(ensemble, X[:30], Y[:30], runs=300, first_run=40, **data)
     pool = ThreadPoolExecutor(3) if kind == "threads" else ProcessPoolExecutor(2, mp_context=get_context("spawn"))
     seen: list[tuple[int, int]] = []
     with pool as executor:
-        shared = ensemble.run(
-            X[:30], Y[:30], runs=300, first_run=40, executor=executor, progress=lambda *at: seen.append(at), **data
+        shared = flat.run(
+            ensemble,
+            X[:30],
+            Y[:30],
+            runs=300,
+            first_run=40,
+            executor=executor,
+            progress=lambda *at: seen.append(at),
+            **data,
         )
     for field in ("parameters", "thetas", "observed"):
         assert (getattr(alone, field) == getattr(shared, field)).all()
@@ -120,12 +135,15 @@ def test_an_executor_changes_nothing(kind) -> None:
 def test_a_recorded_run_replays() -> None:
     """θ_{t+1} = θ_t − η·g_t/B from the record itself, and the scores are ⟨clipped gradient, ḡ_t⟩ at θ_t."""
     ensemble = dpsgd.Ensemble(
-        (6, 4), noise_multiplier=1, max_grad_norm=0.2, learning_rate=2, steps=5, dtype="float64", seed=0
+        dpsgd.Network((6, 4), dtype="float64"), noise_multiplier=1, max_grad_norm=0.2, learning_rate=2, steps=5, seed=0
     )
     out = ensemble.run(
-        X[:12], Y[:12], runs=3, extra_features=X[40:41], extra_labels=Y[40:41], candidate_features=X[40:42],
-        candidate_labels=Y[40:42], record=True, subtract_known=False,
-    )  # fmt: skip
+        X[:12],
+        Y[:12],
+        runs=3,
+        per_run=dpsgd.PerRun(dpsgd.Rows(X[40:41], Y[40:41])),
+        observer=dpsgd.Observer(dpsgd.Rows(X[40:42], Y[40:42]), subtract_known=False, record=True),
+    )
     path = np.concatenate([out.thetas, out.parameters[:, None]], axis=1)
     np.testing.assert_allclose(np.diff(path, axis=1), -2 * out.observed / 13, rtol=1e-9, atol=1e-12)
     module = models.mlp((6, 4)).double()
@@ -139,10 +157,14 @@ def test_a_recorded_run_replays() -> None:
 def test_the_known_rows_may_be_none_for_several_steps() -> None:
     """Without known rows the released gradient is the private one in every step, not a running sum."""
     ensemble = dpsgd.Ensemble(
-        (6, 4), noise_multiplier=1, max_grad_norm=0.2, learning_rate=2, steps=5, dtype="float64", seed=0
+        dpsgd.Network((6, 4), dtype="float64"), noise_multiplier=1, max_grad_norm=0.2, learning_rate=2, steps=5, seed=0
     )
     out = ensemble.run(
-        np.zeros((0, 6)), np.zeros(0, int), runs=2, extra_features=X[:1], extra_labels=Y[:1], record=True
+        np.zeros((0, 6)),
+        np.zeros(0, int),
+        runs=2,
+        per_run=dpsgd.PerRun(dpsgd.Rows(X[:1], Y[:1])),
+        observer=dpsgd.Observer(record=True),
     )
     path = np.concatenate([out.thetas, out.parameters[:, None]], axis=1)
     np.testing.assert_allclose(np.diff(path, axis=1), -2 * out.observed, rtol=1e-9, atol=1e-12)
@@ -151,16 +173,15 @@ def test_the_known_rows_may_be_none_for_several_steps() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"extra_index": [[0]]}, ValueError, "extra_index: needs pool_features"),
-        ({"pool_features": X}, ValueError, "pool_features and pool_labels: give both or neither"),
-        ({"pool_features": X, "pool_labels": Y, "extra_index": [[ROWS]]}, ValueError, r"extra_index=1500: must be in"),
-        ({"pool_features": X, "pool_labels": Y, "extra_index": [[0.5]]}, TypeError, "extra_index.dtype=float64"),
-        ({"pool_features": X, "pool_labels": Y, "extra_index": [0]}, ValueError, r"extra_index.shape=\(1,\)"),
+        ({"pool_features": X, "extra_index": [[0]]}, ValueError, "labels=None: a pool, which index draws from"),
+        ({"pool_features": X, "pool_labels": Y, "extra_index": [[ROWS]]}, ValueError, r"extra.index=1500: must be in"),
+        ({"pool_features": X, "pool_labels": Y, "extra_index": [[0.5]]}, TypeError, "extra.index.dtype=float64"),
+        ({"pool_features": X, "pool_labels": Y, "extra_index": [0]}, ValueError, r"extra.index.shape=\(1,\)"),
         ({"scorers": {"a": 3}, "candidate_features": X[:2], "candidate_labels": Y[:2]}, TypeError, r"scorers\['a'\]=3"),
-        ({"scorers": {"a": 3}}, ValueError, "scorers, subtract_known: mean something only with candidate_features"),
+        ({"scorers": {"a": 3}}, ValueError, "scorers, subtract_known: mean something only with candidates"),
     ],
 )
 def test_errors(change, error, message) -> None:
     ensemble = dpsgd.Ensemble((6, 4), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=1, seed=0)
     with pytest.raises(error, match=message):
-        ensemble.run(X[:3], Y[:3], runs=1, **change)
+        flat.run(ensemble, X[:3], Y[:3], runs=1, **change)

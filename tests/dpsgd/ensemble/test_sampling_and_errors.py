@@ -9,6 +9,7 @@ from scipy import stats
 
 from leakcore import dpsgd
 from leakcore.dpsgd.ensemble.randomness import Streams
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 RATE, ROWS, RUNS = 0.3, 40, 3000
 
@@ -19,12 +20,20 @@ def test_batch_sizes_are_binomial_in_the_run_itself() -> None:
     Chi-square against Bin(N, q), cells of at least five expected runs; fixed seed, p = 0.001.
     """
     ensemble = dpsgd.Ensemble(
-        (1, 1), noise_multiplier=0, max_grad_norm=1, learning_rate=1, steps=1, sample_rate=RATE, dtype="float64", seed=4
+        dpsgd.Network((1, 1), dtype="float64"),
+        noise_multiplier=0,
+        max_grad_norm=1,
+        learning_rate=1,
+        steps=1,
+        sampling=RATE,
+        seed=4,
     )
     out = ensemble.run(
-        np.zeros((ROWS - 1, 1)), np.ones(ROWS - 1, dtype=int), runs=RUNS, initial=np.zeros(2),
-        extra_features=np.zeros((1, 1)), extra_labels=[1],
-    )  # fmt: skip
+        np.zeros((ROWS - 1, 1)),
+        np.ones(ROWS - 1, dtype=int),
+        runs=RUNS,
+        per_run=dpsgd.PerRun(dpsgd.Rows(np.zeros((1, 1)), [1]), initial=np.zeros(2)),
+    )
     sizes = out.parameters[:, 1] * 2 * RATE * ROWS
     np.testing.assert_allclose(sizes, np.round(sizes), atol=1e-9)
     expected = RUNS * stats.binom.pmf(np.arange(ROWS + 1), ROWS, RATE)
@@ -54,24 +63,32 @@ def test_every_row_is_sampled_at_the_rate_independently_of_the_others() -> None:
 def test_noise_has_the_stated_scale() -> None:
     """With nothing to learn from (a saturated row), one step is pure noise: σ·C·η/B per coordinate. KS, p = 0.001."""
     ensemble = dpsgd.Ensemble(
-        (3, 1), noise_multiplier=2.0, max_grad_norm=0.5, learning_rate=3.0, steps=1, expected_batch_size=4, seed=1
+        (3, 1),
+        noise_multiplier=2.0,
+        max_grad_norm=0.5,
+        learning_rate=3.0,
+        steps=1,
+        sampling=dpsgd.PoissonBatches(expected_batch_size=4),
+        seed=1,
     )
     start = np.array([0.0, 0.0, 0.0, 200.0])
-    out = ensemble.run(np.zeros((1, 3)), [1], runs=2000, initial=start)
+    out = ensemble.run(np.zeros((1, 3)), [1], runs=2000, per_run=dpsgd.PerRun(initial=start))
     moved = (out.parameters - start).astype(np.float64)[:, :3].ravel()
     assert stats.kstest(moved, "norm", args=(0, 2.0 * 0.5 * 3.0 / 4)).pvalue > 0.001
 
 
 def test_full_batches_take_every_row() -> None:
     ensemble = dpsgd.Ensemble((1, 1), noise_multiplier=0, max_grad_norm=1, learning_rate=1, steps=1, seed=0)
-    out = ensemble.run(np.zeros((8, 1)), np.ones(8, dtype=int), runs=2, initial=np.zeros(2))
+    out = ensemble.run(np.zeros((8, 1)), np.ones(8, dtype=int), runs=2, per_run=dpsgd.PerRun(initial=np.zeros(2)))
     assert out.parameters.tolist() == [[0.0, 0.5], [0.0, 0.5]]
 
 
 def test_progress_counts_runs_once() -> None:
     seen: list[tuple[int, int]] = []
     ensemble = dpsgd.Ensemble((2, 2), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=2, seed=0)
-    ensemble.run(np.zeros((3, 2)), [0, 1, 0], runs=40, first_run=10, progress=lambda *at: seen.append(at))
+    ensemble.run(
+        np.zeros((3, 2)), [0, 1, 0], runs=range(10, 50), execution=dpsgd.Execution(progress=lambda *at: seen.append(at))
+    )
     assert [total for _, total in seen] == [40] * len(seen)
     assert sorted(done for done, _ in seen) == [done for done, _ in seen]
     assert seen[-1] == (40, 40)
@@ -83,7 +100,9 @@ def test_an_interrupted_run_leaves_no_thread_behind() -> None:
 
     ensemble = dpsgd.Ensemble((2, 2), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=2000, seed=0)
     with pytest.raises(KeyboardInterrupt):
-        ensemble.run(np.zeros((3, 2)), [0, 1, 0], runs=2000, num_threads=2, progress=interrupt)
+        ensemble.run(
+            np.zeros((3, 2)), [0, 1, 0], runs=2000, execution=dpsgd.Execution(num_threads=2, progress=interrupt)
+        )
     assert not [t for t in threading.enumerate() if t.name.startswith("leakcore-dpsgd")]
 
 
@@ -96,7 +115,7 @@ def test_overflow_is_an_error_that_names_the_run() -> None:
 def test_a_gradient_too_large_to_measure_is_an_error_not_a_dropped_sample() -> None:
     ensemble = dpsgd.Ensemble((2, 2), noise_multiplier=0, max_grad_norm=1, learning_rate=1, steps=1, seed=0)
     with pytest.raises(FloatingPointError, match="run 0: gradients or parameters overflowed float32"):
-        ensemble.run(np.full((3, 2), 1e25), [0, 1, 0], runs=1, initial=np.zeros(6))
+        ensemble.run(np.full((3, 2), 1e25), [0, 1, 0], runs=1, per_run=dpsgd.PerRun(initial=np.zeros(6)))
 
 
 MECHANISM = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 1.0, "steps": 3, "seed": 0}
@@ -121,10 +140,15 @@ MECHANISM = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 1.0
         ({"sample_rate": 1.01}, ValueError, r"sample_rate=1.01: must be in \[0, 1\]"),
         ({"expected_batch_size": 0}, ValueError, r"expected_batch_size=0: must be in \(0, inf\)"),
         ({"initialisation": "xavier"}, ValueError, "initialisation='xavier': must be one of 'per-run', 'fixed', 'gl"),
-        ({"initialisation_scale": -1}, ValueError, r"initialisation_scale=-1: must be in \[0, inf\)"),
-        ({"initialisation_noise": -1}, ValueError, r"initialisation_noise=-1: must be in \[0, inf\)"),
+        ({"initialisation_scale": -1}, ValueError, r"scale=-1: must be in \[0, inf\)"),
+        ({"initialisation_noise": -1}, ValueError, r"noise=-1: must be in \[0, inf\)"),
         ({"batch_size": 0}, ValueError, "batch_size=0: must be an integer"),
-        ({"batch_size": 2, "sample_rate": 0.5}, ValueError, "batch_size=2, sample_rate=0.5: give one of them"),
+        (
+            {"sampling": 1.01},
+            ValueError,
+            r"sampling: sample_rate=1.01: .*; a sample rate, or dpsgd.Poisson",
+        ),
+        ({"sampling": "poisson"}, TypeError, "sampling: sample_rate='poisson': must be a real number"),
         ({"fault": "noise"}, TypeError, "fault='noise': must be a dpsgd.Fault"),
         ({"clip_slack": -1e-6}, ValueError, "clip_slack=-1e-06"),
         ({"dtype": "bfloat16"}, ValueError, "dtype='bfloat16': must be one of 'float32', 'float64'"),
@@ -137,7 +161,7 @@ MECHANISM = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 1.0
 )
 def test_errors_of_the_mechanism(change, error, message) -> None:
     with pytest.raises(error, match=message):
-        dpsgd.Ensemble(**{"layers": (2, 3)} | MECHANISM | change)
+        flat.ensemble(**{"layers": (2, 3)} | MECHANISM | change)
 
 
 DATA = {"features": np.zeros((4, 2)), "labels": np.array([0, 1, 2, 0]), "runs": 2}
@@ -159,25 +183,27 @@ CANDIDATES = {"candidate_features": np.zeros((2, 5, 2)), "candidate_labels": np.
         ({"labels": np.array([0, 1, 3, 0])}, ValueError, r"labels=3: must be in \[0, 2\]"),
         ({"labels": np.array([0, 1, -1, 0])}, ValueError, r"labels=-1: must be in \[0, 2\]"),
         ({"runs": 0}, ValueError, "runs=0"),
+        ({"runs": range(0)}, ValueError, r"runs=range\(0, 0\): must be a range of consecutive numbers"),
+        ({"runs": range(0, 4, 2)}, ValueError, r"runs=range\(0, 4, 2\): must be a range of consecutive numbers"),
         ({"first_run": -1}, ValueError, "first_run=-1"),
-        ({"extra_features": np.zeros((2, 1, 2))}, ValueError, "extra_features and extra_labels: give both or neither"),
+        ({"extra_features": np.zeros((2, 1, 2))}, ValueError, "extra.labels=None: must give one label to each row"),
         (
             {"extra_features": np.zeros((3, 1, 2)), "extra_labels": np.zeros((3, 1), dtype=int)},
             ValueError,
-            r"extra_features.shape=\(3, 1, 2\).*must start with runs=2",
+            r"extra.features.shape=\(3, 1, 2\).*must start with runs=2",
         ),
         (
             {"extra_features": np.zeros((2, 0, 2)), "extra_labels": np.zeros((2, 0), dtype=int)},
             ValueError,
-            "extra_features.*at least one row per run",
+            "extra.features.*at least one row per run",
         ),
-        (CANDIDATES | {"candidate_labels": np.zeros((2, 4), dtype=int)}, ValueError, "candidate_labels.shape"),
-        ({"candidate_cosines": True}, ValueError, "mean something only with candidate_features"),
-        ({"subtract_known": False}, ValueError, "mean something only with candidate_features"),
+        (CANDIDATES | {"candidate_labels": np.zeros((2, 4), dtype=int)}, ValueError, "candidates.labels.shape"),
+        ({"candidate_cosines": True}, ValueError, "mean something only with candidates"),
+        ({"subtract_known": False}, ValueError, "mean something only with candidates"),
         (
             {"candidate_features": np.zeros((1, 2)), "candidate_labels": [0], "candidate_cosines": True},
             ValueError,
-            "candidate_cosines needs at least 2",
+            "cosines needs at least 2",
         ),
         ({"initial": np.zeros(8)}, ValueError, r"initial.shape=\(2, 8\): must be \(2, 9\)"),
         ({"initial": np.zeros(9, dtype=int)}, TypeError, "initial.dtype=int64: must be a real floating type"),
@@ -192,15 +218,15 @@ CANDIDATES = {"candidate_features": np.zeros((2, 5, 2)), "candidate_labels": np.
 )
 def test_errors_of_a_run(change, error, message) -> None:
     ensemble = dpsgd.Ensemble((2, 3), **MECHANISM)
-    ensemble.run(**DATA)
+    flat.run(ensemble, **DATA)
     with pytest.raises(error, match=message):
-        ensemble.run(**DATA | change)
+        flat.run(ensemble, **DATA | change)
 
 
 def test_noise_for_a_noiseless_mechanism_is_refused() -> None:
     ensemble = dpsgd.Ensemble((2, 3), **MECHANISM | {"noise_multiplier": 0})
     with pytest.raises(ValueError, match="noise: given, but noise_multiplier=0 adds none"):
-        ensemble.run(**DATA, noise=np.zeros((2, 3, 9)))
+        flat.run(ensemble, **DATA, noise=np.zeros((2, 3, 9)))
 
 
 def test_torch_tensors_and_lists_are_read_like_arrays() -> None:
@@ -208,7 +234,10 @@ def test_torch_tensors_and_lists_are_read_like_arrays() -> None:
     x = np.random.default_rng(0).random((4, 2)).astype("float32")
     first = ensemble.run(x, [0, 1, 2, 0], runs=2)
     second = ensemble.run(
-        torch.from_numpy(x), torch.tensor([0, 1, 2, 0]), runs=2, initial=torch.from_numpy(np.zeros(9))
+        torch.from_numpy(x),
+        torch.tensor([0, 1, 2, 0]),
+        runs=2,
+        per_run=dpsgd.PerRun(initial=torch.from_numpy(np.zeros(9))),
     )
     third = ensemble.run(x.tolist(), [0, 1, 2, 0], runs=2)
     assert (first.parameters == third.parameters).all()

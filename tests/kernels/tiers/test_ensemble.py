@@ -42,9 +42,14 @@ def trained():
         for activation in ("relu", "elu", "tanh"):
             for dtype in ("float32", "float64"):
                 run = dpsgd.Ensemble(
-                    layers, activation, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=4,
-                    sample_rate=0.3, seed=1, dtype=dtype,
-                ).run(features, labels, runs=5)  # fmt: skip
+                    dpsgd.Network(layers, activation, dtype=dtype),
+                    noise_multiplier=1.0,
+                    max_grad_norm=1.0,
+                    learning_rate=0.5,
+                    steps=4,
+                    sampling=0.3,
+                    seed=1,
+                ).run(features, labels, runs=5)
                 out.update(run.parameters.tobytes())
     return out.hexdigest()
 

@@ -48,7 +48,6 @@ class Plan:
     sample_rate: float
     batch_size: int | None
     expected_batch_size: float
-    clip_slack: float
     initialisation: Initialisation
     fault: Fault
     dtype: str
@@ -85,7 +84,6 @@ class Watch:
     cosines: bool
     record: bool
     scorers: Mapping[str, Scorer]
-    device: torch.device
 
 
 @dataclasses.dataclass
@@ -112,21 +110,27 @@ class Trainer:
 
     def __init__(
         self, plan: Plan, common: list[RowGroup] | EnsembleRows, watch: Watch, *, extra: int, candidates: int,
-        probes: list[RowGroup],
+        probes: list[RowGroup], device: torch.device,
     ) -> None:  # fmt: skip
         self._plan = plan
         self._clip_to = math.inf if plan.fault.clip == "batch" else plan.max_grad_norm
         self._native: NativeSums | None = None
         if isinstance(common, EnsembleRows):
             self._native = NativeSums(
-                SLOTS, plan.layers, plan.activation, plan.dtype, common, clip_to=self._clip_to, slack=plan.clip_slack
+                SLOTS,
+                plan.layers,
+                plan.activation,
+                plan.dtype,
+                common,
+                clip_to=self._clip_to,
+                slack=plan.fault.clip_slack,
             )
             common = []
         self._common = common
         self._watch = watch
         self._layout = ParameterLayout(plan.layers) if plan.module is None else FlatLayout(plan.module)
         self._dtype: torch.dtype = getattr(torch, plan.dtype)
-        self._device = watch.device
+        self._device = device
         self._extra = self._new_pass(extra) if extra and self._native is None else None
         self._scored = candidates
         self._candidates = self._new_pass(candidates) if candidates else None
@@ -139,14 +143,14 @@ class Trainer:
         self._passes = {rows: self._new_pass(rows) for rows in shapes}
 
     def _new_pass(self, rows: int) -> Pass | ModulePass:
-        plan = self._plan
+        plan, slack = self._plan, self._plan.fault.clip_slack
         if plan.module is not None:
             return ModulePass(
-                plan.module, plan.input_shape, SLOTS, rows, self._clip_to, plan.clip_slack, self._dtype, self._device
+                plan.module, plan.input_shape, SLOTS, rows, self._clip_to, slack, self._dtype, self._device
             )  # fmt: skip
         activation = ACTIVATIONS[plan.activation]
         return Pass(
-            SLOTS, rows, plan.layers, activation, self._clip_to, plan.clip_slack, self._dtype, self._device
+            SLOTS, rows, plan.layers, activation, self._clip_to, slack, self._dtype, self._device
         )  # fmt: skip
 
     def train(self, given: BlockInput, stop: threading.Event) -> BlockOutput:
@@ -307,7 +311,7 @@ class Trainer:
         dots = _here(self._candidates.scores(rows, observed))
         norms = _here(self._candidates.clipped_norms())
         # A norm n becomes nC/(n + slack), which grows with n, where n + slack > C; at the border both are C − slack.
-        least = max(self._plan.max_grad_norm - self._plan.clip_slack, 0.0)
+        least = max(self._plan.max_grad_norm - self._plan.fault.clip_slack, 0.0)
         out.clipped += ((norms >= norms.dtype.type(least)) & (norms > 0)).sum(axis=1)
         if out.dots is not None and out.norms is not None:
             out.dots[:, step] = dots

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from leakcore._base import validate as check
 from leakcore.dpsgd.ensemble.block.module_block import FlatLayout
 from leakcore.dpsgd.ensemble.block.parameter_layout import ParameterLayout
 from leakcore.dpsgd.ensemble.randomness import Streams
@@ -16,11 +17,25 @@ NAMES = ("per-run", "fixed", "glorot", "fixed-glorot")
 
 @dataclasses.dataclass(frozen=True)
 class Initialisation:
-    """θ₀ = scale·base + noise·Glorot normal."""
+    """Initial parameters θ₀ = scale·base + noise·Glorot normal.
 
-    name: str
-    scale: float
-    noise: float
+    name: "per-run" (each run its own) or "fixed" (all runs those of run 0): uniform in ±1/√fan_in for weights and
+        biases, torch.nn.Linear's default; "glorot" or "fixed-glorot": likewise, weights N(0, 2/(fan_in + fan_out)),
+        biases 0 (Glorot and Bengio 2010).
+    scale: factor ≥ 0 on those values. noise: s ≥ 0, adds s times a Glorot normal of each run's own, to weights only,
+        also to parameters that are ready-made (`PerRun.initial`).
+
+    Jagielski, Ullman and Oprea 2020, Table 2: "fixed-glorot", and "glorot" with scale 0.5, 1 and 2.
+    """
+
+    name: str = "per-run"
+    scale: float = 1.0
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        check.one_of(*NAMES, initialisation=self.name)
+        object.__setattr__(self, "scale", check.non_negative(scale=self.scale))
+        object.__setattr__(self, "noise", check.non_negative(noise=self.noise))
 
     def base(self, streams: Streams, layout: ParameterLayout, runs: int, *, first_run: int) -> np.ndarray:
         """(runs, parameters) float64."""

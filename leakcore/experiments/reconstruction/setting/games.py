@@ -38,15 +38,17 @@ class GameSetting:
 def ensemble(context: Context, split: Split, setting: GameSetting) -> dpsgd.Ensemble:
     """The runs under attack; σ from ε."""
     return dpsgd.Ensemble(
-        (split.known_features.shape[1], *setting.hidden, split.classes),
+        dpsgd.Network(
+            (split.known_features.shape[1], *setting.hidden, split.classes), initialisation=setting.initialisation
+        ),
         noise_multiplier=mechanism.noise_for(context, setting.epsilon, setting.sample_rate, setting.steps),
         max_grad_norm=setting.max_grad_norm,
         # Noise moves the parameters by σ·step/rows: few rows need short steps.
         learning_rate=setting.step / setting.max_grad_norm * min(1.0, (len(split.known_labels) + 1) / 1000),
         steps=setting.steps,
-        sample_rate=setting.sample_rate,
-        expected_batch_size=setting.sample_rate * (len(split.known_labels) + 1),
-        initialisation=setting.initialisation,
+        sampling=dpsgd.PoissonBatches(
+            setting.sample_rate, expected_batch_size=setting.sample_rate * (len(split.known_labels) + 1)
+        ),
         seed=context.seed,
     )
 
@@ -66,18 +68,21 @@ def play(
     described = [dataclasses.asdict(setting), prior_size, methods, subtract_known, task, split.content]
     key = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:20]
     model = ensemble(context, split, setting)
-    rows = split.known_features, split.known_labels, split.pool_features, split.pool_labels
+    known, pool = (
+        dpsgd.Rows(split.known_features, split.known_labels), dpsgd.Rows(split.pool_features, split.pool_labels)
+    )  # fmt: skip
+    rules = attacks.GameRules(prior_size, subtract_known=subtract_known)
     counts = {first: min(_PIECE, runs - first) for first in range(0, runs, _PIECE)}
     firsts = {f"game-{key}-{first}": first for first in counts}
     done = 0
     jobs: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, first in firsts.items():
-        how: dict[str, Any] = {"num_threads": 1}
+        how = dpsgd.Execution(num_threads=1)
         if context.executor is None:
-            how = {"progress": lambda more, _: context.progress(task, done + more, runs)}
+            how = dpsgd.Execution(progress=lambda more, _: context.progress(task, done + more, runs))
         jobs[name] = functools.partial(
-            _portion, model, *rows, methods=methods, prior_size=prior_size, runs=counts[first], first_run=first,
-            subtract_known=subtract_known, **how,
+            _portion, model, known, pool, rules, methods=methods, runs=range(first, first + counts[first]),
+            execution=how,
         )  # fmt: skip
     found = {}
     for name, piece in context.pieces.each(jobs, context.executor):

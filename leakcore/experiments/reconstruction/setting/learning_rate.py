@@ -6,17 +6,15 @@ import dataclasses
 import functools
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from leakcore import dpsgd
 from leakcore._base.one_thread import one_thread
 from leakcore.experiments.context import Context
 from leakcore.experiments.reconstruction.setting import games
 from leakcore.experiments.reconstruction.setting.data import Split
-
-if TYPE_CHECKING:
-    from leakcore.dpsgd import Ensemble
 
 PAPER = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Its range (Appendix A); the values in between are ours."""
@@ -74,15 +72,17 @@ def best(tried: list[Tried], *, clipped: float = 0.0) -> Tried:
 
 
 def _tried(
-    ensemble: Ensemble, x: np.ndarray, y: np.ndarray, pool: np.ndarray, pool_labels: np.ndarray
+    ensemble: dpsgd.Ensemble, x: np.ndarray, y: np.ndarray, pool: np.ndarray, pool_labels: np.ndarray
 ) -> dict[str, Any]:
     last = slice(-_CANDIDATES, None)
     try:
         trained = ensemble.run(
-            x, y, runs=_RUNS, keep_steps=False,
-            extra_features=pool[-1:], extra_labels=pool_labels[-1:],
-            candidate_features=pool[last], candidate_labels=pool_labels[last],
-        )  # fmt: skip
+            x,
+            y,
+            runs=_RUNS,
+            per_run=dpsgd.PerRun(dpsgd.Rows(pool[-1:], pool_labels[-1:])),
+            observer=dpsgd.Observer(dpsgd.Rows(pool[last], pool_labels[last]), keep_steps=False),
+        )
     except FloatingPointError:
         return {"accuracy": -1.0, "clipped": 0.0}
     assert trained.clipped is not None

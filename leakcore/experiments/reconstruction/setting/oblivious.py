@@ -7,19 +7,16 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from leakcore import attacks, kernels
+from leakcore import attacks, dpsgd, kernels
 from leakcore.experiments.context import Context
 from leakcore.experiments.reconstruction.setting import games
 from leakcore.experiments.reconstruction.setting.data import Split
 from leakcore.experiments.result import Series
 from leakcore.numerics import clopper_pearson
-
-if TYPE_CHECKING:
-    from leakcore.dpsgd import Ensemble, EnsembleRun
 
 NOTE = (
     "Equation 1 is minimised by some hundred steps of Adam from uniform starts (settings, optimiser), where the text "
@@ -91,25 +88,23 @@ def attack(context: Context, split: Split, setting: games.GameSetting, *, target
     return Reconstructions(np.array(points, dtype=np.float32), index)
 
 
-def _reconstructed(run: EnsembleRun, labels: np.ndarray, **how: Any) -> dict[str, Any]:
+def _reconstructed(run: dpsgd.EnsembleRun, labels: np.ndarray, **how: Any) -> dict[str, Any]:
     found = attacks.gradient(run, labels, **how)
     return {"points": found.points.astype(np.float64).reshape(len(found.labels), -1).tolist()}
 
 
-def _trained(model: Ensemble, split: Split, rows: np.ndarray, start: int) -> EnsembleRun:
+def _trained(model: dpsgd.Ensemble, split: Split, rows: np.ndarray, start: int) -> dpsgd.EnsembleRun:
     """Run start + i trains on the known rows and target i, every step recorded."""
     return model.run(
         split.known_features,
         split.known_labels,
-        runs=len(rows),
-        first_run=start,
-        extra_features=split.pool_features[rows][:, None],
-        extra_labels=split.pool_labels[rows][:, None],
-        record=True,
+        runs=range(start, start + len(rows)),
+        per_run=dpsgd.PerRun(dpsgd.Rows(split.pool_features[rows][:, None], split.pool_labels[rows][:, None])),
+        observer=dpsgd.Observer(record=True),
     )
 
 
-def _part(run: EnsembleRun, rows: slice) -> EnsembleRun:
+def _part(run: dpsgd.EnsembleRun, rows: slice) -> dpsgd.EnsembleRun:
     """Some runs of a recorded training."""
     assert run.thetas is not None
     assert run.observed is not None

@@ -1,0 +1,52 @@
+"""What each run has of its own: rows of its own, and draws that are ready instead of the generator's."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore._base import validate as check
+from leakcore.dpsgd.ensemble import arguments
+from leakcore.dpsgd.ensemble.rows import Rows
+
+if TYPE_CHECKING:
+    from leakcore.dpsgd.ensemble.ensemble import Ensemble
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PerRun:
+    """What each run has of its own, beyond the rows that all of them share.
+
+    Args:
+        extra: further training rows; they follow the common rows in the numbering of batches.
+        initial: ready-made initial parameters, (parameters,) or (runs, parameters), flat in the order of
+            `models.mlp(...).parameters()`, or of the module's.
+        noise: ready-made standard normal variates (runs, steps, parameters), in the same order.
+        batches: ready-made batches, bool (runs, steps, common rows + extra rows).
+    """
+
+    extra: Rows | None = None
+    initial: Any = None
+    noise: Any = None
+    batches: Any = None
+
+    def __post_init__(self) -> None:
+        if self.extra is not None:
+            check.instance(Rows, extra=self.extra)
+
+    def draws(self, ensemble: Ensemble, runs: int, num_rows: int) -> dict[str, np.ndarray | None]:
+        """initial, noise and batches, checked against the ensemble, the number of runs and of their training rows."""
+        size = ensemble.num_parameters
+        initial = ensemble.network.initial() if self.initial is None else self.initial
+        if initial is not None and np.ndim(initial) == 1:
+            initial = np.broadcast_to(initial, (runs, np.shape(initial)[0]))
+        real: dict[str, Any] = {"dtype": ensemble.dtype, "kinds": "f", "allowed": "a real floating type"}
+        start = arguments.injected(initial, name="initial", shape=(runs, size), **real)
+        ready = arguments.injected(self.noise, name="noise", shape=(runs, ensemble.steps, size), **real)
+        if ready is not None and ensemble.noise_multiplier == 0:
+            raise ValueError("noise: given, but noise_multiplier=0 adds none")
+        shape = (runs, ensemble.steps, num_rows)
+        taken = arguments.injected(self.batches, name="batches", shape=shape, dtype="bool", kinds="b", allowed="bool")
+        return {"initial": start, "noise": ready, "batches": taken}
