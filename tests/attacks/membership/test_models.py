@@ -5,8 +5,9 @@ import pytest
 import torch
 from scipy import stats
 
-from leakcore import attacks, bounds, datasets, dpsgd
+from leakcore import attacks, bounds, datasets
 from leakcore.attacks import membership
+from tests.dpsgd.ensemble import flat_arguments as flat
 
 DATA = datasets.breast_cancer()
 X, Y = DATA.features[:40].copy(), DATA.labels[:40].copy()
@@ -14,7 +15,7 @@ X, Y = DATA.features[:40].copy(), DATA.labels[:40].copy()
 
 def _ensemble(noise=0.0, **more):
     settings = {"max_grad_norm": 100.0, "learning_rate": 0.5, "steps": 60, "initialisation": "fixed", "seed": 3, **more}
-    return dpsgd.Ensemble((30, 2), noise_multiplier=noise, **settings)
+    return flat.ensemble((30, 2), noise_multiplier=noise, **settings)
 
 
 def test_coins_are_fair_and_those_of_a_run():
