@@ -7,6 +7,7 @@ another room replaces; the rest are light.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -56,8 +57,19 @@ def needed(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
     return {(a, b) for a, b in pairs if not reaches(a, b, False)}
 
 
+def facts() -> str:
+    """What the picture shows, as one line of text."""
+    return ", ".join(f"{a} to {b}" for a, b in sorted(arrows()))
+
+
+def shown(picture: Path) -> str:
+    """The facts that a picture was made from, which it carries as its description."""
+    match = re.search(r"<dc:description>(.*?)</dc:description>", picture.read_text(encoding="utf-8"), re.DOTALL)
+    return "" if match is None else match.group(1).strip()
+
+
 def draw(target: Path) -> None:
-    """The picture as SVG, the same bytes for the same imports."""
+    """The picture as SVG, with `facts` as its description."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -79,18 +91,16 @@ def draw(target: Path) -> None:
                 "", xy=place[b], xytext=place[a], zorder=2 if (a, b) in dark else 1,
                 arrowprops={"arrowstyle": "-|>", "shrinkA": 13, "shrinkB": 13, **style},
             )  # fmt: skip
-        files = Counter(p.relative_to(PACKAGE).parts[0].removesuffix(".py") for p in PACKAGE.rglob("*.py"))
         for room, (x, y) in place.items():
-            size = f"\n{files[room]} files" if files[room] > 1 else ""
             axes.text(
-                x, y, room + size, ha="center", va="center", fontsize=9, zorder=3,
+                x, y, room, ha="center", va="center", fontsize=9, zorder=3,
                 bbox={"boxstyle": "round,pad=0.4", "facecolor": "#eef4ff", "edgecolor": "#334155"},
             )  # fmt: skip
         across, up = zip(*place.values(), strict=True)
         axes.set(xlim=(min(across) - 1.4, max(across) + 1.4), ylim=(min(up) - 0.6, max(up) + 0.6))
         axes.axis("off")
         target.parent.mkdir(exist_ok=True)
-        figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None, "Description": facts()})
         plt.close(figure)
 
 

@@ -85,7 +85,7 @@ def read_trace(trace: Any, name: str = "trace") -> Trace:
 
 
 def _sampled(trace: Trace, sample_rate: float | None) -> Trace:
-    """The trace with its sampling rate; ValueError where it is unknown or contradicted, or the batches no Poisson ones."""
+    """The trace with its sampling rate; ValueError where that is unknown or contradicted, or not Poisson's."""
     recorded = trace.sample_rate
     rate = recorded if sample_rate is None else check.probability(sample_rate=sample_rate)
     if rate is None:

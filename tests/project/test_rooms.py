@@ -1,0 +1,42 @@
+"""The picture on the architecture page is of today's imports, and every arrow of it points down."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def rooms() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("rooms", DOCS / "rooms.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_picture_is_up_to_date(rooms: ModuleType) -> None:
+    """By what it shows, not by its bytes: matplotlib's versions write other ones."""
+    assert rooms.shown(DOCS / "img" / "rooms.svg") == rooms.facts(), "run docs/rooms.py"
+
+
+def test_every_arrow_points_down(rooms: ModuleType) -> None:
+    pairs = set(rooms.arrows())
+    heights = rooms.rows(pairs)
+    assert all(heights[a] > heights[b] for a, b in pairs)
+    assert heights["cli"] == max(heights.values())
+
+
+def test_a_circle_is_found(rooms: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"a circle of imports: (a → b → a|b → a → b)"):
+        rooms.rows({("a", "b"), ("b", "a")})
+
+
+def test_an_arrow_is_needed_where_no_way_replaces_it(rooms: ModuleType) -> None:
+    assert rooms.needed({("a", "b"), ("b", "c"), ("a", "c")}) == {("a", "b"), ("b", "c")}
