@@ -11,6 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
+from leakcore._base import validate as check
 from leakcore._base.files.npz_file import read_npz
 from leakcore.cli._checked import checked
 from leakcore.cli._numbers import REAL, count
@@ -92,16 +93,16 @@ def _on_files(
                 f"{where}: holds no {name or 'gradient of any parameter'}; {gradient} has {', '.join(sorted(seen))}, "
                 f"the model {', '.join(own)}"
             )
+    if noise_std is not None:
+        check.non_negative(noise_std=noise_std)
     found = attack.general(
-        model=module,
-        inputs=rows["inputs"],
+        attack.KnownModel(module, rows["inputs"]),
+        attack.GradientObservation(
+            [seen[n] for n in names], reduction="sum" if reduction == "sum" else "mean", batch_size=batch_size
+        ),
         parameters=names,
-        gradient=[seen[n] for n in names],
         known_probs=known_probs or None,
-        reduction="sum" if reduction == "sum" else "mean",
-        batch_size=batch_size,
-        noise_std=noise_std,
-        confidence=confidence if noise_std else None,
+        noise=None if noise_std is None else attack.Noise(noise_std, confidence if noise_std else None),
     )
     shown = {
         "labels": " ".join(str(int(v)) for v in found.labels),

@@ -53,8 +53,8 @@ def _calls() -> dict[str, Callable[[Any], Any]]:
         "inversion.gradient": lambda m: attacks.inversion.gradient(m, x[:1], y[:1]),
         "inversion.closed_form": lambda m: attacks.inversion.closed_form(m, torch.ones(23), (4,)),
         "inversion.invert": lambda m: attacks.inversion.invert(m, torch.ones(23), (4,), iterations=1, seed=0),
-        "labels.general": lambda m: attacks.labels.general(model=m, inputs=x, gradient=torch.ones(23)),
-        "labels.last_layer": lambda m: attacks.labels.last_layer(model=m, inputs=x, gradient=torch.ones(2, 4)),
+        "labels.general": lambda m: attacks.labels.general(attacks.labels.KnownModel(m, x), torch.ones(23)),
+        "labels.last_layer": lambda m: attacks.labels.last_layer(attacks.labels.KnownModel(m, x), torch.ones(2, 4)),
         "labels.malicious_input": lambda m: attacks.labels.malicious_input(model=m, batch_size=1, seed=0),
         "release": lambda m: defenses.release(m, x, y, defense=defenses.GaussianNoise(0.1), seed=0),
         "ModuleNetwork": lambda m: dpsgd.Ensemble(

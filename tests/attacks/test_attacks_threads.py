@@ -20,11 +20,11 @@ from leakcore.gradients.module_lock import lock_of  # noqa: E402
 
 
 def _last(model: Any, x: Any, y: Any) -> Any:
-    return labels.last_layer(model=model, inputs=x, gradient=torch.ones(2, 64), noise_std=0).residuals
+    return labels.last_layer(labels.KnownModel(model, x), torch.ones(2, 64), noise=labels.Noise(0)).residuals
 
 
 def _general(model: Any, x: Any, y: Any) -> Any:
-    return labels.general(model=model, inputs=x[:3], gradient=torch.ones(2, 64), parameters="2.weight").residuals
+    return labels.general(labels.KnownModel(model, x[:3]), torch.ones(2, 64), parameters="2.weight").residuals
 
 
 def _layers(model: Any, x: Any, y: Any) -> Any:

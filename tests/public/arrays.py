@@ -108,7 +108,19 @@ def _tensor() -> dict[str, Any]:
 def _recovery() -> Any:
     from leakcore.attacks import labels
 
-    return labels.last_layer(rng().random((2, 5)), gradient=rng().normal(size=(2, 5)) / 9)
+    return labels.last_layer(rng().random((2, 5)), rng().normal(size=(2, 5)) / 9)
+
+
+def _hidden_layer() -> Any:
+    from leakcore.attacks import labels
+
+    return labels.KnownHiddenLayer(rng().random((2, 5)), rng().random((2, 3)))
+
+
+def _sgd() -> Any:
+    from leakcore.attacks import labels
+
+    return labels.SGD(0.1)
 
 
 def _purpose() -> Any:
@@ -243,13 +255,29 @@ ARRAYS = {
     ),
     "attacks.labels.SGD": Call(lambda: {"lr": 0.1, "momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0}),
     "attacks.labels.combine": Call(lambda: {"recoveries": [_recovery()]}),
+    "attacks.labels.Clipping": Call(lambda: {"max_grad_norm": 1.0, "clip_slack": 0.0}),
+    "attacks.labels.GradientObservation": Call(
+        lambda: {"gradient": rng().normal(size=8), "reduction": "mean", "batch_size": 3.0}
+    ),
+    "attacks.labels.KnownHiddenLayer": Call(
+        lambda: {"activations": rng().random((2, 5)), "derivatives": rng().random((2, 3))}
+    ),
+    "attacks.labels.KnownModel": Call(lambda: {"model": model(), "inputs": _rows()["inputs"]}),
+    "attacks.labels.Noise": Call(lambda: {"std": 0.1, "confidence": 0.9}),
+    "attacks.labels.Precision": Call(lambda: {"unit_roundoff": 1e-7, "rcond": 1e-5}),
+    "attacks.labels.WeightDifference": Call(
+        lambda: {"weight_difference": rng().normal(size=8), "optimizer": _sgd(), "reduction": "mean",
+                 "batch_size": 3.0},
+    ),
     "attacks.labels.general": Call(
-        lambda: {"jacobian": rng().normal(size=(3, 8)), "gradient": rng().normal(size=8)},
-        also=("known_probs", "probs"),
+        lambda: {"knowledge": rng().normal(size=(3, 8)), "observation": rng().normal(size=8), "clipping": None,
+                 "noise": None, "precision": None},
+        also=("known_probs", "probs", "jacobian", "gradient"),
     ),
     "attacks.labels.last_layer": Call(
-        lambda: {"activations": rng().random((2, 5)), "gradient": rng().normal(size=(2, 5)) / 9},
-        also=("known_probs", "bias_gradient"),
+        lambda: {"knowledge": rng().random((2, 5)), "observation": rng().normal(size=(2, 5)) / 9, "clipping": None,
+                 "noise": None, "precision": None},
+        also=("known_probs", "bias_gradient", "activations", "gradient"),
     ),
     "attacks.labels.gradient_norm": Call(
         lambda: {"gradients": rng().normal(size=(5, 8)), "positive_ratio": 0.5}, also=("gradients",)
@@ -260,9 +288,9 @@ ARRAYS = {
         also=("activation", "model"),
     ),
     "attacks.labels.second_last_layer": Call(
-        lambda: {"activations": rng().random((2, 5)), "derivatives": rng().random((2, 3)), "positive_ratio": 0.3,
-                 "gradient": rng().normal(size=(3, 5)) / 9},
-        also=("neurons", "weights"),
+        lambda: {"knowledge": _hidden_layer(), "observation": rng().normal(size=(3, 5)) / 9, "positive_ratio": 0.3,
+                 "noise": None, "precision": None},
+        also=("neurons", "weights", "gradient"),
     ),
     "attacks.inversion.gradient": Call(lambda: {"model": model(), "inputs": _rows(1)["inputs"],
                                                 "labels": _rows(1)["targets"]}),

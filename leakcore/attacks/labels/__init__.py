@@ -4,9 +4,9 @@ For a binary model with logit Z and p = sigmoid(Z), dL/dW = (1/N) Σ_r (dZ_r/dW)
 2022, equation 1), and p_r − y_r is positive exactly when y_r = 0. Whoever knows the rows dZ_r/dW solves for all
 labels of a batch.
 
-    found = labels.last_layer(model=model, inputs=batch, gradient=model[-1].weight.grad, noise_std=0)
-    found.labels          # 0, 1, or −1 where this gradient does not determine the label
-    found.determined, found.residuals, found.tolerance, found.rank, found.condition
+    recovery = labels.last_layer(labels.KnownModel(model, batch), model[-1].weight.grad, noise=labels.Noise(0))
+    recovery.labels          # 0, 1, or −1 where this gradient does not determine the label
+    recovery.determined, recovery.residuals, recovery.tolerance, recovery.rank, recovery.condition
 
 | attack | the attacker knows | and sees the gradient of | the sign comes from |
 |---|---|---|---|
@@ -16,24 +16,35 @@ labels of a batch.
 | `malicious_input` (Algorithm 5) | the first layer, and makes the features | the first layer | a prior on the labels |
 | `idlg`, `gradient_norm` (baselines) | nothing | every single example | the gradient; a prior |
 
-What is seen may be the gradient or the weight difference of an `SGD` step. `combine` joins what several gradients say
-about one batch.
+What the attacker knows is an array or a `KnownModel` (`KnownHiddenLayer`); what it sees, an array, a
+`GradientObservation`, or the `WeightDifference` of an `SGD` step; how it came about: `Noise`, `Clipping`, `Precision`.
+`combine` joins what several gradients say about one batch.
 """
 
-from leakcore.attacks.labels.attacker_sees import SGD
 from leakcore.attacks.labels.baselines import SingleExampleLabels, gradient_norm, idlg
+from leakcore.attacks.labels.conditions import Clipping, Noise, Precision
 from leakcore.attacks.labels.general import general
+from leakcore.attacks.labels.knowledge import KnownHiddenLayer, KnownModel
 from leakcore.attacks.labels.last_layer import last_layer
 from leakcore.attacks.labels.malicious_input import MaliciousInput, malicious_input
+from leakcore.attacks.labels.observation import GradientObservation, WeightDifference
 from leakcore.attacks.labels.result import UNDETERMINED, LabelRecovery, combine
 from leakcore.attacks.labels.second_last_layer import second_last_layer
+from leakcore.attacks.labels.sgd import SGD
 
 __all__ = [
     "SGD",
     "UNDETERMINED",
+    "Clipping",
+    "GradientObservation",
+    "KnownHiddenLayer",
+    "KnownModel",
     "LabelRecovery",
     "MaliciousInput",
+    "Noise",
+    "Precision",
     "SingleExampleLabels",
+    "WeightDifference",
     "combine",
     "general",
     "gradient_norm",

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore._base import validate
-from leakcore.attacks.labels.attacker_sees import read_seen
+from leakcore.attacks.labels.conditions import Noise, Precision, read_precision
+from leakcore.attacks.labels.observation import observe, read_observation
 from leakcore.attacks.labels.result import LabelRecovery
 from leakcore.attacks.labels.solving import forward_rounding
-from leakcore.attacks.labels.solving.linear_system import conditions, stored_roundoff
-from leakcore.attacks.labels.solving.sign_alignment import Neuron, chosen, recover_up_to_sign
+from leakcore.attacks.labels.solving.sign_alignment import NeuronRows, chosen, recover_up_to_sign
 from leakcore.gradients import locked
 from leakcore.kernels import Stream, standard_normal
 
@@ -47,78 +47,73 @@ class MaliciousInput:
 
     def recover(
         self,
+        observation: Any,
         *,
         positive_ratio: float,
-        gradient: Any = None,
-        weight_difference: Any = None,
-        lr: float | None = None,
-        optimizer: Any = None,
         neurons: int | Sequence[int] | None = None,
-        noise_std: float | None = None,
-        confidence: float | None = None,
-        unit_roundoff: float | None = None,
-        rcond: float | None = None,
+        noise: Noise | None = None,
+        precision: Precision | None = None,
     ) -> LabelRecovery:
         """Binary labels of the batch trained on `features`, from the first layer's aggregated gradient.
 
         dL/dW_J = (g_J/N)·Σ_r (p_r − y_r)·x_r with one unknown factor g_J per neuron of the first hidden layer (their
         equation 7), so the solution is e up to a sign, which the prior resolves.
 
-        gradient: (p₂, p₁), aggregated dL/dW of the first layer. weight_difference: (p₂, p₁), with lr or optimizer as in
-            `last_layer`; the weights before the step are known.
-        positive_ratio, noise_std, confidence, unit_roundoff, rcond: as in `second_last_layer`.
-        neurons: which of the p₂ to use, of those that are `usable`; None: the five with the largest gradients.
+        Args:
+            observation: a `GradientObservation` or a `WeightDifference` of shape (p₂, p₁), of the first layer's weights
+                alone; an array is a mean gradient. The weights before the step are known.
+            positive_ratio, noise, precision: as in `second_last_layer`.
+            neurons: which of the p₂ to use, of those that are `usable`; None: the five with the largest gradients.
 
-        The result is "lower" if the prior proves the sign and the features were verified on a model. Raises
-        ValueError or TypeError that names the argument. Deterministic.
+        Returns:
+            `LabelRecovery`, "lower" if the prior proves the sign and the features were verified on a model.
+
+        Raises:
+            ValueError, TypeError: that names the argument.
+
+        Guarantees:
+            Deterministic.
         """
-        seen = read_seen(
+        arithmetic = read_precision(precision)
+        observed = observe(
+            read_observation(
+                observation, without=("bias_gradient", "bias_difference", "weights"), why="not read by this attack"
+            ),
             self.weights.shape[1],
-            gradient=gradient,
-            weight_difference=weight_difference,
-            lr=lr,
-            optimizer=optimizer,
-            weights=None,
             known_weights=np.c_[self.weights, self.bias][None],
-            unit_roundoff=stored_roundoff(self.roundoff, unit_roundoff),
+            stored_roundoff=arithmetic.stored(self.roundoff),
         )
         count = len(self.weights)
-        if seen.values.shape[1] != count:
-            raise ValueError(f"gradient: of {seen.values.shape[1]} neurons, but the first layer has {count}")
-        if neurons is None:
-            sizes = np.where(self.usable, np.linalg.norm(seen.values[0], axis=1), -1.0)
-            used = [int(j) for j in np.argsort(-sizes, kind="stable")[:_NEURONS] if sizes[j] >= 0]
-        else:
-            used = chosen(neurons, count)
-            for j in used:
-                if not self.usable[j]:
-                    raise ValueError(
-                        f"neurons: {j} is not usable (its factor differs between the rows, or is 0); usable are "
-                        f"{np.flatnonzero(self.usable).tolist()}"
-                    )
+        if observed.values.shape[1] != count:
+            raise ValueError(f"gradient: of {observed.values.shape[1]} neurons, but the first layer has {count}")
         rows, _ = validate.host_array(features=self.features)
-        n = len(rows)
-        how = conditions(
-            max(rows.shape),
-            divisor=n,
-            roundoff=max(self.roundoff, seen.roundoff),
-            noise_std=noise_std,
-            confidence=confidence,
-            unit_roundoff=unit_roundoff,
-            rcond=rcond,
-        )
+        exact = np.zeros(len(rows))
         return recover_up_to_sign(
-            [
-                Neuron(rows, n * seen.values[0, j], None if seen.stored is None else n * seen.stored[0, j], np.zeros(n))
-                for j in used
-            ],
-            how,
+            [NeuronRows(number=j, rows=rows, forward=exact) for j in self._neurons(neurons, observed.values[0])],
+            observed,
             positive_ratio=positive_ratio,
-            attacker=f"chooses the batch's features and knows the first layer; sees {seen.what} of it",
+            noise=noise,
+            precision=arithmetic,
+            roundoff=self.roundoff,
+            attacker=f"chooses the batch's features and knows the first layer; sees {observed.what} of it",
             method="signs of the features' linear system, up to a sign that the prior fixes",
             provenance="Yuan, Xue, Wang and Shen (2022), Algorithm 5",
             proofs=self.verified,
         )
+
+    def _neurons(self, neurons: int | Sequence[int] | None, gradient: np.ndarray) -> list[int]:
+        """The usable ones that were asked for, or those of the largest gradients."""
+        if neurons is None:
+            sizes = np.where(self.usable, np.linalg.norm(gradient, axis=1), -1.0)
+            return [int(j) for j in np.argsort(-sizes, kind="stable")[:_NEURONS] if sizes[j] >= 0]
+        used = chosen(neurons, len(self.weights))
+        for j in used:
+            if not self.usable[j]:
+                raise ValueError(
+                    f"neurons: {j} is not usable (its factor differs between the rows, or is 0); usable are "
+                    f"{np.flatnonzero(self.usable).tolist()}"
+                )
+        return used
 
 
 @locked
@@ -187,11 +182,11 @@ def malicious_input(
     features: Any = torch.as_tensor(exact, dtype=dtype, device=place) if model is not None else exact
     if model is None and roundoff > 2.0**-53:
         features = exact.astype(np.float32)
-    made = features.double().cpu().numpy() if model is not None else features.astype(np.float64)
-    reached = made @ matrix.T
+    rounded = features.double().cpu().numpy() if model is not None else features.astype(np.float64)
+    reached = rounded @ matrix.T
     target = exact[0] @ matrix.T
     spread, usable = (None, np.ones(units, bool)) if model is None else _verify(model, features)
-    singular = np.linalg.svd(made, compute_uv=False)
+    singular = np.linalg.svd(rounded, compute_uv=False)
     return MaliciousInput(
         features=features,
         target=target,

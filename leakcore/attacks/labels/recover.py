@@ -7,106 +7,92 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base import validate
 from leakcore._base.results import Assumptions
-from leakcore.attacks.labels.attacker_knows import Known
-from leakcore.attacks.labels.attacker_sees import Seen
+from leakcore.attacks.labels.conditions import Clipping, Noise, Precision
+from leakcore.attacks.labels.knowledge import KnownSystem
+from leakcore.attacks.labels.observation import ObservedGradient
 from leakcore.attacks.labels.result import UNDETERMINED, LabelRecovery, combine, name_labels
-from leakcore.attacks.labels.solving.clipped_residuals import Clipping, read_clipping, two_values
+from leakcore.attacks.labels.solving.clipped_residuals import ClippedSamples, read_clipping, two_values
 from leakcore.attacks.labels.solving.known_probabilities import Observation, solve_box
 from leakcore.attacks.labels.solving.linear_system import (
+    BLIND,
     HARD,
     MISFIT,
     Conditions,
-    conditions,
     growth,
     noise_notes,
+    read_conditions,
     solve,
 )
 from leakcore.attacks.labels.solving.softmax_residuals import every_class, last_state
 
 
 def recover(
-    known: Known,
-    seen: Seen,
+    known: KnownSystem,
+    observed: ObservedGradient,
     *,
-    max_grad_norm: float | None,
-    grad_norms: Any,
-    clip_slack: float | None,
-    reduction: str,
-    batch_size: float | None,
-    noise_std: float | None,
-    confidence: float | None,
-    unit_roundoff: float | None,
-    rcond: float | None,
+    clipping: Clipping | None,
+    noise: Noise | None,
+    precision: Precision,
     part: str,
     provenance: str,
 ) -> LabelRecovery:
     """The labels that the systems at hand determine; keywords as in `last_layer`."""
     steps, unknowns, width = known.rows.shape
     n = known.samples
-    rule = validate.one_of("mean", "sum", reduction=reduction)
-    if rule == "sum" and batch_size is not None:
-        raise ValueError(f"batch_size={batch_size!r}: only with reduction='mean'; a sum is not divided")
-    divisor = 1.0 if rule == "sum" else float(n) if batch_size is None else validate.positive(batch_size=batch_size)
-    how = conditions(
+    divisor = observed.source.divisor(n)
+    how = read_conditions(
         max(unknowns, width),
-        roundoff=max(known.roundoff, seen.roundoff),
+        roundoff=max(known.roundoff, observed.roundoff),
         divisor=divisor,
-        noise_std=noise_std,
-        confidence=confidence,
-        unit_roundoff=unit_roundoff,
-        rcond=rcond,
+        noise=noise,
+        precision=precision,
     )
-    vectors = seen.values.shape[1]
+    vectors = observed.values.shape[1]
     if vectors == 0:
         raise ValueError("gradient: of no weight vector, must have at least one row")
     if known.weights is not None and known.weights.shape[1] != vectors:
         raise ValueError(f"gradient: of {vectors} weight vectors, but the model has {known.weights.shape[1]} logits")
     classes = known.wide or vectors
-    clipping = read_clipping(
-        max_grad_norm, grad_norms, clip_slack, known_probs=known.probs is not None, steps=known.steps, n=n
-    )
-    if clipping is not None and classes > 1:
-        raise ValueError(
-            f"max_grad_norm: only with one logit; with {classes} a clipped residual takes {classes} values"
-        )
+    clipped = read_clipping(clipping, known_probs=known.probs is not None, steps=known.steps, n=n)
+    if clipped is not None and classes > 1:
+        raise ValueError(f"clipping: only with one logit; with {classes} a clipped residual takes {classes} values")
     if known.probs is not None and known.probs.shape[2] != classes:
         raise ValueError(f"known_probs: of {known.probs.shape[2]} classes, the gradient of {classes} weight vectors")
-    blind = seen.stored is None
+    blind = observed.stored is None
     exact = how.noise is not None and not blind
     notes = ["binary labels, logistic loss, one logit"] if classes == 1 else [f"{classes} classes, softmax loss"]
     notes.append(HARD)
     notes += noise_notes(how)
     if blind:
-        notes.append("the rounding of the stored weights is not in the tolerance, because the weights were not given")
-    if clipping is not None:
+        notes.append(BLIND)
+    if clipped is not None:
         notes.append(
-            f"every sample's gradient clipped to {clipping.clip:g}"
-            + (" by its joint norm" if clipping.joint is not None else " by these weights alone")
+            f"every sample's gradient clipped to {clipped.clip:g}"
+            + (" by its joint norm" if clipped.joint is not None else " by these weights alone")
         )
     common: dict[str, Any] = {
         "kind": "lower" if exact else "estimate",
-        "confidence": confidence if exact and how.noise else None,
+        "confidence": noise.confidence if noise is not None and exact and how.noise else None,
         "interval": None,
         "assumptions": Assumptions(
             adjacency=None,
-            attacker=f"{known.who}; sees {seen.what} of {part}"
+            attacker=f"{known.who}; sees {observed.what} of {part}"
             + ("; knows each row's probabilities" if known.probs is not None else ""),
             notes=tuple(notes),
         ),
         "provenance": provenance,
     }
-    total = np.swapaxes(seen.values, 1, 2) * divisor
-    stored = None if seen.stored is None else np.swapaxes(seen.stored, 1, 2) * divisor
+    total = np.swapaxes(observed.values, 1, 2) * divisor
+    stored = None if observed.stored is None else np.swapaxes(observed.stored, 1, 2) * divisor
     if known.summed is not None:
         more = growth(unknowns + n, how.roundoff) * known.summed[None, :, None]
         stored = more if stored is None else stored + more
     if known.probs is not None:
-        return _with_probs(known, total, stored, how, clipping, common)
+        return _with_probs(known, total, stored, how, clipped, common)
     parts = []
     for s in range(steps):
-        found = solve(
+        solution = solve(
             known.rows[s],
             total[s],
             how.shared(steps),
@@ -114,10 +100,10 @@ def recover(
             forward=known.forward[s],
         )
         if known.wide is not None:
-            found = every_class(found, known.wide, how)
-        named = name_labels(found.residuals, found.tolerance, found.identifiable)
+            solution = every_class(solution, known.wide, how)
+        named = name_labels(solution.residuals, solution.tolerance, solution.identifiable)
         what = {**common, "confidence": how.shared(steps).level if common["confidence"] else None}
-        if not (found.fits or blind):
+        if not (solution.fits or blind):
             named = np.full_like(named, UNDETERMINED)
             what = _contradicted(common, MISFIT)
         parts.append(
@@ -126,23 +112,23 @@ def recover(
                 value=float((named != UNDETERMINED).mean()),
                 method="signs of the minimum-norm solution of the aggregated gradient's linear system",
                 labels=named,
-                residuals=_squeezed(found.residuals),
-                identifiable=found.identifiable,
+                residuals=_squeezed(solution.residuals),
+                identifiable=solution.identifiable,
                 determined=named != UNDETERMINED,
-                tolerance=_squeezed(found.tolerance),
-                rank=found.rank,
-                condition=found.condition,
+                tolerance=_squeezed(solution.tolerance),
+                rank=solution.rank,
+                condition=solution.condition,
             )
         )
     return combine(parts)
 
 
 def _with_probs(
-    known: Known,
+    known: KnownSystem,
     total: np.ndarray,
     stored: np.ndarray | None,
     how: Conditions,
-    clipping: Clipping | None,
+    clipped: ClippedSamples | None,
     common: dict[str, Any],
 ) -> LabelRecovery:
     """One box-constrained problem per weight vector; all steps are stacked."""
@@ -156,22 +142,22 @@ def _with_probs(
     problems = total.shape[2]
     solved = []
     for k in range(problems):
-        observed = []
+        equations = []
         for s in range(steps):
             rows, forward = known.rows[s], known.forward[s]
             high, gap, error = two_values(
-                probs[s, :, k], doubt[s, :, k], rows, forward, s, clipping, max(how.roundoff, known.roundoff)
+                probs[s, :, k], doubt[s, :, k], rows, forward, s, clipped, max(how.roundoff, known.roundoff)
             )
-            observed.append(
+            equations.append(
                 Observation(rows=rows, total=total[s, :, k], high=high, gap=gap,
                             stored=None if stored is None else stored[s, :, k], forward=forward, doubt=error)
             )  # fmt: skip
-        found = solve_box(observed, how.shared(problems))
-        solved.append((observed[0].high - observed[0].gap * found.y, found.reach, found.labels))
-        if not found.fits:
+        box = solve_box(equations, how.shared(problems))
+        solved.append((equations[0].high - equations[0].gap * box.y, box.reach, box.labels))
+        if not box.fits:
             common = _contradicted(
                 common,
-                "no labels fit this gradient: reduction, batch_size, clipping, noise_std, hard labels or the "
+                "no labels fit this gradient: reduction, batch_size, clipping, noise, hard labels or the "
                 "probabilities are not as said",
             )
     residuals, tolerance, states = (np.stack(parts, axis=1) for parts in zip(*solved, strict=True))
@@ -206,8 +192,8 @@ def _with_probs(
 
 
 def _contradicted(common: dict[str, Any], note: str) -> dict[str, Any]:
-    said: Assumptions = common["assumptions"]
-    noted = dataclasses.replace(said, notes=(*(n for n in said.notes if n != note), note))
+    before: Assumptions = common["assumptions"]
+    noted = dataclasses.replace(before, notes=(*(n for n in before.notes if n != note), note))
     return {**common, "kind": "estimate", "confidence": None, "assumptions": noted}
 
 

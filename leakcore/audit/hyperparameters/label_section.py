@@ -189,7 +189,7 @@ def _without_noise(config: AuditConfig, batches: _Batches) -> LabelOutcome:
     determined = right = ones = 0
     for b, y in enumerate(batches.labels):
         seen = batches.per_sample[2][b].mean(axis=0)
-        found = label_attacks.last_layer(batches.hidden[b], gradient=seen, noise_std=0.0)
+        found = label_attacks.last_layer(batches.hidden[b], seen, noise=label_attacks.Noise(0.0))
         determined += int(found.determined.sum())
         right += int((found.labels[found.determined] == y[found.determined]).sum())
         ones += int(y[found.determined].sum())
@@ -225,7 +225,9 @@ def _with_noise(
             draws, width, seed=config.seed, purpose=kernels.Stream.LABEL_RELEASES, step=b, dtype="float64"
         )
         for released in clipped + sigma * MAX_GRAD_NORM * noise:
-            found = label_attacks.last_layer(batches.hidden[b], gradient=released, reduction="sum")
+            found = label_attacks.last_layer(
+                batches.hidden[b], label_attacks.GradientObservation(released, reduction="sum")
+            )
             correct = found.labels[found.determined] == y[found.determined]
             shares.append(float(correct.mean()) if correct.size else 0.0)
         identifiable = found.identifiable

@@ -83,7 +83,7 @@ def play(
         else:
             gradient = kernels.clip_and_noise(gradients, clip, sigma, seed=start, step=b).sum / BATCH
         found = attacks.labels.last_layer(
-            seen.last[b], gradient=gradient, noise_std=sigma * clip / BATCH, confidence=level if sigma else None
+            seen.last[b], gradient, noise=attacks.labels.Noise(sigma * clip / BATCH, level if sigma else None)
         )
         identifiable += int(found.identifiable.sum())
         determined += int(found.determined.sum())

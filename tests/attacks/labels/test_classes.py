@@ -33,7 +33,7 @@ def test_any_layer_of_a_classifier(dtype: torch.dtype, classes: int) -> None:
         seen = _seen(model, x, y)
         for names in ("2.weight", ["0.weight", "0.bias"], None):
             picked = seen if names is None else [seen[n] for n in ([names] if isinstance(names, str) else names)]
-            found = labels.general(model=model, inputs=x, parameters=names, gradient=picked, noise_std=0)
+            found = labels.general(labels.KnownModel(model, x), picked, parameters=names, noise=labels.Noise(0))
             assert (found.labels == y.numpy())[found.determined].all()
             assert found.residuals.shape == found.tolerance.shape == (24, classes)
             assert found.kind == "lower"
@@ -53,7 +53,7 @@ def test_residuals_stay_within_their_tolerance() -> None:
         model = _classifier(4, torch.float32, 3.0, seed)
         x, y = torch.randn(20, 10), torch.randint(0, 4, (20,))
         found = labels.general(
-            model=model, inputs=x, parameters="2.weight", gradient=_seen(model, x, y)["2.weight"], noise_std=0
+            labels.KnownModel(model, x), _seen(model, x, y)["2.weight"], parameters="2.weight", noise=labels.Noise(0)
         )
         truth = model.double()(x.double()).softmax(1).detach().numpy() - np.eye(4)[y]
         known = found.identifiable
@@ -65,18 +65,24 @@ def test_too_few_weights_for_the_classes_leave_all_open_but_known_probabilities_
     model = _classifier(4, torch.float64)
     x, y = torch.randn(20, 10, dtype=torch.float64), torch.randint(0, 4, (20,))
     gradient = _seen(model, x, y)["2.bias"]
-    blind = labels.general(model=model, inputs=x, parameters="2.bias", gradient=gradient, noise_std=0)
+    blind = labels.general(labels.KnownModel(model, x), gradient, parameters="2.bias", noise=labels.Noise(0))
     np.testing.assert_array_equal(blind.labels, np.full(20, -1))
     assert blind.rank <= 30
     few = labels.general(
-        model=model, inputs=x[:10], parameters="2.bias", gradient=_seen(model, x[:10], y[:10])["2.bias"], noise_std=0,
+        labels.KnownModel(model, x[:10]),
+        _seen(model, x[:10], y[:10])["2.bias"],
+        parameters="2.bias",
         known_probs=True,
-    )  # fmt: skip
+        noise=labels.Noise(0),
+    )
     assert (few.labels == y[:10].numpy())[few.determined].all()
     whole = labels.general(
-        model=model, inputs=x, parameters="2.weight", gradient=_seen(model, x, y)["2.weight"], noise_std=0,
+        labels.KnownModel(model, x),
+        _seen(model, x, y)["2.weight"],
+        parameters="2.weight",
         known_probs=True,
-    )  # fmt: skip
+        noise=labels.Noise(0),
+    )
     np.testing.assert_array_equal(whole.labels, y)
     assert whole.residuals.shape == (20, 4)
 
@@ -91,16 +97,17 @@ def test_noise_and_weight_differences_of_a_classifier() -> None:
     with torch.no_grad():
         model[2].weight.copy_(before)
     found = labels.general(
-        model=model, inputs=x, parameters="2.weight", weight_difference=difference, lr=0.1, noise_std=0
+        labels.KnownModel(model, x),
+        labels.WeightDifference(difference, labels.SGD(0.1)),
+        parameters="2.weight",
+        noise=labels.Noise(0),
     )
     np.testing.assert_array_equal(found.labels, y)
     rng = np.random.default_rng(1)
     wrong = determined = 0
     for _ in range(100):
         noisy = gradient.numpy() + 1e-4 * rng.normal(size=gradient.shape)
-        found = labels.general(
-            model=model, inputs=x, parameters="2.weight", gradient=noisy, noise_std=1e-4, confidence=0.9
-        )
+        found = labels.general(labels.KnownModel(model, x), noisy, parameters="2.weight", noise=labels.Noise(1e-4, 0.9))
         wrong += bool((found.labels != y.numpy())[found.determined].any())
         determined += int(found.determined.sum())
     assert wrong <= 22  # Binomial(100, 0.1) is above 22 with probability below 1e-4
@@ -111,6 +118,6 @@ def test_one_jacobian_serves_several_weight_vectors() -> None:
     rng = np.random.default_rng(2)
     rows, truth = rng.normal(size=(12, 20)), rng.integers(0, 3, 12)
     e = rng.dirichlet(np.ones(3), 12) - np.eye(3)[truth]
-    found = labels.general(rows, gradient=e.T @ rows / 12, noise_std=0)
+    found = labels.general(rows, e.T @ rows / 12, noise=labels.Noise(0))
     np.testing.assert_array_equal(found.labels, truth)
     np.testing.assert_allclose(found.residuals, e, atol=1e-12)

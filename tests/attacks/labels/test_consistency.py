@@ -30,10 +30,10 @@ def _batch(*middle: torch.nn.Module) -> tuple[torch.nn.Sequential, torch.Tensor,
     return model, x, y, gradient
 
 
-@pytest.mark.parametrize("noise", [{"noise_std": 0}, {"noise_std": 1e-3, "confidence": 0.9}])
-def test_a_random_gradient_proves_nothing(noise: dict[str, float]) -> None:
+@pytest.mark.parametrize("noise", [labels.Noise(0), labels.Noise(1e-3, 0.9)])
+def test_a_random_gradient_proves_nothing(noise: labels.Noise) -> None:
     rng = np.random.default_rng(0)
-    found = labels.last_layer(rng.normal(size=(20, 64)), gradient=rng.normal(size=64), **noise)
+    found = labels.last_layer(rng.normal(size=(20, 64)), rng.normal(size=64), noise=noise)
     _refused(found)
     assert not found.determined.any()
 
@@ -41,31 +41,34 @@ def test_a_random_gradient_proves_nothing(noise: dict[str, float]) -> None:
 def test_residuals_above_one_prove_nothing() -> None:
     """As many rows as weights: any gradient has a solution, though not any has one within [-1, 1]."""
     rng = np.random.default_rng(0)
-    _refused(labels.last_layer(rng.normal(size=(8, 8)), gradient=rng.normal(size=8), noise_std=0))
+    _refused(labels.last_layer(rng.normal(size=(8, 8)), rng.normal(size=8), noise=labels.Noise(0)))
 
 
 def test_a_stale_model_another_mode_and_another_reduction_prove_nothing() -> None:
     model, x, y, gradient = _batch()
-    assert labels.last_layer(model=model, inputs=x, gradient=gradient, noise_std=0).value == 1.0
-    _refused(labels.last_layer(model=model, inputs=(x - 1) / 2, gradient=gradient, noise_std=0))
-    _refused(labels.last_layer(model=model, inputs=x, gradient=20 * gradient, noise_std=0))
+    assert labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0)).value == 1.0
+    _refused(labels.last_layer(labels.KnownModel(model, (x - 1) / 2), gradient, noise=labels.Noise(0)))
+    _refused(labels.last_layer(labels.KnownModel(model, x), 20 * gradient, noise=labels.Noise(0)))
     with torch.no_grad():
         model[0].weight.mul_(1.1)
-    _refused(labels.last_layer(model=model, inputs=x, gradient=gradient, noise_std=0))
+    _refused(labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0)))
     model, x, y, gradient = _batch(torch.nn.BatchNorm1d(64))
-    assert labels.last_layer(model=model, inputs=x, gradient=gradient, noise_std=0).labels.tolist() == y.tolist()
-    _refused(labels.last_layer(model=model.eval(), inputs=x, gradient=gradient, noise_std=0))
+    assert labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0)).labels.tolist() == y.tolist()
+    _refused(labels.last_layer(labels.KnownModel(model.eval(), x), gradient, noise=labels.Noise(0)))
 
 
 def test_residuals_of_classes_that_do_not_sum_to_zero_prove_nothing() -> None:
     e = np.array([[0.2, 0.3, -0.5], [0.2, 0.3, 0.1]])
-    _refused(labels.last_layer(np.eye(2), gradient=e.T / 2, noise_std=0))
+    _refused(labels.last_layer(np.eye(2), e.T / 2, noise=labels.Noise(0)))
 
 
 def test_hidden_layers_of_random_gradients_prove_nothing() -> None:
     rng = np.random.default_rng(0)
     found = labels.second_last_layer(
-        rng.normal(size=(10, 40)), np.ones((10, 2)), positive_ratio=0.2, gradient=rng.normal(size=(2, 40)), noise_std=0
+        labels.KnownHiddenLayer(rng.normal(size=(10, 40)), np.ones((10, 2))),
+        rng.normal(size=(2, 40)),
+        positive_ratio=0.2,
+        noise=labels.Noise(0),
     )
     _refused(found)
     assert not found.determined.any()
@@ -91,15 +94,15 @@ def test_honest_gradients_always_fit(dtype: torch.dtype, classes: int) -> None:
         gradient = model[2].weight.grad
         std = 0.01 * float(gradient.float().std())
         noisy = gradient.float() + std * torch.randn(gradient.shape)
-        exact = labels.last_layer(model=model, inputs=x, gradient=gradient, noise_std=0)
-        released = labels.last_layer(model=model, inputs=x, gradient=noisy, noise_std=std, confidence=0.9)
+        exact = labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0))
+        released = labels.last_layer(labels.KnownModel(model, x), noisy, noise=labels.Noise(std, 0.9))
         assert exact.kind == released.kind == "lower"
         assert (exact.labels == y.numpy())[exact.determined].all()
 
 
 def test_contradicting_proofs_are_no_proof() -> None:
-    one = labels.last_layer(np.eye(4), gradient=np.array([0.1, -0.1, 0.1, -0.1]), noise_std=0)
-    other = labels.last_layer(np.eye(4), gradient=-np.full(4, 0.1), noise_std=0)
+    one = labels.last_layer(np.eye(4), np.array([0.1, -0.1, 0.1, -0.1]), noise=labels.Noise(0))
+    other = labels.last_layer(np.eye(4), -np.full(4, 0.1), noise=labels.Noise(0))
     assert one.kind == other.kind == "lower"
     joined = labels.combine([one, other])
     _refused(joined, "name different labels")
@@ -114,13 +117,13 @@ def test_a_neuron_that_is_not_usable_is_refused() -> None:
     made = labels.malicious_input(model, batch_size=6, seed=0)
     assert made.usable.tolist() == [True, True, False, True]
     with pytest.raises(ValueError, match="neurons: 2 is not usable"):
-        made.recover(gradient=np.ones((4, 30)), positive_ratio=0.2, neurons=[0, 2], noise_std=0)
+        made.recover(np.ones((4, 30)), positive_ratio=0.2, neurons=[0, 2], noise=labels.Noise(0))
 
 
 def test_a_parameter_that_is_named_twice_is_refused() -> None:
     model = torch.nn.Linear(6, 1, bias=False)
     with pytest.raises(ValueError, match="parameters: 'weight' is named twice"):
-        labels.general(model=model, inputs=torch.ones(1, 6), parameters=["weight"] * 2, gradient=[torch.ones(1, 6)] * 2)
+        labels.general(labels.KnownModel(model, torch.ones(1, 6)), [torch.ones(1, 6)] * 2, parameters=["weight"] * 2)
 
 
 def _net() -> tuple[torch.nn.Sequential, torch.Tensor]:
@@ -130,24 +133,24 @@ def _net() -> tuple[torch.nn.Sequential, torch.Tensor]:
 def test_general_names_inputs_and_gradients_that_do_not_fit() -> None:
     model, x = _net()
     with pytest.raises(ValueError, match="inputs: the model does not run"):
-        labels.general(model=model, inputs=torch.ones(4, 5), gradient=torch.ones(65))
+        labels.general(labels.KnownModel(model, torch.ones(4, 5)), torch.ones(65))
     with pytest.raises(ValueError, match=r"gradient: \(1, 2\) for parameter '2.weight'"):
-        labels.general(model=model, inputs=x, parameters=["2.weight", "2.bias"], gradient=[[[1, 2]], [3]])
+        labels.general(labels.KnownModel(model, x), [[[1, 2]], [3]], parameters=["2.weight", "2.bias"])
     with pytest.raises(TypeError, match="gradient: must be an array of real numbers"):
-        labels.general(model=model, inputs=x, parameters="2.weight", gradient=[["a", "b"]])
+        labels.general(labels.KnownModel(model, x), [["a", "b"]], parameters="2.weight")
 
 
 @pytest.mark.parametrize("probs", [np.full((1, 4), 0.5), np.full((5, 4), 0.5), 0.5])
 def test_probabilities_are_one_array_for_each_model(probs: object) -> None:
     model, x = _net()
     with pytest.raises(ValueError, match=r"known_probs: holds .* one for each of 2 models"):
-        labels.last_layer(model=[model, model], inputs=x, gradient=np.zeros((2, 8)), known_probs=probs)
+        labels.last_layer(labels.KnownModel([model, model], x), np.zeros((2, 8)), known_probs=probs)
 
 
 def test_neurons_and_activations_of_another_kind_are_named() -> None:
     model, x = _net()
     with pytest.raises(TypeError, match=r"neurons=1\.5"):
-        labels.second_last_layer(model=model, inputs=x, positive_ratio=0.2, gradient=torch.zeros(8, 6), neurons=1.5)
+        labels.second_last_layer(labels.KnownModel(model, x), torch.zeros(8, 6), positive_ratio=0.2, neurons=1.5)
     with pytest.raises(ValueError, match="activation: must be a function of a torch tensor"):
         labels.malicious_input(weights=np.eye(3, 20), batch_size=4, seed=0, activation=np.tanh)
 
@@ -168,21 +171,21 @@ def test_float32_handed_over_in_float64_is_held_to_float32(activation: torch.nn.
     x, y = torch.randn(24, 30), torch.randint(0, 2, (24,))
     loss = torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y.float())
     gradient = torch.autograd.grad(loss, model[2].weight)[0][0]
-    found = labels.last_layer(model[:2](x).detach().double(), gradient=gradient.double(), noise_std=0)
+    found = labels.last_layer(model[:2](x).detach().double(), gradient.double(), noise=labels.Noise(0))
     assert (found.kind, found.value) == ("lower", 1.0)
     np.testing.assert_array_equal(found.labels, y.numpy())
     # Its tolerance is that of float32, not of the type it came in.
-    said = labels.last_layer(model[:2](x).detach(), gradient=gradient, noise_std=0)
+    said = labels.last_layer(model[:2](x).detach(), gradient, noise=labels.Noise(0))
     np.testing.assert_allclose(found.tolerance, said.tolerance, rtol=0.5)
     # What float32 does not explain either is still refused.
     off = gradient.double() * (1 + 1e-3 * torch.randn(64, dtype=torch.float64))
-    assert labels.last_layer(model[:2](x).detach().double(), gradient=off, noise_std=0).kind == "estimate"
+    assert labels.last_layer(model[:2](x).detach().double(), off, noise=labels.Noise(0)).kind == "estimate"
 
 
 def test_joined_results_add_up_their_failures() -> None:
     """Union bound: each noisy part may be wrong with 1 − confidence; an exact one never is."""
     model, x, _, gradient = _batch()
-    exact = labels.last_layer(model=model, inputs=x, gradient=gradient, noise_std=0)
+    exact = labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0))
     assert (exact.kind, exact.confidence) == ("lower", None)
 
     def sure(confidence: float | None, kind: str = "lower") -> labels.LabelRecovery:

@@ -85,7 +85,9 @@ def test_last_layer(name: str, training: str, dtype: torch.dtype) -> None:
     batches = _batches(name, 17)
     for rows in batches:
         x, y = torch.tensor(data.features[rows], dtype=dtype), data.labels[rows]
-        found = labels.last_layer(model=model, inputs=x, gradient=_gradients(model, x, y)["4.weight"], noise_std=0)
+        found = labels.last_layer(
+            labels.KnownModel(model, x), _gradients(model, x, y)["4.weight"], noise=labels.Noise(0)
+        )
         assert found.kind == "lower"
         assert np.isfinite(found.residuals).all()
         assert (found.labels[~found.determined] == -1).all()
@@ -136,7 +138,7 @@ def test_second_last_layer(dtype: torch.dtype) -> None:
             for draw in range(4):
                 neurons = np.random.default_rng([b, draw]).choice(WIDTH, count, replace=False).tolist()
                 found = labels.second_last_layer(
-                    model=model, inputs=x, gradient=seen, neurons=neurons, positive_ratio=0.11, noise_std=0
+                    labels.KnownModel(model, x), seen, neurons=neurons, positive_ratio=0.11, noise=labels.Noise(0)
                 )
                 values.append(found.value)
                 assert (found.labels == y)[found.determined].all()
@@ -171,7 +173,7 @@ def test_second_last_layer_of_trained_models(name: str, training: str) -> None:
         for count, values in shares.items():
             neurons = np.random.default_rng(b).choice(WIDTH, count, replace=False).tolist()
             found = labels.second_last_layer(
-                model=model, inputs=x, gradient=seen, neurons=neurons, positive_ratio=0.1, noise_std=0
+                labels.KnownModel(model, x), seen, neurons=neurons, positive_ratio=0.1, noise=labels.Noise(0)
             )
             values.append(found.value)
             assert (found.labels == y)[found.determined].all()
@@ -184,8 +186,8 @@ def test_general_on_the_first_layer_and_on_all_parameters(dtype: torch.dtype) ->
     (rows,) = _batches("bank", 1)
     x, y = torch.tensor(data.features[rows], dtype=dtype), data.labels[rows]
     seen = _gradients(model, x, y)
-    first = labels.general(model=model, inputs=x, parameters="0.weight", gradient=seen["0.weight"], noise_std=0)
-    everything = labels.general(model=model, inputs=x, gradient=seen, noise_std=0)
+    first = labels.general(labels.KnownModel(model, x), seen["0.weight"], parameters="0.weight", noise=labels.Noise(0))
+    everything = labels.general(labels.KnownModel(model, x), seen, noise=labels.Noise(0))
     for found in (first, everything):
         np.testing.assert_array_equal(found.labels, y)
         assert found.kind == "lower"
@@ -202,9 +204,9 @@ def test_known_probabilities_on_bank_beyond_the_rank(ratio: float) -> None:
     rows = np.random.default_rng(0).permutation(len(data.labels))[:n]
     x, y = torch.tensor(data.features[rows], dtype=torch.float32), data.labels[rows]
     seen = _gradients(model, x, y)["2.weight"]
-    found = labels.last_layer(model=model, inputs=x, gradient=seen, known_probs=True, noise_std=0)
+    found = labels.last_layer(labels.KnownModel(model, x), seen, known_probs=True, noise=labels.Noise(0))
     assert (found.labels == y)[found.determined].all()
     assert found.value == 1.0
-    signs = labels.last_layer(model=model, inputs=x, gradient=seen)
+    signs = labels.last_layer(labels.KnownModel(model, x), seen)
     if ratio > 1:
         assert signs.value < 0.1

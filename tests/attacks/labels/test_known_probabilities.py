@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,8 +40,8 @@ def test_accuracy_against_batch_size_over_rank() -> None:
         shares = []
         for seed in range(3):
             rows, probs, truth, gradient = _gaussian(int(100 * ratio), 100, seed)
-            found = labels.last_layer(rows, gradient=gradient, known_probs=probs, noise_std=0)
-            plain = labels.last_layer(rows, gradient=gradient, noise_std=0).residuals
+            found = labels.last_layer(rows, gradient, known_probs=probs, noise=labels.Noise(0))
+            plain = labels.last_layer(rows, gradient, noise=labels.Noise(0)).residuals
             assert (found.labels == truth)[found.determined].all()
             nearest = (probs - found.residuals > 0.5) == truth
             shares.append(
@@ -60,7 +61,12 @@ def test_no_certified_label_has_another_explanation(n: int, d: int, levels: int,
     rows = rng.integers(-levels, levels + 1, (n, d)).astype(float)
     probs = rng.random(n)
     truth = rng.integers(0, 2, n)
-    found = labels.last_layer(rows, gradient=rows.T @ (probs - truth), reduction="sum", known_probs=probs, noise_std=0)
+    found = labels.last_layer(
+        rows,
+        labels.GradientObservation(rows.T @ (probs - truth), reduction="sum"),
+        known_probs=probs,
+        noise=labels.Noise(0),
+    )
     others = np.array(list(itertools.product([0, 1], repeat=n)))
     same = others[np.abs((others - truth) @ rows).max(axis=1) < 1e-9]
     for r in np.flatnonzero(found.determined):
@@ -74,10 +80,10 @@ def test_duplicates_are_told_apart_only_if_their_labels_agree() -> None:
     rows, probs, truth, _ = _gaussian(6, 20, 1)
     rows[3] = rows[2]
     truth[:4] = [0, 1, 1, 1]
-    agree = labels.last_layer(rows, gradient=rows.T @ (probs - truth) / 6, known_probs=probs, noise_std=0)
+    agree = labels.last_layer(rows, rows.T @ (probs - truth) / 6, known_probs=probs, noise=labels.Noise(0))
     np.testing.assert_array_equal(agree.labels, truth)
     truth[3] = 0
-    differ = labels.last_layer(rows, gradient=rows.T @ (probs - truth) / 6, known_probs=probs, noise_std=0)
+    differ = labels.last_layer(rows, rows.T @ (probs - truth) / 6, known_probs=probs, noise=labels.Noise(0))
     np.testing.assert_array_equal(np.flatnonzero(~differ.determined), [2, 3])
     np.testing.assert_array_equal(differ.labels[[0, 1, 4, 5]], truth[[0, 1, 4, 5]])
 
@@ -85,11 +91,11 @@ def test_duplicates_are_told_apart_only_if_their_labels_agree() -> None:
 def test_zero_rows_and_one_sample() -> None:
     rows, probs, truth, _ = _gaussian(5, 10, 2)
     rows[1] = 0
-    found = labels.last_layer(rows, gradient=rows.T @ (probs - truth) / 5, known_probs=probs, noise_std=0)
+    found = labels.last_layer(rows, rows.T @ (probs - truth) / 5, known_probs=probs, noise=labels.Noise(0))
     np.testing.assert_array_equal(np.flatnonzero(~found.determined), [1])
-    nothing = labels.last_layer(np.zeros((3, 2)), gradient=np.zeros(2), known_probs=[0.1, 0.2, 0.3], noise_std=0)
+    nothing = labels.last_layer(np.zeros((3, 2)), np.zeros(2), known_probs=[0.1, 0.2, 0.3], noise=labels.Noise(0))
     np.testing.assert_array_equal(nothing.labels, [-1, -1, -1])
-    one = labels.last_layer([[2.0]], gradient=[2 * (0.4 - 1)], known_probs=[0.4], noise_std=0)
+    one = labels.last_layer([[2.0]], [2 * (0.4 - 1)], known_probs=[0.4], noise=labels.Noise(0))
     np.testing.assert_array_equal(one.labels, [1])
 
 
@@ -101,8 +107,8 @@ def test_saturated_float32_rows_are_read_where_signs_cannot() -> None:
     probs = special.expit(logits)
     truth = (rng.random(30) < 0.5).astype(int)
     gradient = rows.T @ (probs - truth.astype(np.float32)) / np.float32(30)
-    signs = labels.last_layer(rows, gradient=gradient, noise_std=0)
-    box = labels.last_layer(rows, gradient=gradient, known_probs=probs, noise_std=0)
+    signs = labels.last_layer(rows, gradient, noise=labels.Noise(0))
+    box = labels.last_layer(rows, gradient, known_probs=probs, noise=labels.Noise(0))
     assert signs.value < 0.9
     np.testing.assert_array_equal(box.labels, truth)
 
@@ -113,12 +119,12 @@ def test_several_steps_are_stacked_and_multiply_the_rank() -> None:
     rows, probs = rng.normal(size=(3, 60, 20)), rng.uniform(0.35, 0.65, (3, 60))
     truth = rng.integers(0, 2, 60)
     gradient = np.einsum("snd,sn->sd", rows, probs - truth) / 60
-    together = labels.last_layer(rows, gradient=gradient, known_probs=probs, noise_std=0)
+    together = labels.last_layer(rows, gradient, known_probs=probs, noise=labels.Noise(0))
     np.testing.assert_array_equal(together.labels, truth)
     assert together.rank == 60
-    alone = labels.last_layer(rows[0], gradient=gradient[0], known_probs=probs[0], noise_std=0)
+    alone = labels.last_layer(rows[0], gradient[0], known_probs=probs[0], noise=labels.Noise(0))
     assert alone.value == 0
-    same = labels.general(rows, gradient=gradient, known_probs=probs, noise_std=0)
+    same = labels.general(rows, gradient, known_probs=probs, noise=labels.Noise(0))
     np.testing.assert_array_equal(same.labels, truth)
 
 
@@ -128,7 +134,7 @@ def test_classes() -> None:
     probs = special.softmax(rng.normal(size=(40, 5)) / 3, axis=1)
     truth = rng.integers(0, 5, 40)
     gradient = (probs - np.eye(5)[truth]).T @ rows / 40
-    found = labels.last_layer(rows, gradient=gradient, known_probs=probs, noise_std=0)
+    found = labels.last_layer(rows, gradient, known_probs=probs, noise=labels.Noise(0))
     np.testing.assert_array_equal(found.labels, truth)
     assert found.residuals.shape == (40, 5)
 
@@ -139,18 +145,18 @@ def test_noise_leaves_no_wrong_label_at_its_confidence() -> None:
     wrong = determined = 0
     for _ in range(300):
         noisy = gradient + 0.01 * rng.normal(size=12)
-        found = labels.last_layer(rows, gradient=noisy, known_probs=probs, noise_std=0.01, confidence=0.9)
+        found = labels.last_layer(rows, noisy, known_probs=probs, noise=labels.Noise(0.01, 0.9))
         assert (found.kind, found.confidence) == ("lower", 0.9)
         wrong += bool((found.labels != truth)[found.determined].any())
         determined += int(found.determined.sum())
     assert wrong <= 49  # Binomial(300, 0.1) is above 49 with probability below 1e-4
     assert determined > 300
     # Unknown noise: the nearer of the two values, an estimate.
-    blind = labels.last_layer(rows[:8], gradient=rows[:8].T @ (probs - truth)[:8] / 8 + 1e-3, known_probs=probs[:8])
+    blind = labels.last_layer(rows[:8], rows[:8].T @ (probs - truth)[:8] / 8 + 1e-3, known_probs=probs[:8])
     assert (blind.kind, blind.value) == ("estimate", 1.0)
     np.testing.assert_array_equal(blind.labels, truth[:8])
     # A gradient that no labels explain is not explained: said to be exact, it determines nothing.
-    false = labels.last_layer(rows, gradient=gradient + 0.5, known_probs=probs, noise_std=0)
+    false = labels.last_layer(rows, gradient + 0.5, known_probs=probs, noise=labels.Noise(0))
     assert false.value == 0
 
 
@@ -160,11 +166,11 @@ def test_bad_probabilities_are_named() -> None:
         (probs + 1, r"known_probs\[0\]=.*must be in \[0, 1\]"),
         (probs[:3], r"known_probs of shape \(3,\): must be \(4,\)"),
         (np.full((4, 2), 0.5), "known_probs: of 2 classes, the gradient of 1"),
-        (True, "known_probs=True: only with model="),
+        (True, "known_probs=True: only with labels.KnownModel"),
         (probs * np.nan, r"known_probs\[0\]=nan"),
     ]:
         with pytest.raises(ValueError, match=message):
-            labels.last_layer(rows, gradient=gradient, known_probs=value)
+            labels.last_layer(rows, gradient, known_probs=value)
 
 
 def _clipped(rows: np.ndarray, e: np.ndarray, clip: float, reach: np.ndarray, slack: float = 0.0) -> np.ndarray:
@@ -184,15 +190,16 @@ def test_clipped_gradients_beyond_the_rank(clip: float, joint: bool, slack: floa
     e = probs - truth
     gradient = _clipped(rows, e, clip, reach, slack)
     norms = np.stack([np.abs(e) * reach, (1 - np.abs(e)) * reach]) if joint else None
-    known = {"known_probs": probs, "max_grad_norm": clip, "grad_norms": norms, "clip_slack": slack, "noise_std": 0.0}
-    found = labels.last_layer(rows, gradient=gradient, **known)
+    clipping = labels.Clipping(clip, grad_norms=norms, clip_slack=slack)
+    known: dict[str, Any] = {"known_probs": probs, "clipping": clipping, "noise": labels.Noise(0.0)}
+    found = labels.last_layer(rows, gradient, **known)
     np.testing.assert_array_equal(found.labels, truth)
     assert found.kind == "lower"
-    same = labels.general(rows, gradient=gradient, **known)
+    same = labels.general(rows, gradient, **known)
     np.testing.assert_array_equal(same.labels, truth)
     if clip < 1:
         # Read as unclipped residuals the same gradient fits no labels, and nothing is named.
-        assert labels.last_layer(rows, gradient=gradient, known_probs=probs, noise_std=0).value == 0
+        assert labels.last_layer(rows, gradient, known_probs=probs, noise=labels.Noise(0)).value == 0
         factor = np.minimum(1, clip / (np.abs(e) * reach + slack))
         np.testing.assert_allclose(found.residuals, e * factor, atol=1e-9)
     assert any("clipped to" in note for note in found.assumptions.notes)
@@ -216,9 +223,12 @@ def test_one_clipped_dp_sgd_step_in_float32() -> None:
         total += pair[0][1] * min(1.0, 0.5 / (float(pair[0][0]) + 1e-6))
         norms.append([float(pair[0][0]), float(pair[1][0])])
     found = labels.last_layer(
-        model=model, inputs=x, gradient=total[:40] / 56, bias_gradient=total[40] / 56, known_probs=True, noise_std=0,
-        max_grad_norm=0.5, grad_norms=np.array(norms, dtype=np.float32).T, clip_slack=1e-6,
-    )  # fmt: skip
+        labels.KnownModel(model, x),
+        labels.GradientObservation(total[:40] / 56, bias_gradient=total[40] / 56),
+        known_probs=True,
+        clipping=labels.Clipping(0.5, grad_norms=np.array(norms, dtype=np.float32).T, clip_slack=1e-6),
+        noise=labels.Noise(0),
+    )
     assert (found.labels == truth)[found.determined].all()
     assert found.value > 0.9
 
@@ -230,9 +240,12 @@ def test_clipped_gradients_with_noise_leave_no_wrong_label_at_their_confidence()
     wrong = determined = 0
     for _ in range(100):
         found = labels.last_layer(
-            rows, gradient=gradient + 0.003 * rng.normal(size=12), known_probs=probs, max_grad_norm=1.0,
-            noise_std=0.003, confidence=0.9,
-        )  # fmt: skip
+            rows,
+            gradient + 0.003 * rng.normal(size=12),
+            known_probs=probs,
+            clipping=labels.Clipping(1.0),
+            noise=labels.Noise(0.003, 0.9),
+        )
         wrong += bool((found.labels != truth)[found.determined].any())
         determined += int(found.determined.sum())
     assert wrong <= 22  # Binomial(100, 0.1) is above 22 with probability below 1e-4
@@ -241,21 +254,26 @@ def test_clipped_gradients_with_noise_leave_no_wrong_label_at_their_confidence()
 
 def test_bad_clipping_is_named() -> None:
     rows, probs, _, gradient = _gaussian(4, 6, 9)
+    with pytest.raises(ValueError, match="clipping: only with known_probs="):
+        labels.last_layer(rows, gradient, clipping=labels.Clipping(1.0))
+    with pytest.raises(TypeError, match="max_grad_norm"):
+        labels.Clipping(grad_norms=np.ones((2, 4)))  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="max_grad_norm"):
+        labels.Clipping(clip_slack=1e-6)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="clipping is a float: must be a Clipping"):
+        labels.last_layer(rows, gradient, known_probs=probs, clipping=1.0)  # type: ignore[arg-type]
     for arguments, message in [
-        ({"max_grad_norm": 1.0}, "max_grad_norm: only with known_probs="),
-        ({"grad_norms": np.ones((2, 4))}, "grad_norms: only with max_grad_norm="),
-        ({"clip_slack": 1e-6}, "clip_slack: only with max_grad_norm="),
-        ({"known_probs": probs, "max_grad_norm": 0.0}, "max_grad_norm=0"),
-        ({"known_probs": probs, "max_grad_norm": 1.0, "clip_slack": -1.0}, "clip_slack=-1"),
-        ({"known_probs": probs, "max_grad_norm": 1.0, "grad_norms": np.ones(4)}, r"grad_norms of shape \(4,\)"),
-        ({"known_probs": probs, "max_grad_norm": 1.0, "grad_norms": -np.ones((2, 4))}, "grad_norms"),
-        ({"known_probs": probs, "max_grad_norm": 1.0, "grad_norms": np.zeros((2, 4))}, "joint norm 0.0 of sample 0"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm=0"),
+        ({"max_grad_norm": 1.0, "clip_slack": -1.0}, "clip_slack=-1"),
+        ({"max_grad_norm": 1.0, "grad_norms": np.ones(4)}, r"grad_norms of shape \(4,\)"),
+        ({"max_grad_norm": 1.0, "grad_norms": -np.ones((2, 4))}, "grad_norms"),
+        ({"max_grad_norm": 1.0, "grad_norms": np.zeros((2, 4))}, "joint norm 0.0 of sample 0"),
     ]:
         with pytest.raises(ValueError, match=message):
-            labels.last_layer(rows, gradient=gradient, **arguments)
+            labels.last_layer(rows, gradient, known_probs=probs, clipping=labels.Clipping(**arguments))
     classes = np.full((4, 3), 1 / 3)
-    with pytest.raises(ValueError, match="max_grad_norm: only with one logit"):
-        labels.last_layer(rows, gradient=np.ones((3, 6)), known_probs=classes, max_grad_norm=1.0)
+    with pytest.raises(ValueError, match="clipping: only with one logit"):
+        labels.last_layer(rows, np.ones((3, 6)), known_probs=classes, clipping=labels.Clipping(1.0))
 
 
 def test_a_gradient_that_no_labels_explain_proves_none() -> None:
@@ -266,12 +284,14 @@ def test_a_gradient_that_no_labels_explain_proves_none() -> None:
         rows = rng.normal(size=(8, 5))
         probs, y = special.expit(rng.normal(size=8)), rng.integers(0, 2, 8)
         total = rows.T @ (probs - y)
-        found = labels.last_layer(rows, gradient=total, known_probs=probs, noise_std=0)
+        found = labels.last_layer(rows, total, known_probs=probs, noise=labels.Noise(0))
         if found.kind == "estimate":
             contradicted += 1
             assert not found.determined.any()
             assert any("no labels fit this gradient" in note for note in found.assumptions.notes)
-        right = labels.last_layer(rows, gradient=total, known_probs=probs, noise_std=0, reduction="sum")
+        right = labels.last_layer(
+            rows, labels.GradientObservation(total, reduction="sum"), known_probs=probs, noise=labels.Noise(0)
+        )
         assert right.kind == "lower"
         assert (right.labels[right.determined] == y[right.determined]).all()
     assert contradicted > 25
@@ -284,5 +304,5 @@ def test_understated_noise_proves_no_label() -> None:
         rows = rng.normal(size=(20, 12))
         probs, y = special.expit(rng.normal(size=20)), rng.integers(0, 2, 20)
         seen = rows.T @ (probs - y) / 20 + 0.3 * rng.normal(size=12)
-        found = labels.last_layer(rows, gradient=seen, known_probs=probs, noise_std=1e-4, confidence=0.95)
+        found = labels.last_layer(rows, seen, known_probs=probs, noise=labels.Noise(1e-4, 0.95))
         assert not found.determined.any()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def _check(result: labels.LabelRecovery, truth: np.ndarray) -> None:
 def test_all_labels_of_a_random_batch(dtype: type) -> None:
     for seed in range(20):
         activations, truth, gradient = _system(50, 200, dtype, seed)
-        result = labels.last_layer(activations, gradient=gradient, noise_std=0)
+        result = labels.last_layer(activations, gradient, noise=labels.Noise(0))
         _check(result, truth)
         np.testing.assert_array_equal(result.labels, truth)
         assert result.rank == 50
@@ -60,14 +61,14 @@ def test_residuals_are_p_minus_y() -> None:
     rng = np.random.default_rng(1)
     activations, probs, truth = rng.normal(size=(10, 30)), rng.random(10), rng.integers(0, 2, 10)
     e = probs - truth
-    mean = labels.last_layer(activations, gradient=activations.T @ e / 10)
+    mean = labels.last_layer(activations, activations.T @ e / 10)
     np.testing.assert_allclose(mean.residuals, e, atol=1e-13)
-    total = labels.last_layer(activations, gradient=activations.T @ e, reduction="sum")
+    total = labels.last_layer(activations, labels.GradientObservation(activations.T @ e, reduction="sum"))
     np.testing.assert_allclose(total.residuals, e, atol=1e-13)
-    expected = labels.last_layer(activations, gradient=activations.T @ e / 12.5, batch_size=12.5)
+    expected = labels.last_layer(activations, labels.GradientObservation(activations.T @ e / 12.5, batch_size=12.5))
     np.testing.assert_allclose(expected.residuals, e, atol=1e-13)
     # A wrong divisor scales every residual and changes no label.
-    wrong = labels.last_layer(activations, gradient=activations.T @ e / 10, batch_size=5)
+    wrong = labels.last_layer(activations, labels.GradientObservation(activations.T @ e / 10, batch_size=5))
     np.testing.assert_allclose(wrong.residuals, e / 2, atol=1e-13)
     np.testing.assert_array_equal(wrong.labels, mean.labels)
 
@@ -118,7 +119,9 @@ def test_breast_cancer_at_initialisation_and_trained(
     for rows in batches:
         weight, constant = _gradients(model, inputs[rows], target[rows])
         result = labels.last_layer(
-            model=model, inputs=inputs[rows], gradient=weight, bias_gradient=constant if bias else None, noise_std=0
+            labels.KnownModel(model, inputs[rows]),
+            labels.GradientObservation(weight, bias_gradient=constant if bias else None),
+            noise=labels.Noise(0),
         )
         _check(result, y[rows])
         determined += int(result.determined.sum())
@@ -131,7 +134,7 @@ def test_breast_cancer_at_initialisation_and_trained(
 def test_no_determined_label_is_ever_wrong(dtype: type, n: int, d: int, scale: float, seed: int) -> None:
     # Any shape, from uninformative to saturated models, ill-conditioned square systems included.
     activations, truth, gradient = _system(n, d, dtype, seed, scale)
-    result = labels.last_layer(activations, gradient=gradient, noise_std=0)
+    result = labels.last_layer(activations, gradient, noise=labels.Noise(0))
     _check(result, truth)
     if n > d:
         assert not result.identifiable.all()
@@ -148,7 +151,7 @@ def test_ill_conditioned_systems_are_right_or_undetermined(dtype: type) -> None:
             activations = ((left * np.geomspace(1, 10.0**-decades, 10)) @ right.T).astype(dtype)
             truth = rng.integers(0, 2, 10)
             e = (rng.random(10).astype(dtype) - truth.astype(dtype)).astype(dtype)
-            result = labels.last_layer(activations, gradient=activations.T @ e / dtype(10), noise_std=0)
+            result = labels.last_layer(activations, activations.T @ e / dtype(10), noise=labels.Noise(0))
             _check(result, truth)
             if decades == 0:
                 shares.append(result.value)
@@ -164,7 +167,7 @@ def test_duplicated_and_zero_rows_are_undetermined_and_the_rest_right(dtype: typ
     activations[7] = activations[2]
     activations[9] = 0
     e = np.random.default_rng(2).random(12).astype(dtype) - truth.astype(dtype)
-    result = labels.last_layer(activations, gradient=activations.T @ e / dtype(12), noise_std=0)
+    result = labels.last_layer(activations, activations.T @ e / dtype(12), noise=labels.Noise(0))
     _check(result, truth)
     np.testing.assert_array_equal(np.flatnonzero(~result.determined), [2, 7, 9])
     assert result.rank == 10
@@ -175,7 +178,7 @@ def test_duplicated_and_zero_rows_are_undetermined_and_the_rest_right(dtype: typ
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_more_rows_than_columns(dtype: type) -> None:
     activations, truth, gradient = _system(30, 10, dtype)
-    result = labels.last_layer(activations, gradient=gradient, noise_std=0)
+    result = labels.last_layer(activations, gradient, noise=labels.Noise(0))
     _check(result, truth)
     assert not result.determined.any()
     assert result.rank == 10
@@ -184,7 +187,7 @@ def test_more_rows_than_columns(dtype: type) -> None:
     activations[4] = 0
     activations[4, 10] = 1
     e = np.random.default_rng(3).random(30).astype(dtype) - truth.astype(dtype)
-    result = labels.last_layer(activations, gradient=activations.T @ e / dtype(30), noise_std=0)
+    result = labels.last_layer(activations, activations.T @ e / dtype(30), noise=labels.Noise(0))
     _check(result, truth)
     np.testing.assert_array_equal(np.flatnonzero(result.determined), [4])
 
@@ -193,13 +196,13 @@ def test_more_rows_than_columns(dtype: type) -> None:
 @pytest.mark.parametrize("label", [0, 1])
 def test_one_sample(dtype: type, label: int) -> None:
     activations = np.array([[0.5, -2.0, 0.0]], dtype)
-    result = labels.last_layer(activations, gradient=activations[0] * dtype(0.3 - label), noise_std=0)
+    result = labels.last_layer(activations, activations[0] * dtype(0.3 - label), noise=labels.Noise(0))
     np.testing.assert_array_equal(result.labels, [label])
     assert result.condition == pytest.approx(1.0)
 
 
 def test_all_zero_activations() -> None:
-    result = labels.last_layer(np.zeros((3, 4)), gradient=np.zeros(4), noise_std=0)
+    result = labels.last_layer(np.zeros((3, 4)), np.zeros(4), noise=labels.Noise(0))
     np.testing.assert_array_equal(result.labels, [-1, -1, -1])
     assert result.rank == 0
     assert result.condition == math.inf
@@ -211,7 +214,7 @@ def test_saturated_float32_model_is_undetermined_not_wrong() -> None:
     logits = torch.tensor(np.random.default_rng(4).normal(size=50) * 40, dtype=torch.float32)
     e = (torch.sigmoid(logits) - torch.tensor(truth, dtype=torch.float32)).numpy()
     gradient = (torch.tensor(activations).T @ torch.tensor(e) / 50).numpy()
-    result = labels.last_layer(activations, gradient=gradient, noise_std=0)
+    result = labels.last_layer(activations, gradient, noise=labels.Noise(0))
     _check(result, truth)
     assert 0 < result.determined.sum() < 50
     saturated = np.abs(e) < 1e-9
@@ -227,7 +230,9 @@ def test_clipped_gradients_keep_signs() -> None:
         e = np.random.default_rng(6).random(30).astype(dtype) - truth.astype(dtype)
         per_sample = activations * e[:, None]
         clipped = per_sample / np.maximum(1, np.linalg.norm(per_sample, axis=1, keepdims=True) / dtype(0.1))
-        result = labels.last_layer(activations, gradient=clipped.sum(axis=0), reduction="sum", noise_std=0)
+        result = labels.last_layer(
+            activations, labels.GradientObservation(clipped.sum(axis=0), reduction="sum"), noise=labels.Noise(0)
+        )
         np.testing.assert_array_equal(result.labels, truth)
 
 
@@ -241,19 +246,19 @@ def test_rounding_stays_within_the_tolerance() -> None:
         gradient = np.zeros(80, np.float32)
         for r in order:
             gradient += activations[r] * e[r]
-        result = labels.last_layer(activations, gradient=gradient / np.float32(40))
+        result = labels.last_layer(activations, gradient / np.float32(40))
         assert (np.abs(result.residuals - e.astype(float)) <= result.tolerance).all()
     assert result.tolerance.max() < 1e-3
 
 
 def test_coarser_arithmetic_than_the_dtype_must_be_declared() -> None:
     activations, _, gradient = _system(10, 20, np.float64)
-    fine = labels.last_layer(activations, gradient=gradient)
-    coarse = labels.last_layer(activations, gradient=gradient, unit_roundoff=2.0**-11)
+    fine = labels.last_layer(activations, gradient)
+    coarse = labels.last_layer(activations, gradient, precision=labels.Precision(unit_roundoff=2.0**-11))
     assert (coarse.tolerance > 1e8 * fine.tolerance).all()
-    half = labels.last_layer(activations, gradient=gradient.astype(np.float16))
+    half = labels.last_layer(activations, gradient.astype(np.float16))
     assert (half.tolerance > 1e8 * fine.tolerance).all()
-    bfloat = labels.last_layer(torch.tensor(activations), gradient=torch.tensor(gradient).to(torch.bfloat16))
+    bfloat = labels.last_layer(torch.tensor(activations), torch.tensor(gradient).to(torch.bfloat16))
     assert (bfloat.tolerance > half.tolerance).all()
 
 
@@ -268,7 +273,7 @@ def test_known_noise_leaves_no_wrong_label_at_its_confidence() -> None:
     wrong = determined = guesses = 0
     for _ in range(2000):
         noisy = gradient + rng.normal(size=40) * 0.15
-        result = labels.last_layer(activations, gradient=noisy, noise_std=0.15, confidence=0.9)
+        result = labels.last_layer(activations, noisy, noise=labels.Noise(0.15, 0.9))
         assert (result.kind, result.confidence) == ("lower", 0.9)
         decided = result.determined
         wrong += bool((result.labels[decided] != truth[decided]).any())
@@ -282,7 +287,7 @@ def test_known_noise_leaves_no_wrong_label_at_its_confidence() -> None:
 
 def test_unknown_noise_is_an_estimate_and_names_every_sign() -> None:
     activations, _, gradient = _system(12, 40)
-    result = labels.last_layer(activations, gradient=gradient + 0.05)
+    result = labels.last_layer(activations, gradient + 0.05)
     assert (result.kind, result.confidence) == ("estimate", None)
     assert result.determined.all()
     assert any("not known" in note for note in result.assumptions.notes)
@@ -294,9 +299,11 @@ def test_unknown_noise_is_an_estimate_and_names_every_sign() -> None:
 def test_bias_gradient_adds_a_column_of_ones() -> None:
     activations, truth, _ = _system(11, 10)
     e = np.random.default_rng(1).random(11) - truth
-    without = labels.last_layer(activations, gradient=activations.T @ e / 11, noise_std=0)
+    without = labels.last_layer(activations, activations.T @ e / 11, noise=labels.Noise(0))
     assert not without.determined.any()
-    with_bias = labels.last_layer(activations, gradient=activations.T @ e / 11, bias_gradient=e.mean(), noise_std=0)
+    with_bias = labels.last_layer(
+        activations, labels.GradientObservation(activations.T @ e / 11, bias_gradient=e.mean()), noise=labels.Noise(0)
+    )
     np.testing.assert_array_equal(with_bias.labels, truth)
     assert with_bias.rank == 11
 
@@ -314,22 +321,21 @@ def test_weight_difference_of_one_sgd_step(dtype: torch.dtype, bias: bool) -> No
     difference = (model[-1].weight - before[-1].weight).detach()
     bias_difference = (model[-1].bias - before[-1].bias).detach()
     result = labels.last_layer(
-        model=before,
-        inputs=inputs,
-        weight_difference=difference,
-        bias_difference=bias_difference if bias else None,
-        lr=0.5,
-        noise_std=0,
+        labels.KnownModel(before, inputs),
+        labels.WeightDifference(difference, labels.SGD(0.5), bias_difference=bias_difference if bias else None),
+        noise=labels.Noise(0),
     )
     _check(result, y[:32])
     assert result.value == 1.0
     assert result.kind == "lower"
     activations = before[:2](inputs).detach()
-    blind = labels.last_layer(activations, weight_difference=difference, lr=0.5, noise_std=0)
+    blind = labels.last_layer(activations, labels.WeightDifference(difference, labels.SGD(0.5)), noise=labels.Noise(0))
     assert blind.kind == "estimate"
     assert any("weights were not given" in note for note in blind.assumptions.notes)
     weights = before[-1].weight.detach()
-    informed = labels.last_layer(activations, weight_difference=difference, lr=0.5, weights=weights, noise_std=0)
+    informed = labels.last_layer(
+        activations, labels.WeightDifference(difference, labels.SGD(0.5), weights=weights), noise=labels.Noise(0)
+    )
     assert informed.kind == "lower"
     assert (informed.tolerance > blind.tolerance).all()
 
@@ -340,7 +346,9 @@ def test_a_small_step_is_lost_in_the_rounding_of_the_weights() -> None:
     activations, truth, gradient = _system(40, 60, np.float32)
     before = rng.normal(size=60).astype(np.float32)
     difference = (before - np.float32(3e-7) * gradient) - before
-    result = labels.last_layer(activations, weight_difference=difference, lr=3e-7, weights=before, noise_std=0)
+    result = labels.last_layer(
+        activations, labels.WeightDifference(difference, labels.SGD(3e-7), weights=before), noise=labels.Noise(0)
+    )
     _check(result, truth)
     assert ((result.residuals < 0) != truth).any()
     assert not result.determined.any()
@@ -357,7 +365,7 @@ def test_the_model_is_left_as_it_was_and_batch_norm_is_followed() -> None:
         torch.func.functional_call(model, {k: v.clone() for k, v in model.named_buffers()}, (x,))[:, 0], y.double()
     )
     gradient = torch.autograd.grad(loss, model[3].weight)[0]
-    result = labels.last_layer(model=model, inputs=x, gradient=gradient, noise_std=0)
+    result = labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0))
     np.testing.assert_array_equal(result.labels, y.numpy())
     assert model.training
     assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
@@ -368,69 +376,82 @@ def test_models_whose_last_layer_cannot_be_read_are_refused() -> None:
     x = torch.randn(4, 6)
     gradient = np.zeros(6)
     with pytest.raises(ValueError, match=r"no torch\.nn\.Linear"):
-        labels.last_layer(model=torch.nn.Identity(), inputs=x, gradient=gradient)
+        labels.last_layer(labels.KnownModel(torch.nn.Identity(), x), gradient)
     with pytest.raises(ValueError, match="of 1 weight vectors, but the model has 2 logits"):
-        labels.last_layer(model=torch.nn.Linear(6, 2), inputs=x, gradient=gradient)
+        labels.last_layer(labels.KnownModel(torch.nn.Linear(6, 2), x), gradient)
     with pytest.raises(ValueError, match="random in training mode"):
         labels.last_layer(
-            model=torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(6, 1)), inputs=x, gradient=gradient
+            labels.KnownModel(torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(6, 1)), x), gradient
         )
     with pytest.raises(ValueError, match="neither the output of its last linear layer nor the sigmoid or softmax"):
-        labels.last_layer(
-            model=torch.nn.Sequential(torch.nn.Linear(6, 1), torch.nn.Tanh()), inputs=x, gradient=gradient
-        )
+        labels.last_layer(labels.KnownModel(torch.nn.Sequential(torch.nn.Linear(6, 1), torch.nn.Tanh()), x), gradient)
     with pytest.raises(TypeError, match=r"model=str: must be a torch.nn.Module"):
-        labels.last_layer(model="model", inputs=x, gradient=gradient)  # type: ignore[arg-type]
+        labels.last_layer(labels.KnownModel("model", x), gradient)  # type: ignore[arg-type]
     # In evaluation mode dropout does nothing.
     model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(6, 1)).eval()
-    assert labels.last_layer(model=model, inputs=x, gradient=gradient).identifiable.all()
+    assert labels.last_layer(labels.KnownModel(model, x), gradient).identifiable.all()
 
 
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match=r"inputs.shape=\(0, 4\): must hold at least one row"):
-        labels.general(model=torch.nn.Linear(4, 3), inputs=torch.zeros(0, 4), gradient=np.zeros(15))
+        labels.general(labels.KnownModel(torch.nn.Linear(4, 3), torch.zeros(0, 4)), np.zeros(15))
     a, g = np.ones((3, 4)), np.ones(4)
-    cases: list[tuple[dict[str, object], str]] = [
-        ({"gradient": g}, "activations, model: give exactly one"),
-        ({"activations": a}, "gradient, weight_difference: give exactly one"),
-        ({"activations": a, "gradient": g, "weight_difference": g}, "give exactly one"),
-        ({"activations": a, "gradient": np.ones(5)}, r"gradient of shape \(5,\): must be \(4,\) or \(K, 4\)"),
-        ({"activations": a, "gradient": np.ones((4, 2))}, r"gradient of shape \(4, 2\)"),
-        ({"activations": a[0], "gradient": g}, r"activations of shape \(4,\): must be \(N, d\)"),
-        ({"activations": a[:0], "gradient": g}, r"activations of shape \(0, 4\)"),
-        ({"activations": a * np.nan, "gradient": g}, r"activations\[0, 0\]=nan: must be finite"),
-        ({"activations": a, "gradient": g * np.inf}, r"gradient\[0\]=inf"),
-        ({"activations": torch.ones(3, 4, requires_grad=True), "gradient": g}, r"activations.*detach"),
-        ({"activations": a, "gradient": g, "inputs": a}, "inputs: only with model="),
-        ({"model": torch.nn.Linear(4, 1), "gradient": g}, "inputs: must be given with model="),
-        ({"activations": a, "gradient": g, "lr": 0.1}, "lr: only with weight_difference="),
-        ({"activations": a, "gradient": g, "bias_difference": 0.1}, "bias_difference: only with weight_difference="),
-        ({"activations": a, "gradient": g, "weights": g}, "weights: only with weight_difference="),
-        ({"activations": a, "weight_difference": g}, "lr, optimizer: exactly one"),
-        ({"activations": a, "weight_difference": g, "lr": 0}, "lr=0"),
-        ({"activations": a, "weight_difference": g, "lr": 1, "bias_gradient": 1.0}, "bias_gradient: only"),
-        ({"activations": a, "weight_difference": g, "lr": 1, "weights": g[:2]}, r"weights of shape \(2,\)"),
-        ({"activations": a, "gradient": g, "reduction": "none"}, "reduction='none'"),
-        ({"activations": a, "gradient": g, "reduction": "sum", "batch_size": 3}, "batch_size=3: only with"),
-        ({"activations": a, "gradient": g, "batch_size": 0}, "batch_size=0"),
-        ({"activations": a, "gradient": g, "noise_std": -1}, "noise_std=-1"),
-        ({"activations": a, "gradient": g, "noise_std": 1}, "confidence: must be given"),
-        ({"activations": a, "gradient": g, "confidence": 0.9}, "confidence: only with noise_std > 0"),
-        ({"activations": a, "gradient": g, "noise_std": 1, "confidence": 1}, "confidence=1"),
-        ({"activations": a, "gradient": g, "unit_roundoff": 0}, "unit_roundoff=0"),
-        ({"activations": a, "gradient": g, "rcond": 1}, "rcond=1"),
-        ({"activations": a, "gradient": g, "bias_gradient": np.ones(2)}, r"bias_gradient of shape \(2,\)"),
+
+    def step(**change: object) -> labels.WeightDifference:
+        return labels.WeightDifference(g, labels.SGD(1), **change)  # type: ignore[arg-type]
+
+    seen = labels.GradientObservation
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: labels.last_layer(a, np.ones(5)), r"gradient of shape \(5,\): must be \(4,\) or \(K, 4\)"),
+        (lambda: labels.last_layer(a, np.ones((4, 2))), r"gradient of shape \(4, 2\)"),
+        (lambda: labels.last_layer(a[0], g), r"activations of shape \(4,\): must be \(N, d\)"),
+        (lambda: labels.last_layer(a[:0], g), r"activations of shape \(0, 4\)"),
+        (lambda: labels.last_layer(a * np.nan, g), r"activations\[0, 0\]=nan: must be finite"),
+        (lambda: labels.last_layer(a, g * np.inf), r"gradient\[0\]=inf"),
+        (lambda: labels.last_layer(torch.ones(3, 4, requires_grad=True), g), r"activations.*detach"),
+        (lambda: labels.last_layer(labels.KnownModel([], a), g), "model: must hold at least one module"),
+        (lambda: labels.last_layer(a, labels.WeightDifference(g, labels.SGD(0))), "lr=0"),
+        (lambda: labels.last_layer(a, step(weights=g[:2])), r"weights of shape \(2,\)"),
+        (lambda: labels.last_layer(a, seen(g, reduction="none")), "reduction='none'"),  # type: ignore[arg-type]
+        (lambda: labels.last_layer(a, seen(g, reduction="sum", batch_size=3)), "batch_size=3: only with"),
+        (lambda: labels.last_layer(a, seen(g, batch_size=0)), "batch_size=0"),
+        (lambda: step(batch_size=0), "batch_size=0"),
+        (lambda: labels.Noise(-1), "std=-1"),
+        (lambda: labels.Noise(1), "confidence: must be given"),
+        (lambda: labels.Noise(0, confidence=0.9), "confidence: only with std > 0"),
+        (lambda: labels.Noise(1, confidence=1), "confidence=1"),
+        (lambda: labels.Precision(unit_roundoff=0), "unit_roundoff=0"),
+        (lambda: labels.Precision(rcond=1), "rcond=1"),
+        (lambda: labels.last_layer(a, seen(g, bias_gradient=np.ones(2))), r"bias_gradient of shape \(2,\)"),
+        (lambda: labels.general(a, seen(g, bias_gradient=1.0)), "bias_gradient: only for one layer"),
+        (lambda: labels.general(a, step(bias_difference=1.0)), "bias_difference: only for one layer"),
     ]
-    for arguments, message in cases:
+    for call, message in cases:
         with pytest.raises(ValueError, match=message):
-            labels.last_layer(**arguments)
-    with pytest.raises(TypeError, match="momentum"):
-        labels.last_layer(a, weight_difference=g, lr=1, momentum=0.9)  # type: ignore[call-arg]
+            call()
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: labels.last_layer(None, g), "knowledge: is a NoneType, must be activations, an array, or labels.Kno"),
+        (lambda: labels.last_layer(torch.nn.Linear(4, 1), g), "knowledge: is a Linear, must be activations"),
+        (lambda: labels.general(torch.nn.Linear(4, 1), g), "knowledge: is a Linear, must be jacobian"),
+        (lambda: labels.KnownModel(torch.nn.Linear(4, 1)), "inputs"),  # type: ignore[call-arg]
+        (lambda: labels.last_layer(a, None), "observation=None: must be a gradient"),
+        (lambda: labels.WeightDifference(g), "optimizer"),  # type: ignore[call-arg]
+        (lambda: labels.WeightDifference(g, 0.1), "optimizer=float: must be torch.optim.SGD or labels.SGD"),
+        (lambda: seen(g, weights=g), "weights"),  # type: ignore[call-arg]
+        (lambda: seen(g, bias_difference=0.1), "bias_difference"),  # type: ignore[call-arg]
+        (lambda: step(bias_gradient=1.0), "bias_gradient"),
+        (lambda: step(momentum=0.9), "momentum"),
+        (lambda: labels.last_layer(a, g, noise=0.1), "noise is a float: must be a Noise"),  # type: ignore[arg-type]
+        (lambda: labels.last_layer(a, g, precision=1e-3), "precision is a float"),  # type: ignore[arg-type]
+    ]
+    for call, message in wrong:
+        with pytest.raises(TypeError, match=message):
+            call()
 
 
 def test_the_result_says_what_it_is() -> None:
     activations, _, gradient = _system(5, 9)
-    result = labels.last_layer(activations, gradient=gradient, noise_std=0)
+    result = labels.last_layer(activations, gradient, noise=labels.Noise(0))
     assert result.adjacency is None
     assert "Algorithm 3" in result.provenance
     assert "inputs of the last layer" in result.assumptions.attacker

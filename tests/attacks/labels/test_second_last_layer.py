@@ -42,13 +42,13 @@ def test_every_activation_and_either_prior(dtype: torch.dtype, activation: type[
     x, y = _batch(20, 30, dtype, share)
     _backward(model, x, y)
     found = labels.second_last_layer(
-        model=model, inputs=x, gradient=model[2].weight.grad, positive_ratio=share, noise_std=0
+        labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=share, noise=labels.Noise(0)
     )
     np.testing.assert_array_equal(found.labels, y)
     assert found.kind == "lower"
     # The wrong prior gives the other sign: the gradient alone does not tell.
     other = labels.second_last_layer(
-        model=model, inputs=x, gradient=model[2].weight.grad, positive_ratio=1 - share, noise_std=0
+        labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=1 - share, noise=labels.Noise(0)
     )
     np.testing.assert_array_equal(other.labels, 1 - y)
 
@@ -59,12 +59,18 @@ def test_arrays_instead_of_a_model_and_one_neuron() -> None:
     truth = (np.arange(12) < 4).astype(int)
     e = np.where(truth, -e, e)
     seen = np.stack([w * (rows * slope[:, [j]]).T @ e / 12 for j, w in enumerate((0.3, -0.1, 2.0))])
-    several = labels.second_last_layer(rows, slope, gradient=seen, positive_ratio=0.3, noise_std=0)
+    several = labels.second_last_layer(
+        labels.KnownHiddenLayer(rows, slope), seen, positive_ratio=0.3, noise=labels.Noise(0)
+    )
     np.testing.assert_array_equal(several.labels, truth)
-    one = labels.second_last_layer(rows, slope[:, 1], gradient=seen[1], positive_ratio=0.3, noise_std=0)
+    one = labels.second_last_layer(
+        labels.KnownHiddenLayer(rows, slope[:, 1]), seen[1], positive_ratio=0.3, noise=labels.Noise(0)
+    )
     np.testing.assert_array_equal(one.labels, truth)
     np.testing.assert_allclose(one.residuals, 0.1 * e, atol=1e-12)
-    picked = labels.second_last_layer(rows, slope, gradient=seen, neurons=1, positive_ratio=0.3, noise_std=0)
+    picked = labels.second_last_layer(
+        labels.KnownHiddenLayer(rows, slope), seen, neurons=1, positive_ratio=0.3, noise=labels.Noise(0)
+    )
     np.testing.assert_array_equal(picked.labels, truth)
 
 
@@ -73,7 +79,7 @@ def test_as_many_of_either_class_is_a_tie() -> None:
     x, y = _batch(20, 30, torch.float64, 0.5)
     _backward(model, x, y)
     found = labels.second_last_layer(
-        model=model, inputs=x, gradient=model[2].weight.grad, positive_ratio=0.2, noise_std=0
+        labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=0.2, noise=labels.Noise(0)
     )
     np.testing.assert_array_equal(found.labels, np.full(20, -1))
     assert (found.value, found.kind) == (0.0, "estimate")
@@ -97,7 +103,9 @@ def test_the_sign_is_proved_only_if_the_other_is_impossible() -> None:
     for positives, resolved in ((1, True), (5, False), (8, False)):
         truth = (np.arange(40) < positives).astype(int)
         seen = ((rows * slope).T @ (0.5 - truth))[None]
-        found = labels.second_last_layer(rows, slope, gradient=seen, positive_ratio=0.1, noise_std=0)
+        found = labels.second_last_layer(
+            labels.KnownHiddenLayer(rows, slope), seen, positive_ratio=0.1, noise=labels.Noise(0)
+        )
         assert found.kind == "estimate"
         np.testing.assert_array_equal(found.labels[:16], truth[:16] if resolved else np.full(16, -1))
         assert (found.labels[16:] == -1).all()
@@ -110,7 +118,7 @@ def test_rank_deficient_batches() -> None:
     x[5] = x[4]
     _backward(model, x, y)
     found = labels.second_last_layer(
-        model=model, inputs=x, gradient=model[2].weight.grad, positive_ratio=0.2, noise_std=0
+        labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=0.2, noise=labels.Noise(0)
     )
     assert (found.labels == y)[found.determined].all()
     np.testing.assert_array_equal(found.labels[4:6], [-1, -1])
@@ -119,7 +127,7 @@ def test_rank_deficient_batches() -> None:
         x, y = _batch(n, 12, torch.float32, 0.2, seed=n)
         _backward(model, x, y)
         found = labels.second_last_layer(
-            model=model, inputs=x, gradient=model[2].weight.grad, positive_ratio=0.2, noise_std=0
+            labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=0.2, noise=labels.Noise(0)
         )
         assert (found.labels == y)[found.determined].all()
         assert not np.isnan(found.tolerance).any()
@@ -135,13 +143,11 @@ def test_known_noise_on_a_hidden_layer() -> None:
     wrong = determined = 0
     for _ in range(200):
         found = labels.second_last_layer(
-            model=model,
-            inputs=x,
+            labels.KnownModel(model, x),
+            gradient + level * rng.normal(size=gradient.shape),
             neurons=range(5),
-            gradient=gradient + level * rng.normal(size=gradient.shape),
             positive_ratio=0.2,
-            noise_std=level,
-            confidence=0.9,
+            noise=labels.Noise(level, 0.9),
         )
         if found.kind == "lower":
             assert found.confidence == 0.9
@@ -156,29 +162,65 @@ def test_layers_that_are_not_elementwise_are_refused() -> None:
     x = torch.randn(4, 6)
     normed = torch.nn.Sequential(linear(6, 8), torch.nn.LayerNorm(8), linear(8, 1))
     with pytest.raises(ValueError, match="not elementwise"):
-        labels.second_last_layer(model=normed, inputs=x, gradient=np.ones((8, 6)), positive_ratio=0.2)
+        labels.second_last_layer(labels.KnownModel(normed, x), np.ones((8, 6)), positive_ratio=0.2)
     with pytest.raises(ValueError, match=r"only one torch\.nn\.Linear"):
-        labels.second_last_layer(model=linear(6, 1), inputs=x, gradient=np.ones((1, 6)), positive_ratio=0.2)
+        labels.second_last_layer(labels.KnownModel(linear(6, 1), x), np.ones((1, 6)), positive_ratio=0.2)
 
 
 def test_bad_input_of_the_hidden_layer_is_named() -> None:
     a, u, g = np.ones((3, 4)), np.ones((3, 2)), np.ones((2, 4))
-    ok = {"activations": a, "derivatives": u, "gradient": g, "positive_ratio": 0.2}
+    layer = labels.KnownHiddenLayer(a, u)
+    ok = {"knowledge": layer, "observation": g, "positive_ratio": 0.2}
     for change, message in [
         ({"positive_ratio": 0.5}, "positive_ratio=0.5: must differ"),
         ({"positive_ratio": 1.5}, "positive_ratio=1.5"),
-        ({"derivatives": None}, "derivatives: must be given"),
-        ({"derivatives": np.ones((4, 2))}, r"derivatives of shape \(4, 2\)"),
-        ({"gradient": np.ones((3, 4))}, "gradient: of 3 neurons, but the layer has 2"),
+        ({"observation": np.ones((3, 4))}, "gradient: of 3 neurons, but the layer has 2"),
         ({"neurons": 2}, "neurons=2"),
         ({"neurons": []}, "neurons: must name"),
-        ({"gradient": None}, "gradient, weight_difference: give exactly one"),
-        ({"activations": None}, "activations, model: give exactly one"),
-        ({"inputs": a}, "inputs: only with model="),
-        ({"weights": g}, "weights: only with weight_difference="),
+        ({"knowledge": labels.KnownModel([torch.nn.Linear(4, 2)], a)}, "model: is a list; several steps are for last_"),
     ]:
         with pytest.raises(ValueError, match=message):
             labels.second_last_layer(**{**ok, **change})
+    with pytest.raises(ValueError, match=r"derivatives of shape \(4, 2\)"):
+        labels.KnownHiddenLayer(a, np.ones((4, 2)))
+    for change, message in [
+        ({"observation": None}, "observation=None: must be a gradient"),
+        ({"knowledge": None}, "knowledge: is a NoneType, must be a labels.KnownModel or labels.KnownHiddenLayer"),
+        ({"knowledge": a}, "knowledge: is a ndarray, must be a labels.KnownModel or labels.KnownHiddenLayer"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            labels.second_last_layer(**{**ok, **change})
+    with pytest.raises(TypeError, match="derivatives"):
+        labels.KnownHiddenLayer(a)  # type: ignore[call-arg]
+
+
+def test_a_sum_has_the_residuals_of_a_mean() -> None:
+    """Both hidden attacks read the divisor from the observation; before, a sum's residuals were N times as large."""
+    rng = np.random.default_rng(4)
+    rows, slope = rng.normal(size=(6, 9)), rng.random((6, 2)) + 0.5
+    e = rng.random(6) * np.array([1, 1, -1, 1, 1, 1])
+    total = (rows[None] * slope.T[:, :, None] * e[None, :, None]).sum(axis=1)
+    layer = labels.KnownHiddenLayer(rows, slope)
+    how = {"positive_ratio": 0.2, "noise": labels.Noise(1e-12, 0.9)}
+    of_sum = labels.second_last_layer(layer, labels.GradientObservation(total, reduction="sum"), **how)
+    of_mean = labels.second_last_layer(layer, total / 6, positive_ratio=0.2, noise=labels.Noise(1e-12 / 6, 0.9))
+    np.testing.assert_allclose(of_sum.residuals, of_mean.residuals, rtol=1e-12)
+    np.testing.assert_allclose(of_sum.tolerance, of_mean.tolerance, rtol=1e-9)
+    np.testing.assert_array_equal(of_sum.labels, e < 0)
+    expected = labels.second_last_layer(layer, labels.GradientObservation(total / 8, batch_size=8), **how)
+    np.testing.assert_allclose(expected.residuals, of_sum.residuals, rtol=1e-12)
+    features = labels.malicious_input(weights=np.eye(2, 9), activation=torch.tanh, batch_size=6, seed=0)
+    seen = np.stack([0.3 * features.features.T @ e, -0.2 * features.features.T @ e])
+    parts = [
+        features.recover(observation, positive_ratio=0.2, noise=labels.Noise(0))
+        for observation in (seen / 6, labels.GradientObservation(seen, reduction="sum"))
+    ]
+    np.testing.assert_allclose(parts[0].residuals, parts[1].residuals, rtol=1e-12)
+    for name, field in (("bias_gradient", np.ones(2)), ("bias_difference", np.ones(2)), ("weights", np.eye(2, 9))):
+        kind = labels.GradientObservation if name == "bias_gradient" else labels.WeightDifference
+        rest = () if name == "bias_gradient" else (labels.SGD(1),)
+        with pytest.raises(ValueError, match=f"{name}: not read by this attack"):
+            features.recover(kind(seen, *rest, **{name: field}), positive_ratio=0.2)
 
 
 # Malicious input
@@ -201,11 +243,11 @@ def test_malicious_features_give_every_label(dtype: torch.dtype, activation: typ
     for share in (0.1, 0.4, 0.7):
         _, y = _batch(100, 1, dtype, share)
         _backward(model, made.features, y)
-        found = made.recover(gradient=model[0].weight.grad, positive_ratio=share, noise_std=0)
+        found = made.recover(model[0].weight.grad, positive_ratio=share, noise=labels.Noise(0))
         np.testing.assert_array_equal(found.labels, y)
         assert found.kind == "lower"
         for neuron in range(3):
-            alone = made.recover(gradient=model[0].weight.grad, positive_ratio=share, neurons=neuron, noise_std=0)
+            alone = made.recover(model[0].weight.grad, positive_ratio=share, neurons=neuron, noise=labels.Noise(0))
             assert (alone.labels == y)[alone.determined].all()
 
 
@@ -221,7 +263,11 @@ def test_malicious_by_a_weight_difference_and_by_arrays() -> None:
     update = torch.optim.SGD(model.parameters(), lr=0.1)
     _backward(model, torch.tensor(made.features), y)
     update.step()
-    found = made.recover(weight_difference=(model[0].weight - before).detach(), lr=0.1, positive_ratio=0.3, noise_std=0)
+    found = made.recover(
+        labels.WeightDifference((model[0].weight - before).detach(), labels.SGD(0.1)),
+        positive_ratio=0.3,
+        noise=labels.Noise(0),
+    )
     np.testing.assert_array_equal(found.labels, y)
     assert found.kind == "estimate"
     again = labels.malicious_input(
@@ -251,9 +297,9 @@ def test_what_malicious_input_refuses() -> None:
             labels.malicious_input(**{"seed": 0, **arguments})
     made = labels.malicious_input(tanh, batch_size=22, seed=0)
     with pytest.raises(ValueError, match="gradient: of 7 neurons, but the first layer has 8"):
-        made.recover(gradient=np.ones((7, 30)), positive_ratio=0.2)
+        made.recover(np.ones((7, 30)), positive_ratio=0.2)
     with pytest.raises(ValueError, match=r"positive_ratio=0\.5"):
-        made.recover(gradient=np.ones((8, 30)), positive_ratio=0.5)
+        made.recover(np.ones((8, 30)), positive_ratio=0.5)
 
 
 def test_a_pair_that_the_system_does_not_determine_takes_the_proof_away() -> None:
@@ -274,7 +320,7 @@ def test_a_pair_that_the_system_does_not_determine_takes_the_proof_away() -> Non
         model[2].bias.zero_()
     _backward(model, x, y)
     gradient = model[0].weight.grad
-    found = labels.second_last_layer(model=model, inputs=x, positive_ratio=0.25, gradient=gradient, noise_std=0)
+    found = labels.second_last_layer(labels.KnownModel(model, x), gradient, positive_ratio=0.25, noise=labels.Noise(0))
     assert not found.identifiable[:2].any()
     assert found.kind == "estimate"
     assert not (found.determined & (found.labels != y)).any(), "the misfit tells of the rounding"
@@ -289,7 +335,7 @@ def test_smooth_activations_in_bfloat16_are_elementwise(activation: type[torch.n
     x, y = torch.randn(6, 30).bfloat16(), torch.tensor([1.0, 0, 0, 0, 1, 0])
     torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y.bfloat16()).backward()
     found = labels.second_last_layer(
-        model=model, inputs=x, gradient=model[0].weight.grad, positive_ratio=0.3, noise_std=0
+        labels.KnownModel(model, x), model[0].weight.grad, positive_ratio=0.3, noise=labels.Noise(0)
     )
     assert (found.labels[found.determined] == y.numpy()[found.determined]).all()
 
@@ -301,9 +347,9 @@ def test_layers_that_work_in_place_are_read_as_they_were() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(20, 30), relu, torch.nn.Linear(30, 8), relu, torch.nn.Linear(8, 1))
     torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y).backward()
     hidden = labels.second_last_layer(
-        model=model, inputs=x, gradient=model[2].weight.grad, positive_ratio=0.3, noise_std=0
+        labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=0.3, noise=labels.Noise(0)
     )
-    last = labels.last_layer(model=model, inputs=x, gradient=model[4].weight.grad, noise_std=0)
+    last = labels.last_layer(labels.KnownModel(model, x), model[4].weight.grad, noise=labels.Noise(0))
     for found in (hidden, last):
         assert found.kind == "lower"
         assert found.labels.tolist() == y.tolist()
@@ -317,7 +363,7 @@ def test_the_prior_is_stated_as_an_assumption(share: float) -> None:
     _backward(model, x, y)
     for prior in (share, 1 - share):
         found = labels.second_last_layer(
-            model=model, inputs=x, gradient=model[2].weight.grad, positive_ratio=prior, noise_std=0
+            labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=prior, noise=labels.Noise(0)
         )
         side = "fewer" if prior < 0.5 else "more"
         assert any(

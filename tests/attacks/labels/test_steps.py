@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -48,21 +50,22 @@ def test_differences_of_sgd(settings: dict[str, float], dtype: torch.dtype) -> N
         true = model[2].weight.grad.clone().double().numpy()[0]
         update.step()
         found = labels.last_layer(
-            model=before,
-            inputs=x,
-            weight_difference=(model[2].weight - before[2].weight).detach(),
-            optimizer=labels.SGD.of(update, momentum_buffer=held),
-            noise_std=0,
+            labels.KnownModel(before, x),
+            labels.WeightDifference(
+                (model[2].weight - before[2].weight).detach(), labels.SGD.of(update, momentum_buffer=held)
+            ),
+            noise=labels.Noise(0),
         )
         assert found.kind == "lower"
         assert (found.labels == y)[found.determined].all(), step
         assert found.value >= (1.0 if dtype == torch.float64 else 0.8)
         # The residuals are those of the gradient itself.
-        direct = labels.last_layer(model=before, inputs=x, gradient=true, noise_std=0)
+        direct = labels.last_layer(labels.KnownModel(before, x), true, noise=labels.Noise(0))
         assert (np.abs(direct.residuals - found.residuals) <= found.tolerance).all()
         if momentum and step == 1:  # a momentum that is not accounted for does not pass unnoticed in the residuals
             plain = labels.last_layer(
-                model=before, inputs=x, weight_difference=(model[2].weight - before[2].weight).detach(), lr=0.5
+                labels.KnownModel(before, x),
+                labels.WeightDifference((model[2].weight - before[2].weight).detach(), labels.SGD(0.5)),
             )
             assert np.abs(plain.residuals - direct.residuals).max() > 100 * found.tolerance.max()
 
@@ -70,17 +73,17 @@ def test_differences_of_sgd(settings: dict[str, float], dtype: torch.dtype) -> N
 def test_other_optimisers_are_refused() -> None:
     model, x, _ = _binary()
     parameters = list(model.parameters())
-    seen = {"model": model, "inputs": x, "weight_difference": np.ones(40)}
+    known = labels.KnownModel(model, x)
     for optimizer in (torch.optim.Adam(parameters), torch.optim.AdamW(parameters), torch.optim.RMSprop(parameters)):
         with pytest.raises(TypeError, match=r"must be torch\.optim\.SGD or labels\.SGD"):
-            labels.last_layer(**seen, optimizer=optimizer)
+            labels.last_layer(known, labels.WeightDifference(np.ones(40), optimizer))
     for optimizer, message in [
         (torch.optim.SGD(parameters, lr=0.1, momentum=0.9), "momentum_buffer: must be given"),
         (torch.optim.SGD(parameters, lr=0.1, maximize=True), "maximize=True"),
         (torch.optim.SGD([{"params": parameters[:1], "lr": 1.0}, {"params": parameters[1:]}], lr=0.1), "groups differ"),
     ]:
         with pytest.raises(ValueError, match=message):
-            labels.last_layer(**seen, optimizer=optimizer)
+            labels.last_layer(known, labels.WeightDifference(np.ones(40), optimizer))
     for settings, message in [
         ({"lr": 0}, "lr=0"),
         ({"lr": 1, "momentum": -1}, "momentum=-1"),
@@ -94,10 +97,10 @@ def test_other_optimisers_are_refused() -> None:
             labels.SGD(**settings)
     rows = np.ones((3, 4))
     with pytest.raises(ValueError, match=r"weights: must be given with weight_decay > 0"):
-        labels.last_layer(rows, weight_difference=np.ones(4), optimizer=labels.SGD(lr=1, weight_decay=0.1))
+        labels.last_layer(rows, labels.WeightDifference(np.ones(4), labels.SGD(lr=1, weight_decay=0.1)))
     rule = labels.SGD(lr=1, momentum=0.9, momentum_buffer=np.ones(3))
     with pytest.raises(ValueError, match=r"momentum_buffer of shape \(3,\)"):
-        labels.last_layer(rows, weight_difference=np.ones(4), optimizer=rule)
+        labels.last_layer(rows, labels.WeightDifference(np.ones(4), rule))
 
 
 def test_several_steps_without_probabilities_are_joined() -> None:
@@ -108,21 +111,21 @@ def test_several_steps_without_probabilities_are_joined() -> None:
     truth = rng.integers(0, 2, 8)
     e = rng.uniform(0.1, 0.9, (2, 8)) - truth
     gradient = np.einsum("snd,sn->sd", rows, e) / 8
-    both = labels.last_layer(rows, gradient=gradient, noise_std=0)
+    both = labels.last_layer(rows, gradient, noise=labels.Noise(0))
     np.testing.assert_array_equal(both.labels, truth)
     assert (both.value, both.kind, both.rank) == (1.0, "lower", 7)
-    each = [labels.last_layer(rows[s], gradient=gradient[s], noise_std=0) for s in range(2)]
+    each = [labels.last_layer(rows[s], gradient[s], noise=labels.Noise(0)) for s in range(2)]
     assert [part.value for part in each] == [0.75, 0.75]
     np.testing.assert_array_equal(labels.combine(each).labels, truth)
-    noisy = labels.last_layer(rows, gradient=gradient, noise_std=1e-9, confidence=0.99)
+    noisy = labels.last_layer(rows, gradient, noise=labels.Noise(1e-9, 0.99))
     assert noisy.confidence == pytest.approx(0.99)
     # Contradictions are not decided.
-    other = labels.last_layer(rows[0], gradient=-gradient[0], noise_std=0)
+    other = labels.last_layer(rows[0], -gradient[0], noise=labels.Noise(0))
     assert (labels.combine([each[0], other]).labels == -1).all()
     with pytest.raises(ValueError, match="at least one"):
         labels.combine([])
     with pytest.raises(ValueError, match="same batch"):
-        labels.combine([each[0], labels.last_layer(rows[0, :5], gradient=gradient[0])])
+        labels.combine([each[0], labels.last_layer(rows[0, :5], gradient[0])])
     with pytest.raises(TypeError, match=r"recoveries\[0\]=int"):
         labels.combine([3])  # type: ignore[list-item]
 
@@ -137,7 +140,9 @@ def test_steps_of_models() -> None:
         gradients.append(model[2].weight.grad.numpy()[0].copy())
         update.step()
     for probs in (None, True):
-        found = labels.last_layer(model=models, inputs=x, gradient=np.stack(gradients), known_probs=probs, noise_std=0)
+        found = labels.last_layer(
+            labels.KnownModel(models, x), np.stack(gradients), known_probs=probs, noise=labels.Noise(0)
+        )
         np.testing.assert_array_equal(found.labels, y)
 
 
@@ -153,7 +158,9 @@ def test_classes(dtype: torch.dtype) -> None:
         torch.nn.functional.cross_entropy(model(x), y).backward()
         for bias in (None, model[2].bias.grad):
             found = labels.last_layer(
-                model=model, inputs=x, gradient=model[2].weight.grad, bias_gradient=bias, noise_std=0
+                labels.KnownModel(model, x),
+                labels.GradientObservation(model[2].weight.grad, bias_gradient=bias),
+                noise=labels.Noise(0),
             )
             assert (found.labels == y.numpy())[found.determined].all()
             assert found.residuals.shape == (30, 6)
@@ -165,8 +172,10 @@ def test_general_with_the_jacobian_and_with_batch_norm() -> None:
     jacobian, e = rng.normal(size=(9, 20)), rng.random(9)
     truth = rng.integers(0, 2, 9)
     seen = jacobian.T @ (e - truth) / 9
-    np.testing.assert_array_equal(labels.general(jacobian, gradient=seen, noise_std=0).labels, truth)
-    by_difference = labels.general(jacobian, weight_difference=-0.1 * seen, lr=0.1, weights=np.zeros(20), noise_std=0)
+    np.testing.assert_array_equal(labels.general(jacobian, seen, noise=labels.Noise(0)).labels, truth)
+    by_difference = labels.general(
+        jacobian, labels.WeightDifference(-0.1 * seen, labels.SGD(0.1), weights=np.zeros(20)), noise=labels.Noise(0)
+    )
     np.testing.assert_array_equal(by_difference.labels, truth)
     assert by_difference.kind == "lower"
     # In training mode batch normalisation couples the rows; dZ_r/dW holds all the same.
@@ -178,7 +187,7 @@ def test_general_with_the_jacobian_and_with_batch_norm() -> None:
     loss = torch.nn.functional.binary_cross_entropy(model(x)[:, 0], torch.tensor(y).double())
     seen_layer = torch.autograd.grad(loss, [model[0].weight, model[0].bias])
     found = labels.general(
-        model=model, inputs=x, parameters=["0.weight", "0.bias"], gradient=list(seen_layer), noise_std=0
+        labels.KnownModel(model, x), list(seen_layer), parameters=["0.weight", "0.bias"], noise=labels.Noise(0)
     )
     assert (found.labels == y)[found.determined].all()
     assert found.value > 0.9
@@ -187,19 +196,24 @@ def test_general_with_the_jacobian_and_with_batch_norm() -> None:
 def test_general_names_bad_input() -> None:
     model, x, _ = _binary()
     deep = torch.nn.Sequential(model[0], torch.nn.Unflatten(1, (8, 5)), torch.nn.Tanh())
-    for arguments, message in [
-        ({"gradient": np.ones(4)}, "jacobian, model: give exactly one"),
-        ({"jacobian": np.ones((3, 4)), "gradient": np.ones(5)}, r"gradient of shape \(5,\)"),
-        ({"jacobian": np.ones((3, 4)), "gradient": np.ones((2, 4)), "known_probs": np.ones(3)}, "of 1 classes, the gr"),
-        ({"jacobian": np.ones((3, 4)), "gradient": np.ones(4), "parameters": "w"}, "only with model="),
-        ({"model": model, "gradient": np.ones(4)}, "inputs: must be given"),
-        ({"model": model, "inputs": x, "gradient": np.ones(4), "parameters": "w"}, "'w' is not a parameter"),
-        ({"model": model, "inputs": x, "gradient": np.ones(4), "parameters": "0.weight"}, "of shape .40, 10."),
-        ({"model": model, "inputs": x, "gradient": {"0.weight": np.ones(4)}}, "parameter '0.bias' is missing"),
-        ({"model": deep, "inputs": x, "gradient": np.ones(4)}, r"is \(20, 8, 5\) for 20 rows, must be one or K logits"),
-    ]:
+    known, rows = labels.KnownModel(model, x), np.ones((3, 4))
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: labels.general(rows, np.ones(5)), r"gradient of shape \(5,\)"),
+        (lambda: labels.general(rows, np.ones((2, 4)), known_probs=np.ones(3)), "of 1 classes, the gr"),
+        (lambda: labels.general(rows, np.ones(4), parameters="w"), "parameters: only with labels.KnownModel"),
+        (lambda: labels.general(known, np.ones(4), parameters="w"), "'w' is not a parameter"),
+        (lambda: labels.general(known, np.ones(4), parameters="0.weight"), "of shape .40, 10."),
+        (lambda: labels.general(known, {"0.weight": np.ones(4)}), "parameter '0.bias' is missing"),
+        (lambda: labels.general(labels.KnownModel([model], x), np.ones(4)), "model: is a list"),
+        (lambda: labels.general(labels.KnownModel(deep, x), np.ones(4)), r"\(20, 8, 5\) for 20 rows, must be one or K"),
+    ]
+    for call, message in cases:
         with pytest.raises(ValueError, match=message):
-            labels.general(**arguments)
+            call()
+    with pytest.raises(TypeError, match="knowledge: is a NoneType, must be jacobian"):
+        labels.general(None, np.ones(4))
+    with pytest.raises(TypeError, match="inputs"):
+        labels.KnownModel(model)  # type: ignore[call-arg]
 
 
 def test_accuracy_under_dp_sgd_noise_is_the_closed_form() -> None:
@@ -227,7 +241,7 @@ def test_accuracy_under_dp_sgd_noise_is_the_closed_form() -> None:
     assert 0.55 < expected.mean() < 0.99
     # The attack itself names the same labels: releases of unknown noise, labels by sign.
     for m in range(20):
-        found = labels.last_layer(rows, gradient=released[:, m])
+        found = labels.last_layer(rows, released[:, m])
         np.testing.assert_array_equal(found.labels, solved.residual[:, m] < 0)
 
 
@@ -283,14 +297,15 @@ def test_a_float64_difference_of_float32_weights_holds_their_rounding() -> None:
         torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y).backward()
         torch.optim.SGD(model.parameters(), lr=1e-5).step()
         wide = model[2].weight.detach().double() - before[2].weight.detach().double()
-        known = {"model": before, "inputs": x}
-        rows = torch.tanh(before[0](x)).detach().double()
-        given = ({**known}, {"activations": rows, "weights": before[2].weight.detach()})
-        for how in (
-            *given,
-            {"activations": rows, "weights": before[2].weight.detach().double(), "unit_roundoff": 2**-24},
+        rows, weights = torch.tanh(before[0](x)).detach().double(), before[2].weight.detach()
+        step = labels.WeightDifference(wide, labels.SGD(1e-5))
+        of_float32 = labels.Precision(unit_roundoff=2**-24)
+        for knowledge, observation, precision in (
+            (labels.KnownModel(before, x), step, None),
+            (rows, dataclasses.replace(step, weights=weights), None),
+            (rows, dataclasses.replace(step, weights=weights.double()), of_float32),
         ):
-            found = labels.last_layer(**how, weight_difference=wide, lr=1e-5, noise_std=0)
+            found = labels.last_layer(knowledge, observation, noise=labels.Noise(0), precision=precision)
             assert found.kind == "lower"
             assert (found.labels[found.determined] == y.numpy()[found.determined]).all()
             determined += int(found.determined.sum())
@@ -321,8 +336,8 @@ def test_weights_that_act_twice_are_refused(model: torch.nn.Module) -> None:
     torch.nn.functional.cross_entropy(model(x), y).backward()
     gradient = next(model.parameters()).grad
     with pytest.raises(ValueError, match=r"parameter 'a.weight' is used more than once.*use general\(model"):
-        labels.last_layer(model=model, inputs=x, gradient=gradient, noise_std=0)
-    found = labels.general(model=model, inputs=x, gradient={"a.weight": gradient}, noise_std=0)
+        labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0))
+    found = labels.general(labels.KnownModel(model, x), {"a.weight": gradient}, noise=labels.Noise(0))
     assert (found.labels[found.determined] == y.numpy()[found.determined]).all()
 
 
@@ -339,16 +354,16 @@ def test_randomness_in_the_forward_pass_is_refused_and_put_back() -> None:
     model = Dropped()
     before = torch.get_rng_state()
     with pytest.raises(ValueError, match="depends on random numbers that it draws"):
-        labels.last_layer(model=model, inputs=torch.ones(2, 4), gradient=np.ones((3, 4)), noise_std=0)
+        labels.last_layer(labels.KnownModel(model, torch.ones(2, 4)), np.ones((3, 4)), noise=labels.Noise(0))
     assert torch.equal(before, torch.get_rng_state())
     dropped = model.forward
     model.eval()
     model.forward = lambda x: (torch.rand(()), dropped(x))[1]  # type: ignore[method-assign]
-    assert labels.last_layer(model=model, inputs=torch.ones(2, 4), gradient=np.ones((3, 4))) is not None
+    assert labels.last_layer(labels.KnownModel(model, torch.ones(2, 4)), np.ones((3, 4))) is not None
     assert torch.equal(before, torch.get_rng_state())
     with torch.inference_mode():
-        assert labels.last_layer(model=model, inputs=torch.ones(2, 4), gradient=np.ones((3, 4))) is not None
-    assert labels.last_layer(model=model.eval(), inputs=torch.ones(2, 4), gradient=np.ones((3, 4))) is not None
+        assert labels.last_layer(labels.KnownModel(model, torch.ones(2, 4)), np.ones((3, 4))) is not None
+    assert labels.last_layer(labels.KnownModel(model.eval(), torch.ones(2, 4)), np.ones((3, 4))) is not None
 
 
 def test_a_bias_that_acts_twice_is_refused() -> None:
@@ -363,6 +378,10 @@ def test_a_bias_that_acts_twice_is_refused() -> None:
 
     model, x = Added(), torch.randn(3, 4)
     with pytest.raises(ValueError, match=r"parameter 'l.bias' is used more than once"):
-        labels.last_layer(model=model, inputs=x, gradient=np.ones((4, 4)), noise_std=0)
+        labels.last_layer(labels.KnownModel(model, x), np.ones((4, 4)), noise=labels.Noise(0))
     with pytest.raises(TypeError, match="unit_roundoff='x': must be a real number"):
-        labels.last_layer(x.numpy(), weight_difference=np.ones(4), lr=0.1, unit_roundoff="x")  # type: ignore[arg-type]
+        labels.last_layer(
+            x.numpy(),
+            labels.WeightDifference(np.ones(4), labels.SGD(0.1)),
+            precision=labels.Precision(unit_roundoff="x"),
+        )  # type: ignore[arg-type]

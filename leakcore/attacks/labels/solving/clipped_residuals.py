@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
 from leakcore._base import validate
+from leakcore.attacks.labels.conditions import Clipping
 
 _NORM_ROUNDOFFS = 64.0
 """Given joint norms are taken to be right to this many unit roundoffs: sums of squares are made in blocks."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Clipping:
+class ClippedSamples:
     """Each sample's gradient times min(1, C/(norm + slack)): C, slack, and joint norms (S, N) of dZ_r/dθ or None."""
 
     clip: float
@@ -23,31 +23,26 @@ class Clipping:
     roundoff: float
 
 
-def read_clipping(
-    max_grad_norm: Any, grad_norms: Any, clip_slack: Any, *, known_probs: bool, steps: int | None, n: int
-) -> Clipping | None:
-    """Read and check the arguments of an attack; None: not clipped."""
-    if max_grad_norm is None:
-        for name, value in (("grad_norms", grad_norms), ("clip_slack", clip_slack)):
-            if value is not None:
-                raise ValueError(f"{name}: only with max_grad_norm=")
+def read_clipping(clipping: Clipping | None, *, known_probs: bool, steps: int | None, n: int) -> ClippedSamples | None:
+    """Check it against what the attacker knows; None: not clipped."""
+    if clipping is None:
         return None
+    validate.instance(Clipping, clipping=clipping)
     if not known_probs:
-        raise ValueError("max_grad_norm: only with known_probs=; clipping keeps every sign, and nothing else is read")
-    clip = validate.positive(max_grad_norm=max_grad_norm)
-    slack = 0.0 if clip_slack is None else validate.non_negative(clip_slack=clip_slack)
-    if grad_norms is None:
-        return Clipping(clip, slack, None, 0.0)
-    given, roundoff = validate.host_array(grad_norms=grad_norms)
+        raise ValueError("clipping: only with known_probs=; clipping keeps every sign, and nothing else is read")
+    clip, slack = clipping.max_grad_norm, clipping.clip_slack
+    if clipping.grad_norms is None:
+        return ClippedSamples(clip, slack, None, 0.0)
+    norms, roundoff = validate.host_array(grad_norms=clipping.grad_norms)
     wanted = (2, n) if steps is None else (steps, 2, n)
-    if given.shape != wanted:
-        raise ValueError(f"grad_norms of shape {given.shape}: must be {wanted}, joint norms under both labels")
-    validate.real_array("in [0, inf)", lambda v: v >= 0, grad_norms=given)
-    return Clipping(clip, slack, given.sum(axis=-2).reshape(-1, n), roundoff)
+    if norms.shape != wanted:
+        raise ValueError(f"grad_norms of shape {norms.shape}: must be {wanted}, joint norms under both labels")
+    validate.real_array("in [0, inf)", lambda v: v >= 0, grad_norms=norms)
+    return ClippedSamples(clip, slack, norms.sum(axis=-2).reshape(-1, n), roundoff)
 
 
 def two_values(
-    probs: np.ndarray, doubt: np.ndarray, rows: np.ndarray, forward: np.ndarray, step: int, how: Clipping | None,
+    probs: np.ndarray, doubt: np.ndarray, rows: np.ndarray, forward: np.ndarray, step: int, how: ClippedSamples | None,
     roundoff: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
     """(N,) each: the residual under label 0, what it is above the one under label 1, and the error of either.
@@ -72,6 +67,6 @@ def two_values(
     return high, high + low, doubt + np.maximum(high, low) * drift
 
 
-def _clipped(e: np.ndarray, reach: np.ndarray, how: Clipping) -> np.ndarray:
+def _clipped(e: np.ndarray, reach: np.ndarray, how: ClippedSamples) -> np.ndarray:
     norm = e * reach + how.slack
     return np.asarray(e * np.divide(how.clip, norm, out=np.ones_like(norm), where=norm > how.clip))

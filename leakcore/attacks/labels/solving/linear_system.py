@@ -9,6 +9,7 @@ import numpy as np
 from scipy import special
 
 from leakcore._base import validate
+from leakcore.attacks.labels.conditions import Noise, Precision
 from leakcore.kernels import solve_labels
 
 
@@ -31,30 +32,20 @@ class Conditions:
         return dataclasses.replace(self, level=1.0 - (1.0 - self.level) / parts) if self.noise else self
 
 
-def conditions(
-    size: int,
-    *,
-    roundoff: float,
-    divisor: float = 1.0,
-    noise_std: float | None,
-    confidence: float | None,
-    unit_roundoff: float | None,
-    rcond: float | None,
+def read_conditions(
+    size: int, *, roundoff: float, divisor: float, noise: Noise | None, precision: Precision
 ) -> Conditions:
     """Read them from the arguments of an attack; size = max(N, d), roundoff that of the coarsest array given."""
-    noise = None if noise_std is None else validate.non_negative(noise_std=noise_std)
-    level = 0.0
-    if noise:
-        if confidence is None:
-            raise ValueError("confidence: must be given with noise_std > 0, for example 0.99")
-        level = validate.confidence(confidence=confidence)
-    elif confidence is not None:
-        raise ValueError("confidence: only with noise_std > 0")
-    if unit_roundoff is not None:
-        roundoff = max(validate.open_probability(unit_roundoff=unit_roundoff), 2.0**-53)
-    cut = 2.0 * size * roundoff if rcond is None else validate.below_one(rcond=rcond)
+    if noise is not None:
+        validate.instance(Noise, noise=noise)
+    if precision.unit_roundoff is not None:
+        roundoff = max(precision.unit_roundoff, 2.0**-53)
+    cut = 2.0 * size * roundoff if precision.rcond is None else precision.rcond
     # A narrow type's default on a large system may reach 1, where every singular value would count as zero.
-    return Conditions(roundoff, min(cut, 0.5), None if noise is None else noise * divisor, level)
+    cut = min(cut, 0.5)
+    if noise is None:
+        return Conditions(roundoff, cut, None, 0.0)
+    return Conditions(roundoff, cut, noise.std * divisor, noise.confidence or 0.0)
 
 
 _MISFIT_SAFETY = 4.0
@@ -64,14 +55,11 @@ _FLOAT32 = 2.0**-24
 _FALSE_ALARM = 1e-6
 """How often noise alone may make a gradient look impossible. It costs labels then, but never makes one wrong."""
 
-MISFIT = "no residuals fit this gradient: model, mode, inputs, precision, noise_std, reduction or loss are not as said"
+MISFIT = "no residuals fit this gradient: model, mode, inputs, precision, noise, reduction or loss are not as said"
 
 HARD = "hard labels: not smoothed or mixed, and no weights of classes or samples in the loss"
 
-
-def stored_roundoff(roundoff: float, unit_roundoff: float | None) -> float:
-    """Of stored weights: what model and arrays show, or what was said, whichever is coarser."""
-    return roundoff if unit_roundoff is None else max(roundoff, validate.open_probability(unit_roundoff=unit_roundoff))
+BLIND = "the rounding of the stored weights is not in the tolerance, because the weights were not given"
 
 
 def noise_notes(how: Conditions) -> list[str]:

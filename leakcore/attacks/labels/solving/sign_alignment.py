@@ -10,13 +10,15 @@ from scipy import special
 
 from leakcore._base import validate
 from leakcore._base.results import Assumptions
+from leakcore.attacks.labels.conditions import Noise, Precision
+from leakcore.attacks.labels.observation import ObservedGradient
 from leakcore.attacks.labels.result import CONTRADICTION, UNDETERMINED, LabelRecovery, worst_condition
 from leakcore.attacks.labels.solving.linear_system import (
+    BLIND,
     HARD,
     MISFIT,
-    Conditions,
-    SystemSolution,
     noise_notes,
+    read_conditions,
     solve,
 )
 
@@ -24,12 +26,11 @@ _SIGN_TEST = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Neuron:
-    """One unit's weights: rows (N, d) that are dZ_r/dW up to one factor; total (d,); stored, forward as in `solve`."""
+class NeuronRows:
+    """One unit's rows (N, d), which are dZ_r/dW up to one factor; forward as in `solve`; number: which unit it is."""
 
+    number: int
     rows: np.ndarray
-    total: np.ndarray
-    stored: np.ndarray | None
     forward: np.ndarray
 
 
@@ -42,10 +43,13 @@ def prior_below_half(positive_ratio: float) -> bool:
 
 
 def recover_up_to_sign(
-    neurons: list[Neuron],
-    how: Conditions,
+    neurons: list[NeuronRows],
+    observed: ObservedGradient,
     *,
     positive_ratio: float,
+    noise: Noise | None,
+    precision: Precision,
+    roundoff: float,
     attacker: str,
     method: str,
     provenance: str,
@@ -68,12 +72,24 @@ def recover_up_to_sign(
     determined.
     """
     below = prior_below_half(positive_ratio)
+    shape = neurons[0].rows.shape
+    divisor = observed.source.divisor(shape[0])
+    how = read_conditions(
+        max(shape), roundoff=max(roundoff, observed.roundoff), divisor=divisor, noise=noise, precision=precision
+    )
     each = how.shared(len(neurons))
+    blind = observed.stored is None
     solutions = [
-        solve(n.rows, n.total[:, None], each, stored=None if n.stored is None else n.stored[:, None],
-              forward=n.forward, unit_scale=False)
+        solve(
+            n.rows,
+            divisor * observed.values[0, n.number, :, None],
+            each,
+            stored=None if observed.stored is None else divisor * observed.stored[0, n.number, :, None],
+            forward=n.forward,
+            unit_scale=False,
+        )
         for n in neurons
-    ]  # fmt: skip
+    ]
     residuals = np.stack([s.residuals[:, 0] for s in solutions])
     tolerance = np.stack([s.tolerance[:, 0] for s in solutions])
     signs = np.where(np.abs(residuals) > tolerance, np.sign(residuals), 0.0).astype(np.int64)
@@ -86,7 +102,6 @@ def recover_up_to_sign(
     certain = 2 * many >= len(votes) and ones != zeros
     lopsided = many > 0 and float(special.bdtrc(many - 1, ones + zeros, 0.5)) <= _SIGN_TEST
     resolved = certain or (2 * many >= int(in_sight.sum()) and lopsided)
-    blind = any(n.stored is None for n in neurons)
     fits = blind or all(s.fits for s in solutions)
     determined = (votes != 0) & resolved & fits
     labels = np.where(determined, flip * votes < 0, UNDETERMINED).astype(np.int8)
@@ -114,7 +129,7 @@ def recover_up_to_sign(
     if contradicted:
         notes.append(CONTRADICTION)
     if blind:
-        notes.append("the rounding of the stored weights is not in the tolerance, because the weights were not given")
+        notes.append(BLIND)
     best = (np.abs(residuals) / np.maximum(tolerance, np.finfo(float).tiny) * (turn != 0)[:, None]).argmax(axis=0)
     at = (best, np.arange(len(votes)))
     return LabelRecovery(
@@ -135,7 +150,7 @@ def recover_up_to_sign(
         determined=determined,
         tolerance=tolerance[at],
         rank=max(s.rank for s in solutions),
-        condition=_condition(solutions),
+        condition=worst_condition([s.condition for s in solutions]),
     )
 
 
@@ -164,10 +179,6 @@ def align(signs: np.ndarray) -> np.ndarray:
             best, covered = turn, rows
         left -= set(np.flatnonzero(turn).tolist())
     return best
-
-
-def _condition(solutions: list[SystemSolution]) -> float:
-    return worst_condition([s.condition for s in solutions])
 
 
 def chosen(neurons: Any, count: int) -> list[int]:

@@ -1,0 +1,288 @@
+"""What the attacker knows: the rows dZ_r/dW of every observed step, how exact they are, perhaps the probabilities."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import special
+
+from leakcore._base import validate
+from leakcore.attacks.labels.solving.forward_rounding import SAFETY, hidden_linear, last_linear
+from leakcore.attacks.labels.solving.logit_jacobian import LogitJacobian
+from leakcore.attacks.labels.solving.softmax_residuals import differences
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class KnownModel:
+    """The attacker holds the model and the batch's inputs, and recomputes what it needs in the model's present mode.
+
+    How far rounding may put the attacker's numbers from the victim's is measured: float32 against float64, times four.
+
+    Args:
+        model: a torch module. `last_layer`, `second_last_layer`: its output is its last linear layer's logits, or the
+            sigmoid or softmax of them. `general`: it has one or K logits. For `last_layer` also a list of S models, one
+            for each observed step of the same batch.
+        inputs: the batch's inputs, as the model takes them.
+
+    Raises:
+        TypeError: for what is no torch module.
+        ValueError: for an empty list of models.
+    """
+
+    model: torch.nn.Module | Sequence[torch.nn.Module]
+    inputs: Any
+
+    def __post_init__(self) -> None:
+        import torch
+
+        if isinstance(self.model, list | tuple) and not self.model:
+            raise ValueError("model: must hold at least one module")
+        for module in self.models:
+            if not isinstance(module, torch.nn.Module):
+                raise TypeError(f"model={type(module).__name__}: must be a torch.nn.Module")
+
+    @property
+    def models(self) -> list[Any]:
+        """One, or one for each observed step."""
+        return list(self.model) if isinstance(self.model, list | tuple) else [self.model]
+
+    def the_one(self) -> Any:
+        """The only model; ValueError for a list of them."""
+        if isinstance(self.model, list | tuple):
+            raise ValueError(f"model: is a {type(self.model).__name__}; several steps are for last_layer alone")
+        return self.model
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class KnownHiddenLayer:
+    """The attacker knows what enters the last hidden layer, and the slope of its activation. For `second_last_layer`.
+
+    Args:
+        activations: (N, d), the inputs of the layer for the batch.
+        derivatives: (N, p), U of its p neurons; (N,) for one.
+
+    Raises:
+        ValueError: for other shapes and for values that are not finite.
+    """
+
+    activations: Any
+    derivatives: Any
+    roundoff: float = dataclasses.field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        rows, coarse = validate.host_array(activations=self.activations)
+        slope, fine = validate.host_array(derivatives=self.derivatives)
+        slope = slope[:, None] if slope.ndim == 1 else slope
+        _check_layer(rows, slope)
+        object.__setattr__(self, "activations", rows)
+        object.__setattr__(self, "derivatives", slope)
+        object.__setattr__(self, "roundoff", max(coarse, fine))
+
+
+def _check_layer(rows: np.ndarray, slope: np.ndarray) -> None:
+    if rows.ndim != 2 or 0 in rows.shape:
+        raise ValueError(f"activations of shape {rows.shape}: must be (N, d) with at least one row and one column")
+    if slope.ndim != 2 or len(slope) != len(rows) or 0 in slope.shape:
+        raise ValueError(f"derivatives of shape {slope.shape}: must be ({len(rows)}, p), a row per row of activations")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class KnownNeurons:
+    """What is known of a hidden layer's p neurons: rows (N, d), slope (N, p), their errors (N,) and (N, p).
+
+    weights: (1, p, d + 1) of the model, or None. who: what the attacker knows, in words.
+    """
+
+    rows: np.ndarray
+    slope: np.ndarray
+    row_error: np.ndarray
+    slope_error: np.ndarray
+    weights: np.ndarray | None
+    roundoff: float
+    who: str
+
+
+def known_of_hidden_layer(knowledge: Any) -> KnownNeurons:
+    """The layer before the last, as it was given or recomputed from the model."""
+    if isinstance(knowledge, KnownHiddenLayer):
+        rows, slope = knowledge.activations, knowledge.derivatives
+        return KnownNeurons(
+            rows=rows,
+            slope=slope,
+            row_error=np.zeros(len(rows)),
+            slope_error=np.zeros(slope.shape),
+            weights=None,
+            roundoff=knowledge.roundoff,
+            who="the inputs of the last hidden layer and its activation's derivatives for the batch",
+        )
+    if not isinstance(knowledge, KnownModel):
+        raise TypeError(
+            f"knowledge: is a {type(knowledge).__name__}, must be a labels.KnownModel or labels.KnownHiddenLayer"
+        )
+    layer = hidden_linear(knowledge.the_one(), knowledge.inputs)
+    _check_layer(layer.activations, layer.slope)
+    bias = np.zeros(len(layer.weight)) if layer.bias is None else layer.bias
+    weights = np.c_[layer.weight, bias][None]
+    return KnownNeurons(
+        rows=layer.activations,
+        slope=layer.slope,
+        row_error=layer.activation_error,
+        slope_error=layer.slope_error,
+        weights=weights if weights.shape[1] == layer.slope.shape[1] else None,
+        roundoff=layer.roundoff,
+        who="the model up to its last layer and the batch's inputs",
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class KnownSystem:
+    """What the attacker knows of S steps: rows (S, N, d); forward: (S, N) their error; weights: (S, K, d + 1) or None.
+
+    probs: (S, N, K) and doubt, their error, or None. steps: None where one step came without a leading axis.
+    wide: None, or the number K of logits behind one weight vector: rows and forward are then the N·(K − 1) of
+    `differences`, and summed (d,) the magnitudes behind the gradient's rounding.
+    """
+
+    rows: np.ndarray
+    forward: np.ndarray
+    weights: np.ndarray | None
+    probs: np.ndarray | None
+    doubt: np.ndarray | None
+    roundoff: float
+    steps: int | None
+    who: str
+    wide: int | None = None
+    summed: np.ndarray | None = None
+
+    @property
+    def samples(self) -> int:
+        """N."""
+        return int(self.rows.shape[1]) // (1 if self.wide is None else self.wide - 1)
+
+
+def known_of_last_layer(knowledge: Any, known_probs: Any) -> KnownSystem:
+    """The inputs of the last layer, given or recomputed from one model or one per step."""
+    if not isinstance(knowledge, KnownModel):
+        return known_of_arrays(known_probs, activations=knowledge)
+    layers = [last_linear(model, knowledge.inputs) for model in knowledge.models]
+    several = isinstance(knowledge.model, list | tuple)
+    if len({(lay.activations.shape, lay.weight.shape) for lay in layers}) > 1:
+        raise ValueError("model: the last layers of the steps differ in shape")
+    of_each = [known_probs] * len(layers)
+    if several and known_probs is not None and not isinstance(known_probs, (bool, np.bool_)):
+        of_each = list(known_probs) if np.iterable(known_probs) else []
+        if len(of_each) != len(layers):
+            raise ValueError(
+                f"known_probs: holds {len(of_each)} arrays, must hold one for each of {len(layers)} models"
+            )
+    pairs = [
+        _probs_of(probs, lay.logits, lay.logit_error, lay.roundoff) for probs, lay in zip(of_each, layers, strict=True)
+    ]
+    roundoff = max(lay.roundoff for lay in layers)
+    empty = np.zeros(layers[0].weight.shape[0])
+    return KnownSystem(
+        rows=_checked(np.stack([lay.activations for lay in layers]), "activations"),
+        forward=np.stack([lay.activation_error for lay in layers]),
+        weights=np.stack([np.c_[lay.weight, empty if lay.bias is None else lay.bias] for lay in layers]),
+        probs=None if pairs[0][0] is None else np.stack([p for p, _ in pairs if p is not None]),
+        doubt=None if pairs[0][1] is None else np.stack([d for _, d in pairs if d is not None]),
+        roundoff=roundoff,
+        steps=len(layers) if several else None,
+        who="knows the model and the batch's inputs",
+    )
+
+
+def known_of_arrays(known_probs: Any, **kwargs: Any) -> KnownSystem:
+    """Rows given under their argument's name, (N, d) or (S, N, d), with probabilities to match."""
+    ((name, value),) = kwargs.items()
+    if value is None or hasattr(value, "named_parameters"):
+        raise TypeError(
+            f"knowledge: is a {type(value).__name__}, must be {name}, an array, or labels.KnownModel(model, inputs)"
+        )
+    rows, roundoff = validate.host_array(**kwargs)
+    if rows.ndim not in {2, 3} or 0 in rows.shape:
+        raise ValueError(
+            f"{name} of shape {rows.shape}: must be (N, d), or (S, N, d) for S steps, with at least one row and column"
+        )
+    steps = rows.shape[0] if rows.ndim == 3 else None
+    rows = rows.reshape(-1, *rows.shape[-2:])
+    if known_probs is True:
+        raise ValueError("known_probs=True: only with labels.KnownModel; pass the probabilities")
+    probs = doubt = None
+    if known_probs is not None:
+        probs, fine = _probabilities(known_probs)
+        lead = rows.shape[: 2 if steps else 1] if steps else rows.shape[1:2]
+        if probs.shape[: len(lead)] != lead or probs.ndim > len(lead) + 1:
+            raise ValueError(f"known_probs of shape {probs.shape}: must be {lead} or {(*lead, 'K')} to match {name}")
+        probs = probs.reshape(*rows.shape[:2], -1)
+        doubt = np.full(probs.shape, 4.0 * fine)
+        roundoff = max(roundoff, fine)
+    layer = "inputs of the last layer" if name == "activations" else "logits' derivatives"
+    return KnownSystem(
+        rows=rows,
+        forward=np.zeros(rows.shape[:2]),
+        weights=None,
+        probs=probs,
+        doubt=doubt,
+        roundoff=roundoff,
+        steps=steps,
+        who=f"knows the {layer} for the batch",
+    )
+
+
+def known_of_jacobian(derivatives: LogitJacobian, known_probs: Any) -> KnownSystem:
+    """One step of a model whose logits' derivatives were computed."""
+    probs, doubt = _probs_of(known_probs, derivatives.logits, derivatives.logit_error, derivatives.roundoff)
+    classes = derivatives.logits.shape[1]
+    rows, forward, summed = derivatives.jacobian[:, 0], derivatives.error[:, 0], None
+    if classes > 1:
+        rows, forward, summed = differences(derivatives.jacobian, derivatives.error)
+    return KnownSystem(
+        rows=rows[None],
+        forward=forward[None],
+        weights=derivatives.weights[None, None, :],
+        probs=None if probs is None else probs[None],
+        doubt=None if doubt is None else doubt[None],
+        roundoff=derivatives.roundoff,
+        steps=None,
+        who="knows the model and the batch's inputs",
+        wide=classes if classes > 1 else None,
+        summed=summed,
+    )
+
+
+def _checked(rows: np.ndarray, name: str) -> np.ndarray:
+    if 0 in rows.shape:
+        raise ValueError(f"{name} of shape {rows.shape[1:]}: must be (N, d) with at least one row and one column")
+    if not np.isfinite(rows).all():
+        raise ValueError("model: its activations are not finite on these inputs")
+    return rows
+
+
+def _probabilities(known_probs: Any) -> tuple[np.ndarray, float]:
+    probs, roundoff = validate.host_array(known_probs=known_probs)
+    validate.real_array("in [0, 1]", lambda v: (v >= 0) & (v <= 1), known_probs=probs)
+    return probs, roundoff
+
+
+def _probs_of(
+    known_probs: Any, logits: np.ndarray, logit_error: np.ndarray, roundoff: float
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """(N, K) probabilities and their errors: given, or the model's own where known_probs is True."""
+    if known_probs is None or known_probs is False:
+        return None, None
+    if known_probs is not True:
+        probs, fine = _probabilities(known_probs)
+        if probs.shape not in {logits.shape, logits.shape[:1]} or probs.size != logits.size:
+            raise ValueError(f"known_probs of shape {probs.shape}: must be {logits.shape} to match the model's logits")
+        return probs.reshape(logits.shape), np.full(logits.shape, 4.0 * max(fine, roundoff))
+    probs = special.expit(logits) if logits.shape[1] == 1 else special.softmax(logits, axis=1)
+    # dp/dz ≤ p(1 − p) ≤ 1/4 for a sigmoid; a softmax moves by at most half the largest change of a logit.
+    moved = logit_error if logits.shape[1] == 1 else np.broadcast_to(logit_error.max(axis=1)[:, None], logits.shape)
+    return probs, moved / 2 + SAFETY * 2.0 * roundoff
