@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 from pathlib import Path
@@ -61,7 +62,7 @@ _MOST_NUMBERS = 2**24
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
-def inversion(out: Path | None, as_json: bool, dataset: str | None, **given: Any) -> None:
+def inversion(out: Path | None, as_json: bool, dataset: str | None, **options: Any) -> None:
     """Reconstruct the inputs behind one gradient.
 
     \b
@@ -70,12 +71,12 @@ def inversion(out: Path | None, as_json: bool, dataset: str | None, **given: Any
 
     Every restart is reported; the best is chosen by what the attacker sees.
     """
-    files = [n for n in ("model", "weights", "gradient", "shape", "batch", "batch_size") if given[n] is not None]
-    alone = [n for n in ("rows", "noise", "keep_fraction", "defense", "data") if given[n] is not None]
+    files = [n for n in ("model", "weights", "gradient", "shape", "batch", "batch_size") if options[n] is not None]
+    alone = [n for n in ("rows", "noise", "keep_fraction", "defense", "data") if options[n] is not None]
     if dataset is not None and files:
         raise click.UsageError(f"--dataset and --{files[0].replace('_', '-')}: give one or the other")
     if dataset is None:
-        missing = [n for n in ("model", "gradient", "shape") if given[n] is None]
+        missing = [n for n in ("model", "gradient", "shape") if options[n] is None]
         if missing:
             raise click.UsageError(f"--{missing[0]} is missing (or give --dataset)")
         if alone:
@@ -84,13 +85,13 @@ def inversion(out: Path | None, as_json: bool, dataset: str | None, **given: Any
         from leakcore._store import require_writable
 
         checked(lambda: require_writable(out, name="out"))
-    found = checked(lambda: _inverted(dataset, out, **given))
+    inverted = checked(lambda: _inverted(dataset, out, **options))
     if as_json:
-        click.echo(found.to_json(indent=2))
+        click.echo(inverted.to_json(indent=2))
         return
-    click.echo(found.summary())
-    click.echo(f"labels     {' '.join(str(v) for v in np.asarray(found.labels).reshape(-1).tolist())}")
-    click.echo(f"attacker   {found.assumptions.attacker}")
+    click.echo(inverted.summary())
+    click.echo(f"labels     {' '.join(str(v) for v in np.asarray(inverted.labels).reshape(-1).tolist())}")
+    click.echo(f"attacker   {inverted.assumptions.attacker}")
     if out is not None:
         click.echo("\n" + "\n".join(str(p) for p in (out / "inversion.npz", out / "inversion.png") if p.exists()))
 
@@ -113,23 +114,38 @@ def _inverted(
         module, gradient, shape, inputs, labels, rows = _from_files(**where)
     else:
         module, gradient, shape, inputs, labels, rows = _from_data(dataset, seed=seed, **where)
-    shown = bars(quiet)
-    boxed = method != "l2" and inputs is not None and inputs.min() >= 0 and inputs.max() <= 1
-    found = attack.invert(
-        module, gradient, shape, labels=None if unknown_labels else labels, batch_size=rows, method=method,
-        restarts=restarts, iterations=iterations, total_variation=weights, originals=inputs, seed=seed,
-        progress=None if shown is None else lambda done, total: shown("gradient inversion", done, total),
-        low=0.0 if boxed else None, high=1.0 if boxed else None,
-    )  # fmt: skip
+    batch = rows or 1
+    if inputs is not None and inputs.shape != (batch, *shape):
+        raise ValueError(f"inputs.shape={inputs.shape}: must be {(batch, *shape)}")
+    bar = bars(quiet)
+    boxed = method == "cosine" and inputs is not None and inputs.min() >= 0 and inputs.max() <= 1
+    objective = attack.L2(total_variation=weights)
+    if method == "cosine":
+        objective = attack.Cosine(total_variation=weights, box=(0.0, 1.0) if boxed else None)
+    optimizer = dataclasses.replace(objective.default_optimizer, restarts=restarts)
+    if iterations is not None:
+        optimizer = dataclasses.replace(optimizer, iterations=iterations)
+    inverted = attack.invert(
+        module,
+        attack.ReleasedGradient(gradient, batch_size=rows),
+        shape,
+        labels=None if unknown_labels else labels,
+        objective=objective,
+        optimizer=optimizer,
+        seed=seed,
+        progress=None if bar is None else lambda done, total: bar("gradient inversion", done, total),
+    )
+    if inputs is not None:
+        inverted = inverted.compared_with(inputs)
     if out is not None:
-        kept = io.BytesIO()
-        np.savez(kept, reconstructions=found.reconstructions, every=found.every, labels=found.labels)
-        write_atomically(out / "inversion.npz", kept.getvalue())
+        arrays = io.BytesIO()
+        np.savez(arrays, reconstructions=inverted.reconstructions, every=inverted.every, labels=inverted.labels)
+        write_atomically(out / "inversion.npz", arrays.getvalue())
         if len(shape) in (2, 3) and (len(shape) == 2 or shape[0] in (1, 3)):
             picture = io.BytesIO()
-            found.figure().savefig(picture, format="png", dpi=110)
+            inverted.figure().savefig(picture, format="png", dpi=110)
             write_atomically(out / "inversion.png", picture.getvalue())
-    return found
+    return inverted
 
 
 def _from_files(

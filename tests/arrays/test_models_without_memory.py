@@ -52,7 +52,9 @@ def _calls() -> dict[str, Callable[[Any], Any]]:
         "layer_gradients": lambda m: attacks.attributes.layer_gradients(m, None, x, y),
         "inversion.gradient": lambda m: attacks.inversion.gradient(m, x[:1], y[:1]),
         "inversion.closed_form": lambda m: attacks.inversion.closed_form(m, torch.ones(23), (4,)),
-        "inversion.invert": lambda m: attacks.inversion.invert(m, torch.ones(23), (4,), iterations=1, seed=0),
+        "inversion.invert": lambda m: attacks.inversion.invert(
+            m, torch.ones(23), (4,), optimizer=attacks.inversion.LBFGS(iterations=1), seed=0
+        ),
         "labels.general": lambda m: attacks.labels.general(attacks.labels.KnownModel(m, x), torch.ones(23)),
         "labels.last_layer": lambda m: attacks.labels.last_layer(attacks.labels.KnownModel(m, x), torch.ones(2, 4)),
         "labels.malicious_input": lambda m: attacks.labels.malicious_input(model=m, batch_size=1, seed=0),

@@ -302,16 +302,12 @@ def test_noise_and_pruning_move_gradient_inversion():
             released = defenses.release(model, x, y, defense=defense, loss=_square, seed=seed)
             found = inversion.invert(
                 model,
-                released,
+                inversion.ReleasedGradient(released, loss=_square),
                 (5,),
                 labels=y,
-                loss=_square,
-                restarts=10,
-                low=-1,
-                high=1,
-                iterations=100,
-                originals=x,
-            )
+                objective=inversion.L2(box=(-1, 1)),
+                optimizer=inversion.LBFGS(iterations=100, restarts=10),
+            ).compared_with(x)
             assert found.quality is not None
             out.append(float(np.sqrt(5 * found.quality[found.best].mse[0])))
         return float(np.median(out))

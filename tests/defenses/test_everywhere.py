@@ -41,10 +41,15 @@ def test_in_gradient_inversion(name: str) -> None:
     model, x, y = _given()
     plain, under = (defenses.release(model, x, y, defense=d, seed=3) for d in (None, ALL[name]))
 
-    def error(released: Any, **how: Any) -> float:
+    def error(released: Any, objective: Any = inversion.L2) -> float:
         found = inversion.invert(
-            model, released, (6,), labels=y, restarts=2, low=0, high=1, originals=x, iterations=200, **how
-        )
+            model,
+            released,
+            (6,),
+            labels=y,
+            objective=objective(box=(0, 1)),
+            optimizer=inversion.LBFGS(iterations=200, restarts=2),
+        ).compared_with(x)
         assert found.quality is not None
         return float(found.quality[found.best].mse[0])
 
@@ -55,10 +60,9 @@ def test_in_gradient_inversion(name: str) -> None:
             return np.inf
         return float(np.square(inversion.closed_form(model, released, (6,)) - x[0].numpy()).mean())
 
-    direction = {"method": "cosine", "optimizer": "lbfgs"}
-    assert error(plain, **direction) < 1e-8
+    assert error(plain, inversion.Cosine) < 1e-8
     assert closed(plain) < 1e-20
-    hidden = (error(under, **direction), closed(under))
+    hidden = (error(under, inversion.Cosine), closed(under))
     if name in SCALING:
         assert max(hidden) < 1e-8
         # Who believes in the length is misled.
@@ -69,7 +73,12 @@ def test_in_gradient_inversion(name: str) -> None:
         assert hidden[1] > 1e-3 or isinstance(ALL[name], (Dropout, LocalSteps))
     # Equation 1's loss takes the sum of clipped gradients; of one row, what was released.
     equation = inversion.invert(
-        model, under, (6,), labels=y, method="dp-sgd", max_grad_norm=0.05, restarts=1, low=0, high=1, iterations=60
+        model,
+        under,
+        (6,),
+        labels=y,
+        objective=inversion.DPSGDSteps(0.05, box=(0, 1)),
+        optimizer=inversion.Adam(iterations=60, restarts=1),
     )
     assert np.isfinite(equation.reconstructions).all()
 

@@ -139,7 +139,7 @@ def test_dropout_that_is_no_layer_is_noticed() -> None:
             call()
     assert torch.equal(rng, torch.get_rng_state())
     with pytest.raises(ValueError, match="model: draws random numbers as it runs"):
-        inversion.invert(model, g, (4,), labels=y, iterations=1, restarts=1)
+        inversion.invert(model, g, (4,), labels=y, optimizer=inversion.LBFGS(iterations=1, restarts=1))
     torch.testing.assert_close(defenses.release(model.eval(), x, y).gradient, g)
 
 

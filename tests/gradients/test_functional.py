@@ -59,7 +59,12 @@ def test_other_values_go_wherever_the_tensor_stands_and_come_back_out() -> None:
         lambda m, x, y, g: labels.general(labels.KnownModel(m, x), g, noise=labels.Noise(0)),
         lambda m, x, y, g: labels.last_layer(labels.KnownModel(m, x), g["last.weight"], noise=labels.Noise(0)),
         lambda m, x, y, g: inversion.gradient(m, x, y),
-        lambda m, x, y, g: inversion.invert(m, [*g.values()], (4,), batch_size=5, iterations=3, restarts=1),
+        lambda m, x, y, g: inversion.invert(
+            m,
+            inversion.ReleasedGradient([*g.values()], batch_size=5),
+            (4,),
+            optimizer=inversion.LBFGS(iterations=3, restarts=1),
+        ),
         lambda m, x, y, g: layer_gradients(m, None, x, y),
         lambda m, x, y, g: sensitivity(m, None, x, y),
     ],

@@ -117,6 +117,12 @@ def _hidden_layer() -> Any:
     return labels.KnownHiddenLayer(rng().random((2, 5)), rng().random((2, 3)))
 
 
+def _lbfgs() -> Any:
+    from leakcore.attacks import inversion
+
+    return inversion.LBFGS(iterations=2, restarts=1)
+
+
 def _sgd() -> Any:
     from leakcore.attacks import labels
 
@@ -297,8 +303,22 @@ ARRAYS = {
     "attacks.inversion.closed_form": Call(lambda: {"model": model(), "gradient": _gradient(), "shape": (4,)}, quality),
     "attacks.inversion.invert": Call(
         lambda: {"model": model(), "gradient": _gradient(), "shape": (4,), "labels": _rows(1)["targets"],
-                 "method": "l2", "iterations": 2, "restarts": 1, "seed": 0}, also=("low", "high"),
+                 "objective": None, "optimizer": _lbfgs(), "seed": 0}, fixed=("optimizer",),  # its default is slow
     ),
+    "attacks.inversion.L2": Call(lambda: {"box": (0.0, 1.0), "total_variation": 0.1, "tolerance": 1e-9}),
+    "attacks.inversion.Cosine": Call(lambda: {"box": (0.0, 1.0), "total_variation": 0.1, "tolerance": 1e-9}),
+    "attacks.inversion.DPSGDSteps": Call(
+        lambda: {"max_grad_norm": 1.0, "l1_weight": 1.0, "box": (0.0, 1.0), "total_variation": 0.1, "tolerance": 1e-9}
+    ),
+    "attacks.inversion.LBFGS": Call(
+        lambda: {"iterations": 2, "learning_rate": 1.0, "restarts": 1, "start": "uniform", "patience": 2}
+    ),
+    "attacks.inversion.Adam": Call(
+        lambda: {"iterations": 2, "learning_rate": 1.0, "restarts": 1, "start": "uniform", "patience": 2,
+                 "together": True}
+    ),
+    "attacks.inversion.SignedAdam": Call(lambda: {"iterations": 2, "learning_rate": 1.0, "together": True}),
+    "attacks.inversion.ReleasedGradient": Call(lambda: {"gradient": _gradient(), "batch_size": 1, "loss": None}),
     "attacks.inversion.compare": Call(
         lambda: {"originals": _images(), "reconstructions": _images() * 0.5, "value_range": 1.0}
     ),

@@ -1,20 +1,40 @@
 """Gradient inversion: the inputs whose gradient is closest to the one that was released.
 
     g = inversion.gradient(model, image[None], label[None])     # what a client releases
-    found = inversion.invert(model, g, (3, 32, 32), labels=label[None], originals=image[None])
-    print(found.summary()); found.figure().savefig("inverted.png")
+    inverted = inversion.invert(model, g, (3, 32, 32), labels=label[None])
+    scored = inverted.compared_with(image[None])
+    print(scored.summary()); scored.figure().savefig("inverted.png")
 
-| method | recipe | good for |
+| objective | searched by | good for |
 |---|---|---|
-| "l2" (default) | DLG: LBFGS, strong Wolfe | smooth networks, one row or few |
-| "cosine" | signed Adam, total variation, box | deep networks, batches, gradients of unknown scale |
-| "dp-sgd" | Equation 1 of Hayes et al.: clipped, many steps, known rows subtracted | what DP-SGD releases |
+| `L2` (default) | `LBFGS`, strong Wolfe (DLG) | smooth networks, one row or few |
+| `Cosine` | `SignedAdam`, with a box and total variation | deep networks, batches, gradients of unknown scale |
+| `DPSGDSteps` (Equation 1 of Hayes et al.) | `Adam`; clipped, many steps, known rows subtracted | DP-SGD's releases |
 
 `closed_form`: the same without a search, where the first layer is linear. Labels: known, optimised, or recovered.
+`ReleasedGradient` says more of the gradient: its loss, its parameters, its steps.
 """
 
 from leakcore.attacks.inversion.image_quality import Quality, compare, ssim
 from leakcore.attacks.inversion.invert import closed_form, gradient, invert
+from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps
+from leakcore.attacks.inversion.optimizers import LBFGS, Adam, SignedAdam
+from leakcore.attacks.inversion.release import ReleasedGradient
 from leakcore.attacks.inversion.result import Inversion
 
-__all__ = ["Inversion", "Quality", "closed_form", "compare", "gradient", "invert", "ssim"]
+__all__ = [
+    "L2",
+    "LBFGS",
+    "Adam",
+    "Cosine",
+    "DPSGDSteps",
+    "Inversion",
+    "Quality",
+    "ReleasedGradient",
+    "SignedAdam",
+    "closed_form",
+    "compare",
+    "gradient",
+    "invert",
+    "ssim",
+]

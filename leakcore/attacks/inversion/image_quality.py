@@ -16,7 +16,7 @@ _WINDOW, _SIGMA = 11, 1.5
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Quality:
-    """Of n reconstructions beside n originals, all (n,) float64 but `order`.
+    """Of n reconstructions of n originals, all (n,) float64 but `order`.
 
     mse: mean squared difference. psnr: 10·log₁₀(range²/mse), in dB, ∞ at 0. ssim: as `ssim`. order: reconstruction
     order[i] is compared with original i.
@@ -94,5 +94,5 @@ def ssim(first: torch.Tensor, second: torch.Tensor, value_range: float) -> torch
     c1, c2 = (0.01 * span) * (0.01 * span), (0.03 * span) * (0.03 * span)
     ma, mb = mean(a), mean(b)
     va, vb, cov = mean(a * a) - ma**2, mean(b * b) - mb**2, mean(a * b) - ma * mb
-    found = (2 * ma * mb + c1) * (2 * cov + c2) / ((ma**2 + mb**2 + c1) * (va + vb + c2))
-    return found.mean(1)
+    windows = (2 * ma * mb + c1) * (2 * cov + c2) / ((ma**2 + mb**2 + c1) * (va + vb + c2))
+    return windows.mean(1)

@@ -1,239 +1,73 @@
-"""The searches of gradient inversion: LBFGS, one restart at a time, and Adam, plain or on signs, all at once."""
+"""How gradient inversion searches: LBFGS, Adam, or Adam on signs, each with its own settings."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from typing import ClassVar, Literal
 
-import numpy as np
-import torch
-
-from leakcore import kernels
-from leakcore._base.quiet import quiet_batching
-from leakcore.attacks.inversion.objective import Problem
-
-OPTIMIZERS = ("lbfgs", "adam", "signed-adam")
-_ROUND = 20
-"""Iterations between two looks at the loss."""
-_STALLED = 1e-4
-"""Relative gain over `patience` iterations below which a search has stalled."""
+from leakcore._base import validate as check
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Search:
-    """Checked settings. low, high: the box, ±∞ for none."""
-
-    optimizer: str
+class _Optimizer:
     iterations: int
     learning_rate: float
-    restarts: int
-    low: float
-    high: float
-    start: str
-    tolerance: float
-    patience: int
-    seed: int
-    together: bool
+    restarts: int = 3
+    start: Literal["uniform", "normal"] = "uniform"
+    patience: int = 400
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for field in ("iterations", "restarts", "patience"):
+            object.__setattr__(self, field, check.integer(1, None, **{field: getattr(self, field)}))
+        object.__setattr__(self, "learning_rate", check.positive(learning_rate=self.learning_rate))
+        check.one_of("uniform", "normal", start=self.start)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Restarts:
-    """Of all restarts R: points (R, B, *shape), free labels (R, B, K), distances (R,) without the prior, ends and
-    numbers of iterations."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LBFGS(_Optimizer):
+    """LBFGS with strong Wolfe line search, one restart after the other: for smooth networks, one row or few.
 
-    points: torch.Tensor
-    free: torch.Tensor
-    distances: np.ndarray
-    ends: tuple[str, ...]
-    iterations: np.ndarray
+    In a box it searches t in x = low + (high − low)(1 + sin t)/2.
 
-
-def starts(problem: Problem, search: Search) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points and free labels of every restart, each a pure function of (seed, restart)."""
-    size = problem.batch * int(np.prod(problem.shape))
-    how: dict[str, Any] = {"seed": search.seed, "purpose": kernels.Stream.INVERSION_STARTS}
-    if search.start == "normal":
-        draws = kernels.standard_normal(search.restarts, size, **how)
-    else:
-        low, high = (search.low, search.high) if np.isfinite(search.high - search.low) else (0.0, 1.0)
-        draws = low + (high - low) * kernels.uniform(search.restarts, size, **how)
-    free = kernels.standard_normal(
-        search.restarts, max(1, problem.batch * int(np.prod(problem.targets))), seed=search.seed,
-        purpose=kernels.Stream.INVERSION_LABELS,
-    )  # fmt: skip
-    like = problem.flat.theta
-    x = torch.from_numpy(draws).to(like).reshape(search.restarts, problem.batch, *problem.shape)
-    y = torch.from_numpy(free).to(like).reshape(search.restarts, problem.batch, *problem.targets)
-    return x.clamp(search.low, search.high), y
-
-
-def find(problem: Problem, search: Search, progress: Callable[[int, int], object] | None) -> Restarts:
-    """Every restart's search."""
-    x, y = starts(problem, search)
-    with quiet_batching():
-        if search.optimizer != "lbfgs" and search.together:
-            return _through(_adam, problem, search, x, y, progress)
-        run = _lbfgs if search.optimizer == "lbfgs" else _adam
-        parts = []
-        for i in range(len(x)):
-            parts.append(_through(run, problem, search, x[i : i + 1], y[i : i + 1], None))
-            if progress is not None:
-                progress(i + 1, len(x))
-    return Restarts(
-        points=torch.cat([p.points for p in parts]),
-        free=torch.cat([p.free for p in parts]),
-        distances=np.concatenate([p.distances for p in parts]),
-        ends=tuple(end for p in parts for end in p.ends),
-        iterations=np.concatenate([p.iterations for p in parts]),
-    )
-
-
-_Progress = Callable[[int, int], object] | None
-
-
-def _through(
-    run: Callable[[Problem, Search, torch.Tensor, torch.Tensor, _Progress], Restarts],
-    problem: Problem, search: Search, x: torch.Tensor, y: torch.Tensor, progress: _Progress,
-) -> Restarts:  # fmt: skip
-    """One search for every weight of the prior, each from where the one before it ended."""
-    stages = problem.weights
-    share = dataclasses.replace(search, iterations=-(-search.iterations // len(stages)))
-    spent = np.zeros(len(x), np.int64)
-    for number, weight in enumerate(stages):
-
-        def report(done: int, total: int, before: int = number) -> None:
-            if progress is not None:
-                progress(before * total + done, len(stages) * total)
-
-        found = run(dataclasses.replace(problem, total_variation=weight), share, x, y, report)
-        x, y, spent = found.points, found.free, spent + found.iterations
-    return dataclasses.replace(found, iterations=spent)
-
-
-def _lbfgs(problem: Problem, search: Search, x: torch.Tensor, y: torch.Tensor, _: _Progress) -> Restarts:
-    box = _Box(search.low, search.high)
-    inner = box.enter(x[0]).requires_grad_()
-    free = y[0].clone().requires_grad_()
-    moved = [inner, free] if problem.free_labels else [inner]
-    # Tolerances of its own are off: `tolerance` and `patience` decide here.
-    optimiser = torch.optim.LBFGS(
-        moved, lr=search.learning_rate, max_iter=_ROUND, history_size=100, line_search_fn="strong_wolfe",
-        tolerance_grad=0.0, tolerance_change=0.0,
-    )  # fmt: skip
-
-    def closure() -> torch.Tensor:
-        with torch.enable_grad():
-            value = problem.objective(box.leave(inner), free)
-        for leaf, slope in zip(moved, torch.autograd.grad(value, moved), strict=True):
-            leaf.grad = slope
-        return value.detach()
-
-    history: list[float] = []
-    end, done = "iterations", 0
-    while done < search.iterations:
-        before = [leaf.detach().clone() for leaf in moved]
-        part = min(_ROUND, search.iterations - done)
-        optimiser.param_groups[0]["max_iter"] = part
-        value = float(optimiser.step(closure))  # type: ignore[no-untyped-call]
-        done += part
-        if not np.isfinite(value) or not all(bool(leaf.isfinite().all()) for leaf in moved):
-            end = "diverged"
-            break
-        history.append(value)
-        if value <= search.tolerance:
-            end = "converged"
-            break
-        if all(torch.equal(a, b) for a, b in zip(before, moved, strict=True)) or _stalled(history, search.patience):
-            end = "stalled"
-            break
-    with torch.no_grad():
-        point = box.leave(inner).detach()
-        distance = float(problem.distance(point, free.detach()))
-    ended = end if np.isfinite(distance) else "diverged"
-    return Restarts(point[None], free.detach()[None], np.array([distance]), (ended,), np.array([done], np.int64))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Box:
-    """x = low + (high − low)·(1 + sin t)/2: every t is inside, and a search that reaches an edge can leave it again.
-
-    Clamping after each round instead costs LBFGS its memory: on batches of 4 with total variation it ends at a mean
-    SSIM of .23 where this reaches .72.
+    Args:
+        iterations: of each search, at least 1.
+        learning_rate: of its steps, > 0.
+        restarts: R ≥ 1, from different starts.
+        start: "uniform" in the box ([0, 1] without one) or "normal".
+        patience: iterations over which the objective must fall by 10⁻⁴ of itself, or the search has stalled.
     """
 
-    low: float
-    high: float
-
-    @property
-    def _open(self) -> bool:
-        return not np.isfinite(self.high - self.low)
-
-    def enter(self, x: torch.Tensor) -> torch.Tensor:
-        if self._open:
-            return x.clone()
-        return torch.asin((2 * (x - self.low) / (self.high - self.low) - 1).clamp(-1, 1))
-
-    def leave(self, t: torch.Tensor) -> torch.Tensor:
-        if self._open:
-            return t
-        return (self.low + (self.high - self.low) * (1 + torch.sin(t)) / 2).clamp(self.low, self.high)
+    iterations: int = 3000
+    learning_rate: float = 1.0
+    name: ClassVar[str] = "lbfgs"
 
 
-def _adam(problem: Problem, search: Search, x: torch.Tensor, y: torch.Tensor, progress: _Progress) -> Restarts:
-    point, free = x.clone().requires_grad_(), y.clone().requires_grad_()
-    moved = [point, free] if problem.free_labels else [point]
-    # The learning rate is in units of the box, so that images in [0, 1] and [0, 255] are searched alike.
-    span = search.high - search.low if np.isfinite(search.high - search.low) else 1.0
-    groups = [{"params": [point], "lr": search.learning_rate * span}]
-    if problem.free_labels:
-        groups.append({"params": [free], "lr": search.learning_rate})
-    optimiser = torch.optim.Adam(groups)
-    fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, search.iterations)
-    derivative = torch.func.vmap(torch.func.grad_and_value(problem.objective, argnums=(0, 1)))
-    measure = torch.func.vmap(problem.distance)
-    count = len(x)
-    history: list[np.ndarray] = []
-    ends = ["iterations"] * count
-    done = 0
-    for done in range(1, search.iterations + 1):
-        slopes, values = derivative(point.detach(), free.detach())
-        for leaf, slope in zip(moved, slopes, strict=False):
-            leaf.grad = slope.sign() if search.optimizer == "signed-adam" else slope
-        optimiser.step()
-        fall.step()
-        with torch.no_grad():
-            point.clamp_(search.low, search.high)
-        if done % _ROUND == 0:
-            history.append(values.detach().cpu().double().numpy())
-            if progress is not None:
-                progress(done, search.iterations)
-            states = [_state([h[i] for h in history], search) for i in range(count)]
-            if all(state != "iterations" for state in states):
-                ends = states
-                break
-    with torch.no_grad():
-        distances = measure(point.detach(), free.detach()).cpu().double().numpy()
-    final = [_state([*(h[i] for h in history), float(d)], search) if e == "iterations" else e
-             for i, (e, d) in enumerate(zip(ends, distances, strict=True))]  # fmt: skip
-    # Its last steps are tiny by design: that is no stall.
-    final = ["iterations" if f == "stalled" and e == "iterations" else f for f, e in zip(final, ends, strict=True)]
-    if progress is not None and (done < search.iterations or done % _ROUND):
-        progress(search.iterations, search.iterations)
-    return Restarts(point.detach(), free.detach(), distances, tuple(final), np.full(count, done, np.int64))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adam(_Optimizer):
+    """Adam, its step falling to 0 along a cosine; in a box it clamps.
+
+    Args:
+        iterations, restarts, start, patience: as in `LBFGS`. Searches that run together end early only when all agree.
+        learning_rate: in units of high − low, where there is a box; > 0.
+        together: search all restarts at once (`torch.func.vmap`), or one after the other.
+    """
+
+    iterations: int = 1000
+    learning_rate: float = 0.05
+    together: bool = True
+    name: ClassVar[str] = "adam"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "together", check.boolean(together=self.together))
 
 
-def _state(history: list[float], search: Search) -> str:
-    if not np.isfinite(history[-1]):
-        return "diverged"
-    if history[-1] <= search.tolerance:
-        return "converged"
-    return "stalled" if _stalled(history, search.patience) else "iterations"
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SignedAdam(Adam):
+    """Adam on the signs of the derivative (Geiping et al. 2020), for deep networks and batches; set as `Adam` is."""
 
-
-def _stalled(history: list[float], patience: int) -> bool:
-    back = -(-patience // _ROUND)
-    if len(history) <= back:
-        return False
-    then, now = history[-1 - back], min(history[-back:])
-    return then - now <= _STALLED * abs(then)
+    iterations: int = 2000
+    learning_rate: float = 0.1
+    name: ClassVar[str] = "signed-adam"

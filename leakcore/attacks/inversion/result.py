@@ -1,16 +1,17 @@
-"""What gradient inversion hands back: the best restart, and every other beside it."""
+"""What gradient inversion hands back: the best restart, and every other."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore._base.results import Result
-from leakcore.attacks.inversion.image_quality import Quality
+from leakcore.attacks.inversion.image_quality import Quality, compare
 
 if TYPE_CHECKING:
+    import torch
     from matplotlib.figure import Figure
 
 
@@ -23,8 +24,9 @@ class Inversion(Result):
     reconstructions: (B, ...) of the best. labels: (B,) classes, or targets, of the best.
     every: (R, B, ...) reconstructions of all restarts; distances: (R,); ends: (R,) "converged" (distance ≤ tolerance),
     "stalled", "iterations" (the budget was spent) or "diverged" (not finite); iterations: (R,).
-    originals: (B, ...) where they were given, then quality: of each restart, and all rows are in the originals' order.
-    kinked: operations without a second derivative to speak of.
+    originals: (B, ...) after `compared_with`, then quality: of each restart, and all rows are in the originals' order.
+    box: the inputs' range in the search, or None. value_range: what a number of an input can be: the box; without one
+    [0, 1], or the originals' range beyond it. kinked: operations without a second derivative to speak of.
     """
 
     best: int
@@ -36,8 +38,39 @@ class Inversion(Result):
     iterations: np.ndarray
     originals: np.ndarray | None
     quality: tuple[Quality, ...] | None
+    box: tuple[float, float] | None
     value_range: tuple[float, float]
     kinked: tuple[str, ...]
+
+    def compared_with(self, originals: Any) -> Inversion:
+        """The same, with `quality`, and all rows in the order of the originals that they are most like.
+
+        Args:
+            originals: (B, ...), the truth, which the search did not see.
+
+        Raises:
+            ValueError: for another shape.
+        """
+        import torch
+
+        from leakcore.gradients import tensor
+
+        points = torch.from_numpy(self.every)
+        truth = tensor(originals, "originals").to(points)
+        if truth.shape != points.shape[1:]:
+            raise ValueError(f"originals.shape={tuple(truth.shape)}: must be {tuple(points.shape[1:])}")
+        low, high = _span(truth) if self.box is None else self.box
+        quality = tuple(compare(truth, each, high - low) for each in points)
+        every = np.stack([each[q.order] for each, q in zip(self.every, quality, strict=True)])
+        return dataclasses.replace(
+            self,
+            originals=host(truth),
+            quality=quality,
+            value_range=(low, high),
+            every=every,
+            reconstructions=every[self.best] if self.best >= 0 else self.reconstructions,
+            labels=self.labels[quality[max(self.best, 0)].order],
+        )
 
     @property
     def failed(self) -> tuple[int, ...]:
@@ -81,10 +114,10 @@ class Inversion(Result):
         low, high = self.value_range
         for line, (name, images, restart) in zip(grid, rows, strict=True):
             for column, (axes, image) in enumerate(zip(line, images, strict=True)):
-                shown = np.clip((np.nan_to_num(image, nan=low) - low) / (high - low), 0, 1)
-                if shown.ndim == 3:
-                    shown = shown[0] if len(shown) == 1 else np.moveaxis(shown, 0, -1)
-                axes.imshow(shown, cmap="gray", vmin=0, vmax=1)
+                pixels = np.clip((np.nan_to_num(image, nan=low) - low) / (high - low), 0, 1)
+                if pixels.ndim == 3:
+                    pixels = pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, -1)
+                axes.imshow(pixels, cmap="gray", vmin=0, vmax=1)
                 axes.set_xticks([])
                 axes.set_yticks([])
                 if restart is not None and self.quality is not None:
@@ -92,3 +125,16 @@ class Inversion(Result):
                     axes.set_title(f"SSIM {q.ssim[column]:.2f}, {q.psnr[column]:.0f} dB", fontsize=7)
             line[0].set_ylabel(name, fontsize=8)
         return figure
+
+
+def _span(truth: torch.Tensor) -> tuple[float, float]:
+    """[0, 1] for what fits in it, as images do; else the least and largest value."""
+    low, high = float(truth.min()), float(truth.max())
+    return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
+
+
+def host(values: torch.Tensor) -> np.ndarray:
+    """As NumPy has it: bfloat16, which it does not know, as float32."""
+    here = values.detach().cpu()
+    out: np.ndarray = (here.float() if here.is_floating_point() and here.element_size() < 4 else here).numpy()
+    return out

@@ -40,17 +40,17 @@ def kinked(model: nn.Module, x: torch.Tensor) -> tuple[str, ...]:
     with torch.enable_grad():
         out: Any = model(x.detach().clone().requires_grad_())
     met: dict[str, None] = {}
-    seen, waiting = set(), [out.grad_fn]
+    visited, waiting = set(), [out.grad_fn]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         kind = re.sub(r"(\d+D(WithIndices)?)?Backward\d+$", "", node.name())
         if kind in _KINKED:
             met[_KINKED[kind]] = None
         waiting += [parent for parent, _ in node.next_functions]
-    found = []
+    names = []
     for what in sorted(met):
         aliases = [alias.lower() for alias in what.replace("max-pooling", "MaxPool").split(", ")]
         places = [
@@ -58,8 +58,8 @@ def kinked(model: nn.Module, x: torch.Tensor) -> tuple[str, ...]:
             if any(alias in type(module).__name__.lower() for alias in aliases)
             and not (aliases == ["relu"] and type(module).__name__ != "ReLU")
         ]  # fmt: skip
-        found.append(f"{what} (layer {', '.join(places)})" if places else what)
-    return tuple(found)
+        names.append(f"{what} (layer {', '.join(places)})" if places else what)
+    return tuple(names)
 
 
 def warn_if_kinked(model: nn.Module, x: torch.Tensor) -> tuple[str, ...]:

@@ -58,8 +58,8 @@ def _require_recorded(run: Any) -> None:
     if run.template is not None:
         raise ValueError(
             f"run: of dpsgd.ModuleNetwork, module {type(run.template).__name__}: must be of a dpsgd.Network; take "
-            "attacks.inversion.invert(module, run.observed[i], shape, method='dp-sgd', states=run.thetas[i], "
-            "max_grad_norm=run.max_grad_norm)"
+            "attacks.inversion.invert(module, ReleasedGradient(run.observed[i], states=run.thetas[i]), shape, "
+            "objective=DPSGDSteps(run.max_grad_norm))"
         )
     size = models.num_parameters(run.layers)
     for name, values in (("thetas", run.thetas), ("observed", run.observed)):

@@ -227,9 +227,14 @@ def _attacked(attack: str, setting: TableCell, seed: int, effort: tuple[int, int
     released = defenses.release(model, x, y, defense=_defence(setting, norm), loss=square, seed=seed)
     if attack == "inversion":
         found = inversion.invert(
-            model, released, (d,), labels=y, loss=square, method="cosine", optimizer="lbfgs", restarts=effort[0],
-            iterations=effort[1], low=-1, high=1, originals=x, tolerance=1e-12, seed=seed,
-        )  # fmt: skip
+            model,
+            inversion.ReleasedGradient(released, loss=square),
+            (d,),
+            labels=y,
+            objective=inversion.Cosine(box=(-1, 1), tolerance=1e-12),
+            optimizer=inversion.LBFGS(iterations=effort[1], restarts=effort[0]),
+            seed=seed,
+        ).compared_with(x)
         if found.quality is None or found.best < 0:
             return 1.0
         return float(np.sqrt(d * found.quality[found.best].mse.mean()))

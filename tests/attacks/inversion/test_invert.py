@@ -13,7 +13,7 @@ from torch import nn
 from leakcore import attacks, datasets, dpsgd, models
 from leakcore.attacks import inversion
 from leakcore.attacks.inversion.image_quality import compare, ssim
-from leakcore.attacks.inversion.objective import read
+from leakcore.attacks.inversion.problem import read
 from leakcore.gradients.flat_module import FlatModule
 
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
@@ -56,7 +56,7 @@ def test_a_digit_from_the_reconstruction_papers_mlp_and_the_closed_form_beside_i
     model = nn.Sequential(nn.Flatten(), models.digits_mlp())
     x, y = torch.from_numpy(digits.features[:1].copy()).reshape(1, 1, 8, 8), [int(digits.labels[0])]
     g = inversion.gradient(model, x, y)
-    found = inversion.invert(model, g, (1, 8, 8), labels=y, originals=x)
+    found = inversion.invert(model, g, (1, 8, 8), labels=y).compared_with(x)
     assert found.quality is not None
     assert max(q.ssim[0] for q in found.quality) > 0.99
     assert found.quality[found.best].ssim[0] > 0.99
@@ -65,7 +65,9 @@ def test_a_digit_from_the_reconstruction_papers_mlp_and_the_closed_form_beside_i
     np.testing.assert_allclose(exact, x[0], atol=1e-5)
     # Labels as attackers get them: by signs, and by optimisation.
     for labels in ("recover", [-1]):
-        again = inversion.invert(model, g, (1, 8, 8), labels=labels, originals=x, restarts=1)
+        again = inversion.invert(
+            model, g, (1, 8, 8), labels=labels, optimizer=inversion.LBFGS(restarts=1)
+        ).compared_with(x)
         assert again.labels.tolist() == y
         assert again.quality is not None
         assert again.quality[0].ssim[0] > 0.99
@@ -83,7 +85,9 @@ def test_dlg_lenet_gives_four_of_five_cifar_images_away():
         g = inversion.gradient(model, x, y)
         best = 0.0
         for restart in range(3):  # the best of three; the others are not searched once one is good
-            found = inversion.invert(model, g, (3, 32, 32), labels=y, originals=x, restarts=1, seed=restart)
+            found = inversion.invert(
+                model, g, (3, 32, 32), labels=y, optimizer=inversion.LBFGS(restarts=1), seed=restart
+            ).compared_with(x)
             assert found.quality is not None
             best = max(best, float(found.quality[0].ssim[0]))
             if best > 0.9:
@@ -108,9 +112,13 @@ def test_batches_of_four_and_the_pooled_network(pooled):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # max-pooling, where there is any
         found = inversion.invert(
-            model, inversion.gradient(model, x, y), (3, 32, 32), labels=y, originals=x, low=0, high=1, restarts=1,
-            total_variation=FALLING, iterations=2000,
-        )  # fmt: skip
+            model,
+            inversion.gradient(model, x, y),
+            (3, 32, 32),
+            labels=y,
+            objective=inversion.L2(box=(0, 1), total_variation=FALLING),
+            optimizer=inversion.LBFGS(iterations=2000, restarts=1),
+        ).compared_with(x)
     assert found.quality is not None
     assert found.quality[0].ssim.mean() > (0.4 if pooled else 0.6), found.summary()
 
@@ -120,14 +128,23 @@ def test_a_falling_prior_goes_on_from_where_it_was():
     x, y = torch.rand(1, 1, 8, 8).double(), [1]
     model = nn.Sequential(nn.Flatten(), _smooth(64, 8)).double()
     g = inversion.gradient(model, x, y)
-    how = {"labels": y, "low": 0, "high": 1, "restarts": 2, "patience": 10_000}
-    for method, iterations in (("l2", 40), ("cosine", 60), ("cosine", 67)):
+    l2, cosine = (inversion.L2, inversion.LBFGS), (inversion.Cosine, inversion.SignedAdam)
+    for (objective, optimizer), iterations in ((l2, 40), (cosine, 60), (cosine, 67)):
         seen = []
-        both = inversion.invert(
-            model, g, (1, 8, 8), method=method, total_variation=(0.1, 0.0), iterations=2 * iterations,
-            progress=lambda *a, seen=seen: seen.append(a), **how,
-        )  # fmt: skip
-        first = inversion.invert(model, g, (1, 8, 8), method=method, total_variation=0.1, iterations=iterations, **how)
+
+        def search(weights, count, progress=None, objective=objective, optimizer=optimizer):
+            return inversion.invert(
+                model,
+                g,
+                (1, 8, 8),
+                labels=y,
+                objective=objective(box=(0, 1), total_variation=weights),
+                optimizer=optimizer(iterations=count, restarts=2, patience=10_000),
+                progress=progress,
+            )
+
+        both = search((0.1, 0.0), 2 * iterations, progress=lambda *a, seen=seen: seen.append(a))
+        first = search(0.1, iterations)
         assert (both.iterations == 2 * iterations).all()
         assert (both.distances < first.distances).all()
         assert both.every.min() >= 0
@@ -135,7 +152,7 @@ def test_a_falling_prior_goes_on_from_where_it_was():
         assert seen[-1][0] == seen[-1][1]
         assert "total variation 0.1, 0" in both.method
     with pytest.raises(ValueError, match=r"total_variation=\(\)"):
-        inversion.invert(model, g, (1, 8, 8), labels=y, total_variation=())
+        inversion.invert(model, g, (1, 8, 8), labels=y, objective=inversion.L2(total_variation=()))
 
 
 def test_dlg_lenet_as_published():
@@ -165,9 +182,14 @@ def test_a_small_convolutional_network_in_its_box():
     g = inversion.gradient(model, x, y)
     seen = []
     found = inversion.invert(
-        model, g, (1, 10, 10), labels=y, originals=x, restarts=2, low=0, high=1, iterations=300,
+        model,
+        g,
+        (1, 10, 10),
+        labels=y,
+        objective=inversion.L2(box=(0, 1)),
+        optimizer=inversion.LBFGS(iterations=300, restarts=2),
         progress=lambda *a: seen.append(a),
-    )  # fmt: skip
+    ).compared_with(x)
     assert found.every.min() >= 0
     assert found.every.max() <= 1
     assert found.quality is not None
@@ -184,14 +206,23 @@ def test_cosine_restarts_run_together_as_they_run_alone():
     torch.manual_seed(1)
     x, y = torch.rand(2, 12).double(), [0, 3]
     g = inversion.gradient(model, x, y)
-    how = {"labels": y, "method": "cosine", "iterations": 80, "low": 0, "high": 1, "restarts": 3, "originals": x}
-    together = inversion.invert(model, g, (12,), **how)
-    alone = inversion.invert(model, g, (12,), together=False, **how)
+
+    def inverted(gradient, together=True):
+        return inversion.invert(
+            model,
+            gradient,
+            (12,),
+            labels=y,
+            objective=inversion.Cosine(box=(0, 1)),
+            optimizer=inversion.SignedAdam(iterations=80, restarts=3, together=together),
+        )
+
+    together, alone = inverted(g), inverted(g, together=False)
     # Signs of derivatives near zero may differ in the last bit of a batched product.
     np.testing.assert_allclose(together.distances, alone.distances, atol=1e-6)
     assert together.distances.min() < 1e-2
     # A cosine does not know the gradient's length.
-    longer = inversion.invert(model, 7 * g, (12,), **how)
+    longer = inverted(7 * g)
     np.testing.assert_allclose(longer.distances, together.distances, atol=1e-6)
 
 
@@ -203,9 +234,13 @@ def test_total_variation_smooths():
 
     def rough(weight):
         found = inversion.invert(
-            model, g, (1, 8, 8), labels=y, method="cosine", iterations=60, low=0, high=1, total_variation=weight,
-            restarts=1,
-        )  # fmt: skip
+            model,
+            g,
+            (1, 8, 8),
+            labels=y,
+            objective=inversion.Cosine(box=(0, 1), total_variation=weight),
+            optimizer=inversion.SignedAdam(iterations=60, restarts=1),
+        )
         return float(np.abs(np.diff(found.reconstructions)).mean())
 
     assert rough(1.0) < 0.5 * rough(0.0)
@@ -217,8 +252,12 @@ def test_optimised_labels_of_a_batch():
     x, y = torch.randn(2, 6).double(), [3, 1]
     g = inversion.gradient(model, x, y)
     found = inversion.invert(
-        model, g, (6,), batch_size=2, restarts=4, originals=x, start="normal", tolerance=1e-12, iterations=400
-    )
+        model,
+        inversion.ReleasedGradient(g, batch_size=2),
+        (6,),
+        objective=inversion.L2(tolerance=1e-12),
+        optimizer=inversion.LBFGS(iterations=400, restarts=4, start="normal"),
+    ).compared_with(x)
     assert found.quality is not None
     assert found.quality[found.best].mse.max() < 1e-4
     assert found.labels.tolist() == y
@@ -247,11 +286,9 @@ def test_the_loss_of_dp_sgd_is_that_of_attacks_gradient():
     model = models.mlp(run.layers, run.activation).double()
     guess = np.random.default_rng(3).random((1, 7))
     for i in range(2):
-        problem = read(
-            model, run.observed[i], (7,), loss=None, labels=labels[i : i + 1], batch_size=None, method="dp-sgd",
-            parameters=None, states=run.thetas[i], max_grad_norm=run.max_grad_norm, known=None, l1_weight=None,
-            total_variation=0.0,
-        )  # fmt: skip
+        release = inversion.ReleasedGradient(run.observed[i], states=run.thetas[i])
+        objective = inversion.DPSGDSteps(run.max_grad_norm)
+        problem = read(model, release, (7,), labels=labels[i : i + 1], objective=objective)
         ours = problem.distance(torch.from_numpy(guess), torch.zeros(1, 4).double())
         theirs = attacks.gradient_loss(run, guess, [int(labels[i])])[i, 0]
         assert float(ours) == pytest.approx(float(theirs), rel=1e-9)
@@ -260,10 +297,17 @@ def test_the_loss_of_dp_sgd_is_that_of_attacks_gradient():
 def test_many_clipped_steps_with_known_rows_subtracted():
     run, known, points, labels = _trained()
     model = models.mlp(run.layers, run.activation).double()
-    how = {
-        "labels": labels[:1], "method": "dp-sgd", "states": run.thetas[0], "max_grad_norm": run.max_grad_norm,
-        "low": 0, "high": 1, "originals": points[:1], "iterations": 150, "restarts": 2,
-    }  # fmt: skip
+
+    def inverted(released, known=None):
+        return inversion.invert(
+            model,
+            inversion.ReleasedGradient(released, states=run.thetas[0]),
+            (7,),
+            labels=labels[:1],
+            objective=inversion.DPSGDSteps(run.max_grad_norm, known=known, box=(0, 1)),
+            optimizer=inversion.Adam(iterations=150, restarts=2),
+        ).compared_with(points[:1])
+
     # What is released is the sum over all rows; the ensemble's record holds it with the known ones subtracted.
     flat = FlatModule(model)
     sums = []
@@ -271,10 +315,10 @@ def test_many_clipped_steps_with_known_rows_subtracted():
         rows = flat.per_sample(torch.from_numpy(theta.copy()), *(torch.from_numpy(a) for a in known))
         sums.append((rows * (run.max_grad_norm / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0).numpy())
     whole = run.observed[0] + np.stack(sums)
-    found = inversion.invert(model, whole, (7,), known=known, **how)
+    found = inverted(whole, known)
     assert found.quality is not None
     assert found.quality[found.best].mse[0] < 2e-2
-    direct = inversion.invert(model, run.observed[0], (7,), **how)
+    direct = inverted(run.observed[0])
     np.testing.assert_allclose(found.reconstructions, direct.reconstructions, atol=1e-6)
 
 
@@ -291,17 +335,12 @@ def test_of_a_linear_network_the_gradient_holds_only_a_combination():
     g = inversion.gradient(model, x, y, loss=square)
     found = inversion.invert(
         model,
-        g,
+        inversion.ReleasedGradient(g, batch_size=3, loss=square),
         (d,),
-        batch_size=3,
-        loss=square,
         labels=None,
-        restarts=3,
-        start="normal",
-        originals=x,
-        tolerance=1e-12,
-        iterations=400,
-    )
+        objective=inversion.L2(tolerance=1e-12),
+        optimizer=inversion.LBFGS(iterations=400, restarts=3, start="normal"),
+    ).compared_with(x)
     assert found.quality is not None
     # A guess that explains the gradient to 1e-8 holds no row of the batch.
     for end, quality in zip(found.ends, found.quality, strict=True):
@@ -333,7 +372,10 @@ def test_two_batches_with_one_gradient():
 def test_same_seed_same_reconstruction():
     model = _smooth()
     g = inversion.gradient(model, torch.rand(1, 12), [0])
-    a, b, c = (inversion.invert(model, g, (12,), labels=[0], seed=s, restarts=1, iterations=40) for s in (1, 1, 2))
+    a, b, c = (
+        inversion.invert(model, g, (12,), labels=[0], optimizer=inversion.LBFGS(iterations=40, restarts=1), seed=s)
+        for s in (1, 1, 2)
+    )
     np.testing.assert_array_equal(a.every, b.every)
     assert not np.array_equal(a.every, c.every)
 
@@ -341,19 +383,22 @@ def test_same_seed_same_reconstruction():
 def test_lbfgs_does_not_iterate_more_than_asked():
     model = _smooth()
     g = inversion.gradient(model, torch.rand(1, 12), [0])
-    ends = {n: inversion.invert(model, g, (12,), labels=[0], restarts=1, iterations=n) for n in (1, 25, 40)}
+    ends = {
+        n: inversion.invert(model, g, (12,), labels=[0], optimizer=inversion.LBFGS(iterations=n, restarts=1))
+        for n in (1, 25, 40)
+    }
     assert {n: int(found.iterations[0]) for n, found in ends.items()} == {1: 1, 25: 25, 40: 40}
     assert ends[1].value > ends[25].value
     with pytest.raises(ValueError, match="no images"):
-        inversion.invert(model, g, (12,), labels=[0], total_variation=1.0)
-    with pytest.raises(ValueError, match="max_grad_norm: required"):
-        inversion.invert(model, g, (12,), labels=[0], method="dp-sgd")
-    with pytest.raises(ValueError, match="only with method='dp-sgd'"):
-        inversion.invert(model, g, (12,), labels=[0], max_grad_norm=1.0)
+        inversion.invert(model, g, (12,), labels=[0], objective=inversion.L2(total_variation=1.0))
+    with pytest.raises(TypeError, match="max_grad_norm"):
+        inversion.DPSGDSteps()
+    with pytest.raises(TypeError, match="max_grad_norm"):
+        inversion.L2(max_grad_norm=1.0)
     with pytest.raises(ValueError, match="one row"):
-        inversion.invert(model, g, (12,), labels="recover", batch_size=2)
+        inversion.invert(model, inversion.ReleasedGradient(g, batch_size=2), (12,), labels="recover")
     with pytest.raises(ValueError, match=r"originals\.shape"):
-        inversion.invert(model, g, (12,), labels=[0], originals=torch.rand(2, 12))
+        ends[1].compared_with(torch.rand(2, 12))
     with pytest.raises(ValueError, match=r"model\.eval"):
         inversion.gradient(nn.Sequential(nn.Linear(2, 2), nn.Dropout()), torch.rand(1, 2), [0])
     with pytest.raises(TypeError, match="Module"):
@@ -363,7 +408,7 @@ def test_lbfgs_does_not_iterate_more_than_asked():
     with pytest.raises(ValueError, match=r"nn\.Linear"):
         inversion.closed_form(conv, of_conv, (1, 8, 8))
     with pytest.raises(ValueError, match="no images"):
-        inversion.invert(model, g, (12,), labels=[0], restarts=1, iterations=20).figure()
+        inversion.invert(model, g, (12,), labels=[0], optimizer=inversion.LBFGS(iterations=20, restarts=1)).figure()
 
 
 class _HeadFirst(torch.nn.Module):
@@ -384,7 +429,7 @@ def test_a_label_is_recovered_from_the_layer_that_makes_the_logits():
     for label in range(4):
         model = _HeadFirst()
         g = inversion.gradient(model, torch.rand(1, 6), torch.tensor([label]))
-        found = inversion.invert(model, g, (6,), labels="recover", restarts=1, iterations=2)
+        found = inversion.invert(model, g, (6,), labels="recover", optimizer=inversion.LBFGS(iterations=2, restarts=1))
         assert found.labels.tolist() == [label]
     model = _HeadFirst(torch.nn.LogSigmoid())
     g = inversion.gradient(model, torch.rand(1, 6), torch.tensor([1]))
@@ -398,11 +443,15 @@ def test_a_label_is_recovered_only_where_the_signs_tell():
     model = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2, bias=False)).double()
     for label in (0, 1):
         g = inversion.gradient(model, torch.rand(1, 6), [label])
-        found = inversion.invert(model, g, (6,), labels="recover", restarts=2, iterations=300)
+        found = inversion.invert(
+            model, g, (6,), labels="recover", optimizer=inversion.LBFGS(iterations=300, restarts=2)
+        )
         assert "label" not in found.assumptions.attacker
         assert found.labels.tolist() == [label]
     g = inversion.gradient(_smooth(), torch.rand(1, 12), [1])
-    found = inversion.invert(_smooth(), g, (12,), labels="recover", restarts=1, iterations=20)
+    found = inversion.invert(
+        _smooth(), g, (12,), labels="recover", optimizer=inversion.LBFGS(iterations=20, restarts=1)
+    )
     assert found.assumptions.attacker.endswith("reads the label from the signs of the last layer's gradient")
 
 
@@ -453,7 +502,14 @@ def test_bfloat16_models_come_back_as_float32():
     model = _smooth().bfloat16()
     x = torch.rand(1, 12).bfloat16()
     g = inversion.gradient(model, x, [0])
-    found = inversion.invert(model, g, (12,), labels=[0], method="cosine", restarts=1, iterations=20, originals=x)
+    found = inversion.invert(
+        model,
+        g,
+        (12,),
+        labels=[0],
+        objective=inversion.Cosine(),
+        optimizer=inversion.SignedAdam(iterations=20, restarts=1),
+    ).compared_with(x)
     assert found.reconstructions.dtype == np.float32
 
 

@@ -35,7 +35,7 @@ def test_what_is_not_twice_differentiable_is_named(model, names):
     x, y = torch.rand(1, 6), [1]
     g = inversion.gradient(model, x, y)
     with pytest.warns(UserWarning, match=names):
-        found = inversion.invert(model, g, (6,), labels=y, restarts=1, iterations=20)
+        found = inversion.invert(model, g, (6,), labels=y, optimizer=inversion.LBFGS(iterations=20, restarts=1))
     assert found.kinked
 
 
@@ -45,7 +45,10 @@ def test_smooth_activations_do_not_warn(kind):
     g = inversion.gradient(model, torch.rand(1, 6), [1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert inversion.invert(model, g, (6,), labels=[1], restarts=1, iterations=20).kinked == ()
+        assert (
+            inversion.invert(model, g, (6,), labels=[1], optimizer=inversion.LBFGS(iterations=20, restarts=1)).kinked
+            == ()
+        )
 
 
 def test_failing_restarts_are_reported():
@@ -54,8 +57,8 @@ def test_failing_restarts_are_reported():
     g = inversion.gradient(model, x, y)
     # A rate that throws the search out of what float32 holds.
     found = inversion.invert(
-        model, g, (12,), labels=y, method="l2", optimizer="adam", learning_rate=1e30, iterations=20, originals=x
-    )
+        model, g, (12,), labels=y, optimizer=inversion.Adam(iterations=20, learning_rate=1e30)
+    ).compared_with(x)
     assert "diverged" in found.ends
     bad = [i for i, end in enumerate(found.ends) if end == "diverged"]
     assert set(bad) <= set(found.failed)
@@ -74,9 +77,11 @@ def test_bad_input():
     with pytest.raises(ValueError, match="empty batch"):
         inversion.gradient(model, torch.zeros(0, 12), [])
     with pytest.raises(ValueError, match="batch_size=0"):
-        inversion.invert(model, g, (12,), batch_size=0)
-    with pytest.raises(ValueError, match="method='l3'"):
-        inversion.invert(model, g, (12,), method="l3")
+        inversion.invert(model, inversion.ReleasedGradient(g, batch_size=0), (12,))
+    with pytest.raises(TypeError, match="objective is a str: must be a L2 or Cosine or DPSGDSteps"):
+        inversion.invert(model, g, (12,), labels=[0], objective="l3")
+    with pytest.raises(TypeError, match="optimizer is a str: must be a LBFGS or Adam"):
+        inversion.invert(model, g, (12,), labels=[0], optimizer="lbfgs")
     with pytest.raises(ValueError, match=r"gradient\.shape"):
         inversion.invert(model, g[:-1], (12,), labels=[0])
     with pytest.raises(ValueError, match="zero throughout"):
@@ -86,9 +91,12 @@ def test_bad_input():
     with pytest.raises(ValueError, match="labels span"):
         inversion.invert(model, g, (12,), labels=[4])
     with pytest.raises(ValueError, match="low must be below high"):
-        inversion.invert(model, g, (12,), labels=[0], low=1, high=0)
-    with pytest.raises(ValueError, match="both or neither"):
-        inversion.invert(model, g, (12,), labels=[0], low=1)
+        inversion.invert(model, g, (12,), labels=[0], objective=inversion.L2(box=(1, 0)))
+    for pair in (1, (1,), "01", (0, 1, 2)):
+        with pytest.raises(ValueError, match=r"box=.*must be a pair, \(low, high\)"):
+            inversion.L2(box=pair)
+    with pytest.raises(TypeError, match="box='a': must be a real number"):
+        inversion.L2(box=("a", 1))
     with pytest.raises(ValueError, match=r"labels\[1\]=4: must be a class of the model, in \[0, 3\]"):
         inversion.gradient(model, torch.rand(2, 12), [0, 4])
     with pytest.raises(TypeError, match="progress=3"):
@@ -99,9 +107,23 @@ def test_bad_input():
 def test_a_box_of_infinite_width_is_refused_unless_it_is_everything(box):
     model = nn.Linear(3, 2)
     seen = inversion.gradient(model, torch.ones(1, 3), [1])
-    with pytest.raises(ValueError, match=r"low=.*high=.*both finite"):
-        inversion.invert(model, seen, (3,), labels=[1], low=box[0], high=box[1], iterations=1)
-    inversion.invert(model, seen, (3,), labels=[1], low=-math.inf, high=math.inf, iterations=1, restarts=1)
+    with pytest.raises(ValueError, match=r"box=\(.*, .*\): must be both finite"):
+        inversion.invert(
+            model,
+            seen,
+            (3,),
+            labels=[1],
+            objective=inversion.L2(box=box),
+            optimizer=inversion.LBFGS(iterations=1),
+        )
+    inversion.invert(
+        model,
+        seen,
+        (3,),
+        labels=[1],
+        objective=inversion.L2(box=(-math.inf, math.inf)),
+        optimizer=inversion.LBFGS(iterations=1, restarts=1),
+    )
 
 
 def test_mappings_of_parameters_must_have_their_shapes():
@@ -110,33 +132,46 @@ def test_mappings_of_parameters_must_have_their_shapes():
     parts = {name: torch.ones_like(p) for name, p in model.named_parameters()}
     wrong = parts | {"0.weight": parts["0.weight"].T}
     with pytest.raises(ValueError, match=r"gradient\['0.weight'\].shape=\(3, 2\): must be .*\(2, 3\)"):
-        inversion.invert(model, wrong, (3,), labels=[1], iterations=1)
+        inversion.invert(model, wrong, (3,), labels=[1], optimizer=inversion.LBFGS(iterations=1))
     with pytest.raises(ValueError, match=r"gradient\['0.weight'\].shape=\(3, 2\)"):
         inversion.closed_form(model, wrong, (3,))
     with pytest.raises(ValueError, match=r"states\[1\]\['0.weight'\].shape=\(3, 2\)"):
-        inversion.invert(model, torch.ones(2, 8), (3,), labels=[1], states=[parts, wrong], iterations=1)
+        inversion.invert(
+            model,
+            inversion.ReleasedGradient(torch.ones(2, 8), states=[parts, wrong]),
+            (3,),
+            labels=[1],
+            optimizer=inversion.LBFGS(iterations=1),
+        )
     with pytest.raises(ValueError, match=r"gradient: lacks the parameter '0\.bias'"):
-        inversion.invert(model, {"0.weight": parts["0.weight"]}, (3,), labels=[1], iterations=1)
+        inversion.invert(
+            model, {"0.weight": parts["0.weight"]}, (3,), labels=[1], optimizer=inversion.LBFGS(iterations=1)
+        )
 
 
 def test_bad_input_is_named_before_any_work():
     model = _smooth()
     x = torch.rand(2, 12)
     g = inversion.gradient(model, x, [0, 1])
-    for call in (inversion.gradient, lambda *a, **k: inversion.invert(model, g, (12,), **k)):
+    for call in (
+        lambda: inversion.gradient(model, x, [0, 1], loss="ce"),
+        lambda: inversion.ReleasedGradient(g, loss="ce"),
+    ):
         with pytest.raises(TypeError, match="loss='ce'"):
-            call(model, x, [0, 1], loss="ce")
+            call()
     with pytest.raises(ValueError, match="inputs: hold a number that is not finite"):
         inversion.gradient(model, x * math.nan, [0, 1])
     with pytest.raises(ValueError, match="gradient: holds a number that is not finite"):
         inversion.closed_form(model, g * math.nan, (12,))
     with pytest.raises(ValueError, match=r"states\[0\]: holds a number that is not finite"):
-        inversion.invert(model, g, (12,), labels=[0], states=torch.full((1, len(g)), math.nan))
+        inversion.invert(
+            model, inversion.ReleasedGradient(g, states=torch.full((1, len(g)), math.nan)), (12,), labels=[0]
+        )
     with pytest.raises(TypeError, match="together='no'"):
-        inversion.invert(model, g, (12,), labels=[0], together="no")
+        inversion.invert(model, g, (12,), labels=[0], optimizer=inversion.SignedAdam(together="no"))
     for known, message in (
         ((x,), "a pair"), (5, "a pair"), ((x, torch.zeros(2)), "must be integers"), ((x, [0]), "must be"),
         ((x * math.nan, [0, 1]), "not finite"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"known.*{message}"):
-            inversion.invert(model, g, (12,), labels=[0], method="dp-sgd", max_grad_norm=1.0, known=known)
+            inversion.invert(model, g, (12,), labels=[0], objective=inversion.DPSGDSteps(1.0, known=known))

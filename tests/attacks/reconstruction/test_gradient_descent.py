@@ -208,9 +208,13 @@ def test_the_run_of_another_module_is_refused_and_inversion_takes_it() -> None:
     assert run.thetas is not None
     assert run.observed is not None
     found = attacks.inversion.invert(
-        module, run.observed[0], (4,), method="dp-sgd", states=run.thetas[0], max_grad_norm=run.max_grad_norm,
-        labels=y[:1], low=0, high=1, iterations=2, restarts=1,
-    )  # fmt: skip
+        module,
+        attacks.inversion.ReleasedGradient(run.observed[0], states=run.thetas[0]),
+        (4,),
+        labels=y[:1],
+        objective=attacks.inversion.DPSGDSteps(run.max_grad_norm, box=(0, 1)),
+        optimizer=attacks.inversion.Adam(iterations=2, restarts=1),
+    )
     assert found.reconstructions.shape == (1, 4)
 
 

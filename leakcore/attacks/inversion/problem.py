@@ -1,4 +1,4 @@
-"""What gradient inversion minimises: how far the gradient of a guess is from the gradient that was released."""
+"""One inversion, everything read and checked: model, released gradient, what is known of labels, and the objective."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from leakcore._base import memory_limit
 from leakcore._base import validate as check
 from leakcore._base.quiet import quiet_batching
 from leakcore.attacks import labels as label_attacks
+from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps
+from leakcore.attacks.inversion.release import ReleasedGradient
 from leakcore.gradients import FlatModule, mean_cross_entropy, require_classes, tensor
 
-METHODS = ("l2", "cosine", "dp-sgd")
+Objective = L2 | Cosine | DPSGDSteps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """states, seen: (T, D). known_labels: (B,) classes with −1 for the unknown, or (B, ...) targets of a loss of the
-    caller's, or None (all unknown). targets: what the model puts out for one input, (K,). total_variation: weight of
-    the prior now, of `weights`, through which a search goes one by one."""
+    """states, released: (T, D). known_labels: (B,) classes with −1 for the unknown, or (B, ...) targets of a loss of
+    the caller's, or None (all unknown). targets: what the model puts out for one input, (K,). total_variation: weight
+    of the prior now, of the objective's `weights`, through which a search goes one by one. recovered: whether the label
+    was read from the gradient's signs."""
 
     flat: FlatModule
+    objective: Objective
     states: torch.Tensor
-    seen: torch.Tensor
+    released: torch.Tensor
     shape: tuple[int, ...]
     batch: int
     known_labels: torch.Tensor | None
     own_loss: bool
     targets: tuple[int, ...]
-    method: str
     total_variation: float
-    weights: tuple[float, ...]
-    max_grad_norm: float
-    l1_weight: float
     recovered: bool
 
     @property
@@ -69,38 +69,16 @@ class Problem:
 
     def labels_of(self, free: torch.Tensor) -> torch.Tensor:
         """(B,) classes, or targets as they are."""
-        found = self.targets_of(free)
-        if self.own_loss or not found.is_floating_point():
-            return found
-        return (found[:, 0] > 0.5).long() if self.targets == (1,) else found.argmax(-1)
+        targets = self.targets_of(free)
+        if self.own_loss or not targets.is_floating_point():
+            return targets
+        return (targets[:, 0] > 0.5).long() if self.targets == (1,) else targets.argmax(-1)
 
     def distance(self, x: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
         """Scalar, without the prior: of one guess (B, *shape) and its free labels."""
-        y = self.targets_of(free)
-        if self.method == "dp-sgd":
-            return self._clipped(x, y)
-        if len(self.states) == 1:
-            found = self.flat.gradient(self.states[0], x, y)[None]
-        else:
-            found = torch.func.vmap(lambda theta: self.flat.gradient(theta, x, y))(self.states)
-        if self.method == "l2":
-            return (found - self.seen).square().sum() / self.seen.square().sum()
-        # A gradient of zeros has no direction; the tiny number keeps its derivative finite and its cosine 0.
-        tiny = torch.finfo(x.dtype).tiny
-        norms = (found.square().sum() * self.seen.square().sum() + tiny).sqrt()
-        return 1 - (found * self.seen).sum() / norms
+        return self.objective.distance(self.flat, self.states, self.released, x, self.targets_of(free))
 
-    def _clipped(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        def one_state(theta: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-            rows = self.flat.per_sample(theta, x, y) / self.max_grad_norm
-            # Below C nothing is clipped; the clamp keeps a zero gradient's derivative finite.
-            clipped = (rows * rows.square().sum(-1, keepdim=True).clamp(min=1).rsqrt()).sum(0)
-            gap = (clipped - seen).abs().sum()
-            return self.l1_weight * gap - clipped.dot(seen)
-
-        return torch.func.vmap(one_state)(self.states, self.seen / self.max_grad_norm).sum()
-
-    def objective(self, x: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
+    def penalised(self, x: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
         """`distance` and the prior on images: mean absolute difference of neighbouring pixels."""
         value = self.distance(x, free)
         if self.total_variation:
@@ -109,42 +87,35 @@ class Problem:
         return value
 
 
-def read(
-    model: Any, gradient: Any, shape: Sequence[int], *, loss: Any, labels: Any, batch_size: int | None,
-    method: str, parameters: Any, states: Any, max_grad_norm: float | None, known: Any, l1_weight: float | None,
-    total_variation: float | Sequence[float],
-) -> Problem:  # fmt: skip
+def read(model: Any, release: ReleasedGradient, shape: Sequence[int], *, labels: Any, objective: Objective) -> Problem:
     """Everything checked, before any work."""
-    flat = FlatModule(model, loss, parameters)
-    how = check.one_of(*METHODS, method=method)
+    flat = FlatModule(model, release.loss, release.parameters)
     sizes = check.sizes(shape=shape)
     memory_limit.require(16 * math.prod(sizes), shape=sizes)
-    given = total_variation if isinstance(total_variation, (list, tuple)) else (total_variation,)
-    smooth = tuple(check.non_negative(total_variation=weight) for weight in given)
-    if not smooth:
-        raise ValueError("total_variation=(): must hold at least one weight")
-    if any(smooth) and (len(sizes) < 2 or min(sizes[-2:]) < 2):
-        raise ValueError(f"total_variation={total_variation}: inputs of shape {sizes} are no images")
-    at = _states(flat, states)
-    seen = _gradient(flat, gradient, len(at))
-    if how != "dp-sgd" and not bool((seen != 0).any()):
+    if any(objective.weights) and (len(sizes) < 2 or min(sizes[-2:]) < 2):
+        raise ValueError(f"total_variation={objective.total_variation}: inputs of shape {sizes} are no images")
+    states = _states(flat, release.states)
+    released = released_rows(flat, release.gradient, len(states))
+    if not isinstance(objective, DPSGDSteps) and not bool((released != 0).any()):
         raise ValueError("gradient: is zero throughout: it says nothing about the batch")
+    own_loss = release.loss is not None
     targets = _targets(flat, sizes)
-    fixed, rows = _labels(flat, seen, labels, batch_size, sizes, targets, loss is not None)
-    if how == "dp-sgd":
-        if max_grad_norm is None:
-            raise ValueError("max_grad_norm: required with method='dp-sgd'")
-        limit = check.positive(max_grad_norm=max_grad_norm)
-        seen = seen - _of_known(flat, at, known, limit)
-    elif max_grad_norm is not None or known is not None or l1_weight is not None:
-        raise ValueError("max_grad_norm, known, l1_weight: only with method='dp-sgd'")
-    else:
-        limit = 1.0
-    weight = 1.0 / limit if l1_weight is None else check.non_negative(l1_weight=l1_weight)
-    own, recovered = loss is not None, isinstance(labels, str)
+    fixed, rows = _labels(flat, released, labels, release.batch_size, sizes, targets, own_loss)
+    if isinstance(objective, DPSGDSteps):
+        released = released - _of_known(flat, states, objective.known, objective.max_grad_norm)
     return Problem(
-        flat, at, seen, sizes, rows, fixed, own, targets, how, smooth[0], smooth, limit, weight, recovered
-    )  # fmt: skip
+        flat=flat,
+        objective=objective,
+        states=states,
+        released=released,
+        shape=sizes,
+        batch=rows,
+        known_labels=fixed,
+        own_loss=own_loss,
+        targets=targets,
+        total_variation=objective.weights[0],
+        recovered=isinstance(labels, str),
+    )
 
 
 def _states(flat: FlatModule, states: Any) -> torch.Tensor:
@@ -169,13 +140,14 @@ def _joined(flat: FlatModule, parts: Mapping[str, Any], what: str) -> torch.Tens
     for name, shape in zip(flat.names, flat.shapes, strict=True):
         if name not in parts:
             raise ValueError(f"{what}: lacks the parameter {name!r}")
-        found = tuple(tensor(parts[name], f"{what}[{name!r}]").shape)
-        if found != shape:
-            raise ValueError(f"{what}[{name!r}].shape={found}: must be the parameter's, {shape}")
+        actual = tuple(tensor(parts[name], f"{what}[{name!r}]").shape)
+        if actual != shape:
+            raise ValueError(f"{what}[{name!r}].shape={actual}: must be the parameter's, {shape}")
     return flat.join(parts)
 
 
-def _gradient(flat: FlatModule, gradient: Any, steps: int) -> torch.Tensor:
+def released_rows(flat: FlatModule, gradient: Any, steps: int) -> torch.Tensor:
+    """(T, D) from any form in which gradients are released."""
     gradient = getattr(gradient, "gradient", gradient)
     if isinstance(gradient, Mapping):
         flat_gradient = _joined(flat, gradient, "gradient")
@@ -211,43 +183,44 @@ def _targets(flat: FlatModule, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _labels(
-    flat: FlatModule, seen: torch.Tensor, labels: Any, batch_size: int | None, shape: tuple[int, ...],
+    flat: FlatModule, released: torch.Tensor, labels: Any, batch_size: int | None, shape: tuple[int, ...],
     targets: tuple[int, ...], own_loss: bool,
 ) -> tuple[torch.Tensor | None, int]:  # fmt: skip
-    rows = None if batch_size is None else check.integer(1, None, batch_size=batch_size)
     if not own_loss and len(targets) != 1:
         raise ValueError(f"loss: required for outputs of shape {targets}")
     if isinstance(labels, str):
         check.one_of("recover", labels=labels)
-        if (rows or 1) != 1 or len(seen) > 1 or own_loss:
+        if (batch_size or 1) != 1 or len(released) > 1 or own_loss:
             raise ValueError(
                 "labels='recover': only for one row, one state and cross-entropy; for a batch pass the labels that "
                 "attacks.labels finds"
             )
-        labels = _recovered(flat, seen[0], shape, targets[0])
+        labels = _recovered(flat, released[0], shape, targets[0])
     if labels is None:
-        return None, rows or 1
-    given = tensor(getattr(labels, "labels", labels), "labels")
-    if given.ndim == 0 or len(given) == 0:
+        return None, batch_size or 1
+    values = tensor(getattr(labels, "labels", labels), "labels")
+    if values.ndim == 0 or len(values) == 0:
         raise ValueError(
-            f"labels.shape={tuple(given.shape)}: must be (B,), B at least 1: an empty batch has no gradient"
+            f"labels.shape={tuple(values.shape)}: must be (B,), B at least 1: an empty batch has no gradient"
         )
-    if rows is not None and len(given) != rows:
-        raise ValueError(f"labels.shape={tuple(given.shape)}: must hold batch_size={rows} rows")
+    if batch_size is not None and len(values) != batch_size:
+        raise ValueError(f"labels.shape={tuple(values.shape)}: must hold batch_size={batch_size} rows")
     if own_loss:
-        return given.to(flat.theta) if given.is_floating_point() else given.to(flat.theta.device), len(given)
-    if given.ndim != 1 or given.is_floating_point() or given.dtype == torch.bool:
-        raise ValueError(f"labels: shape {tuple(given.shape)}, {given.dtype}: must be (B,) integers, −1 where unknown")
+        return values.to(flat.theta) if values.is_floating_point() else values.to(flat.theta.device), len(values)
+    if values.ndim != 1 or values.is_floating_point() or values.dtype == torch.bool:
+        raise ValueError(
+            f"labels: shape {tuple(values.shape)}, {values.dtype}: must be (B,) integers, −1 where unknown"
+        )
     classes = max(2, targets[0])
-    if int(given.min()) < -1 or int(given.max()) >= classes:
-        raise ValueError(f"labels span [{int(given.min())}, {int(given.max())}]: must lie in [-1, {classes - 1}]")
-    return given.long().to(flat.theta.device), len(given)
+    if int(values.min()) < -1 or int(values.max()) >= classes:
+        raise ValueError(f"labels span [{int(values.min())}, {int(values.max())}]: must lie in [-1, {classes - 1}]")
+    return values.long().to(flat.theta.device), len(values)
 
 
-def _recovered(flat: FlatModule, seen: torch.Tensor, shape: tuple[int, ...], classes: int) -> np.ndarray:
+def _recovered(flat: FlatModule, gradient: torch.Tensor, shape: tuple[int, ...], classes: int) -> np.ndarray:
     """iDLG on the last linear layer; −1, to be optimised, where its signs do not tell."""
     name = _output_layer(flat, shape)
-    parts = flat.split(seen)
+    parts = flat.split(gradient)
     key = f"{name}." if name else ""
     if name is None or f"{key}weight" not in parts or len(parts[f"{key}weight"]) != classes:
         raise ValueError(
@@ -257,11 +230,11 @@ def _recovered(flat: FlatModule, seen: torch.Tensor, shape: tuple[int, ...], cla
     bias = parts.get(f"{key}bias")
     if bias is None and classes <= 2:
         return np.array([-1])  # the signs of two rows tell only where the layer's inputs are known not to be negative
-    found = label_attacks.idlg(
+    signs = label_attacks.idlg(
         parts[f"{key}weight"][None].cpu().double().numpy(),
         bias_gradients=None if bias is None else bias[None].cpu().double().numpy(),
     )
-    return found.labels.astype(np.int64)
+    return signs.labels.astype(np.int64)
 
 
 def input_probe(shape: tuple[int, ...]) -> torch.Tensor:
@@ -282,16 +255,13 @@ def _output_layer(flat: FlatModule, shape: tuple[int, ...]) -> str | None:
         same = logits.shape == out.shape and torch.allclose(logits, out, rtol=1e-3, atol=1e-3 * float(out.abs().max()))
         if not same or sum(module is last for module, _ in calls) > 1:
             return None
-    found: str = next(name for name, module in flat.model.named_modules() if module is last)
-    return found
+    return next(name for name, module in flat.model.named_modules() if module is last)
 
 
 def _of_known(flat: FlatModule, states: torch.Tensor, known: Any, limit: float) -> torch.Tensor:
     """(T, D) Σ clip_C of the rows the attacker knows."""
     if known is None:
         return torch.zeros_like(states)
-    if not isinstance(known, (tuple, list)) or len(known) != 2:
-        raise ValueError("known: must be a pair, (inputs, labels)")
     x, y = (tensor(part, f"known[{i}]") for i, part in enumerate(known))
     x = x.to(flat.theta)
     if x.ndim < 2 or y.ndim < 1 or len(x) != len(y):

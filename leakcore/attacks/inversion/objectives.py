@@ -1,0 +1,173 @@
+"""What gradient inversion minimises: how far the gradient of a guess is from the gradient that was released."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from leakcore._base import validate as check
+from leakcore.attacks.inversion.optimizers import LBFGS, Adam, SignedAdam
+
+if TYPE_CHECKING:
+    from leakcore.gradients import FlatModule
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class _Objective:
+    box: tuple[float, float] | None = None
+    total_variation: float | Sequence[float] = 0.0
+    tolerance: float = -math.inf
+
+    name: ClassVar[str]
+    source: ClassVar[str]
+    default_optimizer: ClassVar[LBFGS | Adam]
+    """What searches where the caller names nothing else."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tolerance", check.real(tolerance=self.tolerance))
+        several = self.total_variation if isinstance(self.total_variation, list | tuple) else (self.total_variation,)
+        weights = tuple(check.non_negative(total_variation=weight) for weight in several)
+        if not weights:
+            raise ValueError("total_variation=(): must hold at least one weight")
+        object.__setattr__(self, "total_variation", weights)
+        if self.box is not None:
+            object.__setattr__(self, "box", _box(self.box))
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Of the total variation, through which a search goes one by one."""
+        return tuple(self.total_variation)  # type: ignore[arg-type]
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The box, ±∞ without one."""
+        return (-math.inf, math.inf) if self.box is None else self.box
+
+    def distance(
+        self, flat: FlatModule, states: torch.Tensor, released: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        """Scalar, without the prior on images: of one guess x (B, *shape) with targets y; states, released: (T, D)."""
+        raise NotImplementedError
+
+
+def _box(box: Any) -> tuple[float, float] | None:
+    if not isinstance(box, list | tuple) or len(box) != 2:
+        raise ValueError(f"box={box!r}: must be a pair, (low, high)")
+    low, high = check.real(box=box[0]), check.real(box=box[1])
+    if high <= low:
+        raise ValueError(f"box=({low}, {high}): low must be below high")
+    if low == -math.inf and high == math.inf:
+        return None
+    # A search maps the whole box to the line, which half a line or an infinite width is not fit for.
+    if math.isinf(high - low):
+        raise ValueError(f"box=({low}, {high}): must be both finite, high − low too, or both infinite")
+    return low, high
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class L2(_Objective):
+    """‖G − g‖²/‖g‖², G the gradient of a guess and g the released one (DLG: Zhu, Liu and Han 2019, Algorithm 1).
+
+    Good for smooth networks, one row or few. Searched by `LBFGS` unless the caller names another optimizer.
+
+    Args:
+        box: (low, high), what an input's numbers can be; every search stays in it. None: anything.
+        total_variation: weight of the mean absolute difference of neighbouring pixels; of images in [0, 1], 1e-3 is a
+            good one. Several, falling: one search for each, from where the last one ended, which share the iterations;
+            for a batch (1e-2, 3e-3, 1e-3, 3e-4, 1e-4) finds what no single weight does.
+        tolerance: distance at which a search ends.
+    """
+
+    tolerance: float = 1e-9
+    name: ClassVar[str] = "l2"
+    source: ClassVar[str] = "Zhu, Liu and Han (2019), Algorithm 1; Lecture 13 (Lei 2024), eq. 5.1"
+    default_optimizer: ClassVar[LBFGS | Adam] = LBFGS()
+
+    def distance(
+        self, flat: FlatModule, states: torch.Tensor, released: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        """As in the class's first line."""
+        return (_gradients(flat, states, x, y) - released).square().sum() / released.square().sum()
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Cosine(_Objective):
+    """1 − ⟨G, g⟩/(‖G‖‖g‖), G the gradient of a guess and g the released one (Geiping et al. 2020, equation 4).
+
+    Good for deep networks, batches, and gradients of unknown scale. Searched by `SignedAdam` unless the caller names
+    another optimizer.
+
+    Args:
+        box, total_variation, tolerance: as in `L2`.
+    """
+
+    tolerance: float = 1e-6
+    name: ClassVar[str] = "cosine"
+    source: ClassVar[str] = "Geiping, Bauermeister, Dröge and Moeller (2020), eq. 4; Lecture 13 (Lei 2024), eq. 5.1"
+    default_optimizer: ClassVar[LBFGS | Adam] = SignedAdam()
+
+    def distance(
+        self, flat: FlatModule, states: torch.Tensor, released: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        """As in the class's first line."""
+        gradients = _gradients(flat, states, x, y)
+        # A gradient of zeros has no direction; the tiny number keeps its derivative finite and its cosine 0.
+        tiny = torch.finfo(x.dtype).tiny
+        norms = (gradients.square().sum() * released.square().sum() + tiny).sqrt()
+        return 1 - (gradients * released).sum() / norms
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DPSGDSteps(_Objective):
+    """Σ_t −⟨g_t, ḡ_t⟩/C² + λ‖g_t − ḡ_t‖₁/C, g_t = Σ_i clip_C(∇ℓ(θ_t, x_i)) (Hayes et al. 2023, Equation 1).
+
+    For what DP-SGD releases: ḡ_t, the noisy *sum* of clipped gradients of each step. Searched by `Adam` unless the
+    caller names another optimizer. For an MLP and many runs `attacks.gradient` has the same loss and is faster.
+
+    Args:
+        max_grad_norm: C > 0.
+        known: (inputs, labels) whose clipped gradients the attacker subtracts.
+        l1_weight: λ ≥ 0; None: 1/C, which is the equation as printed, divided by C².
+        box, total_variation, tolerance: as in `L2`; by default no distance ends a search.
+    """
+
+    max_grad_norm: float
+    known: tuple[Any, Any] | None = dataclasses.field(default=None, kw_only=True)
+    l1_weight: float | None = dataclasses.field(default=None, kw_only=True)
+    name: ClassVar[str] = "dp-sgd"
+    source: ClassVar[str] = "Hayes, Mahloujifar and Balle (2023), Equation 1"
+    default_optimizer: ClassVar[LBFGS | Adam] = Adam()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limit = check.positive(max_grad_norm=self.max_grad_norm)
+        weight = 1.0 / limit if self.l1_weight is None else check.non_negative(l1_weight=self.l1_weight)
+        object.__setattr__(self, "max_grad_norm", limit)
+        object.__setattr__(self, "l1_weight", weight)
+        if self.known is not None and (not isinstance(self.known, list | tuple) or len(self.known) != 2):
+            raise ValueError("known: must be a pair, (inputs, labels)")
+
+    def distance(
+        self, flat: FlatModule, states: torch.Tensor, released: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    ) -> torch.Tensor:  # fmt: skip
+        """As in the class's first line; released: with the known rows' part subtracted."""
+
+        def one_state(theta: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+            rows = flat.per_sample(theta, x, y) / self.max_grad_norm
+            # Below C nothing is clipped; the clamp keeps a zero gradient's derivative finite.
+            clipped = (rows * rows.square().sum(-1, keepdim=True).clamp(min=1).rsqrt()).sum(0)
+            gap = (clipped - step).abs().sum()
+            return self.l1_weight * gap - clipped.dot(step)
+
+        return torch.func.vmap(one_state)(states, released / self.max_grad_norm).sum()
+
+
+def _gradients(flat: FlatModule, states: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """(T, D) of the guess at every state."""
+    if len(states) == 1:
+        return flat.gradient(states[0], x, y)[None]
+    return torch.func.vmap(lambda theta: flat.gradient(theta, x, y))(states)

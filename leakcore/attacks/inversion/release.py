@@ -1,0 +1,43 @@
+"""The gradient that an attacker inverts, with what is to be said of it where the defaults do not hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from leakcore._base import validate as check
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReleasedGradient:
+    """A released gradient and how it came about; a gradient alone stands for `ReleasedGradient(gradient)`.
+
+    Args:
+        gradient: (D,) or (T, D), a list of tensors (one per parameter, as `torch.autograd.grad` gives), a dict by name,
+            or what `defenses.release` returned. For `DPSGDSteps`: ḡ_t, the noisy *sum* of clipped gradients.
+        batch_size: B, where labels do not tell; 1.
+        loss: loss(outputs, targets), mean over rows; None: cross-entropy (of a logit, where there is one output).
+        parameters: names of the parameters whose gradient was seen, in that order; None: all that require grad.
+        states: (T, D) parameters, or state dicts, at which the T gradients were taken; None: the model's present ones.
+
+    Raises:
+        ValueError, TypeError: that names the argument; shapes are checked against the model by the attack.
+    """
+
+    gradient: Any
+    _: dataclasses.KW_ONLY
+    batch_size: int | None = None
+    loss: Callable[[Any, Any], Any] | None = None
+    parameters: Sequence[str] | None = None
+    states: Any = None
+
+    def __post_init__(self) -> None:
+        check.callback(loss=self.loss)
+        if self.batch_size is not None:
+            object.__setattr__(self, "batch_size", check.integer(1, None, batch_size=self.batch_size))
+
+
+def read_release(gradient: Any) -> ReleasedGradient:
+    """With the defaults, where the gradient comes alone."""
+    return gradient if isinstance(gradient, ReleasedGradient) else ReleasedGradient(gradient)
