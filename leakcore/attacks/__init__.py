@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from leakcore.attacks.reconstruction.prior_aware import PriorAware as PriorAware
     from leakcore.attacks.reconstruction.prior_aware import prior_aware as prior_aware
     from leakcore.attacks.reconstruction.shadow_model import Reconstructor as Reconstructor
+    from leakcore.attacks.reconstruction.shadow_model import ReconstructorTraining as ReconstructorTraining
     from leakcore.attacks.reconstruction.shadow_model import reconstructor as reconstructor
     from leakcore.attacks.reconstruction.shadow_model import shadow_models as shadow_models
     from leakcore.attacks.reconstruction.success import UNIFORM_MSE as UNIFORM_MSE
@@ -52,6 +53,7 @@ _NAMES = {
     "reconstruction_game": ".reconstruction.game",
     "reconstruction_games": ".reconstruction.game",
     "Reconstructor": ".reconstruction.shadow_model",
+    "ReconstructorTraining": ".reconstruction.shadow_model",
     "reconstructor": ".reconstruction.shadow_model",
     "shadow_models": ".reconstruction.shadow_model",
     "UNIFORM_MSE": ".reconstruction.success",

@@ -74,7 +74,9 @@ def test_a_vanishing_order_is_refused_and_the_right_one_named(activation: Any, f
     x, r = _batch(2, 5, 0)
     g = tensor.output_gradient(x, r, weights := tensor.GaussianWeights(50, 5, 0), activation)
     with pytest.raises(ValueError, match=message):
-        tensor.reconstruct(g, weights, num_examples=2, activation=activation, orders=forced)
+        tensor.reconstruct(
+            g, weights, num_examples=2, activation=activation, decomposition=tensor.Decomposition(orders=forced)
+        )
 
 
 def test_a_linear_network_leaks_a_linear_combination_alone() -> None:
@@ -116,17 +118,19 @@ def test_mixed_and_single_signs() -> None:
     for signs in ([1, 1, 1], [-1, -1, -1], [1, -1, 1]):
         r = np.array([0.9, 0.6, 0.7]) * signs
         for how in ("diagonal", "auto"):
-            assert _error(_attack("elu", 50_000, x, r, decomposition=how), x) < 2 * ERROR
+            assert _error(_attack("elu", 50_000, x, r, decomposition=tensor.Decomposition(method=how)), x) < 2 * ERROR
         if len(set(signs)) == 1:
-            assert _error(_attack("elu", 50_000, x, r, decomposition="power"), x) < 0.15
+            assert _error(_attack("elu", 50_000, x, r, decomposition=tensor.Decomposition(method="power")), x) < 0.15
         else:
             with pytest.raises(ValueError, match="residuals of one sign"):
-                _attack("elu", 50_000, x, r, decomposition="power")
+                _attack("elu", 50_000, x, r, decomposition=tensor.Decomposition(method="power"))
 
 
 def test_subtraction_of_lower_orders_is_what_makes_it_work() -> None:
     x, r = _batch(4, 20, 0)
-    plain, subtracted = (_error(_attack("elu", 100_000, x, r, subtract=s), x) for s in (False, True))
+    plain, subtracted = (
+        _error(_attack("elu", 100_000, x, r, decomposition=tensor.Decomposition(subtract=s)), x) for s in (False, True)
+    )
     assert plain > 2.5 * subtracted
 
 
@@ -179,7 +183,9 @@ def test_an_uncertified_answer_may_be_asked_for() -> None:
     weights = tensor.GaussianWeights(50_000, 8, 0)
     g = tensor.output_gradient(x, r, weights, "elu")
     pruned = np.where(np.abs(g) > np.median(np.abs(g)), g, 0.0)
-    given: dict[str, Any] = {"num_examples": 2, "activation": "elu", "margin": 4.0}
+    given: dict[str, Any] = {
+        "num_examples": 2, "activation": "elu", "decomposition": tensor.Decomposition(margin=4.0)
+    }  # fmt: skip
     assert tensor.reconstruct(pruned, weights, **given).failed
     found = tensor.reconstruct(pruned, weights, certify=False, **given)
     assert not found.failed
@@ -237,9 +243,7 @@ def test_one_example() -> None:
         ({"activation": lambda u: u.sum()}, "shape it was given"),
         ({"activation": Activation("mine", lipschitz=1.0)}, "'mine': has no function"),
         ({"activation": torch.log}, "must give finite values"),
-        ({"decomposition": "qr"}, "decomposition='qr'"),
-        ({"activation": "tanh", "decomposition": "power"}, "needs order 2"),
-        ({"margin": 0.0}, "margin=0.0"),
+        ({"activation": "tanh", "decomposition": tensor.Decomposition(method="power")}, "needs order 2"),
     ],
 )
 def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
@@ -248,6 +252,16 @@ def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
     }  # fmt: skip
     with pytest.raises(ValueError, match=message):
         tensor.reconstruct(**{**given, **change})
+
+
+def test_bad_decompositions_are_named() -> None:
+    for change, message in (({"method": "qr"}, "method='qr'"), ({"margin": 0.0}, r"margin=0\.0")):
+        with pytest.raises(ValueError, match=message):
+            tensor.Decomposition(**change)
+    with pytest.raises(TypeError, match="subtract=1: must be True or False"):
+        tensor.Decomposition(subtract=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="decomposition is a str: must be a Decomposition"):
+        tensor.reconstruct(np.ones(9), np.ones((9, 2)), num_examples=1, activation="elu", decomposition="power")  # type: ignore[arg-type]
 
 
 def test_bad_batches_are_named() -> None:
@@ -321,7 +335,12 @@ def test_the_error_over_the_batch_size() -> None:
                 x, r = _batch(int(count), d, seed, np.random.default_rng(seed).uniform(0.7, 1.0, int(count)))
                 g = tensor.output_gradient(x, r, weights, "elu")
                 found = tensor.reconstruct(
-                    g, weights, num_examples=int(count), activation="elu", subtract=subtract, certify=False
+                    g,
+                    weights,
+                    num_examples=int(count),
+                    activation="elu",
+                    decomposition=tensor.Decomposition(subtract=subtract),
+                    certify=False,
                 )
                 row.append(_error(found, x) if len(found.inputs) == count else math.nan)
             rows.append(row)

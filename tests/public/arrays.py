@@ -117,6 +117,12 @@ def _hidden_layer() -> Any:
     return labels.KnownHiddenLayer(rng().random((2, 5)), rng().random((2, 3)))
 
 
+def _reconstructor_training() -> Any:
+    from leakcore import attacks
+
+    return attacks.ReconstructorTraining(hidden=(4,), epochs=1, batch_size=4, held_out=0.25)
+
+
 def _lbfgs() -> Any:
     from leakcore.attacks import inversion
 
@@ -207,9 +213,11 @@ ARRAYS = {
         also=("features", "extra_features", "extra_labels"),
     ),
     "attacks.reconstructor": Call(
-        lambda: {"parameters": rng().normal(size=(12, 5)), "points": rng().random((12, 3)), "hidden": (4,),
-                 "epochs": 1, "batch_size": 4, "learning_rate": 0.01, "held_out": 0.25, "low": 0.0, "high": 1.0,
-                 "seed": 0},
+        lambda: {"parameters": rng().normal(size=(12, 5)), "points": rng().random((12, 3)),
+                 "training": _reconstructor_training(), "box": (0.0, 1.0), "seed": 0}, fixed=("training",),  # 50 epochs
+    ),
+    "attacks.ReconstructorTraining": Call(
+        lambda: {"hidden": (4,), "epochs": 1, "batch_size": 4, "learning_rate": 0.01, "held_out": 0.25}
     ),
     "attacks.mean_squared_error": Call(
         lambda: {"reconstructions": rng().random((3, 4)), "targets": rng().random((3, 4))}, at_least_zero
@@ -340,7 +348,10 @@ ARRAYS = {
     "attacks.tensor.output_gradient": Call(_tensor, quality),
     "attacks.tensor.reconstruct": Call(
         lambda: {"gradient": rng().normal(size=64), "weights": _weights(), "num_examples": 2, "activation": "tanh",
-                 "margin": 1.2, "seed": 0},
+                 "decomposition": None, "refined": False, "certify": True, "seed": 0},
+    ),
+    "attacks.tensor.Decomposition": Call(
+        lambda: {"orders": (2, 3), "subtract": True, "method": "auto", "margin": 1.2}
     ),
     "leakage.l1_sensitivity": Call(
         lambda: {"model": model(), "loss": None, **_rows(), "adjacency": "replace"}, at_least_zero

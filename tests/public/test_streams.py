@@ -216,7 +216,7 @@ def test_games_and_audits_of_one_seed_share_nothing():
             ensemble, dpsgd.Rows(x[:20], y[:20]), dpsgd.Rows(x[20:], y[20:]), attacks.GameRules(3), runs=3
         )
         shadows = attacks.shadow_models(ensemble, x[:5], y[:5], x[5:], y[5:])
-        attacks.reconstructor(shadows, x[5:], hidden=(4,), epochs=6, seed=5)
+        attacks.reconstructor(shadows, x[5:], training=attacks.ReconstructorTraining(hidden=(4,), epochs=6), seed=5)
         run = ensemble.run(
             x[:20],
             y[:20],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from leakcore._base import validate as check
+from leakcore.attacks.box import read_box
 from leakcore.attacks.inversion.optimizers import LBFGS, Adam, SignedAdam
 
 if TYPE_CHECKING:
@@ -55,11 +56,7 @@ class _Objective:
 
 
 def _box(box: Any) -> tuple[float, float] | None:
-    if not isinstance(box, list | tuple) or len(box) != 2:
-        raise ValueError(f"box={box!r}: must be a pair, (low, high)")
-    low, high = check.real(box=box[0]), check.real(box=box[1])
-    if high <= low:
-        raise ValueError(f"box=({low}, {high}): low must be below high")
+    low, high = read_box(box)
     if low == -math.inf and high == math.inf:
         return None
     # A search maps the whole box to the line, which half a line or an infinite width is not fit for.

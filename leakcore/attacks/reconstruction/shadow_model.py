@@ -12,6 +12,7 @@ import numpy as np
 from leakcore import kernels, models
 from leakcore._base import array_memory, memory_limit
 from leakcore._base import validate as check
+from leakcore.attacks.box import read_finite_box
 
 if TYPE_CHECKING:
     import torch
@@ -121,37 +122,68 @@ class Reconstructor:
         )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReconstructorTraining:
+    """How the reconstructor network is trained: Adam on mean squared plus mean absolute error, ReLU.
+
+    Args:
+        hidden: sizes of the network's hidden layers.
+        epochs: passes over the shadow models, at least 1.
+        batch_size: shadow models per step, at least 1.
+        learning_rate: at the start, > 0; it falls to zero along a cosine.
+        held_out: share of the shadow models, the last ones, that does not train, in [0, 1); 0: the last epoch counts.
+
+    Raises:
+        ValueError, TypeError: that names argument, value and what is allowed.
+    """
+
+    hidden: Sequence[int] = (1000, 1000)
+    epochs: int = 50
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    held_out: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", check.sizes(hidden=self.hidden))
+        object.__setattr__(self, "epochs", check.integer(1, None, epochs=self.epochs))
+        object.__setattr__(self, "batch_size", check.integer(1, None, batch_size=self.batch_size))
+        object.__setattr__(self, "learning_rate", check.positive(learning_rate=self.learning_rate))
+        object.__setattr__(self, "held_out", check.below_one(held_out=self.held_out))
+        memory_limit.require(8 * self.epochs, epochs=self.epochs)
+
+
 def reconstructor(
     parameters: Any,
     points: Any,
     *,
-    hidden: Sequence[int] = (1000, 1000),
-    epochs: int = 50,
-    batch_size: int = 128,
-    learning_rate: float = 1e-3,
-    held_out: float = 0.1,
-    low: float = 0.0,
-    high: float = 1.0,
+    training: ReconstructorTraining | None = None,
+    box: tuple[float, float] = (0.0, 1.0),
     seed: int = 0,
     progress: Callable[[int, int], object] | None = None,
 ) -> Reconstructor:
     """Train a network that maps final parameters to the point they were trained on.
 
     The attacker of Hayes et al. 2023, Section 2.1, sees the final model only. Parameters are standardised by the shadow
-    models' mean and standard deviation (a parameter that never varies becomes 0). Loss: mean squared plus mean absolute
-    error; Adam, its step falling to zero along a cosine; ReLU. The weights kept are those of the epoch with the least
-    error on the shadow models held out.
+    models' mean and standard deviation (a parameter that never varies becomes 0). The weights are those of the epoch
+    with the least error on the shadow models held out.
 
     Args:
-        parameters: (models, parameters), of `shadow_models`. points: (models, inputs), what each was trained on.
-        hidden: sizes of the network's hidden layers. epochs, batch_size ≥ 1; learning_rate > 0.
-        held_out: share of the shadow models, the last ones, kept from training, in [0, 1); 0: the last epoch is kept.
-        low, high: what a feature can be; reconstructions are clipped to it.
-        seed: of weights and order. progress: called as progress(epochs done, epochs).
+        parameters: (models, parameters), of `shadow_models`.
+        points: (models, inputs), what each was trained on.
+        training: sizes of the network, epochs and the like; None: the defaults.
+        box: (low, high), what a feature can be; reconstructions are clipped to it.
+        seed: of weights and order.
+        progress: called as progress(epochs done, epochs).
 
-    One chain of steps, each from the last, so there is nothing to share out (`shadow_models`, before it, there is).
-    Deterministic for a machine, torch build and number of torch threads. Raises ValueError or TypeError that names
-    argument, value and what is allowed.
+    Returns:
+        The trained `Reconstructor`.
+
+    Raises:
+        ValueError, TypeError: that names argument, value and what is allowed.
+
+    Guarantees:
+        Deterministic for a machine, torch build and number of torch threads. One chain of steps, each from the last, so
+        there is nothing to share out (`shadow_models`, before it, there is).
     """
     import torch
 
@@ -162,36 +194,31 @@ def reconstructor(
             f"parameters.shape={values.shape}, points.shape={targets.shape}: must have the same rows, at least 2"
         )
     check.callback(progress=progress)
-    layers = models.layer_sizes([values.shape[1], *check.sizes(hidden=hidden), targets.shape[1]])
-    count = check.integer(1, None, epochs=epochs)
-    batch = check.integer(1, None, batch_size=batch_size)
-    memory_limit.require(8 * count, epochs=count)
-    memory_limit.require(32 * models.num_parameters(layers), hidden=hidden)  # with Adam's means and the best so far
-    rate = check.positive(learning_rate=learning_rate)
-    kept = len(values) - int(check.below_one(held_out=held_out) * len(values))
-    low, high = check.real(low=low), check.real(high=high)
-    if not -1e30 < low <= high < 1e30:
-        raise ValueError(f"low={low}, high={high}: must be finite, below 1e30 in size, low below high")
-    if high <= low:
-        raise ValueError(f"low={low}, high={high}: low must be below high")
+    if training is not None:
+        check.instance(ReconstructorTraining, training=training)
+    how = training or ReconstructorTraining()
+    low, high = read_finite_box(box)
     key = check.seed(seed=seed)
+    layers = models.layer_sizes([values.shape[1], *how.hidden, targets.shape[1]])
+    memory_limit.require(32 * models.num_parameters(layers), hidden=how.hidden)  # with Adam's means and the best so far
+    trained = len(values) - int(how.held_out * len(values))
 
-    mean, scale = values[:kept].mean(axis=0, dtype=np.float64), values[:kept].std(axis=0, dtype=np.float64)
+    mean, scale = values[:trained].mean(axis=0, dtype=np.float64), values[:trained].std(axis=0, dtype=np.float64)
     scale[scale == 0] = 1
     x, y = _standardised(values, mean, scale), torch.from_numpy(targets.copy())
     network = _network(layers)
     _initialise(network, layers, key)
-    optimiser = torch.optim.Adam(network.parameters(), lr=rate)
-    steps = count * -(-kept // batch)
+    optimiser = torch.optim.Adam(network.parameters(), lr=how.learning_rate)
+    steps = how.epochs * -(-trained // how.batch_size)
     fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    losses = np.empty(count)
+    losses = np.empty(how.epochs)
     best, best_error = _flat(network), np.inf
-    for epoch in range(count):
-        keys = kernels.uniform(1, kept, seed=key, purpose=kernels.Stream.RECONSTRUCTOR_ORDER, step=epoch)[0]
+    for epoch in range(how.epochs):
+        keys = kernels.uniform(1, trained, seed=key, purpose=kernels.Stream.RECONSTRUCTOR_ORDER, step=epoch)[0]
         total = 0.0
         order = torch.from_numpy(np.argsort(keys, kind="stable"))
-        for start in range(0, kept, batch):
-            which = order[start : start + batch]
+        for start in range(0, trained, how.batch_size):
+            which = order[start : start + how.batch_size]
             optimiser.zero_grad()
             gap = network(x[which]) - y[which]
             loss = gap.square().mean() + gap.abs().mean()
@@ -199,29 +226,29 @@ def reconstructor(
             optimiser.step()
             fall.step()
             total += float(loss.detach()) * len(which)
-        losses[epoch] = total / kept
-        if kept < len(values):
+        losses[epoch] = total / trained
+        if trained < len(values):
             with torch.no_grad():
-                error = float((network(x[kept:]).clamp(low, high) - y[kept:]).square().mean())
+                error = float((network(x[trained:]).clamp(low, high) - y[trained:]).square().mean())
             if error < best_error:
                 best, best_error = _flat(network), error
         if progress is not None:
-            progress(epoch + 1, count)
+            progress(epoch + 1, how.epochs)
     return Reconstructor(
         layers=layers,
         mean=mean,
         scale=scale,
-        weights=best if kept < len(values) else _flat(network),
-        low=check.real(low=low),
-        high=check.real(high=high),
+        weights=best if trained < len(values) else _flat(network),
+        low=low,
+        high=high,
         losses=losses,
-        held_out=best_error if kept < len(values) else float("nan"),
+        held_out=best_error if trained < len(values) else float("nan"),
     )
 
 
-def _parameters(given: Any, columns: int | None, *, name: str = "parameters") -> np.ndarray:
+def _parameters(parameters: Any, columns: int | None, *, name: str = "parameters") -> np.ndarray:
     array_memory.refuse_transforms(name)
-    out = check.plain_array(**{name: given})
+    out = check.plain_array(**{name: parameters})
     if out.dtype.kind not in "fiu":
         raise TypeError(f"{name}.dtype={out.dtype}: must be a real floating or integer type")
     if out.ndim != 2 or 0 in out.shape or columns not in (None, out.shape[1]):

@@ -2,18 +2,19 @@
 
     weights = tensor.GaussianWeights(num_neurons=100_000, num_inputs=20, seed=0)
     g = tensor.output_gradient(inputs, residuals, weights, "elu")      # what is released
-    found = tensor.reconstruct(g, weights, num_examples=4, activation="elu")
-    tensor.match(found.inputs, inputs, signs_known=found.signs_known).root_mean_square
+    answer = tensor.reconstruct(g, weights, num_examples=4, activation="elu")
+    tensor.match(answer.inputs, inputs, signs_known=answer.signs_known).root_mean_square
 
 `hermite_coefficients` and `choose` say which orders an activation offers. What cannot be told from noise is counted in
-`found.unrecoverable` and never guessed.
+`answer.unrecoverable` and never guessed.
 """
 
 from leakcore.attacks.tensor.orders import Orders, choose, hermite_coefficients
-from leakcore.attacks.tensor.reconstruct import Matched, TensorReconstruction, match, reconstruct
+from leakcore.attacks.tensor.reconstruct import Decomposition, Matched, TensorReconstruction, match, reconstruct
 from leakcore.attacks.tensor.weights import GaussianWeights, output_gradient
 
 __all__ = [
+    "Decomposition",
     "GaussianWeights",
     "Matched",
     "Orders",

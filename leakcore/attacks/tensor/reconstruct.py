@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy import optimize
@@ -13,7 +13,7 @@ from scipy import optimize
 from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.results import Assumptions, Result
-from leakcore.attacks.tensor.decompose import decompose
+from leakcore.attacks.tensor.decompose import Parts, decompose
 from leakcore.attacks.tensor.moments import Moments, estimate
 from leakcore.attacks.tensor.orders import Orders, choose
 from leakcore.attacks.tensor.refine import Refined, refine
@@ -59,18 +59,43 @@ class TensorReconstruction(Result):
     remainder: float
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decomposition:
+    """Which moments of the gradient are estimated, and how their tensor is taken apart.
+
+    Args:
+        orders: None: computed (`choose`). (2, 3), (2, 4) or (3,) to force; a vanishing order is refused, naming the
+            ones to use.
+        subtract: take the lower orders off g before the next is estimated. False: the plain moments of the paper.
+        method: "diagonal": simultaneous diagonalisation and a least-squares polish against all moments; any residuals.
+            "power": whitening and robust power iteration with deflation, no polish; residuals of one sign, order 2.
+            "auto": both as starts, polished, the better one.
+        margin: a direction counts as signal above margin × the largest eigenvalue that noise alone would have.
+
+    Raises:
+        ValueError, TypeError: that names the argument; orders are checked against the activation by the attack.
+    """
+
+    orders: Sequence[int] | None = None
+    subtract: bool = True
+    method: Literal["auto", "diagonal", "power"] = "auto"
+    margin: float = 1.2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "subtract", check.boolean(subtract=self.subtract))
+        check.one_of("auto", "diagonal", "power", method=self.method)
+        object.__setattr__(self, "margin", check.positive(margin=self.margin))
+
+
 def reconstruct(
     gradient: Any,
     weights: Any,
     *,
     num_examples: int,
     activation: Any,
-    orders: Sequence[int] | None = None,
-    subtract: bool = True,
-    decomposition: str = "auto",
+    decomposition: Decomposition | None = None,
     refined: bool = False,
     certify: bool = True,
-    margin: float = 1.2,
     seed: int = 0,
 ) -> TensorReconstruction:
     """Inputs x_1 … x_B of unit length from g_j = Σ_i r_i σ(w_jᵀx_i), w_j ~ N(0, I_d) known (Wang, Lee and Lei 2023).
@@ -78,39 +103,40 @@ def reconstruct(
     (1/m) Σ_j g_j He_p(w_j) estimates c_p Σ_i r_i x_i^{⊗p}, He_p the Hermite tensors, c_p = E[σ^{(p)}(z)]. Order 2 gives
     the span of the inputs (leading eigenvectors by magnitude: residuals have signs), order 3 or 4 in that span a B × …
     × B tensor whose components are the inputs; where order 2 vanishes (tanh, sigmoid, erf) the span comes from the
-    unfolded order 3. Error O(B√(d/m)) (eq. 5.2). Weights are read in blocks; beside g, memory is O(d² + B⁴), or O(d³)
+    unfolded order 3. Error O(B√(d/m)) (eq. 5.2). Weights are read in blocks; beyond g, memory is O(d² + B⁴), or O(d³)
     for order 3 alone.
 
-    gradient: (m,) dL/da_j, NumPy or CPU torch, finite; any common factor (2, 1/B, 1e-300) goes into the residuals. It
-        may bear noise or have been clipped: the attack does not know and reports what it finds.
-    weights: `GaussianWeights(m, d, seed)`, read in blocks and never held, or an (m, d) array.
-    num_examples: B, from 1 to d; more than d inputs have no span to find and are refused.
-    activation: a name ("elu", "relu", …), an `Activation`, or anything callable on torch tensors, elementwise. Kinks
-        are fine; where Hermite orders 3 and 4 vanish (a linear network) the attack is refused, for only Σ r_i x_i
-        leaks.
-    orders: None: computed (`choose`). (2, 3), (2, 4) or (3,) to force; a vanishing order is refused, naming the ones to
-    use. subtract: take the lower orders off g before the next is estimated. False: the plain moments of the paper.
-    decomposition: "diagonal": simultaneous diagonalisation and a least-squares polish against all moments; any
-        residuals. "power": whitening and robust power iteration with deflation, no polish; residuals of one sign, order
-        2. "auto": both as starts, polished, the better one.
-    refined: True: return what least squares on the gradient itself makes of the result, exact for exact gradients;
-        beyond the paper, and what an attacker would do. False: the tensor method's own answer.
-    certify: False: return what was found, whatever it is, not held against the gradient, with no estimate of its error
-        (NaN; with refined=True the distance moved, an answer's error only if it is right): for gradients that a defence
-        has bent out of this form (pruned, averaged over steps). Several times faster.
-    margin: a direction counts as signal above margin × the largest eigenvalue that noise alone would have.
-    seed: of the decomposition's random starts.
+    Args:
+        gradient: (m,) dL/da_j, NumPy or CPU torch, finite; any common factor (2, 1/B, 1e-300) goes into the residuals.
+            It may bear noise or have been clipped: the attack does not know and reports what it finds.
+        weights: `GaussianWeights(m, d, seed)`, read in blocks, or an (m, d) array.
+        num_examples: B, from 1 to d; more than d inputs have no span to find and are refused.
+        activation: a name ("elu", "relu", …), an `Activation`, or anything callable on torch tensors, elementwise.
+            Kinks are fine; where Hermite orders 3 and 4 vanish (a linear network) the attack is refused, for only
+            Σ r_i x_i leaks.
+        decomposition: orders, method and margin, where the defaults do not serve.
+        refined: True: return what least squares on the gradient itself makes of the result, exact for exact gradients;
+            beyond the paper, and what an attacker would do. False: the tensor method's own answer.
+        certify: False: return the answer whatever it is, not held against the gradient, with no estimate of its error
+            (NaN; with refined=True the distance moved, an answer's error only if it is right): for gradients that a
+            defence has bent out of this form (pruned, averaged over steps). Several times faster.
+        seed: of the decomposition's random starts.
 
-    Samples that cannot be told from noise are counted as unrecoverable, not guessed. The answer is held against the
-    gradient by least squares from it (on as many entries as settle the unknowns 8 times over): if that leaves more than
-    the subtracted lower orders did, or anything that still depends on w beyond noise, or if the spectrum shows more
-    than B inputs, the decomposition has failed and nothing is returned; else the distance each input moves,
-    with the least squares' own noise and a share for samples below the noise, estimates its error, and one that moves
-    more than 0.5 is dropped. Signs: order 3 with 2 determines them, order 4 through the
-    linear part (c_1 ≠ 0); for odd σ (up to a constant) g is the same for (−x_i, −r_i), which `signs_known` says.
+    Returns:
+        `TensorReconstruction`. Samples that cannot be told from noise are counted as unrecoverable, not guessed. The
+        answer is held against the gradient by least squares from it (on as many entries as settle the unknowns 8 times
+        over): if that leaves more than the subtracted lower orders did, or anything that still depends on w beyond
+        noise, or if the spectrum shows more than B inputs, the decomposition has failed and nothing is returned; else
+        the distance each input moves, with the least squares' own noise and a share for samples below the noise,
+        estimates its error, and one that moves more than 0.5 is dropped. Signs: order 3 with 2 determines them, order 4
+        through the linear part (c_1 ≠ 0); for odd σ (up to a constant) g is the same for (−x_i, −r_i), which
+        `signs_known` says.
 
-    Returns a `TensorReconstruction`. Deterministic for a machine and its number of BLAS threads. Raises ValueError or
-    TypeError that names the argument.
+    Raises:
+        ValueError, TypeError: that names the argument.
+
+    Guarantees:
+        Deterministic for a machine and its number of BLAS threads.
     """
     source = Weights.read(weights)
     g, _ = check.host_array(gradient=gradient)
@@ -121,119 +147,138 @@ def reconstruct(
         raise ValueError(
             f"num_examples={count}: must be at most d={source.num_inputs}: more than that have no span to find"
         )
-    how = check.one_of("auto", "diagonal", "power", decomposition=decomposition)
-    edge_margin = check.positive(margin=margin)
-    rng = kernels.generator(seed, kernels.Stream.TENSOR_STARTS)
-    used = choose(activation, orders=orders)
-    if how == "power" and used.used[0] != 2:
-        raise ValueError(f"decomposition='power': whitening needs order 2, which {used.name} lacks: use 'diagonal'")
+    if decomposition is not None:
+        check.instance(Decomposition, decomposition=decomposition)
+    how = decomposition or Decomposition()
+    attempt = _Attempt(
+        source=source,
+        orders=choose(activation, orders=how.orders),
+        count=count,
+        how=how,
+        refined=check.boolean(refined=refined),
+        certify=check.boolean(certify=certify),
+        seed=check.seed(seed=seed),
+    )
+    if how.method == "power" and attempt.orders.used[0] != 2:
+        raise ValueError(f"method='power': whitening needs order 2, which {attempt.orders.name} lacks: use 'diagonal'")
     if not g.any():
-        return _result(used, count, None, None, None, "the gradient is zero", seed, source, g)
+        return attempt.result(g, "the gradient is zero")
     # A power of two, exactly: squares of a tiny gradient would vanish.
     exponent = math.frexp(float(np.abs(g).max()))[1] - 1
     unit = math.ldexp(1.0, exponent)
-    out = _reconstruct(
-        np.ldexp(g, -exponent), unit, source, used, count, how, edge_margin, rng, seed=seed, subtract=subtract,
-        refined=refined, certify=certify,
-    )  # fmt: skip
+    out = attempt.run(np.ldexp(g, -exponent), unit)
     return dataclasses.replace(
         out, residuals=out.residuals * unit, spectrum=out.spectrum * unit, edge=out.edge * unit
     )  # fmt: skip
 
 
-def _reconstruct(
-    g: np.ndarray, unit: float, source: Weights, used: Orders, count: int, how: str, edge_margin: float,
-    rng: np.random.Generator, *, seed: int, subtract: bool, refined: bool, certify: bool,
-) -> TensorReconstruction:  # fmt: skip
-    """In units of `unit`, which only the reason, in words, is free of."""
-    moments = estimate(g, source, used, count, subtract, edge_margin)
-    rank = moments.basis.shape[1]
-    if rank == 0:
-        return _result(used, count, moments, None, None, "nothing in the gradient is above its noise", seed, source, g)
-    visible = int((np.abs(moments.values) > _MORE * edge_margin * moments.edge).sum())
-    if certify and visible > count:
-        reason = (
-            f"the decomposition failed: the gradient shows at least {visible} inputs, more than num_examples={count}"
-        )
-        return _result(used, count, moments, None, None, reason, seed, source, g)
-    parts = decompose(moments, used.coefficients, used.used, how, rng)
-    if parts is None:
-        return _result(used, count, moments, None, None, "no decomposition of the tensor was found", seed, source, g)
-    inputs = parts.directions @ moments.basis.T
-    inputs /= np.linalg.norm(inputs, axis=1, keepdims=True)
-    reason = ""
-    hidden = edge_margin * moments.edge / abs(used.coefficients[used.used[0]])
-    if rank < count:
-        reason = (
-            f"{count - rank} of {count} samples are not above the noise: their residuals are near 0 (below about "
-            f"{unit * hidden:.2g}), or inputs are nearly parallel, "
-            "and then a found one may stand for several, further from each than its error estimate says"
-        )
-    if not (certify or refined):
-        return _result(
-            used, count, moments, parts.misfit, None, reason, seed, source, g, method=parts.method,
-            found=(inputs, parts.weights, np.full(rank, np.nan)), subtract=subtract,
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class _Attempt:
+    """One reconstruction, everything read and checked."""
+
+    source: Weights
+    orders: Orders
+    count: int
+    how: Decomposition
+    refined: bool
+    certify: bool
+    seed: int
+
+    def run(self, g: np.ndarray, unit: float) -> TensorReconstruction:
+        """In units of `unit`, which only the reason, in words, is free of."""
+        used, count, margin = self.orders, self.count, self.how.margin
+        moments = estimate(g, self.source, used, count, self.how.subtract, margin)
+        rank = moments.basis.shape[1]
+        if rank == 0:
+            return self.result(g, "nothing in the gradient is above its noise", moments)
+        visible = int((np.abs(moments.values) > _MORE * margin * moments.edge).sum())
+        if self.certify and visible > count:
+            shows = f"the gradient shows at least {visible} inputs, more than num_examples={count}"
+            return self.result(g, f"the decomposition failed: {shows}", moments)
+        rng = kernels.generator(self.seed, kernels.Stream.TENSOR_STARTS)
+        parts = decompose(moments, used.coefficients, used.used, self.how.method, rng)
+        if parts is None:
+            return self.result(g, "no decomposition of the tensor was found", moments)
+        inputs = parts.directions @ moments.basis.T
+        inputs /= np.linalg.norm(inputs, axis=1, keepdims=True)
+        reason = ""
+        hidden = margin * moments.edge / abs(used.coefficients[used.used[0]])
+        if rank < count:
+            reason = (
+                f"{count - rank} of {count} samples are not above the noise: their residuals are near 0 (below about "
+                f"{unit * hidden:.2g}), or inputs are nearly parallel, "
+                "and then a found one may stand for several, further from each than its error estimate says"
+            )
+        if not (self.certify or self.refined):
+            unknown = np.full(rank, np.nan)
+            return self.result(g, reason, moments, parts, answer=(inputs, parts.weights, unknown))
+        better = refine(
+            inputs, parts.weights, g, self.source, used.function, all_rows=self.refined, others=rank < count
         )  # fmt: skip
-    better = refine(
-        inputs, parts.weights, g, source, used.function, all_rows=bool(refined), others=rank < count
-    )  # fmt: skip
-    moved = np.linalg.norm(better.inputs - inputs, axis=1)
-    allowed = 1.1 * moments.remainder**2 + 0.5 * (count - rank) * (edge_margin * moments.edge) ** 2
-    # Samples that were not above the noise leave structure behind; with all of them there, none may be left.
-    shaped = rank == count and better.structure > _STRUCTURE * moments.remainder
-    if certify and (better.remainder**2 > allowed or shaped):
-        reason = "the decomposition failed: what it found leaves a part of the gradient that depends on the weights"
-        return _result(used, count, moments, parts.misfit, better, reason, seed, source, g)
-    keep = moved <= (LARGEST_ERROR if certify else np.inf)
-    if not keep.all():
-        reason += ("; " if reason else "") + f"{int((~keep).sum())} moved more than {LARGEST_ERROR} under least squares"
-    x, r = (better.inputs, better.residuals) if refined else (inputs, parts.weights)
-    # Beside the way to the least squares: its own noise, and what samples below the noise bend the found span by.
-    bent = 0.5 * math.sqrt(count - rank) * hidden / (np.abs(r) * np.linalg.svd(x, compute_uv=False)[-1])
-    errors = np.minimum(2.0, np.sqrt((0.0 if refined and certify else moved**2) + better.errors**2 + bent**2))
-    return _result(
-        used, count, moments, parts.misfit, better, reason, seed, source, g,
-        method=f"{parts.method}{', refined on the gradient' if refined else ''}",
-        found=(x[keep], r[keep], errors[keep]), subtract=subtract,
-    )  # fmt: skip
+        moved = np.linalg.norm(better.inputs - inputs, axis=1)
+        allowed = 1.1 * moments.remainder**2 + 0.5 * (count - rank) * (margin * moments.edge) ** 2
+        # Samples that were not above the noise leave structure behind; with all of them there, none may be left.
+        shaped = rank == count and better.structure > _STRUCTURE * moments.remainder
+        if self.certify and (better.remainder**2 > allowed or shaped):
+            reason = "the decomposition failed: what it found leaves a part of the gradient that depends on the weights"
+            return self.result(g, reason, moments, parts, better)
+        near = moved <= (LARGEST_ERROR if self.certify else np.inf)
+        if not near.all():
+            reason += "; " if reason else ""
+            reason += f"{int((~near).sum())} moved more than {LARGEST_ERROR} under least squares"
+        x, r = (better.inputs, better.residuals) if self.refined else (inputs, parts.weights)
+        # Besides the way to the least squares: its own noise, and what samples below the noise bend the span by.
+        bent = 0.5 * math.sqrt(count - rank) * hidden / (np.abs(r) * np.linalg.svd(x, compute_uv=False)[-1])
+        way = 0.0 if self.refined and self.certify else moved**2
+        errors = np.minimum(2.0, np.sqrt(way + better.errors**2 + bent**2))
+        return self.result(g, reason, moments, parts, better, answer=(x[near], r[near], errors[near]))
 
-
-def _result(
-    orders: Orders, count: int, moments: Moments | None, misfit: float | None, better: Refined | None, reason: str,
-    seed: int, weights: Weights, gradient: np.ndarray, *, method: str = "", subtract: bool = True,
-    found: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
-) -> TensorReconstruction:  # fmt: skip
-    d = weights.num_inputs
-    inputs, residuals, moved = found or (np.empty((0, d)), np.empty(0), np.empty(0))
-    size = math.sqrt(float(gradient @ gradient) / len(gradient))
-    return TensorReconstruction(
-        value=len(inputs) / count,
-        kind="estimate",
-        confidence=None,
-        interval=None,
-        method=f"tensor method, orders {orders.used}{'' if subtract else ', plain moments'}"
-        + (f", {method}" if method else ""),
-        assumptions=Assumptions(
-            adjacency=None,
-            attacker="knows the hidden weights, drawn from N(0, I), the activation and the batch size, and sees dL/da",
-            notes=("two layers, no bias, inputs of unit length",),
-        ),
-        seed=seed,
-        provenance=SOURCE,
-        inputs=inputs,
-        residuals=residuals,
-        error_estimates=moved,
-        signs_known=orders.used == (2, 3) or (orders.used == (2, 4) and abs(orders.coefficients[1]) > 1e-6),
-        unrecoverable=count - len(inputs),
-        failed=len(inputs) == 0,
-        reason=reason,
-        orders=orders.used,
-        coefficients=orders.coefficients,
-        spectrum=np.empty(0) if moments is None else moments.values,
-        edge=math.nan if moments is None else moments.edge,
-        misfit=math.nan if misfit is None else misfit,
-        remainder=math.nan if better is None or size == 0 else better.remainder / size,
-    )
+    def result(
+        self,
+        g: np.ndarray,
+        reason: str,
+        moments: Moments | None = None,
+        parts: Parts | None = None,
+        better: Refined | None = None,
+        *,
+        answer: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+    ) -> TensorReconstruction:
+        """What was reached: answer (inputs, residuals, error estimates), or why there is none."""
+        used = self.orders
+        inputs, residuals, errors = answer or (np.empty((0, self.source.num_inputs)), np.empty(0), np.empty(0))
+        size = math.sqrt(float(g @ g) / len(g))
+        method = f"tensor method, orders {used.used}"
+        if answer is not None and parts is not None:
+            method += "" if self.how.subtract else ", plain moments"
+            method += f", {parts.method}" + (", refined on the gradient" if self.refined else "")
+        return TensorReconstruction(
+            value=len(inputs) / self.count,
+            kind="estimate",
+            confidence=None,
+            interval=None,
+            method=method,
+            assumptions=Assumptions(
+                adjacency=None,
+                attacker="knows the hidden weights, drawn from N(0, I), the activation and the batch size, and sees "
+                "dL/da",
+                notes=("two layers, no bias, inputs of unit length",),
+            ),
+            seed=self.seed,
+            provenance=SOURCE,
+            inputs=inputs,
+            residuals=residuals,
+            error_estimates=errors,
+            signs_known=used.used == (2, 3) or (used.used == (2, 4) and abs(used.coefficients[1]) > 1e-6),
+            unrecoverable=self.count - len(inputs),
+            failed=len(inputs) == 0,
+            reason=reason,
+            orders=used.used,
+            coefficients=used.coefficients,
+            spectrum=np.empty(0) if moments is None else moments.values,
+            edge=math.nan if moments is None else moments.edge,
+            misfit=math.nan if parts is None else parts.misfit,
+            remainder=math.nan if better is None or size == 0 else better.remainder / size,
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -107,8 +107,8 @@ def _model_based(
         network = attacks.reconstructor(
             parameters[:shadows],
             split.images[chosen],
+            training=attacks.ReconstructorTraining(epochs=context.pick(tiny=1, quick=10, paper=50)),
             seed=context.seed,
-            epochs=context.pick(tiny=1, quick=10, paper=50),
         )
         guess = network.reconstruct(parameters[shadows:])
         return {"error": float(attacks.mean_squared_error(guess, split.images[index]).mean())}

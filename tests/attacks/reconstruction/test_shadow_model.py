@@ -25,7 +25,9 @@ def _ensemble(noise: float) -> dpsgd.Ensemble:
 def _attack(noise: float, **more) -> tuple[attacks.Reconstructor, np.ndarray]:
     ensemble = _ensemble(noise)
     shadows = attacks.shadow_models(ensemble, KNOWN.features, KNOWN.labels, SHADOW.features, SHADOW.labels)
-    found = attacks.reconstructor(shadows, SHADOW.features, **{"hidden": (128,), "epochs": 20} | more)
+    found = attacks.reconstructor(
+        shadows, SHADOW.features, training=attacks.ReconstructorTraining(**{"hidden": (128,), "epochs": 20} | more)
+    )
     error = attacks.mean_squared_error(found.reconstruct(shadows[630:]), SHADOW.features[630:]).mean()
     assert found.held_out == pytest.approx(error, rel=1e-5)
     seen = attacks.shadow_models(
@@ -83,8 +85,15 @@ def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_surv
             ValueError,
             "parameters: must be fi",
         ),
-        (lambda: attacks.reconstructor(np.zeros((3, 2)), np.zeros((3, 2)), epochs=0), ValueError, "epochs=0"),
-        (lambda: attacks.reconstructor(np.zeros((3, 2)), np.zeros((3, 2)), held_out=1), ValueError, "held_out=1"),
+        (lambda: attacks.ReconstructorTraining(epochs=0), ValueError, "epochs=0"),
+        (lambda: attacks.ReconstructorTraining(held_out=1), ValueError, "held_out=1"),
+        (lambda: attacks.reconstructor(np.ones((3, 2)), np.ones((3, 2)), box=(1, 0)), ValueError, "low must be below"),
+        (
+            lambda: attacks.reconstructor(np.ones((3, 2)), np.ones((3, 2)), box=(0, 1e30)),
+            ValueError,
+            "box=.*below 1e30",
+        ),
+        (lambda: attacks.reconstructor(np.ones((3, 2)), np.ones((3, 2)), training=4), TypeError, "training is a int"),
         (
             lambda: attacks.shadow_models(_ensemble(1), KNOWN.features, KNOWN.labels, np.zeros((2, 64)), [0]),
             ValueError,
@@ -100,7 +109,7 @@ def test_errors(call, error, message) -> None:
 def test_arrays_backwards_and_read_only_are_read_as_they_are() -> None:
     rng = np.random.default_rng(0)
     seen, points = rng.random((12, 3), np.float32), rng.random((12, 2), np.float32)
-    settings = {"hidden": (4,), "epochs": 1}
+    settings = {"training": attacks.ReconstructorTraining(hidden=(4,), epochs=1)}
     straight = attacks.reconstructor(seen[::-1].copy(), points[::-1].copy(), **settings)
     points.flags.writeable = False
     back = attacks.reconstructor(seen[::-1], points[::-1], **settings)
