@@ -119,9 +119,9 @@ def _inverted(
         raise ValueError(f"inputs.shape={inputs.shape}: must be {(batch, *shape)}")
     bar = bars(quiet)
     boxed = method == "cosine" and inputs is not None and inputs.min() >= 0 and inputs.max() <= 1
-    objective = attack.L2(total_variation=weights)
-    if method == "cosine":
-        objective = attack.Cosine(total_variation=weights, box=(0.0, 1.0) if boxed else None)
+    box = (0.0, 1.0) if boxed else None
+    kind = attack.Cosine if method == "cosine" else attack.L2
+    objective = kind(total_variation=weights, box=box)
     optimizer = dataclasses.replace(objective.default_optimizer, restarts=restarts)
     if iterations is not None:
         optimizer = dataclasses.replace(optimizer, iterations=iterations)

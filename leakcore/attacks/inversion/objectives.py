@@ -142,9 +142,9 @@ class DPSGDSteps(_Objective):
     def __post_init__(self) -> None:
         super().__post_init__()
         limit = check.positive(max_grad_norm=self.max_grad_norm)
-        weight = 1.0 / limit if self.l1_weight is None else check.non_negative(l1_weight=self.l1_weight)
         object.__setattr__(self, "max_grad_norm", limit)
-        object.__setattr__(self, "l1_weight", weight)
+        if self.l1_weight is not None:
+            object.__setattr__(self, "l1_weight", check.non_negative(l1_weight=self.l1_weight))
         if self.known is not None and (not isinstance(self.known, list | tuple) or len(self.known) != 2):
             raise ValueError("known: must be a pair, (inputs, labels)")
 
@@ -152,13 +152,14 @@ class DPSGDSteps(_Objective):
         self, flat: FlatModule, states: torch.Tensor, released: torch.Tensor, x: torch.Tensor, y: torch.Tensor
     ) -> torch.Tensor:  # fmt: skip
         """As in the class's first line; released: with the known rows' part subtracted."""
+        weight = 1.0 / self.max_grad_norm if self.l1_weight is None else self.l1_weight
 
         def one_state(theta: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
             rows = flat.per_sample(theta, x, y) / self.max_grad_norm
             # Below C nothing is clipped; the clamp keeps a zero gradient's derivative finite.
             clipped = (rows * rows.square().sum(-1, keepdim=True).clamp(min=1).rsqrt()).sum(0)
             gap = (clipped - step).abs().sum()
-            return self.l1_weight * gap - clipped.dot(step)
+            return weight * gap - clipped.dot(step)
 
         return torch.func.vmap(one_state)(states, released / self.max_grad_norm).sum()
 

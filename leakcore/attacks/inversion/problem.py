@@ -255,7 +255,7 @@ def _output_layer(flat: FlatModule, shape: tuple[int, ...]) -> str | None:
         same = logits.shape == out.shape and torch.allclose(logits, out, rtol=1e-3, atol=1e-3 * float(out.abs().max()))
         if not same or sum(module is last for module, _ in calls) > 1:
             return None
-    return next(name for name, module in flat.model.named_modules() if module is last)
+    return next(str(name) for name, module in flat.model.named_modules() if module is last)
 
 
 def _of_known(flat: FlatModule, states: torch.Tensor, known: Any, limit: float) -> torch.Tensor:
