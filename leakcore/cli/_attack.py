@@ -171,7 +171,7 @@ def _played(
         max_grad_norm=max_grad_norm,
         learning_rate=learning_rate,
         steps=steps,
-        sampling=dpsgd.PoissonBatches(sample_rate, expected_batch_size=sample_rate * num_rows),
+        sample_rate=dpsgd.PoissonBatches(sample_rate, expected_batch_size=sample_rate * num_rows),
         seed=seed,
     )
     shown = bars(quiet)

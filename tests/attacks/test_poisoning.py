@@ -202,7 +202,7 @@ def test_a_row_of_zeros_moves_only_biases_of_the_first_layer():
         max_grad_norm=1.0,
         learning_rate=1.0,
         steps=1,
-        sampling=dpsgd.PoissonBatches(expected_batch_size=1.0),
+        sample_rate=dpsgd.PoissonBatches(expected_batch_size=1.0),
         seed=2,
     )
     none, one = (
@@ -252,7 +252,7 @@ def test_contrast_puts_the_same_points_with_the_other_label_into_the_clean_data(
         max_grad_norm=0.01,
         learning_rate=1.0,
         steps=1,
-        sampling=dpsgd.PoissonBatches(expected_batch_size=1.0),
+        sample_rate=dpsgd.PoissonBatches(expected_batch_size=1.0),
         seed=2,
     )
     ends = [

@@ -55,7 +55,7 @@ def _runs(executor: Any) -> np.ndarray:
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((60, 5)).astype(np.float32), rng.integers(0, 3, 60)
     made = dpsgd.Ensemble(
-        (5, 4, 3), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=20, sampling=0.3, seed=1
+        (5, 4, 3), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=20, sample_rate=0.3, seed=1
     )
     return np.asarray(made.run(x, y, runs=300, execution=dpsgd.Execution(executor=executor)).parameters)
 

@@ -206,7 +206,7 @@ def test_games_and_audits_of_one_seed_share_nothing():
     rng = np.random.default_rng(0)
     x, y = rng.random((40, 6)).astype(np.float32), np.arange(40) % 3
     settings = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 0.5, "steps": 4, "seed": 5}
-    ensemble = dpsgd.Ensemble((6, 3), sampling=dpsgd.PoissonBatches(0.5, expected_batch_size=20.0), **settings)
+    ensemble = dpsgd.Ensemble((6, 3), sample_rate=dpsgd.PoissonBatches(0.5, expected_batch_size=20.0), **settings)
     noisy = dpsgd.Ensemble(dpsgd.Network((6, 3), initialisation=dpsgd.Initialisation("glorot", noise=1.0)), **settings)
     with recorded() as draws:
         membership.play(ensemble, x, y, runs=3)

@@ -188,7 +188,7 @@ class ClaimConfig:
             max_grad_norm=m["max_grad_norm"],
             learning_rate=m["learning_rate"],
             steps=m["steps"],
-            sampling=dpsgd.PoissonBatches(m["sample_rate"], expected_batch_size=m["sample_rate"] * rows)
+            sample_rate=dpsgd.PoissonBatches(m["sample_rate"], expected_batch_size=m["sample_rate"] * rows)
             if m["batch_size"] is None
             else dpsgd.ShuffledBatches(m["batch_size"]),
             fault=dpsgd.Fault(**self.fault),

@@ -160,7 +160,7 @@ def _companion(config: AuditConfig, sigma: float) -> _Batches:
         max_grad_norm=MAX_GRAD_NORM,
         learning_rate=LEARNING_RATE,
         steps=config.label_steps,
-        sampling=config.label_batch_size / rows,
+        sample_rate=config.label_batch_size / rows,
         seed=config.seed,
     ).run(data.features, data.labels, runs=1)
     count = rows // config.label_batch_size

@@ -116,7 +116,7 @@ def ensemble(config: AuditConfig, noise: float, *, dtype: str = "float32") -> dp
         max_grad_norm=config.max_grad_norm,
         learning_rate=config.learning_rate,
         steps=config.steps,
-        sampling=dpsgd.PoissonBatches(config.sample_rate, expected_batch_size=config.sample_rate * config.num_rows),
+        sample_rate=dpsgd.PoissonBatches(config.sample_rate, expected_batch_size=config.sample_rate * config.num_rows),
         seed=config.seed,
     )
 

@@ -51,8 +51,8 @@ class Ensemble:
         network: (inputs, hidden..., outputs), a perceptron with the defaults of `Network`; or a `Network`; or a
             `ModuleNetwork`, any torch module.
         noise_multiplier: σ ≥ 0. max_grad_norm: C > 0. learning_rate: η > 0. steps: T ≥ 0.
-        sampling: how batches are drawn: a sample rate q in (0, 1], which stands for `PoissonBatches(q)`, 1 for all rows
-            in each step; or `PoissonBatches`, or `ShuffledBatches`.
+        sample_rate: q in (0, 1] of Poisson batches, 1 for all rows in each step; or how batches are drawn, as
+            `PoissonBatches` or `ShuffledBatches`.
         seed: 64-bit; everything random is a pure function of (seed, run, step), see below.
         fault: a `Fault` makes it an implementation that departs from the definition, for tests of audits; None is the
             mechanism.
@@ -84,7 +84,7 @@ class Ensemble:
         max_grad_norm: float,
         learning_rate: float,
         steps: int,
-        sampling: float | PoissonBatches | ShuffledBatches = 1.0,
+        sample_rate: float | PoissonBatches | ShuffledBatches = 1.0,
         seed: int,
         fault: Fault | None = None,
     ) -> None:
@@ -96,7 +96,7 @@ class Ensemble:
             max_grad_norm=check.positive(max_grad_norm=max_grad_norm),
             learning_rate=check.positive(learning_rate=learning_rate),
             steps=check.integer(0, 2**24 - 1, steps=steps),
-            sampling=read_sampling(sampling),
+            sampling=read_sampling(sample_rate),
             seed=check.seed(seed=seed),
             fault=fault,
         )

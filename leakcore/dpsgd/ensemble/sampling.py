@@ -49,11 +49,11 @@ def _check_expected(batches: PoissonBatches | ShuffledBatches) -> None:
         object.__setattr__(batches, "expected_batch_size", size)
 
 
-def read_sampling(sampling: float | PoissonBatches | ShuffledBatches) -> PoissonBatches | ShuffledBatches:
-    """A sample rate stands for Poisson batches of it; the error names `sampling`."""
-    if isinstance(sampling, PoissonBatches | ShuffledBatches):
-        return sampling
+def read_sampling(sample_rate: float | PoissonBatches | ShuffledBatches) -> PoissonBatches | ShuffledBatches:
+    """A sample rate stands for Poisson batches of it; the error names `sample_rate`."""
+    if isinstance(sample_rate, PoissonBatches | ShuffledBatches):
+        return sample_rate
     try:
-        return PoissonBatches(sampling)
+        return PoissonBatches(sample_rate)
     except (TypeError, ValueError) as why:
-        raise type(why)(f"sampling: {why}; a sample rate, or dpsgd.PoissonBatches or dpsgd.ShuffledBatches") from None
+        raise type(why)(f"{why}; or a dpsgd.PoissonBatches or a dpsgd.ShuffledBatches") from None

@@ -76,7 +76,7 @@ class AuditedTraining:
             max_grad_norm=self.clip,
             learning_rate=_STEP * size,
             steps=EPOCHS * (count // size),
-            sampling=dpsgd.ShuffledBatches(self.batch_size)
+            sample_rate=dpsgd.ShuffledBatches(self.batch_size)
             if self.batch_size
             else dpsgd.PoissonBatches(expected_batch_size=float(count)),
             seed=seed,

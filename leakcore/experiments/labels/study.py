@@ -144,7 +144,7 @@ def _ensemble(context: Context, study: LabelData, sigma: float, clip: float, *, 
         max_grad_norm=clip,
         learning_rate=STEP / clip,
         steps=steps,
-        sampling=dpsgd.PoissonBatches(1 / study.batches, expected_batch_size=BATCH),
+        sample_rate=dpsgd.PoissonBatches(1 / study.batches, expected_batch_size=BATCH),
         fault=dpsgd.Fault(clip_slack=1e-6),
         seed=context.seed,
     )

@@ -43,7 +43,7 @@ def _model(name: str, training: str) -> torch.nn.Sequential:
             max_grad_norm=1.0,
             learning_rate=0.5,
             steps=60,
-            sampling=N / len(data.labels),
+            sample_rate=N / len(data.labels),
             seed=1,
         ).run(data.features, data.labels, runs=1)
         return run.module(run.first_run)

@@ -133,7 +133,7 @@ def test_errors(change, error, message) -> None:
 def _games(runs: int, **more) -> dict[str, attacks.ReconstructionGame]:
     first, rest = datasets.digits().split(120, seed=0)
     ensemble = dpsgd.Ensemble(
-        (64, 10, 10), noise_multiplier=0.8, max_grad_norm=0.1, learning_rate=5.0, steps=40, sampling=0.05, seed=2
+        (64, 10, 10), noise_multiplier=0.8, max_grad_norm=0.1, learning_rate=5.0, steps=40, sample_rate=0.05, seed=2
     )
     return flat.game(attacks.reconstruction_games, ensemble, first, rest, runs=runs, **more)
 
@@ -141,7 +141,7 @@ def _games(runs: int, **more) -> dict[str, attacks.ReconstructionGame]:
 def test_games_carry_exactly_what_prior_aware_says_of_the_stored_steps() -> None:
     first, rest = datasets.digits().split(120, seed=0)
     ensemble = dpsgd.Ensemble(
-        (64, 10, 10), noise_multiplier=0.8, max_grad_norm=0.1, learning_rate=5.0, steps=40, sampling=0.05, seed=2
+        (64, 10, 10), noise_multiplier=0.8, max_grad_norm=0.1, learning_rate=5.0, steps=40, sample_rate=0.05, seed=2
     )
     index = np.random.default_rng(0).integers(0, len(rest), (40, 4))
     rules = {m: running_scores.rule(m, max_grad_norm=0.1, sample_rate=0.05, steps=40, noise_multiplier=0.8)
@@ -189,7 +189,7 @@ def test_the_improved_attack_is_above_the_plain_one_and_the_likelihood_above_bot
     """Hayes et al. 2023, Section 4.3; 512 runs; differences exceed 3.29 standard errors (p = 0.001)."""
     first, rest = datasets.digits().split(499, seed=0)
     ensemble = dpsgd.Ensemble(
-        (64, 10, 10), noise_multiplier=0.5, max_grad_norm=0.1, learning_rate=1.0, steps=200, sampling=0.02, seed=0
+        (64, 10, 10), noise_multiplier=0.5, max_grad_norm=0.1, learning_rate=1.0, steps=200, sample_rate=0.02, seed=0
     )
     runs = 512
     games = attacks.reconstruction_games(

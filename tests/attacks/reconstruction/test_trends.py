@@ -31,7 +31,7 @@ def _play(
         max_grad_norm=clip,
         learning_rate=rate,
         steps=steps,
-        sampling=dpsgd.PoissonBatches(q, expected_batch_size=q * (rows + 1)),
+        sample_rate=dpsgd.PoissonBatches(q, expected_batch_size=q * (rows + 1)),
         seed=0,
     )
     return attacks.reconstruction_games(

@@ -28,9 +28,9 @@ def module_ensemble(module: Any, input_shape: Any, **flat: Any) -> dpsgd.Ensembl
 def _mechanism(flat: dict[str, Any]) -> dict[str, Any]:
     expected, size, rate = (flat.pop(name, None) for name in ("expected_batch_size", "batch_size", "sample_rate"))
     if size is not None:
-        flat["sampling"] = dpsgd.ShuffledBatches(size, expected)
+        flat["sample_rate"] = dpsgd.ShuffledBatches(size, expected)
     elif rate is not None or expected is not None:
-        flat["sampling"] = dpsgd.PoissonBatches(1.0 if rate is None else rate, expected)
+        flat["sample_rate"] = dpsgd.PoissonBatches(1.0 if rate is None else rate, expected)
     if "clip_slack" in flat:
         flat["fault"] = dpsgd.Fault(clip_slack=flat.pop("clip_slack"))
     return flat

@@ -29,7 +29,7 @@ JOB = dict(
 )
 ENSEMBLE = dpsgd.Ensemble(
     dpsgd.Network((20, 8, 3), "relu"), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=120,
-    sampling=dpsgd.ShuffledBatches(30), seed=1
+    sample_rate=dpsgd.ShuffledBatches(30), seed=1
 )
 if __name__ == "__main__":
     ENSEMBLE.run(

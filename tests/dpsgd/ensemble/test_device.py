@@ -24,7 +24,7 @@ def _run(device: str, sample_rate: float, dtype: str = "float64") -> dpsgd.Ensem
         max_grad_norm=0.5,
         learning_rate=0.5,
         steps=20,
-        sampling=sample_rate,
+        sample_rate=sample_rate,
         seed=7,
     )
     return ensemble.run(

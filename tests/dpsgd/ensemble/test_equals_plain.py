@@ -105,7 +105,7 @@ def _both(layers, activation, *, slack=0.0, max_grad_norm=0.8, dtype="float64", 
         max_grad_norm=max_grad_norm,
         learning_rate=1.5,
         steps=STEPS,
-        sampling=0.6,
+        sample_rate=0.6,
         fault=dpsgd.Fault(clip_slack=slack),
         seed=0,
     )
@@ -228,7 +228,7 @@ def test_rows_beyond_one_chunk() -> None:
         max_grad_norm=0.5,
         learning_rate=2.0,
         steps=2,
-        sampling=0.5,
+        sample_rate=0.5,
         seed=0,
     )
     ours = ensemble.run(

@@ -110,7 +110,7 @@ def test_a_pool_gives_the_same_bits_as_features() -> None:
 def test_an_executor_changes_nothing(kind) -> None:
     data = {"pool_features": X, "pool_labels": Y, "extra_index": np.arange(300)[:, None], "record": True}
     ensemble = dpsgd.Ensemble(
-        (6, 4), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=3, sampling=0.3, seed=0
+        (6, 4), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=3, sample_rate=0.3, seed=0
     )
     alone = flat.run(ensemble, X[:30], Y[:30], runs=300, first_run=40, **data)
     pool = ThreadPoolExecutor(3) if kind == "threads" else ProcessPoolExecutor(2, mp_context=get_context("spawn"))

@@ -25,7 +25,7 @@ def test_batch_sizes_are_binomial_in_the_run_itself() -> None:
         max_grad_norm=1,
         learning_rate=1,
         steps=1,
-        sampling=RATE,
+        sample_rate=RATE,
         seed=4,
     )
     out = ensemble.run(
@@ -68,7 +68,7 @@ def test_noise_has_the_stated_scale() -> None:
         max_grad_norm=0.5,
         learning_rate=3.0,
         steps=1,
-        sampling=dpsgd.PoissonBatches(expected_batch_size=4),
+        sample_rate=dpsgd.PoissonBatches(expected_batch_size=4),
         seed=1,
     )
     start = np.array([0.0, 0.0, 0.0, 200.0])
@@ -143,12 +143,7 @@ MECHANISM = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 1.0
         ({"initialisation_scale": -1}, ValueError, r"scale=-1: must be in \[0, inf\)"),
         ({"initialisation_noise": -1}, ValueError, r"noise=-1: must be in \[0, inf\)"),
         ({"batch_size": 0}, ValueError, "batch_size=0: must be an integer"),
-        (
-            {"sampling": 1.01},
-            ValueError,
-            r"sampling: sample_rate=1.01: .*; a sample rate, or dpsgd.Poisson",
-        ),
-        ({"sampling": "poisson"}, TypeError, "sampling: sample_rate='poisson': must be a real number"),
+        ({"sample_rate": "poisson"}, TypeError, "sample_rate='poisson': must be a real number"),
         ({"fault": "noise"}, TypeError, "fault='noise': must be a dpsgd.Fault"),
         ({"clip_slack": -1e-6}, ValueError, "clip_slack=-1e-06"),
         ({"dtype": "bfloat16"}, ValueError, "dtype='bfloat16': must be one of 'float32', 'float64'"),
@@ -242,3 +237,9 @@ def test_torch_tensors_and_lists_are_read_like_arrays() -> None:
     third = ensemble.run(x.tolist(), [0, 1, 2, 0], runs=2)
     assert (first.parameters == third.parameters).all()
     assert (first.parameters != second.parameters).any()
+
+
+def test_a_rate_that_is_none_says_what_else_there_is() -> None:
+    settings = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 1.0, "steps": 1, "seed": 0}
+    with pytest.raises(ValueError, match=r"sample_rate=1.01: must be in \[0, 1\]; or a dpsgd.PoissonBatches or"):
+        dpsgd.Ensemble((4, 2), **settings, sample_rate=1.01)

@@ -47,7 +47,7 @@ def trained():
                     max_grad_norm=1.0,
                     learning_rate=0.5,
                     steps=4,
-                    sampling=0.3,
+                    sample_rate=0.3,
                     seed=1,
                 ).run(features, labels, runs=5)
                 out.update(run.parameters.tobytes())

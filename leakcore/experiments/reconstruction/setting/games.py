@@ -46,7 +46,7 @@ def ensemble(context: Context, split: Split, setting: GameSetting) -> dpsgd.Ense
         # Noise moves the parameters by σ·step/rows: few rows need short steps.
         learning_rate=setting.step / setting.max_grad_norm * min(1.0, (len(split.known_labels) + 1) / 1000),
         steps=setting.steps,
-        sampling=dpsgd.PoissonBatches(
+        sample_rate=dpsgd.PoissonBatches(
             setting.sample_rate, expected_batch_size=setting.sample_rate * (len(split.known_labels) + 1)
         ),
         seed=context.seed,
