@@ -399,7 +399,9 @@ ARRAYS = {
     "defenses.Laplace": Call(lambda: {"scale": 0.1}),
     "defenses.LocalSteps": Call(lambda: {"steps": 2, "learning_rate": 0.1, "minibatches": False}),
     "defenses.Prune": Call(lambda: {"keep_fraction": 0.5}),
-    "dpsgd.Ensemble": Call(lambda: {"network": (4, 2), **MECHANISM, "sample_rate": 0.5, "seed": 0}),
+    "dpsgd.Ensemble": Call(
+        lambda: {"network": (4, 2), **MECHANISM, "sample_rate": 0.5, "seed": 0}, also=("layers",)
+    ),
     "dpsgd.Ensemble.run": Call(
         lambda: {**_data(), "runs": 2, "probe_features": rng().random((2, 4)),
                  "probe_labels": np.array([0, 1])}, lambda r: quality(r.parameters), also=("probes",),
