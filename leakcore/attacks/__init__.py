@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from leakcore.attacks.reconstruction.game import reconstruction_game as reconstruction_game
     from leakcore.attacks.reconstruction.game import reconstruction_games as reconstruction_games
     from leakcore.attacks.reconstruction.game_result import ReconstructionGame as ReconstructionGame
+    from leakcore.attacks.reconstruction.gradient_descent import Descent as Descent
+    from leakcore.attacks.reconstruction.gradient_descent import FrozenEmbedding as FrozenEmbedding
     from leakcore.attacks.reconstruction.gradient_descent import (
         GradientReconstruction as GradientReconstruction,
     )
@@ -43,6 +45,8 @@ _NAMES = {
     "membership": ".membership",
     "poisoning": ".poisoning",
     "tensor": ".tensor",
+    "Descent": ".reconstruction.gradient_descent",
+    "FrozenEmbedding": ".reconstruction.gradient_descent",
     "GradientReconstruction": ".reconstruction.gradient_descent",
     "gradient": ".reconstruction.gradient_descent",
     "gradient_loss": ".reconstruction.gradient_descent",

@@ -110,7 +110,7 @@ def test_losses_are_those_of_the_modules(layers):
 def test_scores_are_those_of_training_with_and_without_the_poison():
     made = poisoning.ClipBKD().poison(X, Y, k=2)
     ensemble = _ensemble(noise_multiplier=1.0, initialisation="per-run", sample_rate=0.5)
-    found = poisoning.poisoning_scores(ensemble, made, trials=5, first_trial=30)
+    found = poisoning.poisoning_scores(ensemble, made, trials=range(30, 35))
     run = ensemble.run(
         made.common_features,
         made.common_labels,
@@ -120,7 +120,7 @@ def test_scores_are_those_of_training_with_and_without_the_poison():
     # float32: the same models, their losses from a product of another shape.
     np.testing.assert_allclose(found.scores_out, made.statistic(run), rtol=1e-5)
     assert (found.k, found.name, found.first_trial) == (2, "clipbkd", 30)
-    part = poisoning.poisoning_scores(ensemble, made, trials=2, first_trial=32)
+    part = poisoning.poisoning_scores(ensemble, made, trials=range(32, 34))
     np.testing.assert_array_equal(part.scores_in, found.scores_in[2:4])
     assert not np.isin(found.scores_in, found.scores_out).any()
 
@@ -145,7 +145,8 @@ def test_a_private_mechanism_is_not_contradicted():
 def test_progress_counts_models():
     seen = []
     made = poisoning.ClipBKD().poison(X, Y)
-    poisoning.poisoning_scores(_ensemble(steps=1), made, trials=40, progress=lambda *a: seen.append(a))
+    how = dpsgd.Execution(progress=lambda *a: seen.append(a))
+    poisoning.poisoning_scores(_ensemble(steps=1), made, trials=40, execution=how)
     assert seen[-1] == (80, 80)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
@@ -173,6 +174,14 @@ def test_bad_input_is_named():
         poisoning.ClipBKD(lambda rows: [0.1]).poison(X, Y)
     with pytest.raises(TypeError, match="poisoning=None"):
         poisoning.poisoning_scores(_ensemble(), None, trials=2)
+    made = poisoning.ClipBKD().poison(X, Y)
+    for trials, message in (
+        (range(3, 3), r"trials=range\(3, 3\): must be a range of consecutive numbers"),
+        (range(2**40, 2**40 + 1), r"trials=range\(.*\): must start in \[0, 1099511627775\]"),
+        (0, "trials=0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            poisoning.poisoning_scores(_ensemble(), made, trials=trials)
     assert attacks.poisoning is poisoning
 
 

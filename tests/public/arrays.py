@@ -123,6 +123,12 @@ def _reconstructor_training() -> Any:
     return attacks.ReconstructorTraining(hidden=(4,), epochs=1, batch_size=4, held_out=0.25)
 
 
+def _descent() -> Any:
+    from leakcore import attacks
+
+    return attacks.Descent(iterations=2, restarts=1)
+
+
 def _lbfgs() -> Any:
     from leakcore.attacks import inversion
 
@@ -185,9 +191,11 @@ ARRAYS = {
         also=("method",),
     ),
     "attacks.gradient": Call(
-        lambda: {"run": run(), "iterations": 2, "restarts": 1, "learning_rate": 0.05, "low": 0.0, "high": 1.0,
-                 "seed": 0, "labels": np.array([0, 1, 0])}, lambda r: quality(r.points),
+        lambda: {"run": run(), "descent": _descent(), "box": (0.0, 1.0), "seed": 0, "labels": np.array([0, 1, 0])},
+        lambda r: quality(r.points), fixed=("descent",),  # its default is slow
     ),
+    "attacks.Descent": Call(lambda: {"iterations": 2, "restarts": 1, "learning_rate": 0.05}),
+    "attacks.FrozenEmbedding": Call(lambda: {"module": model(), "shape": (4,)}),
     "attacks.gradient_loss": Call(
         lambda: {"run": run(), "points": rng().random((3, 4)), "labels": np.array([0, 1, 0])}, None,
         also=("features",),
@@ -209,8 +217,9 @@ ARRAYS = {
     ),
     "attacks.shadow_models": Call(
         lambda: {"ensemble": _ensemble(), "known_features": rng().random((5, 4)), "known_labels": np.arange(5) % 2,
-                 "points": rng().random((2, 4)), "labels": np.array([0, 1]), "first_run": 0}, quality,
-        also=("features", "extra_features", "extra_labels"),
+                 "points": rng().random((2, 4)), "labels": np.array([0, 1]), "first_run": 0,
+                 "execution": None}, quality,
+        also=("features", "extra.features", "extra.labels"),
     ),
     "attacks.reconstructor": Call(
         lambda: {"parameters": rng().normal(size=(12, 5)), "points": rng().random((12, 3)),
@@ -237,8 +246,8 @@ ARRAYS = {
     "attacks.membership.canaries": Call(
         lambda: {"features": rng().random((5, 4)), "classes": 2, "count": 2, "seed": 0}, lambda r: quality(r[0])
     ),
-    "attacks.membership.coins": Call(lambda: {"runs": 2, "rows": 3, "seed": 0, "first_run": 0}),
-    "attacks.membership.canary_coins": Call(lambda: {"runs": 2, "canaries": 3, "seed": 0, "first_run": 0}),
+    "attacks.membership.coins": Call(lambda: {"runs": 2, "rows": 3, "seed": 0}),
+    "attacks.membership.canary_coins": Call(lambda: {"runs": 2, "canaries": 3, "seed": 0}),
     "attacks.membership.guess": Call(lambda: {"scores": rng().random((2, 5)), "share": 0.5}),
     "attacks.membership.loss_threshold": Call(lambda: {"losses": rng().random((2, 5)), "threshold": 0.5}, quality),
     "attacks.membership.likelihood_ratio": Call(
@@ -246,12 +255,12 @@ ARRAYS = {
                  "reference_included": np.arange(40).reshape(8, 5) % 2 == 0, "spread": "shared"}, quality,
     ),
     "attacks.membership.play": Call(
-        lambda: {"ensemble": _ensemble(), **_data(), "runs": 2, "first_run": 0}, lambda r: quality(r.losses)
+        lambda: {"ensemble": _ensemble(), **_data(), "runs": 2, "execution": None}, lambda r: quality(r.losses)
     ),
     "attacks.membership.play_canaries": Call(
         lambda: {"ensemble": _ensemble(), **_data(), "canary_features": rng().random((2, 4)),
-                 "canary_labels": np.array([0, 1]), "runs": 2, "first_run": 0}, lambda r: quality(r.scores),
-        also=("extra_features", "extra_labels", "batches"),
+                 "canary_labels": np.array([0, 1]), "runs": 2, "execution": None}, lambda r: quality(r.scores),
+        also=("extra.features", "extra.labels", "batches"),
     ),
     "attacks.poisoning.Backdoor": Call(lambda: {"shape": (1, 4, 4), "target": 1, "patch": 2, "value": 1.0}),
     "attacks.poisoning.ClipBKD": Call(lambda: {"contrast": False}),
@@ -260,11 +269,11 @@ ARRAYS = {
         lambda: {"run": run(), **_data()}, quality
     ),
     "attacks.poisoning.poisoning_scores": Call(
-        lambda: {"ensemble": _ensemble(), "poisoning": _poisoning(), "trials": 2, "first_trial": 0},
+        lambda: {"ensemble": _ensemble(), "poisoning": _poisoning(), "trials": 2, "execution": None},
         lambda r: quality(r.scores_in),
     ),
     "attacks.poisoning.poisoning_sweep": Call(
-        lambda: {"ensemble": _ensemble(), "poisoning": _poisoning(), "ks": (1,), "trials": 2, "first_trial": 0},
+        lambda: {"ensemble": _ensemble(), "poisoning": _poisoning(), "ks": (1,), "trials": 2, "execution": None},
         also=("k",),
     ),
     "attacks.labels.SGD": Call(lambda: {"lr": 0.1, "momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0}),

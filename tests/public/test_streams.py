@@ -224,7 +224,7 @@ def test_games_and_audits_of_one_seed_share_nothing():
             per_run=dpsgd.PerRun(dpsgd.Rows(x[20:22, None], y[20:22, None])),
             observer=dpsgd.Observer(record=True),
         )
-        attacks.gradient(run, y[20:22], iterations=2, restarts=1, seed=5)
+        attacks.gradient(run, y[20:22], descent=attacks.Descent(iterations=2, restarts=1), seed=5)
     assert {s.name for s in Stream if any(d.word == s for d in draws)} >= {
         "MEMBERSHIP_COINS", "CANARY_COINS", "GAME", "RECONSTRUCTOR_ORDER", "GRADIENT_STARTS", "INIT", "INIT_GLOROT",
         "INIT_NOISE", "POISONED_ROWS", "BATCH", "CLIP_NOISE",

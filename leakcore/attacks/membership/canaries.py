@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from concurrent.futures import Executor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +13,9 @@ from leakcore._base import memory_limit
 from leakcore._base import validate as check
 
 if TYPE_CHECKING:
-    from leakcore.dpsgd import Ensemble
+    from leakcore.dpsgd import Ensemble, Execution
+
+_LAST_RUN = 2**61
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,25 +47,23 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
     drawn = special.ndtri(kernels.uniform(n, x.shape[1], seed=key, purpose=kernels.Stream.CANARY_DIRECTIONS))
     length = np.linalg.norm(x, axis=1).mean() / np.linalg.norm(drawn, axis=1, keepdims=True)
     labels = kernels.uniform(n, 1, seed=key, purpose=kernels.Stream.CANARY_LABELS)[:, 0]
-    made = np.floor(labels * check.integer(2, None, classes=classes)).astype(np.int64)
-    return (drawn * length).astype(kind), made
+    drawn_labels = np.floor(labels * check.integer(2, None, classes=classes)).astype(np.int64)
+    return (drawn * length).astype(kind), drawn_labels
 
 
-def canary_coins(runs: int, canaries: int, *, seed: int, first_run: int = 0) -> np.ndarray:
+def canary_coins(runs: int | range, canaries: int, *, seed: int) -> np.ndarray:
     """(runs, canaries) bool: the fair coins of `play_canaries`, a pure function of (seed, run, canary)."""
-    return fair_coins(
-        runs, check.integer(1, None, canaries=canaries), seed=seed, first_run=first_run,
-        purpose=kernels.Stream.CANARY_COINS, name="canaries",
-    )  # fmt: skip
+    count = check.integer(1, None, canaries=canaries)
+    return fair_coins(runs, count, seed=seed, purpose=kernels.Stream.CANARY_COINS, name="canaries")
 
 
-def fair_coins(runs: int, count: int, *, seed: int, first_run: int, purpose: kernels.Stream, name: str) -> np.ndarray:
+def fair_coins(runs: int | range, count: int, *, seed: int, purpose: kernels.Stream, name: str) -> np.ndarray:
     """(runs, count) bool; purpose: each use its own; name: of `count` in messages."""
-    memory_limit.require(9 * check.integer(1, None, runs=runs) * count, **{"runs": runs, name: count})
-    draws = kernels.uniform(
-        runs, count, seed=check.seed(seed=seed), purpose=purpose,
-        first_row=check.integer(0, 2**61, first_run=first_run),
-    )  # fmt: skip
+    from leakcore.dpsgd import arguments
+
+    first, stop = arguments.run_range(runs, most=_LAST_RUN)
+    memory_limit.require(9 * (stop - first) * count, **{"runs": stop - first, name: count})
+    draws = kernels.uniform(stop - first, count, seed=check.seed(seed=seed), purpose=purpose, first_row=first)
     return np.asarray(draws < 0.5)
 
 
@@ -77,12 +74,8 @@ def play_canaries(
     canary_features: Any,
     canary_labels: Any,
     *,
-    runs: int = 1,
-    first_run: int = 0,
-    checkpoint: str | Path | None = None,
-    num_threads: int | None = None,
-    executor: Executor | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    runs: int | range = 1,
+    execution: Execution | None = None,
 ) -> CanaryTrials:
     """Train on all rows and those canaries whose coin says so, and score every canary by what the run released.
 
@@ -91,47 +84,77 @@ def play_canaries(
     Steinke, Nasr and Jagielski 2023, Section 6, the white-box audit). The update is divided by the ensemble's expected
     batch size, which must be given, whatever the coins say: adjacency add/remove.
 
-    features, labels: (rows, inputs) and (rows,), always there. canary_features, canary_labels: (m, inputs) and (m,).
-    runs: one is enough; several have coins of their own and count together. Other arguments as in
-    `dpsgd.Ensemble.run`. What the scores prove: `bounds.epsilon_lower_bound_one_run` on guesses at the coins.
+    Args:
+        ensemble: the mechanism. Shuffled batches are refused: their size would depend on coins.
+        features, labels: (rows, inputs) and (rows,), always there.
+        canary_features, canary_labels: (m, inputs) and (m,).
+        runs: how many, or which, as range(first, stop). One is enough; several have coins of their own and count
+            together.
+        execution: as in `dpsgd.Ensemble.run`.
 
-    Deterministic on one machine. Raises ValueError or TypeError that names the argument; shuffled batches
-    (`batch_size`) are refused: their size would depend on coins.
+    Returns:
+        `CanaryTrials`. What the scores prove: `bounds.epsilon_lower_bound_one_run` on guesses at the coins.
+
+    Raises:
+        ValueError, TypeError: that names the argument.
+
+    Guarantees:
+        Deterministic on one machine.
     """
-    count, first = check.integer(1, None, runs=runs), check.integer(0, 2**61, first_run=first_run)
-    from leakcore.dpsgd import Ensemble, Execution, Observer, PerRun, Rows, Streams
+    from leakcore.dpsgd import Observer, PerRun, Rows
 
-    check.instance(Ensemble, ensemble=ensemble)
-    x, y = check.plain_array(features=features), check.plain_array(labels=labels)
-    extra = check.plain_array(canary_labels=canary_labels)
-    for name, given in (("labels", y), ("canary_labels", extra)):
-        if given.ndim != 1 or len(given) == 0:
-            raise ValueError(f"{name}.shape={given.shape}: must be (rows,), at least one")
-    if ensemble.batch_size is not None:
-        raise ValueError(
-            f"ensemble: batch_size={ensemble.batch_size}: canaries are in or out by coins, use Poisson or full batches"
-        )
+    x, y = read_labelled(ensemble, features, labels, by_coins="canaries")
+    planted = check.plain_array(canary_labels=canary_labels)
+    if planted.ndim != 1 or len(planted) == 0:
+        raise ValueError(f"canary_labels.shape={planted.shape}: must be (rows,), at least one")
     if ensemble.expected_batch_size is None:
         raise ValueError(
             "ensemble: expected_batch_size must be given, or the step's size tells how many canaries are in"
         )
-    rows, m = len(y), len(extra)
-    included = canary_coins(count, m, seed=ensemble.seed, first_run=first)
-    batches = np.ones((count, ensemble.steps, rows + m), bool)
-    if ensemble.sample_rate < 1:
-        streams = Streams(ensemble.seed, ensemble.dtype)
-        for step in range(ensemble.steps):
-            batches[:, step] = streams.batch(count, rows + m, ensemble.sample_rate, step, first_run=first)
-    batches[:, :, rows:] &= included[:, None]
-    planted = Rows(canary_features, canary_labels)
+    rows, m = len(y), len(planted)
+    included = canary_coins(runs, m, seed=ensemble.seed)
+    always = np.ones((len(included), rows), bool)
+    canaries = Rows(canary_features, canary_labels)
     run = ensemble.run(
         x,
         y,
-        runs=range(first, first + count),
-        per_run=PerRun(planted, batches=batches),
-        observer=Observer(planted),
+        runs=runs,
+        per_run=PerRun(canaries, batches=batches_by_coins(ensemble, runs, np.concatenate([always, included], axis=1))),
+        observer=Observer(canaries),
         keep_parameters=False,
-        execution=Execution(num_threads=num_threads, executor=executor, checkpoint=checkpoint, progress=progress),
+        execution=execution,
     )
     assert run.dots is not None
-    return CanaryTrials(scores=run.dots.sum(axis=1, dtype=np.float64), included=included, first_run=first)
+    return CanaryTrials(scores=run.dots.sum(axis=1, dtype=np.float64), included=included, first_run=run.first_run)
+
+
+def read_labelled(ensemble: Any, features: Any, labels: Any, *, by_coins: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and labels as arrays, for an ensemble whose batches may leave out what coins exclude, `by_coins`."""
+    from leakcore.dpsgd import Ensemble
+
+    check.instance(Ensemble, ensemble=ensemble)
+    x, y = check.plain_array(features=features), check.plain_array(labels=labels)
+    if y.ndim != 1 or len(y) == 0:
+        raise ValueError(f"labels.shape={y.shape}: must be (rows,), at least one")
+    if ensemble.batch_size is not None:
+        raise ValueError(
+            f"ensemble: batch_size={ensemble.batch_size}: {by_coins} are in or out by coins, use Poisson or full "
+            "batches"
+        )
+    return x, y
+
+
+def batches_by_coins(ensemble: Ensemble, runs: int | range, included: np.ndarray) -> np.ndarray:
+    """(runs, steps, rows) bool: the ensemble's own batches, less what each run's coins (runs, rows) exclude."""
+    from leakcore.dpsgd import Streams, arguments
+
+    count, rows = included.shape
+    shape = (count, ensemble.steps, rows)
+    if ensemble.sample_rate == 1:
+        return np.broadcast_to(included[:, None], shape)
+    first, _ = arguments.run_range(runs)
+    batches = np.empty(shape, bool)
+    streams = Streams(ensemble.seed, ensemble.dtype)
+    for step in range(ensemble.steps):
+        batches[:, step] = included & streams.batch(count, rows, ensemble.sample_rate, step, first_run=first)
+    return batches

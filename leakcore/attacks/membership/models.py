@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
-from concurrent.futures import Executor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate as check
-from leakcore.attacks.membership.canaries import fair_coins
+from leakcore.attacks.membership.canaries import batches_by_coins, fair_coins, read_labelled
 
 if TYPE_CHECKING:
-    from leakcore.dpsgd import Ensemble
+    from leakcore.dpsgd import Ensemble, Execution
 
 _LEAST_SPREAD = 1e-6
 
@@ -54,63 +51,47 @@ class Guesses:
         return right, int((self.guess != 0).sum())
 
 
-def coins(runs: int, rows: int, *, seed: int, first_run: int = 0) -> np.ndarray:
+def coins(runs: int | range, rows: int, *, seed: int) -> np.ndarray:
     """(runs, rows) bool: fair coins, a pure function of (seed, run, row) on every machine."""
-    return fair_coins(
-        runs, check.integer(1, None, rows=rows), seed=seed, first_run=first_run,
-        purpose=kernels.Stream.MEMBERSHIP_COINS, name="rows",
-    )  # fmt: skip
+    count = check.integer(1, None, rows=rows)
+    return fair_coins(runs, count, seed=seed, purpose=kernels.Stream.MEMBERSHIP_COINS, name="rows")
 
 
 def play(
-    ensemble: Ensemble,
-    features: Any,
-    labels: Any,
-    *,
-    runs: int,
-    first_run: int = 0,
-    checkpoint: str | Path | None = None,
-    num_threads: int | None = None,
-    executor: Executor | None = None,
-    progress: Callable[[int, int], object] | None = None,
-) -> MembershipTrials:
-    """Train `runs` models, each on the rows that its coins include, and read their losses at all rows.
+    ensemble: Ensemble, features: Any, labels: Any, *, runs: int | range, execution: Execution | None = None
+) -> MembershipTrials:  # fmt: skip
+    """Train models, each on the rows that its coins include, and read their losses at all rows.
 
     The update is divided by the ensemble's expected batch size (q·rows unless given), whatever the coins say, so
     nothing but a row's own gradient depends on its coin: adjacency add/remove.
 
-    features, labels: (rows, inputs) and (rows,). runs, first_run: which models. Other arguments as in
-    `dpsgd.Ensemble.run`. Deterministic; ranges of runs may be computed apart and concatenated. Raises ValueError or
-    TypeError that names the argument; shuffled batches (`batch_size`) are refused: their size would depend on coins.
-    """
-    count = check.integer(1, None, runs=runs)
-    from leakcore.dpsgd import Ensemble, Execution, PerRun, Rows, Streams
+    Args:
+        ensemble: the mechanism. Shuffled batches are refused: their size would depend on coins.
+        features, labels: (rows, inputs) and (rows,).
+        runs: how many models, or which, as range(first, stop); ranges may be computed apart and concatenated.
+        execution: as in `dpsgd.Ensemble.run`.
 
-    check.instance(Ensemble, ensemble=ensemble)
-    x, y = check.plain_array(features=features), check.plain_array(labels=labels)
-    if y.ndim != 1 or len(y) == 0:
-        raise ValueError(f"labels.shape={y.shape}: must be (rows,), at least one")
-    if ensemble.batch_size is not None:
-        raise ValueError(
-            f"ensemble: batch_size={ensemble.batch_size}: rows are in or out by coins, use Poisson batches"
-        )
-    included = coins(count, len(y), seed=ensemble.seed, first_run=first_run)
-    shape = (count, ensemble.steps, len(y))
-    if ensemble.sample_rate == 1:
-        batches = np.broadcast_to(included[:, None], shape)
-    else:
-        batches = np.empty(shape, bool)
-        streams = Streams(ensemble.seed, ensemble.dtype)
-        for step in range(ensemble.steps):
-            batches[:, step] = included & streams.batch(count, len(y), ensemble.sample_rate, step, first_run=first_run)
+    Returns:
+        `MembershipTrials`.
+
+    Raises:
+        ValueError, TypeError: that names the argument.
+
+    Guarantees:
+        Deterministic.
+    """
+    from leakcore.dpsgd import PerRun, Rows
+
+    x, y = read_labelled(ensemble, features, labels, by_coins="rows")
+    included = coins(runs, len(y), seed=ensemble.seed)
     run = ensemble.run(
         x,
         y,
-        runs=range(first_run, first_run + count),
-        per_run=PerRun(batches=batches),
+        runs=runs,
+        per_run=PerRun(batches=batches_by_coins(ensemble, runs, included)),
         probes=Rows(x, y),
         keep_parameters=False,
-        execution=Execution(num_threads=num_threads, executor=executor, checkpoint=checkpoint, progress=progress),
+        execution=execution,
     )
     assert run.probe_losses is not None
     return MembershipTrials(losses=run.probe_losses, included=included, first_run=run.first_run)
@@ -122,11 +103,11 @@ def loss_threshold(losses: Any, *, threshold: Any) -> np.ndarray:
     losses: (runs, rows). threshold: a number or one per run; the text takes each model's mean training loss, which is
     side information (`MembershipTrials.mean_training_loss`); a number found on other models is not.
     """
-    found = _matrix(losses=losses)
+    values = _matrix(losses=losses)
     limit = check.real_array("finite", np.isfinite, threshold=threshold)
-    if limit.ndim > 1 or (limit.ndim == 1 and limit.shape != found.shape[:1]):
-        raise ValueError(f"threshold.shape={limit.shape}: must be a number or ({found.shape[0]},)")
-    return np.asarray(limit.reshape(-1, 1) - found)
+    if limit.ndim > 1 or (limit.ndim == 1 and limit.shape != values.shape[:1]):
+        raise ValueError(f"threshold.shape={limit.shape}: must be a number or ({values.shape[0]},)")
+    return np.asarray(limit.reshape(-1, 1) - values)
 
 
 def likelihood_ratio(
@@ -182,17 +163,17 @@ def guess(scores: Any, *, share: float = 1.0) -> Guesses:
     scores: (runs, rows), positive for "was trained on". share: in (0, 1]; at least one row per model is guessed, ties
     go to the earlier row. A score of 0 is guessed "was not".
     """
-    found = _matrix(scores=scores)
+    values = _matrix(scores=scores)
     part = check.probability(share=share)
     if part == 0:
         raise ValueError("share=0: must be in (0, 1]")
-    wanted = part * found.shape[1]
+    wanted = part * values.shape[1]
     # 0.29·100 rounds to just below 29, which was meant.
     near = round(wanted)
     taken = max(1, near if abs(wanted - near) <= 4 * math.ulp(wanted) else math.floor(wanted))
-    out = np.zeros(found.shape, np.int8)
-    clearest = np.argsort(-np.abs(found), axis=1, kind="stable")[:, :taken]
-    signs = np.where(np.take_along_axis(found, clearest, axis=1) > 0, 1, -1).astype(np.int8)
+    out = np.zeros(values.shape, np.int8)
+    clearest = np.argsort(-np.abs(values), axis=1, kind="stable")[:, :taken]
+    signs = np.where(np.take_along_axis(values, clearest, axis=1) > 0, 1, -1).astype(np.int8)
     np.put_along_axis(out, clearest, signs, axis=1)
     return Guesses(out)
 
@@ -203,11 +184,11 @@ def _confidence(losses: np.ndarray) -> np.ndarray:
     return np.asarray(-losses - np.log(-np.expm1(-np.maximum(losses, 2.0**-53))))
 
 
-def _matrix(**given: Any) -> np.ndarray:
-    ((name, values),) = given.items()
+def _matrix(**kwargs: Any) -> np.ndarray:
+    ((name, values),) = kwargs.items()
     if hasattr(values, "requires_grad"):  # a tensor: which NumPy takes or not, for reasons it does not name
-        given = {name: check.host_array(**given)[0]}
-    out = check.real_array("finite", np.isfinite, **given)
+        values = check.host_array(**kwargs)[0]
+    out = check.real_array("finite", np.isfinite, **{name: values})
     if out.ndim != 2 or 0 in out.shape:
         raise ValueError(f"{name}.shape={out.shape}: must be (runs, rows), neither of them 0")
     return out

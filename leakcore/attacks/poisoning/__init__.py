@@ -7,16 +7,8 @@ Jagielski, Ullman and Oprea (2020). `Backdoor`, `ClipBKD`, `FrozenClipBKD` and `
 """
 
 from leakcore.attacks.poisoning.frozen_clipbkd import FrozenClipBKD, FrozenPoisoning, through
-from leakcore.attacks.poisoning.rows import (
-    Backdoor,
-    ClipBKD,
-    Poisoning,
-    PoisoningScores,
-    ZeroInput,
-    losses,
-    poisoning_scores,
-    poisoning_sweep,
-)
+from leakcore.attacks.poisoning.rows import Backdoor, ClipBKD, Poisoning, ZeroInput
+from leakcore.attacks.poisoning.scores import PoisoningScores, losses, poisoning_scores, poisoning_sweep
 
 __all__ = [
     "Backdoor",

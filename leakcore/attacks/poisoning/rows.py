@@ -1,30 +1,23 @@
-"""Rows that poison a training set, and one score per model trained with and without them."""
+"""Rows that poison a training set: a backdoor, the direction of least variance, zeros."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import array_memory, memory_limit
+from leakcore._base import array_memory
 from leakcore._base import validate as check
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Adjacency, parse_adjacency
 from leakcore.attacks.poisoning.least_variance_direction import least_direction
 
 if TYPE_CHECKING:
-    from leakcore.dpsgd import Ensemble, EnsembleRun
-
-WORLD = 2**61
-"""Runs on the poisoned data set are numbered from here on: no trial shares its randomness with one on the clean set."""
-_TRIALS_PER_K = 2**40
-"""Each k has run numbers of its own, too."""
+    from leakcore.dpsgd import EnsembleRun
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -59,22 +52,9 @@ class Poisoning:
 
     def statistic(self, run: EnsembleRun) -> np.ndarray:
         """(runs,) float64: minus the mean loss on the test points, for each trained model."""
+        from leakcore.attacks.poisoning.scores import losses
+
         return np.asarray(-losses(run, self.test_features, self.test_labels).mean(axis=1))
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class PoisoningScores:
-    """One score per trained model: scores_in with the poison (D₁), scores_out without it (D₀); larger means "in".
-
-    first_trial: number of the first trial, on both. k, name, adjacency: of the poisoning.
-    """
-
-    scores_in: np.ndarray
-    scores_out: np.ndarray
-    first_trial: int
-    k: int
-    name: str
-    adjacency: Adjacency
 
 
 class Backdoor:
@@ -125,8 +105,8 @@ class Backdoor:
         adjacency: "replace", or "add-remove": the perturbed rows are added, the rows stay. seed: of the choice. Raises
         ValueError where fewer than k rows, or no test row, have another label.
         """
-        x, y = _rows(features, labels, "")
-        tx, ty = _rows(test_features, test_labels, "test_")
+        x, y = read_rows(features, labels, "")
+        tx, ty = read_rows(test_features, test_labels, "test_")
         others = np.flatnonzero(y != self.target)
         count = check.integer(1, len(others), k=k)
         held_out = tx[ty != self.target]
@@ -173,7 +153,7 @@ class ClipBKD:
         self, features: Any, labels: Any, *, k: int = 1, adjacency: str = "replace", seed: int = 0
     ) -> Poisoning:  # fmt: skip
         """Replace k random rows of (features, labels) by k copies of (x_p, y_p), or add these. seed: of the choice."""
-        x, y = _rows(features, labels, "")
+        x, y = read_rows(features, labels, "")
         point = self.direction(x)
         return copies("clipbkd", x, y, point, self.probabilities, k, adjacency, seed, contrast=self.contrast)
 
@@ -206,7 +186,7 @@ class ZeroInput:
         self, features: Any, labels: Any, *, k: int = 1, adjacency: str = "replace", seed: int = 0
     ) -> Poisoning:  # fmt: skip
         """Replace k random rows of (features, labels) by k rows of zeros, or add these. seed: of the choice."""
-        x, y = _rows(features, labels, "")
+        x, y = read_rows(features, labels, "")
         probabilities = self.probabilities
         if self.label is not None:
             known = (np.arange(max(2, self.label + 1)) != self.label)[None].astype(float)
@@ -215,133 +195,8 @@ class ZeroInput:
         return copies("zero-input", x, y, zero, probabilities, k, adjacency, seed, contrast=self.contrast)
 
 
-def poisoning_scores(
-    ensemble: Ensemble,
-    poisoning: Poisoning,
-    *,
-    trials: int,
-    first_trial: int = 0,
-    checkpoint: str | Path | None = None,
-    num_threads: int | None = None,
-    executor: Executor | None = None,
-    progress: Callable[[int, int], object] | None = None,
-) -> PoisoningScores:
-    """Train `trials` models on D₀ and as many on D₁, and score each.
-
-    The common rows are held once. Trial i has its own initial parameters (unless the ensemble fixes them), batches and
-    noise on either data set, a pure function of (ensemble.seed, i, data set): ranges of trials may be computed
-    anywhere, in any order, and concatenated.
-
-    ensemble: the mechanism under audit; with rows added, its expected_batch_size must be given. trials ≥ 1,
-    first_trial ≥ 0. checkpoint, num_threads, executor, progress: as in `dpsgd.Ensemble.run`; progress counts models.
-    Deterministic on one machine. Raises ValueError or TypeError that names the argument.
-    """
-    if not isinstance(poisoning, Poisoning):
-        raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
-    return poisoning_sweep(
-        ensemble, poisoning, (poisoning.k,), trials=trials, first_trial=first_trial, checkpoint=checkpoint,
-        num_threads=num_threads, executor=executor, progress=progress,
-    )[poisoning.k]  # fmt: skip
-
-
-def poisoning_sweep(
-    ensemble: Ensemble,
-    poisoning: Poisoning,
-    ks: Sequence[int],
-    *,
-    trials: int,
-    first_trial: int = 0,
-    checkpoint: str | Path | None = None,
-    num_threads: int | None = None,
-    executor: Executor | None = None,
-    progress: Callable[[int, int], object] | None = None,
-) -> dict[int, PoisoningScores]:
-    """`poisoning_scores` for several numbers of poisoned rows, the first k of `poisoning`'s; D₀ is trained once.
-
-    ks: distinct, each in [1, poisoning.k]. Returns the scores by k; scores_out is the same array for all, so the bounds
-    for different k are not independent (each is valid by itself, and so is a choice made on other trials).
-    """
-    if not isinstance(poisoning, Poisoning):
-        raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
-    from leakcore.dpsgd import Ensemble, Execution, PerRun, Rows
-
-    check.instance(Ensemble, ensemble=ensemble)
-    count = check.integer(1, None, trials=trials)
-    first = check.integer(0, _TRIALS_PER_K - 1, first_trial=first_trial)
-    numbers = tuple(check.integer(1, poisoning.k, ks=k) for k in check.sizes(ks=ks))
-    if not numbers or len(set(numbers)) != len(numbers):
-        raise ValueError(f"ks={tuple(ks)}: must be distinct, at least one")
-    # Under add/remove the default batch size would give away how many rows there are.
-    if poisoning.adjacency == "add-remove" and ensemble.expected_batch_size is None:
-        raise ValueError("ensemble: expected_batch_size must be given where rows are added, or the step's size tells")
-    total = (1 + len(numbers)) * count
-    memory_limit.require(16 * total, trials=count)
-
-    def train(before: int, first_run: int, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        run = ensemble.run(
-            poisoning.common_features,
-            poisoning.common_labels,
-            runs=range(first_run, first_run + count),
-            per_run=PerRun(Rows(features, labels) if len(labels) else None),
-            probes=Rows(poisoning.test_features, poisoning.test_labels),
-            keep_parameters=False,
-            execution=Execution(
-                num_threads=num_threads,
-                executor=executor,
-                checkpoint=checkpoint,
-                progress=None if progress is None else lambda done, _: progress(before + done, total),
-            ),
-        )
-        assert run.probe_losses is not None
-        return np.asarray(-run.probe_losses.mean(axis=1))
-
-    scores_out = train(0, first, poisoning.clean_features, poisoning.clean_labels)
-    found = {}
-    for i, k in enumerate(numbers, 1):
-        # The rows that are not poisoned at this k stay what they are in D₀, at the same place.
-        features = np.concatenate([poisoning.poison_features[:k], poisoning.clean_features[k:]])
-        labels = np.concatenate([poisoning.poison_labels[:k], poisoning.clean_labels[k:]])
-        found[k] = PoisoningScores(
-            scores_in=train(i * count, WORLD + k * _TRIALS_PER_K + first, features, labels),
-            scores_out=scores_out,
-            first_trial=first,
-            k=k,
-            name=poisoning.name,
-            adjacency=poisoning.adjacency,
-        )
-    return found
-
-
-def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
-    """(runs, rows) float64: each model's loss at each row, cross-entropy of softmax, or of the sigmoid of one logit."""
-    import torch
-    from torch.nn import functional
-
-    from leakcore.dpsgd import EnsembleRun
-
-    check.instance(EnsembleRun, run=run)
-    x, y = _rows(features, labels, "")
-    # A copy: data sets are read-only, and torch warns of memory that it must not write.
-    if not np.isfinite(x).all() or x.shape[1] != run.layers[0]:
-        raise ValueError(f"features.shape={x.shape}: must be (rows, {run.layers[0]}) finite numbers")
-    rows = torch.from_numpy(np.array(x, dtype=run.parameters.dtype))
-    targets = torch.from_numpy(y)
-    out = np.empty((len(run), len(y)))
-    for i in range(len(run)):
-        module = run.module(run.first_run + i)
-        with torch.no_grad():
-            logits = module(rows)
-            if logits.shape[1] == 1:
-                values = functional.binary_cross_entropy_with_logits(
-                    logits[:, 0].double(), targets.double(), reduction="none"
-                )
-            else:
-                values = functional.cross_entropy(logits.double(), targets, reduction="none")
-        out[i] = values.numpy()
-    return out
-
-
-def _rows(features: Any, labels: Any, prefix: str) -> tuple[np.ndarray, np.ndarray]:
+def read_rows(features: Any, labels: Any, prefix: str) -> tuple[np.ndarray, np.ndarray]:
+    """Both as arrays, one class for each row; errors name `prefix`features and `prefix`labels."""
     array_memory.refuse_transforms(f"{prefix}features")
     x = check.plain_array(**{f"{prefix}features": features})
     y = check.plain_array(**{f"{prefix}labels": labels})
@@ -366,23 +221,23 @@ def copies(
     name: str, x: np.ndarray, y: np.ndarray, point: np.ndarray,
     probabilities: Callable[[np.ndarray], Any] | None, k: int, adjacency: str, seed: int, contrast: bool = False,
 ) -> Poisoning:  # fmt: skip
-    """k copies of (point, its least likely class) in place of k random rows, or beside all rows."""
+    """k copies of (point, its least likely class) in place of k random rows, or added to all rows."""
     count = check.integer(1, len(x), k=k)
     row = point[None].astype(x.dtype)
-    found = _probabilities(x, y, row, probabilities)
+    chances = _probabilities(x, y, row, probabilities)
     repeated = np.repeat(row, count, axis=0)
-    made = place(name, x, y, order(len(x), seed)[:count], adjacency, repeated, int(found.argmin()), row)
-    if not contrast or made.adjacency != "replace":
-        return made
-    likeliest = np.full(count, int(found.argmax()))
-    return dataclasses.replace(made, clean_features=repeated, clean_labels=likeliest)
+    poisoning = place(name, x, y, order(len(x), seed)[:count], adjacency, repeated, int(chances.argmin()), row)
+    if not contrast or poisoning.adjacency != "replace":
+        return poisoning
+    likeliest = np.full(count, int(chances.argmax()))
+    return dataclasses.replace(poisoning, clean_features=repeated, clean_labels=likeliest)
 
 
 def place(
     name: str, x: np.ndarray, y: np.ndarray, chosen: np.ndarray, adjacency: str, poison: np.ndarray, label: int,
     test: np.ndarray,
 ) -> Poisoning:  # fmt: skip
-    """`poison` in place of the `chosen` rows, or beside all rows."""
+    """`poison` in place of the `chosen` rows, or added to all rows."""
     replaced = chosen if parse_adjacency(adjacency) == "replace" else chosen[:0]
     rest = np.setdiff1d(np.arange(len(y)), replaced)
     return Poisoning(
@@ -411,7 +266,7 @@ def _probabilities(
         out = np.full(int(clean.classes_.max()) + 1, np.nan)
         out[clean.classes_] = clean.predict_proba(point)[0]
         return np.where(np.isnan(out), np.nanmean(out), out)
-    found = np.asarray(probabilities(point), dtype=np.float64)
-    if found.ndim != 2 or found.shape[0] != 1 or found.shape[1] < 2 or not np.isfinite(found).all():
-        raise ValueError(f"probabilities: gave shape {found.shape} for one row: must be (1, classes), finite")
-    return np.asarray(found[0])
+    chances = np.asarray(probabilities(point), dtype=np.float64)
+    if chances.ndim != 2 or chances.shape[0] != 1 or chances.shape[1] < 2 or not np.isfinite(chances).all():
+        raise ValueError(f"probabilities: gave shape {chances.shape} for one row: must be (1, classes), finite")
+    return np.asarray(chances[0])

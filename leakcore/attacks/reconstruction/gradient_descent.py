@@ -19,13 +19,14 @@ from leakcore._base import validate as check
 from leakcore._base.cores import usable_cores
 from leakcore._base.futures import answers
 from leakcore._base.one_thread import one_thread
+from leakcore.attacks.box import read_finite_box
 from leakcore.dpsgd import arguments
 from leakcore.gradients import lock_of
 
 if TYPE_CHECKING:
     import torch
 
-    from leakcore.dpsgd import EnsembleRun
+    from leakcore.dpsgd import EnsembleRun, Execution
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,7 +34,7 @@ class GradientReconstruction:
     """The reconstructed points; row i belongs to run first_run + i.
 
     points: (runs, inputs) in [low, high], in the trace's dtype; what enters `embed` where there was one.
-    labels: (runs,) int64, those given, or those found.
+    labels: (runs,) int64, as given, or of the best class.
     losses: (runs,) float64, the loss reached, the least over restarts (and labels); comparable within a run only.
     restart: (runs,) int64, which restart reached it.
     """
@@ -67,15 +68,75 @@ def _require_recorded(run: Any) -> None:
             raise ValueError(f"run.{name}.shape={values.shape}: must end in the {size} parameters of {run.layers}")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Descent:
+    """How `gradient` searches: Adam from several uniform starts, its step falling to zero along a cosine.
+
+    Hayes et al. 2023 take 10⁶ steps of plain gradient descent at 0.01 with five restarts.
+
+    Args:
+        iterations: steps of each search, at least 1.
+        restarts: starts of each run, at least 1; the best counts.
+        learning_rate: at the start, > 0.
+
+    Raises:
+        ValueError, TypeError: that names argument, value and what is allowed.
+    """
+
+    iterations: int = 1000
+    restarts: int = 5
+    learning_rate: float = 0.05
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "iterations", check.integer(1, None, iterations=self.iterations))
+        object.__setattr__(self, "restarts", check.integer(1, None, restarts=self.restarts))
+        object.__setattr__(self, "learning_rate", check.positive(learning_rate=self.learning_rate))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FrozenEmbedding:
+    """The frozen network on whose features a run was trained: `gradient` then searches for what enters it.
+
+    Args:
+        module: from points (rows, *shape) to (rows, inputs); taken in evaluation mode, on a copy.
+        shape: of one point, (3, 32, 32) say.
+
+    Raises:
+        ValueError, TypeError: that names argument, value and what is allowed.
+    """
+
+    module: torch.nn.Module
+    shape: Sequence[int]
+
+    def __post_init__(self) -> None:
+        import torch
+
+        check.instance(torch.nn.Module, module=self.module)
+        object.__setattr__(self, "shape", check.sizes(shape=self.shape))
+
+    def frozen(self, inputs: int, dtype: str) -> torch.nn.Module:
+        """A copy, so that no gradient of the search reaches the caller's parameters."""
+        import torch
+
+        with lock_of(self.module):
+            copied = copy.deepcopy(self.module)
+        module = copied.eval().requires_grad_(False).to(getattr(torch, dtype))
+        try:
+            out = tuple(module(torch.zeros((1, *self.shape), dtype=getattr(torch, dtype))).shape)
+        except RuntimeError as why:
+            raise ValueError(f"embedding: does not take inputs of shape={self.shape}: {why}") from why
+        if out != (1, inputs):
+            raise ValueError(f"embedding: makes {out} of shape={self.shape}, must make (1, {inputs})")
+        return module
+
+
 @dataclasses.dataclass(frozen=True)
-class _Search:
+class _Task:
     layers: tuple[int, ...]
     activation: str
     max_grad_norm: float
     l1_weight: float
-    iterations: int
-    restarts: int
-    learning_rate: float
+    descent: Descent
     low: float
     high: float
     seed: int
@@ -87,87 +148,88 @@ def gradient(
     run: EnsembleRun,
     labels: Any = None,
     *,
-    iterations: int = 1000,
-    restarts: int = 5,
-    learning_rate: float = 0.05,
+    descent: Descent | None = None,
     l1_weight: float | None = None,
-    low: float = 0.0,
-    high: float = 1.0,
-    embed: torch.nn.Module | None = None,
-    shape: Sequence[int] | None = None,
+    box: tuple[float, float] = (0.0, 1.0),
+    embedding: FrozenEmbedding | None = None,
     seed: int = 0,
-    num_threads: int | None = None,
-    executor: Executor | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    execution: Execution | None = None,
 ) -> GradientReconstruction:
-    """Reconstruct each run's unknown point without a prior (Hayes et al. 2023, Equation 1), within [low, high].
+    """Reconstruct each run's unknown point without a prior (Hayes et al. 2023, Equation 1), within a box.
 
     Minimise over z, from uniform starts,
 
         L(z) = Σ_t −⟨clip_C(∇ℓ(θ_t, z)), ḡ_t⟩ + ‖clip_C(∇ℓ(θ_t, z)) − ḡ_t‖₁
 
-    by Adam, its step falling to zero along a cosine and z projected to [low, high] after each; keep the best of
-    `restarts`. The text takes 10⁶ steps of plain gradient descent at 0.01 with five restarts.
+    by Adam, z projected to the box after each step; the best start counts.
 
     Args:
-        run: of `dpsgd.Ensemble.run` with `Observer(record=True)`: the attacker sees θ_t and ḡ_t. Full batches: the loss
-            takes the target to be in every batch. Of another module (`dpsgd.ModuleNetwork`): `inversion.invert`.
+        run: a recorded run, `dpsgd.Ensemble.run(..., observer=Observer(record=True))`: the attacker sees θ_t and ḡ_t.
+            Full batches: the loss takes the target to be in every batch. Of another module: `inversion.invert`.
         labels: (runs,), the targets' labels, which the text takes as known; None: each class is tried and the one with
-            the least loss kept, at `classes` times the cost.
-        iterations ≥ 1, restarts ≥ 1, learning_rate > 0.
+            the least loss counts, at `classes` times the cost.
+        descent: iterations, restarts and learning rate; None: the defaults.
         l1_weight: λ in front of the norm, gradients being in units of C; None: 1/C, which is the equation as printed,
             divided by C². 0 leaves the inner product alone, as the prior-aware attack has it.
-        low, high: what a feature can be.
-        embed, shape: where the run trained on features of a frozen network, that network, from points (rows, *shape) to
-            (rows, inputs): the point is then what enters it, an image say, flattened. Taken in evaluation mode.
+        box: (low, high), what a feature can be.
+        embedding: where the run trained on features of a frozen network, that network; the point is then what enters
+            it, an image say, flattened.
         seed: of the starts, a pure function of (seed, run, restart).
-        num_threads: runs at a time; None: all cores this process may use. executor: runs go to its workers instead.
-        progress: called as progress(done, total) with numbers of runs, from the calling thread.
+        execution: threads (runs at a time), workers, and progress, called with numbers of runs; the search is on the
+            CPU and keeps no checkpoint. None: all cores of this process.
 
-    Determinism: a run's result is a pure function of its trace and these settings, on one machine and torch build; it
-    depends neither on the other runs nor on threads or workers.
+    Returns:
+        `GradientReconstruction`.
 
-    Raises ValueError or TypeError that names argument, value and what is allowed.
+    Raises:
+        ValueError, TypeError: that names argument, value and what is allowed.
+
+    Guarantees:
+        A run's result is a pure function of its trace and these settings, on one machine and torch build; it depends
+        neither on the other runs nor on threads or workers.
     """
+    from leakcore.dpsgd import read_execution
+
     _require_recorded(run)
-    low, high = check.real(low=low), check.real(high=high)
-    if not (abs(low) < 1e30 and abs(high) < 1e30):
-        raise ValueError(f"low={low}, high={high}: must be below 1e30 in size")
+    low, high = read_finite_box(box)
     thetas, observed = run.thetas, run.observed
     assert thetas is not None
     assert observed is not None
-    if high <= low:
-        raise ValueError(f"low={low}, high={high}: low must be below high")
-    memory_limit.require(64 * check.integer(1, None, restarts=restarts) * run.layers[0], restarts=restarts)
-    search = _Search(
+    if descent is not None:
+        check.instance(Descent, descent=descent)
+    if embedding is not None:
+        check.instance(FrozenEmbedding, embedding=embedding)
+    how = descent or Descent()
+    memory_limit.require(64 * how.restarts * run.layers[0], restarts=how.restarts)
+    task = _Task(
         layers=run.layers,
         activation=run.activation,
         max_grad_norm=run.max_grad_norm,
         l1_weight=_weight(l1_weight, run.max_grad_norm),
-        iterations=check.integer(1, None, iterations=iterations),
-        restarts=check.integer(1, None, restarts=restarts),
-        learning_rate=check.positive(learning_rate=learning_rate),
-        low=check.real(low=low),
-        high=check.real(high=high),
+        descent=how,
+        low=low,
+        high=high,
         seed=check.seed(seed=seed),
-        **_embedding(embed, shape, run.layers[0], thetas.dtype.name),
+        embed=None if embedding is None else embedding.frozen(run.layers[0], thetas.dtype.name),
+        shape=(run.layers[0],) if embedding is None else tuple(embedding.shape),
     )
     known = None if labels is None else _labels(labels, len(run), run.layers[-1])
-    threads = None if num_threads is None else check.integer(1, None, num_threads=num_threads)
-    check.executor(executor=executor)
-    check.callback(progress=progress)
+    where = read_execution(execution)
+    for name, only in (("device", "cpu"), ("checkpoint", None)):
+        if getattr(where, name) != only:
+            raise ValueError(f"execution.{name}={getattr(where, name)!r}: must be {only!r} for attacks.gradient")
 
     def jobs() -> Iterator[tuple[Any, ...]]:
         for i in range(len(run)):
             label = None if known is None else int(known[i])
-            yield search, thetas[i], observed[i], label, run.first_run + i
+            yield task, thetas[i], observed[i], label, run.first_run + i
 
-    found: list[Any] = [None] * len(run)
-    for done, (i, answer) in enumerate(_spread(_reconstruct, list(jobs()), threads, executor), 1):
-        found[i] = answer
-        if progress is not None:
-            progress(done, len(run))
-    points, classes, losses, restart = zip(*found, strict=True)
+    results: list[Any] = [None] * len(run)
+    for done, (i, answer) in enumerate(_spread(_reconstruct, list(jobs()), where.num_threads, where.executor), 1):
+        results[i] = answer
+        if where.progress is not None:
+            where.progress(done, len(run))
+    points, classes, losses, restart = zip(*results, strict=True)
     return GradientReconstruction(
         points=np.stack(points),
         labels=np.array(classes, np.int64),
@@ -190,41 +252,18 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
     _require_recorded(run)
     assert run.thetas is not None
     assert run.observed is not None
-    given = arguments.samples(
+    guesses = arguments.samples(
         points, labels, name="", layers=run.layers, dtype=run.thetas.dtype.name, leading=(len(run),)
     )  # fmt: skip
     weight = _weight(l1_weight, run.max_grad_norm)
-    out = np.empty((len(run), given.rows))
+    out = np.empty((len(run), guesses.rows))
     for i in range(len(run)):
         trace = ReleasedSteps.of(run.thetas[i], run.observed[i], run.layers, run.max_grad_norm)
-        for j in range(given.rows):
-            z = torch.from_numpy(given.features[i, j].copy())[None].requires_grad_()
-            y = _targets([int(given.labels[i, j])], run.layers[-1], z.dtype)
+        for j in range(guesses.rows):
+            z = torch.from_numpy(guesses.features[i, j].copy())[None].requires_grad_()
+            y = _targets([int(guesses.labels[i, j])], run.layers[-1], z.dtype)
             out[i, j] = float(losses(z, y, trace, run.activation, run.max_grad_norm, weight).detach())
     return out
-
-
-def _embedding(embed: Any, shape: Sequence[int] | None, inputs: int, dtype: str) -> dict[str, Any]:
-    """A frozen copy of `embed` with the shape that enters it; ValueError where its output is not (rows, inputs)."""
-    import torch
-
-    if (embed is None) != (shape is None):
-        raise ValueError("embed and shape: give both or neither")
-    if embed is None or shape is None:
-        return {"embed": None, "shape": (inputs,)}
-    check.instance(torch.nn.Module, embed=embed)
-    sizes = check.sizes(shape=shape)
-    # A copy, so that no gradient of the search reaches the caller's parameters.
-    with lock_of(embed):
-        frozen = copy.deepcopy(embed)
-    frozen = frozen.eval().requires_grad_(False).to(getattr(torch, dtype))
-    try:
-        out = tuple(frozen(torch.zeros((1, *sizes), dtype=getattr(torch, dtype))).shape)
-    except RuntimeError as why:
-        raise ValueError(f"embed: does not take inputs of shape={sizes}: {why}") from why
-    if out != (1, inputs):
-        raise ValueError(f"embed: makes {out} of shape={sizes}, must make (1, {inputs})")
-    return {"embed": frozen, "shape": sizes}
 
 
 def _weight(l1_weight: float | None, max_grad_norm: float) -> float:
@@ -252,28 +291,28 @@ def _targets(labels: Sequence[int], outputs: int, dtype: Any) -> Any:
 
 @one_thread()
 def _reconstruct(
-    search: _Search, thetas: np.ndarray, observed: np.ndarray, label: int | None, run: int
+    task: _Task, thetas: np.ndarray, observed: np.ndarray, label: int | None, run: int
 ) -> tuple[np.ndarray, int, float, int]:
     """(point, label, loss, restart) of one run, by one torch thread; the caller's worker gets its own number back."""
     import torch
 
     from leakcore.attacks.reconstruction.gradient_loss import ReleasedSteps, losses
 
-    trace = ReleasedSteps.of(thetas, observed, search.layers, search.max_grad_norm)
-    size, count = math.prod(search.shape), search.restarts
-    draws = kernels.uniform(1, count * size, seed=search.seed, purpose=kernels.Stream.GRADIENT_STARTS, first_row=run)
-    starts = torch.from_numpy(search.low + (search.high - search.low) * draws.reshape(count, size)).to(
+    trace = ReleasedSteps.of(thetas, observed, task.layers, task.max_grad_norm)
+    size, count = math.prod(task.shape), task.descent.restarts
+    draws = kernels.uniform(1, count * size, seed=task.seed, purpose=kernels.Stream.GRADIENT_STARTS, first_row=run)
+    starts = torch.from_numpy(task.low + (task.high - task.low) * draws.reshape(count, size)).to(
         trace.observed[0].dtype
     )
     best: tuple[np.ndarray, int, float, int] | None = None
-    for guess in range(max(2, search.layers[-1])) if label is None else [label]:
-        targets = _targets([guess] * count, search.layers[-1], starts.dtype)
+    for guess in range(max(2, task.layers[-1])) if label is None else [label]:
+        targets = _targets([guess] * count, task.layers[-1], starts.dtype)
 
         def evaluate(points: torch.Tensor, targets: torch.Tensor = targets) -> torch.Tensor:
-            inputs = points if search.embed is None else search.embed(points.view(-1, *search.shape))
-            return losses(inputs, targets, trace, search.activation, search.max_grad_norm, search.l1_weight)
+            inputs = points if task.embed is None else task.embed(points.view(-1, *task.shape))
+            return losses(inputs, targets, trace, task.activation, task.max_grad_norm, task.l1_weight)
 
-        points = _descend(evaluate, starts, search)
+        points = _descend(evaluate, starts, task)
         reached = evaluate(points.detach().requires_grad_()).detach()
         # A restart that diverged must not win, nor hide the others.
         reached = torch.where(reached.isfinite(), reached, torch.inf)
@@ -284,20 +323,20 @@ def _reconstruct(
     return best
 
 
-def _descend(evaluate: Callable[[Any], Any], starts: Any, search: _Search) -> Any:
+def _descend(evaluate: Callable[[Any], Any], starts: Any, task: _Task) -> Any:
     import torch
 
     points = starts.clone().requires_grad_()
-    optimiser = torch.optim.Adam([points], lr=search.learning_rate)
-    fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, search.iterations)
-    for _ in range(search.iterations):
+    optimiser = torch.optim.Adam([points], lr=task.descent.learning_rate)
+    fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, task.descent.iterations)
+    for _ in range(task.descent.iterations):
         optimiser.zero_grad()
         # Restarts do not share parameters, so the sum's gradient is each one's own.
         evaluate(points).sum().backward()
         optimiser.step()
         fall.step()
         with torch.no_grad():
-            points.clamp_(search.low, search.high)
+            points.clamp_(task.low, task.high)
     return points.detach()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from leakcore.attacks.box import read_finite_box
 if TYPE_CHECKING:
     import torch
 
-    from leakcore.dpsgd import Ensemble
+    from leakcore.dpsgd import Ensemble, Execution
 
 _PORTION = 1024
 """Runs trained per call of the ensemble."""
@@ -31,23 +30,31 @@ def shadow_models(
     labels: Any,
     *,
     first_run: int = 0,
-    num_threads: int | None = None,
-    executor: Executor | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    execution: Execution | None = None,
 ) -> np.ndarray:
     """(points, parameters): final parameters of one model per point, trained on the known rows and that point.
 
-    Run first_run + i trains on point i, so ranges of runs can be made in any order, anywhere, and kept: the same run
-    has the same bits. The attacker knows the initial parameters: give the ensemble `initialisation="fixed"`, as the
-    text does; with "per-run" the network must also see through those. The target's model is one more such run, of a
-    number that no shadow model has.
+    Run first_run + i trains on point i, so ranges of runs can be trained in any order, anywhere: the same run has the
+    same bits. The attacker knows the initial parameters: give the network a fixed initialisation, as the text does;
+    with one per run the reconstructor must also see through those. The target's model is one more such run, of a number
+    that no shadow model has.
 
-    Raises as `dpsgd.Ensemble.run` does.
+    Args:
+        ensemble: the mechanism.
+        known_features, known_labels: (rows, inputs) and (rows,), the rows that the attacker knows.
+        points, labels: (points, inputs) and (points,), one for each shadow model.
+        first_run: number of the first model.
+        execution: device, threads, workers and progress; no checkpoint is kept. None: all cores of this process.
+
+    Raises:
+        ValueError, TypeError, FloatingPointError: as `dpsgd.Ensemble.run`.
     """
-    from leakcore.dpsgd import Ensemble, Execution, PerRun, Rows
+    from leakcore.dpsgd import Ensemble, PerRun, Rows, read_execution
 
     check.instance(Ensemble, ensemble=ensemble)
-    check.callback(progress=progress)
+    how = read_execution(execution)
+    if how.checkpoint is not None:
+        raise ValueError(f"execution.checkpoint={str(how.checkpoint)!r}: must be None, shadow models keep no runs")
     x, y = check.plain_array(points=points), check.plain_array(labels=labels)
     if x.ndim != 2 or y.shape != x.shape[:1] or len(y) == 0:
         raise ValueError(f"points.shape={x.shape}, labels.shape={y.shape}: must be (points, inputs) and (points,)")
@@ -57,15 +64,15 @@ def shadow_models(
         part = slice(start, min(start + _PORTION, len(x)))
 
         def report(done: int, total: int, before: int = start) -> None:
-            if progress is not None:
-                progress(before + done, len(x))
+            if how.progress is not None:
+                how.progress(before + done, len(x))
 
         out[part] = ensemble.run(
             known_features,
             known_labels,
             runs=range(first + part.start, first + part.stop),
             per_run=PerRun(Rows(x[part, None], y[part, None])),
-            execution=Execution(num_threads=num_threads, executor=executor, progress=report),
+            execution=dataclasses.replace(how, progress=report),
         ).parameters
     return out
 

@@ -139,7 +139,7 @@ def _poisoning(
     name = config.audit["attack"]
     swept = poisoning.poisoning_sweep(
         ensemble, _poisoned(config, rows), ks, trials=2 * config.audit["trials"],
-        progress=lambda done, total: show(f"{name}: models", done, total), **how,
+        execution=dpsgd.Execution(progress=lambda done, total: show(f"{name}: models", done, total), **how),
     )  # fmt: skip
     scores: Scores = {f"k = {k}": (swept[k].scores_in, swept[k].scores_out, k) for k in ks}
     return scores, prove(
@@ -186,7 +186,7 @@ def _membership(
         )
     seen = membership.play(
         ensemble, rows.features, rows.labels, runs=both,
-        progress=lambda done, total: show("membership: models", done, total), **how,
+        execution=dpsgd.Execution(progress=lambda done, total: show("membership: models", done, total), **how),
     )  # fmt: skip
     known, known_in = seen.losses[:trials], seen.included[:trials]
     losses, included = seen.losses[trials:], seen.included[trials:]
@@ -229,7 +229,7 @@ def _one_run(
         raise ValueError(f"audit.canaries={len(there)}: all their coins fell on one side, take more or another seed")
     seen = membership.play_canaries(
         ensemble, rows.features, rows.labels, points, labels,
-        progress=lambda done, total: show("one-run: models", done, total), **how,
+        execution=dpsgd.Execution(progress=lambda done, total: show("one-run: models", done, total), **how),
     )  # fmt: skip
     scores = seen.scores[0]
     more = (claimed.delta, config.audit["confidence"])

@@ -95,11 +95,12 @@ def _cast(values: np.ndarray, dtype: str) -> np.ndarray:
         return values.astype(dtype, copy=False)
 
 
-def run_range(runs: int | range) -> tuple[int, int]:
-    """(first, stop) of the absolute run numbers."""
+def run_range(runs: int | range, *, name: str = "runs", most: int = 2**62) -> tuple[int, int]:
+    """(first, stop) of the absolute run numbers, the first at most `most`. Errors name `name`."""
     if isinstance(runs, range):
         if runs.step != 1 or len(runs) == 0:
-            raise ValueError(f"runs={runs!r}: must be a range of consecutive numbers, at least one")
-        check.integer(0, 2**62, first_run=runs.start)
+            raise ValueError(f"{name}={runs!r}: must be a range of consecutive numbers, at least one")
+        if not 0 <= runs.start <= most:
+            raise ValueError(f"{name}={runs!r}: must start in [0, {most}]")
         return runs.start, runs.stop
-    return 0, check.integer(1, None, runs=runs)
+    return 0, check.integer(1, None, **{name: runs})

@@ -166,8 +166,7 @@ def audited(
     def run() -> dict[str, Any]:
         made = attack(rows, name, max(ks), context.seed)
         swept = poisoning.poisoning_sweep(
-            mechanism.ensemble(rows, context.seed), made, ks, trials=2 * trials,
-            executor=context.executor, progress=lambda done, total: context.progress(task, done, total),
+            mechanism.ensemble(rows, context.seed), made, ks, trials=2 * trials, execution=_execution(context, task)
         )  # fmt: skip
         return {
             "in": {str(k): swept[k].scores_in.tolist() for k in ks}, "out": swept[ks[0]].scores_out.tolist()
@@ -181,6 +180,12 @@ def audited(
         )
         for family in ("dp", "gdp")
     }
+
+
+def _execution(context: Context, task: str) -> dpsgd.Execution:
+    return dpsgd.Execution(
+        executor=context.executor, progress=lambda done, total: context.progress(task, done, total)
+    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +203,7 @@ def guessed(context: Context, rows: AuditingRows, mechanism: AuditedTraining, mo
     def run() -> dict[str, Any]:
         seen = membership.play(
             mechanism.ensemble(rows, context.seed), rows.features, rows.labels, runs=2 * models,
-            executor=context.executor, progress=lambda done, total: context.progress(task, done, total),
+            execution=_execution(context, task),
         )  # fmt: skip
         threshold = float(seen.mean_training_loss[:models].mean())
         scores = membership.loss_threshold(seen.losses[models:], threshold=threshold)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakcore import attacks, bounds
+from leakcore import attacks, bounds, dpsgd
 from leakcore.experiments.context import Context
 from leakcore.experiments.reconstruction.setting import (
     both_image_sets,
@@ -98,12 +98,18 @@ def _model_based(
         rest = np.setdiff1d(np.arange(len(split.pool_labels)), index)
         chosen = rest[np.arange(shadows) % len(rest)]
         both = np.concatenate([chosen, index])
+        task = f"{name}, shadow models, ε = {setting.epsilon:g}"
         parameters = attacks.shadow_models(
-            model, split.known_features, split.known_labels, split.pool_features[both], split.pool_labels[both],
-            executor=context.executor,
-            progress=lambda done, total: context.progress(f"{name}, shadow models, ε = {setting.epsilon:g}", done,
-            total),
-        )  # fmt: skip
+            model,
+            split.known_features,
+            split.known_labels,
+            split.pool_features[both],
+            split.pool_labels[both],
+            execution=dpsgd.Execution(
+                executor=context.executor,
+                progress=lambda done, total: context.progress(task, done, total),
+            ),
+        )
         network = attacks.reconstructor(
             parameters[:shadows],
             split.images[chosen],

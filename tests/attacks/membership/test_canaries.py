@@ -38,7 +38,7 @@ def test_canaries_are_as_long_as_rows_and_nearly_orthogonal() -> None:
 def test_scores_are_those_of_a_run_on_the_included_canaries(rate: float) -> None:
     points, labels = membership.canaries(_ROWS, 3, count=9, seed=2)
     ensemble = _ensemble(sample_rate=rate)
-    seen = membership.play_canaries(ensemble, _ROWS, _LABELS, points, labels, runs=3, first_run=4)
+    seen = membership.play_canaries(ensemble, _ROWS, _LABELS, points, labels, runs=range(4, 7))
     assert seen.scores.shape == seen.included.shape == (3, 9)
     assert 0 < seen.included.sum() < 27
     for i in range(3):

@@ -21,12 +21,12 @@ def _ensemble(noise=0.0, **more):
 def test_coins_are_fair_and_those_of_a_run():
     tossed = membership.coins(400, 100, seed=1)
     assert stats.binomtest(int(tossed.sum()), tossed.size, 0.5).pvalue > 0.001
-    np.testing.assert_array_equal(membership.coins(5, 100, seed=1, first_run=30), tossed[30:35])
-    assert not np.array_equal(membership.coins(5, 100, seed=2, first_run=30), tossed[30:35])
+    np.testing.assert_array_equal(membership.coins(range(30, 35), 100, seed=1), tossed[30:35])
+    assert not np.array_equal(membership.coins(range(30, 35), 100, seed=2), tossed[30:35])
 
 
 def test_a_model_is_trained_on_the_rows_that_its_coins_include():
-    seen = membership.play(_ensemble(dtype="float64", expected_batch_size=20), X, Y, runs=3, first_run=7)
+    seen = membership.play(_ensemble(dtype="float64", expected_batch_size=20), X, Y, runs=range(7, 10))
     there = seen.included[1]
     alone = _ensemble(dtype="float64", expected_batch_size=20).run(X[there], Y[there], runs=range(8, 9))
     with torch.no_grad():
@@ -48,7 +48,7 @@ def test_with_poisson_batches_rows_that_are_out_never_count():
 
 def test_overfitted_models_give_their_rows_away_and_the_likelihood_ratio_knows_better():
     reference = membership.play(_ensemble(), X, Y, runs=64)
-    seen = membership.play(_ensemble(), X, Y, runs=64, first_run=64)
+    seen = membership.play(_ensemble(), X, Y, runs=range(64, 128))
     yeom = membership.guess(membership.loss_threshold(seen.losses, threshold=reference.mean_training_loss.mean()))
     ratio = membership.likelihood_ratio(seen.losses, reference.losses, reference.included)
     right, number = membership.guess(ratio).tally(seen.included)

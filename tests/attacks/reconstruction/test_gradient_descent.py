@@ -96,14 +96,14 @@ def _digits(noise: float, runs: int) -> tuple[dpsgd.EnsembleRun, datasets.Datase
 
 def test_without_noise_the_point_is_recovered_and_with_much_noise_it_is_not() -> None:
     run, targets = _digits(0.0, 3)
-    found = attacks.gradient(run, targets.labels, iterations=250, restarts=1)
+    found = attacks.gradient(run, targets.labels, descent=attacks.Descent(iterations=250, restarts=1))
     error = attacks.mean_squared_error(found.points, targets.features)
     near = attacks.nearest_neighbour_mse(datasets.digits().features).mean()
     assert (error < near / 10).all()
     assert (found.points >= 0).all()
     assert (found.points <= 1).all()
     run, targets = _digits(100.0, 3)
-    found = attacks.gradient(run, targets.labels, iterations=250, restarts=1)
+    found = attacks.gradient(run, targets.labels, descent=attacks.Descent(iterations=250, restarts=1))
     assert (attacks.mean_squared_error(found.points, targets.features) > near).all()
     # The search is not what fails: it found points that explain the noise better than the target does.
     at_target = attacks.gradient_loss(run, targets.features[:, None], targets.labels[:, None])[:, 0]
@@ -113,7 +113,7 @@ def test_without_noise_the_point_is_recovered_and_with_much_noise_it_is_not() ->
 @pytest.mark.slow
 def test_an_unknown_label_is_found_with_the_point() -> None:
     run, targets = _digits(0.0, 2)
-    found = attacks.gradient(run, iterations=120, restarts=1)
+    found = attacks.gradient(run, descent=attacks.Descent(iterations=120, restarts=1))
     assert found.labels.tolist() == targets.labels.tolist()
 
 
@@ -135,28 +135,36 @@ def test_an_image_is_recovered_through_a_frozen_extractor() -> None:
         per_run=dpsgd.PerRun(dpsgd.Rows(features[6:, None], labels[6:, None])),
         observer=dpsgd.Observer(record=True),
     )
-    found = attacks.gradient(run, labels[6:], iterations=300, restarts=2, embed=extractor, shape=(1, 6, 6), l1_weight=1)
+    through = attacks.FrozenEmbedding(extractor, (1, 6, 6))
+    descent = attacks.Descent(iterations=300, restarts=2)
+    found = attacks.gradient(run, labels[6:], descent=descent, embedding=through, l1_weight=1)
     assert found.points.shape == (2, 36)
     again = models.extract_features(extractor, found.points.reshape(2, 1, 6, 6))
     start = np.square(features[:6].mean(axis=0) - features[6:]).mean()
     assert np.square(again - features[6:]).mean() < start / 100
     assert all(p.requires_grad and p.grad is None for p in extractor.parameters())
-    with pytest.raises(ValueError, match=r"embed: makes \(1, 24\) of shape=\(1, 6, 6\), must make \(1, 7\)"):
-        attacks.gradient(_run()[0], embed=extractor, shape=(1, 6, 6))
-    with pytest.raises(ValueError, match="embed and shape: give both or neither"):
-        attacks.gradient(_run()[0], shape=(1, 6, 6))
+    with pytest.raises(ValueError, match=r"embedding: makes \(1, 24\) of shape=\(1, 6, 6\), must make \(1, 7\)"):
+        attacks.gradient(_run()[0], embedding=through)
+    with pytest.raises(TypeError, match="shape"):
+        attacks.FrozenEmbedding(extractor)
+    with pytest.raises(TypeError, match="embedding is a Sequential: must be a FrozenEmbedding"):
+        attacks.gradient(_run()[0], embedding=extractor)
 
 
 @pytest.mark.slow
 def test_results_do_not_depend_on_company_threads_or_workers() -> None:
     run, _, labels = _run(runs=3, dtype="float32")
-    whole = attacks.gradient(run, labels, iterations=5, restarts=2, num_threads=1)
+    descent = attacks.Descent(iterations=5, restarts=2)
+    whole = attacks.gradient(run, labels, descent=descent, execution=dpsgd.Execution(num_threads=1))
     seen: list[tuple[int, int]] = []
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
         shared = attacks.gradient(
-            run, labels, iterations=5, restarts=2, executor=executor, progress=lambda *at: seen.append(at)
+            run,
+            labels,
+            descent=descent,
+            execution=dpsgd.Execution(executor=executor, progress=lambda *at: seen.append(at)),
         )
-    threaded = attacks.gradient(run, labels, iterations=5, restarts=2, num_threads=3)
+    threaded = attacks.gradient(run, labels, descent=descent, execution=dpsgd.Execution(num_threads=3))
     for other in (shared, threaded):
         for field in ("points", "labels", "losses", "restart"):
             assert (getattr(whole, field) == getattr(other, field)).all()
@@ -170,16 +178,24 @@ def test_results_do_not_depend_on_company_threads_or_workers() -> None:
         ({"labels": [0]}, ValueError, r"labels.shape=\(1,\): must be \(runs=2,\)"),
         ({"labels": [0, 4]}, ValueError, r"labels span \[0, 4\]: must lie in \[0, 3\]"),
         ({"labels": [0.0, 1.0]}, TypeError, "labels.dtype=float64"),
-        ({"iterations": 0}, ValueError, "iterations=0"),
-        ({"restarts": 0}, ValueError, "restarts=0"),
         ({"l1_weight": -1}, ValueError, "l1_weight=-1"),
-        ({"low": 1.0}, ValueError, "low=1.0, high=1.0: low must be below high"),
+        ({"box": (1.0, 1.0)}, ValueError, r"box=\(1.0, 1.0\): low must be below high"),
+        ({"box": (0.0, np.inf)}, ValueError, r"box=\(0.0, inf\): must be below 1e30 in size"),
+        ({"descent": 5}, TypeError, "descent is a int: must be a Descent"),
+        ({"execution": dpsgd.Execution(checkpoint="x")}, ValueError, "execution.checkpoint='x': must be None"),
+        ({"execution": 2}, TypeError, "execution is a int"),
     ],
 )
 def test_errors(change, error, message) -> None:
     run, _, labels = _run()
     with pytest.raises(error, match=message):
-        attacks.gradient(run, **({"labels": labels, "iterations": 1} | change))
+        attacks.gradient(run, **({"labels": labels, "descent": attacks.Descent(iterations=1)} | change))
+
+
+def test_bad_descents_are_named() -> None:
+    for change in ({"iterations": 0}, {"restarts": 0}, {"learning_rate": 0}):
+        with pytest.raises(ValueError, match=f"{next(iter(change))}=0"):
+            attacks.Descent(**change)
 
 
 def test_the_run_of_another_module_is_refused_and_inversion_takes_it() -> None:
@@ -202,7 +218,7 @@ def test_the_run_of_another_module_is_refused_and_inversion_takes_it() -> None:
         r"run: of dpsgd.ModuleNetwork, module Sequential: must be .*attacks\.inversion\.invert\(module, .*states=run"
     )
     with pytest.raises(ValueError, match=advice):
-        attacks.gradient(run, [0, 0], iterations=1, restarts=1)
+        attacks.gradient(run, [0, 0])
     with pytest.raises(ValueError, match=advice):
         attacks.gradient_loss(run, x[:2], y[:2])
     assert run.thetas is not None
@@ -238,15 +254,20 @@ def test_a_callers_worker_keeps_its_torch_threads() -> None:
     run, _, labels = _run()
     with ThreadPoolExecutor(1) as executor:
         executor.submit(torch.set_num_threads, 2).result()
-        attacks.gradient(run, labels, iterations=2, restarts=1, executor=executor)
+        attacks.gradient(
+            run,
+            labels,
+            descent=attacks.Descent(iterations=2, restarts=1),
+            execution=dpsgd.Execution(executor=executor),
+        )
         assert executor.submit(torch.get_num_threads).result() == 2
 
 
 def test_what_is_no_network_or_shape_is_named() -> None:
     run, _, labels = _run()
-    with pytest.raises(TypeError, match="embed is a function"):
-        attacks.gradient(run, labels, embed=lambda x: x, shape=(7,))
+    with pytest.raises(TypeError, match="module is a function"):
+        attacks.FrozenEmbedding(lambda x: x, (7,))
     with pytest.raises(TypeError, match="shape=7"):
-        attacks.gradient(run, labels, embed=torch.nn.Identity(), shape=7)
-    with pytest.raises(ValueError, match=r"embed: does not take inputs of shape=\(7,\): "):
-        attacks.gradient(run, labels, embed=torch.nn.Linear(5, 36), shape=(7,))
+        attacks.FrozenEmbedding(torch.nn.Identity(), 7)
+    with pytest.raises(ValueError, match=r"embedding: does not take inputs of shape=\(7,\): "):
+        attacks.gradient(run, labels, embedding=attacks.FrozenEmbedding(torch.nn.Linear(5, 36), (7,)))

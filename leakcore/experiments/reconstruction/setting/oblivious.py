@@ -66,7 +66,7 @@ def attack(context: Context, split: Split, setting: games.GameSetting, *, target
     draws = kernels.uniform(1, len(split.pool_labels), seed=context.seed, purpose=kernels.Stream.GRADIENT_TARGETS)[0]
     index = np.argsort(draws, kind="stable")[:targets]
     task = f"gradient attack, ε = {setting.epsilon:g}"
-    network: dict[str, Any] = {} if split.embed is None else {"embed": split.embed, "shape": split.shape}
+    embedding = None if split.embed is None else attacks.FrozenEmbedding(split.embed, split.shape)
     threads = None if context.executor is None else 1
     points: list[list[float]] = []
     for start in range(0, len(index), _TRAINED):
@@ -78,7 +78,7 @@ def attack(context: Context, split: Split, setting: games.GameSetting, *, target
             # What is stored needs no training.
             jobs[name] = dict if context.pieces.has(name) else functools.partial(
                 _reconstructed, _part(train(), part), split.pool_labels[rows[part]], seed=context.seed,
-                num_threads=threads, **network, **how,
+                descent=attacks.Descent(**how), embedding=embedding, execution=dpsgd.Execution(num_threads=threads),
             )  # fmt: skip
         found: dict[str, list[list[float]]] = {}
         for name, piece in context.pieces.each(jobs, context.executor):

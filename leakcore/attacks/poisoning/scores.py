@@ -1,0 +1,170 @@
+"""One score per model trained with and without poisoned rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore._base import memory_limit
+from leakcore._base import validate as check
+from leakcore._base.results import Adjacency
+from leakcore.attacks.poisoning.rows import Poisoning, read_rows
+
+if TYPE_CHECKING:
+    from leakcore.dpsgd import Ensemble, EnsembleRun, Execution
+
+WORLD = 2**61
+"""Runs on the poisoned data set are numbered from here on: no trial shares its randomness with one on the clean set."""
+_TRIALS_PER_K = 2**40
+"""Each k has run numbers of its own, too."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class PoisoningScores:
+    """One score per trained model: scores_in with the poison (D₁), scores_out without it (D₀); larger means "in".
+
+    first_trial: number of the first trial, on both. k, name, adjacency: of the poisoning.
+    """
+
+    scores_in: np.ndarray
+    scores_out: np.ndarray
+    first_trial: int
+    k: int
+    name: str
+    adjacency: Adjacency
+
+
+def poisoning_scores(
+    ensemble: Ensemble, poisoning: Poisoning, *, trials: int | range, execution: Execution | None = None
+) -> PoisoningScores:  # fmt: skip
+    """Train `trials` models on D₀ and as many on D₁, and score each.
+
+    The common rows are held once. Trial i has its own initial parameters (unless the ensemble fixes them), batches and
+    noise on either data set, a pure function of (ensemble.seed, i, data set): ranges of trials may be computed
+    anywhere, in any order, and concatenated.
+
+    Args:
+        ensemble: the mechanism under audit; with rows added, its expected_batch_size must be given.
+        poisoning: the two data sets, of `Backdoor.poison` or `ClipBKD.poison`.
+        trials: how many, or which, as range(first, stop).
+        execution: threads, workers, checkpoint and progress, which counts models; None: all cores of this process.
+
+    Returns:
+        `PoisoningScores`.
+
+    Raises:
+        ValueError, TypeError: that names the argument.
+
+    Guarantees:
+        Deterministic on one machine.
+    """
+    _require_poisoning(poisoning)
+    return poisoning_sweep(ensemble, poisoning, (poisoning.k,), trials=trials, execution=execution)[poisoning.k]
+
+
+def poisoning_sweep(
+    ensemble: Ensemble,
+    poisoning: Poisoning,
+    ks: Sequence[int],
+    *,
+    trials: int | range,
+    execution: Execution | None = None,
+) -> dict[int, PoisoningScores]:
+    """`poisoning_scores` for several numbers of poisoned rows, the first k of `poisoning`'s; D₀ is trained once.
+
+    Args:
+        ensemble, poisoning, trials, execution: as in `poisoning_scores`.
+        ks: distinct, each in [1, poisoning.k].
+
+    Returns:
+        The scores by k; scores_out is the same array for all, so the bounds for different k are not independent (each
+        is valid by itself, and so is a choice made on other trials).
+
+    Raises:
+        ValueError, TypeError: that names the argument.
+    """
+    _require_poisoning(poisoning)
+    from leakcore.dpsgd import Ensemble, PerRun, Rows, arguments, read_execution
+
+    check.instance(Ensemble, ensemble=ensemble)
+    first, stop = arguments.run_range(trials, name="trials", most=_TRIALS_PER_K - 1)
+    count = stop - first
+    numbers = tuple(check.integer(1, poisoning.k, ks=k) for k in check.sizes(ks=ks))
+    if not numbers or len(set(numbers)) != len(numbers):
+        raise ValueError(f"ks={tuple(ks)}: must be distinct, at least one")
+    # Under add/remove the default batch size would give away how many rows there are.
+    if poisoning.adjacency == "add-remove" and ensemble.expected_batch_size is None:
+        raise ValueError("ensemble: expected_batch_size must be given where rows are added, or the step's size tells")
+    total = (1 + len(numbers)) * count
+    memory_limit.require(16 * total, trials=count)
+    how = read_execution(execution)
+
+    def train(before: int, first_run: int, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        def report(done: int, _: int) -> None:
+            if how.progress is not None:
+                how.progress(before + done, total)
+
+        run = ensemble.run(
+            poisoning.common_features,
+            poisoning.common_labels,
+            runs=range(first_run, first_run + count),
+            per_run=PerRun(Rows(features, labels) if len(labels) else None),
+            probes=Rows(poisoning.test_features, poisoning.test_labels),
+            keep_parameters=False,
+            execution=dataclasses.replace(how, progress=report),
+        )
+        assert run.probe_losses is not None
+        return np.asarray(-run.probe_losses.mean(axis=1))
+
+    scores_out = train(0, first, poisoning.clean_features, poisoning.clean_labels)
+    sweep = {}
+    for i, k in enumerate(numbers, 1):
+        # The rows that are not poisoned at this k stay what they are in D₀, at the same place.
+        features = np.concatenate([poisoning.poison_features[:k], poisoning.clean_features[k:]])
+        labels = np.concatenate([poisoning.poison_labels[:k], poisoning.clean_labels[k:]])
+        sweep[k] = PoisoningScores(
+            scores_in=train(i * count, WORLD + k * _TRIALS_PER_K + first, features, labels),
+            scores_out=scores_out,
+            first_trial=first,
+            k=k,
+            name=poisoning.name,
+            adjacency=poisoning.adjacency,
+        )
+    return sweep
+
+
+def _require_poisoning(poisoning: Any) -> None:
+    if not isinstance(poisoning, Poisoning):
+        raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
+
+
+def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
+    """(runs, rows) float64: each model's loss at each row, cross-entropy of softmax, or of the sigmoid of one logit."""
+    import torch
+    from torch.nn import functional
+
+    from leakcore.dpsgd import EnsembleRun
+
+    check.instance(EnsembleRun, run=run)
+    x, y = read_rows(features, labels, "")
+    # A copy: data sets are read-only, and torch warns of memory that it must not write.
+    if not np.isfinite(x).all() or x.shape[1] != run.layers[0]:
+        raise ValueError(f"features.shape={x.shape}: must be (rows, {run.layers[0]}) finite numbers")
+    rows = torch.from_numpy(np.array(x, dtype=run.parameters.dtype))
+    targets = torch.from_numpy(y)
+    out = np.empty((len(run), len(y)))
+    for i in range(len(run)):
+        module = run.module(run.first_run + i)
+        with torch.no_grad():
+            logits = module(rows)
+            if logits.shape[1] == 1:
+                values = functional.binary_cross_entropy_with_logits(
+                    logits[:, 0].double(), targets.double(), reduction="none"
+                )
+            else:
+                values = functional.cross_entropy(logits.double(), targets, reduction="none")
+        out[i] = values.numpy()
+    return out
