@@ -28,11 +28,12 @@ def _case(quick: bool) -> Case:
         torch.manual_seed(0)
         return models.lenet(10), torch.rand(1, 3, 32, 32), torch.tensor([3])
 
-    def ours(**keywords: Any) -> Callable[[Any], Callable[[], Any]]:
+    def ours(probes: int | None = None, **keywords: Any) -> Callable[[Any], Callable[[], Any]]:
         def build(given: Any) -> Callable[[], Any]:
             from leakcore import leakage
 
-            return lambda: leakage.sensitivity(given[0], None, given[1], given[2], **keywords).value
+            budget = leakage.JacobianBudget(probes=probes)
+            return lambda: leakage.sensitivity(given[0], None, given[1], given[2], budget=budget, **keywords).value
 
         return build
 

@@ -108,7 +108,8 @@ def _measured(
 
     from leakcore._base import validate as check
     from leakcore._store import PartialResults, identity, require_ours, require_writable, write_atomically
-    from leakcore.leakage import measure_layers
+    from leakcore.gradients import LayeredModel
+    from leakcore.leakage import LayerMeasures, measure_layers
     from leakcore.models import load_safetensors
 
     if out is not None:
@@ -144,9 +145,12 @@ def _measured(
     }  # fmt: skip
     with PartialResults(out, "leakage", identity("leakage", settings, seed)) as pieces:
         report = measure_layers(
-            module, losses[loss], x, y, attributes=chosen, family=family, original=not no_inversion, samples=samples,
-            rows=rows, columns=20_000, permutations=permutations, iterations=100, probes=None, memory=128 * 2**20,
-            seed=seed, progress=bars(quiet), pieces=pieces,
+            LayeredModel.of(module, losses[loss], x, y),
+            LayerMeasures(
+                attributes=chosen, family=family, samples=samples, rows=rows, permutations=permutations,
+                iterations=0 if no_inversion else 100,
+            ),
+            pieces, seed=seed, progress=bars(quiet),
         )  # fmt: skip
         if out is not None:
             text = json.dumps(report.to_dict(), indent=2, allow_nan=False, ensure_ascii=False)

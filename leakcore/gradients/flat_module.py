@@ -11,92 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.utils.parametrizations import _SpectralNorm
-from torch.nn.utils.spectral_norm import SpectralNorm
 
 from leakcore._base import array_memory
 from leakcore._base import validate as check
 from leakcore._base.quiet import quiet
+from leakcore.gradients.checked_module import trained_parameters
+from leakcore.gradients.cross_entropy import mean_cross_entropy
 from leakcore.gradients.functional import Functional
 from leakcore.gradients.module_lock import lock_of
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def mean_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean over rows; targets: classes (int64), or probabilities like the outputs. One output: a logit of label 1.
-
-    ValueError where the outputs have no axis of classes: cross-entropy would take the rows for it.
-    """
-    if outputs.ndim < 2:
-        raise ValueError(
-            f"loss=None: the model's outputs have shape {tuple(outputs.shape)}: must be (rows, classes) or (rows, 1); "
-            "give loss=..."
-        )
-    if outputs.ndim == 2 and outputs.shape[1] == 1:
-        wanted = targets.to(outputs.dtype).reshape(outputs.shape)
-        return nn.functional.binary_cross_entropy_with_logits(outputs, wanted)
-    return nn.functional.cross_entropy(outputs, targets)
-
-
-def require_memory(model: nn.Module, argument: str = "model") -> None:
-    """TypeError or ValueError where a parameter or buffer has no values to compute with: freed, not made yet."""
-    for kind, held in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
-        for name, values in held:
-            array_memory.plain_tensor(f"{argument}: its {kind} {name!r}", values)
-
-
-def require_still(model: nn.Module) -> None:
-    """ValueError where a layer, as its mode is, mixes samples, draws random numbers or changes buffers of its own; as
-    `require_memory`."""
-    require_memory(model)
-    for name, module in model.named_modules():
-        if (what := unrest(module)) is not None:
-            cure = "call model.eval()" if module.training else "must have track_running_stats=True"
-            raise ValueError(f"model: layer {name} ({type(module).__name__}) {what}: {cure}")
-
-
-def unrest(module: nn.Module) -> str | None:
-    """What a layer, as its mode is, does beside computing each row's output from that row; None: nothing."""
-    if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        if not module.training and module.running_mean is None:
-            return "mixes samples in eval mode, too, for it keeps no running statistics"
-        return "mixes samples" if module.training else None
-    if not module.training:
-        return None
-    if isinstance(module, nn.modules.dropout._DropoutNd | nn.RReLU):
-        return "is random, which no seed here governs"
-    rate = 0.0
-    if isinstance(module, nn.RNNBase) and module.num_layers > 1:  # it drops between its layers
-        rate = module.dropout
-    elif isinstance(module, nn.MultiheadAttention):
-        rate = float(module.dropout)
-    if rate > 0:
-        return f"is random (dropout={rate}), which no seed here governs"
-    if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
-        return "changes its running statistics"
-    hooks = module._forward_pre_hooks.values()
-    if any(isinstance(hook, SpectralNorm) for hook in hooks) or (
-        isinstance(module, _SpectralNorm) and hasattr(module, "_u")  # a vector's norm needs no iteration
-    ):
-        return "changes the vectors of its spectral norm"
-    return None
-
-
-def require_classes(targets: torch.Tensor, outputs: Any, name: str) -> None:
-    """ValueError where one of the class numbers (n,) is none of the model, whose outputs for some rows are (..., K).
-
-    Targets of another kind, which `mean_cross_entropy` takes too, or beside outputs of another shape, pass.
-    """
-    if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
-        return
-    if targets.is_floating_point() or targets.ndim != 1 or not len(targets):
-        return
-    last = max(outputs.shape[1], 2) - 1
-    wrong = (targets < 0) | (targets > last)
-    if bool(wrong.any()):
-        at = int(wrong.int().argmax())
-        raise ValueError(f"{name}[{at}]={int(targets[at])}: must be a class of the model, in [0, {last}]")
 
 
 def tensor(values: Any, name: str = "values") -> torch.Tensor:
@@ -148,10 +72,7 @@ class FlatModule:
             self._read(model, loss, names)
 
     def _read(self, model: nn.Module, loss: Loss | None, names: Sequence[str] | None) -> None:
-        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        if not trained:
-            raise ValueError("model: has no parameters that require grad, hence no gradient")
-        require_still(model)
+        trained = trained_parameters(model)
         wanted = tuple(trained) if names is None else (names,) if isinstance(names, str) else tuple(names)
         if not wanted or len(set(wanted)) != len(wanted) or not set(wanted) <= set(trained):
             raise ValueError(f"parameters={wanted}: must name parameters of the model, each once: {', '.join(trained)}")

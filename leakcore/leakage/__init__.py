@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore.leakage.by_layer import LayerMeasures as LayerMeasures
     from leakcore.leakage.by_layer import LeakageByLayer as LeakageByLayer
     from leakcore.leakage.by_layer import by_layer as by_layer
     from leakcore.leakage.by_layer import measure_layers as measure_layers
@@ -16,18 +17,27 @@ if TYPE_CHECKING:
     from leakcore.leakage.input_attributes import input_attributes as input_attributes
     from leakcore.leakage.l1_sensitivity import L1Measured as L1Measured
     from leakcore.leakage.l1_sensitivity import l1_sensitivity as l1_sensitivity
+    from leakcore.leakage.mutual_information import MineNetwork as MineNetwork
     from leakcore.leakage.mutual_information import MutualInformation as MutualInformation
     from leakcore.leakage.mutual_information import mutual_information as mutual_information
+    from leakcore.leakage.sensitivity import JacobianBudget as JacobianBudget
     from leakcore.leakage.sensitivity import Sensitivity as Sensitivity
     from leakcore.leakage.sensitivity import sensitivity as sensitivity
     from leakcore.leakage.subspace_distance import SubspaceDistance as SubspaceDistance
     from leakcore.leakage.subspace_distance import subspace_distance as subspace_distance
+    from leakcore.leakage.v_information import CrossValidation as CrossValidation
     from leakcore.leakage.v_information import VInformation as VInformation
     from leakcore.leakage.v_information import v_information as v_information
     from leakcore.leakage.v_information_original import OriginalInformation as OriginalInformation
+    from leakcore.leakage.v_information_original import PairInversion as PairInversion
     from leakcore.leakage.v_information_original import v_information_original as v_information_original
 
 _NAMES = {
+    "PairInversion": ".v_information_original",
+    "CrossValidation": ".v_information",
+    "JacobianBudget": ".sensitivity",
+    "MineNetwork": ".mutual_information",
+    "LayerMeasures": ".by_layer",
     "L1Measured": ".l1_sensitivity",
     "l1_sensitivity": ".l1_sensitivity",
     "input_attributes": ".input_attributes",

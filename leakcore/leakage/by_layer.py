@@ -17,12 +17,13 @@ from leakcore._base.results import Assumptions, jsonable
 from leakcore._base.run_folder.pieces import from_piece, to_piece
 from leakcore._store import PartialResults
 from leakcore.attacks import attributes as attack
-from leakcore.gradients import batch_of, parameters_by_layer
+from leakcore.gradients import LayeredModel, gradients_of_layers
+from leakcore.leakage.families import family_of
 from leakcore.leakage.input_attributes import input_attributes
-from leakcore.leakage.sensitivity import Sensitivity, sensitivity
+from leakcore.leakage.sensitivity import NORMS, JacobianBudget, Sensitivity, measure_sensitivity
 from leakcore.leakage.subspace_distance import SubspaceDistance, subspace_distance
-from leakcore.leakage.v_information import VInformation, v_information
-from leakcore.leakage.v_information_original import OriginalInformation, v_information_original
+from leakcore.leakage.v_information import CrossValidation, VInformation, v_information
+from leakcore.leakage.v_information_original import OriginalInformation, PairInversion, invert_pairs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,22 +108,58 @@ class LeakageByLayer:
         return heat_map(self)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class LayerMeasures:
+    """What `by_layer` measures, and how much work goes into it.
+
+    Args:
+        attributes: {name: (n,) 0 and 1}; None: `input_attributes(inputs)`; {}: none. Sets are matched by targets (where
+            they are integers), equal in size, of single samples; 10 pairs at least. Of equal samples (input and target)
+            the first stands for all: the null takes samples as independent.
+        family: of the latent measure, as in `v_information`.
+        samples: inputs for sensitivity and inversion, the first ones.
+        rows: gradients behind each attribute's measures in all, at most; at least 20 where there are attributes.
+        columns: parameters that stand for a larger layer in the latent measure, drawn at random.
+        permutations: of each null.
+        iterations: of the inversion; 0 leaves out original information, the longest to compute.
+        jacobian: of the sensitivity; None: exact, or 16 random directions where one sample's Jacobian holds more than
+            5·10⁸ numbers.
+    """
+
+    attributes: Mapping[str, Any] | None = None
+    family: Any = "magnitudes"
+    samples: int = 4
+    rows: int = 400
+    columns: int = 20_000
+    permutations: int = 9
+    iterations: int = 100
+    jacobian: JacobianBudget | None = None
+
+    def __post_init__(self) -> None:
+        if self.attributes is not None:
+            check.instance(Mapping, attributes=self.attributes)
+        least = {"samples": 1, "rows": 1, "columns": 1, "permutations": 0, "iterations": 0}
+        for name, low in least.items():
+            object.__setattr__(self, name, check.integer(low, None, **{name: getattr(self, name)}))
+        family_of(self.family, 0)
+        if self.jacobian is not None:
+            check.instance(JacobianBudget, jacobian=self.jacobian)
+
+    def jacobian_of(self, model: LayeredModel) -> JacobianBudget:
+        """What is spent on this model."""
+        if self.jacobian is not None:
+            return self.jacobian
+        large = sum(model.sizes) * model.inputs[0].numel() > _EXACT
+        return JacobianBudget(probes=_PROBES if large else None)
+
+
 def by_layer(
     model: Any,
     loss: Callable[[Any, Any], Any] | None,
     inputs: Any,
     targets: Any,
     *,
-    attributes: Mapping[str, Any] | None = None,
-    family: Any = "magnitudes",
-    original: bool = True,
-    samples: int = 4,
-    rows: int = 400,
-    columns: int = 20_000,
-    permutations: int = 9,
-    iterations: int = 100,
-    probes: int | None = None,
-    memory: int = 128 * 2**20,
+    measures: LayerMeasures | None = None,
     seed: int = 0,
     executor: Executor | None = None,
     progress: Progress | None = None,
@@ -130,112 +167,95 @@ def by_layer(
     """Sensitivity, original and latent V-information and subspace distance of every layer of a torch model.
 
     model, loss, inputs, targets: as in `sensitivity`.
-    attributes: {name: (n,) 0 and 1}; None: `input_attributes(inputs)`; {}: none. Sets are matched by targets (where
-        they are integers), equal in size, of single samples, `rows` ≥ 20 in all at most; 10 pairs at least. Of equal
-        samples (input and target) the first stands for all: the null takes samples as independent. family: as in
-        `v_information`.
-    original: whether to invert gradients pair by pair. samples: inputs for sensitivity and inversion, the first ones.
-    columns: parameters that stand for a larger layer in the latent measure, drawn at random.
-    permutations: of each null. iterations: of the inversion. probes: random directions behind the sensitivity; None:
-        exact, or 16 where one sample's Jacobian holds more than 5·10⁸ numbers. memory: bytes for sensitivity's chunks.
+    measures: attributes, family, and how much work; None: the defaults of `LayerMeasures`.
     executor: takes the pairs of the inversion and the fits of the latent measure; the rest is done here.
     progress: called as progress(task, done, total).
 
     Deterministic by seed, on a machine, torch build and number of torch threads, for any number of workers and none.
     Raises ValueError or TypeError that names the argument.
     """
+    if measures is not None:
+        check.instance(LayerMeasures, measures=measures)
     return measure_layers(
-        model, loss, inputs, targets, attributes=attributes, family=family, original=original, samples=samples,
-        rows=rows, columns=columns, permutations=permutations, iterations=iterations, probes=probes, memory=memory,
-        seed=seed, executor=executor, progress=progress, pieces=PartialResults(None, ""),
+        LayeredModel.of(model, loss, inputs, targets), measures or LayerMeasures(), PartialResults(None, ""),
+        seed=seed, executor=executor, progress=progress,
     )  # fmt: skip
 
 
 def measure_layers(
-    model: Any, loss: Callable[[Any, Any], Any] | None, inputs: Any, targets: Any, *,
-    attributes: Mapping[str, Any] | None, family: Any, original: bool, samples: int, rows: int, columns: int,
-    permutations: int, iterations: int, probes: int | None, memory: int, seed: int, progress: Progress | None,
-    pieces: PartialResults, executor: Executor | None = None,
-) -> LeakageByLayer:  # fmt: skip
+    model: LayeredModel,
+    how: LayerMeasures,
+    pieces: PartialResults,
+    *,
+    seed: int = 0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> LeakageByLayer:
     """`by_layer`, which keeps each finished measure among `pieces`, bound by the caller to model, loss and data."""
-    data = batch_of(model, inputs, targets)
-    layers = parameters_by_layer(model)
-    names = tuple(layers)
-    sizes = tuple(sum(p.numel() for p in group.values()) for group in layers.values())
-    few = min(check.integer(1, None, samples=samples), len(data.inputs))
-    most = check.integer(1, None, columns=columns)
     start = check.seed(seed=seed)
     check.executor(executor=executor)
     check.callback(progress=progress)
-    check.integer(0, None, permutations=permutations)
-    matched = _matched(data, attributes, rows, start)
+    few = model.first(how.samples)
+    matched = _matched(model, how, start)
     shown: Progress = progress or (lambda task, done, total: None)
-    if probes is None and sum(sizes) * data.inputs[0].numel() > _EXACT:
-        probes = _PROBES
-    x, y = data.inputs[:few], data.targets[:few]
 
     def kept(name: str, run: Callable[[], Any]) -> Any:
         if pieces.folder is None:
             return run()
         return from_piece(pieces.get_or_run(name, lambda: {"kept": to_piece(run())})["kept"], _KEPT)
 
-    moved = kept("sensitivity", lambda: sensitivity(
-        model, loss, x, y, probes=probes, seed=start, memory=memory,
-        progress=lambda done, total: shown("sensitivity", done, total),
-    ))  # fmt: skip
-    found = None
-    if original:
-        found = kept("original", lambda: v_information_original(
-            model, loss, x, y, iterations=iterations, seed=start, executor=executor,
-            progress=lambda done, total: shown("inversion", done, total),
-        ))  # fmt: skip
+    def told(task: str) -> Callable[[int, int], object]:
+        return lambda done, total: shown(task, done, total)
+
+    jacobian = how.jacobian_of(model)
+    norms = ("F",) if jacobian.probes else NORMS
+    moved = kept("sensitivity", lambda: measure_sensitivity(few, norms, jacobian, start, told("sensitivity")))
+    inverted = None
+    if how.iterations:
+        search = PairInversion(iterations=how.iterations)
+        inverted = kept("original", lambda: invert_pairs(few, search, start, executor, told("inversion")))
     latent, apart = {}, {}
     for number, (name, batches) in enumerate(matched.items()):
 
         def read_latent(name: str = name, batches: Any = batches) -> VInformation:
             return v_information(
-                _columns(model, loss, data, batches.rows, sizes, most, start), batches.attribute, family=family,
-                strata=batches.targets, permutations=permutations, seed=start, executor=executor,
-                progress=lambda done, total: shown(f"latent: {name}", done, total),
+                _columns(model, batches.rows, how.columns, start), batches.attribute, family=how.family,
+                permutations=how.permutations, validation=CrossValidation(strata=batches.targets), seed=start,
+                executor=executor, progress=told(f"latent: {name}"),
             )  # fmt: skip
 
         def read_subspace(batches: Any = batches) -> dict[str, SubspaceDistance]:
             sides = [batches.rows[batches.attribute == side, 0] for side in (0, 1)]
             count = min(_MEANS, len(sides[0]))
             groups = [s[: len(s) // count * count].reshape(count, -1) for s in sides]
-            means = [
-                attack.layer_gradients(model, loss, data.inputs, data.targets, batches=g, weights_only=True)
-                for g in groups
-            ]
+            means = [gradients_of_layers(model, batches=g, weights_only=True) for g in groups]
             # A parameter that is a vector is a matrix of one row, and a number one of one entry.
             flat = [{k: v if v.ndim > 2 else v.reshape(len(v), 1, -1) for k, v in side.items()} for side in means]
-            return dict(subspace_distance(*flat, permutations=permutations, paired=True, seed=start))
+            return dict(subspace_distance(*flat, permutations=how.permutations, paired=True, seed=start))
 
         latent[name] = kept(f"latent-{number}", read_latent)
         apart[name] = kept(f"subspace-{number}", read_subspace)
         shown("attributes", number + 1, len(matched))
     return LeakageByLayer(
-        layers=names,
-        parameters=sizes,
+        layers=model.names,
+        parameters=model.sizes,
         sensitivity=moved,
-        original=found,
+        original=inverted,
         latent=latent,
         subspace=apart,
-        samples=(few, few if original else 0),
-        columns=most,
+        samples=(len(few.inputs), len(few.inputs) if how.iterations else 0),
+        columns=how.columns,
         seed=start,
     )
 
 
-def _matched(data: Any, attributes: Mapping[str, Any] | None, rows: int, seed: int) -> dict[str, Any]:
+def _matched(data: LayeredModel, how: LayerMeasures, seed: int) -> dict[str, Any]:
     """Sets of rows with and without each attribute; ValueError, before any measure, where they are too small."""
-    if attributes is not None:
-        check.instance(Mapping, attributes=attributes)
-    given = input_attributes(data.inputs) if attributes is None else dict(attributes)
+    given = input_attributes(data.inputs) if how.attributes is None else dict(how.attributes)
     integer = data.targets.ndim == 1 and not data.targets.is_floating_point()
     first = _first_of_equals(data)
     task = data.targets.cpu().numpy()[first] if integer else None
-    limit = check.integer(2 * _PAIRS if given else 1, None, rows=rows) // 2
+    limit = check.integer(2 * _PAIRS if given else 1, None, rows=how.rows) // 2
     matched = {}
     for name, has in given.items():
         try:
@@ -259,7 +279,7 @@ def _one_for_each(attribute: Any, number: int) -> np.ndarray:
     return np.asarray(has)
 
 
-def _first_of_equals(data: Any) -> np.ndarray:
+def _first_of_equals(data: LayeredModel) -> np.ndarray:
     """Where each different sample occurs first."""
     import torch
 
@@ -275,15 +295,13 @@ def _first_of_equals(data: Any) -> np.ndarray:
     return np.array(list(seen.values()))
 
 
-def _columns(
-    model: Any, loss: Any, data: Any, index: np.ndarray, sizes: tuple[int, ...], most: int, seed: int
-) -> dict[str, np.ndarray]:
+def _columns(model: LayeredModel, index: np.ndarray, most: int, seed: int) -> dict[str, np.ndarray]:
     """Gradients of single rows, at most so many parameters of each layer, never all of them at once."""
     rng = kernels.generator(seed, kernels.Stream.LAYER_COLUMNS)
-    kept = [slice(None) if s <= most else np.sort(rng.choice(s, most, replace=False)) for s in sizes]
+    chosen = [slice(None) if s <= most else np.sort(rng.choice(s, most, replace=False)) for s in model.sizes]
     parts: dict[str, list[np.ndarray]] = {}
     for at in range(0, len(index), _ROWS):
-        block = attack.layer_gradients(model, loss, data.inputs, data.targets, batches=index[at : at + _ROWS])
-        for (name, values), choice in zip(block.items(), kept, strict=True):
+        block = gradients_of_layers(model, batches=index[at : at + _ROWS])
+        for (name, values), choice in zip(block.items(), chosen, strict=True):
             parts.setdefault(name, []).append(values[:, choice])
     return {name: np.concatenate(values) for name, values in parts.items()}

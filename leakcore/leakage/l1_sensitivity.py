@@ -12,7 +12,7 @@ import torch
 
 from leakcore._base import validate as check
 from leakcore._base.results import Assumptions, Result, parse_adjacency
-from leakcore.gradients import Functional, criterion, first_output, locked, named_tensor, require_still, targets_of
+from leakcore.gradients import LayeredModel
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -71,9 +71,9 @@ def l1_sensitivity(
     check.callback(progress=progress)
     budget = check.integer(1, None, memory=memory)
     size = 1 if batch_size is None else check.integer(1, batch_size=batch_size)
-    x, y = _candidates(model, inputs, targets, 2 if relation == "replace" else 1)
-    y = targets_of(loss, y, first_output(model, x))
-    measure = _Gradients(model, criterion(loss))
+    data = LayeredModel.of(model, loss, inputs, targets, rows="candidates", least=2 if relation == "replace" else 1)
+    x, y = data.inputs, data.targets
+    measure = _Gradients(data)
     block = max(1, min(len(x), budget // (4 * measure.bytes_each)))
     total: dict[str, torch.Tensor] = {}
     alone = {name: np.empty(len(x)) for name in measure.names}
@@ -112,38 +112,13 @@ def l1_sensitivity(
     )
 
 
-@locked
-def _candidates(model: torch.nn.Module, inputs: Any, targets: Any, least: int) -> tuple[torch.Tensor, torch.Tensor]:
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
-    anchor = next((p for p in model.parameters() if p.requires_grad), None)
-    if anchor is None:
-        raise ValueError("model: none of its parameters requires grad, hence there is no gradient")
-    require_still(model)
-    x, y = named_tensor(inputs=inputs), named_tensor(targets=targets)
-    if x.ndim < 2 or not x.is_floating_point() or len(x) < least:
-        raise ValueError(
-            f"inputs.shape={tuple(x.shape)}, dtype={x.dtype}: must be (candidates, ...), floating, at least {least}"
-        )
-    if y.ndim == 0 or len(y) != len(x):
-        raise ValueError(f"targets.shape={tuple(y.shape)}: must hold one target for each of {len(x)} inputs")
-    if x.dtype != anchor.dtype or x.device != anchor.device:
-        raise ValueError(f"inputs: {x.dtype} on {x.device}, the model has {anchor.dtype} on {anchor.device}")
-    return x.detach(), y.detach().to(anchor.device)
-
-
 class _Gradients:
     """Per-example gradients of a block of candidates, each parameter's flat: name -> (candidates, parameters)."""
 
-    def __init__(self, model: torch.nn.Module, loss: Loss) -> None:
-        function = Functional(model)
-        self._parameters = function.own
+    def __init__(self, model: LayeredModel) -> None:
+        value, self._parameters = model.loss_of_row(model.parameters())
         self.names = tuple(self._parameters)
         self.bytes_each = sum(p.numel() * p.element_size() for p in self._parameters.values())
-
-        def value(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return loss(function(parameters, x[None]), y[None])
-
         self._gradient = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -53,14 +53,30 @@ class MutualInformation(Result):
         return float(self.value) - self.null_mean
 
 
+@dataclasses.dataclass(frozen=True)
+class MineNetwork:
+    """The network of MINE and its training.
+
+    hidden: units of each of the two hidden layers. components: columns of a side that the network reads at most.
+    steps, learning_rate: of Adam.
+    """
+
+    hidden: int = 64
+    components: int = 16
+    steps: int = 400
+    learning_rate: float = 0.005
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "components", "steps"):
+            object.__setattr__(self, name, check.integer(1, None, **{name: getattr(self, name)}))
+        object.__setattr__(self, "learning_rate", check.positive(learning_rate=self.learning_rate))
+
+
 def mutual_information(
     first: Any,
     second: Any,
     *,
-    hidden: int = 64,
-    components: int = 16,
-    steps: int = 400,
-    learning_rate: float = 0.005,
+    network: MineNetwork | None = None,
     permutations: int = 1,
     confidence: float = 0.95,
     seed: int = 0,
@@ -87,6 +103,7 @@ def mutual_information(
             other rows more than `components` columns are split into norm and direction. The network reads the norm and
             leading coordinates of the directions, and, as the other half of `components`, the columns that correlate
             most with the other side on the training rows.
+        network: its size and its training; None: the defaults of `MineNetwork`.
         permutations: how many times the null is computed, 0 for none (NaN). seed: of everything random.
         executor: its workers take one training each, of the pairs themselves and of every permutation.
         progress: called as progress(trainings done, trainings).
@@ -94,21 +111,21 @@ def mutual_information(
     Deterministic by seed, on a machine and torch build, for any number of workers and none; a training runs on one
     thread. Raises ValueError or TypeError that names the argument.
     """
-    u, v = _side("first", first, components), _side("second", second, components)
+    if network is not None:
+        check.instance(MineNetwork, network=network)
+    mine = network or MineNetwork()
+    u, v = _side("first", first, mine.components), _side("second", second, mine.components)
     number = len(u.leading)
     if number != len(v.leading) or number < 50:
         raise ValueError(f"first, second: {number} and {len(v.leading)} rows; must be as many, at least 50")
-    size = check.integer(1, None, hidden=hidden)
-    memory_limit.require(32 * size * (u.leading.shape[1] + v.leading.shape[1] + 2), hidden=size)
-    updates = check.integer(1, None, steps=steps)
-    rate = check.positive(learning_rate=learning_rate)
+    memory_limit.require(32 * mine.hidden * (u.leading.shape[1] + v.leading.shape[1] + 2), hidden=mine.hidden)
     shuffles = check.integer(0, None, permutations=permutations)
     level = check.confidence(confidence=confidence)
     start = check.seed(seed=seed)
     check.executor(executor=executor)
     check.callback(progress=progress)
     order = kernels.generator(start, kernels.Stream.MUTUAL_ORDER).permutation(number)
-    job = functools.partial(_trained, u, v, order, size, updates, rate, start)
+    job = functools.partial(_trained, u, v, order, mine, start)
     found = {}
     with contextlib.closing(
         answers(((k, functools.partial(job, k)) for k in range(1 + shuffles)), executor)
@@ -127,7 +144,7 @@ def mutual_information(
         kind="estimate",
         confidence=level,
         interval=(value - reach, max(value + reach, min(u.largest, v.largest))),
-        method=f"MINE, two hidden layers of {size}, evaluated held out",
+        method=f"MINE, two hidden layers of {mine.hidden}, evaluated held out",
         assumptions=Assumptions(
             adjacency=None,
             attacker="computationally unbounded, up to what the network finds",
@@ -147,7 +164,7 @@ def mutual_information(
 
 
 def _trained(
-    u: _Side, v: _Side, order: np.ndarray, hidden: int, steps: int, rate: float, seed: int, k: int
+    u: _Side, v: _Side, order: np.ndarray, network: MineNetwork, seed: int, k: int
 ) -> tuple[float, float, float, int]:
     """Training k, the same wherever it is called: of the pairs themselves (0), or of a permutation of them."""
     import torch  # noqa: F401  # before the limit on its threads
@@ -157,11 +174,11 @@ def _trained(
         partners = order if k == 0 else rng.permutation(len(order))[order]
         first, second = u.rows(order), v.rows(partners)
         training = np.arange(len(order) // 2)
-        return _estimate(first.features(second, training), second.features(first, training), hidden, steps, rate, rng)
+        return _estimate(first.features(second, training), second.features(first, training), network, rng)
 
 
 def _estimate(
-    u: np.ndarray, v: np.ndarray, hidden: int, steps: int, rate: float, rng: np.random.Generator
+    u: np.ndarray, v: np.ndarray, mine: MineNetwork, rng: np.random.Generator
 ) -> tuple[float, float, float, int]:
     """(held-out bound, its standard error, bound on training rows, held-out rows)."""
     import torch
@@ -170,8 +187,8 @@ def _estimate(
     parts = [(torch.from_numpy(u[s]).float(), torch.from_numpy(v[s]).float()) for s in (
         slice(cut), slice(cut, end), slice(end, None)
     )]  # fmt: skip
-    sizes = (hidden, hidden, 1)
-    widths = (u.shape[1] + v.shape[1], hidden, hidden)
+    sizes = (mine.hidden, mine.hidden, 1)
+    widths = (u.shape[1] + v.shape[1], mine.hidden, mine.hidden)
     weights = [
         torch.from_numpy(rng.normal(size=(m, k)) * (2 / m) ** 0.5).float().requires_grad_()
         for m, k in zip(widths, sizes, strict=True)
@@ -201,13 +218,13 @@ def _estimate(
         spread = (joint - (grown.mean(0) + of_v) / mean).std() / math.sqrt(n)
         return float(value), float(spread)
 
-    optimiser = torch.optim.Adam(own, lr=rate, weight_decay=1e-4)
+    optimiser = torch.optim.Adam(own, lr=mine.learning_rate, weight_decay=1e-4)
     running = 1.0
     with torch.no_grad():
         weights[-1].zero_()
     best, kept = 0.0, [p.detach().clone() for p in own]  # T = 0, whose bound is 0, is a member of the family
     x, y = parts[0]
-    for step in range(1, steps + 1):
+    for step in range(1, mine.steps + 1):
         joint = network(x, y).mean()
         crossed = network(x, y[torch.from_numpy(rng.permutation(len(y)))])
         average = float(crossed.detach().exp().mean())
@@ -217,7 +234,7 @@ def _estimate(
         (crossed.exp().mean() / running - joint).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(own, 1.0)
         optimiser.step()
-        if step % _EVERY == 0 or step == steps:
+        if step % _EVERY == 0 or step == mine.steps:
             now, _ = bound(*parts[1], 40)
             if now > best:
                 best, kept = now, [p.detach().clone() for p in own]
@@ -263,18 +280,17 @@ def _side(name: str, values: Any, components: int) -> _Side:
     array, _ = check.host_array(**given)
     if array.ndim < 1 or 0 in array.shape:
         raise ValueError(f"{name}.shape={array.shape}: must be (n, ...), none of them 0")
-    most = check.integer(1, None, components=components)
     if classes:
         _, codes = np.unique(array, return_inverse=True)
         return _Side(np.eye(int(codes.max()) + 1)[codes], None, 0, math.log(int(codes.max()) + 1))
     flat = array.reshape(len(array), -1)
     flat = flat / (float(np.abs(flat).max()) or 1.0)
-    if flat.shape[1] <= most:
+    if flat.shape[1] <= components:
         return _Side(flat, None, 0, math.inf)
     # Directions and logarithms of norms: a few rows far out would own the leading coordinates.
     norms = np.linalg.norm(flat, axis=1, keepdims=True)
     floor = (float(norms.max()) or 1.0) * 1e-12
     sizes = np.log(np.maximum(norms, floor))
     directions = flat / np.maximum(norms, floor)
-    leading = np.concatenate([sizes, prepared(directions, invariant=True)[:, : most - 1]], axis=1)
-    return _Side(leading, directions, min(most // 2, leading.shape[1] - 1), math.inf)
+    leading = np.concatenate([sizes, prepared(directions, invariant=True)[:, : components - 1]], axis=1)
+    return _Side(leading, directions, min(components // 2, leading.shape[1] - 1), math.inf)

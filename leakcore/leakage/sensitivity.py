@@ -14,18 +14,10 @@ from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.quiet import quiet_batching
 from leakcore._base.results import Assumptions, Result
-from leakcore.gradients import (
-    Functional,
-    batch_of,
-    criterion,
-    first_output,
-    lock_of,
-    parameters_by_layer,
-    targets_of,
-)
+from leakcore.gradients import Functional, LayeredModel, lock_of
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-_NORMS = ("F", "1", "inf")
+NORMS = ("F", "1", "inf")
 _FAILURES = (RuntimeError, NotImplementedError)
 _BLOCK = 2**17
 """Doubles that are reduced at once."""
@@ -60,16 +52,34 @@ class Sensitivity(Result):
         return np.asarray(self.means["F"] / np.sqrt(self.parameters))
 
 
+@dataclasses.dataclass(frozen=True)
+class JacobianBudget:
+    """How much work goes into one sample's Jacobian.
+
+    probes: None: exact. A number k ≥ 2: only "F", by Hutchinson's estimator, ‖J‖_F² = E‖J v‖² over random signs v; k
+        directions per sample cost k derivatives instead of one per input coordinate. Unbiased for ‖J‖_F²; its standard
+        error is part of `standard_errors`.
+    memory: bytes that the derivatives made at once may take beside model and inputs; at least one column is made.
+    """
+
+    probes: int | None = None
+    memory: int = 128 * 2**20
+
+    def __post_init__(self) -> None:
+        if self.probes is not None:
+            object.__setattr__(self, "probes", check.integer(2, None, probes=self.probes))
+        object.__setattr__(self, "memory", check.integer(1, None, memory=self.memory))
+
+
 def sensitivity(
     model: torch.nn.Module,
     loss: Loss | None,
     inputs: Any,
     targets: Any,
     *,
-    norms: Sequence[str] = _NORMS,
-    probes: int | None = None,
+    norms: Sequence[str] = NORMS,
+    budget: JacobianBudget | None = None,
     seed: int | None = None,
-    memory: int = 128 * 2**20,
     progress: Callable[[int, int], object] | None = None,
 ) -> Sensitivity:
     """Norms of J_l = ∂g_l(X)/∂X, g_l = ∂ℓ/∂θ_l, for each layer l, averaged over samples (Mo et al. 2021, eqs. 10–11).
@@ -84,30 +94,37 @@ def sensitivity(
         there is one output).
     inputs: (samples, ...), floating, in the model's dtype and on its device. targets: (samples, ...).
     norms: of "F", "1" and "inf".
-    probes: None: exact. A number k: only "F", by Hutchinson's estimator, ‖J‖_F² = E‖J v‖² over random signs v; k ≥ 2
-        directions per sample cost k derivatives instead of one per input coordinate. Unbiased for ‖J‖_F²; its standard
-        error is part of `standard_errors`. seed: of the signs, required with probes.
-    memory: bytes that the chunk's derivatives may take beside model and inputs; at least one column is made.
+    budget: exact or in random directions, and in how much memory; None: the defaults of `JacobianBudget`.
+    seed: of the directions, required with probes.
     progress: called as progress(samples done, samples).
 
     Deterministic for a machine, torch build and number of torch threads (up to the chunk's size, which changes
     rounding). Raises ValueError or TypeError that names the argument, and names the layer where the model itself cannot
     be differentiated this way.
     """
-    wanted = _wanted(norms, probes)
-    draws = 0 if probes is None else check.integer(2, None, probes=probes)
-    if draws and seed is None:
+    if budget is not None:
+        check.instance(JacobianBudget, budget=budget)
+    how = budget or JacobianBudget()
+    wanted = _wanted(norms, how.probes)
+    if how.probes and seed is None:
         raise ValueError("seed: required with probes")
     key = None if seed is None else check.seed(seed=seed)
     check.callback(progress=progress)
-    budget = check.integer(1, None, memory=memory)
-    data = batch_of(model, inputs, targets)
-    x, y = data.inputs, targets_of(loss, data.targets, first_output(model, data.inputs))
-    layers = parameters_by_layer(model)
-    names = tuple(layers)
-    measure = _Measure(model, criterion(loss), layers)
-    chunk = max(1, budget // (_COPIES * measure.bytes_per_column(x[:1], y[:1])))
-    rng = kernels.generator(key, kernels.Stream.SENSITIVITY_PROBES) if draws and key is not None else None
+    return measure_sensitivity(LayeredModel.of(model, loss, inputs, targets), wanted, how, key, progress)
+
+
+def measure_sensitivity(
+    model: LayeredModel,
+    wanted: tuple[str, ...],
+    budget: JacobianBudget,
+    seed: int | None,
+    progress: Callable[[int, int], object] | None,
+) -> Sensitivity:
+    """`sensitivity` of a model that is checked already."""
+    x, y, names, draws = model.inputs, model.targets, model.names, budget.probes or 0
+    measure = _JacobianColumns(model)
+    chunk = max(1, budget.memory // (_COPIES * measure.bytes_per_column(x[:1], y[:1])))
+    rng = kernels.generator(seed, kernels.Stream.SENSITIVITY_PROBES) if draws and seed is not None else None
     found = {norm: np.empty((len(x), len(names))) for norm in wanted}
     variance = np.zeros((len(x), len(names)))
     for i in range(len(x)):
@@ -146,7 +163,7 @@ def sensitivity(
         per_sample=found,
         means=means,
         standard_errors=spread,
-        parameters=np.array([sum(p.numel() for p in group.values()) for group in layers.values()]),
+        parameters=np.array(model.sizes),
         probes=draws,
     )
 
@@ -158,25 +175,26 @@ def _wanted(norms: Sequence[str], probes: int | None) -> tuple[str, ...]:
     if not wanted or len(set(wanted)) != len(wanted):
         raise ValueError(f"norms={norms!r}: must name at least one norm, each once")
     for norm in wanted:
-        check.one_of(*_NORMS, norms=norm)
+        check.one_of(*NORMS, norms=norm)
     if probes is not None and wanted != ("F",):
-        if wanted != _NORMS:
+        if wanted != NORMS:
             raise ValueError(f"norms={norms!r}: probes estimate only 'F'")
         return ("F",)
     return wanted
 
 
-class _Measure:
+class _JacobianColumns:
     """Columns of all layers' Jacobians at one sample."""
 
-    def __init__(self, model: torch.nn.Module, loss: Loss, layers: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
-        self._model = model
-        self._layers = layers
-        function = Functional(model, [key for group in layers.values() for key in group])
+    def __init__(self, model: LayeredModel) -> None:
+        self._model = model.module
+        self._layers = model.layers
+        function, loss = Functional(model.module, model.parameters()), model.criterion
         self._parameters = function.own
 
         def value(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return loss(function(parameters, x), y)
+            out: torch.Tensor = loss(function(parameters, x), y)
+            return out
 
         self._gradient = torch.func.grad(value)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import functools
 import math
@@ -21,11 +20,10 @@ from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Assumptions, Result
 from leakcore.leakage.families import family_of
 from leakcore.leakage.gain_limits import gain_limits, student
+from leakcore.leakage.held_out_gains import Gains, Problem, gains_of
 from leakcore.leakage.units import Units
 
 PRIORS = ("uniform", "empirical")
-_SHARPEST = 50.0
-_INNER = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,18 +62,55 @@ class VInformation(Result):
         return self.value - self.null_mean
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class CrossValidation:
+    """Which rows are compared, how they are split, and what they are compared with.
+
+    folds: at least 2. prior: f[∅]: "uniform" (the text's), or "empirical": frequencies of the training part.
+    balance: draw as many units of each class (in each stratum) as the smallest has; the sets are then equal.
+    strata: (n,) values, say the task's labels: sets are matched and labels permuted within each.
+    groups: (n,) values: rows of a group (one sample in several snapshots, say) stay together. One label each.
+    confidence: of the intervals.
+    """
+
+    folds: int = 5
+    prior: str = "uniform"
+    balance: bool = True
+    strata: Any = None
+    groups: Any = None
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        vars(self).update(
+            folds=check.integer(2, None, folds=self.folds),
+            prior=check.one_of(*PRIORS, prior=self.prior),
+            balance=check.boolean(balance=self.balance),
+            confidence=check.confidence(confidence=self.confidence),
+        )
+
+    def units(self, labels: np.ndarray, seed: int) -> tuple[Units, np.ndarray]:
+        """The units that take part, and their rows."""
+        units = Units.of(labels, self.groups, self.strata)
+        every = np.arange(len(units.labels))
+        part = units.balanced(kernels.generator(seed, kernels.Stream.V_BALANCE)) if self.balance else every
+        if len(part) == 0:
+            raise ValueError("strata: no stratum holds every class, so there are no sets to match; pass balance=False")
+        units, rows = units.only(part)
+        sizes = np.bincount(units.labels)
+        if (sizes < 2 * self.folds).any():
+            raise ValueError(
+                f"folds={self.folds}: needs at least {2 * self.folds} units of each class, has {sizes.tolist()}"
+            )
+        return units, rows
+
+
 def v_information(
     gradients: Any,
     labels: Any,
     *,
     family: Any = "logistic",
-    prior: str = "uniform",
-    folds: int = 5,
     permutations: int = 10,
-    balance: bool = True,
-    strata: Any = None,
-    groups: Any = None,
-    confidence: float = 0.95,
+    validation: CrossValidation | None = None,
     seed: int = 0,
     executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
@@ -106,11 +141,10 @@ def v_information(
         labels: (n,) integers 0 … classes − 1, each class present.
         family: "logistic", "magnitudes", "random-forest", "mlp", or any object with `fit(gradients, labels)` and
             `log_prob(gradients)` → (rows, classes); see `leakage.Family`. It is copied before each fit.
-        prior: f[∅]: "uniform" (the text's), or "empirical": frequencies of the training part.
-        balance: draw as many units of each class (in each stratum) as the smallest has; the sets are then equal.
-        strata: (n,) values, say the task's labels: sets are matched and labels permuted within each.
-        groups: (n,) values: rows of a group (one sample in several snapshots, say) stay together. One label each.
-        folds ≥ 2. permutations ≥ 0; 0 leaves the null empty, NaN. seed: of folds, permutations and the family.
+        permutations ≥ 0: of the null; 0 leaves it empty, NaN.
+        validation: folds, prior, and which rows are compared (matched within strata, groups kept together); None: the
+            defaults of `CrossValidation`.
+        seed: of folds, permutations and the family.
         executor: its workers take whole cross-validations, one per layer and permutation (a family of your own, and its
             module, must be there).
         progress: called as progress(done, total) with fits of whole cross-validations.
@@ -118,38 +152,30 @@ def v_information(
     Deterministic by seed, for any number of workers and none; fits run on one thread. Raises ValueError or TypeError
     that names argument, value and what is allowed.
     """
+    if validation is not None:
+        check.instance(CrossValidation, validation=validation)
+    how = validation or CrossValidation()
     names, arrays = _arrays(gradients)
     given = _labels(labels, len(arrays[0]))
-    kind = check.one_of(*PRIORS, prior=prior)
-    parts = check.integer(2, None, folds=folds)
     shuffles = check.integer(0, None, permutations=permutations)
-    level = check.confidence(confidence=confidence)
     start = check.seed(seed=seed)
     check.executor(executor=executor)
     check.callback(progress=progress)
     name, model = family_of(family, start)
-    units = Units.of(given, groups, strata)
-    even = check.boolean(balance=balance)
-    kept = units.balanced(kernels.generator(start, kernels.Stream.V_BALANCE)) if even else np.arange(len(units.labels))
-    if len(kept) == 0:
-        raise ValueError("strata: no stratum holds every class, so there are no sets to match; pass balance=False")
-    units, rows = units.only(kept)
-    sizes = np.bincount(units.labels)
-    if (sizes < 2 * parts).any():
-        raise ValueError(f"folds={parts}: needs at least {2 * parts} units of each class, has {sizes.tolist()}")
+    units, rows = how.units(given, start)
     total = len(arrays) * (1 + shuffles)
-    gains: dict[tuple[int, int], _Gains] = {}
+    gains: dict[tuple[int, int], Gains] = {}
 
-    def jobs() -> Iterator[tuple[tuple[int, int], Callable[[], _Gains]]]:
+    def jobs() -> Iterator[tuple[tuple[int, int], Callable[[], Gains]]]:
         for j, array in enumerate(arrays):
             mapped = getattr(model, "prepare", np.asarray)(array[rows].reshape(len(rows), -1))
             features = prepared(mapped, bool(getattr(model, "rotation_invariant", False)))
-            problem = _Problem(features, model, kind, parts)
+            problem = Problem(features, model, how.prior, how.folds)
             for k in range(1 + shuffles):
                 # The same folds and permutations for every layer, so that layers are compared on the same rows.
                 rng = kernels.generator(start, kernels.Stream.V_PERMUTATIONS, step=k)
                 shuffled = units if k == 0 else units.permuted(rng)
-                yield (j, k), functools.partial(_gains, problem, shuffled, start, k)
+                yield (j, k), functools.partial(gains_of, problem, shuffled, start, k)
 
     # Two layers at a time: a layer's features may take much of the memory.
     with contextlib.closing(answers(jobs(), executor, ahead=2 * (1 + shuffles))) as fits:
@@ -160,8 +186,8 @@ def v_information(
     layers, null = [], np.full((shuffles, len(arrays)), math.nan)
     for j in range(len(arrays)):
         own = gains[j, 0]
-        limits = gain_limits(own.calibrated, own.worst, own.best, units, level, kind == "empirical")
-        layers.append((*student(own.raw, units, level), own.calibrated.mean(), *limits))
+        limits = gain_limits(own.calibrated, own.worst, own.best, units, how.confidence, how.prior == "empirical")
+        layers.append((*student(own.raw, units, how.confidence), own.calibrated.mean(), *limits))
         null[:, j] = [gains[j, k].calibrated.mean() for k in range(1, 1 + shuffles)]
     raw, raw_low, raw_high, value, low, held_out_high, high = np.array(layers).T
     each = np.stack([gains[j, 0].calibrated for j in range(len(arrays))])
@@ -172,14 +198,14 @@ def v_information(
     def out(values: np.ndarray) -> Any:
         return values if names else float(values[0])
 
-    frequencies = np.bincount(units.labels[units.rows]) / len(rows)
-    prior_used = np.full(len(sizes), 1 / len(sizes)) if kind == "uniform" else frequencies
+    sizes, frequencies = np.bincount(units.labels), np.bincount(units.labels[units.rows]) / len(rows)
+    prior_used = np.full(len(sizes), 1 / len(sizes)) if how.prior == "uniform" else frequencies
     return VInformation(
         value=out(value),
         kind="estimate",
-        confidence=level,
+        confidence=how.confidence,
         interval=(out(low), out(high)),
-        method=f"{name}, {parts}-fold cross-validation, calibrated on held-out rows",
+        method=f"{name}, {how.folds}-fold cross-validation, calibrated on held-out rows",
         assumptions=Assumptions(
             adjacency=None,
             attacker="sees the layer's gradient, and learned the family's best member from gradients with known "
@@ -205,119 +231,9 @@ def v_information(
         prior=tuple(float(p) for p in prior_used),
         set_sizes=tuple(int(s) for s in sizes),
         units=len(units.labels),
-        folds=parts,
+        folds=how.folds,
         gains=each.T if names else each[0],
     )
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Gains:
-    """(rows,) log f[g](p) − log f[∅](p): raw and calibrated, each row's by a fit that did not use its unit. worst: the
-    least that a prediction could have gained. best: (rows,) of the best fit to all of them, if known."""
-
-    raw: np.ndarray
-    calibrated: np.ndarray
-    worst: float
-    best: np.ndarray | None = None
-
-
-def _gains(problem: _Problem, units: Units, seed: int, number: int) -> _Gains:
-    """`_Problem.gains` of permutation `number`, 0 for the labels as they are, the same wherever it is called."""
-    with one_thread():
-        gains = problem.gains(units, kernels.generator(seed, kernels.Stream.V_FOLDS, step=number))
-        return dataclasses.replace(gains, best=problem.best(units)) if number == 0 else gains
-
-
-class _Problem:
-    """Cross-validation of one layer under labels to be given."""
-
-    def __init__(self, features: np.ndarray, family: Any, prior: str, folds: int) -> None:
-        self._features, self._family, self._prior, self._folds = features, family, prior, folds
-
-    def gains(self, units: Units, rng: np.random.Generator) -> _Gains:
-        """Of every row, by `folds` fits."""
-        labels, classes = units.labels[units.rows], int(units.labels.max()) + 1
-        fold = units.folds(self._folds, rng)[units.rows]
-        raw, calibrated = np.empty(len(labels)), np.empty(len(labels))
-        worst = worst_raw = 0.0
-        for k in range(self._folds):
-            train, test = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
-            prior = self._log_prior(labels[train], classes)
-            share = 1 / (len(train) + 1)
-            fitted = self._fit(train, labels)
-            beta = self._beta(fitted, train, labels, units, rng, prior, share)
-            predicted = self._predict(fitted, test, classes)
-            at = np.arange(len(test)), labels[test]
-            raw_gains, calibrated_gains = (_tempered(predicted, prior, b, share) - prior for b in (1.0, beta))
-            raw[test], calibrated[test] = raw_gains[at], calibrated_gains[at]
-            worst, worst_raw = min(worst, float(calibrated_gains.min())), min(worst_raw, float(raw_gains.min()))
-        # Where no fold reads its input, only the raw predictions say what one could have lost.
-        return _Gains(raw, calibrated, worst or worst_raw)
-
-    def best(self, units: Units) -> np.ndarray | None:
-        """(rows,) gains of the family's best fit to all rows, on these rows; None where the family cannot tell."""
-        fit = getattr(self._family, "best_log_prob", None)
-        labels, classes = units.labels[units.rows], int(units.labels.max()) + 1
-        if fit is None:
-            return None
-        best = fit(self._features, labels)
-        if best is None:
-            return None
-        best = _checked(best, (len(labels), classes))
-        return np.asarray((best - self._log_prior(labels, classes))[np.arange(len(labels)), labels])
-
-    def _beta(
-        self, fitted: Any, train: np.ndarray, labels: np.ndarray, units: Units, rng: np.random.Generator,
-        prior: np.ndarray, share: float,
-    ) -> float:  # fmt: skip
-        """The power with the least loss on rows held out inside the training part; 0 where none is surely better."""
-        from scipy.optimize import minimize_scalar
-
-        alone, _ = units.only(np.unique(units.rows[train]))
-        singles = len(alone.labels) == len(train)
-        held_out = getattr(fitted, "held_out_log_prob", None)
-        if held_out is not None and singles:  # a forest leaves out rows, not groups of them
-            predicted = _checked(held_out(), (len(train), len(prior)))
-        else:
-            inner = alone.folds(_INNER, rng)[alone.rows]
-            predicted = np.empty((len(train), len(prior)))
-            for k in range(_INNER):
-                part = self._fit(train[inner != k], labels)
-                predicted[inner == k] = self._predict(part, train[inner == k], len(prior))
-        at = np.arange(len(train)), labels[train]
-
-        def gains(power: float) -> np.ndarray:
-            return np.asarray(_tempered(predicted, prior, power, share)[at] - prior[labels[train]])
-
-        # In log β the search is as fine where families are far too sure as where they are too timid.
-        best = minimize_scalar(
-            lambda t: -float(gains(math.exp(t)).mean()),
-            bounds=(math.log(1e-3), math.log(_SHARPEST)),
-            method="bounded",
-        )
-        won = gains(math.exp(best.x))
-        return math.exp(best.x) if won.mean() > won.std() / math.sqrt(len(won)) else 0.0
-
-    def _fit(self, rows: np.ndarray, labels: np.ndarray) -> Any:
-        model = copy.deepcopy(self._family)
-        model.fit(self._features[rows], labels[rows])
-        return model
-
-    def _predict(self, model: Any, rows: np.ndarray, classes: int) -> np.ndarray:
-        return _checked(model.log_prob(self._features[rows]), (len(rows), classes))
-
-    def _log_prior(self, labels: np.ndarray, classes: int) -> np.ndarray:
-        if self._prior == "uniform":
-            return np.full(classes, -math.log(classes))
-        return np.asarray(np.log(np.bincount(labels, minlength=classes) / len(labels)))
-
-
-def _tempered(log_prob: np.ndarray, prior: np.ndarray, power: float, share: float) -> np.ndarray:
-    """log of (1 − share)·f̃ + share·f[∅], f̃ ∝ f[∅]^(1−power)·f_ε^power, f_ε the family's mixed with the same share."""
-    mixed = np.logaddexp(log_prob + math.log1p(-share), prior + math.log(share))
-    turned = (1 - power) * prior + power * mixed
-    turned -= np.logaddexp.reduce(turned, axis=1, keepdims=True)
-    return np.asarray(np.logaddexp(turned + math.log1p(-share), prior + math.log(share)))
 
 
 @one_thread()
@@ -374,12 +290,3 @@ def _labels(labels: Any, rows: int) -> np.ndarray:
             f"labels: hold {np.unique(given).tolist()[:8]}, must be 0 … classes − 1, each present, at least 2"
         )
     return given.astype(np.int64)
-
-
-def _checked(values: Any, shape: tuple[int, int]) -> np.ndarray:
-    found = np.asarray(values, dtype=np.float64)
-    if found.shape != shape:
-        raise ValueError(f"family: log_prob returned shape {found.shape}, must be {shape}, (rows, classes)")
-    if np.isnan(found).any() or (found > 1e-6).any():
-        raise ValueError("family: log_prob must return logarithms of probabilities, none NaN or above 0")
-    return found

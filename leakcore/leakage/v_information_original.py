@@ -19,15 +19,7 @@ from leakcore._base.futures import answers
 from leakcore._base.quiet import quiet_batching
 from leakcore._base.results import Assumptions, Result
 from leakcore.attacks import ssim
-from leakcore.gradients import (
-    Batch,
-    Functional,
-    batch_of,
-    criterion,
-    first_output,
-    parameters_by_layer,
-    targets_of,
-)
+from leakcore.gradients import LayeredModel
 
 if TYPE_CHECKING:
     import torch
@@ -66,20 +58,56 @@ class OriginalInformation(Result):
         return np.asarray(self.raw - self.null)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class PairInversion:
+    """How the gradient of a pair of layers is inverted.
+
+    Args:
+        pairs: names of layers to invert together; None: each layer with the next (the only one, if there is one).
+        released: what the attacker sees instead of a gradient: released(gradient (n, parameters of the pair), pair's
+            number), say with noise added, or the other gradients of a batch. With an executor it must be a function of
+            these two alone: pairs are done in any order, anywhere.
+        iterations, learning_rate: of the inversion. total_variation: weight of the mean absolute difference of
+            neighbouring pixels, images only. low, high: box of the inputs; None: the least and largest given.
+        confidence: of the interval.
+    """
+
+    pairs: Sequence[Sequence[str]] | None = None
+    released: Callable[[torch.Tensor, int], torch.Tensor] | None = None
+    iterations: int = 200
+    learning_rate: float = 0.1
+    total_variation: float = 0.0
+    low: float | None = None
+    high: float | None = None
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        vars(self).update(
+            iterations=check.integer(1, None, iterations=self.iterations),
+            learning_rate=check.positive(learning_rate=self.learning_rate),
+            total_variation=check.non_negative(total_variation=self.total_variation),
+            low=None if self.low is None else check.real(low=self.low),
+            high=None if self.high is None else check.real(high=self.high),
+            confidence=check.confidence(confidence=self.confidence),
+        )
+        check.callback(released=self.released)
+
+    def box(self, inputs: torch.Tensor) -> tuple[float, float]:
+        """Within which inputs are looked for."""
+        low = float(inputs.min()) if self.low is None else self.low
+        high = float(inputs.max()) if self.high is None else self.high
+        if high <= low:
+            raise ValueError(f"low={low}, high={high}: low must be below high")
+        return low, high
+
+
 def v_information_original(
     model: torch.nn.Module,
     loss: Callable[[Any, Any], Any] | None,
     inputs: Any,
     targets: Any,
     *,
-    pairs: Sequence[Sequence[str]] | None = None,
-    released: Callable[[torch.Tensor, int], torch.Tensor] | None = None,
-    iterations: int = 200,
-    learning_rate: float = 0.1,
-    total_variation: float = 0.0,
-    low: float | None = None,
-    high: float | None = None,
-    confidence: float = 0.95,
+    inversion: PairInversion | None = None,
     seed: int = 0,
     executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
@@ -101,12 +129,8 @@ def v_information_original(
     Args:
         model, loss, inputs, targets: as in `sensitivity`. Inputs (n, channels, height, width) are compared by windowed
             SSIM, all others by SSIM over the whole.
-        pairs: names of layers to invert together; None: each layer with the next (the only one, if there is one).
-        released: what the attacker sees instead of a gradient: released(gradient (n, parameters of the pair), pair's
-            number), say with noise added, or the other gradients of a batch. With an executor it must be a function of
-            these two alone: pairs are done in any order, anywhere.
-        iterations, learning_rate: of the inversion. total_variation: weight of the mean absolute difference of
-            neighbouring pixels, images only. low, high: box of the inputs; None: the least and largest given.
+        inversion: which pairs, what the attacker sees of them, and how he searches; None: the defaults of
+            `PairInversion`.
         seed: of the starts. executor: its workers invert one pair each, with as many torch threads as are set here
             (`torch.set_num_threads(1)` where they share a machine); model, loss and `released` are pickled.
         progress: called as progress(pairs done, pairs).
@@ -114,35 +138,36 @@ def v_information_original(
     Deterministic by seed, on a machine, torch build and number of torch threads, for any number of workers and none.
     Raises ValueError or TypeError that names the argument.
     """
+    if inversion is not None:
+        check.instance(PairInversion, inversion=inversion)
+    data = LayeredModel.of(model, loss, inputs, targets)
+    return invert_pairs(data, inversion or PairInversion(), seed, executor, progress)
+
+
+def invert_pairs(
+    data: LayeredModel,
+    how: PairInversion,
+    seed: int,
+    executor: Executor | None,
+    progress: Callable[[int, int], object] | None,
+) -> OriginalInformation:
+    """`v_information_original` of a model that is checked already."""
     import torch
 
-    data = batch_of(model, inputs, targets)
-    criterion(loss)
-    data = dataclasses.replace(data, targets=targets_of(loss, data.targets, first_output(model, data.inputs)))
-    layers = parameters_by_layer(model)
-    chosen = _pairs(pairs, tuple(layers))
-    steps = check.integer(1, None, iterations=iterations)
-    rate = check.positive(learning_rate=learning_rate)
-    smooth = check.non_negative(total_variation=total_variation)
-    if smooth and data.inputs.ndim != 4:
-        raise ValueError(f"total_variation={smooth}: inputs {tuple(data.inputs.shape)} are no images")
-    bottom = float(data.inputs.min()) if low is None else check.real(low=low)
-    top = float(data.inputs.max()) if high is None else check.real(high=high)
-    if top <= bottom:
-        raise ValueError(f"low={bottom}, high={top}: low must be below high")
-    level = check.confidence(confidence=confidence)
+    chosen = _pairs(how.pairs, data.names)
+    if how.total_variation and data.inputs.ndim != 4:
+        raise ValueError(f"total_variation={how.total_variation}: inputs {tuple(data.inputs.shape)} are no images")
+    bottom, top = how.box(data.inputs)
     check.executor(executor=executor)
     check.callback(progress=progress)
     rng = kernels.generator(seed, kernels.Stream.ORIGINAL_STARTS)
     start = bottom + (top - bottom) * rng.random(tuple(data.inputs.shape))
-    job = functools.partial(
-        _invert, data, loss, start=start, steps=steps, rate=rate, smooth=smooth, box=(bottom, top),
-        threads=torch.get_num_threads(),
-    )  # fmt: skip
+    bare = dataclasses.replace(data, layers={}, misfit=None)  # a worker needs the parameters once, in the module
+    search = _Search(how.iterations, how.learning_rate, how.total_variation, (bottom, top), torch.get_num_threads())
     jobs = {
         number: functools.partial(
-            job, names=[key for name in pair for key in layers[name]],
-            released=None if released is None else functools.partial(_seen, released, number),
+            _invert, bare, search, start=start, names=data.parameters(pair),
+            released=None if how.released is None else functools.partial(_seen, how.released, number),
         )
         for number, pair in enumerate(chosen)
     }  # fmt: skip
@@ -168,14 +193,14 @@ def v_information_original(
     if count > 1:
         from scipy.special import stdtrit
 
-        reach = stdtrit(count - 1, (1 + level) / 2) * each.std(axis=0, ddof=1) / math.sqrt(count)
+        reach = stdtrit(count - 1, (1 + how.confidence) / 2) * each.std(axis=0, ddof=1) / math.sqrt(count)
     return OriginalInformation(
         value=np.maximum(raw, 0.0),
         kind="estimate",
-        confidence=level,
+        confidence=how.confidence,
         interval=(raw - reach, raw + reach),
-        method=f"gradient inversion per pair of layers, cosine loss, {steps} steps"
-        + (f", total variation {smooth:g}" if smooth else ""),
+        method=f"gradient inversion per pair of layers, cosine loss, {how.iterations} steps"
+        + (f", total variation {how.total_variation:g}" if how.total_variation else ""),
         assumptions=Assumptions(
             adjacency=None,
             attacker="sees the gradient of one sample for the pair of layers, knows the model and the target",
@@ -200,25 +225,30 @@ def _seen(
     return released(gradient, number)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """What all pairs' inversions share. threads: torch's own."""
+
+    steps: int
+    rate: float
+    smooth: float
+    box: tuple[float, float]
+    threads: int
+
+
 def _invert(
-    data: Batch, loss: Callable[[Any, Any], Any] | None, *, names: Sequence[str], start: np.ndarray,
-    released: Callable[[torch.Tensor], torch.Tensor] | None, steps: int, rate: float, smooth: float,
-    box: tuple[float, float], threads: int,
+    data: LayeredModel, search: _Search, *, names: Sequence[str], start: np.ndarray,
+    released: Callable[[torch.Tensor], torch.Tensor] | None,
 ) -> tuple[torch.Tensor, np.ndarray]:  # fmt: skip
     """Reconstructions of all inputs at once, each from its own gradient, and the cosine loss they end at."""
     import torch
 
-    if torch.get_num_threads() != threads:  # a worker's may be another number
-        torch.set_num_threads(threads)
-    measure = criterion(loss)
-    function = Functional(data.model, names)
-
-    def value(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = measure(function(parameters, x[None]), y[None])
-        return out
+    if torch.get_num_threads() != search.threads:  # a worker's may be another number
+        torch.set_num_threads(search.threads)
+    value, own = data.loss_of_row(names)
 
     def flat(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.cat([g.flatten() for g in torch.func.grad(value)(function.own, x, y).values()])
+        return torch.cat([g.flatten() for g in torch.func.grad(value)(own, x, y).values()])
 
     def away(x: torch.Tensor, y: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         seen = flat(x, y)
@@ -226,9 +256,9 @@ def _invert(
         norms = (seen.square().sum() * wanted.square().sum() + torch.finfo(x.dtype).tiny).sqrt()
         apart = 1 - seen.dot(wanted) / norms
         rough: Any = 0.0
-        if smooth:
+        if search.smooth:
             rough = (x[:, 1:] - x[:, :-1]).abs().mean() + (x[:, :, 1:] - x[:, :, :-1]).abs().mean()
-        return apart + smooth * rough, apart
+        return apart + search.smooth * rough, apart
 
     with quiet_batching():
         wanted = torch.func.vmap(flat)(data.inputs, data.targets).detach()
@@ -240,15 +270,15 @@ def _invert(
         derivative = torch.func.vmap(torch.func.grad(away, has_aux=True))
         # A copy: the search moves it in place, and every pair starts from the same.
         point = torch.from_numpy(start.copy()).to(data.inputs).requires_grad_()
-        optimiser = torch.optim.Adam([point], lr=rate * (box[1] - box[0]))
-        fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-        for _ in range(steps):
+        optimiser = torch.optim.Adam([point], lr=search.rate * (search.box[1] - search.box[0]))
+        fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, search.steps)
+        for _ in range(search.steps):
             slope, _ = derivative(point.detach(), data.targets, wanted)
             point.grad = slope.sign()
             optimiser.step()
             fall.step()
             with torch.no_grad():
-                point.clamp_(*box)
+                point.clamp_(*search.box)
         _, end = derivative(point.detach(), data.targets, wanted)
     return point.detach(), np.asarray(end.detach().cpu().double().numpy())
 

@@ -44,7 +44,7 @@ def _jacobian(model: Any, x: Any, y: Any) -> Any:
 
 
 def _original(model: Any, x: Any, y: Any) -> Any:
-    return leakage.v_information_original(model, None, x[:2], y[:2], iterations=3).raw
+    return leakage.v_information_original(model, None, x[:2], y[:2], inversion=leakage.PairInversion(iterations=3)).raw
 
 
 def _dropout(model: Any, x: Any, y: Any) -> Any:

@@ -43,7 +43,11 @@ def test_a_parameter_that_is_a_number() -> None:
     assert released.parts["scale"].shape == ()
     np.testing.assert_allclose(float(released.parts["scale"]), parts["Tempered"].mean(), rtol=1e-5)
     report = leakage.by_layer(
-        model, None, x, y, attributes={"a": np.arange(40) % 2}, samples=2, permutations=1, original=False
+        model,
+        None,
+        x,
+        y,
+        measures=leakage.LayerMeasures(attributes={"a": np.arange(40) % 2}, samples=2, permutations=1, iterations=0),
     )
     assert report.layers == names
 
@@ -57,8 +61,13 @@ def test_bfloat16() -> None:
     same = leakage.l1_sensitivity(single[1].float(), None, half[0][:6].float(), y[:6])
     assert found.value == pytest.approx(same.value, rel=0.05)
     model.bfloat16()
-    report = leakage.by_layer(model, None, half[0], y, attributes={"a": np.arange(40) % 2}, samples=2, permutations=1,
-                              iterations=2)  # fmt: skip
+    report = leakage.by_layer(
+        model,
+        None,
+        half[0],
+        y,
+        measures=leakage.LayerMeasures(attributes={"a": np.arange(40) % 2}, samples=2, permutations=1, iterations=2),
+    )
     assert np.isfinite(report.original.raw).all()  # type: ignore[union-attr]
 
 

@@ -33,7 +33,9 @@ def _case(n: int = 100) -> tuple[np.ndarray, np.ndarray]:
 def test_v_information(family: str, exponent: int) -> None:
     x, labels = _case()
     found = [
-        leakage.v_information(np.ldexp(x, e), labels, family=FAMILIES[family], permutations=0, folds=2).value
+        leakage.v_information(
+            np.ldexp(x, e), labels, family=FAMILIES[family], permutations=0, validation=leakage.CrossValidation(folds=2)
+        ).value
         for e in (0, exponent)
     ]
     assert found[0] > 0.1
@@ -63,7 +65,10 @@ def test_mutual_information(exponent: int, columns: int) -> None:
     x, labels = _case(200)
     wide = x @ np.random.default_rng(1).normal(size=(6, columns))
     found = [
-        leakage.mutual_information(np.ldexp(wide, e), labels, permutations=0, steps=60).value for e in (0, exponent)
+        leakage.mutual_information(
+            np.ldexp(wide, e), labels, permutations=0, network=leakage.MineNetwork(steps=60)
+        ).value
+        for e in (0, exponent)
     ]
     assert found[0] > 0.05
     assert found[0] == found[1]

@@ -29,9 +29,13 @@ def test_every_measure_for_every_layer():
     model, x, y, has = _case()
     seen = []
     found = leakage.by_layer(
-        model, None, x, y, attributes={"bright": has}, samples=3, permutations=3, iterations=5,
+        model,
+        None,
+        x,
+        y,
+        measures=leakage.LayerMeasures(attributes={"bright": has}, samples=3, permutations=3, iterations=5),
         progress=lambda task, done, total: seen.append(task),
-    )  # fmt: skip
+    )
     assert found.layers == ("0", "3", "5")
     assert found.parameters == (20, 198, 14)
     rows = found.rows()
@@ -52,24 +56,59 @@ def test_every_measure_for_every_layer():
 def test_equal_samples_stand_for_one():
     model, x, y, has = _case(60)
     once = leakage.by_layer(
-        model, None, x, y, attributes={"bright": has}, samples=1, permutations=3, original=False, probes=2
+        model,
+        None,
+        x,
+        y,
+        measures=leakage.LayerMeasures(
+            attributes={"bright": has},
+            samples=1,
+            permutations=3,
+            iterations=0,
+            jacobian=leakage.JacobianBudget(probes=2),
+        ),
     )
     often = leakage.by_layer(
-        model, None, x.repeat(3, 1, 1, 1), y.repeat(3), attributes={"bright": np.tile(has, 3)}, samples=1,
-        permutations=3, original=False, probes=2,
-    )  # fmt: skip
+        model,
+        None,
+        x.repeat(3, 1, 1, 1),
+        y.repeat(3),
+        measures=leakage.LayerMeasures(
+            attributes={"bright": np.tile(has, 3)},
+            samples=1,
+            permutations=3,
+            iterations=0,
+            jacobian=leakage.JacobianBudget(probes=2),
+        ),
+    )
     # Copies on both sides of a fold would be told apart whatever the attribute: they add nothing here.
     a, b = once.latent["bright"], often.latent["bright"]
     assert a.units == b.units
     np.testing.assert_array_equal(a.value, b.value)
     np.testing.assert_array_equal(a.null_mean, b.null_mean)
     with pytest.raises(ValueError, match=r"attribute='bright': .*shape=\(59,\): must be \(60,\)"):
-        leakage.by_layer(model, None, x, y, attributes={"bright": has[:59]}, samples=1, original=False, probes=2)
+        leakage.by_layer(
+            model,
+            None,
+            x,
+            y,
+            measures=leakage.LayerMeasures(
+                attributes={"bright": has[:59]}, samples=1, iterations=0, jacobian=leakage.JacobianBudget(probes=2)
+            ),
+        )
 
 
 def test_without_inversion_or_attributes_and_with_probes():
     model, x, y, _ = _case()
-    bare = leakage.by_layer(model, None, x, y, attributes={}, original=False, samples=2, probes=4)
+    bare = leakage.by_layer(
+        model,
+        None,
+        x,
+        y,
+        measures=leakage.LayerMeasures(
+            attributes={}, samples=2, iterations=0, jacobian=leakage.JacobianBudget(probes=4)
+        ),
+    )
     assert bare.original is None
     assert "Hutchinson, 4 directions" in bare.to_text()
     assert bare.rows()[0]["latent"] == {}
@@ -79,7 +118,11 @@ def test_the_table_fits_a_terminal():
     model, x, y, has = _case()
     many = {f"attribute{i}": has for i in range(4)}
     found = leakage.by_layer(
-        model, None, x, y, attributes=many, rows=60, original=False, samples=1, permutations=0, columns=20
+        model,
+        None,
+        x,
+        y,
+        measures=leakage.LayerMeasures(attributes=many, samples=1, rows=60, columns=20, permutations=0, iterations=0),
     )
     lines = found.to_text().splitlines()
     assert max(map(len, lines)) <= 120
@@ -92,7 +135,11 @@ def test_the_table_fits_a_terminal():
 def test_large_layers_are_stood_for_by_some_of_their_parameters():
     model, x, y, has = _case()
     few = leakage.by_layer(
-        model, None, x, y, attributes={"bright": has}, samples=1, permutations=0, original=False, columns=50
+        model,
+        None,
+        x,
+        y,
+        measures=leakage.LayerMeasures(attributes={"bright": has}, samples=1, columns=50, permutations=0, iterations=0),
     )
     assert few.columns == 50
     assert math.isfinite(few.latent["bright"].value[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,8 @@ def test_it_is_no_ground_for_noise() -> None:
         ({"batch_size": 0}, "batch_size=0"),
         ({"memory": 0}, "memory=0"),
         ({"model": torch.nn.Sequential(torch.nn.Dropout(), _mlp())}, r"layer 0 \(Dropout\)"),
-        ({"inputs": torch.full((9, 4), float("inf")).double()}, r"inputs\[0\]: its gradient is not finite"),
+        ({"inputs": torch.full((9, 4), float("inf")).double()}, r"inputs\[0\]: must be finite"),
+        ({"loss": lambda outputs, targets: outputs.sum() * math.inf}, r"inputs\[0\]: its gradient is not finite"),
     ],
 )
 def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:

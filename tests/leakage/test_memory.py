@@ -21,10 +21,11 @@ kind, budget, probes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model, x, y = getattr(models, kind)(10), torch.rand(1, 3, 32, 32), torch.tensor([3])
-leakage.sensitivity(model, None, x, y, probes=2, seed=0, memory=1)  # what the libraries load at first use
+once = leakage.JacobianBudget(probes=2, memory=1)
+leakage.sensitivity(model, None, x, y, budget=once, seed=0)  # what the libraries load at first use
 Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
 base = status("VmRSS")
-leakage.sensitivity(model, None, x, y, probes=probes, seed=0, memory=budget)
+leakage.sensitivity(model, None, x, y, budget=leakage.JacobianBudget(probes=probes, memory=budget), seed=0)
 print(status("VmHWM") - base)
 """
 

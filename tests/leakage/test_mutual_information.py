@@ -47,7 +47,12 @@ def test_classes_and_many_columns():
     assert found.null_mean < 0.1
     again = leakage.mutual_information(x, y, seed=3)
     assert again.value == found.value
-    assert leakage.mutual_information(np.zeros((60, 3)), y[:60], steps=5, permutations=0).value < 0.1
+    assert (
+        leakage.mutual_information(
+            np.zeros((60, 3)), y[:60], network=leakage.MineNetwork(steps=5), permutations=0
+        ).value
+        < 0.1
+    )
 
 
 def test_bad_input_is_named():
@@ -56,7 +61,7 @@ def test_bad_input_is_named():
     with pytest.raises(ValueError, match=r"first.*must be finite"):
         leakage.mutual_information(np.full((60, 2), np.nan), np.zeros((60, 2)))
     with pytest.raises(ValueError, match="steps=0"):
-        leakage.mutual_information(np.zeros((60, 2)), np.zeros((60, 2)), steps=0)
+        leakage.mutual_information(np.zeros((60, 2)), np.zeros((60, 2)), network=leakage.MineNetwork(steps=0))
 
 
 def test_more_classes_than_components() -> None:
@@ -67,7 +72,7 @@ def test_more_classes_than_components() -> None:
     assert leakage.mutual_information(u, labels, permutations=0).value > 2.6
     coin = rng.integers(0, 2, 200)
     seen = coin[:, None] + 0.1 * rng.normal(size=(200, 1))
-    assert leakage.mutual_information(seen, coin, permutations=0, components=1).value > 0.5
+    assert leakage.mutual_information(seen, coin, permutations=0, network=leakage.MineNetwork(components=1)).value > 0.5
 
 
 def test_the_interval_holds_both_sides_of_every_pair() -> None:
@@ -78,7 +83,9 @@ def test_the_interval_holds_both_sides_of_every_pair() -> None:
     above = 0
     for seed in range(30):
         coin = np.random.default_rng(seed).integers(0, 2, 100)
-        found = leakage.mutual_information(coin, coin.copy(), permutations=0, steps=120, seed=seed)
+        found = leakage.mutual_information(
+            coin, coin.copy(), permutations=0, network=leakage.MineNetwork(steps=120), seed=seed
+        )
         above += found.interval[0] > math.log(2)
     assert binomtest(above, 30, 0.025, alternative="greater").pvalue > 0.001
 
@@ -87,8 +94,13 @@ def test_torch_tensors_of_every_kind() -> None:
     torch = pytest.importorskip("torch")
     x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     labels = (x[:, 0] > 0).long()
-    half = leakage.mutual_information(x.bfloat16(), labels, permutations=0, steps=20)
-    assert half.value == leakage.mutual_information(x.bfloat16().float(), labels, permutations=0, steps=20).value
+    half = leakage.mutual_information(x.bfloat16(), labels, permutations=0, network=leakage.MineNetwork(steps=20))
+    assert (
+        half.value
+        == leakage.mutual_information(
+            x.bfloat16().float(), labels, permutations=0, network=leakage.MineNetwork(steps=20)
+        ).value
+    )
     with pytest.raises(ValueError, match="first: requires grad"):
         leakage.mutual_information(x.requires_grad_(), labels)
 
@@ -128,10 +140,12 @@ def test_the_screen_looks_at_training_rows_alone() -> None:
 
 def test_nothing_bounds_the_mutual_information_of_numbers_from_above() -> None:
     u, v = _pair(0.0, n=100)
-    found = leakage.mutual_information(u, v, permutations=0, steps=20)
+    found = leakage.mutual_information(u, v, permutations=0, network=leakage.MineNetwork(steps=20))
     assert found.interval[0] <= 0 < found.interval[1] == math.inf
     assert found.to_dict()["interval"][1] == "inf"
-    same = leakage.mutual_information(np.zeros((60, 3)), np.arange(60) % 3, steps=5, permutations=0)
+    same = leakage.mutual_information(
+        np.zeros((60, 3)), np.arange(60) % 3, network=leakage.MineNetwork(steps=5), permutations=0
+    )
     assert same.interval == (same.interval[0], pytest.approx(math.log(3)))
 
 
@@ -150,6 +164,8 @@ def test_the_interval_covers_the_mutual_information(shift: float) -> None:
         y = np.arange(200) % 2
         x = np.random.default_rng(seed).normal(size=(200, 60))
         x[:, 11] += shift * (y - 0.5)
-        low, high = leakage.mutual_information(x, y, permutations=0, steps=200, seed=seed).interval
+        low, high = leakage.mutual_information(
+            x, y, permutations=0, network=leakage.MineNetwork(steps=200), seed=seed
+        ).interval
         misses += not low <= truth <= high
     assert misses <= 4

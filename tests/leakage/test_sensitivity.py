@@ -36,7 +36,7 @@ def _small():
 @pytest.mark.parametrize("memory", [1, 2**28])
 def test_the_norms_are_those_of_the_full_jacobian(memory):
     model, x, y = _small(), torch.rand(3, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 2, 1])
-    found = leakage.sensitivity(model, None, x, y, memory=memory)
+    found = leakage.sensitivity(model, None, x, y, budget=leakage.JacobianBudget(memory=memory))
     assert found.layers == ("0", "4", "6")
     for i in range(3):
         full = _jacobians(model, nn.functional.cross_entropy, x[i : i + 1], y[i : i + 1])
@@ -73,14 +73,17 @@ def test_hutchinson_is_within_its_error():
     # of those for each of three layers (p ≈ 2e-4); and the stated error is that spread within a factor of 1.6.
     model, x, y = _small(), torch.rand(1, 2, 6, 6, dtype=torch.float64), torch.tensor([1])
     exact = leakage.sensitivity(model, None, x, y).value
-    runs = [leakage.sensitivity(model, None, x, y, probes=30, seed=s) for s in range(40)]
+    runs = [leakage.sensitivity(model, None, x, y, budget=leakage.JacobianBudget(probes=30), seed=s) for s in range(40)]
     values = np.stack([r.value for r in runs])
     spread = values.std(axis=0, ddof=1)
     assert (np.abs(values.mean(axis=0) - exact) < 4 * spread / math.sqrt(40) + 0.01 * exact).all()
     stated = np.mean([r.standard_errors["F"] for r in runs], axis=0)
     assert ((spread / 1.6 < stated) & (stated < 1.6 * spread)).all()
     assert runs[0].probes == 30
-    assert runs[0].value.tolist() == leakage.sensitivity(model, None, x, y, probes=30, seed=0).value.tolist()
+    assert (
+        runs[0].value.tolist()
+        == leakage.sensitivity(model, None, x, y, budget=leakage.JacobianBudget(probes=30), seed=0).value.tolist()
+    )
 
 
 def test_frozen_and_shared_parameters():
@@ -98,7 +101,9 @@ def test_the_papers_networks(name):
     torch.manual_seed(0)
     model = getattr(models, name)(7)
     shape = {"lenet": 5, "alexnet": 8, "vgg9": 9}[name]
-    found = leakage.sensitivity(model, None, torch.rand(1, 3, 32, 32), torch.tensor([3]), probes=2, seed=0)
+    found = leakage.sensitivity(
+        model, None, torch.rand(1, 3, 32, 32), torch.tensor([3]), budget=leakage.JacobianBudget(probes=2), seed=0
+    )
     assert len(found.layers) == shape
     assert (found.value > 0).all()
 
@@ -148,9 +153,9 @@ def test_bad_input_is_named():
     with pytest.raises(ValueError, match="norms='2'"):
         leakage.sensitivity(model, None, x, y, norms=("2",))
     with pytest.raises(ValueError, match="probes estimate only 'F'"):
-        leakage.sensitivity(model, None, x, y, norms=("1",), probes=4, seed=0)
+        leakage.sensitivity(model, None, x, y, norms=("1",), budget=leakage.JacobianBudget(probes=4), seed=0)
     with pytest.raises(ValueError, match="seed: required"):
-        leakage.sensitivity(model, None, x, y, probes=4)
+        leakage.sensitivity(model, None, x, y, budget=leakage.JacobianBudget(probes=4))
     with pytest.raises(ValueError, match=r"inputs: torch.float32 on cpu, the model has torch.float64"):
         leakage.sensitivity(model, None, x.float(), y)
     with pytest.raises(ValueError, match=r"targets.shape=\(1,\)"):
@@ -165,7 +170,7 @@ def test_bad_input_is_named():
         with pytest.raises(ValueError, match=r"targets\[1\]=3: must be a class of the model, in \[0, 2\]"):
             measure(model, None, x, torch.tensor([0, 3]))
     with pytest.raises(ValueError, match="seed=-1"):
-        leakage.sensitivity(model, None, x, y, probes=4, seed=-1)
+        leakage.sensitivity(model, None, x, y, budget=leakage.JacobianBudget(probes=4), seed=-1)
     with pytest.raises(TypeError, match="progress=1"):
         leakage.sensitivity(model, None, x, y, progress=1)
 

@@ -17,7 +17,13 @@ def test_the_caption_fits_and_names_only_what_is_there(attributes: dict[str, lis
     x, y = torch.rand(40, 1, 4, 4), torch.arange(40) // 2 % 2
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Sigmoid(), nn.Linear(4, 2))
     report = leakage.by_layer(
-        model, None, x, y, attributes=attributes, original=original, samples=2, rows=40, permutations=1, iterations=2
+        model,
+        None,
+        x,
+        y,
+        measures=leakage.LayerMeasures(
+            attributes=attributes, samples=2, rows=40, permutations=1, iterations=2 if original else 0
+        ),
     )
     figure = report.figure()
     (caption,) = [text for text in figure.texts if "colour: " in text.get_text()]

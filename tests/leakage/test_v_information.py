@@ -21,7 +21,9 @@ def test_of_an_independent_label_is_zero_within_its_interval(family):
     # 4 data sets at 99.9%: a miss has p ≤ 0.004 by the union bound, were the gains independent.
     for seed in range(4):
         x, y = _independent(seed)
-        found = leakage.v_information(x, y, family=FAST[family], permutations=0, confidence=0.999, seed=seed)
+        found = leakage.v_information(
+            x, y, family=FAST[family], permutations=0, validation=leakage.CrossValidation(confidence=0.999), seed=seed
+        )
         low, high = found.interval
         assert low <= 0 <= high
         assert found.raw < 0.05  # the family's own probabilities overfit: negative, or nothing
@@ -46,7 +48,7 @@ def test_the_value_is_that_of_a_gaussian_pair():
     x = (2 * y - 1)[:, None] * m + rng.normal(size=(n, 1))
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     truth = math.log(2) - float((weights * np.log1p(np.exp(-2 * m * (nodes + m)))).sum()) / math.sqrt(2 * math.pi)
-    found = leakage.v_information(x, y, permutations=0, confidence=0.999)
+    found = leakage.v_information(x, y, permutations=0, validation=leakage.CrossValidation(confidence=0.999))
     assert found.interval[0] < truth < found.interval[1]
     assert found.value == pytest.approx(found.raw, abs=0.01)
 
@@ -82,11 +84,15 @@ def test_a_family_of_ones_own_and_the_priors():
             return np.tile(np.log(self.p), (len(gradients), 1))
 
     x, y = np.zeros((90, 3)), np.r_[np.zeros(60, int), np.ones(30, int)]
-    unequal = leakage.v_information(x, y, family=Prior(), prior="uniform", balance=False, permutations=3)
+    unequal = leakage.v_information(
+        x, y, family=Prior(), validation=leakage.CrossValidation(prior="uniform", balance=False), permutations=3
+    )
     gain = math.log(2) - (-(2 / 3) * math.log(2 / 3) - (1 / 3) * math.log(1 / 3))
     assert unequal.value == pytest.approx(gain, abs=0.01)  # not the gradient's: the null shows it
     assert unequal.above_null == pytest.approx(0, abs=1e-3)
-    stated = leakage.v_information(x, y, family=Prior(), prior="empirical", balance=False, permutations=0)
+    stated = leakage.v_information(
+        x, y, family=Prior(), validation=leakage.CrossValidation(prior="empirical", balance=False), permutations=0
+    )
     assert stated.value == pytest.approx(0, abs=1e-9)
     assert stated.prior == pytest.approx((2 / 3, 1 / 3))
     balanced = leakage.v_information(x, y, family=Prior(), permutations=1)
@@ -101,7 +107,7 @@ def test_the_null_keeps_set_sizes_and_strata():
     y = np.where(rng.random(200) < 0.9, strata, 1 - strata)
     x = strata[:, None] + 0.1 * rng.normal(size=(200, 4))
     loose = leakage.v_information(x, y, permutations=3)
-    matched = leakage.v_information(x, y, strata=strata, folds=2, permutations=3)
+    matched = leakage.v_information(x, y, validation=leakage.CrossValidation(folds=2, strata=strata), permutations=3)
     assert loose.value > 0.2 > abs(loose.null).max()
     assert matched.value == pytest.approx(0, abs=0.1)
     assert len(set(matched.set_sizes)) == 1
@@ -124,12 +130,14 @@ def test_groups_stay_together():
     x = np.repeat(rng.normal(size=(60, 40)), 5, axis=0) + 1e-3 * rng.normal(size=(300, 40))
     forest = leakage.RandomForest(30)
     groups = np.repeat(np.arange(60), 5)
-    together = leakage.v_information(x, np.repeat(y, 5), family=forest, groups=groups, permutations=0)
+    together = leakage.v_information(
+        x, np.repeat(y, 5), family=forest, validation=leakage.CrossValidation(groups=groups), permutations=0
+    )
     apart = leakage.v_information(x, np.repeat(y, 5), family=forest, permutations=0)
     assert together.value < 0.05 < 0.3 < apart.value
     assert together.units == 60
     with pytest.raises(ValueError, match=r"groups\[\d+\]: its rows have different labels"):
-        leakage.v_information(x, np.arange(300) % 2, groups=groups)
+        leakage.v_information(x, np.arange(300) % 2, validation=leakage.CrossValidation(groups=groups))
 
 
 def test_layers_by_name_are_measured_on_the_same_rows_and_permutations():
@@ -176,11 +184,11 @@ def test_bad_input_is_named():
     with pytest.raises(TypeError, match=r"labels.dtype=float64"):
         leakage.v_information(x, y * 1.0)
     with pytest.raises(ValueError, match="folds=30: needs at least 60"):
-        leakage.v_information(x, y, folds=30)
+        leakage.v_information(x, y, validation=leakage.CrossValidation(folds=30))
     with pytest.raises(ValueError, match=r"gradients\['b'\]: has shape"):
         leakage.v_information({"a": x, "b": x[:3]}, y)
     with pytest.raises(ValueError, match="no stratum holds every class"):
-        leakage.v_information(x, y, strata=y)
+        leakage.v_information(x, y, validation=leakage.CrossValidation(strata=y))
     with pytest.raises(ValueError, match=r"log_prob returned shape \(\d+, 1\)"):
         leakage.v_information(x, y, family=_Bad())
     with pytest.raises(ValueError, match="must be finite"):

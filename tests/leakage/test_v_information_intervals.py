@@ -12,8 +12,8 @@ from scipy.stats import binomtest, norm
 
 from leakcore import leakage
 from leakcore.leakage.gain_limits import gain_limits
+from leakcore.leakage.held_out_gains import Problem, tempered
 from leakcore.leakage.units import Units
-from leakcore.leakage.v_information import _Problem, _tempered
 
 FAMILIES = {
     "logistic": leakage.Logistic,
@@ -79,7 +79,7 @@ def test_the_held_out_interval_covers_the_gain_of_the_fitted_members(
     setting: tuple[float, int, int], family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members: list[tuple[Any, float, np.ndarray, float]] = []
-    calibrate = _Problem._beta
+    calibrate = Problem._beta
 
     def remembered(
         self: Any, fitted: Any, train: Any, labels: Any, units: Any, rng: Any, prior: Any, share: Any
@@ -88,7 +88,7 @@ def test_the_held_out_interval_covers_the_gain_of_the_fitted_members(
         members.append((fitted, beta, prior, share))
         return beta
 
-    monkeypatch.setattr(_Problem, "_beta", remembered)
+    monkeypatch.setattr(Problem, "_beta", remembered)
     fresh, labels = _rows(setting[0], setting[1], 10_000, seed=10**6)
     at, misses = (np.arange(len(labels)), labels), 0
     for seed in range(40):
@@ -97,7 +97,7 @@ def test_the_held_out_interval_covers_the_gain_of_the_fitted_members(
         model.rotation_invariant = False  # it is given the columns as they are, and so can predict fresh ones
         found = leakage.v_information(*_rows(*setting, seed), family=model, permutations=0, seed=seed)
         gains = [
-            (_tempered(fitted.log_prob(fresh), prior, beta, share)[at] - prior[labels]).mean()
+            (tempered(fitted.log_prob(fresh), prior, beta, share)[at] - prior[labels]).mean()
             for fitted, beta, prior, share in members
         ]
         low, high = found.held_out_interval

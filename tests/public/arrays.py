@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -369,7 +370,7 @@ ARRAYS = {
     "leakage.sensitivity": Call(lambda: {"model": model(), "loss": None, **_rows(2), "norms": ("F",)}, at_least_zero),
     "leakage.by_layer": Call(
         lambda: {"model": model(), "loss": None, **_rows(48), "attributes": {"third": np.arange(48) % 3 == 0},
-                 "family": "logistic", "original": False, "samples": 1, "rows": 24, "columns": 9, "permutations": 1,
+                 "family": "logistic", "iterations": 0, "samples": 1, "rows": 24, "columns": 9, "permutations": 1,
                  "seed": 0}, also=("folds", "third", "attribute"),
     ),
     "leakage.mutual_information": Call(
@@ -387,6 +388,18 @@ ARRAYS = {
     "leakage.v_information": Call(
         lambda: {"gradients": rng().normal(size=(20, 3)), "labels": np.arange(20) % 2, "family": "logistic",
                  "prior": "uniform", "folds": 2, "permutations": 1, "confidence": 0.9, "seed": 0}, also=("classes",),
+    ),
+    "leakage.CrossValidation": Call(
+        lambda: {"folds": 2, "prior": "empirical", "balance": True, "strata": np.arange(20) % 2, "confidence": 0.9}
+    ),
+    "leakage.JacobianBudget": Call(lambda: {"probes": 2, "memory": 2**20}),
+    "leakage.LayerMeasures": Call(
+        lambda: {"family": "mlp", "samples": 1, "rows": 24, "columns": 9, "permutations": 1, "iterations": 2}
+    ),
+    "leakage.MineNetwork": Call(lambda: {"hidden": 4, "components": 2, "steps": 2, "learning_rate": 0.01}),
+    "leakage.PairInversion": Call(
+        lambda: {"iterations": 2, "learning_rate": 0.1, "total_variation": 0.1, "low": 0.0, "high": 1.0,
+                 "confidence": 0.9},
     ),
     "leakage.Logistic": Call(lambda: {"strength": 1.0}),
     "leakage.RandomForest": Call(lambda: {"trees": 3, "seed": 0}),
@@ -488,8 +501,29 @@ def resolve(name: str) -> Any:
         return functools.partial(flat.run, _ensemble())
     if name.startswith("attacks.reconstruction_game"):
         return functools.partial(_game, name.rpartition(".")[2])
+    if name in OPTIONS:
+        return functools.partial(_with_options, name.rpartition(".")[2], *OPTIONS[name])
     where, _, last = name.rpartition(".")
     return getattr(importlib.import_module(f"leakcore.{where}" if where else "leakcore"), last)
+
+
+OPTIONS = {
+    "leakage.by_layer": ("measures", "LayerMeasures"),
+    "leakage.mutual_information": ("network", "MineNetwork"),
+    "leakage.sensitivity": ("budget", "JacobianBudget"),
+    "leakage.v_information": ("validation", "CrossValidation"),
+    "leakage.v_information_original": ("inversion", "PairInversion"),
+}
+"""Functions whose rarer options are an object: the calls here name them one by one, so that each is bent."""
+
+
+def _with_options(function: str, keyword: str, kind: str, **flat: Any) -> Any:
+    from leakcore import leakage
+
+    options = getattr(leakage, kind)
+    names = {f.name for f in dataclasses.fields(options)}
+    given = {name: flat.pop(name) for name in names & flat.keys()}
+    return getattr(leakage, function)(**flat, **{keyword: options(**given)})
 
 
 def _game(

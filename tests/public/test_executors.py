@@ -155,7 +155,9 @@ def gradients() -> tuple[dict[str, np.ndarray], np.ndarray]:
 def test_v_information(
     family: str, pool: ProcessPoolExecutor, gradients: tuple[dict[str, np.ndarray], np.ndarray]
 ) -> None:
-    how: dict[str, Any] = {"family": family, "permutations": 2, "folds": 2, "seed": 1}
+    how: dict[str, Any] = {
+        "family": family, "permutations": 2, "validation": leakage.CrossValidation(folds=2), "seed": 1,
+    }  # fmt: skip
     if family != "logistic":
         how["family"] = leakage.RandomForest(8) if family == "random-forest" else leakage.MLP(4, steps=15)
     seen: list[int] = []
@@ -169,7 +171,7 @@ def test_v_information(
 def test_mutual_information(pool: ProcessPoolExecutor) -> None:
     rng = np.random.default_rng(2)
     u = rng.normal(size=(120, 3))
-    how: dict[str, Any] = {"steps": 20, "permutations": 3, "seed": 4}
+    how: dict[str, Any] = {"network": leakage.MineNetwork(steps=20), "permutations": 3, "seed": 4}
     found, own = (leakage.mutual_information(u, u[:, :1], **how, executor=e) for e in (pool, None))
     assert (found.value, found.trained) == (own.value, own.trained)
     np.testing.assert_array_equal(found.null, own.null)
@@ -181,11 +183,11 @@ def test_every_measure_by_layer(pool: ProcessPoolExecutor) -> None:
         model = models.mlp((6, 5, 4, 3), "tanh").double()
     rng = np.random.default_rng(1)
     x, y = rng.random((60, 6)), rng.integers(0, 3, 60)
-    how: dict[str, Any] = {
-        "attributes": {"first": x[:, 0] > 0.5}, "family": "logistic", "samples": 2, "permutations": 1, "iterations": 5,
-    }  # fmt: skip
+    measures = leakage.LayerMeasures(
+        attributes={"first": x[:, 0] > 0.5}, family="logistic", samples=2, permutations=1, iterations=5
+    )
     counting = Counting(pool)
-    found, own = (leakage.by_layer(model, None, x, y, **how, executor=e) for e in (counting, None))
+    found, own = (leakage.by_layer(model, None, x, y, measures=measures, executor=e) for e in (counting, None))
     assert counting.submitted == 2 + 3 * 2  # pairs of layers, and layers by permutations
     assert found.to_dict() == own.to_dict()
 

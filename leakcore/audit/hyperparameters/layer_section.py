@@ -147,7 +147,7 @@ def _measured(config: AuditConfig, noise: float, progress: Progress, executor: E
     import torch
 
     from leakcore.attacks import attributes
-    from leakcore.leakage import by_layer, input_attributes, v_information
+    from leakcore.leakage import CrossValidation, LayerMeasures, by_layer, input_attributes, v_information
 
     def shown(task: str, done: int, total: int) -> None:
         if not task.startswith("attributes"):
@@ -163,15 +163,19 @@ def _measured(config: AuditConfig, noise: float, progress: Progress, executor: E
         model = run.module(run.first_run).eval()
         x, y = torch.from_numpy(features), torch.from_numpy(labels)
         has = input_attributes(features.reshape(-1, 1, 8, 8))[ATTRIBUTE]
+        wanted = LayerMeasures(
+            attributes={ATTRIBUTE: has}, family=FAMILY, samples=_SAMPLES, rows=_ROWS, permutations=_PERMUTATIONS,
+            iterations=0,
+        )  # fmt: skip
         measures = by_layer(
-            model, None, x, y, attributes={ATTRIBUTE: has}, family=FAMILY, original=False, samples=_SAMPLES, rows=_ROWS,
-            permutations=_PERMUTATIONS, seed=config.seed, executor=executor, progress=shown,
+            model, None, x, y, measures=wanted, seed=config.seed, executor=executor, progress=shown
         )  # fmt: skip
         batches = attributes.matched_batches(has, labels, limit=_ROWS // 2, seed=config.seed)
         plain = attributes.layer_gradients(model, None, x, y, batches=batches.rows)
         released = v_information(
             _released(plain, config.max_grad_norm, noise, config.seed), batches.attribute, family=FAMILY,
-            strata=batches.targets, permutations=_PERMUTATIONS, seed=config.seed, executor=executor,
+            permutations=_PERMUTATIONS, validation=CrossValidation(strata=batches.targets), seed=config.seed,
+            executor=executor,
             progress=lambda done, total: shown("after noise", done, total),
         )  # fmt: skip
     sizes = (features.shape[1], *config.hidden, data.num_classes)

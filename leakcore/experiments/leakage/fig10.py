@@ -25,7 +25,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     for k, model in enumerate(_study.trained(context, study, "lenet", epochs)):
         moved.append(
             leakage.sensitivity(
-                model, None, x, y, norms="F", probes=context.pick(tiny=2, quick=12, paper=200), seed=context.seed
+                model,
+                None,
+                x,
+                y,
+                norms="F",
+                budget=leakage.JacobianBudget(probes=context.pick(tiny=2, quick=12, paper=200)),
+                seed=context.seed,
             )
         )
         pair = moved[-1].layers[:2]
@@ -35,10 +41,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 None,
                 x,
                 y,
-                pairs=[pair],
-                iterations=context.pick(tiny=3, quick=80, paper=1000),
-                low=0.0,
-                high=1.0,
+                inversion=leakage.PairInversion(
+                    pairs=[pair], iterations=context.pick(tiny=3, quick=80, paper=1000), low=0.0, high=1.0
+                ),
                 seed=context.seed,
             )
         )
@@ -48,7 +53,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 seen.gradients,
                 seen.attribute,
                 family="magnitudes",
-                strata=seen.targets,
+                validation=leakage.CrossValidation(strata=seen.targets),
                 seed=context.seed,
                 permutations=context.pick(tiny=1, quick=2, paper=20),
                 executor=context.executor,

@@ -35,10 +35,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 None,
                 x,
                 y,
-                iterations=context.pick(tiny=3, quick=60, paper=1000),
-                low=0.0,
-                high=1.0,
-                released=noisy,
+                inversion=leakage.PairInversion(
+                    released=noisy, iterations=context.pick(tiny=3, quick=60, paper=1000), low=0.0, high=1.0
+                ),
                 seed=context.seed,
             )
         )
@@ -52,7 +51,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 hidden,
                 seen.attribute,
                 family="magnitudes",
-                strata=seen.targets,
+                validation=leakage.CrossValidation(strata=seen.targets),
                 seed=context.seed,
                 permutations=context.pick(tiny=1, quick=2, paper=20),
                 executor=context.executor,

@@ -43,7 +43,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             for g in gradients.values():
                 found.append(
                     leakage.mutual_information(
-                        g, other, steps=steps, permutations=1, seed=context.seed, executor=context.executor
+                        g,
+                        other,
+                        network=leakage.MineNetwork(steps=steps),
+                        permutations=1,
+                        seed=context.seed,
+                        executor=context.executor,
                     )
                 )
                 done += 1

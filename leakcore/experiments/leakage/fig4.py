@@ -26,9 +26,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             None,
             x,
             y,
-            iterations=steps,
-            low=0.0,
-            high=1.0,
+            inversion=leakage.PairInversion(iterations=steps, low=0.0, high=1.0),
             seed=context.seed,
             executor=context.executor,
             progress=lambda done, total, kind=kind: context.progress(f"inversion, {kind}", done, total),  # type: ignore[misc]

@@ -37,7 +37,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 seen.gradients,
                 seen.attribute,
                 family=kind,
-                strata=seen.targets,
+                validation=leakage.CrossValidation(strata=seen.targets),
                 permutations=shuffles,
                 seed=context.seed,
                 executor=context.executor,

@@ -32,7 +32,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             x,
             y,
             norms="F",
-            probes=probes if kind != "lenet" or context.scale == "tiny" else None,
+            budget=leakage.JacobianBudget(probes=probes if kind != "lenet" or context.scale == "tiny" else None),
             seed=context.seed,
         )
         lenet = found if kind == "lenet" else lenet
@@ -59,9 +59,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         context.progress("sensitivity", number + 1, len(roles))
     assert lenet is not None
     inverted = leakage.v_information_original(
-        network, None, x, y, iterations=context.pick(tiny=3, quick=80, paper=1000), low=0.0, high=1.0,
-        seed=context.seed, executor=context.executor,
-    )  # fmt: skip
+        network,
+        None,
+        x,
+        y,
+        inversion=leakage.PairInversion(iterations=context.pick(tiny=3, quick=80, paper=1000), low=0.0, high=1.0),
+        seed=context.seed,
+        executor=context.executor,
+    )
     each = lenet.per_sample["F"]
     ratios = each / np.sqrt(lenet.parameters)
     pairs = {"F": (each[:, :-1] + each[:, 1:]) / 2, "F/√p": (ratios[:, :-1] + ratios[:, 1:]) / 2}

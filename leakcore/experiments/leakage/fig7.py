@@ -76,7 +76,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             seen.gradients,
             seen.attribute,
             family="magnitudes",
-            strata=seen.targets,
+            validation=leakage.CrossValidation(strata=seen.targets),
             permutations=0,
             seed=context.seed,
             executor=context.executor,

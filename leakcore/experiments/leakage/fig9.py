@@ -166,7 +166,13 @@ def _sensitivity(
         return torch.nn.functional.cross_entropy(outputs, torch.cat([target, labels]))
 
     found = leakage.sensitivity(
-        AmongOthers(model, study.inputs[rows]), loss, x[:2], y[:2], norms="F", probes=4, seed=context.seed
+        AmongOthers(model, study.inputs[rows]),
+        loss,
+        x[:2],
+        y[:2],
+        norms="F",
+        budget=leakage.JacobianBudget(probes=4),
+        seed=context.seed,
     )
     return [float(v) for v in found.per_sample["F"][:, 0]]
 
@@ -189,11 +195,13 @@ def _inversion(
         None,
         x,
         y,
-        pairs=[pair],
-        iterations=context.pick(tiny=3, quick=80, paper=1000),
-        low=0.0,
-        high=1.0,
-        released=lambda g, _: (g + n * mean) / (n + 1),
+        inversion=leakage.PairInversion(
+            pairs=[pair],
+            released=lambda g, _: (g + n * mean) / (n + 1),
+            iterations=context.pick(tiny=3, quick=80, paper=1000),
+            low=0.0,
+            high=1.0,
+        ),
         seed=context.seed,
     )
 
@@ -214,7 +222,7 @@ def _latent(
         mixed,
         alone.attribute,
         family="magnitudes",
-        strata=alone.targets,
+        validation=leakage.CrossValidation(strata=alone.targets),
         permutations=context.pick(tiny=1, quick=3, paper=20),
         seed=context.seed,
         executor=context.executor,

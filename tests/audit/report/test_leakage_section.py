@@ -27,9 +27,12 @@ def measures() -> leakage.LeakageByLayer:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ELU(), nn.Flatten(), nn.Linear(32, 6), nn.Tanh(), nn.Linear(6, 2))
     attributes = {"bright": has, "coin": rng.integers(0, 2, 120)}
     return leakage.by_layer(
-        model, None, x, torch.zeros(120, dtype=torch.int64), attributes=attributes, samples=3, permutations=3,
-        iterations=5,
-    )  # fmt: skip
+        model,
+        None,
+        x,
+        torch.zeros(120, dtype=torch.int64),
+        measures=leakage.LayerMeasures(attributes=attributes, samples=3, permutations=3, iterations=5),
+    )
 
 
 def _trace() -> Trace:

@@ -1,0 +1,67 @@
+"""What a torch module must be so that gradients of its rows are what they say: trained, in memory, at rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
+
+from leakcore._base import array_memory
+
+
+def trained_parameters(model: Any) -> dict[str, nn.Parameter]:
+    """{name: parameter}: those that require grad, at least one; TypeError or ValueError says what is wrong with the
+    model, as `require_still` does."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not trained:
+        raise ValueError("model: has no parameters that require grad, hence no gradient")
+    require_still(model)
+    return trained
+
+
+def require_memory(model: nn.Module, argument: str = "model") -> None:
+    """TypeError or ValueError where a parameter or buffer has no values to compute with: freed, not made yet."""
+    for kind, held in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, values in held:
+            array_memory.plain_tensor(f"{argument}: its {kind} {name!r}", values)
+
+
+def require_still(model: nn.Module) -> None:
+    """ValueError where a layer, as its mode is, mixes samples, draws random numbers or changes buffers of its own; as
+    `require_memory`."""
+    require_memory(model)
+    for name, module in model.named_modules():
+        if (what := unrest(module)) is not None:
+            cure = "call model.eval()" if module.training else "must have track_running_stats=True"
+            raise ValueError(f"model: layer {name} ({type(module).__name__}) {what}: {cure}")
+
+
+def unrest(module: nn.Module) -> str | None:
+    """What a layer, as its mode is, does beside computing each row's output from that row; None: nothing."""
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if not module.training and module.running_mean is None:
+            return "mixes samples in eval mode, too, for it keeps no running statistics"
+        return "mixes samples" if module.training else None
+    if not module.training:
+        return None
+    if isinstance(module, nn.modules.dropout._DropoutNd | nn.RReLU):
+        return "is random, which no seed here governs"
+    rate = 0.0
+    if isinstance(module, nn.RNNBase) and module.num_layers > 1:  # it drops between its layers
+        rate = module.dropout
+    elif isinstance(module, nn.MultiheadAttention):
+        rate = float(module.dropout)
+    if rate > 0:
+        return f"is random (dropout={rate}), which no seed here governs"
+    if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+        return "changes its running statistics"
+    hooks = module._forward_pre_hooks.values()
+    if any(isinstance(hook, SpectralNorm) for hook in hooks) or (
+        isinstance(module, _SpectralNorm) and hasattr(module, "_u")  # a vector's norm needs no iteration
+    ):
+        return "changes the vectors of its spectral norm"
+    return None

@@ -1,0 +1,67 @@
+"""The loss where none is given, cross-entropy, and the targets that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def mean_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean over rows; targets: classes (int64), or probabilities like the outputs. One output: a logit of label 1.
+
+    ValueError where the outputs have no axis of classes: cross-entropy would take the rows for it.
+    """
+    if outputs.ndim < 2:
+        raise ValueError(
+            f"loss=None: the model's outputs have shape {tuple(outputs.shape)}: must be (rows, classes) or (rows, 1); "
+            "give loss=..."
+        )
+    if outputs.ndim == 2 and outputs.shape[1] == 1:
+        wanted = targets.to(outputs.dtype).reshape(outputs.shape)
+        return nn.functional.binary_cross_entropy_with_logits(outputs, wanted)
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+def require_classes(targets: torch.Tensor, outputs: Any, name: str) -> None:
+    """ValueError where one of the class numbers (n,) is none of the model, whose outputs for some rows are (..., K).
+
+    Targets of another kind, which `mean_cross_entropy` takes too, or beside outputs of another shape, pass.
+    """
+    if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
+        return
+    if targets.is_floating_point() or targets.ndim != 1 or not len(targets):
+        return
+    last = max(outputs.shape[1], 2) - 1
+    wrong = (targets < 0) | (targets > last)
+    if bool(wrong.any()):
+        at = int(wrong.int().argmax())
+        raise ValueError(f"{name}[{at}]={int(targets[at])}: must be a class of the model, in [0, {last}]")
+
+
+def criterion(loss: Any) -> Callable[[Any, Any], Any]:
+    """The loss, cross-entropy where it is None; TypeError where it is no function."""
+    if loss is None:
+        return mean_cross_entropy
+    if not callable(loss):
+        raise TypeError(f"loss={type(loss).__name__}: must be a function of outputs and targets, or None")
+    return loss  # type: ignore[no-any-return]
+
+
+def as_classes(loss: Any, targets: torch.Tensor) -> torch.Tensor:
+    """Targets as cross-entropy wants them where the loss is None: class numbers in 64 bits, or probabilities."""
+    if loss is not None:
+        return targets
+    if targets.ndim == 1 and (targets.is_floating_point() or targets.dtype == torch.bool):
+        raise ValueError(f"targets: of {targets.dtype}, cross-entropy needs class numbers, integers")
+    return targets if targets.is_floating_point() else targets.long()
+
+
+def targets_of(loss: Any, targets: torch.Tensor, outputs: Any) -> torch.Tensor:
+    """`as_classes`; ValueError where a class is none of the model, whose outputs for some input these are, or None."""
+    wanted = as_classes(loss, targets)
+    if loss is None:
+        require_classes(wanted, outputs, "targets")
+    return wanted
