@@ -62,7 +62,7 @@ class _DefendedGame:
         config = self.config
         candidates, target = draw_candidates(config.seed, first, runs, config.prior_size, len(self.pool[1]))
         plain = reconstruction_section.ensemble(dataclasses.replace(config, defense=None), self.noise)
-        untrained = dataclasses.replace(plain, steps=0).run(
+        untrained = plain.replace(steps=0).run(
             self.rows[0][:1].numpy(), self.rows[1][:1].numpy(), runs=range(first, first + runs)
         )
         return torch.from_numpy(untrained.parameters.copy()), torch.from_numpy(candidates), target

@@ -141,6 +141,12 @@ class Ensemble:
         """Length of a run's flat parameter vector."""
         return self.network.num_parameters
 
+    def replace(self, **changes: Any) -> Ensemble:
+        """The same ensemble with other arguments, by the names of the constructor."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        own["sample_rate"] = own.pop("sampling")
+        return Ensemble(**own | changes)
+
     def settings(self) -> dict[str, Any]:
         """Everything that was given, as plain values; a module by its class."""
         own, fault = self.network, None if self.fault is None else dataclasses.asdict(self.fault)

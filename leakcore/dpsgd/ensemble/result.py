@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class EnsembleRun:
     """Finished runs first_run, first_run + 1, ...; row i of every array is run first_run + i.
 
-    layers, activation: the architecture; of a `ModuleEnsemble` (inputs, outputs), and `template` is the module.
+    layers, activation: the architecture; of a `ModuleNetwork` (inputs, outputs), and `template` is the module.
     max_grad_norm: C.
     parameters: (runs, parameters), flat in the order of `models.mlp(...).parameters()`; (runs, 0) where they were not
         kept.

@@ -243,3 +243,12 @@ def test_a_rate_that_is_none_says_what_else_there_is() -> None:
     settings = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 1.0, "steps": 1, "seed": 0}
     with pytest.raises(ValueError, match=r"sample_rate=1.01: must be in \[0, 1\]; or a dpsgd.PoissonBatches or"):
         dpsgd.Ensemble((4, 2), **settings, sample_rate=1.01)
+
+
+def test_an_ensemble_with_one_argument_replaced_keeps_the_others() -> None:
+    ensemble = flat.ensemble((2, 3), "tanh", **MECHANISM, sample_rate=0.5, expected_batch_size=3.0, clip_slack=1e-6)
+    shorter = ensemble.replace(steps=1)
+    assert shorter.settings() == {**ensemble.settings(), "steps": 1}
+    assert ensemble.replace(sample_rate=0.25).expected_batch_size is None
+    with pytest.raises(TypeError, match="noise_multipler"):
+        ensemble.replace(noise_multipler=1.0)
