@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from leakcore import attacks, bounds
+from leakcore import attacks, bounds, leakage
 from leakcore._store import PartialResults
 from leakcore.audit.hyperparameters import reconstruction_section
 from leakcore.cli import main
 from leakcore.cli._checked import checked
-from leakcore.leakage import by_layer
 
 BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--prior", "10")
 
@@ -77,7 +76,7 @@ SAYS = "Interrupted: nothing half-written; the same command goes on from here."
     ("arguments", "where", "name"),
     [
         (("attack", "prior-aware", "--runs", "8", "--num-rows", "20", "--steps", "2"), attacks, "reconstruction_game"),
-        (("leakage", "leakcore.models:digits_mlp", "--data", "digits"), by_layer, "measured"),
+        (("leakage", "leakcore.models:digits_mlp", "--data", "digits"), leakage, "measure_layers"),
         (("reproduce", "reconstruction-fig11"), bounds, "fano_advantage"),
         (("audit", "--runs", "8"), reconstruction_section, "study"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,6 @@ import torch
 from click.testing import CliRunner, Result
 
 from leakcore.cli import main
-from leakcore.leakage import by_layer
 
 NETS = """
 import torch
@@ -46,7 +46,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def begun(*_: object, **__: object) -> None:
         raise AssertionError("measured before all was checked")
 
-    monkeypatch.setattr(by_layer, "sensitivity", begun)
+    monkeypatch.setattr(importlib.import_module("leakcore.leakage.by_layer"), "measure_sensitivity", begun)
     return tmp_path
 
 
