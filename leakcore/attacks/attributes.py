@@ -170,10 +170,10 @@ def infer(
 
     check.instance(GradientSets, known=known)
     check.instance(GradientSets, observed=observed)
-    seen = tuple(known.gradients) if layers is None else tuple(layers)
-    if not seen:
+    names = tuple(known.gradients) if layers is None else tuple(layers)
+    if not names:
         raise ValueError("layers: must name at least one")
-    for name in seen:
+    for name in names:
         if name not in known.gradients or name not in observed.gradients:
             raise ValueError(f"layers: {name!r} is not in both sets (known has {', '.join(known.gradients)})")
         if known.gradients[name].shape[1:] != observed.gradients[name].shape[1:]:
@@ -187,7 +187,7 @@ def infer(
     start = check.seed(seed=seed)
     key = kernels.subseed(start, kernels.Stream.ATTRIBUTE_FOREST, bits=32)
     forest = RandomForestClassifier(check.integer(1, _MAX_TREES, trees=trees), random_state=key)
-    own, theirs = (np.concatenate([s.gradients[n] for n in seen], axis=1, dtype=np.float64) for s in (known, observed))
+    own, theirs = (np.concatenate([s.gradients[n] for n in names], axis=1, dtype=np.float64) for s in (known, observed))
     ready = _Columns(own)
     forest.fit(ready(own), known.attribute)
     each = forest.predict_proba(ready(theirs))[:, 1]
@@ -203,7 +203,7 @@ def infer(
         kind="estimate",
         confidence=level,
         interval=(low, high),
-        method=f"random forest of {trees} trees on {', '.join(seen)}",
+        method=f"random forest of {trees} trees on {', '.join(names)}",
         assumptions=Assumptions(
             adjacency=None,
             attacker="sees gradients of single batches, knows the model and rows with and without the attribute",
@@ -220,9 +220,9 @@ def infer(
     )
 
 
-def _require_sides(**given: GradientSets) -> tuple[np.ndarray, np.ndarray]:
+def _require_sides(**kwargs: GradientSets) -> tuple[np.ndarray, np.ndarray]:
     """The attribute of each batch, in order of their numbers, and the place of each gradient's batch among them."""
-    ((name, sets),) = given.items()
+    ((name, sets),) = kwargs.items()
     count = len(sets.attribute)
     if not np.isin(sets.attribute, (0, 1)).all() or len(np.unique(sets.attribute)) < 2:
         raise ValueError(f"{name}: must hold gradients with and without the attribute, 1 and 0")

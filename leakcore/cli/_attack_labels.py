@@ -39,7 +39,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--confidence", type=REAL, default=0.99, show_default=True, help="That no determined label is wrong.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def labels(**given: Any) -> None:
+def labels(**options: Any) -> None:
     """Recover the labels of a batch from one aggregated gradient.
 
     \b
@@ -49,20 +49,20 @@ def labels(**given: Any) -> None:
     A label that the gradient does not determine is reported as -1, never guessed. Without --noise-std the noise is
     unknown and the labels are estimates.
     """
-    as_json = given.pop("as_json")
-    files = [n for n in ("model", "weights", "batch", "gradient") if given[n] is not None]
-    alone = [n for n in ("noise_multiplier", "max_grad_norm", "batches", "data") if given[n] is not None]
-    if given["dataset"] is not None:
+    as_json = options.pop("as_json")
+    files = [n for n in ("model", "weights", "batch", "gradient") if options[n] is not None]
+    alone = [n for n in ("noise_multiplier", "max_grad_norm", "batches", "data") if options[n] is not None]
+    if options["dataset"] is not None:
         if files:
             raise click.UsageError(f"--dataset and --{files[0]}: give one or the other")
-        report = checked(lambda: _on_data(**given))
+        report = checked(lambda: _on_data(**options))
     else:
-        missing = [n for n in ("model", "batch", "gradient") if given[n] is None]
+        missing = [n for n in ("model", "batch", "gradient") if options[n] is None]
         if missing:
             raise click.UsageError(f"--{missing[0]} is missing (or give --dataset)")
         if alone:
             raise click.UsageError(f"--{alone[0].replace('_', '-')}: only with --dataset")
-        report = checked(lambda: _on_files(**given))
+        report = checked(lambda: _on_files(**options))
     if as_json:
         click.echo(json.dumps(report, indent=2, ensure_ascii=False))
         return
@@ -77,7 +77,7 @@ def _on_files(
     from leakcore.attacks import labels as attack
     from leakcore.models import load_safetensors
 
-    seen, rows = _read(gradient), _read(batch)
+    gradients, rows = _read(gradient), _read(batch)
     if "inputs" not in rows:
         raise ValueError(f"{batch}: holds no array named inputs; there are {', '.join(sorted(rows)) or 'none'}")
     module = _built(model)
@@ -85,41 +85,41 @@ def _on_files(
         load_safetensors(module, weights)
     module.eval()
     own = [name for name, _ in module.named_parameters()]
-    names = list(parameters) or [n for n in own if n in seen]
+    names = list(parameters) or [n for n in own if n in gradients]
     for name in names or [""]:
-        if name not in seen or name not in own:
+        if name not in gradients or name not in own:
             where = gradient if name in own or not name else f"the parameters of {model}"
             raise ValueError(
-                f"{where}: holds no {name or 'gradient of any parameter'}; {gradient} has {', '.join(sorted(seen))}, "
-                f"the model {', '.join(own)}"
+                f"{where}: holds no {name or 'gradient of any parameter'}; {gradient} has "
+                f"{', '.join(sorted(gradients))}, the model {', '.join(own)}"
             )
     if noise_std is not None:
         check.non_negative(noise_std=noise_std)
-    found = attack.general(
+    recovery = attack.general(
         attack.KnownModel(module, rows["inputs"]),
         attack.GradientObservation(
-            [seen[n] for n in names], reduction="sum" if reduction == "sum" else "mean", batch_size=batch_size
+            [gradients[n] for n in names], reduction="sum" if reduction == "sum" else "mean", batch_size=batch_size
         ),
         parameters=names,
         known_probs=known_probs or None,
         noise=None if noise_std is None else attack.Noise(noise_std, confidence if noise_std else None),
     )
-    shown = {
-        "labels": " ".join(str(int(v)) for v in found.labels),
-        "determined": f"{int(found.determined.sum())} of {len(found.labels)}  ({float(found.value):.1%}); the others "
-        "are -1",
-        "system": f"{', '.join(names)}: rank {found.rank}, condition {found.condition:.3g}",
-        "kind": _kind(found),
+    lines = {
+        "labels": " ".join(str(int(v)) for v in recovery.labels),
+        "determined": f"{int(recovery.determined.sum())} of {len(recovery.labels)}  ({float(recovery.value):.1%}); "
+        "the others are -1",
+        "system": f"{', '.join(names)}: rank {recovery.rank}, condition {recovery.condition:.3g}",
+        "kind": _kind(recovery),
     }
-    out: dict[str, Any] = {"attack": found.to_dict(), "parameters": names}
+    out: dict[str, Any] = {"attack": recovery.to_dict(), "parameters": names}
     if "labels" in rows:
         truth = np.asarray(rows["labels"]).reshape(-1)
-        if truth.shape != found.labels.shape:
-            raise ValueError(f"{batch}: labels of shape {truth.shape}, must be {found.labels.shape}, one per input")
-        right = int((found.labels == truth)[found.determined].sum())
+        if truth.shape != recovery.labels.shape:
+            raise ValueError(f"{batch}: labels of shape {truth.shape}, must be {recovery.labels.shape}, one per input")
+        right = int((recovery.labels == truth)[recovery.determined].sum())
         out["right"] = right
-        shown["right"] = f"{right} of {int(found.determined.sum())} determined"
-    return {**out, "shown": shown}
+        lines["right"] = f"{right} of {int(recovery.determined.sum())} determined"
+    return {**out, "shown": lines}
 
 
 def _on_data(
@@ -129,7 +129,7 @@ def _on_data(
     from leakcore.audit import guarantee, number, power
     from leakcore.experiments import released
 
-    found = released.play(
+    outcome = released.play(
         dataset,
         data=data,
         noise_multiplier=0.0 if noise_multiplier is None else noise_multiplier,
@@ -138,28 +138,28 @@ def _on_data(
         confidence=confidence,
         seed=seed,
     )
-    bound = found.bound
-    shown = {
-        "data": found.described,
-        "determined": f"{found.determined} of {found.labels}  ({found.determined / found.labels:.1%})",
-        "right": f"{found.right} of {found.determined} determined",
-        "by sign": f"{found.right_by_sign} of {found.identifiable} identifiable, were every one named",
-        "label-ε ≥": f"{number(bound.largest, kind=bound.kind)}  (largest of {found.batches} batches; mean "
+    bound = outcome.bound
+    lines = {
+        "data": outcome.described,
+        "determined": f"{outcome.determined} of {outcome.labels}  ({outcome.determined / outcome.labels:.1%})",
+        "right": f"{outcome.right} of {outcome.determined} determined",
+        "by sign": f"{outcome.right_by_sign} of {outcome.identifiable} identifiable, were every one named",
+        "label-ε ≥": f"{number(bound.largest, kind=bound.kind)}  (largest of {outcome.batches} batches; mean "
         f"{number(float(np.mean(bound.value)), kind=bound.kind)}; test {bound.test}, δ = {power(bound.delta)}; "
         f"{guarantee(bound)})",
         "label-ε ≤": f"{number(bound.replacement)}  (one step, δ = {power(bound.delta)}; "
         f"{guarantee(bound.replacement)})",
-        "attacker": found.attacker,
+        "attacker": outcome.attacker,
     }
-    return {**found.to_dict(), "shown": shown}
+    return {**outcome.to_dict(), "shown": lines}
 
 
-def _kind(found: Any) -> str:
-    if found.kind != "lower":
+def _kind(recovery: Any) -> str:
+    if recovery.kind != "lower":
         return "estimate: no guarantee that a determined label is right (give --noise-std)"
-    if found.confidence is None:
+    if recovery.confidence is None:
         return "every determined label is right, up to rounding that was accounted for"
-    return f"no determined label is wrong with probability {found.confidence:g} over the noise"
+    return f"no determined label is wrong with probability {recovery.confidence:g} over the noise"
 
 
 def _read(path: Path) -> dict[str, Any]:

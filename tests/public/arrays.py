@@ -354,7 +354,7 @@ ARRAYS = {
     "attacks.tensor.GaussianWeights": Call(lambda: {"num_neurons": 8, "num_inputs": 3, "seed": 0}),
     "attacks.tensor.choose": Call(lambda: {"activation": "tanh"}),
     "attacks.tensor.hermite_coefficients": Call(lambda: {"activation": "tanh", "max_order": 3}),
-    "attacks.tensor.match": Call(lambda: {"found": np.eye(3), "inputs": np.eye(3)[::-1]}),
+    "attacks.tensor.match": Call(lambda: {"recovered": np.eye(3), "inputs": np.eye(3)[::-1]}),
     "attacks.tensor.output_gradient": Call(_tensor, quality),
     "attacks.tensor.reconstruct": Call(
         lambda: {"gradient": rng().normal(size=64), "weights": _weights(), "num_examples": 2, "activation": "tanh",

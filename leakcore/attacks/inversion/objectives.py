@@ -14,7 +14,7 @@ from leakcore.attacks.box import read_box
 from leakcore.attacks.inversion.optimizers import LBFGS, Adam, SignedAdam
 
 if TYPE_CHECKING:
-    from leakcore.gradients import FlatModule
+    from leakcore.attacks.inversion.problem import Problem
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,10 +48,8 @@ class _Objective:
         """The box, ±∞ without one."""
         return (-math.inf, math.inf) if self.box is None else self.box
 
-    def distance(
-        self, flat: FlatModule, states: torch.Tensor, released: torch.Tensor, x: torch.Tensor, y: torch.Tensor
-    ) -> torch.Tensor:  # fmt: skip
-        """Scalar, without the prior on images: of one guess x (B, *shape) with targets y; states, released: (T, D)."""
+    def distance(self, problem: Problem, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Scalar, without the prior on images: of one guess x (B, *shape) with targets y."""
         raise NotImplementedError
 
 
@@ -84,11 +82,9 @@ class L2(_Objective):
     source: ClassVar[str] = "Zhu, Liu and Han (2019), Algorithm 1; Lecture 13 (Lei 2024), eq. 5.1"
     default_optimizer: ClassVar[LBFGS | Adam] = LBFGS()
 
-    def distance(
-        self, flat: FlatModule, states: torch.Tensor, released: torch.Tensor, x: torch.Tensor, y: torch.Tensor
-    ) -> torch.Tensor:  # fmt: skip
+    def distance(self, problem: Problem, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """As in the class's first line."""
-        return (_gradients(flat, states, x, y) - released).square().sum() / released.square().sum()
+        return (_gradients(problem, x, y) - problem.released).square().sum() / problem.released.square().sum()
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -107,11 +103,9 @@ class Cosine(_Objective):
     source: ClassVar[str] = "Geiping, Bauermeister, Dröge and Moeller (2020), eq. 4; Lecture 13 (Lei 2024), eq. 5.1"
     default_optimizer: ClassVar[LBFGS | Adam] = SignedAdam()
 
-    def distance(
-        self, flat: FlatModule, states: torch.Tensor, released: torch.Tensor, x: torch.Tensor, y: torch.Tensor
-    ) -> torch.Tensor:  # fmt: skip
+    def distance(self, problem: Problem, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """As in the class's first line."""
-        gradients = _gradients(flat, states, x, y)
+        gradients, released = _gradients(problem, x, y), problem.released
         # A gradient of zeros has no direction; the tiny number keeps its derivative finite and its cosine 0.
         tiny = torch.finfo(x.dtype).tiny
         norms = (gradients.square().sum() * released.square().sum() + tiny).sqrt()
@@ -148,24 +142,23 @@ class DPSGDSteps(_Objective):
         if self.known is not None and (not isinstance(self.known, list | tuple) or len(self.known) != 2):
             raise ValueError("known: must be a pair, (inputs, labels)")
 
-    def distance(
-        self, flat: FlatModule, states: torch.Tensor, released: torch.Tensor, x: torch.Tensor, y: torch.Tensor
-    ) -> torch.Tensor:  # fmt: skip
-        """As in the class's first line; released: with the known rows' part subtracted."""
+    def distance(self, problem: Problem, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """As in the class's first line; the problem's released sums have the known rows' part subtracted."""
         weight = 1.0 / self.max_grad_norm if self.l1_weight is None else self.l1_weight
 
         def one_state(theta: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-            rows = flat.per_sample(theta, x, y) / self.max_grad_norm
+            rows = problem.flat.per_sample(theta, x, y) / self.max_grad_norm
             # Below C nothing is clipped; the clamp keeps a zero gradient's derivative finite.
             clipped = (rows * rows.square().sum(-1, keepdim=True).clamp(min=1).rsqrt()).sum(0)
             gap = (clipped - step).abs().sum()
             return weight * gap - clipped.dot(step)
 
-        return torch.func.vmap(one_state)(states, released / self.max_grad_norm).sum()
+        return torch.func.vmap(one_state)(problem.states, problem.released / self.max_grad_norm).sum()
 
 
-def _gradients(flat: FlatModule, states: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _gradients(problem: Problem, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """(T, D) of the guess at every state."""
+    flat, states = problem.flat, problem.states
     if len(states) == 1:
         return flat.gradient(states[0], x, y)[None]
     return torch.func.vmap(lambda theta: flat.gradient(theta, x, y))(states)

@@ -76,7 +76,7 @@ class Problem:
 
     def distance(self, x: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
         """Scalar, without the prior: of one guess (B, *shape) and its free labels."""
-        return self.objective.distance(self.flat, self.states, self.released, x, self.targets_of(free))
+        return self.objective.distance(self, x, self.targets_of(free))
 
     def penalised(self, x: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
         """`distance` and the prior on images: mean absolute difference of neighbouring pixels."""

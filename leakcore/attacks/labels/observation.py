@@ -185,10 +185,10 @@ def _joined(steps: int | None, width: int, main: tuple[str, Any], bias: tuple[st
     axes = 1 if steps is None else 2
     lead = () if steps is None else (steps,)
     if array.ndim not in {axes, axes + 1} or array.shape[-1] != width or array.shape[: len(lead)] != lead:
-        shown = "".join(f"{s}, " for s in lead)
-        one = f"({shown}{width})" if lead else f"({width},)"
+        leading = "".join(f"{s}, " for s in lead)
+        one = f"({leading}{width})" if lead else f"({width},)"
         raise ValueError(
-            f"{name} of shape {array.shape}: must be {one} or ({shown}K, {width}) to match the activations"
+            f"{name} of shape {array.shape}: must be {one} or ({leading}K, {width}) to match the activations"
         )
     array = array.reshape(1 if steps is None else steps, -1, width)
     if bias[1] is None:

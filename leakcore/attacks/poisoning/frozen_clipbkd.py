@@ -94,10 +94,10 @@ class FrozenClipBKD:
             raise ValueError(f"least={self.least}, most={most}: must not exceed the {dims} features together")
         image, gain = self._descend(x.mean(axis=0), vectors[:, : self.least], vectors[:, dims - most :])
         point = models.extract_features(self.extractor, image[None])[0]
-        made = copies(
+        poisoning = copies(
             "clipbkd-frozen", features, y.astype(np.int64), point, self.probabilities, k, adjacency, seed
         )  # fmt: skip
-        fields = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
+        fields = {f.name: getattr(poisoning, f.name) for f in dataclasses.fields(poisoning)}
         return FrozenPoisoning(**fields, image=image, gain=gain)
 
     def _descend(

@@ -24,5 +24,5 @@ def least_direction(x: np.ndarray) -> np.ndarray:
         space = vectors[same]
         share = np.sqrt((space * space).sum(axis=0))  # of each axis, its part that lies in the space
         axis = int(np.argmax(share >= share.max() * (1.0 - 1e-6)))
-        found = space[:, axis] @ space
-    return np.asarray(found * (np.sign(found[np.abs(found).argmax()]) / np.linalg.norm(found)))
+        direction = space[:, axis] @ space
+    return np.asarray(direction * (np.sign(direction[np.abs(direction).argmax()]) / np.linalg.norm(direction)))

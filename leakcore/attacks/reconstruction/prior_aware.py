@@ -128,20 +128,20 @@ def resolve(method: str, sample_rate: float, prior: Any) -> str:
 
 def log_prior(prior: Any, candidates: int) -> np.ndarray:
     """log of the checked prior (..., candidates); −inf where it is zero."""
-    given = check.real_array("in [0, 1]", lambda p: (p >= 0) & (p <= 1), prior=prior)
-    if given.ndim == 0 or given.shape[-1] != candidates:
-        raise ValueError(f"prior.shape={given.shape}: must give one probability to each of {candidates} candidates")
-    total = given.sum(axis=-1)
+    weights = check.real_array("in [0, 1]", lambda p: (p >= 0) & (p <= 1), prior=prior)
+    if weights.ndim == 0 or weights.shape[-1] != candidates:
+        raise ValueError(f"prior.shape={weights.shape}: must give one probability to each of {candidates} candidates")
+    total = weights.sum(axis=-1)
     if (abs(total - 1) > _SUMS_TO_ONE).any():
         raise ValueError(f"prior: sums to {float(np.ravel(total)[np.argmax(abs(np.ravel(total) - 1))])}, must be 1")
     with np.errstate(divide="ignore"):
-        return np.asarray(np.log(given))
+        return np.asarray(np.log(weights))
 
 
-def _steps(name: str, given: Any) -> tuple[np.ndarray, float]:
+def _steps(name: str, array: Any) -> tuple[np.ndarray, float]:
     """(..., steps, candidates), finite, and the unit roundoff of what they were given in."""
-    values = check.even_array(**{name: given})
-    roundoff = check.roundoff(given) if values.dtype.kind == "f" else 0.0
+    values = check.even_array(**{name: array})
+    roundoff = check.roundoff(array) if values.dtype.kind == "f" else 0.0
     if values.dtype.kind not in "fiu":
         raise TypeError(f"{name}.dtype={values.dtype}: must be a real floating or integer type")
     if values.ndim < 2 or values.shape[-1] == 0:

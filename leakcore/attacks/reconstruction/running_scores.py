@@ -62,8 +62,8 @@ class _RunningTop:
 
     def add(self, dots: np.ndarray, norms: np.ndarray) -> None:
         least = self._best.argmin(axis=0)[None]
-        kept = np.maximum(np.take_along_axis(self._best, least, axis=0), dots[None])
-        np.put_along_axis(self._best, least, kept, axis=0)
+        larger = np.maximum(np.take_along_axis(self._best, least, axis=0), dots[None])
+        np.put_along_axis(self._best, least, larger, axis=0)
 
     def scores(self) -> np.ndarray:
         # Sorted, so that the order of summation, and with it the rounding, depends on the values alone.

@@ -182,9 +182,9 @@ def _pair(reconstructions: Any, targets: Any) -> tuple[np.ndarray, np.ndarray]:
     return points, true
 
 
-def _points(**given: Any) -> np.ndarray:
-    ((name, _),) = given.items()
-    out, _ = check.host_array(**given)
+def _points(**kwargs: Any) -> np.ndarray:
+    ((name, _),) = kwargs.items()
+    out, _ = check.host_array(**kwargs)
     if out.ndim != 2 or 0 in out.shape:
         raise ValueError(f"{name}.shape={out.shape}: must be (rows, features), at least one of each")
     return out

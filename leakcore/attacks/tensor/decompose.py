@@ -48,9 +48,9 @@ def decompose(
     if method != "power":
         starts += [("simultaneous diagonalisation", v) for v in _pencils(moments, last, rng)]
     if same_sign and method != "diagonal":
-        found = _power(moments, last, rng)
-        if found is not None:
-            starts.append(("power iteration", found))
+        by_power = _power(moments, last, rng)
+        if by_power is not None:
+            starts.append(("power iteration", by_power))
     tried: list[tuple[float, str, np.ndarray, np.ndarray]] = []
     for name, directions in starts:
         if np.isfinite(directions).all() and np.linalg.cond(directions) < 1e6:
@@ -106,7 +106,7 @@ def _power(moments: Moments, last: int, rng: np.random.Generator) -> np.ndarray 
     tensor = sign * moments.tensors[last]
     for _ in range(last):
         tensor = np.tensordot(tensor, whiten, axes=(0, 0))
-    found = []
+    components = []
     for _ in range(k):
         best, strongest = None, 0.0
         for _ in range(_POWER_STARTS):
@@ -123,12 +123,12 @@ def _power(moments: Moments, last: int, rng: np.random.Generator) -> np.ndarray 
                 best, strongest = (v, strength), abs(strength)
         if best is None:
             return None
-        found.append(best[0])
+        components.append(best[0])
         rank_one = np.asarray(best[1])
         for _ in range(last):
             rank_one = np.multiply.outer(rank_one, best[0])
         tensor = tensor - rank_one
-    directions = np.array(found) * np.sqrt(np.abs(values))
+    directions = np.array(components) * np.sqrt(np.abs(values))
     return np.asarray(directions / np.linalg.norm(directions, axis=1, keepdims=True))
 
 
@@ -213,7 +213,7 @@ class _System:
             slope = (slope - np.einsum("nic,ic->ni", slope, v)[:, :, None] * v) / lengths[:, None]
             return np.hstack([slope.reshape(len(slope), -1), self._design(v)])
 
-        found = optimize.least_squares(
+        solution = optimize.least_squares(
             residual,
             np.concatenate([directions.ravel(), weights]),
             jac=jacobian,
@@ -221,5 +221,5 @@ class _System:
             max_nfev=60,
             x_scale="jac",
         )
-        v, r, _ = unpack(found.x)
-        return v, r, float(2.0 * found.cost)
+        v, r, _ = unpack(solution.x)
+        return v, r, float(2.0 * solution.cost)

@@ -283,7 +283,7 @@ class _Attempt:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Matched:
-    """errors: (k,) ‖x̂ − x‖₂ of each found input and the true one it was matched with. order: (k,) which that is.
+    """errors: (k,) ‖x̂ − x‖₂ of each recovered input and the true one it was matched with. order: (k,) which that is.
     root_mean_square: √(mean of errors²), eq. 5.2's left side; NaN for k = 0."""
 
     errors: np.ndarray
@@ -291,16 +291,16 @@ class Matched:
     root_mean_square: float
 
 
-def match(found: Any, inputs: Any, *, signs_known: bool = True) -> Matched:
-    """Distances of found inputs (k, d) to the true ones (B, d), k ≤ B, under the assignment with the least sum of
+def match(recovered: Any, inputs: Any, *, signs_known: bool = True) -> Matched:
+    """Distances of recovered inputs (k, d) to the true ones (B, d), k ≤ B, under the assignment with the least sum of
     squares.
 
     signs_known: False: the nearer of x and −x counts. Raises ValueError or TypeError that names the argument.
     """
-    here, _ = check.host_array(found=found)
+    here, _ = check.host_array(recovered=recovered)
     truth, _ = check.host_array(inputs=inputs)
     if truth.ndim != 2 or here.ndim != 2 or here.shape[1] != truth.shape[1] or len(here) > len(truth):
-        raise ValueError(f"found.shape={here.shape}, inputs.shape={truth.shape}: must be (k, d) and (B, d), k ≤ B")
+        raise ValueError(f"recovered.shape={here.shape}, inputs.shape={truth.shape}: must be (k, d) and (B, d), k ≤ B")
     distance = np.linalg.norm(here[:, None] - truth[None], axis=2)
     if not signs_known:
         distance = np.minimum(distance, np.linalg.norm(here[:, None] + truth[None], axis=2))

@@ -90,14 +90,14 @@ def refine(
             moved = x + step[k : k + k * d].reshape(k, d)
             moved /= np.linalg.norm(moved, axis=1, keepdims=True)
             trial = (moved, r + step[:k], nuisance + step[k + k * d :])
-            found = misfit(*trial)
-            if found < best:
+            squares = misfit(*trial)
+            if squares < best:
                 better, damping = True, damping / 10.0
                 break
             damping = max(damping, 1e-9) * 30.0
         if not better:
             break
-        gained, best = (best - found) / best, found
+        gained, best = (best - squares) / best, squares
         last = np.linalg.norm(trial[0] - x, axis=1)
         x, r, nuisance = trial
         if gained < 1e-6 or best == 0.0:

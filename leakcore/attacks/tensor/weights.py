@@ -34,10 +34,10 @@ class GaussianWeights:
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """(stop − start, d) float64."""
-        made = kernels.standard_normal(
+        draws = kernels.standard_normal(
             stop - start, self.num_inputs, seed=self.seed, purpose=kernels.Stream.TENSOR_WEIGHTS, first_row=start
         )
-        return np.asarray(made)
+        return np.asarray(draws)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

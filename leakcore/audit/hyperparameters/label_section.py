@@ -103,12 +103,12 @@ def study(
             show = functools.partial(progress, f"labels {number + 1} of {len(points)}")
         epsilon = min(float(point.epsilon.value), LARGEST_EPSILON)
         jobs[f"labels-{number}"] = functools.partial(_level, config, epsilon, point.claimed, show)
-    found: dict[str, list[LabelOutcome]] = {}
+    levels: dict[str, list[LabelOutcome]] = {}
     for name, piece in pieces.each(jobs, executor):
-        found[name] = from_piece(piece["outcomes"], _KEPT)
+        levels[name] = from_piece(piece["outcomes"], _KEPT)
         if executor is not None:
-            progress("labels", len(found), len(points))
-    outcomes = [outcome for name in jobs for outcome in found[name]]
+            progress("labels", len(levels), len(points))
+    outcomes = [outcome for name in jobs for outcome in levels[name]]
     outcomes.sort(key=lambda outcome: outcome.noise_multiplier > 0)
     beyond = any(float(point.epsilon.value) > LARGEST_EPSILON for point in points)
     size = config.label_batch_size
@@ -147,8 +147,8 @@ def _level(
 
 def _companion_noise(config: AuditConfig, epsilon: float) -> float:
     rate = config.label_batch_size / len(datasets.breast_cancer().labels)
-    found = accounting.noise_multiplier(epsilon=epsilon, delta=config.delta, sample_rate=rate, steps=config.label_steps)
-    return float(found.value)
+    noise = accounting.noise_multiplier(epsilon=epsilon, delta=config.delta, sample_rate=rate, steps=config.label_steps)
+    return float(noise.value)
 
 
 def _companion(config: AuditConfig, sigma: float) -> _Batches:
@@ -188,11 +188,11 @@ def _forward(run: dpsgd.EnsembleRun, x: np.ndarray, y: np.ndarray) -> _Batches:
 def _without_noise(config: AuditConfig, batches: _Batches) -> LabelOutcome:
     determined = right = ones = 0
     for b, y in enumerate(batches.labels):
-        seen = batches.per_sample[2][b].mean(axis=0)
-        found = label_attacks.last_layer(batches.hidden[b], seen, noise=label_attacks.Noise(0.0))
-        determined += int(found.determined.sum())
-        right += int((found.labels[found.determined] == y[found.determined]).sum())
-        ones += int(y[found.determined].sum())
+        gradient = batches.per_sample[2][b].mean(axis=0)
+        recovery = label_attacks.last_layer(batches.hidden[b], gradient, noise=label_attacks.Noise(0.0))
+        determined += int(recovery.determined.sum())
+        right += int((recovery.labels[recovery.determined] == y[recovery.determined]).sum())
+        ones += int(y[recovery.determined].sum())
     share = right / determined if determined else math.nan
     recovered = _recovered(
         config, share, None, None, "labels from one averaged last-layer gradient", "sees the plain averaged gradient"
@@ -225,12 +225,12 @@ def _with_noise(
             draws, width, seed=config.seed, purpose=kernels.Stream.LABEL_RELEASES, step=b, dtype="float64"
         )
         for released in clipped + sigma * MAX_GRAD_NORM * noise:
-            found = label_attacks.last_layer(
+            recovery = label_attacks.last_layer(
                 batches.hidden[b], label_attacks.GradientObservation(released, reduction="sum")
             )
-            correct = found.labels[found.determined] == y[found.determined]
+            correct = recovery.labels[recovery.determined] == y[recovery.determined]
             shares.append(float(correct.mean()) if correct.size else 0.0)
-        identifiable = found.identifiable
+        identifiable = recovery.identifiable
         determined += int(identifiable.sum())
         ones += int(y[identifiable].sum())
         if progress is not None:

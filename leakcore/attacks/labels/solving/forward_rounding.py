@@ -163,8 +163,8 @@ def roundoff_of(dtype: torch.dtype) -> float:
 @locked
 def cast_state(model: torch.nn.Module, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Copies of the model's parameters and buffers, the floating ones as `dtype`."""
-    held = [*model.named_parameters(), *model.named_buffers()]
-    return {n: (t.detach().to(dtype) if t.is_floating_point() else t.detach()).clone() for n, t in held}
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return {n: (t.detach().to(dtype) if t.is_floating_point() else t.detach()).clone() for n, t in tensors}
 
 
 def cast_inputs(inputs: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -183,10 +183,10 @@ def same_as_logits(prediction: Any, logits: torch.Tensor) -> bool:
 
     if not isinstance(prediction, torch.Tensor) or prediction.numel() != logits.numel():
         return False
-    made = [logits]
-    made += [logits.sigmoid()] if logits.shape[-1] == 1 else [logits.softmax(-1), logits.log_softmax(-1)]
+    forms = [logits]
+    forms += [logits.sigmoid()] if logits.shape[-1] == 1 else [logits.softmax(-1), logits.log_softmax(-1)]
     rough = 1e-5 if logits.dtype in (torch.float32, torch.float64) else 1e-2
-    return any(torch.allclose(prediction.flatten(), m.flatten(), rtol=rough, atol=rough * 1e-3) for m in made)
+    return any(torch.allclose(prediction.flatten(), m.flatten(), rtol=rough, atol=rough * 1e-3) for m in forms)
 
 
 @locked
@@ -274,8 +274,8 @@ def _require_single_use(model: torch.nn.Module, inputs: Any, calls: list[_LayerC
     import torch
 
     layer = calls[at].layer
-    held = {id(p): n for n, p in model.named_parameters()}
-    names = [held[id(p)] for p in (layer.weight, layer.bias) if p is not None and id(p) in held]
+    parameters = {id(p): n for n, p in model.named_parameters()}
+    names = [parameters[id(p)] for p in (layer.weight, layer.bias) if p is not None and id(p) in parameters]
     if not names:
         # The layer makes its weight from other parameters, for itself alone unless it is called twice.
         if sum(call.layer is layer for call in calls) > 1:

@@ -73,8 +73,8 @@ def solve_box(observations: list[Observation], how: Conditions) -> BoxSolution:
     n = design.shape[1]
     if not design.any() or not math.isfinite(error):
         return BoxSolution(np.full(n, UNDETERMINED), np.full(n, 0.5), np.full(n, np.inf))
-    found = optimize.lsq_linear(design, target, (0.0, 1.0), method="bvls", max_iter=10 * n)
-    relaxed = np.clip(found.x, 0.0, 1.0)
+    fit = optimize.lsq_linear(design, target, (0.0, 1.0), method="bvls", max_iter=10 * n)
+    relaxed = np.clip(fit.x, 0.0, 1.0)
     nearest = np.round(relaxed)
     misfit = float(np.linalg.norm(design @ relaxed - target))
     error += float(len(target) * 2.0**-53 * (np.abs(design) @ np.ones(n) + np.abs(target)).max())
@@ -147,7 +147,7 @@ def _linear_program(signed: np.ndarray, settled: np.ndarray, slack: float) -> np
     limit = min(_LINEAR_PROGRAM_BOUND, typical / (2.0 * slack * math.sqrt(d)) if slack > 0 else math.inf)
     bound = scaled[:, settled].T
     count = len(bound)
-    found = optimize.linprog(
+    program = optimize.linprog(
         np.r_[np.zeros(d), -np.ones(count)],
         A_ub=np.hstack([-bound, np.eye(count)]),
         b_ub=np.zeros(count),
@@ -156,4 +156,4 @@ def _linear_program(signed: np.ndarray, settled: np.ndarray, slack: float) -> np
         bounds=[(-limit, limit)] * d + [(0.0, 1.0)] * count,
         method="highs",
     )
-    return np.zeros(d) if found.x is None else np.asarray(found.x[:d]) / typical
+    return np.zeros(d) if program.x is None else np.asarray(program.x[:d]) / typical

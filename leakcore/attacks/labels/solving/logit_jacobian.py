@@ -49,8 +49,8 @@ class LogitJacobian:
                 f"{name}: {len(value)} arrays for the {len(self.names)} parameters {', '.join(self.names)}"
             )
         parts: list[Any] = []
-        for given, parameter, shape in zip(value, self.names, self.shapes, strict=True):
-            part = given if hasattr(given, "shape") else validate.plain_array(**{name: given})
+        for array, parameter, shape in zip(value, self.names, self.shapes, strict=True):
+            part = array if hasattr(array, "shape") else validate.plain_array(**{name: array})
             if tuple(part.shape) != shape and tuple(part.shape) != (int(np.prod(shape)),):
                 raise ValueError(f"{name}: {tuple(part.shape)} for parameter {parameter!r} of shape {shape}")
             parts.append(part.reshape(-1))
@@ -70,13 +70,13 @@ def logit_jacobian(model: torch.nn.Module, inputs: Any, parameters: str | Sequen
     Raises ValueError for unknown parameter names, an output that is not (N, K), and as `last_linear`.
     """
     forward_rounding.check_model(model)
-    held = dict(model.named_parameters())
-    names = tuple(held) if parameters is None else (parameters,) if isinstance(parameters, str) else tuple(parameters)
+    own = dict(model.named_parameters())
+    names = tuple(own) if parameters is None else (parameters,) if isinstance(parameters, str) else tuple(parameters)
     if not names:
         raise ValueError("parameters: must name at least one parameter")
     for name in names:
-        if name not in held:
-            raise ValueError(f"parameters: {name!r} is not a parameter of the model; it has {', '.join(held)}")
+        if name not in own:
+            raise ValueError(f"parameters: {name!r} is not a parameter of the model; it has {', '.join(own)}")
         if names.count(name) > 1:
             raise ValueError(f"parameters: {name!r} is named twice")
     dtype, other, ratio = forward_rounding.precisions(model)
@@ -94,11 +94,11 @@ def logit_jacobian(model: torch.nn.Module, inputs: Any, parameters: str | Sequen
     return LogitJacobian(
         jacobian=jacobian,
         error=scale * np.linalg.norm(jacobian - again, axis=2),
-        weights=np.concatenate([held[n].detach().double().cpu().numpy().reshape(-1) for n in names]),
+        weights=np.concatenate([own[n].detach().double().cpu().numpy().reshape(-1) for n in names]),
         logits=logits,
         logit_error=scale * np.abs(logits - other_logits),
         names=names,
-        shapes=tuple(tuple(held[n].shape) for n in names),
+        shapes=tuple(tuple(own[n].shape) for n in names),
         roundoff=forward_rounding.roundoff_of(dtype),
     )
 

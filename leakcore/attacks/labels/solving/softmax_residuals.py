@@ -26,18 +26,18 @@ def differences(jacobian: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np
     return rows, errors, 2.0 * np.abs(jacobian).max(axis=1).sum(axis=0)
 
 
-def every_class(found: SystemSolution, classes: int, how: Conditions) -> SystemSolution:
+def every_class(solution: SystemSolution, classes: int, how: Conditions) -> SystemSolution:
     """(N, K) residuals and tolerances from those of the first K − 1 classes; a row is identifiable if all of it is."""
-    residuals = found.residuals.reshape(-1, classes - 1)
+    residuals = solution.residuals.reshape(-1, classes - 1)
     # A softmax's own rounding may flip the sign of a residual near 0.
-    tolerance = found.tolerance.reshape(-1, classes - 1) + 8.0 * how.roundoff
+    tolerance = solution.tolerance.reshape(-1, classes - 1) + 8.0 * how.roundoff
     last, doubt = -residuals.sum(axis=1, keepdims=True), tolerance.sum(axis=1, keepdims=True)
     return dataclasses.replace(
-        found,
+        solution,
         residuals=np.c_[residuals, last],
         tolerance=np.c_[tolerance, doubt],
-        identifiable=np.asarray(found.identifiable.reshape(-1, classes - 1).all(axis=1)),
-        fits=found.fits and (how.noise != 0 or possible(last, doubt)),
+        identifiable=np.asarray(solution.identifiable.reshape(-1, classes - 1).all(axis=1)),
+        fits=solution.fits and (how.noise != 0 or possible(last, doubt)),
     )
 
 
