@@ -13,6 +13,7 @@ from leakcore.cli._attack_inversion import inversion
 from leakcore.cli._attack_labels import labels
 from leakcore.cli._checked import bars, checked, overflowed
 from leakcore.cli._numbers import MOST_HIDDEN, MOST_RUNS, MOST_STEPS, REAL, count
+from leakcore.cli._options import DATA_FOLDER, run_folder, seed_json_quiet
 
 if TYPE_CHECKING:
     from leakcore._base.results import Result
@@ -29,7 +30,7 @@ attack.add_command(inversion)
 
 @attack.command("prior-aware")
 @click.option("--dataset", type=click.Choice(["digits", "mnist", "fashion-mnist"]), default="digits", show_default=True)
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets; else LEAKCORE_DATA.")
+@DATA_FOLDER
 @click.option("--epsilon", type=REAL, help="ε (add/remove) that the noise is calibrated to.  [default: 10]")
 @click.option("--noise-multiplier", type=REAL, help="Noise multiplier σ, instead of --epsilon.")
 @click.option("--delta", type=REAL, default=1e-5, show_default=True)
@@ -53,13 +54,8 @@ attack.add_command(inversion)
 @click.option("--method", type=click.Choice(["auto", "sum", "top", "likelihood"]), default="auto", show_default=True)
 @click.option("--no-subtraction", is_flag=True, help="The weaker attacker, who cannot subtract known gradients.")
 @click.option("--confidence", type=REAL, default=0.95, show_default=True)
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for prior-aware.json; finished runs are kept there until then, so that the same command goes on.",
-)  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print attack and bound as JSON.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@run_folder("prior-aware.json", "runs")
+@seed_json_quiet("attack and bound")
 def prior_aware(
     dataset: str,
     data: Path | None,

@@ -16,6 +16,7 @@ from leakcore._base import validate as check
 from leakcore.cli._attack_labels import _built, _read
 from leakcore.cli._checked import bars, checked
 from leakcore.cli._numbers import REAL, count
+from leakcore.cli._options import DATA_FOLDER, MODEL, WEIGHTS, seed_json_quiet
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _MOST_NOISE = 1e12
@@ -26,10 +27,8 @@ _MOST_NUMBERS = 2**24
 
 
 @click.command("inversion")
-@click.option(
-    "--model", metavar="MODULE:FACTORY", help="What returns the torch module when called: package.module:factory."
-)
-@click.option("--weights", type=_FILE, help="Its weights, safetensors.")
+@MODEL
+@WEIGHTS
 @click.option("--gradient", type=_FILE, help="Mean gradients by parameter name: safetensors or npz.")
 @click.option("--shape", help="Shape of one input: 3,32,32.")
 @click.option(
@@ -42,7 +41,7 @@ _MOST_NUMBERS = 2**24
     "--dataset", type=click.Choice(["digits", "mnist", "cifar100"]),
     help="Instead of files: the reconstruction paper's MLP (digits, mnist) or DLG's LeNet (cifar100).",
 )  # fmt: skip
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets; else LEAKCORE_DATA.")
+@DATA_FOLDER
 @click.option("--rows", type=count(1, 2**16), help="With --dataset: rows in the batch.  [default: 1]")
 @click.option("--noise", type=REAL, help="With --dataset: standard deviation of noise on the gradient.")
 @click.option("--keep-fraction", type=REAL, help="With --dataset: prune the gradient to this share of its entries.")
@@ -59,9 +58,7 @@ _MOST_NUMBERS = 2**24
     help="Of the prior on images; several fall one after the other: 1e-2,3e-3,1e-3,3e-4,1e-4 for a batch.",
 )  # fmt: skip
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write inversion.png and .npz here.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@seed_json_quiet("the result")
 def inversion(out: Path | None, as_json: bool, dataset: str | None, **options: Any) -> None:
     """Reconstruct the inputs behind one gradient.
 

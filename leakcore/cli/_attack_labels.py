@@ -15,15 +15,14 @@ from leakcore._base import validate as check
 from leakcore._base.files.npz_file import read_npz
 from leakcore.cli._checked import checked
 from leakcore.cli._numbers import REAL, count
+from leakcore.cli._options import DATA_FOLDER, MODEL, SEED, WEIGHTS, as_json
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("labels")
-@click.option(
-    "--model", metavar="MODULE:FACTORY", help="What returns the torch module when called: package.module:factory."
-)
-@click.option("--weights", type=_FILE, help="Its weights, safetensors.")
+@MODEL
+@WEIGHTS
 @click.option("--batch", type=_FILE, help="`inputs` and, to score the attack, `labels`: safetensors or npz.")
 @click.option("--gradient", type=_FILE, help="Aggregated gradients by parameter name: safetensors or npz.")
 @click.option("--parameter", "parameters", multiple=True, metavar="NAME", help="Use only these of them (repeatable).")
@@ -32,13 +31,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--batch-size", type=REAL, help="What the mean was divided by, if not the number of rows.")
 @click.option("--noise-std", type=REAL, help="Noise in each coordinate of the gradient; 0 for none.")
 @click.option("--dataset", type=click.Choice(["cancer", "bank"]), help="Instead of files: the label paper's data.")
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets; else LEAKCORE_DATA.")
+@DATA_FOLDER
 @click.option("--noise-multiplier", type=REAL, help="With --dataset: σ of the released gradient.  [default: 0]")
 @click.option("--max-grad-norm", type=REAL, help="With --dataset: clipping norm C.  [default: 1]")
 @click.option("--batches", type=count(1, 10**5), help="With --dataset: how many batches of 50.  [default: 15]")
 @click.option("--confidence", type=REAL, default=0.99, show_default=True, help="That no determined label is wrong.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@SEED
+@as_json()
 def labels(**options: Any) -> None:
     """Recover the labels of a batch from one aggregated gradient.
 

@@ -9,6 +9,7 @@ import click
 
 from leakcore.cli._checked import checked, one_kappa
 from leakcore.cli._numbers import MOST_STEPS, REAL, count
+from leakcore.cli._options import as_json
 
 if TYPE_CHECKING:
     from leakcore.bounds import CalibratedNoise
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--sample-rate", type=REAL, required=True, metavar="q")
 @click.option("--steps", type=count(0, MOST_STEPS), required=True, metavar="T")
 @click.option("--delta", type=REAL, default=1e-5, show_default=True, help="δ of the comparison with ε-calibration.")
-@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+@as_json("the whole result")
 def calibrate(
     target_success: float,
     prior: int | None,

@@ -14,6 +14,7 @@ from leakcore import kernels
 from leakcore.cli._attack_labels import _built, _read
 from leakcore.cli._checked import bars, checked, require_place
 from leakcore.cli._numbers import count
+from leakcore.cli._options import WEIGHTS, run_folder, seed_json_quiet
 
 _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar100", "bank", "lfw")
 
@@ -26,7 +27,7 @@ _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar
     + ", ".join(_NAMED) + ": the first two are bundled, lfw is looked for in scikit-learn's data folder, the others in "
     "LEAKCORE_DATA.",
 )  # fmt: skip
-@click.option("--weights", type=click.Path(dir_okay=False, path_type=Path), help="The model's weights, safetensors.")
+@WEIGHTS
 @click.option(
     "--attribute", "attributes", multiple=True, metavar="NAME",
     help="Array of the file that holds a latent attribute (repeatable).  [default: plain features of the inputs]",
@@ -54,13 +55,8 @@ _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar
 @click.option("--permutations", type=count(0, 10**5), default=9, show_default=True, help="Of every null.")
 @click.option("--no-inversion", is_flag=True, help="Leave out original information: inverting takes longest.")
 @click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Write the heat map: png, svg or pdf.")
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for leakage.json; finished measures are kept there until then, so that the same command goes on.",
-)  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.option("--quiet", is_flag=True, help="No progress bars.")
+@run_folder("leakage.json", "measures")
+@seed_json_quiet()
 def leakage(model: str, figure: Path | None, as_json: bool, quiet: bool, **given: Any) -> None:
     """Say how much original and latent information each layer's gradient carries.
 

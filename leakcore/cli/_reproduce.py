@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from leakcore.cli._checked import bars, checked
+from leakcore.cli._options import DATA_FOLDER, QUIET, SEED, as_json
 
 
 @click.command()
@@ -21,8 +22,8 @@ from leakcore.cli._checked import bars, checked
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("leakcore-figures"), show_default=True
 )
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets; else LEAKCORE_DATA.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@DATA_FOLDER
+@SEED
 @click.option(
     "--trainer",
     type=click.Choice(["ensemble", "opacus"]),
@@ -30,8 +31,8 @@ from leakcore.cli._checked import bars, checked
     show_default=True,
     help="What trains the networks of the label figures: leakcore, or Opacus where it is installed.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--quiet", is_flag=True, help="No progress bars.")
+@as_json("the result")
+@QUIET
 def reproduce(
     name: str, scale: str, out: Path, data: Path | None, seed: int, trainer: str, as_json: bool, quiet: bool
 ) -> None:

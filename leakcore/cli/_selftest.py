@@ -8,6 +8,7 @@ import click
 
 from leakcore.cli._checked import bars, checked
 from leakcore.cli._numbers import REAL, count
+from leakcore.cli._options import seed_json_quiet
 
 
 @click.command()
@@ -15,9 +16,7 @@ from leakcore.cli._numbers import REAL, count
     "--audits", type=count(1, 10**6), default=500, show_default=True, help="Per method; five times as many for ε = 0."
 )
 @click.option("--confidence", type=REAL, default=0.95, show_default=True, help="Of the bounds that are tested.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@seed_json_quiet()
 def selftest(audits: int, confidence: float, seed: int, as_json: bool, quiet: bool) -> None:
     """Audit mechanisms whose ε is known and count how often a lower bound exceeds it.
 

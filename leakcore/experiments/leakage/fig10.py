@@ -48,17 +48,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             )
         )
         seen = _study.sets(model, study, "brightness", rows=rows, seed=context.seed, columns=1500)
-        latent.append(
-            leakage.v_information(
-                seen.gradients,
-                seen.attribute,
-                family="magnitudes",
-                validation=leakage.CrossValidation(strata=seen.targets),
-                seed=context.seed,
-                permutations=context.pick(tiny=1, quick=2, paper=20),
-                executor=context.executor,
-            )
-        )
+        latent.append(seen.latent(context, context.pick(tiny=1, quick=2, paper=20)))
         context.progress("epochs", k + 1, len(epochs))
     at = np.array(epochs)
     names = {0: "first convolution", 2: "first fully connected layer", 4: "last layer"}

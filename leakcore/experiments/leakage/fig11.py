@@ -46,17 +46,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             name: g / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), 1.0) + sigma * rng.normal(size=g.shape)
             for name, g in seen.gradients.items()
         }
-        latent.append(
-            leakage.v_information(
-                hidden,
-                seen.attribute,
-                family="magnitudes",
-                validation=leakage.CrossValidation(strata=seen.targets),
-                seed=context.seed,
-                permutations=context.pick(tiny=1, quick=2, paper=20),
-                executor=context.executor,
-            )
-        )
+        latent.append(seen.latent(context, context.pick(tiny=1, quick=2, paper=20), gradients=hidden))
         context.progress("noise", k + 1, len(sigmas))
     at = np.array(sigmas)
     above = np.array([f.raw for f in original])

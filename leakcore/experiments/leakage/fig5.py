@@ -33,15 +33,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         series, told, highest = [], [], -math.inf
         for family in families:
             kind = leakage.RandomForest(40) if family == "random-forest" and context.scale != "paper" else family
-            found = leakage.v_information(
-                seen.gradients,
-                seen.attribute,
-                family=kind,
-                validation=leakage.CrossValidation(strata=seen.targets),
-                permutations=shuffles,
-                seed=context.seed,
-                executor=context.executor,
-            )
+            found = seen.latent(context, shuffles, family=kind)
             series.append(notes.curve(family, _FAMILIES[family], found.value, *found.held_out_interval))
             if family == families[0]:
                 series.append(notes.curve("magnitudes, labels permuted", "baseline", found.null_mean))

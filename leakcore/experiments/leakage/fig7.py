@@ -72,15 +72,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         if before:
             peaks.append(before <= int(np.argmax(values)) <= before + 1)
         seen = _study.sets(model, study, attribute, rows=rows, seed=context.seed, columns=2000)
-        latent = leakage.v_information(
-            seen.gradients,
-            seen.attribute,
-            family="magnitudes",
-            validation=leakage.CrossValidation(strata=seen.targets),
-            permutations=0,
-            seed=context.seed,
-            executor=context.executor,
-        )
+        latent = seen.latent(context, 0)
         apart += list(above / np.array([max(f.largest, 1e-9) for f in found.values()]))
         informed += list(np.asarray(latent.value))
         data.append(study.described)

@@ -218,12 +218,4 @@ def _latent(
     for name in pool:
         g = alone.gradients[name]
         mixed[name] = g if n == 0 else np.stack([(g[i] + g[picks[i, :n]].sum(0)) / (n + 1) for i in range(len(g))])
-    return leakage.v_information(
-        mixed,
-        alone.attribute,
-        family="magnitudes",
-        validation=leakage.CrossValidation(strata=alone.targets),
-        permutations=context.pick(tiny=1, quick=3, paper=20),
-        seed=context.seed,
-        executor=context.executor,
-    )
+    return alone.latent(context, context.pick(tiny=1, quick=3, paper=20), gradients=mixed)

@@ -14,6 +14,7 @@ import torch
 from leakcore import datasets, kernels, leakage, models
 from leakcore.attacks import attributes as attack
 from leakcore.experiments.context import Context
+from leakcore.gradients import LayeredModel, gradients_of_layers
 
 SOURCE = "Mo, Borovykh, Malekzadeh, Haddadi and Demetriou, Quantifying and Localizing Private Information Leakage, 2021"
 
@@ -126,6 +127,25 @@ class Sets:
     attribute: np.ndarray
     targets: np.ndarray
 
+    def latent(
+        self,
+        context: Context,
+        permutations: int,
+        *,
+        family: Any = "magnitudes",
+        gradients: dict[str, np.ndarray] | None = None,
+    ) -> leakage.VInformation:
+        """What a family reads of the attribute in these gradients, or in others of the same rows."""
+        return leakage.v_information(
+            self.gradients if gradients is None else gradients,
+            self.attribute,
+            family=family,
+            permutations=permutations,
+            validation=leakage.CrossValidation(strata=self.targets),
+            seed=context.seed,
+            executor=context.executor,
+        )
+
 
 def sets(
     model: torch.nn.Module,
@@ -145,10 +165,9 @@ def sets(
     rng = kernels.generator(seed, kernels.Stream.STUDY_COLUMNS)
     parts: dict[str, list[np.ndarray]] = {}
     chosen: dict[str, Any] = {}
+    layered = LayeredModel.of(model, None, study.inputs, study.targets)
     for start in range(0, len(batches.rows), 64):
-        block = attack.layer_gradients(
-            model, None, study.inputs, study.targets, batches=batches.rows[start : start + 64]
-        )
+        block = gradients_of_layers(layered, batches=batches.rows[start : start + 64])
         for name, found in block.items():
             if name not in chosen:
                 wide = found.shape[1] > columns
