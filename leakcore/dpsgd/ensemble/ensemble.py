@@ -149,7 +149,8 @@ class Ensemble:
 
     def settings(self) -> dict[str, Any]:
         """Everything that was given, as plain values; a module by its class."""
-        own, fault = self.network, None if self.fault is None else dataclasses.asdict(self.fault)
+        own, fault = self.network, dataclasses.asdict(self.fault or Fault())
+        slack = fault.pop("clip_slack")
         out = {
             "layers": self.layers,
             "activation": self.activation,
@@ -164,8 +165,8 @@ class Ensemble:
             "initialisation": self._initialisation.name,
             "initialisation_scale": self._initialisation.scale,
             "initialisation_noise": self._initialisation.noise,
-            "clip_slack": 0.0 if fault is None else fault.pop("clip_slack"),
-            "fault": fault,
+            "clip_slack": slack,
+            "fault": None if self.fault in (None, Fault(clip_slack=slack)) else fault,
             "seed": self.seed,
         }
         if isinstance(own, Network):
