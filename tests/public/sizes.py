@@ -23,9 +23,8 @@ INDICES = ("seed", "step", "first_sample", "first_row", "first_run", "first_tria
 """Integers that are no sizes."""
 AS_LONG_AS_ASKED = {
     "bounds.reconstruction_of": ("num_samples",), "kernels.mixture_tail": ("num_samples",),
-    "attacks.gradient": ("iterations",), "attacks.reconstruction_game": ("runs",),
-    "attacks.reconstruction_games": ("runs",), "attacks.inversion.invert": ("iterations",),
-    "attacks.reconstructor": ("epochs",), "leakage.by_layer": ("permutations", "iterations"),
+    "attacks.reconstruction_game": ("runs",), "attacks.reconstruction_games": ("runs",),
+    "leakage.by_layer": ("permutations", "iterations"),
     "leakage.mutual_information": ("steps", "permutations"), "leakage.v_information": ("permutations",),
     "leakage.v_information_original": ("iterations",), "defenses.LocalSteps": ("steps",),
 }  # fmt: skip

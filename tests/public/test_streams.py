@@ -28,7 +28,7 @@ ALLOWED = {
     # Drawn with a generator of the registry.
     ("models/dlg_lenet.py", "parameter.uniform_"),
     ("attacks/labels/solving/forward_rounding.py", "torch.rand"),
-    ("attacks/inversion/objective.py", "torch.rand"),
+    ("attacks/inversion/problem.py", "torch.rand"),
     ("experiments/leakage/fig11.py", "torch.randn"),
     # Puts the caller's generator back, after a look at whether the model draws from it.
     ("attacks/labels/solving/forward_rounding.py", "torch.set_rng_state"),

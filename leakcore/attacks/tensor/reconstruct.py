@@ -187,6 +187,7 @@ class _Attempt:
     def run(self, g: np.ndarray, unit: float) -> TensorReconstruction:
         """In units of `unit`, which only the reason, in words, is free of."""
         used, count, margin = self.orders, self.count, self.how.margin
+        rng = kernels.generator(self.seed, kernels.Stream.TENSOR_STARTS)
         moments = estimate(g, self.source, used, count, self.how.subtract, margin)
         rank = moments.basis.shape[1]
         if rank == 0:
@@ -195,7 +196,6 @@ class _Attempt:
         if self.certify and visible > count:
             shows = f"the gradient shows at least {visible} inputs, more than num_examples={count}"
             return self.result(g, f"the decomposition failed: {shows}", moments)
-        rng = kernels.generator(self.seed, kernels.Stream.TENSOR_STARTS)
         parts = decompose(moments, used.coefficients, used.used, self.how.method, rng)
         if parts is None:
             return self.result(g, "no decomposition of the tensor was found", moments)

@@ -126,6 +126,14 @@ def test_a_box_of_infinite_width_is_refused_unless_it_is_everything(box):
     )
 
 
+def test_restarts_that_no_memory_holds_are_refused():
+    model = nn.Linear(3, 2)
+    released = inversion.gradient(model, torch.ones(1, 3), [1])
+    for optimizer in (inversion.LBFGS(restarts=10**13), inversion.Adam(restarts=2**62)):
+        with pytest.raises(ValueError, match="restarts="):
+            inversion.invert(model, released, (3,), labels=[1], optimizer=optimizer)
+
+
 def test_mappings_of_parameters_must_have_their_shapes():
     """A transposed weight has as many numbers, and gave an answer."""
     model = nn.Sequential(nn.Linear(3, 2))

@@ -196,6 +196,9 @@ def test_bad_descents_are_named() -> None:
     for change in ({"iterations": 0}, {"restarts": 0}, {"learning_rate": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(change))}=0"):
             attacks.Descent(**change)
+    run, _, labels = _run()
+    with pytest.raises(ValueError, match="restarts="):
+        attacks.gradient(run, labels, descent=attacks.Descent(restarts=10**13))
 
 
 def test_the_run_of_another_module_is_refused_and_inversion_takes_it() -> None:

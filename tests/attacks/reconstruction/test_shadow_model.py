@@ -87,6 +87,14 @@ def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_surv
         ),
         (lambda: attacks.ReconstructorTraining(epochs=0), ValueError, "epochs=0"),
         (lambda: attacks.ReconstructorTraining(held_out=1), ValueError, "held_out=1"),
+        (lambda: attacks.ReconstructorTraining(epochs=10**13), ValueError, "epochs="),
+        (
+            lambda: attacks.reconstructor(
+                np.ones((3, 2)), np.ones((3, 2)), training=attacks.ReconstructorTraining(hidden=(10**13,))
+            ),
+            ValueError,
+            "hidden=",
+        ),
         (lambda: attacks.reconstructor(np.ones((3, 2)), np.ones((3, 2)), box=(1, 0)), ValueError, "low must be below"),
         (
             lambda: attacks.reconstructor(np.ones((3, 2)), np.ones((3, 2)), box=(0, 1e30)),
