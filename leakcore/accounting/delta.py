@@ -1,0 +1,103 @@
+"""δ at an ε: the smallest that is proved, the privacy profile itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from typing import Any
+
+from leakcore._base import validate
+from leakcore._base.one_thread import one_thread
+from leakcore._base.results import Result
+from leakcore.accounting.arguments import FAINT, Accountant, naming
+from leakcore.accounting.provenance import PROVENANCE, assumptions, label
+from leakcore.numerics import Curve, DiscreteCurve, ExactCurve, gaussian_pair, replacement
+
+_HOPELESS = -41.0
+"""log δ below which an upper bound of it is as good as the exact value."""
+_TINY = sys.float_info.min
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Delta(Result):
+    """value: the smallest δ that the method proves at `epsilon`; log_value its logarithm (−inf at 0)."""
+
+    epsilon: float
+    log_value: float
+
+
+@one_thread()
+def delta(
+    noise_multiplier: Any,
+    sample_rate: Any,
+    steps: int,
+    *,
+    epsilon: float,
+    adjacency: str = "add-remove",
+    method: str = "exact",
+    orders: Any = None,
+) -> Delta:
+    """The smallest δ for which DP-SGD is proved (ε, δ)-private: the profile itself.
+
+    epsilon: in [0, ∞). Other arguments as in `epsilon`.
+    Returns a `Delta` of kind "upper"; 0 where nothing leaks, 1 at most. Where δ underflows it is 5e-324 or a few times
+    that, the least positive floats, and `log_value` says how small it is.
+    """
+    accountant = Accountant.parse(
+        noise_multiplier, sample_rate, steps, adjacency=adjacency, method=method, orders=orders
+    )
+    target = validate.non_negative(epsilon=epsilon)
+    with naming(noise_multiplier, sample_rate, steps):
+        log_low, log_high = _log_limits(accountant, target)
+    value = above(log_high)
+    return Delta(
+        value=value,
+        kind="upper",
+        confidence=None,
+        interval=(_below(log_low), value) if accountant.method == "exact" else None,
+        method=(route := label(accountant.method, (log_low, log_high), 0.0 if log_high > _HOPELESS else math.inf)),
+        assumptions=assumptions(accountant),
+        provenance=PROVENANCE[route],
+        epsilon=target,
+        log_value=log_high,
+    )
+
+
+def _log_limits(accountant: Accountant, epsilon: float) -> tuple[float, float]:
+    """(low, high) of log δ(ε)."""
+    accountant = accountant.as_added()
+    loss, method = accountant.loss, accountant.method
+    if loss.silent:
+        return -math.inf, -math.inf
+    if loss.log_no_escape != 0.0 and method != "exact":
+        return 0.0, 0.0
+    if method == "rdp":
+        from leakcore.numerics import dp_accounting_rdp
+
+        out = dp_accounting_rdp.log_delta(loss, epsilon, accountant.orders)
+        return out, out
+    separation = accountant.full_batch_separation()
+    if method == "exact" and separation < FAINT:
+        bound = gaussian_pair.log_profile_limits(epsilon, separation)[1]
+        if bound < math.log(1e-18):
+            return -math.inf, bound
+    curve: Curve = ExactCurve(loss) if method == "exact" else DiscreteCurve(loss)
+    if accountant.relation == "replace":
+        return replacement.log_delta(curve, epsilon)
+    pairs = [
+        curve.log_delta(epsilon, direction)
+        for direction in (("remove", "add") if loss.groups or loss.log_no_escape else ("remove",))
+    ]
+    return max(low for low, _ in pairs), max(high for _, high in pairs)
+
+
+def above(log_value: float) -> float:
+    """e^log_value ≤ 1, rounded up where it is too small for a float's full precision: 0 for −inf only."""
+    value = math.exp(log_value)
+    return math.nextafter(value, 1.0) if value < _TINY and log_value > -math.inf else value
+
+
+def _below(log_value: float) -> float:
+    value = math.exp(log_value)
+    return math.nextafter(value, 0.0) if value < _TINY else value

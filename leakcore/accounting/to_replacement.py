@@ -1,0 +1,40 @@
+"""A claim under add/remove as one under replacement."""
+
+from __future__ import annotations
+
+import math
+
+from leakcore._base.results import Assumptions
+from leakcore.accounting.delta import above
+from leakcore.accounting.epsilon import Epsilon
+
+
+def to_replacement(claim: Epsilon) -> Epsilon:
+    """A claim under add/remove as one under replacement, by group privacy alone: (ε, δ) becomes (2ε, (1 + e^ε)δ).
+
+    Replacing a record is removing one and adding another: k = 2. Loose; where the configuration is known,
+    `epsilon(..., adjacency="replace")` is tighter and keeps δ. Raises ValueError for a claim not under add/remove.
+    """
+    if not isinstance(claim, Epsilon):
+        raise TypeError(f"claim={claim!r}: must be an Epsilon, as accounting.epsilon returns it")
+    if claim.adjacency != "add-remove":
+        raise ValueError(f"claim is under {claim.adjacency} adjacency: must be under add-remove")
+    value = float(claim.value)
+    log_delta = -math.inf
+    if claim.delta:  # e^ε may overflow
+        log_delta = math.log(claim.delta) + max(value, 0.0) + math.log1p(math.exp(-abs(value)))
+        log_delta += 1e-15 * (1.0 + abs(math.log(claim.delta)) + abs(value))
+    return Epsilon(
+        value=2.0 * value,
+        kind="upper",
+        confidence=None,
+        interval=None,
+        method=f"{claim.method}, group privacy",
+        assumptions=Assumptions(
+            adjacency="replace",
+            attacker=claim.assumptions.attacker,
+            notes=("k=2 add/remove steps; delta has grown too",),
+        ),
+        provenance=f"group privacy (Dwork and Roth 2014, Section 2.3); {claim.provenance}",
+        delta=above(min(log_delta, 0.0)),
+    )
