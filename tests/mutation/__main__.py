@@ -19,7 +19,9 @@ from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import TestOutcome, WorkerOutcome, WorkResult
 
 MODULES = {
-    "accounting.py": "tests/accounting/test_accounting.py",
+    "accounting/delta.py": "tests/accounting/test_delta.py",
+    "accounting/epsilon.py": "tests/accounting/test_epsilon.py",
+    "accounting/noise_multiplier.py": "tests/accounting/test_noise_multiplier.py",
     "attacks/labels/solving/known_probabilities.py": "tests/attacks/labels/test_known_probabilities.py",
     "attacks/labels/result.py": "tests/attacks/labels/test_labels.py tests/attacks/labels/test_consistency.py",
     "attacks/labels/solving/sign_alignment.py": "tests/attacks/labels/test_second_last_layer.py",
