@@ -23,7 +23,7 @@ def _estimate(samples: int) -> Case:
     def ours(under: str) -> Callable[[Any], Callable[[], Any]]:
         def estimate() -> Any:
             return bounds.reconstruction(
-                SIGMA, 1.0, 1, kappa=KAPPA, method="monte-carlo", num_samples=samples, under=under
+                SIGMA, 1.0, 1, kappa=KAPPA, method=bounds.methods.MonteCarlo(samples, under=under)
             ).value
 
         return lambda _: estimate

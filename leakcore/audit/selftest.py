@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy import special
@@ -27,6 +27,8 @@ from leakcore.numerics import clopper_pearson, gaussian_pair_epsilon
 GATE = 0.999
 """Confidence, over all rows together, with which the verdict blames a method rightly."""
 _DELTA = 1e-2
+_FAMILIES: tuple[Literal["dp", "gdp"], ...] = ("dp", "gdp")
+_DIRECTIONS: tuple[Literal["in", "both"], ...] = ("in", "both")
 _TRIALS = 100
 _COUNTS = 1000
 _EVENTS = ((0.5, 0.5), (0.05, 0.05), (0.9, 0.9))
@@ -217,15 +219,15 @@ def _cases(level: float) -> list[_Case]:
 
 def _null_cases(level: float) -> list[_Case]:
     out: list[_Case] = []
-    for direction in ("in", "both"):
+    for direction in _DIRECTIONS:
         for p_in, p_out in _EVENTS:
-            audit = _counting(p_in, p_out, level, direction)
+            audit = _counting(p_in, p_out, level, bounds.Hypothesis(direction=direction))
             out.append(("null", 0.0, 0.0, f"counts, {_way(direction)}, P = {p_in:g}", _COUNTS, audit))
     none: Callable[[np.random.Generator], np.ndarray] = lambda rng: rng.normal(size=_TRIALS)  # noqa: E731
-    for family, delta in (("dp", 0.0), ("gdp", _DELTA)):
+    for family, delta in zip(_FAMILIES, (0.0, _DELTA), strict=True):
         for select in ("split", "simultaneous"):
-            for direction in ("in", "both"):
-                audit = _scoring(none, none, level, select, direction, family, delta)
+            for direction in _DIRECTIONS:
+                audit = _scoring(none, none, level, select, bounds.Hypothesis(family, direction), delta)
                 out.append(("null", 0.0, delta, f"scores, {select}, {_way(direction)}{_named(family)}", _TRIALS, audit))
     out += [
         ("null", 0.0, 0.0, f"best of four, {select}", _TRIALS, _best(level, select))
@@ -239,12 +241,12 @@ def _known_cases(level: float) -> list[_Case]:
     for epsilon in (0.5, 1.0, 2.0, 4.0):
         p = 1 / (1 + math.exp(-epsilon))
         name = "randomised response"
-        for direction in ("in", "both"):
-            audit = _counting(p, 1 - p, level, direction)
+        for direction in _DIRECTIONS:
+            audit = _counting(p, 1 - p, level, bounds.Hypothesis(direction=direction))
             out.append((name, epsilon, 0.0, f"counts, {_way(direction)}", _COUNTS, audit))
         inside, outside = (_response(q) for q in (p, 1 - p))
         for select in ("split", "simultaneous"):
-            audit = _scoring(inside, outside, level, select, "in", "dp", 0.0)
+            audit = _scoring(inside, outside, level, select, bounds.Hypothesis(), 0.0)
             out.append((name, epsilon, 0.0, f"scores, {select}", _TRIALS, audit))
         out += _guessing(epsilon, level)
     laplace = (
@@ -254,10 +256,10 @@ def _known_cases(level: float) -> list[_Case]:
     gauss = (lambda rng: rng.normal(1.0, size=_TRIALS), lambda rng: rng.normal(size=_TRIALS))
     truth = float(gaussian_pair_epsilon(1.0, delta=_DELTA))
     for select in ("split", "simultaneous"):
-        audit = _scoring(*laplace, level, select, "in", "dp", 0.0)
+        audit = _scoring(*laplace, level, select, bounds.Hypothesis(), 0.0)
         out.append(("Laplace", 1.0, 0.0, f"scores, {select}", _TRIALS, audit))
-        for family in ("dp", "gdp"):
-            audit = _scoring(*gauss, level, select, "in", family, _DELTA)
+        for family in _FAMILIES:
+            audit = _scoring(*gauss, level, select, bounds.Hypothesis(family), _DELTA)
             out.append(("Gaussian", truth, _DELTA, f"scores, {select}{_named(family)}", _TRIALS, audit))
     return out
 
@@ -284,10 +286,10 @@ def _guessing(epsilon: float, level: float) -> list[_Case]:
     ]
 
 
-def _counting(p_in: float, p_out: float, level: float, direction: str) -> Audit:
+def _counting(p_in: float, p_out: float, level: float, tested: bounds.Hypothesis) -> Audit:
     @functools.cache
     def bound(a: int, b: int) -> float:
-        return float(bounds.epsilon_lower_bound(a, b, _COUNTS, confidence=level, direction=direction).value)
+        return float(bounds.epsilon_lower_bound(a, b, _COUNTS, confidence=level, hypothesis=tested).value)
 
     return lambda rng, _: bound(int(rng.binomial(_COUNTS, p_in)), int(rng.binomial(_COUNTS, p_out)))
 
@@ -295,12 +297,12 @@ def _counting(p_in: float, p_out: float, level: float, direction: str) -> Audit:
 def _scoring(
     inside: Callable[[np.random.Generator], np.ndarray],
     outside: Callable[[np.random.Generator], np.ndarray],
-    level: float, select: str, direction: str, family: str, delta: float,
+    level: float, select: str, tested: bounds.Hypothesis, delta: float,
 ) -> Audit:  # fmt: skip
     def audit(rng: np.random.Generator, key: int) -> float:
         found = bounds.epsilon_lower_bound_from_scores(
-            inside(rng), outside(rng), select=select, direction=direction, confidence=level, family=family, delta=delta,
-            seed=key,
+            inside(rng), outside(rng), threshold=_threshold(select, key), confidence=level, delta=delta,
+            hypothesis=tested,
         )  # fmt: skip
         return float(found.value)
 
@@ -310,9 +312,13 @@ def _scoring(
 def _best(level: float, select: str) -> Audit:
     def audit(rng: np.random.Generator, key: int) -> float:
         four = {f"k={k}": (rng.normal(size=_TRIALS), rng.normal(size=_TRIALS), k) for k in (1, 2, 4, 8)}
-        return float(bounds.epsilon_lower_bound_best(four, select=select, confidence=level, seed=key).value)
+        return float(bounds.epsilon_lower_bound_best(four, threshold=_threshold(select, key), confidence=level).value)
 
     return audit
+
+
+def _threshold(select: str, seed: int) -> bounds.Threshold:
+    return bounds.SplitThreshold(seed=seed) if select == "split" else bounds.SimultaneousThreshold()
 
 
 def _response(p: float) -> Callable[[np.random.Generator], np.ndarray]:

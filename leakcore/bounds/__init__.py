@@ -6,6 +6,7 @@ from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
     from leakcore.bounds import laplace as laplace
+    from leakcore.bounds import methods as methods
     from leakcore.bounds.audited_epsilon.best_of_several import EpsilonBest as EpsilonBest
     from leakcore.bounds.audited_epsilon.best_of_several import (
         epsilon_lower_bound_best as epsilon_lower_bound_best,
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from leakcore.bounds.audited_epsilon.counts import EpsilonLowerBound as EpsilonLowerBound
     from leakcore.bounds.audited_epsilon.counts import epsilon_lower_bound as epsilon_lower_bound
     from leakcore.bounds.audited_epsilon.counts import epsilon_opt as epsilon_opt
+    from leakcore.bounds.audited_epsilon.hypothesis import Hypothesis as Hypothesis
     from leakcore.bounds.audited_epsilon.membership_guesses import MembershipEpsilon as MembershipEpsilon
     from leakcore.bounds.audited_epsilon.membership_guesses import (
         epsilon_from_membership as epsilon_from_membership,
@@ -24,10 +26,13 @@ if TYPE_CHECKING:
     )
     from leakcore.bounds.audited_epsilon.ridge import RidgeEpsilon as RidgeEpsilon
     from leakcore.bounds.audited_epsilon.ridge import ridge_output_perturbation as ridge_output_perturbation
-    from leakcore.bounds.audited_epsilon.scores import EpsilonFromScores as EpsilonFromScores
     from leakcore.bounds.audited_epsilon.scores import (
         epsilon_lower_bound_from_scores as epsilon_lower_bound_from_scores,
     )
+    from leakcore.bounds.audited_epsilon.threshold import EpsilonFromScores as EpsilonFromScores
+    from leakcore.bounds.audited_epsilon.threshold import SimultaneousThreshold as SimultaneousThreshold
+    from leakcore.bounds.audited_epsilon.threshold import SplitThreshold as SplitThreshold
+    from leakcore.bounds.audited_epsilon.threshold import Threshold as Threshold
     from leakcore.bounds.labels.extrapolate import LabelEpsilonExtrapolation as LabelEpsilonExtrapolation
     from leakcore.bounds.labels.extrapolate import extrapolate_label_epsilon as extrapolate_label_epsilon
     from leakcore.bounds.labels.label_epsilon import LabelEpsilon as LabelEpsilon
@@ -38,33 +43,31 @@ if TYPE_CHECKING:
     from leakcore.bounds.reconstruction.discrete_prior import DiscretePriorBound as DiscretePriorBound
     from leakcore.bounds.reconstruction.discrete_prior import discrete_prior as discrete_prior
     from leakcore.bounds.reconstruction.discrete_prior import label_success as label_success
-    from leakcore.bounds.reconstruction.dkw_interval import reconstruction_dkw as reconstruction_dkw
-    from leakcore.bounds.reconstruction.fano_and_mse import FanoBound as FanoBound
-    from leakcore.bounds.reconstruction.fano_and_mse import MseLowerBound as MseLowerBound
-    from leakcore.bounds.reconstruction.fano_and_mse import fano_advantage as fano_advantage
-    from leakcore.bounds.reconstruction.fano_and_mse import mse_lower_bound as mse_lower_bound
+    from leakcore.bounds.reconstruction.fano import FanoBound as FanoBound
+    from leakcore.bounds.reconstruction.fano import fano_advantage as fano_advantage
     from leakcore.bounds.reconstruction.fixed_batch import FixedBatchPair as FixedBatchPair
     from leakcore.bounds.reconstruction.fixed_batch import fixed_batch_pair as fixed_batch_pair
+    from leakcore.bounds.reconstruction.information import AnalyticInformation as AnalyticInformation
+    from leakcore.bounds.reconstruction.information import RenyiInformation as RenyiInformation
+    from leakcore.bounds.reconstruction.information import SampledInformation as SampledInformation
     from leakcore.bounds.reconstruction.kappa import KappaBound as KappaBound
     from leakcore.bounds.reconstruction.kappa import kappa_from_samples as kappa_from_samples
     from leakcore.bounds.reconstruction.kappa import kappa_pixels as kappa_pixels
-    from leakcore.bounds.reconstruction.rdp_membership_orthogonal import MembershipBound as MembershipBound
-    from leakcore.bounds.reconstruction.rdp_membership_orthogonal import (
-        OrthogonalSuccess as OrthogonalSuccess,
-    )
-    from leakcore.bounds.reconstruction.rdp_membership_orthogonal import membership as membership
-    from leakcore.bounds.reconstruction.rdp_membership_orthogonal import (
-        orthogonal_success as orthogonal_success,
-    )
-    from leakcore.bounds.reconstruction.rdp_membership_orthogonal import (
-        reconstruction_rdp as reconstruction_rdp,
-    )
-    from leakcore.bounds.reconstruction.reconstruction import measured_pair as measured_pair
+    from leakcore.bounds.reconstruction.membership import MembershipBound as MembershipBound
+    from leakcore.bounds.reconstruction.membership import membership as membership
+    from leakcore.bounds.reconstruction.mse import MseLowerBound as MseLowerBound
+    from leakcore.bounds.reconstruction.mse import mse_lower_bound as mse_lower_bound
+    from leakcore.bounds.reconstruction.orthogonal import OrthogonalSuccess as OrthogonalSuccess
+    from leakcore.bounds.reconstruction.orthogonal import orthogonal_success as orthogonal_success
+    from leakcore.bounds.reconstruction.pair import StatedPair as StatedPair
+    from leakcore.bounds.reconstruction.pair import measured_pair as measured_pair
+    from leakcore.bounds.reconstruction.rdp import reconstruction_rdp as reconstruction_rdp
     from leakcore.bounds.reconstruction.reconstruction import reconstruction as reconstruction
     from leakcore.bounds.reconstruction.reconstruction import reconstruction_of as reconstruction_of
 
 _NAMES = {
     "laplace": ".laplace",
+    "methods": ".methods",
     "epsilon_lower_bound": ".audited_epsilon.counts",
     "epsilon_opt": ".audited_epsilon.counts",
     "EpsilonLowerBound": ".audited_epsilon.counts",
@@ -75,7 +78,11 @@ _NAMES = {
     "epsilon_from_membership": ".audited_epsilon.membership_guesses",
     "OneRunEpsilon": ".audited_epsilon.one_run",
     "epsilon_lower_bound_one_run": ".audited_epsilon.one_run",
-    "EpsilonFromScores": ".audited_epsilon.scores",
+    "EpsilonFromScores": ".audited_epsilon.threshold",
+    "Hypothesis": ".audited_epsilon.hypothesis",
+    "SimultaneousThreshold": ".audited_epsilon.threshold",
+    "SplitThreshold": ".audited_epsilon.threshold",
+    "Threshold": ".audited_epsilon.threshold",
     "epsilon_lower_bound_from_scores": ".audited_epsilon.scores",
     "label_epsilon": ".labels.label_epsilon",
     "extrapolate_label_epsilon": ".labels.extrapolate",
@@ -83,12 +90,13 @@ _NAMES = {
     "LabelEpsilonExtrapolation": ".labels.extrapolate",
     "reconstruction": ".reconstruction.reconstruction",
     "reconstruction_of": ".reconstruction.reconstruction",
-    "measured_pair": ".reconstruction.reconstruction",
+    "StatedPair": ".reconstruction.pair",
+    "measured_pair": ".reconstruction.pair",
     "fixed_batch_pair": ".reconstruction.fixed_batch",
     "FixedBatchPair": ".reconstruction.fixed_batch",
-    "reconstruction_rdp": ".reconstruction.rdp_membership_orthogonal",
-    "membership": ".reconstruction.rdp_membership_orthogonal",
-    "orthogonal_success": ".reconstruction.rdp_membership_orthogonal",
+    "reconstruction_rdp": ".reconstruction.rdp",
+    "membership": ".reconstruction.membership",
+    "orthogonal_success": ".reconstruction.orthogonal",
     "CalibratedNoise": ".reconstruction.calibrate_noise",
     "calibrate_noise": ".reconstruction.calibrate_noise",
     "DiscretePriorBound": ".reconstruction.discrete_prior",
@@ -97,16 +105,18 @@ _NAMES = {
     "KappaBound": ".reconstruction.kappa",
     "kappa_from_samples": ".reconstruction.kappa",
     "kappa_pixels": ".reconstruction.kappa",
-    "FanoBound": ".reconstruction.fano_and_mse",
-    "MseLowerBound": ".reconstruction.fano_and_mse",
-    "fano_advantage": ".reconstruction.fano_and_mse",
-    "mse_lower_bound": ".reconstruction.fano_and_mse",
-    "reconstruction_dkw": ".reconstruction.dkw_interval",
+    "AnalyticInformation": ".reconstruction.information",
+    "RenyiInformation": ".reconstruction.information",
+    "SampledInformation": ".reconstruction.information",
+    "FanoBound": ".reconstruction.fano",
+    "MseLowerBound": ".reconstruction.mse",
+    "fano_advantage": ".reconstruction.fano",
+    "mse_lower_bound": ".reconstruction.mse",
     "ReconstructionBound": ".reconstruction.arguments",
     "RidgeEpsilon": ".audited_epsilon.ridge",
     "ridge_output_perturbation": ".audited_epsilon.ridge",
-    "MembershipBound": ".reconstruction.rdp_membership_orthogonal",
-    "OrthogonalSuccess": ".reconstruction.rdp_membership_orthogonal",
+    "MembershipBound": ".reconstruction.membership",
+    "OrthogonalSuccess": ".reconstruction.orthogonal",
 }
 if not TYPE_CHECKING:  # a checker would take any name from it
     __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

@@ -45,7 +45,6 @@ main.add_command(reproduce)
 main.add_command(selftest)
 
 
-_SAMPLING = ("certified", "importance", "monte-carlo")
 _MOST_DRAWS = 10**11
 
 
@@ -66,21 +65,21 @@ _MOST_DRAWS = 10**11
     "--method",
     default="auto",
     show_default=True,
-    help="auto, closed-form, exact, pld, certified, importance or monte-carlo.",
+    help="auto, closed-form, exact, pld, certified, importance, monte-carlo or dkw-bennett.",
 )
 @click.option(
     "--num-samples",
     type=count(1, 10**10),
     default=1_000_000,
     show_default=True,
-    help="Samples of certified, importance and monte-carlo.",
+    help="Samples of certified, importance, monte-carlo and dkw-bennett.",
 )
 @click.option(
     "--confidence",
     type=REAL,
     default=0.999,
     show_default=True,
-    help="Confidence of the interval of certified and importance.",
+    help="Confidence of the interval of certified, importance and dkw-bennett.",
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
@@ -105,7 +104,7 @@ def bound(
     from leakcore.audit import fixed, guarantee, number
 
     kappa, log_kappa = _one_kappa(prior, kappa, log_kappa)
-    if method in _SAMPLING and num_samples * steps > _MOST_DRAWS:
+    if method in bounds.methods.taking("executor") and num_samples * steps > _MOST_DRAWS:
         raise click.UsageError(
             f"--num-samples={num_samples}: times --steps={steps} must be at most {_MOST_DRAWS:,}, which takes an hour"
         )

@@ -137,7 +137,7 @@ def test_a_private_mechanism_is_not_contradicted():
     made = poisoning.ClipBKD().poison(X, Y)
     found = poisoning.poisoning_scores(_ensemble(noise_multiplier=20.0), made, trials=100)
     proof = bounds.epsilon_lower_bound_from_scores(
-        found.scores_in, found.scores_out, family="gdp", delta=1e-5, confidence=0.999
+        found.scores_in, found.scores_out, hypothesis=bounds.Hypothesis("gdp"), delta=1e-5, confidence=0.999
     )
     assert proof.mu <= 2 * 20**0.5 / 20
 

@@ -51,9 +51,9 @@ def test_a_broken_promise_is_found_and_ends_with_exit_code_1(monkeypatch: pytest
     """The mistake of published tools: both directions at the price of one, and no limits at all."""
     honest = bounds.epsilon_lower_bound
 
-    def greedy(a: int, b: int, n: int, *, direction: str, **more: Any) -> Any:
-        if direction == "in":
-            return honest(a, b, n, direction="in", **more)
+    def greedy(a: int, b: int, n: int, *, hypothesis: bounds.Hypothesis, **more: Any) -> Any:
+        if hypothesis.direction == "in":
+            return honest(a, b, n, hypothesis=hypothesis, **more)
         value = math.log(max(a, b, 1) / max(min(a, b), 1))
         return type("Greedy", (), {"value": value})()
 

@@ -18,6 +18,7 @@ PACKAGES = (
     "leakcore.accounting",
     "leakcore.bounds",
     "leakcore.bounds.laplace",
+    "leakcore.bounds.methods",
     "leakcore.kernels",
     "leakcore.numerics",
     "leakcore.attacks",
@@ -82,6 +83,24 @@ def _fractions(x: Any) -> Any:
     return x
 
 
+def _hypothesis() -> Any:
+    from leakcore import bounds
+
+    return bounds.Hypothesis()
+
+
+def _threshold() -> Any:
+    from leakcore import bounds
+
+    return bounds.SplitThreshold()
+
+
+def _query() -> Any:
+    from leakcore.bounds import laplace
+
+    return laplace.GradientQuery()
+
+
 NUMBERS = {
     "accounting.epsilon": Call(_mechanism(delta=1e-5, adjacency="add-remove", method="exact"), at_least_zero),
     "accounting.delta": Call(_mechanism(epsilon=1.0, adjacency="add-remove", method="exact"), unit),
@@ -94,11 +113,17 @@ NUMBERS = {
         _mechanism(kappa=0.1, method="auto", num_samples=2000, confidence=0.99, seed=0), unit
     ),
     "bounds.reconstruction_rdp": Call(_mechanism(kappa=0.1), unit),
-    "bounds.reconstruction_dkw": Call(_mechanism(kappa=0.1, num_samples=2000, confidence=0.99, seed=0), unit),
     "bounds.reconstruction_of": Call(
         lambda: {"pair": _pair(), "kappa": 0.1, "num_samples": 2000, "confidence": 0.99, "seed": 0}, unit,
-        also=("dominates",),
     ),
+    "bounds.StatedPair": Call(lambda: {"pair": _pair(), "adjacency": "replace", "dominates": True}),
+    "bounds.methods.Auto": Call(lambda: {"num_samples": 2000, "confidence": 0.99, "seed": 0}),
+    "bounds.methods.MonteCarlo": Call(lambda: {"num_samples": 2000, "seed": 0, "under": "null"}),
+    "bounds.methods.Certified": Call(
+        lambda: {"num_samples": 2000, "confidence": 0.99, "seed": 0, "width": 0.1, "resume": None}, also=("state",)
+    ),
+    "bounds.methods.Importance": Call(lambda: {"num_samples": 2000, "confidence": 0.99, "seed": 0}),
+    "bounds.methods.DKW": Call(lambda: {"num_samples": 2000, "confidence": 0.99, "seed": 0}),
     "bounds.measured_pair": Call(lambda: {"noise_multiplier": 1.0, "sample_rate": 0.5, "norms": np.full(3, 0.5)}),
     "bounds.fixed_batch_pair": Call(_mechanism()),
     "bounds.membership": Call(_mechanism(fpr=0.1), unit),
@@ -116,26 +141,31 @@ NUMBERS = {
     ),
     "bounds.kappa_pixels": Call(lambda: {"num_pixels": 16, "fraction": 0.5, "pixel_probability": 0.25}, unit),
     "bounds.fano_advantage": Call(
-        _mechanism(prior_size=4, information="rdp", num_samples=500, seed=0), also=("prior_size", "prior")
+        _mechanism(prior_size=4, information="rdp"), also=("prior_size", "prior")
     ),
+    "bounds.AnalyticInformation": Call(lambda: {"separation": 1.0}),
+    "bounds.SampledInformation": Call(lambda: {"separation": 1.0, "num_samples": 500, "seed": 0}),
     "bounds.mse_lower_bound": Call(_mechanism(diameters=np.ones(3), adjacency="replace"), at_least_zero),
     "bounds.epsilon_lower_bound": Call(
         lambda: {"hits_in": 90, "hits_out": 5, "trials": 100, "confidence": 0.99, "delta": 1e-5, "k": 1,
-                 "adjacency": "replace", "direction": "in", "family": "dp"}, below_ceiling,
+                 "adjacency": "replace", "hypothesis": _hypothesis()}, below_ceiling,
     ),
+    "bounds.Hypothesis": Call(lambda: {"family": "dp", "direction": "in"}),
+    "bounds.SplitThreshold": Call(lambda: {"share": 0.5, "seed": 0}),
     "bounds.epsilon_opt": Call(
-        lambda: {"trials": 100, "confidence": 0.99, "k": 1, "delta": 1e-5, "adjacency": "replace", "family": "dp"},
+        lambda: {"trials": 100, "confidence": 0.99, "k": 1, "delta": 1e-5, "adjacency": "replace",
+                 "hypothesis": _hypothesis()},
         at_least_zero,
     ),
     "bounds.epsilon_lower_bound_best": Call(
-        lambda: {"audits": {"a": (*SCORES, 1)}, "select": "split", "share": 0.5, "confidence": 0.99, "delta": 0.0,
-                 "adjacency": "replace", "direction": "in", "family": "dp", "seed": 0}, below_ceiling,
+        lambda: {"audits": {"a": (*SCORES, 1)}, "threshold": _threshold(), "confidence": 0.99, "delta": 0.0,
+                 "adjacency": "replace", "hypothesis": _hypothesis()}, below_ceiling,
         also=("scores_in", "scores_out", "k"),
     ),
     "bounds.epsilon_lower_bound_from_scores": Call(
-        lambda: {"scores_in": np.array(SCORES[0]), "scores_out": np.array(SCORES[1]), "select": "split", "share": 0.5,
-                 "confidence": 0.99, "delta": 0.0, "k": 1, "adjacency": "replace", "direction": "in", "family": "dp",
-                 "seed": 0}, below_ceiling,
+        lambda: {"scores_in": np.array(SCORES[0]), "scores_out": np.array(SCORES[1]), "threshold": _threshold(),
+                 "confidence": 0.99, "delta": 0.0, "k": 1, "adjacency": "replace", "hypothesis": _hypothesis()},
+        below_ceiling,
     ),
     "bounds.epsilon_from_membership": Call(
         lambda: {"correct": 80, "guesses": 100, "coins": "none", "confidence": 0.99, "delta": 0.0,
@@ -186,12 +216,14 @@ NUMBERS = {
     ),
     "bounds.laplace.two_layer": Call(
         lambda: {"hidden_weights": rng().normal(size=(2, 3)), "output_weights": rng().normal(size=2),
-                 "activation": "relu", "input_norm": 1.0, "target_bound": 1.0, "gradients": "both",
-                 "adjacency": "replace"}, at_least_zero,
+                 "activation": "relu", "query": _query(), "adjacency": "replace"}, at_least_zero,
+    ),
+    "bounds.laplace.GradientQuery": Call(
+        lambda: {"input_norm": 1.0, "target_bound": 1.0, "gradients": "both", "batch_size": 8}
     ),
     "bounds.laplace.two_layer_random": Call(
-        lambda: {"num_neurons": 2, "num_inputs": 3, "activation": "relu", "input_norm": 1.0, "target_bound": 1.0,
-                 "gradients": "both", "adjacency": "replace", "confidence": 0.99}, at_least_zero,
+        lambda: {"num_neurons": 2, "num_inputs": 3, "activation": "relu", "query": _query(), "adjacency": "replace",
+                 "confidence": 0.99}, at_least_zero,
     ),
     "numerics.clopper_pearson": Call(
         lambda: {"successes": 3, "trials": 9, "confidence": 0.9, "side": "two-sided"},

@@ -134,13 +134,15 @@ def test_the_self_test(pool: ProcessPoolExecutor) -> None:
 
 
 def test_fano_by_monte_carlo(pool: ProcessPoolExecutor) -> None:
-    given: dict[str, Any] = {"prior_size": 10, "information": "monte-carlo", "num_samples": 50_001, "seed": 5}
     counting = Counting(pool)
-    found, own = bounds.fano_advantage(1.5, executor=counting, **given), bounds.fano_advantage(1.5, **given)
+    found, own = (
+        bounds.fano_advantage(1.5, prior_size=10, information=bounds.SampledInformation(
+            num_samples=50_001, seed=5, executor=executor,
+        ))
+        for executor in (counting, None)
+    )  # fmt: skip
     assert counting.submitted == 4
     assert (found.value, found.standard_error) == (own.value, own.standard_error)
-    with pytest.raises(ValueError, match="only information='monte-carlo' samples, not 'rdp'"):
-        bounds.fano_advantage(1.5, prior_size=3, executor=pool)
 
 
 @pytest.fixture(scope="module")
@@ -199,9 +201,9 @@ def test_every_measure_by_layer(pool: ProcessPoolExecutor) -> None:
         lambda e: audit.claim({"claim": {"epsilon": 1.0}}, executor=e),
         lambda e: audit.selftest(executor=e),
         lambda e: experiments.run("reconstruction-table2", executor=e),
-        lambda e: bounds.fano_advantage(1.0, prior_size=3, information="monte-carlo", executor=e),
+        lambda e: bounds.SampledInformation(executor=e),
         lambda e: bounds.reconstruction(1.0, 0.1, 5, kappa=0.1, method="certified", executor=e),
-        lambda e: bounds.reconstruction_dkw(1.0, 0.1, 5, kappa=0.1, executor=e),
+        lambda e: bounds.methods.DKW(executor=e),
         lambda e: leakage.v_information(np.eye(40), np.arange(40) % 2, executor=e),
         lambda e: leakage.mutual_information(np.eye(60), np.eye(60), executor=e),
         lambda e: leakage.by_layer(models.mlp((3, 2)), None, np.ones((4, 3), np.float32), [0, 1, 0, 1], executor=e),

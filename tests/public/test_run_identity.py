@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -142,14 +143,13 @@ def test_a_checkpoint_of_another_tier_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_certificate_begun_elsewhere_is_not_continued() -> None:
-    how: dict[str, Any] = {"kappa": 0.1, "method": "certified", "seed": 3, "confidence": 0.99}
-    state = bounds.reconstruction(1.0, 0.5, 3, width=0.9, num_samples=3000, **how).state
+    first = bounds.methods.Certified(3000, 0.99, seed=3, width=0.9)
+    state = bounds.reconstruction(1.0, 0.5, 3, kappa=0.1, method=first).state
     assert state is not None
-    assert bounds.reconstruction(1.0, 0.5, 3, resume=state, num_samples=4000, **how).num_samples == 4000
+    again = bounds.methods.Certified(4000, 0.99, seed=3, resume=state)
+    assert bounds.reconstruction(1.0, 0.5, 3, kappa=0.1, method=again).num_samples == 4000
     moved = {**state, "computed_with": {**state["computed_with"], "simd": "another"}}
     with pytest.raises(ValueError, match=r'resume: was begun elsewhere \(simd is "another" there, ".*" here\)'):
-        bounds.reconstruction(1.0, 0.5, 3, resume=moved, num_samples=4000, **how)
+        bounds.reconstruction(1.0, 0.5, 3, kappa=0.1, method=dataclasses.replace(again, resume=moved))
     with pytest.raises(ValueError, match="damaged, KeyError"):
-        bounds.reconstruction(
-            1.0, 0.5, 3, resume={k: v for k, v in state.items() if k != "computed_with"}, num_samples=4000, **how
-        )
+        dataclasses.replace(again, resume={k: v for k, v in state.items() if k != "computed_with"})

@@ -142,9 +142,8 @@ def shard(first: int, runs: int) -> tuple[list[str], int]:
 
 def certificate(samples: int, **more: Any) -> dict[str, Any]:
     """A certificate's limits and its state."""
-    found = bounds.reconstruction(
-        *SIGMA, kappa=[0.1, 0.01], method="certified", num_samples=samples, width=1e-9, **more
-    )
+    method = bounds.methods.Certified(samples, width=1e-9, **more)
+    found = bounds.reconstruction(*SIGMA, kappa=[0.1, 0.01], method=method)
     assert found.interval is not None
     return {"interval": np.asarray(found.interval).tolist(), "state": found.state}
 

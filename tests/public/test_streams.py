@@ -197,6 +197,7 @@ def test_public_functions_under_one_seed_share_nothing():
         for name, call in CALLS.items():
             if not name.startswith(DRAWS_NOTHING):
                 resolve(name)(**call.arguments())
+        bounds.reconstruction(1.0, 0.5, 3, kappa=0.1, method="dkw-bennett", num_samples=2000)
     assert overlaps(draws) == []
     assert len({d.site for d in draws}) > 30
 
@@ -238,8 +239,10 @@ def test_bounds_of_one_seed_share_nothing():
         for method in ("certified", "monte-carlo", "importance"):
             bounds.reconstruction(1.0, 0.5, 3, method=method, num_samples=2000, **kappa)
         bounds.reconstruction_of(bounds.fixed_batch_pair(1.0, 0.5, 3), num_samples=2000, **kappa)
-        bounds.fano_advantage(1.0, 1.0, 3, prior=[0.25] * 4, information="monte-carlo", num_samples=2000, seed=7)
-        bounds.epsilon_lower_bound_from_scores(np.arange(40.0), np.arange(40.0) - 9, adjacency="add-remove", seed=7)
+        information = bounds.SampledInformation(num_samples=2000, seed=7)
+        bounds.fano_advantage(1.0, 1.0, 3, prior=[0.25] * 4, information=information)
+        bounds.epsilon_lower_bound_from_scores(np.arange(40.0), np.arange(40.0) - 9, adjacency="add-remove",
+                                               threshold=bounds.SplitThreshold(seed=7))  # fmt: skip
         bounds.laplace.mechanism(np.zeros(3), scale=1.0, seed=7)
     assert {s.name for s in Stream if any(s <= d.word < s + s.steps for d in draws)} >= {
         "MIXTURE", "FIXED_BATCH", "IMPORTANCE_UPPER", "IMPORTANCE_LOWER", "FANO", "SCORE_SPLIT", "LAPLACE",

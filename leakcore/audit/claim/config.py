@@ -93,8 +93,8 @@ class ClaimConfig:
     fault: a mis-implementation on purpose, `dpsgd.Fault`. claim: epsilon (None: what the accountant says of σ), delta,
     adjacency. audit: attack, trials (to choose threshold and k, and as many to count, per data set), k, adjacency of
     the audit (None: the claim's own; replace with shuffled batches or contrast), contrast (as in
-    `attacks.poisoning.ClipBKD`), canaries (rows with a coin each, of one-run), select (as in
-    `bounds.epsilon_lower_bound_best`; "correction" counts all trials), confidence, seed.
+    `attacks.poisoning.ClipBKD`), canaries (rows with a coin each, of one-run), select ("split", as
+    `bounds.SplitThreshold` does; "correction", as `bounds.SimultaneousThreshold`, counts all trials), confidence, seed.
 
     Raises ValueError or TypeError that names section.key, its value and what is allowed.
     """

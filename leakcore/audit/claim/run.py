@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -152,13 +152,14 @@ def prove(
 ) -> tuple[Proof, ...]:
     """The bound by counts and, for a Gaussian mechanism, that of the Gaussian family, together at `confidence`."""
     perfect = {name: (np.ones(len(a)), np.zeros(len(b)), k) for name, (a, b, k) in scores.items()}
-    families = ("dp", "gdp") if claimed.gaussian else ("dp",)
+    families: tuple[Literal["dp", "gdp"], ...] = ("dp", "gdp") if claimed.gaussian else ("dp",)
     level = 1 - (1 - confidence) / len(families)
+    threshold = bounds.SplitThreshold(seed=seed) if select == "split" else bounds.SimultaneousThreshold()
     proofs = []
     for family in families:
         more: dict[str, Any] = {
-            "select": select, "confidence": level, "delta": claimed.delta, "adjacency": claimed.adjacency,
-            "family": family, "seed": seed,
+            "threshold": threshold, "confidence": level, "delta": claimed.delta, "adjacency": claimed.adjacency,
+            "hypothesis": bounds.Hypothesis(family=family),
         }  # fmt: skip
         found = bounds.epsilon_lower_bound_best(scores, **more)
         ceiling = bounds.epsilon_lower_bound_best(perfect, **more)

@@ -93,7 +93,13 @@ def from_scores(
         if coins:
             return audited(scores, labels, slack, sure, relation)
         return bounds.epsilon_lower_bound_from_scores(
-            scores[labels], scores[~labels], confidence=sure, k=apart, delta=slack, adjacency=relation, seed=number
+            scores[labels],
+            scores[~labels],
+            threshold=bounds.SplitThreshold(seed=number),
+            confidence=sure,
+            delta=slack,
+            k=apart,
+            adjacency=relation,
         )
 
     found = proof(level)

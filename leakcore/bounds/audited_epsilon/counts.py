@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
-import numpy as np
-from scipy import special
-
 from leakcore._base import validate
-from leakcore._base.results import Adjacency, Assumptions, Result, parse_adjacency
-from leakcore.numerics import clopper_pearson, gaussian_pair_epsilon
-
-PROVENANCE = {
-    "dp": "Jagielski, Ullman and Oprea (2020), Algorithm 2, Theorem 2, Appendix A (δ > 0, complement); errata E5, E6",
-    "gdp": "Dong, Roth and Su (2022), Definition 2.6, Theorem 2.14 and Corollary 2.13, with the limits of Jagielski, "
-    "Ullman and Oprea (2020), Algorithm 2",
-}
+from leakcore._base.results import Assumptions, Result
+from leakcore.bounds.audited_epsilon.hypothesis import PRIVATE, Hypothesis, RefutableClaim
+from leakcore.numerics import clopper_pearson
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -56,56 +47,6 @@ class EpsilonCeiling(Result):
     k: int
 
 
-@dataclasses.dataclass(frozen=True)
-class RefutableClaim:
-    """What the counts are held against: k applications of a one-row guarantee, and how they refute it."""
-
-    delta: float
-    k: int
-    family: str
-
-    def __post_init__(self) -> None:
-        if self.family == "gdp" and self.delta == 0:
-            raise ValueError("delta=0.0: family='gdp' needs delta in (0, 1), a Gaussian mechanism has no finite ε at 0")
-
-    def proved(self, p_hi: float, p_lo: float) -> float:
-        """The least parameter (ε, or μ of "gdp") of one row that allows an event of probabilities p_hi and p_lo > 0."""
-        if self.family == "dp":
-            return _group_epsilon(p_hi, p_lo, self.delta, self.k)
-        return max(0.0, float(special.ndtri(p_hi) - special.ndtri(p_lo)) / self.k) if p_lo < p_hi else 0.0
-
-    def proved_each(self, p_hi: np.ndarray, p_lo: np.ndarray) -> np.ndarray:
-        """`proved` of many pairs; 0 where p_lo is."""
-        if self.family == "dp" and self.delta > 0 and self.k > 1:
-            pairs = zip(p_hi.tolist(), p_lo.tolist(), strict=True)
-            return np.array([self.proved(a, b) if b > 0 else 0.0 for a, b in pairs])
-        apart = (p_lo > 0) & (p_hi > p_lo + (self.k * self.delta if self.family == "dp" else 0.0))
-        hi, lo = np.where(apart, p_hi, 0.5), np.where(apart, p_lo, 0.5)
-        if self.family == "gdp":
-            found = (special.ndtri(hi) - special.ndtri(lo)) / self.k
-        else:
-            found = np.log((hi - self.delta * apart) / lo) / self.k
-        return np.where(apart, np.maximum(found, 0.0), 0.0)
-
-    def epsilon(self, parameter: float) -> float:
-        """ε of one row at δ."""
-        return parameter if self.family == "dp" else float(gaussian_pair_epsilon(parameter, delta=self.delta))
-
-    def notes(self, relation: Adjacency) -> tuple[str, ...]:
-        """What must hold of the trials."""
-        return (
-            "trials are independent, and identically distributed within each dataset",
-            f"the two datasets differ in {self.k} "
-            + ("replaced" if relation == "replace" else "added")
-            + (" row" if self.k == 1 else " rows"),
-            *(
-                ("the mechanism is μ-GDP for some μ (full-batch DP-SGD is, subsampled is not)",)
-                if self.family == "gdp"
-                else ()
-            ),
-        )
-
-
 def epsilon_lower_bound(
     hits_in: int,
     hits_out: int,
@@ -115,8 +56,7 @@ def epsilon_lower_bound(
     delta: float = 0.0,
     k: int = 1,
     adjacency: str = "replace",
-    direction: str = "in",
-    family: str = "dp",
+    hypothesis: Hypothesis = PRIVATE,
 ) -> EpsilonLowerBound:
     """Lower bound on ε from event counts on two datasets that differ in k rows.
 
@@ -133,39 +73,40 @@ def epsilon_lower_bound(
     is always the less likely side. The complement of O needs no correction, because the same two limits serve both
     events.
 
-    family="gdp" tests a stronger claim, that the mechanism is μ-GDP (no test of one row beats that of N(0, 1) against
-    N(μ, 1)). Then μ ≥ (Φ⁻¹(p_hi) − Φ⁻¹(p_lo))/k, and `value` is the ε of that μ at δ (Dong, Roth and Su 2022).
-    Full-batch DP-SGD is exactly GDP, with μ = √T/σ under add/remove and 2√T/σ under replacement; subsampled DP-SGD is
-    not, and there the result is no proof about ε. It is far more sensitive: 400 against 100 of 500 trials prove μ =
-    1.35, which is ε = 6.2 at δ = 1e-5, instead of ε = 1.1. A bound above the claimed ε disproves either the claim or
-    the Gaussian assumption.
+    `Hypothesis(family="gdp")` tests a stronger claim, that the mechanism is μ-GDP (no test of one row beats that of
+    N(0, 1) against N(μ, 1)). Then μ ≥ (Φ⁻¹(p_hi) − Φ⁻¹(p_lo))/k, and `value` is the ε of that μ at δ (Dong, Roth and
+    Su 2022). Full-batch DP-SGD is exactly GDP, with μ = √T/σ under add/remove and 2√T/σ under replacement; subsampled
+    DP-SGD is not, and there the result is no proof about ε. It is far more sensitive: 400 against 100 of 500 trials
+    prove μ = 1.35, which is ε = 6.2 at δ = 1e-5, instead of ε = 1.1. A bound above the claimed ε disproves either the
+    claim or the Gaussian assumption.
 
-    hits_in, hits_out: counts in [0, trials].
-    trials: number of trials on each dataset, or a pair (with the k rows, without them).
-    confidence: probability, over the trials, that `value` does not exceed the true ε.
-    delta: δ in [0, 1) of the (ε, δ)-privacy that is tested.
-    k: rows in which the datasets differ; `value` is ε for one row.
-    adjacency: neighbouring relation of the pair: "replace" (k rows replaced) or "add-remove" (k rows added). The result
-        may only be compared with a claimed ε under the same relation.
-    direction: side on which O is likelier, fixed before the trials were counted. "in" (default): with the k rows;
-        "out": without them. Each of these two uses one limit per side at (1 − confidence)/2. "both": not fixed, so the
-        error is split over all four limits and the larger result is taken. Picking "in" or "out" by looking at the
-        counts doubles the error.
-    family: "dp": (ε, δ)-privacy, no further assumption. "gdp": see above; needs δ > 0.
+    Args:
+        hits_in: how often the event happened with the k rows, in [0, trials].
+        hits_out: how often without them.
+        trials: number of trials on each dataset, or a pair (with the k rows, without them).
+        confidence: probability, over the trials, that `value` does not exceed the true ε.
+        delta: δ in [0, 1) of the (ε, δ)-privacy that is tested.
+        k: rows in which the datasets differ; `value` is ε for one row.
+        adjacency: neighbouring relation of the pair: "replace" (k rows replaced) or "add-remove" (k rows added). The
+            result may only be compared with a claimed ε under the same relation.
+        hypothesis: the family of guarantees that is tested, and on which side the event is likelier.
 
-    Returns an `EpsilonLowerBound`: kind "lower". Deterministic given the counts. Raises ValueError or TypeError that
-    names the argument when a count, a probability or a word is out of range.
+    Returns:
+        An `EpsilonLowerBound`: kind "lower". Deterministic given the counts.
+
+    Raises:
+        ValueError, TypeError: naming the argument, when a count, a probability or a word is out of range.
     """
-    level = validate.confidence(confidence=confidence)
-    slack = validate.below_one(delta=delta)
-    rows = validate.integer(1, k=k)
-    relation = parse_adjacency(adjacency)
-    side = validate.one_of("in", "out", "both", direction=direction)
+    claim = RefutableClaim.parse(confidence, delta, k, adjacency, hypothesis)
     n_in, n_out = _trials(trials)
     h_in = validate.integer(0, n_in, hits_in=hits_in)
     h_out = validate.integer(0, n_out, hits_out=hits_out)
-    claim = RefutableClaim(slack, rows, validate.one_of("dp", "gdp", family=family))
+    return from_counts((h_in, h_out), (n_in, n_out), claim)
 
+
+def from_counts(hits: tuple[int, int], trials: tuple[int, int], claim: RefutableClaim) -> EpsilonLowerBound:
+    """What checked counts (with the k rows, without them) prove."""
+    (h_in, h_out), (n_in, n_out), level, side = hits, trials, claim.confidence, claim.direction
     # A two-sided interval has (1 − level)/2 in each tail: a fixed direction uses one tail per dataset, an open one
     # both.
     interval_level = level if side != "both" else 1.0 - (1.0 - level) / 2.0
@@ -183,21 +124,21 @@ def epsilon_lower_bound(
         interval=None,
         method="Clopper–Pearson limits at " + ("α/4" if side == "both" else "α/2") + ", event and complement",
         assumptions=Assumptions(
-            adjacency=relation,
+            adjacency=claim.adjacency,
             attacker="chooses the k rows, sees each trained model's test statistic, and knows both datasets",
             notes=(
                 "event, k and direction were fixed before these trials were counted (chosen on separate trials)",
-                *claim.notes(relation),
+                *claim.notes(),
             ),
         ),
-        provenance=PROVENANCE[claim.family],
+        provenance=claim.provenance,
         hits=(h_in, h_out),
         trials=(n_in, n_out),
         limits=tuple(
             (_low(h, n, interval_level), _high(h, n, interval_level)) for h, n in ((h_in, n_in), (h_out, n_out))
         ),
-        delta=slack,
-        k=rows,
+        delta=claim.delta,
+        k=claim.k,
         direction=side,
         proved_by=None if best == "nothing" else best,
         family=claim.family,
@@ -212,22 +153,21 @@ def epsilon_opt(
     k: int = 1,
     delta: float = 0.0,
     adjacency: str = "replace",
-    family: str = "dp",
+    hypothesis: Hypothesis = PRIVATE,
 ) -> EpsilonCeiling:
     """The ε that `epsilon_lower_bound` reports for perfect counts: no audit of this size can prove more.
 
     ε_OPT(T, α) of Jagielski, Ullman and Oprea (2020), Section 2: the event in all trials on one side and in none on the
     other. At δ = 0 it is log((α/2)^(1/T)/(1 − (α/2)^(1/T)))/k; T = 500, α = 0.01, k = 1 give 4.5419.
 
-    trials, confidence, k, delta, adjacency, family: as in `epsilon_lower_bound`, with the direction fixed.
+    trials, confidence, k, delta, adjacency, hypothesis: as in `epsilon_lower_bound`.
 
     Returns an `EpsilonCeiling`: kind "upper", deterministic (confidence None). 0 when even perfect counts prove
     nothing.
     """
+    claim = RefutableClaim.parse(confidence, delta, k, adjacency, hypothesis)
     n_in, n_out = _trials(trials)
-    perfect = epsilon_lower_bound(
-        n_in, 0, (n_in, n_out), confidence=confidence, delta=delta, k=k, adjacency=adjacency, family=family
-    )
+    perfect = from_counts((0, n_out) if claim.direction == "out" else (n_in, 0), (n_in, n_out), claim)
     return EpsilonCeiling(
         value=perfect.value,
         kind="upper",
@@ -241,7 +181,7 @@ def epsilon_opt(
         ),
         provenance="Jagielski, Ullman and Oprea (2020), Section 2, ε_OPT(T, α)",
         trials=perfect.trials,
-        audit_confidence=confidence,
+        audit_confidence=claim.confidence,
         delta=perfect.delta,
         k=perfect.k,
     )
@@ -275,35 +215,3 @@ def _low(hits: int, trials: int, level: float) -> float:
 
 def _high(hits: int, trials: int, level: float) -> float:
     return float(clopper_pearson(hits, trials, confidence=level)[1])
-
-
-def _group_epsilon(p_hi: float, p_lo: float, delta: float, k: int) -> float:
-    """The smallest ε ≥ 0 with p_hi ≤ e^(kε) p_lo + δ(e^(kε) − 1)/(e^ε − 1); p_lo > 0."""
-    if p_hi <= p_lo + k * delta:
-        return 0.0
-    if delta == 0:
-        return math.log(p_hi / p_lo) / k
-    if k == 1:
-        return math.log((p_hi - delta) / p_lo)
-    log_hi, log_lo, log_delta = math.log(p_hi), math.log(p_lo), math.log(delta)
-
-    def allows(epsilon: float) -> bool:
-        geometric = _log_expm1(k * epsilon) - _log_expm1(epsilon)
-        terms = (log_lo + k * epsilon, log_delta + geometric)
-        top = max(terms)
-        return top + math.log(sum(math.exp(t - top) for t in terms)) >= log_hi
-
-    # The right side grows with ε, and dropping its δ term gives a point above the root. The end kept is the one where
-    # the inequality fails, so rounding can only lower the bound.
-    low, high = 0.0, (log_hi - log_lo) / k
-    while low < (middle := 0.5 * (low + high)) < high:
-        if allows(middle):
-            high = middle
-        else:
-            low = middle
-    return low
-
-
-def _log_expm1(y: float) -> float:
-    """log(e^y − 1) for y > 0, without overflow for large y or cancellation for small."""
-    return y + math.log(-math.expm1(-y))

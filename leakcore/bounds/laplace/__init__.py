@@ -34,6 +34,7 @@ from leakcore.bounds.laplace.queries import (
     sum_sensitivity,
 )
 from leakcore.bounds.laplace.two_layer import (
+    GradientQuery,
     PrintedChange,
     TwoLayerSensitivity,
     printed_change,
@@ -44,6 +45,7 @@ from leakcore.numerics import Activation
 
 __all__ = [
     "Activation",
+    "GradientQuery",
     "L1Sensitivity",
     "LaplaceComposition",
     "LaplaceError",

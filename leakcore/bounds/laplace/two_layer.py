@@ -56,16 +56,44 @@ class TwoLayerSensitivity(Result):
         return self.signal_to_noise(epsilon, gradient_norm=n * self.gradient_l2 / (self.batch_size or 1))
 
 
+@dataclasses.dataclass(frozen=True)
+class GradientQuery:
+    """The query f(X) whose sensitivity is asked for: which gradient of a two-layer network, over which examples.
+
+    Args:
+        input_norm: R in [0, ∞), largest ‖x‖₂ of an example.
+        target_bound: Y in [0, ∞), largest |y|.
+        gradients: what is released: "both", "output" (dL/da alone) or "hidden" (dL/dW alone).
+        batch_size: None: the gradient of the sum. B ≥ 1: divided by B, a constant that does not depend on the data.
+    """
+
+    input_norm: float = 1.0
+    target_bound: float = 1.0
+    gradients: str = "both"
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        size = None if self.batch_size is None else validate.integer(1, batch_size=self.batch_size)
+        for name, value in (
+            ("input_norm", validate.non_negative(input_norm=self.input_norm)),
+            ("target_bound", validate.non_negative(target_bound=self.target_bound)),
+            ("gradients", validate.one_of("both", "output", "hidden", gradients=self.gradients)),
+            ("batch_size", size),
+        ):
+            object.__setattr__(self, name, value)
+
+
+SUM_OF_BOTH = GradientQuery()
+"""The whole gradient of the sum, over examples in the unit ball with targets in [−1, 1]."""
+
+
 @one_thread()
 def two_layer(
     hidden_weights: Any,
     output_weights: Any,
     *,
     activation: Activation | str = "relu",
-    input_norm: float = 1.0,
-    target_bound: float = 1.0,
-    gradients: str = "both",
-    batch_size: int | None = None,
+    query: GradientQuery = SUM_OF_BOTH,
     adjacency: str = "replace",
 ) -> TwoLayerSensitivity:
     """Worst-case ℓ1-sensitivity of the gradient of f(x) = Σ_j a_j σ(w_jᵀx) under L = Σ_i (f(x_i) − y_i)².
@@ -90,9 +118,7 @@ def two_layer(
     Compare orders, not numbers.
 
     hidden_weights: W (m, d), output_weights: a (m,), finite, NumPy or CPU torch. activation: a name as in torch
-        ("relu", "tanh", …) or an `Activation` with its constants. input_norm: R in [0, ∞). target_bound: Y in [0, ∞).
-    gradients: "both", "output" (dL/da alone) or "hidden" (dL/dW alone): what is released.
-    batch_size: None: the gradient of the sum. B: divided by B, a constant that does not depend on the data.
+        ("relu", "tanh", …) or an `Activation` with its constants. query: a `GradientQuery`: R, Y and what is released.
     adjacency: "replace" (the lecture's: differ in one element) or "add-remove".
 
     Returns a `TwoLayerSensitivity`: kind "upper", deterministic. Raises ValueError or TypeError that names the
@@ -114,7 +140,7 @@ def two_layer(
         wx_1=min(math.sqrt(m) * spectral, float(lengths.sum())),
         f_slope=min(a_2 * spectral, float(np.abs(output) @ lengths)),
         f_zero=sigma.at_zero * abs(float(output.sum())),
-        radius=input_norm, targets=target_bound, gradients=gradients, batch_size=batch_size, adjacency=adjacency,
+        query=query, adjacency=adjacency,
         confidence=None, notes=("for these weights",),
     )  # fmt: skip
 
@@ -125,10 +151,7 @@ def two_layer_random(
     *,
     output_weight: float | None = None,
     activation: Activation | str = "relu",
-    input_norm: float = 1.0,
-    target_bound: float = 1.0,
-    gradients: str = "both",
-    batch_size: int | None = None,
+    query: GradientQuery = SUM_OF_BOTH,
     adjacency: str = "replace",
     confidence: float = 0.999,
 ) -> TwoLayerSensitivity:
@@ -148,20 +171,19 @@ def two_layer_random(
     return _bound(
         m=m, d=d, sigma=sigma, spectral=spectral, a_1=a * m, a_2=a * math.sqrt(m),
         wx_1=math.sqrt(m) * spectral, f_slope=a * math.sqrt(m) * spectral, f_zero=sigma.at_zero * a * m,
-        radius=input_norm, targets=target_bound, gradients=gradients, batch_size=batch_size, adjacency=adjacency,
+        query=query, adjacency=adjacency,
         confidence=level, notes=("over the draw of w_j ~ N(0, I)",),
     )  # fmt: skip
 
 
 def _bound(
     *, m: int, d: int, sigma: Activation, spectral: float, a_1: float, a_2: float, wx_1: float, f_slope: float,
-    f_zero: float, radius: float, targets: float, gradients: str, batch_size: int | None, adjacency: str,
+    f_zero: float, query: GradientQuery, adjacency: str,
     confidence: float | None, notes: tuple[str, ...],
 ) -> TwoLayerSensitivity:  # fmt: skip
-    reach, y = validate.non_negative(input_norm=radius), validate.non_negative(target_bound=targets)
-    which = validate.one_of("both", "output", "hidden", gradients=gradients)
+    validate.instance(GradientQuery, query=query)
+    reach, y, which, size = query.input_norm, query.target_bound, query.gradients, query.batch_size
     relation = parse_adjacency(adjacency)
-    size = None if batch_size is None else validate.integer(1, batch_size=batch_size)
     slope = sigma.lipschitz
     residual = min(f_zero + slope * reach * f_slope, a_1 * sigma.bound if a_1 else 0.0) + y
     activations = min(m * sigma.at_zero + slope * reach * wx_1, m * sigma.bound)

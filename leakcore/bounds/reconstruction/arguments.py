@@ -12,8 +12,6 @@ from leakcore._base import validate
 from leakcore._base.results import Number, Result
 from leakcore.numerics import PrivacyLoss, parse_schedule
 
-MAX_SAMPLES = 1 << 40
-"""Samples of one estimate: a day's work of a cluster."""
 _ROUNDING = 2.0**-52
 """Of a logarithm, relative."""
 ATTACKER = (
@@ -31,7 +29,7 @@ class ReconstructionBound(Result):
     interval, log_interval: (low, high): numerical error of a deterministic method, confidence limits of "certified".
     standard_error, effective_sample_size: of Monte-Carlo estimates, else None.
     num_samples: samples drawn, None for deterministic methods. warnings: why the number may mislead, empty if
-    nothing does. state: of a "certified" run with `width` or `resume`: pass it as `resume` to go on; else None.
+    nothing does. state: of `methods.Certified` with `width` or `resume`: pass it as `resume` to go on; else None.
     """
 
     log_value: Number

@@ -89,7 +89,7 @@ def fixed_batch_pair(noise_multiplier: Any, sample_rate: Any, steps: int) -> Fix
 
     Batches of b of n records, drawn anew in each step, and σ relative to the clipping norm C. Success of an attack that
     knows all other records is then at most B_κ of this pair (Hayes et al. 2023, Theorem 2, with ν the run on any fixed
-    record in the target's place); see `bounds._fixed_batch` for the pair and whose theorem it is.
+    record in the target's place); the head of `fixed_batch.py` says which pair that is and whose theorem.
 
     noise_multiplier: σ in (0, ∞); sample_rate: γ = b/n in (0, 1]; scalars or arrays of length `steps`, 0 to 2²².
     Poisson sampling of equal rate has add/remove adjacency and leaks about half the distance: do not compare the two.

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ SOURCE = (
     "Jagielski, Ullman and Oprea, Auditing Differentially Private Machine Learning: How Private is Private SGD?, 2020"
 )
 DELTA = 1e-5
+FAMILIES: tuple[Literal["dp", "gdp"], ...] = ("dp", "gdp")
 CONFIDENCE = 0.99
 EPOCHS = 24
 _STEP = 0.15 / 250
@@ -176,9 +177,13 @@ def audited(
     scores = {f"k = {k}": (np.array(piece["in"][str(k)]), np.array(piece["out"]), k) for k in ks}
     return {
         family: bounds.epsilon_lower_bound_best(
-            scores, confidence=CONFIDENCE, seed=context.seed, family=family, delta=DELTA
+            scores,
+            threshold=bounds.SplitThreshold(seed=context.seed),
+            confidence=CONFIDENCE,
+            delta=DELTA,
+            hypothesis=bounds.Hypothesis(family=family),
         )
-        for family in ("dp", "gdp")
+        for family in FAMILIES
     }
 
 

@@ -10,11 +10,15 @@ WAYS = ("split", "correction")
 PERFECT = {f"k={k}": (np.ones(1000), np.zeros(1000), k) for k in (1, 2, 4, 8)}
 
 
+def _threshold(select: str, seed: int = 0) -> bounds.Threshold:
+    return bounds.SplitThreshold(seed=seed) if select == "split" else bounds.SimultaneousThreshold()
+
+
 def test_what_picking_costs() -> None:
     split = bounds.epsilon_lower_bound_best(PERFECT)
     assert split.value == pytest.approx(bounds.epsilon_opt(500, confidence=0.99).value)
     assert round(float(split.value), 4) == 4.5419
-    corrected = bounds.epsilon_lower_bound_best(PERFECT, select="correction")
+    corrected = bounds.epsilon_lower_bound_best(PERFECT, threshold=bounds.SimultaneousThreshold())
     assert round(float(corrected.value), 2) == 4.51
     assert split.chosen == corrected.chosen == "k=1"
     assert split.considered == tuple(PERFECT)
@@ -32,7 +36,11 @@ def test_null_audits_are_rarely_positive(select: str, family: str) -> None:
     for i in range(500):
         four = {f"k={k}": (rng.normal(size=40), rng.normal(size=40), k) for k in (1, 2, 4, 8)}
         found = bounds.epsilon_lower_bound_best(
-            four, select=select, family=family, delta=1e-5 if family == "gdp" else 0.0, confidence=0.95, seed=i
+            four,
+            threshold=_threshold(select, i),
+            hypothesis=bounds.Hypothesis(family),
+            confidence=0.95,
+            delta=1e-5 if family == "gdp" else 0.0,
         )
         positive += found.value > 0
     assert positive <= stats.binom.ppf(1 - 1e-4, 500, 0.05)
@@ -45,7 +53,9 @@ def test_the_better_of_two_is_found() -> None:
         "strong": (rng.normal(3, size=400), rng.normal(size=400), 1),
     }
     for select in WAYS:
-        found = bounds.epsilon_lower_bound_best(both, select=select, family="gdp", delta=1e-5)
+        found = bounds.epsilon_lower_bound_best(
+            both, threshold=_threshold(select), hypothesis=bounds.Hypothesis("gdp"), delta=1e-5
+        )
         assert found.chosen == "strong"
         assert found.mu is not None
         assert 1.5 < found.mu < 3
@@ -55,8 +65,10 @@ def test_audits_that_share_trials_are_split_alike() -> None:
     """Trials that choose among audits are not counted in any of them: equal audits promise and prove the same."""
     rng = np.random.default_rng(10)
     scores = rng.normal(2, size=100), rng.normal(size=100)
-    alone = bounds.epsilon_lower_bound_from_scores(*scores, seed=3)
-    many = bounds.epsilon_lower_bound_best({str(i): (*scores, 1) for i in range(20)}, seed=3)
+    alone = bounds.epsilon_lower_bound_from_scores(*scores, threshold=bounds.SplitThreshold(seed=3))
+    many = bounds.epsilon_lower_bound_best(
+        {str(i): (*scores, 1) for i in range(20)}, threshold=bounds.SplitThreshold(seed=3)
+    )
     assert many.chosen == "0"
     assert (many.value, many.threshold) == (alone.value, alone.threshold)
 
@@ -64,11 +76,13 @@ def test_audits_that_share_trials_are_split_alike() -> None:
 def test_trials_of_one_number_may_share_their_randomness() -> None:
     """Pairs whose two scores differ by half a pair's noise: what is counted is still 60 trials that did not choose."""
     rng = np.random.default_rng(11)
-    positive = 0
+    positive, tested = 0, bounds.Hypothesis(direction="both")
     for i in range(500):
         shared = rng.normal(size=120)
         inside, outside = shared + rng.normal(size=(2, 120)) / 2
-        found = bounds.epsilon_lower_bound_from_scores(inside, outside, direction="both", confidence=0.95, seed=i)
+        found = bounds.epsilon_lower_bound_from_scores(
+            inside, outside, threshold=bounds.SplitThreshold(seed=i), hypothesis=tested, confidence=0.95
+        )
         positive += found.value > 0
     assert positive <= stats.binom.ppf(1 - 1e-4, 500, 0.05)
 
@@ -80,5 +94,5 @@ def test_bad_input_is_named() -> None:
         bounds.epsilon_lower_bound_best({"a": (np.ones((2, 2)), np.ones(4), 1)})
     with pytest.raises(ValueError, match="k=0"):
         bounds.epsilon_lower_bound_best({"a": (np.ones(4), np.ones(4), 0)})
-    with pytest.raises(ValueError, match="select='all'"):
-        bounds.epsilon_lower_bound_best(PERFECT, select="all")
+    with pytest.raises(TypeError, match="threshold is a str: must be a Threshold"):
+        bounds.epsilon_lower_bound_best(PERFECT, threshold="all")  # type: ignore[arg-type]

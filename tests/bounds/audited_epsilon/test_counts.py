@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from leakcore import bounds, numerics
-from leakcore.bounds.audited_epsilon import counts as _counts
-from leakcore.bounds.audited_epsilon.counts import _group_epsilon
+from leakcore.bounds.audited_epsilon.hypothesis import RefutableClaim, _group_epsilon
 
 
 def _allowed(epsilon: float, p_lo: float, delta: float, k: int) -> float:
@@ -55,7 +54,9 @@ def test_ceiling_of_the_paper() -> None:
 def test_no_counts_exceed_the_ceiling(direction: str, delta: float) -> None:
     ceiling = bounds.epsilon_opt(12, confidence=0.9, delta=delta).value
     best = max(
-        bounds.epsilon_lower_bound(a, b, 12, confidence=0.9, delta=delta, direction=direction).value
+        bounds.epsilon_lower_bound(
+            a, b, 12, confidence=0.9, delta=delta, hypothesis=bounds.Hypothesis(direction=direction)
+        ).value
         for a in range(13)
         for b in range(13)
     )
@@ -73,7 +74,7 @@ def test_limits_are_those_of_binomtest() -> None:
         expected = max(0.0, math.log(i.low / o.high), math.log((1 - o.high) / (1 - i.low)))
         assert result.value == pytest.approx(expected, rel=1e-10)
         np.testing.assert_allclose(result.limits, [(i.low, i.high), (o.low, o.high)], atol=1e-12)
-        both = bounds.epsilon_lower_bound(a, b, n, confidence=0.9, direction="both")
+        both = bounds.epsilon_lower_bound(a, b, n, confidence=0.9, hypothesis=bounds.Hypothesis(direction="both"))
         np.testing.assert_allclose(both.limits, result.limits, atol=1e-12)
 
 
@@ -132,7 +133,9 @@ def test_equal_to_the_required_gap_proves_nothing() -> None:
 @cache
 def _value(a: int, b: int, n: int, confidence: float, delta: float, k: int, direction: str) -> float:
     return float(
-        bounds.epsilon_lower_bound(a, b, n, confidence=confidence, delta=delta, k=k, direction=direction).value
+        bounds.epsilon_lower_bound(
+            a, b, n, confidence=confidence, delta=delta, k=k, hypothesis=bounds.Hypothesis(direction=direction)
+        ).value
     )
 
 
@@ -204,17 +207,17 @@ def test_coverage_with_delta_on_the_gaussian_mechanism(k: int) -> None:
 
 
 def test_gdp_counts_prove_the_separation_of_gaussians() -> None:
-    result = bounds.epsilon_lower_bound(400, 100, 500, family="gdp", delta=1e-5)
+    result = bounds.epsilon_lower_bound(400, 100, 500, hypothesis=bounds.Hypothesis(family="gdp"), delta=1e-5)
     i, o = (stats.binomtest(h, 500).proportion_ci(0.99) for h in (400, 100))
     mu = stats.norm.ppf(i.low) - stats.norm.ppf(o.high)
     assert result.mu == pytest.approx(mu, rel=1e-10)
     assert result.value == pytest.approx(numerics.gaussian_pair_epsilon(mu, delta=1e-5), rel=1e-9)
     assert any("μ-GDP" in note for note in result.assumptions.notes)
-    pair = bounds.epsilon_lower_bound(400, 100, 500, family="gdp", delta=1e-5, k=2)
+    pair = bounds.epsilon_lower_bound(400, 100, 500, hypothesis=bounds.Hypothesis(family="gdp"), delta=1e-5, k=2)
     assert pair.mu == pytest.approx(mu / 2, rel=1e-10)
-    assert bounds.epsilon_lower_bound(250, 250, 500, family="gdp", delta=1e-5).value == 0
+    assert bounds.epsilon_lower_bound(250, 250, 500, hypothesis=bounds.Hypothesis(family="gdp"), delta=1e-5).value == 0
     with pytest.raises(ValueError, match=r"family='gdp' needs delta in \(0, 1\)"):
-        bounds.epsilon_lower_bound(4, 1, 5, family="gdp")
+        bounds.epsilon_lower_bound(4, 1, 5, hypothesis=bounds.Hypothesis(family="gdp"))
 
 
 @pytest.mark.parametrize(("mu", "k"), [(0.0, 1), (0.5, 1), (2.0, 1), (0.5, 4)])
@@ -226,7 +229,9 @@ def test_coverage_of_gdp_on_the_gaussian_mechanism(mu: float, k: int) -> None:
     a = rng.binomial(n, stats.norm.sf(0.3 - k * mu), audits)
     b = rng.binomial(n, stats.norm.sf(0.3), audits)
     found = [
-        bounds.epsilon_lower_bound(int(i), int(o), n, confidence=0.9, delta=1e-5, k=k, family="gdp").mu
+        bounds.epsilon_lower_bound(
+            int(i), int(o), n, confidence=0.9, delta=1e-5, k=k, hypothesis=bounds.Hypothesis(family="gdp")
+        ).mu
         for i, o in zip(a, b, strict=True)
     ]
     assert sum(m > mu for m in found) <= stats.binom.ppf(1 - 1e-4, audits, 0.1)
@@ -235,10 +240,10 @@ def test_coverage_of_gdp_on_the_gaussian_mechanism(mu: float, k: int) -> None:
 
 def test_directions() -> None:
     forward = bounds.epsilon_lower_bound(90, 10, 100)
-    assert bounds.epsilon_lower_bound(90, 10, 100, direction="out").value == 0.0
-    backward = bounds.epsilon_lower_bound(10, 90, 100, direction="out")
+    assert bounds.epsilon_lower_bound(90, 10, 100, hypothesis=bounds.Hypothesis(direction="out")).value == 0.0
+    backward = bounds.epsilon_lower_bound(10, 90, 100, hypothesis=bounds.Hypothesis(direction="out"))
     assert backward.value == forward.value
-    both = bounds.epsilon_lower_bound(10, 90, 100, direction="both")
+    both = bounds.epsilon_lower_bound(10, 90, 100, hypothesis=bounds.Hypothesis(direction="both"))
     assert 0 < both.value < forward.value
     assert both.value == bounds.epsilon_lower_bound(90, 10, 100, confidence=0.995).value
 
@@ -292,7 +297,11 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="adjacency='substitute'"):
         bounds.epsilon_lower_bound(1, 0, 10, adjacency="substitute")
     with pytest.raises(ValueError, match="direction='best'"):
-        bounds.epsilon_lower_bound(1, 0, 10, direction="best")
+        bounds.Hypothesis(direction="best")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="family='rdp'"):
+        bounds.Hypothesis("rdp")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="hypothesis is a str: must be a Hypothesis"):
+        bounds.epsilon_lower_bound(1, 0, 10, hypothesis="gdp")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="k=0"):
         bounds.epsilon_opt(10, confidence=0.9, k=0)
 
@@ -300,7 +309,7 @@ def test_bad_input_is_named() -> None:
 @pytest.mark.parametrize(("family", "delta"), [("dp", 0.0), ("dp", 1e-3), ("gdp", 1e-3)])
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_many_pairs_of_limits_are_held_against_a_claim_as_one_is(family: str, delta: float, k: int) -> None:
-    claim = _counts.RefutableClaim(delta=delta, k=k, family=family)
+    claim = RefutableClaim.parse(0.99, delta, k, "replace", bounds.Hypothesis(family=family))
     high, low = np.array([0.9, 0.5, 0.2, 0.6]), np.array([0.1, 0.499, 0.4, 0.0])
     wanted = [claim.proved(a, b) if b > 0 else 0.0 for a, b in zip(high, low, strict=True)]
     np.testing.assert_allclose(claim.proved_each(high, low), wanted, rtol=1e-12, atol=0)

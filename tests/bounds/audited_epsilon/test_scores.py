@@ -12,6 +12,10 @@ from leakcore.numerics.limits.order_band import _coverage
 WAYS = ("split", "simultaneous")
 
 
+def _threshold(select: str, seed: int = 0) -> bounds.Threshold:
+    return bounds.SplitThreshold(seed=seed) if select == "split" else bounds.SimultaneousThreshold()
+
+
 @pytest.mark.parametrize(("n", "confidence"), [(1, 0.9), (2, 0.5), (7, 0.9), (60, 0.8)])
 def test_the_band_covers_as_often_as_it_says(n: int, confidence: float) -> None:
     limits = numerics.simultaneous_lower_limits(n, confidence=confidence)
@@ -42,11 +46,11 @@ def test_null_audits_are_rarely_positive(select: str, direction: str) -> None:
     # 2,000 audits at 95% of a mechanism that leaks nothing: at most 5% positive, p-value 1e-4 for each case.
     rng = np.random.default_rng(101)
     audits = 2000
-    positive = 0
+    positive, tested = 0, bounds.Hypothesis(direction=direction)
     for i in range(audits):
         inside, outside = _null(40, rng)
         found = bounds.epsilon_lower_bound_from_scores(
-            inside, outside, select=select, direction=direction, confidence=0.95, seed=i
+            inside, outside, threshold=_threshold(select, i), hypothesis=tested, confidence=0.95
         )
         positive += found.value > 0
     assert positive <= stats.binom.ppf(1 - 1e-4, audits, 0.05)
@@ -57,16 +61,20 @@ def test_choosing_on_the_counted_trials_would_break_the_promise() -> None:
     rng = np.random.default_rng(102)
     audits, level, thresholds = 300, 0.5, np.linspace(-2, 2, 21)
     greedy = honest = 0
-    for i in range(audits):
+    for _ in range(audits):
         inside, outside = _null(60, rng)
         counts = [((inside >= t).sum(), (outside >= t).sum()) for t in thresholds]
         greedy += any(
-            bounds.epsilon_lower_bound(int(a), int(b), 60, confidence=level, direction=side).value > 0
+            bounds.epsilon_lower_bound(int(a), int(b), 60, confidence=level, hypothesis=side).value > 0
             for a, b in counts
-            for side in ("in", "out")
+            for side in (bounds.Hypothesis(direction="in"), bounds.Hypothesis(direction="out"))
         )
         found = bounds.epsilon_lower_bound_from_scores(
-            inside, outside, select="simultaneous", direction="both", confidence=level, seed=i
+            inside,
+            outside,
+            threshold=bounds.SimultaneousThreshold(),
+            hypothesis=bounds.Hypothesis(direction="both"),
+            confidence=level,
         )
         honest += found.value > 0
     limit = stats.binom.ppf(1 - 1e-4, audits, 1 - level)
@@ -83,8 +91,8 @@ def test_coverage_on_the_gaussian_mechanism(select: str, family: str) -> None:
     values = []
     for i in range(audits):
         found = bounds.epsilon_lower_bound_from_scores(
-            rng.normal(mu, size=100), rng.normal(size=100), select=select, family=family, delta=delta,
-            confidence=0.9, seed=i,
+            rng.normal(mu, size=100), rng.normal(size=100), threshold=_threshold(select, i),
+            hypothesis=bounds.Hypothesis(family), delta=delta, confidence=0.9,
         )  # fmt: skip
         values.append(float(found.value))
     assert sum(v > truth for v in values) <= stats.binom.ppf(1 - 1e-4, audits, 0.1)
@@ -94,7 +102,7 @@ def test_coverage_on_the_gaussian_mechanism(select: str, family: str) -> None:
 def test_which_way_is_tighter_for_perfect_scores() -> None:
     inside, outside = np.ones(500), np.zeros(500)
     split = bounds.epsilon_lower_bound_from_scores(inside, outside)
-    every = bounds.epsilon_lower_bound_from_scores(inside, outside, select="simultaneous")
+    every = bounds.epsilon_lower_bound_from_scores(inside, outside, threshold=bounds.SimultaneousThreshold())
     assert split.value == pytest.approx(bounds.epsilon_opt(250, confidence=0.99).value)
     assert split.value < every.value < bounds.epsilon_opt(500, confidence=0.99).value
     assert (round(float(split.value), 2), round(float(every.value), 2)) == (3.84, 3.99)
@@ -109,7 +117,9 @@ def test_directions(select: str) -> None:
     low, high = rng.normal(size=300), rng.normal(4.0, size=300)
 
     def prove(a: np.ndarray, b: np.ndarray, direction: str) -> float:
-        return float(bounds.epsilon_lower_bound_from_scores(a, b, select=select, direction=direction).value)
+        tested = bounds.Hypothesis(direction=direction)
+        found = bounds.epsilon_lower_bound_from_scores(a, b, threshold=_threshold(select), hypothesis=tested)
+        return float(found.value)
 
     assert prove(high, low, "in") > 2
     assert prove(low, high, "out") > 2
@@ -120,10 +130,10 @@ def test_directions(select: str) -> None:
 @pytest.mark.parametrize("select", WAYS)
 def test_ties_and_unequal_numbers_of_trials(select: str) -> None:
     inside, outside = np.repeat([0.0, 1.0], [10, 90]), np.repeat([0.0, 1.0], [190, 10])
-    found = bounds.epsilon_lower_bound_from_scores(inside, outside, select=select, confidence=0.9)
+    found = bounds.epsilon_lower_bound_from_scores(inside, outside, threshold=_threshold(select), confidence=0.9)
     assert 0 < found.value < math.log(0.95 / 0.05)
     assert found.threshold in (0.0, 0.5, 1.0)
-    same = bounds.epsilon_lower_bound_from_scores(np.zeros(50), np.zeros(70), select=select)
+    same = bounds.epsilon_lower_bound_from_scores(np.zeros(50), np.zeros(70), threshold=_threshold(select))
     assert same.value == 0
 
 
@@ -131,8 +141,10 @@ def test_ties_and_unequal_numbers_of_trials(select: str) -> None:
 def test_the_result_says_what_it_is(select: str) -> None:
     rng = np.random.default_rng(105)
     scores = rng.normal(3, size=80), rng.normal(size=80)
-    first = bounds.epsilon_lower_bound_from_scores(*scores, select=select, k=2, adjacency="add/remove", seed=9)
-    again = bounds.epsilon_lower_bound_from_scores(*scores, select=select, k=2, adjacency="add/remove", seed=9)
+    first, again = (
+        bounds.epsilon_lower_bound_from_scores(*scores, threshold=_threshold(select, 9), k=2, adjacency="add/remove")
+        for _ in range(2)
+    )
     assert first.to_dict() == again.to_dict()
     assert (first.kind, first.adjacency, first.select, first.k) == ("lower", "add-remove", select, 2)
     chosen_on = {"split": "separate trials", "simultaneous": "the threshold was chosen on the counted trials"}
@@ -146,7 +158,11 @@ def test_bad_input_is_named() -> None:
         bounds.epsilon_lower_bound_from_scores([0.0, 1.0], [[0.0, 1.0]])
     with pytest.raises(ValueError, match=r"scores_in: 1 trials at share=0\.5"):
         bounds.epsilon_lower_bound_from_scores([0.0], [0.0, 1.0])
-    with pytest.raises(ValueError, match="select='best'"):
-        bounds.epsilon_lower_bound_from_scores([0.0], [1.0], select="best")
+    with pytest.raises(TypeError, match="threshold is a str: must be a Threshold"):
+        bounds.epsilon_lower_bound_from_scores([0.0], [1.0], threshold="best")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"share=1\.0"):
+        bounds.SplitThreshold(share=1.0)
+    with pytest.raises(ValueError, match="seed=-1"):
+        bounds.SplitThreshold(seed=-1)
     with pytest.raises(ValueError, match="family='gdp' needs delta"):
-        bounds.epsilon_lower_bound_from_scores([0.0], [1.0], family="gdp")
+        bounds.epsilon_lower_bound_from_scores([0.0], [1.0], hypothesis=bounds.Hypothesis("gdp"))

@@ -52,7 +52,7 @@ def test_the_bound_holds_on_random_and_adversarial_examples(name: str, weights: 
     m, d = 12, 5
     w = rng.standard_normal((m, d))
     a = np.full(m, 1 / m) if weights == "mean" else rng.choice([-1.0, 1.0], m)
-    bound = laplace.two_layer(w, a, activation=name, input_norm=1.0, target_bound=1.0)
+    bound = laplace.two_layer(w, a, activation=name, query=laplace.GradientQuery(input_norm=1.0, target_bound=1.0))
     alone = laplace.two_layer(w, a, activation=name, adjacency="add-remove")
     assert alone.value == pytest.approx(bound.value / 2)
     inside = laplace.two_layer_random(m, d, output_weight=float(np.abs(a).max()), activation=name).value
@@ -89,7 +89,10 @@ def test_single_parts_bound_their_gradients() -> None:
     rng = np.random.default_rng(1)
     w, a = rng.standard_normal((6, 3)), rng.standard_normal(6)
     both = laplace.two_layer(w, a, activation="tanh")
-    output, hidden = (laplace.two_layer(w, a, activation="tanh", gradients=g) for g in ("output", "hidden"))
+    output, hidden = (
+        laplace.two_layer(w, a, activation="tanh", query=laplace.GradientQuery(gradients=g))
+        for g in ("output", "hidden")
+    )
     assert both.value == pytest.approx(output.value + hidden.value)
     assert (output.value, hidden.value) == (both.output_part, both.hidden_part)
     assert (both.num_parameters, output.num_parameters, hidden.num_parameters) == (24, 6, 18)
@@ -98,7 +101,9 @@ def test_single_parts_bound_their_gradients() -> None:
         g = _gradient(w, a, x / np.linalg.norm(x), 1.0, "tanh")
         assert 2 * np.abs(g[:6]).sum() <= output.value
         assert 2 * np.abs(g[6:]).sum() <= hidden.value
-    assert laplace.two_layer(w, a, activation="tanh", batch_size=8).value == pytest.approx(both.value / 8)
+    assert laplace.two_layer(w, a, activation="tanh", query=laplace.GradientQuery(batch_size=8)).value == pytest.approx(
+        both.value / 8
+    )
 
 
 def test_the_printed_bound_fails_at_a_residual_of_zero_and_the_derived_one_holds() -> None:
@@ -154,7 +159,12 @@ def test_silent_networks() -> None:
     assert bound.value == 0.0
     assert bound.signal_to_noise(1.0, gradient_norm=0.0) == float("inf")
     own = laplace.Activation("mine", lipschitz=2.0, at_zero=0.5)
-    assert laplace.two_layer(np.zeros((3, 2)), np.zeros(3), activation=own, target_bound=2.0).value == 4 * 2 * 1.5
+    assert (
+        laplace.two_layer(
+            np.zeros((3, 2)), np.zeros(3), activation=own, query=laplace.GradientQuery(target_bound=2.0)
+        ).value
+        == 4 * 2 * 1.5
+    )
 
 
 def test_bad_input_is_named() -> None:
@@ -163,9 +173,10 @@ def test_bad_input_is_named() -> None:
         (lambda: laplace.two_layer(w[0], a), "hidden_weights.shape"),
         (lambda: laplace.two_layer(w, a[:2]), "output_weights.shape"),
         (lambda: laplace.two_layer(w, a, activation="cube"), "activation='cube'"),
-        (lambda: laplace.two_layer(w, a, input_norm=-1.0), "input_norm=-1.0"),
-        (lambda: laplace.two_layer(w, a, target_bound=np.inf), "target_bound=inf"),
-        (lambda: laplace.two_layer(w, a, gradients="all"), "gradients='all'"),
+        (lambda: laplace.GradientQuery(input_norm=-1.0), "input_norm=-1.0"),
+        (lambda: laplace.GradientQuery(target_bound=np.inf), "target_bound=inf"),
+        (lambda: laplace.GradientQuery(gradients="all"), "gradients='all'"),
+        (lambda: laplace.GradientQuery(batch_size=0), "batch_size=0"),
         (lambda: laplace.two_layer_random(0, 2), "num_neurons=0"),
         (lambda: laplace.two_layer_random(2, 2, confidence=1.0), "confidence=1.0"),
         (lambda: laplace.printed_change(w, a, (np.ones(3), 0.0), (np.ones(2), 0.0)), r"first\[0\].shape"),
@@ -176,3 +187,5 @@ def test_bad_input_is_named() -> None:
             call()
     with pytest.raises(TypeError, match="activation=3"):
         laplace.two_layer(w, a, activation=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="query is a float: must be a GradientQuery"):
+        laplace.two_layer_random(2, 2, query=1.0)  # type: ignore[arg-type]

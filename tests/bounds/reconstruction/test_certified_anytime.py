@@ -2,65 +2,67 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from leakcore import bounds
-from leakcore.bounds.reconstruction.certified import MixturePair, certify, samples_needed
+from leakcore.bounds.methods import Certified
+from leakcore.bounds.reconstruction.certificate import certify, samples_needed
+from leakcore.bounds.reconstruction.pair import MixturePair
 
-CURVE: dict[str, Any] = {"kappa": [0.001, 0.1], "method": "certified"}
+KAPPA = [0.001, 0.1]
 
 
 def test_stops_at_the_wanted_width() -> None:
-    found = bounds.reconstruction(1.0, 0.1, 10, width=0.02, num_samples=2_000_000, **CURVE)
+    found = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA, method=Certified(2_000_000, width=0.02))
     low, high = found.interval
     assert (high - low <= 0.02).all()
     assert found.num_samples < 1_000_000
-    truth = bounds.reconstruction(1.0, 0.1, 10, kappa=CURVE["kappa"]).value
+    truth = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA).value
     assert (low <= truth).all()
     assert (truth <= high).all()
     # A width out of reach ends at num_samples.
-    last = bounds.reconstruction(1.0, 0.1, 10, width=1e-9, num_samples=250_000, **CURVE)
+    last = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA, method=Certified(250_000, width=1e-9))
     assert last.num_samples == 250_000
 
 
 def test_going_on_is_going_at_once() -> None:
-    first = bounds.reconstruction(1.0, 0.1, 10, width=1e-9, num_samples=210_000, **CURVE)
+    first = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA, method=Certified(210_000, width=1e-9))
     state = json.loads(json.dumps(first.state))
-    later = bounds.reconstruction(1.0, 0.1, 10, resume=state, num_samples=900_000, **CURVE)
-    at_once = bounds.reconstruction(1.0, 0.1, 10, width=1e-9, num_samples=900_000, **CURVE)
+    later = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA, method=Certified(900_000, resume=state))
+    at_once = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA, method=Certified(900_000, width=1e-9))
     np.testing.assert_array_equal(later.log_interval, at_once.log_interval)
     assert later.num_samples == 900_000
     assert (later.value < first.value).all()
     # The state of a longer run is no larger than its cells.
     assert len(json.dumps(later.state)) < 1_000_000
     # Looking again costs nothing and changes nothing.
-    again = bounds.reconstruction(1.0, 0.1, 10, resume=later.state, num_samples=900_000, **CURVE)
+    again = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA, method=Certified(900_000, resume=later.state))
     np.testing.assert_array_equal(again.log_interval, later.log_interval)
 
 
 def test_a_state_belongs_to_its_run() -> None:
-    state = bounds.reconstruction(1.0, 0.1, 10, width=0.5, num_samples=20_000, **CURVE).state
-    for changes in (
-        {"noise_multiplier": 1.1},
-        {"kappa": [0.001, 0.2]},
-        {"seed": 1},
-        {"confidence": 0.9},
+    state = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA, method=Certified(20_000, width=0.5)).state
+    again = Certified(40_000, resume=state)
+    for sigma, kappa, method in (
+        (1.1, KAPPA, again),
+        (1.0, [0.001, 0.2], again),
+        (1.0, KAPPA, dataclasses.replace(again, seed=1)),
+        (1.0, KAPPA, dataclasses.replace(again, confidence=0.9)),
     ):
-        arguments: dict[str, Any] = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 10} | CURVE | changes
         with pytest.raises(ValueError, match="resume: belongs to another mechanism, kappa, seed or confidence"):
-            bounds.reconstruction(**arguments, resume=state, num_samples=40_000)
+            bounds.reconstruction(sigma, 0.1, 10, kappa=kappa, method=method)
     with pytest.raises(ValueError, match="state"):
-        bounds.reconstruction(1.0, 0.1, 10, resume={"schema": "other"}, **CURVE)
+        Certified(resume={"schema": "other"})
     damaged = dict(state or {})
     del damaged["counts"]
     with pytest.raises(ValueError, match="damaged"):
-        bounds.reconstruction(1.0, 0.1, 10, resume=damaged, **CURVE)
+        Certified(resume=damaged)
     for change in (
         {"counts": [[[0, -5]] for _ in state["counts"]]},
         {"counts": [[[-1, 5]] for _ in state["counts"]]},
@@ -71,11 +73,9 @@ def test_a_state_belongs_to_its_run() -> None:
         {"thresholds": [math.nan for _ in state["thresholds"]]},
     ):
         with pytest.raises(ValueError, match="state: damaged"):
-            bounds.reconstruction(1.0, 0.1, 10, resume={**state, **change}, **CURVE)
-    with pytest.raises(ValueError, match="only method='certified'"):
-        bounds.reconstruction(1.0, 0.1, 10, kappa=0.1, method="exact", width=0.1)
+            Certified(resume={**state, **change})
     with pytest.raises(ValueError, match="width=0"):
-        bounds.reconstruction(1.0, 0.1, 10, width=0.0, **CURVE)
+        Certified(width=0.0)
 
 
 class _Shift:
@@ -93,14 +93,17 @@ class _Named(_Shift):
 
 
 def test_a_pair_without_a_fingerprint_is_not_continued() -> None:
-    how: dict[str, Any] = {"kappa": 0.1, "num_samples": 20_000, "width": 1e-6}
-    state = bounds.reconstruction_of(_Shift(0.1), **how).state
+    def of(pair: _Shift, method: Certified) -> bounds.ReconstructionBound:
+        return bounds.reconstruction_of(pair, kappa=0.1, method=method)
+
+    first = Certified(20_000, width=1e-6)
+    state = of(_Shift(0.1), first).state
     with pytest.raises(ValueError, match=r"resume: the pair has no fingerprint\(\)"):
-        bounds.reconstruction_of(_Shift(3.0), resume=state, **{**how, "num_samples": 20_001})
-    state = bounds.reconstruction_of(_Named(0.1), **how).state
+        of(_Shift(3.0), Certified(20_001, width=1e-6, resume=state))
+    state = of(_Named(0.1), first).state
     with pytest.raises(ValueError, match="resume: belongs to another mechanism"):
-        bounds.reconstruction_of(_Named(3.0), resume=state, **{**how, "num_samples": 20_001})
-    assert bounds.reconstruction_of(_Named(0.1), resume=state, **{**how, "num_samples": 40_000}).value < 0.2
+        of(_Named(3.0), Certified(20_001, width=1e-6, resume=state))
+    assert of(_Named(0.1), Certified(40_000, width=1e-6, resume=state)).value < 0.2
 
 
 def _ever_missed(repeats: int, sigma: float, rate: float, steps: int, kappa: float) -> int:
@@ -157,7 +160,7 @@ def test_measured_norms_are_an_estimate() -> None:
     pair = bounds.measured_pair(1.0, 0.3, norms)
     assert bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000).adjacency == "add-remove"
     with pytest.raises(ValueError, match="adjacency='replace': this pair stands for 'add-remove'"):
-        bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000, adjacency="replace")
+        bounds.StatedPair(pair, adjacency="replace")
     found = bounds.reconstruction_of(pair, kappa=0.1, num_samples=100_000)
     assert found.kind == "estimate"
     assert any("not claimed" in note for note in found.assumptions.notes)
@@ -165,6 +168,7 @@ def test_measured_norms_are_an_estimate() -> None:
     truth = bounds.reconstruction(sigma, 0.3, 4, kappa=0.1).value
     low, high = found.interval
     assert low <= truth <= high
-    assert bounds.reconstruction_of(pair, kappa=0.1, num_samples=1000, dominates=True).kind == "upper"
+    claimed = bounds.StatedPair(pair, dominates=True)
+    assert bounds.reconstruction_of(claimed, kappa=0.1, num_samples=1000).kind == "upper"
     with pytest.raises(ValueError, match=r"norms\[1\]=1\.5"):
         bounds.measured_pair(1.0, 0.3, [1.0, 1.5])

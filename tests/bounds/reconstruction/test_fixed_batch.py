@@ -82,9 +82,10 @@ def test_result_carries_replacement_and_its_kind() -> None:
     pair = bounds.fixed_batch_pair([1.0, 2.0], 0.1, 2)
     found = bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000)
     assert (found.kind, found.adjacency) == ("upper", "replace")
-    assert bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000, dominates=False).kind == "estimate"
+    unproved = bounds.StatedPair(pair, dominates=False)
+    assert bounds.reconstruction_of(unproved, kappa=0.1, num_samples=20_000).kind == "estimate"
     with pytest.raises(ValueError, match="adjacency='add-remove'"):
-        bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000, adjacency="add-remove")
+        bounds.StatedPair(pair, adjacency="add-remove")
 
 
 def test_samples_depend_on_their_number_alone_and_none_without_steps() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
@@ -10,7 +11,9 @@ import pytest
 from scipy import stats
 
 from leakcore import bounds
-from leakcore.bounds.reconstruction.certified import MixturePair, certify, dual_thresholds
+from leakcore.bounds.methods import DKW, MonteCarlo
+from leakcore.bounds.reconstruction.certificate import certify, dual_thresholds
+from leakcore.bounds.reconstruction.pair import MixturePair
 
 SETTINGS = [(1.0, 0.1, 10, 0.1), (0.8, 0.3, 5, 0.01), (2.0, 1.0, 4, 0.5)]
 
@@ -74,9 +77,7 @@ def test_negative_control_the_printed_estimator_is_no_certificate() -> None:
     truth = bounds.reconstruction(sigma, rate, steps, kappa=kappa).value
     repeats = 200
     below = sum(
-        bounds.reconstruction(
-            sigma, rate, steps, kappa=kappa, method="monte-carlo", under="null", num_samples=2000, seed=seed
-        ).value
+        bounds.reconstruction(sigma, rate, steps, kappa=kappa, method=MonteCarlo(2000, seed, under="null")).value
         < truth
         for seed in range(repeats)
     )
@@ -100,7 +101,7 @@ def test_certificate_is_tight_enough_to_be_of_use() -> None:
 def test_certificate_where_the_plain_estimator_collapses() -> None:
     # q = 1, T = 100, ε = 100: draws of ν never meet the mass of μ.
     arguments = (0.9466991403, 1.0, 100)
-    collapsed = bounds.reconstruction(*arguments, kappa=0.1, method="monte-carlo", under="null", num_samples=100_000)
+    collapsed = bounds.reconstruction(*arguments, kappa=0.1, method=MonteCarlo(100_000, under="null"))
     assert collapsed.value < 0.5
     assert collapsed.warnings
     certified = bounds.reconstruction(*arguments, kappa=0.1, method="certified", num_samples=100_000)
@@ -125,14 +126,16 @@ def test_same_bits_for_any_executor() -> None:
 
 
 def test_estimates_have_the_same_bits_for_any_executor() -> None:
-    given = {"kappa": [0.5, 0.01], "num_samples": 2_300_000, "seed": 9}
+    def each(method: MonteCarlo | DKW, pool: ThreadPoolExecutor) -> list[bounds.ReconstructionBound]:
+        both = (dataclasses.replace(method, executor=executor) for executor in (None, pool))
+        return [bounds.reconstruction(1.0, 0.2, 3, kappa=[0.5, 0.01], method=one) for one in both]
+
     with ThreadPoolExecutor(3) as pool:
         for under in ("alternative", "null"):
-            how = {"method": "monte-carlo", "under": under, **given}
-            alone, shared = (bounds.reconstruction(1.0, 0.2, 3, executor=e, **how) for e in (None, pool))
+            alone, shared = each(MonteCarlo(2_300_000, seed=9, under=under), pool)
             np.testing.assert_array_equal(shared.log_value, alone.log_value)
             np.testing.assert_array_equal(shared.standard_error, alone.standard_error)
-        alone, shared = (bounds.reconstruction_dkw(1.0, 0.2, 3, executor=e, **given) for e in (None, pool))
+        alone, shared = each(DKW(2_300_000, seed=9), pool)
         np.testing.assert_array_equal(shared.log_interval, alone.log_interval)
 
 
@@ -143,9 +146,7 @@ def test_estimates_are_as_precise_as_they_say(setting: tuple[float, float, int, 
     truth = bounds.reconstruction(sigma, rate, steps, kappa=kappa).value
     scores = []
     for seed in range(40):
-        found = bounds.reconstruction(
-            sigma, rate, steps, kappa=kappa, method="monte-carlo", under=under, num_samples=20_000, seed=seed
-        )
+        found = bounds.reconstruction(sigma, rate, steps, kappa=kappa, method=MonteCarlo(20_000, seed, under=under))
         assert found.kind == "estimate"
         assert found.confidence is None
         scores.append((found.value - truth) / found.standard_error)
@@ -157,7 +158,7 @@ def test_estimates_are_as_precise_as_they_say(setting: tuple[float, float, int, 
 
 def test_erratum_one_the_printed_factor_is_wrong() -> None:
     # q = T = σ = 1, κ = 0.1: exact 0.3891; dividing by N′ as printed would give 3.89.
-    found = bounds.reconstruction(1.0, 1.0, 1, kappa=0.1, method="monte-carlo", under="null", num_samples=1_000_000)
+    found = bounds.reconstruction(1.0, 1.0, 1, kappa=0.1, method=MonteCarlo(under="null"))
     assert found.value == pytest.approx(0.389143691645361, abs=5 * found.standard_error)
     assert found.value / 0.1 > 3.8
 
@@ -166,7 +167,7 @@ def test_alternative_spreads_less_than_null() -> None:
     def errors(under: str) -> float:
         return float(
             bounds.reconstruction(
-                0.5905018365, 0.01, 100, kappa=0.01, method="monte-carlo", under=under, num_samples=50_000
+                0.5905018365, 0.01, 100, kappa=0.01, method=MonteCarlo(50_000, under=under)
             ).standard_error
         )
 
@@ -182,10 +183,8 @@ def test_pair_from_outside() -> None:
     assert (high - low < 0.03).all()
     assert found.adjacency is None
     assert any("caller's theorem" in note for note in found.assumptions.notes)
-    assert (
-        bounds.reconstruction_of(GaussianPair(1.5), kappa=0.1, num_samples=1000, adjacency="replacement").adjacency
-        == "replace"
-    )
+    stated = bounds.StatedPair(GaussianPair(1.5), adjacency="replacement")
+    assert bounds.reconstruction_of(stated, kappa=0.1, num_samples=1000).adjacency == "replace"
 
 
 def test_pair_that_sees_everything() -> None:

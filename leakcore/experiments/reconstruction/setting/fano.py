@@ -24,10 +24,7 @@ def fano(context: Context, noise: Sequence[float], prior_size: int, *, samples: 
         drawn = bounds.fano_advantage(
             sigma,
             prior_size=prior_size,
-            information="monte-carlo",
-            num_samples=samples,
-            seed=context.seed,
-            executor=context.executor,
+            information=bounds.SampledInformation(num_samples=samples, seed=context.seed, executor=context.executor),
         )
         return {"analytic": float(analytic.value), "monte-carlo": float(drawn.value)}
 

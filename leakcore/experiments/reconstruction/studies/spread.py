@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import numpy as np
 from scipy import special
@@ -113,14 +112,15 @@ def _values(context: Context, mechanism: _Mechanism, noise: float, samples: int,
     task = f"{mechanism.name}, {samples:,} samples, {under}"
     series = list(_PRINTED).index(samples) * 2 + (under == "null")
     given = (noise, mechanism.sample_rate, mechanism.steps)
-    how = {"kappa": kappa, "method": "monte-carlo", "num_samples": samples, "under": under}
+    method = bounds.methods.MonteCarlo(samples, under=under)
     parts = {
         f"spread-{mechanism.steps}-{samples}-{under}-{first}-{min(first + size, calls)}":
         range(first, min(first + size, calls)) for first in range(0, calls, size)
     }  # fmt: skip
     seed = functools.partial(kernels.subseed, context.seed, kernels.Stream.SPREAD_CALLS, step=series)
     jobs = {
-        name: functools.partial(_estimates, given, how, [seed(row=i) for i in many]) for name, many in parts.items()
+        name: functools.partial(_estimates, given, kappa, method, [seed(row=i) for i in many])
+        for name, many in parts.items()
     }
     found: dict[str, list[list[float]]] = {}
     for name, piece in context.pieces.each(jobs, context.executor):
@@ -129,8 +129,13 @@ def _values(context: Context, mechanism: _Mechanism, noise: float, samples: int,
     return np.array([row for name in parts for row in found[name]])
 
 
-def _estimates(given: tuple[float, float, int], how: dict[str, Any], seeds: list[int]) -> dict[str, list[list[float]]]:
-    drawn = [bounds.reconstruction(*given, seed=seed, **how).value for seed in seeds]
+def _estimates(
+    given: tuple[float, float, int], kappa: np.ndarray, method: bounds.methods.MonteCarlo, seeds: list[int]
+) -> dict[str, list[list[float]]]:
+    drawn = [
+        bounds.reconstruction(*given, kappa=kappa, method=dataclasses.replace(method, seed=seed)).value
+        for seed in seeds
+    ]
     return {"values": [[float(v) for v in np.asarray(one)] for one in drawn]}
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from leakcore import bounds
+from leakcore.bounds.methods import DKW
 
 KAPPA = np.array([1e-6, 1e-3, 0.01, 0.1, 0.5])
 
@@ -17,7 +18,7 @@ def test_every_interval_holds_the_truth_and_the_certificate_is_the_narrower(sett
     truth = bounds.reconstruction(*setting, kappa=KAPPA).value
     widths = {}
     for name, found in {
-        "dkw": bounds.reconstruction_dkw(*setting, kappa=KAPPA, num_samples=200_000),
+        "dkw": bounds.reconstruction(*setting, kappa=KAPPA, method="dkw-bennett", num_samples=200_000),
         "certified": bounds.reconstruction(*setting, kappa=KAPPA, method="certified", num_samples=200_000),
         "importance": bounds.reconstruction(*setting, kappa=KAPPA, method="importance", num_samples=200_000),
     }.items():
@@ -31,16 +32,19 @@ def test_every_interval_holds_the_truth_and_the_certificate_is_the_narrower(sett
     # Vacuous from below at κ = 1e-3: η is larger than κ.
     eta = math.sqrt(math.log(4 / 0.001) / 400_000)
     assert eta > 1e-3
-    assert bounds.reconstruction_dkw(*setting, kappa=1e-3, num_samples=200_000).interval[0] <= 1e-3
+    vacuous = bounds.reconstruction(*setting, kappa=1e-3, method="dkw-bennett", num_samples=200_000)
+    assert vacuous.interval[0] <= 1e-3
 
 
 def test_dkw_limits_and_errors() -> None:
-    found = bounds.reconstruction_dkw(math.inf, 0.1, 3, kappa=[0.1, 1.0], num_samples=1000)
+    found = bounds.reconstruction(math.inf, 0.1, 3, kappa=[0.1, 1.0], method=DKW(1000))
     assert found.kind == "estimate"
     assert found.interval[1][1] == 1.0
     assert found.value[0] == pytest.approx(0.1)
     # Draws of ν that never meet the mass of μ: the interval says nothing, rather than something false.
-    wild = bounds.reconstruction_dkw(0.9466991403, 1.0, 100, kappa=0.1, num_samples=10_000)
+    wild = bounds.reconstruction(0.9466991403, 1.0, 100, kappa=0.1, method=DKW(10_000))
     assert wild.interval[1] == 1.0
     with pytest.raises(ValueError, match="noise_multiplier=0"):
-        bounds.reconstruction_dkw(0.0, 0.1, 3, kappa=0.1)
+        bounds.reconstruction(0.0, 0.1, 3, kappa=0.1, method=DKW())
+    with pytest.raises(ValueError, match=r"num_samples=67108865: must be an integer in \[2, 67108864\]"):
+        DKW((1 << 26) + 1)

@@ -9,22 +9,17 @@ for E = {log r ≥ t}, B_κ ≥ μ(E)·min(1, κ/ν(E)), since B is concave in �
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 
 from leakcore._base.futures import in_order
-from leakcore._base.version import __version__
+from leakcore.bounds.reconstruction.pair import CHUNK, SHARD, Pair, computed_with, draw, fingerprint, ranges
 from leakcore.numerics import betting_upper_limit, choose_bet, clopper_pearson
 
-_CHUNK = 1 << 16
-"""Samples per draw. Fixed, so that no result depends on who draws what."""
-_SHARD = 16 * _CHUNK
-"""Samples that are counted together, at least: tens of milliseconds."""
 _MOST_SHARDS = 1 << 13
 """Of one count: a cluster's scheduler takes milliseconds for each."""
 _SIZES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
@@ -32,69 +27,6 @@ _SIZES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 _STATE_SCHEMA = "leakcore.certificate-state/2"
 _BINS = 1 << 14
 """Outcomes in [0, 1] are counted in cells and rounded against us: costs at most 2⁻¹⁴ of the event's probability."""
-
-
-class Pair(Protocol):
-    """A pair of laws (μ, ν) that can be sampled. Picklable where an executor with processes is used."""
-
-    def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """log μ(x)/ν(x), shape (num_samples,), for samples first_sample, first_sample + 1, … of `under`: x ~ ν for
-        "null", x ~ μ for "alternative". Sample i must depend on (seed, under, i) only, and samples be independent."""
-        ...
-
-
-@dataclasses.dataclass(frozen=True)
-class MixturePair:
-    """Poisson-sampled Gaussian steps, drawn by the native kernel.
-
-    dominates: whether it is proved to dominate the mechanism that it stands for. device: where it is sampled; the
-    samples are the same, so it is no part of the fingerprint.
-    """
-
-    noise_multiplier: np.ndarray | float
-    sample_rate: np.ndarray | float
-    steps: int
-    dominates: bool = True
-    device: str | None = None
-    adjacency: ClassVar[str] = "add-remove"
-
-    def fingerprint(self) -> str:
-        """Equal for equal pairs only, but for a chance of 2⁻²⁵⁶."""
-        parts = (np.asarray(part, dtype=np.float64) for part in (self.noise_multiplier, self.sample_rate, self.steps))
-        whole = hashlib.sha256(b"".join(f"{part.shape}".encode() + part.tobytes() for part in parts))
-        return f"MixturePair {whole.hexdigest()}"
-
-    def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Pair`."""
-        from leakcore import kernels
-        from leakcore.kernels import place
-
-        return place.to_numpy(
-            kernels.mixture_log_ratio(
-                num_samples,
-                noise_multiplier=self.noise_multiplier,
-                sample_rate=self.sample_rate,
-                steps=self.steps,
-                under=under,
-                seed=seed,
-                first_sample=first_sample,
-                like=place.anchor(self.device),
-            )
-        )
-
-
-def fingerprint(pair: Any) -> str:
-    """The pair's own fingerprint() if it has one, else its type's name, by which no run is continued."""
-    own = getattr(pair, "fingerprint", None)
-    return str(own()) if callable(own) else f"{type(pair).__module__}.{type(pair).__qualname__}"
-
-
-def computed_with(pair: Any) -> dict[str, Any]:
-    """What decides the bits of the pair's samples here, besides the pair and the seed."""
-    from leakcore import kernels
-
-    device = str(getattr(pair, "device", None) or "cpu").partition(":")[0]
-    return {"leakcore": __version__, "numpy": np.__version__, "device": device, **kernels.arithmetic()}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -189,27 +121,6 @@ def samples_needed(confidence: float) -> int:
     return math.ceil(math.log(4.0 / (1.0 - confidence)) / math.log(1.98) / 0.9) + 1
 
 
-def draw(pair: Pair, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-    """`pair.sample_log_ratio`, checked: ValueError for a wrong shape or for NaN."""
-    out = np.asarray(pair.sample_log_ratio(num_samples, under, seed, first_sample), dtype=np.float64)
-    if out.shape != (num_samples,):
-        raise ValueError(f"pair.sample_log_ratio returned shape {out.shape}: must be ({num_samples},)")
-    if np.isnan(out).any():
-        raise ValueError("pair.sample_log_ratio returned NaN: must be log mu/nu, which may be infinite but not NaN")
-    return out
-
-
-def draw_all(pair: Pair, num_samples: int, under: str, seed: int, executor: Executor | None) -> np.ndarray:
-    """Samples 0 to num_samples − 1, drawn in shards, by `executor` if given: the same for any number of workers."""
-    shards = [(pair, under, seed, a, b) for a, b in _ranges(0, num_samples, _SHARD)]
-    return np.concatenate(list(in_order(_drawn, shards, executor)))
-
-
-def _drawn(shard: tuple[Pair, str, int, int, int]) -> np.ndarray:
-    pair, under, seed, start, stop = shard
-    return np.concatenate([draw(pair, b - a, under, seed, a) for a, b in _ranges(start, stop, _CHUNK)])
-
-
 def certify(
     pair: Pair,
     log_kappa: np.ndarray,
@@ -234,7 +145,7 @@ def certify(
     if resume is None:
         # A pilot that does not depend on how far one means to go, so that going on equals having gone at once.
         num_pilot = min(max(num_samples // 10, 1), 20_000 if anytime else 100_000)
-        pilot = np.concatenate([draw(pair, b - a, "alternative", seed, a) for a, b in _ranges(0, num_pilot, _CHUNK)])
+        pilot = np.concatenate([draw(pair, b - a, "alternative", seed, a) for a, b in ranges(0, num_pilot, CHUNK)])
         thresholds = dual_thresholds(pilot, log_kappa)
         empty = np.zeros((len(log_kappa), _BINS + 1), dtype=np.int64)
         resume = CertificateState(
@@ -252,7 +163,7 @@ def certify(
     state = resume
     # With a width to watch, the sample doubles between looks.
     stops = [num_samples]
-    while width is not None and stops[0] > max(4 * _CHUNK, 2 * state.next_sample):
+    while width is not None and stops[0] > max(4 * CHUNK, 2 * state.next_sample):
         stops.insert(0, stops[0] // 2)
     log_low, log_high = np.array(log_kappa), np.zeros_like(log_kappa)
     for stop in stops:
@@ -267,9 +178,9 @@ def certify(
 
 def _counted_up_to(pair: Pair, state: CertificateState, stop: int, executor: Executor | None) -> CertificateState:
     # Larger counts in larger shards: fewer for a scheduler to handle, still many for each worker.
-    least = max(1, -(-(stop - state.next_sample) // _SHARD))
-    size = _SHARD * -(-least // min(_MOST_SHARDS, 8 * math.isqrt(least)))
-    shards = [(pair, state.thresholds, state.seed, a, b) for a, b in _ranges(state.next_sample, stop, size)]
+    least = max(1, -(-(stop - state.next_sample) // SHARD))
+    size = SHARD * -(-least // min(_MOST_SHARDS, 8 * math.isqrt(least)))
+    shards = [(pair, state.thresholds, state.seed, a, b) for a, b in ranges(state.next_sample, stop, size)]
     counts = state.counts.copy()
     for part in in_order(_count, shards, executor):
         counts += part
@@ -302,15 +213,10 @@ def dual_thresholds(log_ratio: np.ndarray, log_kappa: np.ndarray) -> np.ndarray:
     return np.asarray(descending[np.minimum(np.searchsorted(log_mass, log_kappa), len(descending) - 1)])
 
 
-def _ranges(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
-    for a in range(start, stop, size):
-        yield a, min(a + size, stop)
-
-
 def _count(shard: tuple[Pair, np.ndarray, int, int, int]) -> np.ndarray:
     pair, thresholds, seed, start, stop = shard
     counts = np.zeros((len(thresholds), _BINS + 1), dtype=np.int64)
-    for a, b in _ranges(start, stop, _CHUNK):
+    for a, b in ranges(start, stop, CHUNK):
         counts += _cells(draw(pair, b - a, "alternative", seed, a), thresholds)
     return counts
 

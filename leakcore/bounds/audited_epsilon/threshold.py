@@ -1,0 +1,257 @@
+"""How the threshold of an audit by scores is chosen so that the bound holds although it was chosen."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from leakcore import kernels
+from leakcore._base import validate
+from leakcore._base.results import Assumptions
+from leakcore.bounds.audited_epsilon.counts import EpsilonLowerBound, from_counts
+from leakcore.bounds.audited_epsilon.hypothesis import Direction, RefutableClaim
+from leakcore.numerics import clopper_pearson, simultaneous_lower_limits
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class EpsilonFromScores(EpsilonLowerBound):
+    """An `EpsilonLowerBound` whose event is {score ≥ threshold}.
+
+    threshold: of the event, None where every threshold proves nothing. select: how it was chosen (a split sets it half-
+    way to the next lower score). `trials` are those that were counted (with the k rows, without them).
+    """
+
+    threshold: float | None
+    select: str
+
+
+class ScoredAudit(NamedTuple):
+    """Scores by the argument that brought them, (with the k rows, without them), and what they are held against."""
+
+    sides: dict[str, np.ndarray]
+    claim: RefutableClaim
+
+    @classmethod
+    def parse(cls, claim: RefutableClaim, **sides: object) -> ScoredAudit:
+        """One finite or infinite score for each trial; the error names the argument."""
+        return cls({name: _checked(name, values) for name, values in sides.items()}, claim)
+
+
+def _checked(name: str, values: object) -> np.ndarray:
+    out = validate.real_array("a number", lambda v: ~np.isnan(v), **{name: values})
+    if out.ndim != 1 or out.size == 0:
+        raise ValueError(f"{name}.shape={out.shape}: must be one score per trial, at least one")
+    return out
+
+
+class Threshold(abc.ABC):
+    """A valid way to choose the threshold, and which of several audits is reported."""
+
+    @abc.abstractmethod
+    def prove(self, audit: ScoredAudit) -> EpsilonFromScores:
+        """What one audit proves."""
+
+    @abc.abstractmethod
+    def prove_best(self, audits: Sequence[ScoredAudit]) -> tuple[int, EpsilonFromScores]:
+        """What the best of several audits proves, valid although it was picked, and its number among them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitThreshold(Threshold):
+    """A random share of the trials of each dataset chooses the threshold; the others are counted.
+
+    Jagielski, Ullman and Oprea (2020), Section 4.2. The choosing trials also settle a hypothesis of direction "both",
+    at no cost, and which of several audits is counted.
+
+    Args:
+        share: part of the trials that chooses, in (0, 1).
+        seed: of the random split; where there are as many scores in as out, trials of one number fall on one side of
+            it, so trial i of both may share its randomness.
+    """
+
+    share: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "share", validate.open_probability(share=self.share))
+        object.__setattr__(self, "seed", validate.seed(seed=self.seed))
+
+    def prove(self, audit: ScoredAudit) -> EpsilonFromScores:
+        """See `Threshold`."""
+        return self._counted(self._plan(audit))
+
+    def prove_best(self, audits: Sequence[ScoredAudit]) -> tuple[int, EpsilonFromScores]:
+        """See `Threshold`."""
+        plans = [self._plan(audit) for audit in audits]
+        best = max(range(len(plans)), key=lambda i: plans[i].promised)
+        proof = self._counted(plans[best])
+        return best, dataclasses.replace(proof, method=f"{proof.method}; one of {len(plans)} chosen on other trials")
+
+    def _counted(self, plan: _Plan) -> EpsilonFromScores:
+        proof = plan.counted()
+        fields = {f.name: getattr(proof, f.name) for f in dataclasses.fields(proof)} | {"seed": self.seed}
+        return EpsilonFromScores(**fields, threshold=plan.threshold, select="split")
+
+    def _plan(self, audit: ScoredAudit) -> _Plan:
+        (in_choose, in_count), (out_choose, out_count) = (self._split(*side) for side in audit.sides.items())
+        direction, threshold, promised = _choose(in_choose, out_choose, (len(in_count), len(out_count)), audit.claim)
+        return _Plan(promised, threshold, in_count, out_count, dataclasses.replace(audit.claim, direction=direction))
+
+    def _split(self, name: str, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(choosing, counting) parts: the same trials by number for all arrays of one length, so that what chooses is
+        never counted where arrays share trials, or have the same randomness in trials of one number."""
+        number = round(self.share * len(scores))
+        if not 0 < number < len(scores):
+            raise ValueError(
+                f"{name}: {len(scores)} trials at share={self.share} leave none to choose or none to count: give more, "
+                "or threshold=SimultaneousThreshold()"
+            )
+        order = kernels.generator(self.seed, kernels.Stream.SCORE_SPLIT).permutation(len(scores))
+        return scores[order[:number]], scores[order[number:]]
+
+
+class _Plan(NamedTuple):
+    """What the choosing trials chose, how much they promise, and the trials left to count."""
+
+    promised: float
+    threshold: float
+    inside: np.ndarray
+    outside: np.ndarray
+    claim: RefutableClaim
+
+    def counted(self) -> EpsilonLowerBound:
+        sides = (self.inside, self.outside)
+        hits = [int((scores >= self.threshold).sum()) for scores in sides]
+        return from_counts((hits[0], hits[1]), (len(self.inside), len(self.outside)), self.claim)
+
+
+HALVES = SplitThreshold()
+
+
+@dataclasses.dataclass(frozen=True)
+class SimultaneousThreshold(Threshold):
+    """All trials choose and all are counted, with limits that hold at every threshold at once.
+
+    The limits are `numerics.simultaneous_lower_limits`; a hypothesis of direction "both" splits the error over both. Of
+    m audits each is held to the share 1/m of the error, and the largest bound is taken.
+    """
+
+    def prove(self, audit: ScoredAudit) -> EpsilonFromScores:
+        """See `Threshold`."""
+        inside, outside = audit.sides.values()
+        return _simultaneous(inside, outside, audit.claim)
+
+    def prove_best(self, audits: Sequence[ScoredAudit]) -> tuple[int, EpsilonFromScores]:
+        """See `Threshold`."""
+        number = len(audits)
+        proofs = []
+        for audit in audits:
+            level = 1 - (1 - audit.claim.confidence) / number
+            proofs.append(self.prove(audit._replace(claim=dataclasses.replace(audit.claim, confidence=level))))
+        best = max(range(number), key=lambda i: float(proofs[i].value))
+        method = f"{proofs[best].method}; the largest of {number}, each at α/{number}"
+        return best, dataclasses.replace(
+            proofs[best], confidence=audits[best].claim.confidence, method=method, select="correction"
+        )
+
+
+def _exceed(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """How many scores are at least each threshold."""
+    return np.asarray(len(scores) - np.searchsorted(np.sort(scores), thresholds, side="left"))
+
+
+def _choose(
+    inside: np.ndarray, outside: np.ndarray, counting: tuple[int, int], claim: RefutableClaim
+) -> tuple[Direction, float, float]:
+    """The direction and threshold that would prove most if the counting trials fell like these, and how much."""
+    side = claim.direction
+    thresholds = np.unique(np.concatenate([inside, outside]))
+    shares = [
+        np.rint(_exceed(scores, thresholds) / len(scores) * n).astype(int)
+        for scores, n in zip((inside, outside), counting, strict=True)
+    ]
+    limits = [clopper_pearson(hits, n, confidence=claim.confidence) for hits, n in zip(shares, counting, strict=True)]
+    best: tuple[Direction, float, float] = ("in" if side == "both" else side, float(thresholds[-1]), -1.0)
+    ways: tuple[tuple[Direction, Any], ...] = (("in", limits), ("out", limits[::-1]))
+    for name, ((low, _), (_, high)) in ways:
+        if side in (name, "both"):
+            proved = _proved(np.asarray(low), np.asarray(high), claim)
+            at = int(proved.argmax())
+            if proved[at] > best[2]:
+                best = (name, _between(thresholds, at), float(proved[at]))
+    return best
+
+
+def _between(thresholds: np.ndarray, at: int) -> float:
+    """Half-way down to the next lower score: the same choosing trials exceed it, and a gap is split evenly."""
+    here = float(thresholds[at])
+    below = float(thresholds[at - 1]) if at else here
+    return 0.5 * here + 0.5 * below if np.isfinite(here) and np.isfinite(below) else here
+
+
+def _proved(low: np.ndarray, high: np.ndarray, claim: RefutableClaim) -> np.ndarray:
+    """By the event or by its complement, for limits of the likelier and the less likely side."""
+    return np.asarray(np.maximum(claim.proved_each(low, high), claim.proved_each(1 - high, 1 - low)))
+
+
+def _simultaneous(inside: np.ndarray, outside: np.ndarray, claim: RefutableClaim) -> EpsilonFromScores:
+    level, side = claim.confidence, claim.direction
+    # One band per dataset and direction, each at an equal share of the error.
+    bands = 2 if side != "both" else 4
+    band_level = 1 - (1 - level) / bands
+    thresholds = np.unique(np.concatenate([inside, outside]))
+    counts = [_exceed(scores, thresholds) for scores in (inside, outside)]
+    lows = [simultaneous_lower_limits(len(s), confidence=band_level) for s in (inside, outside)]
+    # The two limits of P(score ≥ t), and those of its complement from the complementary counts: no cancellation.
+    low = [band[hits] for band, hits in zip(lows, counts, strict=True)]
+    low_complement = [band[len(band) - 1 - hits] for band, hits in zip(lows, counts, strict=True)]
+    best, where, at_best = 0.0, None, -1
+    for name, hi, lo in (("in", 0, 1), ("out", 1, 0)):
+        if side not in (name, "both"):
+            continue
+        for event, a, b in (
+            ("event", low[hi], low_complement[lo]),
+            ("complement of the event, which is", low_complement[lo], low[hi]),
+        ):
+            proved = claim.proved_each(a, 1 - b)
+            at = int(proved.argmax())
+            if proved[at] > best:
+                best, where, at_best = float(proved[at]), f"{event}, likelier {name}".replace("is, ", "is "), at
+    hits = (0, 0) if where is None else (int(counts[0][at_best]), int(counts[1][at_best]))
+    limits = (
+        ((0.0, 1.0), (0.0, 1.0))
+        if where is None
+        else tuple((float(a[at_best]), 1 - float(b[at_best])) for a, b in zip(low, low_complement, strict=True))
+    )
+    return EpsilonFromScores(
+        value=claim.epsilon(best),
+        kind="lower",
+        confidence=level,
+        interval=None,
+        method=f"simultaneous limits of equal local levels at α/{bands}, event and complement at every threshold",
+        assumptions=Assumptions(
+            adjacency=claim.adjacency,
+            attacker="chooses the k rows, sees each trained model's test statistic, and knows both datasets",
+            notes=(
+                "the threshold was chosen on the counted trials; the limits hold at all thresholds at once",
+                "the statistic, k" + ("" if side == "both" else ", direction") + " were fixed before the trials",
+                *claim.notes(),
+            ),
+        ),
+        provenance=claim.provenance + "; Moscovich, Nadler and Spiegelman (2016) for the band",
+        hits=hits,
+        trials=(len(inside), len(outside)),
+        limits=limits,
+        delta=claim.delta,
+        k=claim.k,
+        direction=side,
+        proved_by=where,
+        family=claim.family,
+        mu=best if claim.family == "gdp" else None,
+        threshold=None if where is None else float(thresholds[at_best]),
+        select="simultaneous",
+    )

@@ -1,0 +1,195 @@
+"""Where Fano's bound takes the mutual information from: a Rényi divergence, a closed form, or samples."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import math
+from concurrent.futures import Executor
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from leakcore import kernels
+from leakcore._base import validate
+from leakcore._base.futures import answers
+from leakcore._base.results import Kind
+from leakcore.numerics import PrivacyLoss, dot
+
+_CHUNK = 1 << 14
+_MAX_CANDIDATES = 1 << 22
+"""Of a sampled estimate, which draws a number for each in every sample."""
+_MAX_DRAWS = 1 << 42
+"""Numbers of a sampled estimate: about a day of one core."""
+
+
+class Candidates(NamedTuple):
+    """`times` candidates of each of these probabilities: equally likely ones are one question, however many."""
+
+    weights: np.ndarray
+    times: int
+
+    @property
+    def number(self) -> int:
+        """How many there are."""
+        return len(self.weights) * self.times
+
+    @property
+    def entropy(self) -> float:
+        """H(π) in nats."""
+        return math.log(self.times) if self.times > 1 else -dot(self.weights, np.log(self.weights))
+
+
+class Nats(NamedTuple):
+    """Mutual information in nats, with its standard error and seed where it was sampled; notes: on the candidates."""
+
+    value: float
+    error: float | None = None
+    seed: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Information(abc.ABC):
+    """Where I comes from, the mutual information between the candidate and the outputs.
+
+    name: by which `fano_advantage(information=)` finds it. kind: of the bound that follows.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind]
+
+    @abc.abstractmethod
+    def nats(self, loss: PrivacyLoss, candidates: Candidates) -> Nats:
+        """I for steps of finite noise and more than one candidate."""
+
+    @abc.abstractmethod
+    def check(self, loss: PrivacyLoss) -> None:
+        """ValueError for a mechanism that it does not cover."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RenyiInformation(Information):
+    """I ≤ KL(μ‖ν) = E_μ[log r], the Rényi divergence at order 1, of the dominating pair. Any σ, q, T.
+
+    Σ1/(2σ²) at q = 1. Kind "upper".
+    """
+
+    name: ClassVar[str] = "rdp"
+    kind: ClassVar[Kind] = "upper"
+
+    def nats(self, loss: PrivacyLoss, candidates: Candidates) -> Nats:
+        """See `Information`."""
+        return Nats(loss.cumulants(1.0).mean if loss.groups or loss.gaussian_variance > 0.0 else 0.0)
+
+    def check(self, loss: PrivacyLoss) -> None:
+        """Everything is covered."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _FullBatches(Information):
+    separation: float = math.sqrt(2.0)
+
+    def __post_init__(self) -> None:
+        apart = validate.positive(separation=self.separation)
+        if apart > 2.0:
+            raise ValueError(
+                f"separation={self.separation!r}: must be in (0, 2], clipped gradients are no farther apart"
+            )
+        object.__setattr__(self, "separation", apart)
+
+    def check(self, loss: PrivacyLoss) -> None:
+        """ValueError where batches are sampled."""
+        if loss.groups or (math.isfinite(loss.log_no_escape) and loss.log_no_escape != 0.0):
+            raise ValueError(f"information={self.name!r}: covers sample_rate=1 only, use 'rdp'")
+
+
+@dataclasses.dataclass(frozen=True)
+class AnalyticInformation(_FullBatches):
+    """q = 1: I ≤ −Σ_i p_i log(p_i + (1−p_i) exp(−Δ²T/(2σ²))) with candidates at most Δ apart. Kind "upper", for that Δ.
+
+    separation: Δ in (0, 2], of candidates' clipped gradients in units of the clipping norm; √2 for one-hot (orthogonal)
+        ones, with which the table of the paper is reproduced.
+    """
+
+    name: ClassVar[str] = "analytic"
+    kind: ClassVar[Kind] = "upper"
+
+    def nats(self, loss: PrivacyLoss, candidates: Candidates) -> Nats:
+        """See `Information`."""
+        weights = candidates.weights
+        shrink = math.exp(-0.5 * self.separation**2 * loss.gaussian_variance)
+        return Nats(
+            -candidates.times * dot(weights, np.log(weights + (1.0 - weights) * shrink)),
+            notes=(f"for candidates whose clipped gradients are at most {self.separation:.6g} clipping norms apart",),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledInformation(_FullBatches):
+    """q = 1: I = E log p(w|z)/p(w), w ~ N(Δe_z/√2, σ²I_n), from `num_samples` draws. Kind "estimate".
+
+    separation: Δ as in `AnalyticInformation`.
+    num_samples: drawn, at least 2; each draws a number for every candidate, of which there may be 2²².
+    seed: of the samples.
+    executor: its workers take blocks of 2¹⁴ draws (of 2²² numbers, where candidates are many); the answer is the same
+        for any number of workers and none.
+    """
+
+    name: ClassVar[str] = "monte-carlo"
+    kind: ClassVar[Kind] = "estimate"
+    num_samples: int = 100_000
+    seed: int = 0
+    executor: Executor | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "num_samples", validate.integer(2, num_samples=self.num_samples))
+        object.__setattr__(self, "seed", validate.seed(seed=self.seed))
+        validate.executor(executor=self.executor)
+
+    def nats(self, loss: PrivacyLoss, candidates: Candidates) -> Nats:
+        """See `Information`."""
+        n, count = candidates.number, self.num_samples
+        if n > _MAX_CANDIDATES or count * n > _MAX_DRAWS:
+            raise ValueError(
+                f"prior_size={n}, num_samples={count}: information='monte-carlo' draws prior_size numbers for each "
+                f"sample: must be at most {_MAX_CANDIDATES} candidates and {_MAX_DRAWS} numbers; use 'analytic'"
+            )
+        scale = self.separation * math.sqrt(0.5 * loss.gaussian_variance)
+        mean, error = self._gain(np.repeat(candidates.weights, candidates.times), scale)
+        note = f"for one-hot gradients, {self.separation:.6g} clipping norms apart; a sampled estimate"
+        return Nats(mean, error, self.seed, (note,))
+
+    def _gain(self, weights: np.ndarray, scale: float) -> tuple[float, float]:
+        """(mean, standard error) of log p(w|z)/p(w), w = scale·e_z + N(0, I_n): a mixture of one-hot Gaussians."""
+        count = self.num_samples
+        rows = max(1, min(_CHUNK, 2**22 // len(weights)))
+        jobs = (
+            (start, functools.partial(_gain_sums, weights, scale, min(rows, count - start), self.seed, start))
+            for start in range(0, count, rows)
+        )
+        # Summed in the order of draws, whoever drew them first.
+        sums = np.array([part for _, part in sorted(answers(jobs, self.executor, ahead=256))])
+        total, squares = (math.fsum(column) for column in sums.T)
+        mean = total / count
+        return mean, math.sqrt(max(squares / count - mean * mean, 0.0) / count)
+
+
+def _gain_sums(weights: np.ndarray, scale: float, size: int, seed: int, first: int) -> tuple[float, float]:
+    """(Σ g, Σ g²) of `size` draws, the first of which has this number."""
+    rng = kernels.generator(seed, kernels.Stream.FANO, row=first)
+    z = np.minimum(np.searchsorted(np.cumsum(weights), rng.random(size), side="right"), len(weights) - 1)
+    logs = scale * rng.standard_normal((size, len(weights)))
+    logs[np.arange(size), z] += scale * scale
+    own = logs[np.arange(size), z]
+    # log p(w|j) = scale·w_j + what all j share.
+    logs += np.log(weights)
+    peak = logs.max(axis=1)
+    gain = own - peak - np.log(np.exp(logs - peak[:, None]).sum(axis=1))
+    # Not a dot product, whose order is the linear algebra's own.
+    return float(gain.sum()), float(np.square(gain).sum())
+
+
+INFORMATION = {kind.name: kind for kind in (RenyiInformation, AnalyticInformation, SampledInformation)}
+"""By name, as `fano_advantage(information=)` takes it."""

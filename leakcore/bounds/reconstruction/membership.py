@@ -1,0 +1,62 @@
+"""What no membership attack can beat: the same curve as the reconstruction bound."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from leakcore._base import validate
+from leakcore._base.one_thread import one_thread
+from leakcore._base.results import Assumptions, Number, Result
+from leakcore.bounds.reconstruction.arguments import ATTACKER, SampledGaussian
+from leakcore.bounds.reconstruction.reconstruction import reconstruction
+from leakcore.numerics import AccuracyError, gaussian_pair
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class MembershipBound(Result):
+    """The largest true-positive rate of a membership attack at a false-positive rate.
+
+    value: TPR at `fpr`. advantage: TPR − FPR there. max_advantage: the largest over all false-positive rates.
+    """
+
+    fpr: Number
+    advantage: Number
+    max_advantage: float
+
+
+@one_thread()
+def membership(noise_multiplier: Any, sample_rate: Any, steps: int, *, fpr: Any) -> MembershipBound:
+    """The largest true-positive rate of any membership attack on DP-SGD at false-positive rate `fpr`.
+
+    TPR = B_fpr, the same quantity as in `reconstruction` (Hayes et al. 2023, Section 3 after equation 3): the test of ν
+    (record absent) against μ (record present). `max_advantage` = max_α B_α − α = δ(0), the total variation distance (of
+    full batches, which is no less, where the numerics do not reach).
+
+    fpr: in (0, 1], a float or an array. Other arguments as in `reconstruction`, method "auto".
+    Returns a `MembershipBound` of kind "upper", deterministic, interval = numerical error; by "importance" (99.9%, seed
+    0) where the exact route does not reach, for fpr below about 1e-290.
+    """
+    from leakcore.numerics import log_delta
+
+    level = validate.real_array("in (0, 1]", lambda v: (v > 0.0) & (v <= 1.0), fpr=fpr)
+    curve = reconstruction(noise_multiplier, sample_rate, steps, kappa=level)
+    loss = SampledGaussian.parse(noise_multiplier, sample_rate, steps).loss()
+    try:
+        _, log_largest = log_delta(loss, 0.0, "remove")
+    except AccuracyError:
+        _, log_largest = gaussian_pair.log_profile_limits(0.0, loss.full_batch_separation())
+    return MembershipBound(
+        value=curve.value,
+        kind="upper",
+        confidence=curve.confidence,
+        interval=curve.interval,
+        method=curve.method,
+        seed=curve.seed,
+        assumptions=Assumptions(adjacency="add-remove", attacker=ATTACKER, notes=curve.assumptions.notes),
+        provenance=curve.provenance,
+        fpr=curve.kappa,
+        advantage=curve.value - curve.kappa,
+        max_advantage=min(1.0, math.exp(log_largest)),
+    )
