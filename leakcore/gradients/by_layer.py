@@ -72,10 +72,10 @@ def gradients_of_layers(
         step = max(1, _BYTES // (size * index.shape[1]))
         for start in range(0, len(index), step):
             rows = torch.from_numpy(index[start : start + step])
-            found = gradient(model.inputs[rows.reshape(-1)], model.targets[rows.reshape(-1)])
+            of_rows = gradient(model.inputs[rows.reshape(-1)], model.targets[rows.reshape(-1)])
             for name, group in wanted.items():
                 keys = list(group)[:1] if weights_only else list(group)
-                parts = [found[k].reshape(*rows.shape, *found[k].shape[1:]).mean(1) for k in keys]
+                parts = [of_rows[k].reshape(*rows.shape, *of_rows[k].shape[1:]).mean(1) for k in keys]
                 joined = parts[0] if weights_only else torch.cat([p.reshape(len(p), -1) for p in parts], 1)
                 out[name].append(joined.float().cpu().numpy())
     return {name: np.concatenate(parts) for name, parts in out.items()}
@@ -97,7 +97,7 @@ def _per_sample(
     def gradient(x: torch.Tensor, y: torch.Tensor) -> Mapping[str, torch.Tensor]:
         with quiet_batching():
             try:
-                found: Mapping[str, torch.Tensor] = mapped(own, x, y)
+                every: Mapping[str, torch.Tensor] = mapped(own, x, y)
             except RuntimeError:
                 before = torch.get_rng_state()
                 single = [of_one(own, *row) for row in zip(x, y, strict=True)]
@@ -105,7 +105,7 @@ def _per_sample(
                     torch.set_rng_state(before)
                     raise
                 return {name: torch.stack([g[name] for g in single]) for name in own}
-        return found
+        return every
 
     return gradient
 

@@ -80,14 +80,14 @@ class LayeredModel:
     @property
     def criterion(self) -> Loss:
         """The loss, cross-entropy where none was given."""
-        found: Loss = criterion(self.loss)
-        return found
+        loss: Loss = criterion(self.loss)
+        return loss
 
     @property
     def lock(self) -> contextlib.AbstractContextManager[Any]:
         """Held by whoever swaps the module's parameters or registers hooks."""
-        held: contextlib.AbstractContextManager[Any] = lock_of(self.module)
-        return held
+        lock: contextlib.AbstractContextManager[Any] = lock_of(self.module)
+        return lock
 
     def parameters(self, layers: Sequence[str] | None = None) -> list[str]:
         """Full names of the parameters of these layers, of all where it is None."""
@@ -119,7 +119,7 @@ class LayeredModel:
 @locked
 def parameters_by_layer(model: torch.nn.Module) -> dict[str, dict[str, torch.Tensor]]:
     """{layer: {parameter's full name: tensor}}: submodules with parameters of their own that require grad, in order."""
-    seen: set[int] = set()
+    counted: set[int] = set()
     layers: dict[str, dict[str, torch.Tensor]] = {}
     itself = type(model).__name__
     if itself in dict(model.named_modules()):
@@ -128,9 +128,9 @@ def parameters_by_layer(model: torch.nn.Module) -> dict[str, dict[str, torch.Ten
         own = {
             f"{name}.{key}" if name else key: p.detach()
             for key, p in module.named_parameters(recurse=False)
-            if p.requires_grad and id(p) not in seen
+            if p.requires_grad and id(p) not in counted
         }
-        seen.update(id(p) for p in module.parameters(recurse=False))
+        counted.update(id(p) for p in module.parameters(recurse=False))
         if own:
             layers[name or itself] = own
     return layers

@@ -197,23 +197,23 @@ def measure_layers(
     check.callback(progress=progress)
     few = model.first(how.samples)
     matched = _matched(model, how, start)
-    shown: Progress = progress or (lambda task, done, total: None)
+    report: Progress = progress or (lambda task, done, total: None)
 
-    def kept(name: str, run: Callable[[], Any]) -> Any:
+    def piece(name: str, run: Callable[[], Any]) -> Any:
         if pieces.folder is None:
             return run()
         return from_piece(pieces.get_or_run(name, lambda: {"kept": to_piece(run())})["kept"], _KEPT)
 
-    def told(task: str) -> Callable[[int, int], object]:
-        return lambda done, total: shown(task, done, total)
+    def counter(task: str) -> Callable[[int, int], object]:
+        return lambda done, total: report(task, done, total)
 
     jacobian = how.jacobian_of(model)
     norms = ("F",) if jacobian.probes else NORMS
-    moved = kept("sensitivity", lambda: measure_sensitivity(few, norms, jacobian, start, told("sensitivity")))
+    moved = piece("sensitivity", lambda: measure_sensitivity(few, norms, jacobian, start, counter("sensitivity")))
     inverted = None
     if how.iterations:
         search = PairInversion(iterations=how.iterations)
-        inverted = kept("original", lambda: invert_pairs(few, search, start, executor, told("inversion")))
+        inverted = piece("original", lambda: invert_pairs(few, search, start, executor, counter("inversion")))
     latent, apart = {}, {}
     for number, (name, batches) in enumerate(matched.items()):
 
@@ -221,7 +221,7 @@ def measure_layers(
             return v_information(
                 _columns(model, batches.rows, how.columns, start), batches.attribute, family=how.family,
                 permutations=how.permutations, validation=CrossValidation(strata=batches.targets), seed=start,
-                executor=executor, progress=told(f"latent: {name}"),
+                executor=executor, progress=counter(f"latent: {name}"),
             )  # fmt: skip
 
         def read_subspace(batches: Any = batches) -> dict[str, SubspaceDistance]:
@@ -233,9 +233,9 @@ def measure_layers(
             flat = [{k: v if v.ndim > 2 else v.reshape(len(v), 1, -1) for k, v in side.items()} for side in means]
             return dict(subspace_distance(*flat, permutations=how.permutations, paired=True, seed=start))
 
-        latent[name] = kept(f"latent-{number}", read_latent)
-        apart[name] = kept(f"subspace-{number}", read_subspace)
-        shown("attributes", number + 1, len(matched))
+        latent[name] = piece(f"latent-{number}", read_latent)
+        apart[name] = piece(f"subspace-{number}", read_subspace)
+        report("attributes", number + 1, len(matched))
     return LeakageByLayer(
         layers=model.names,
         parameters=model.sizes,
@@ -251,17 +251,17 @@ def measure_layers(
 
 def _matched(data: LayeredModel, how: LayerMeasures, seed: int) -> dict[str, Any]:
     """Sets of rows with and without each attribute; ValueError, before any measure, where they are too small."""
-    given = input_attributes(data.inputs) if how.attributes is None else dict(how.attributes)
+    attributes = input_attributes(data.inputs) if how.attributes is None else dict(how.attributes)
     integer = data.targets.ndim == 1 and not data.targets.is_floating_point()
     first = _first_of_equals(data)
     task = data.targets.cpu().numpy()[first] if integer else None
-    limit = check.integer(2 * _PAIRS if given else 1, None, rows=how.rows) // 2
+    limit = check.integer(2 * _PAIRS if attributes else 1, None, rows=how.rows) // 2
     matched = {}
-    for name, has in given.items():
+    for name, has in attributes.items():
         try:
-            kept = _one_for_each(has, len(data.inputs))[first]
-            found = attack.matched_batches(kept, task, limit=limit, seed=seed)
-            matched[name] = dataclasses.replace(found, rows=first[found.rows])
+            one_each = _one_for_each(has, len(data.inputs))[first]
+            batches = attack.matched_batches(one_each, task, limit=limit, seed=seed)
+            matched[name] = dataclasses.replace(batches, rows=first[batches.rows])
         except ValueError as error:
             raise ValueError(f"attribute={name!r}: {str(error).removeprefix('attribute: ')}") from error
         if (pairs := len(matched[name].attribute) // 2) < _PAIRS:
@@ -289,10 +289,10 @@ def _first_of_equals(data: LayeredModel) -> np.ndarray:
         part.detach().cpu().reshape(number, -1).contiguous().view(torch.uint8).numpy()
         for part in (data.inputs, data.targets)
     ]
-    seen: dict[bytes, int] = {}
+    first: dict[bytes, int] = {}
     for i in range(number):
-        seen.setdefault(hashlib.sha256(b"".join(side[i].tobytes() for side in sides)).digest(), i)
-    return np.array(list(seen.values()))
+        first.setdefault(hashlib.sha256(b"".join(side[i].tobytes() for side in sides)).digest(), i)
+    return np.array(list(first.values()))
 
 
 def _columns(model: LayeredModel, index: np.ndarray, most: int, seed: int) -> dict[str, np.ndarray]:

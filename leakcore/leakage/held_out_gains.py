@@ -128,9 +128,9 @@ def tempered(log_prob: np.ndarray, prior: np.ndarray, power: float, share: float
 
 
 def _checked(values: Any, shape: tuple[int, int]) -> np.ndarray:
-    found = np.asarray(values, dtype=np.float64)
-    if found.shape != shape:
-        raise ValueError(f"family: log_prob returned shape {found.shape}, must be {shape}, (rows, classes)")
-    if np.isnan(found).any() or (found > 1e-6).any():
+    log_prob = np.asarray(values, dtype=np.float64)
+    if log_prob.shape != shape:
+        raise ValueError(f"family: log_prob returned shape {log_prob.shape}, must be {shape}, (rows, classes)")
+    if np.isnan(log_prob).any() or (log_prob > 1e-6).any():
         raise ValueError("family: log_prob must return logarithms of probabilities, none NaN or above 0")
-    return found
+    return log_prob

@@ -126,16 +126,16 @@ def mutual_information(
     check.callback(progress=progress)
     order = kernels.generator(start, kernels.Stream.MUTUAL_ORDER).permutation(number)
     job = functools.partial(_trained, u, v, order, mine, start)
-    found = {}
+    answers_by_number = {}
     with contextlib.closing(
         answers(((k, functools.partial(job, k)) for k in range(1 + shuffles)), executor)
     ) as trainings:
         for k, answer in trainings:
-            found[k] = answer
+            answers_by_number[k] = answer
             if progress is not None:
-                progress(len(found), 1 + shuffles)
-    value, error, trained, rows = found[0]
-    null = np.array([found[k][0] for k in range(1, 1 + shuffles)])
+                progress(len(answers_by_number), 1 + shuffles)
+    value, error, trained, rows = answers_by_number[0]
+    null = np.array([answers_by_number[k][0] for k in range(1, 1 + shuffles)])
     from scipy.special import ndtri
 
     reach = float(ndtri((1 + level) / 2)) * error

@@ -125,22 +125,22 @@ def measure_sensitivity(
     measure = _JacobianColumns(model)
     chunk = max(1, budget.memory // (_COPIES * measure.bytes_per_column(x[:1], y[:1])))
     rng = kernels.generator(seed, kernels.Stream.SENSITIVITY_PROBES) if draws and seed is not None else None
-    found = {norm: np.empty((len(x), len(names))) for norm in wanted}
+    norms = {norm: np.empty((len(x), len(names))) for norm in wanted}
     variance = np.zeros((len(x), len(names)))
     for i in range(len(x)):
         if rng is None:
             columns = measure.exact(x[i : i + 1], y[i : i + 1], chunk)
             for norm in wanted:
-                found[norm][i] = columns[norm]
+                norms[norm][i] = columns[norm]
         else:
-            found["F"][i], variance[i] = measure.probed(x[i : i + 1], y[i : i + 1], chunk, draws, rng)
+            norms["F"][i], variance[i] = measure.probed(x[i : i + 1], y[i : i + 1], chunk, draws, rng)
         if progress is not None:
             progress(i + 1, len(x))
-    means = {norm: values.mean(axis=0) for norm, values in found.items()}
+    means = {norm: values.mean(axis=0) for norm, values in norms.items()}
     # The spread between samples already holds the probes' own; alone, one sample has only the latter.
     spread = {
         norm: values.std(axis=0, ddof=1) / math.sqrt(len(x)) if len(x) > 1 else np.full(len(names), math.nan)
-        for norm, values in found.items()
+        for norm, values in norms.items()
     }
     if rng is not None and len(x) == 1:
         spread["F"] = np.sqrt(variance[0])
@@ -160,7 +160,7 @@ def measure_sensitivity(
         seed=seed,
         provenance="Mo et al. (2021), eqs. 10 and 11",
         layers=names,
-        per_sample=found,
+        per_sample=norms,
         means=means,
         standard_errors=spread,
         parameters=np.array(model.sizes),

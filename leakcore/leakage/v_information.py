@@ -156,13 +156,13 @@ def v_information(
         check.instance(CrossValidation, validation=validation)
     how = validation or CrossValidation()
     names, arrays = _arrays(gradients)
-    given = _labels(labels, len(arrays[0]))
+    classes = _labels(labels, len(arrays[0]))
     shuffles = check.integer(0, None, permutations=permutations)
     start = check.seed(seed=seed)
     check.executor(executor=executor)
     check.callback(progress=progress)
     name, model = family_of(family, start)
-    units, rows = how.units(given, start)
+    units, rows = how.units(classes, start)
     total = len(arrays) * (1 + shuffles)
     gains: dict[tuple[int, int], Gains] = {}
 
@@ -278,15 +278,15 @@ def _arrays(gradients: Any) -> tuple[tuple[str, ...], list[np.ndarray]]:
 
 
 def _labels(labels: Any, rows: int) -> np.ndarray:
-    given = check.even_array(labels=labels)
-    if given.dtype.kind == "b":
-        given = given.astype(np.int64)
-    if given.dtype.kind not in "iu":
-        raise TypeError(f"labels.dtype={given.dtype}: must be integers or booleans")
-    if given.shape != (rows,):
-        raise ValueError(f"labels.shape={given.shape}: must be ({rows},), one for each gradient")
-    if given.min() != 0 or len(np.unique(given)) != given.max() + 1 or given.max() < 1:
+    classes = check.even_array(labels=labels)
+    if classes.dtype.kind == "b":
+        classes = classes.astype(np.int64)
+    if classes.dtype.kind not in "iu":
+        raise TypeError(f"labels.dtype={classes.dtype}: must be integers or booleans")
+    if classes.shape != (rows,):
+        raise ValueError(f"labels.shape={classes.shape}: must be ({rows},), one for each gradient")
+    if classes.min() != 0 or len(np.unique(classes)) != classes.max() + 1 or classes.max() < 1:
         raise ValueError(
-            f"labels: hold {np.unique(given).tolist()[:8]}, must be 0 … classes − 1, each present, at least 2"
+            f"labels: hold {np.unique(classes).tolist()[:8]}, must be 0 … classes − 1, each present, at least 2"
         )
-    return given.astype(np.int64)
+    return classes.astype(np.int64)

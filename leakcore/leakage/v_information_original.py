@@ -177,13 +177,13 @@ def invert_pairs(
             inverted[number] = answer
             if progress is not None:
                 progress(len(inverted), len(chosen))
-    found, ends = zip(*(inverted[number] for number in range(len(chosen))), strict=True)
+    points, ends = zip(*(inverted[number] for number in range(len(chosen))), strict=True)
     # Every reconstruction beside every input: the diagonal is the attack, the rest its null.
     count = len(data.inputs)
     similar = np.stack(
         [
             np.stack([_numbers(ssim(point, data.inputs.roll(-k, 0), top - bottom)) for k in range(count)])
-            for point in found
+            for point in points
         ]
     )  # (pairs, shift, inputs)
     scores = LARGEST - (1 - similar) ** 2 / (2 * SPREAD**2)
@@ -214,7 +214,7 @@ def invert_pairs(
         similarity=similar[:, 0].T,
         losses=np.stack(ends, axis=1),
         pairs=chosen,
-        reconstructions=np.stack([_numbers(p) for p in found]),
+        reconstructions=np.stack([_numbers(p) for p in points]),
         falls=float((each[:, 0] > each[:, -1]).mean()) if len(chosen) > 1 else math.nan,
     )
 
@@ -251,10 +251,10 @@ def _invert(
         return torch.cat([g.flatten() for g in torch.func.grad(value)(own, x, y).values()])
 
     def away(x: torch.Tensor, y: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        seen = flat(x, y)
+        gradient = flat(x, y)
         # A gradient of zeros has no direction; the tiny number keeps its derivative finite and its cosine 0.
-        norms = (seen.square().sum() * wanted.square().sum() + torch.finfo(x.dtype).tiny).sqrt()
-        apart = 1 - seen.dot(wanted) / norms
+        norms = (gradient.square().sum() * wanted.square().sum() + torch.finfo(x.dtype).tiny).sqrt()
+        apart = 1 - gradient.dot(wanted) / norms
         rough: Any = 0.0
         if search.smooth:
             rough = (x[:, 1:] - x[:, :-1]).abs().mean() + (x[:, :, 1:] - x[:, :, :-1]).abs().mean()
@@ -263,10 +263,10 @@ def _invert(
     with quiet_batching():
         wanted = torch.func.vmap(flat)(data.inputs, data.targets).detach()
         if released is not None:
-            seen = released(wanted)
-            if not isinstance(seen, torch.Tensor) or seen.shape != wanted.shape:
+            gradient = released(wanted)
+            if not isinstance(gradient, torch.Tensor) or gradient.shape != wanted.shape:
                 raise ValueError(f"released: must return a tensor of shape {tuple(wanted.shape)}")
-            wanted = seen.to(wanted).detach()
+            wanted = gradient.to(wanted).detach()
         derivative = torch.func.vmap(torch.func.grad(away, has_aux=True))
         # A copy: the search moves it in place, and every pair starts from the same.
         point = torch.from_numpy(start.copy()).to(data.inputs).requires_grad_()

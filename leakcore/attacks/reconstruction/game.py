@@ -192,13 +192,13 @@ def _checked(ensemble: Ensemble, known: Any, pool: Any, rules: GameRules, method
             f"ensemble: batch_size={ensemble.batch_size}: the target is there or not, use Poisson or full batches"
         )
     rows = {}
-    for name, given in (("known", known), ("pool", pool)):
-        if not hasattr(given, "features") or not hasattr(given, "labels"):
-            raise TypeError(f"{name}={type(given).__name__}: must have features and labels, as dpsgd.Rows")
-        if getattr(given, "index", None) is not None:
+    for name, side in (("known", known), ("pool", pool)):
+        if not hasattr(side, "features") or not hasattr(side, "labels"):
+            raise TypeError(f"{name}={type(side).__name__}: must have features and labels, as dpsgd.Rows")
+        if getattr(side, "index", None) is not None:
             raise ValueError(f"{name}.index: must be None, all its rows take part")
         rows[name] = arguments.samples(
-            given.features, given.labels, name=f"{name}.", layers=ensemble.layers, dtype=ensemble.dtype
+            side.features, side.labels, name=f"{name}.", layers=ensemble.layers, dtype=ensemble.dtype
         )
     if rows["pool"].rows < rules.prior_size:
         raise ValueError(f"prior_size={rules.prior_size}: must be at most the {rows['pool'].rows} rows of the pool")
@@ -303,11 +303,11 @@ def draw_candidates(
 
 def _digest(*arrays: np.ndarray) -> str:
     """SHA-256 of the arrays' shapes, types and bytes: shards of different data must not merge."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for array in arrays:
-        found.update(repr((array.shape, array.dtype.str)).encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        digest.update(repr((array.shape, array.dtype.str)).encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def _cosine_units(cosines: np.ndarray) -> int:

@@ -62,18 +62,18 @@ class Checkpoint:
 
     @staticmethod
     def _range(path: Path) -> tuple[int, int]:
-        found = _NAME.fullmatch(path.name)
-        if found is None:
+        match = _NAME.fullmatch(path.name)
+        if match is None:
             raise ValueError(f"checkpoint: {str(path)!r} is no file of a checkpoint, remove it")
-        return int(found[1]), int(found[2])
+        return int(match[1]), int(match[2])
 
 
 def _read(path: Path, within: tuple[int, int], low: int, stop: int) -> BlockOutput:
     """Runs [low, stop) of the file that holds those of `within`; ValueError where it is not as it was written."""
     try:
         arrays = read_npz(path)
-        held = arrays.pop(_RANGE, None)
-        if not arrays or held is None or held.tolist() != list(within):
+        runs = arrays.pop(_RANGE, None)
+        if not arrays or runs is None or runs.tolist() != list(within):
             raise ValueError("it does not hold the runs that its name says")
         if any(len(a) != within[1] - within[0] for a in arrays.values()):
             raise ValueError("its arrays do not hold the runs that its name says")
@@ -90,10 +90,10 @@ def _digest(plan: Plan, request: Request) -> str:
     TypeError names a scorer, or a part of the module, that nothing tells from another of its type.
     """
     teller = Teller()
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
 
     def add(name: str, *values: object) -> None:
-        found.update(teller.tell(values, name))
+        digest.update(teller.tell(values, name))
 
     def add_array(name: str, array: np.ndarray | None) -> None:
         if array is None:
@@ -120,18 +120,18 @@ def _digest(plan: Plan, request: Request) -> str:
         # Values of parameters are what `initial` says.
         add(where, name, [(n, tuple(p.shape)) for n, p in part.named_parameters(recurse=False)])
         add(where, *part.named_buffers(recurse=False))
-        found.update(teller.module_settings(part, where))
+        digest.update(teller.module_settings(part, where))
     watch, scorers = request.watch, request.watch.scorers
     add("request", request.device, request.keep_parameters, dataclasses.replace(watch, scorers={}))
     for name in sorted(scorers):
         add(f"scorers[{name!r}]", name)
-        found.update(teller.tell(scorers[name], f"scorers[{name!r}]"))
+        digest.update(teller.tell(scorers[name], f"scorers[{name!r}]"))
     for name in ("common", "extra", "candidates"):
         add_rows(name, getattr(request, name))
     add_rows("own probes" if isinstance(request.probes, Source) else "probes", request.probes)
     for name in ("initial", "noise", "batches"):
         add_array(name, getattr(request, name))
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def _device(device: str) -> tuple[object, ...]:

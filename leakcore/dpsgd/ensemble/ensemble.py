@@ -245,14 +245,14 @@ class Ensemble:
         ):
             if value is not None:
                 check.instance(kind, **{name: value})
-        own, seen = per_run or PerRun(), observer or Observer()
+        own, attacker = per_run or PerRun(), observer or Observer()
         first, stop = arguments.run_range(runs)
         count = stop - first
         reader = RowReader(self.layers, self.dtype, count)
         common = reader.common(features, labels)
-        extra, candidates = reader.of_runs(own.extra, "extra"), reader.of_runs(seen.candidates, "candidates")
+        extra, candidates = reader.of_runs(own.extra, "extra"), reader.of_runs(attacker.candidates, "candidates")
         read_at = reader.probes(probes)
-        vectors = (1 if keep_parameters else 0) + (2 * self.steps if seen.record else 0)
+        vectors = (1 if keep_parameters else 0) + (2 * self.steps if attacker.record else 0)
         numbers = vectors * self.num_parameters + (0 if read_at is None else read_at.rows * self.layers[-1])
         memory_limit.require(count * (1 + numbers * np.dtype(self.dtype).itemsize), runs=count)
         num_rows = common.rows + (0 if extra is None else extra.rows)
@@ -260,11 +260,11 @@ class Ensemble:
             raise ValueError(f"batch_size={self.batch_size}: must be at most the {num_rows} rows of a training set")
         if num_rows == 0:
             raise ValueError("features: must hold at least one row, or per_run.extra must")
-        if seen.cosines and candidates is not None and candidates.rows < 2:
+        if attacker.cosines and candidates is not None and candidates.rows < 2:
             raise ValueError(f"candidates has {candidates.rows} row: cosines needs at least 2")
         return Request(
             first=first, stop=stop, common=common, extra=extra, candidates=candidates, probes=read_at,
-            watch=seen.watch(), keep_parameters=check.boolean(keep_parameters=keep_parameters), device=device,
+            watch=attacker.watch(), keep_parameters=check.boolean(keep_parameters=keep_parameters), device=device,
             **own.draws(self, count, num_rows),
         )  # fmt: skip
 

@@ -147,8 +147,8 @@ def _task(plan: Plan, request: Request, threads: int) -> BlockOutput:
 
 def _rows(block: BlockOutput, which: slice) -> BlockOutput:
     arrays = {name: getattr(block, name) for name in ARRAYS}
-    kept: dict[str, Any] = {name: None if array is None else array[which] for name, array in arrays.items()}
-    return BlockOutput(**kept, scores={name: scores[which] for name, scores in block.scores.items()})
+    cut: dict[str, Any] = {name: None if array is None else array[which] for name, array in arrays.items()}
+    return BlockOutput(**cut, scores={name: scores[which] for name, scores in block.scores.items()})
 
 
 def _gathered(plan: Plan, request: Request) -> bool:

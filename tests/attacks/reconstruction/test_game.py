@@ -207,7 +207,7 @@ def test_priors_are_distinct_rows_with_the_target_anywhere() -> None:
         ({"prior_size": 1}, ValueError, r"prior_size=1: must be an integer in \[2, inf\]"),
         ({"prior_size": 7}, ValueError, "prior_size=7: must be at most the 6 rows of the pool"),
         ({"runs": 0}, ValueError, r"runs=0: must be an integer in \[1, inf\]"),
-        ({"first_run": -1}, ValueError, "first_run=-1"),
+        ({"first_run": -1}, ValueError, r"runs=range\(-1, 1\): must start in"),
         ({"method": "best"}, ValueError, "method='best': must be one of 'auto', 'sum', 'top', 'likelihood'"),
         ({"prior": [0.5, 0.5]}, ValueError, r"prior.shape=\(2,\): must give one probability to each of 3"),
         ({"prior": [[0.5, 0.25, 0.25]] * 2}, ValueError, r"prior.shape=\(2, 3\): must be \(3,\), one prior"),

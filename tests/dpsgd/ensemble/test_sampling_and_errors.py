@@ -180,7 +180,7 @@ CANDIDATES = {"candidate_features": np.zeros((2, 5, 2)), "candidate_labels": np.
         ({"runs": 0}, ValueError, "runs=0"),
         ({"runs": range(0)}, ValueError, r"runs=range\(0, 0\): must be a range of consecutive numbers"),
         ({"runs": range(0, 4, 2)}, ValueError, r"runs=range\(0, 4, 2\): must be a range of consecutive numbers"),
-        ({"first_run": -1}, ValueError, "first_run=-1"),
+        ({"first_run": -1}, ValueError, r"runs=range\(-1, 1\): must start in"),
         ({"extra_features": np.zeros((2, 1, 2))}, ValueError, "extra.labels=None: must give one label to each row"),
         (
             {"extra_features": np.zeros((3, 1, 2)), "extra_labels": np.zeros((3, 1), dtype=int)},
