@@ -55,9 +55,7 @@ def l1_sensitivity(
     The gradient of the sum changes by exactly this when one example is replaced by the other: a proof that Δ₁ is no
     smaller. "add-remove": max ‖g(x, y)‖₁. `bounds.laplace.two_layer` bounds it from above for two-layer networks.
 
-    model: any module that `torch.func` can differentiate, in eval mode where batch norm or dropout is involved. loss:
-        loss(outputs, targets) of a batch of one; None: cross-entropy (of a logit, where
-        there is one output).
+    model, loss: as in `sensitivity`.
     inputs: (candidates, ...), floating, at least two for "replace"; targets: (candidates, ...), each one's own. To let
         the target change, too, repeat the input with every target.
     batch_size: None: of the summed gradient; B: divided by B.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
 
@@ -41,11 +43,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     (model,) = _study.trained(context, study, "lenet", [context.pick(tiny=0, quick=1, paper=10)])
     x, y = _study.shown(study, count, context.seed)
     rng = kernels.generator(context.seed, kernels.Stream.FIGURE9_OTHERS)
-    moved = np.array([_sensitivity(model, study, x, y, n, rng, context) for n in numbers])
+    target = _Target(context, model, study, x, y)
+    moved = np.array([target.sensitivity(n, rng) for n in numbers])
     inverted, latent = [], []
     for k, n in enumerate(numbers):
-        inverted.append(_inversion(model, study, x, y, n, rng, context))
-        latent.append(_latent(model, study, n, rows, rng, context))
+        inverted.append(target.inversion(n, rng))
+        latent.append(target.latent(n, rows, rng))
         context.progress("aggregation", k + 1, len(numbers))
     original = np.array([f.above_null[0] for f in inverted])
     # The layer that shows most of a gradient alone: the largest of all layers at each n would rise above 0 by itself.
@@ -149,73 +152,67 @@ def _others(study: _study.LayerData, n: int, rng: np.random.Generator) -> torch.
     return torch.from_numpy(rng.choice(len(study.inputs), n, replace=False))
 
 
-def _sensitivity(
-    model: torch.nn.Module,
-    study: _study.LayerData,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    n: int,
-    rng: np.random.Generator,
-    context: Context,
-) -> list[float]:
-    """First layer's F-norm of the mean's derivative along the target, few images and directions: the share is exact."""
-    rows = _others(study, n, rng)
-    labels = study.targets[rows]
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Target:
+    """Whose gradient is released in a mean with others: the images x with labels y."""
 
-    def loss(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(outputs, torch.cat([target, labels]))
+    context: Context
+    model: torch.nn.Module
+    study: _study.LayerData
+    x: torch.Tensor
+    y: torch.Tensor
 
-    found = leakage.sensitivity(
-        AmongOthers(model, study.inputs[rows]),
-        loss,
-        x[:2],
-        y[:2],
-        norms="F",
-        budget=leakage.JacobianBudget(probes=4),
-        seed=context.seed,
-    )
-    return [float(v) for v in found.per_sample["F"][:, 0]]
+    def sensitivity(self, n: int, rng: np.random.Generator) -> list[float]:
+        """First layer's F-norm of the mean's derivative along the target; the share is exact, so few images do."""
+        rows = _others(self.study, n, rng)
+        labels = self.study.targets[rows]
 
+        def loss(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(outputs, torch.cat([target, labels]))
 
-def _inversion(
-    model: torch.nn.Module,
-    study: _study.LayerData,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    n: int,
-    rng: np.random.Generator,
-    context: Context,
-) -> leakage.OriginalInformation:
-    pair = tuple(attack.layer_gradients(model, None, x[:1], y[:1]))[:2]
-    rows = np.array([rng.choice(len(study.inputs), max(n, 1), replace=False) for _ in range(len(x))])
-    others = attack.layer_gradients(model, None, study.inputs, study.targets, batches=rows, layers=pair)
-    mean = torch.from_numpy(np.concatenate([others[name] for name in pair], axis=1))
-    return leakage.v_information_original(
-        model,
-        None,
-        x,
-        y,
-        inversion=leakage.PairInversion(
-            pairs=[pair],
-            released=lambda g, _: (g + n * mean) / (n + 1),
-            iterations=context.pick(tiny=3, quick=80, paper=1000),
-            low=0.0,
-            high=1.0,
-        ),
-        seed=context.seed,
-    )
+        found = leakage.sensitivity(
+            AmongOthers(self.model, self.study.inputs[rows]),
+            loss,
+            self.x[:2],
+            self.y[:2],
+            norms="F",
+            budget=leakage.JacobianBudget(probes=4),
+            seed=self.context.seed,
+        )
+        return [float(v) for v in found.per_sample["F"][:, 0]]
 
+    def inversion(self, n: int, rng: np.random.Generator) -> leakage.OriginalInformation:
+        """Of the pair of first layers, its gradient in a mean with n others."""
+        pair = tuple(attack.layer_gradients(self.model, None, self.x[:1], self.y[:1]))[:2]
+        rows = np.array([rng.choice(len(self.study.inputs), max(n, 1), replace=False) for _ in range(len(self.x))])
+        others = attack.layer_gradients(
+            self.model, None, self.study.inputs, self.study.targets, batches=rows, layers=pair
+        )
+        mean = torch.from_numpy(np.concatenate([others[name] for name in pair], axis=1))
+        return leakage.v_information_original(
+            self.model,
+            None,
+            self.x,
+            self.y,
+            inversion=leakage.PairInversion(
+                pairs=[pair],
+                released=lambda g, _: (g + n * mean) / (n + 1),
+                iterations=self.context.pick(tiny=3, quick=80, paper=1000),
+                low=0.0,
+                high=1.0,
+            ),
+            seed=self.context.seed,
+        )
 
-def _latent(
-    model: torch.nn.Module, study: _study.LayerData, n: int, rows: int, rng: np.random.Generator, context: Context
-) -> leakage.VInformation:
-    alone = _study.sets(model, study, "brightness", rows=rows, seed=context.seed, columns=1000)
-    pool = list(alone.gradients)
-    mixed = {}
-    # The others come from the same gradients: as many with the attribute as without, never the target itself.
-    picks = np.array([rng.choice(len(alone.attribute) - 1, max(n, 1)) for _ in alone.attribute])
-    picks += picks >= np.arange(len(picks))[:, None]
-    for name in pool:
-        g = alone.gradients[name]
-        mixed[name] = g if n == 0 else np.stack([(g[i] + g[picks[i, :n]].sum(0)) / (n + 1) for i in range(len(g))])
-    return alone.latent(context, context.pick(tiny=1, quick=3, paper=20), gradients=mixed)
+    def latent(self, n: int, rows: int, rng: np.random.Generator) -> leakage.VInformation:
+        """Of brightness, each gradient in a mean with n others."""
+        alone = _study.sets(self.model, self.study, "brightness", rows=rows, seed=self.context.seed, columns=1000)
+        pool = list(alone.gradients)
+        mixed = {}
+        # The others come from the same gradients: as many with the attribute as without, never the target itself.
+        picks = np.array([rng.choice(len(alone.attribute) - 1, max(n, 1)) for _ in alone.attribute])
+        picks += picks >= np.arange(len(picks))[:, None]
+        for name in pool:
+            g = alone.gradients[name]
+            mixed[name] = g if n == 0 else np.stack([(g[i] + g[picks[i, :n]].sum(0)) / (n + 1) for i in range(len(g))])
+        return alone.latent(self.context, self.context.pick(tiny=1, quick=3, paper=20), gradients=mixed)
