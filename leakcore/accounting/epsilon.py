@@ -104,6 +104,8 @@ def epsilon_limits(
         if direction == "add" and (not loss.groups or -loss.minimum - loss.log_no_escape <= low) and low > -math.inf:
             continue
         pair = curve.epsilon(target, direction, effort=effort)
+        if math.isnan(pair[0]) or math.isnan(pair[1]):  # `max` would pass over it, and leave no bound at all
+            pair = (-math.inf, math.inf)
         low, high = max(low, pair[0]), max(high, pair[1])
     return max(0.0, low), max(0.0, high)
 

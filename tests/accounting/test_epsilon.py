@@ -72,6 +72,20 @@ def test_convolutions_do_not_round_a_small_delta_away(steps: int) -> None:
         accounting.noise_multiplier(epsilon=4.0, delta=1e-13, sample_rate=0.1, steps=100, method="pld")
 
 
+@pytest.mark.parametrize("sigma", [1e-8, 1e-10, 1e-11, 1e-12, 1e-20, 1e-30, 1e-100])
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+def test_hardly_any_noise_leaks_as_much_as_it_should(sigma: float, adjacency: str) -> None:
+    """Full batches are a Gaussian pair of separation s, whose ε is s²/2 + sz; fewer steps and samples leak no more."""
+    s = math.sqrt(3.0) / sigma * (2.0 if adjacency == "replace" else 1.0)
+    full = accounting.epsilon(sigma, 1.0, 3, delta=1e-5, adjacency=adjacency)
+    assert full.interval[0] <= full.value == pytest.approx(0.5 * s * s + 4.2648907939228246 * s, rel=1e-12)
+    sampled = accounting.epsilon(sigma, 0.5, 3, delta=1e-5, adjacency=adjacency)
+    assert sampled.interval[0] <= sampled.value <= full.value * (1 + 1e-9)
+    # With probability 1/8 all three steps sample the record; then the outputs are 1/σ per step away from those without
+    # either record, which the other data set has as likely.
+    assert sampled.value >= 0.999 * 1.5 / sigma**2
+
+
 def test_very_little_noise_has_an_upper_bound() -> None:
     # σ and q swapped, say: an answer, at most that of full batches.
     swapped = accounting.epsilon(0.01, 0.8, 1000, delta=1e-5)

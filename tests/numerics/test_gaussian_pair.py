@@ -108,3 +108,24 @@ def test_at_the_ends_nothing_is_rounded_and_nothing_warns() -> None:
         assert np.isfinite(error).all()
         assert (error >= 0).all()
         assert error[[0, 3]].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("separation", [1.1e10, 1e12, 1e20, 1e100])
+@pytest.mark.parametrize("log_delta", [-700.0, math.log(1e-5), math.log(0.9)])
+def test_limits_of_epsilon_hold_the_truth_where_its_terms_cancel(separation: float, log_delta: float) -> None:
+    """ε/s − s/2 has no digits of a float left there: δ at each limit, with enough digits, is on its side."""
+    mpmath = pytest.importorskip("mpmath")
+    low, high = gaussian_pair.epsilon_limits(log_delta, separation)
+    with mpmath.workdps(260):
+        s = mpmath.mpf(separation)
+
+        def log_profile(epsilon: float) -> object:
+            # In Mills' ratios: neither term overflows, whatever s.
+            x = mpmath.mpf(epsilon) / s - s / 2
+            first = mpmath.erfc(x / mpmath.sqrt(2)) / 2
+            # e^ε Φ(−s − x) = φ(x)·R(s + x), R(y) = 1/y·(1 − 1/y² + …); one term is right to s⁻².
+            second = mpmath.exp(-x * x / 2) / mpmath.sqrt(2 * mpmath.pi) / (s + x)
+            return mpmath.log(first - second) if first > second else -mpmath.inf
+
+        assert log_profile(high) <= log_delta <= log_profile(low)
+    assert high - low <= 1e-14 * high

@@ -11,6 +11,8 @@ from scipy import special
 _CLOSE = -0.2
 _OWN_ERROR = 1e-12
 """Of `log_profile` beside the rounding of its arguments and of its result."""
+_FAR = 1e10
+"""Separation beyond which ε of a Gaussian pair is its first two terms, to less than their rounding."""
 
 
 def log_blow_up(log_kappa: np.ndarray, separation: float) -> np.ndarray:
@@ -89,12 +91,25 @@ def log_profile_limits(epsilon: float, separation: float, shift: float = 0.0) ->
 
 def epsilon_limits(log_delta: float, separation: float) -> tuple[float, float]:
     """(low, high) around `epsilon_of`, for every s within two units in the last place."""
+    if separation > _FAR:
+        return _epsilon_limits_far(log_delta, separation)
     value = epsilon_of(log_delta, separation)
     if math.isinf(value) or separation == 0.0:
         return value, value
     by_s, fall = _profile_slopes(value, separation)
     error = 2.0**-51 * abs(value) + (_OWN_ERROR + 2.0**-51 * (by_s + abs(log_delta))) / max(fall, sys.float_info.min)
     return value - error, value + error
+
+
+def _epsilon_limits_far(log_delta: float, separation: float) -> tuple[float, float]:
+    """The same for s where ε/s − s/2 has no digits left. With ε = s²/2 + st the profile lies between Φ(−t) −
+    φ(t)/(s + t) and Φ(−t), so that ε is between s²/2 + s(z − 2/s) and s²/2 + sz, Φ(−z) = δ.
+    """
+    high = 0.5 * separation * separation - separation * float(special.ndtri_exp(log_delta))
+    if math.isinf(high):
+        return high, high
+    rounding = 2.0**-49 * high
+    return high - 2.0 - rounding, high + rounding
 
 
 def _profile_slopes(epsilon: float, separation: float) -> tuple[float, float]:
