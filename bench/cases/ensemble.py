@@ -44,7 +44,7 @@ def _case(what: str, layers: tuple[int, ...], batch: int | None, steps: int, pee
                 max_grad_norm=CLIP,
                 learning_rate=RATE,
                 steps=steps,
-                sample_rate=dpsgd.ShuffledBatches(batch),
+                sample_rate=1.0 if batch is None else dpsgd.ShuffledBatches(batch),
                 seed=0,
             )
             return lambda: ensemble.run(*data, runs=RUNS, execution=dpsgd.Execution(num_threads=threads)).parameters
