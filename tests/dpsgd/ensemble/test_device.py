@@ -75,6 +75,8 @@ def test_cuda_draws_the_same_numbers_and_agrees_to_rounding(sample_rate: float) 
 def test_games_on_cuda_have_the_cpu_s_success() -> None:
     """The same runs in float32: fewer than 2% of guesses may change by rounding."""
     ensemble = dpsgd.Ensemble((64, 10), noise_multiplier=2.0, max_grad_norm=1.0, learning_rate=1.0, steps=40, seed=3)
-    arrays = (KNOWN.features, KNOWN.labels, REST.features, REST.labels)
-    here, there = (attacks.reconstruction_game(ensemble, *arrays, runs=512, device=d) for d in ("cpu", "cuda"))
+    here, there = (
+        attacks.reconstruction_game(ensemble, KNOWN, REST, runs=512, execution=dpsgd.Execution(device=d))
+        for d in ("cpu", "cuda")
+    )
     assert abs(here.hits - there.hits) <= 10
