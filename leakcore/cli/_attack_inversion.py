@@ -113,7 +113,9 @@ def _inverted(
         module, gradient, shape, inputs, labels, rows = _from_data(dataset, seed=seed, **where)
     batch = rows or 1
     if inputs is not None and inputs.shape != (batch, *shape):
-        raise ValueError(f"inputs.shape={inputs.shape}: must be {(batch, *shape)}")
+        raise ValueError(
+            f"--batch: holds inputs of shape {inputs.shape}, must be {(batch, *shape)}: --batch-size rows of --shape"
+        )
     bar = bars(quiet)
     boxed = method == "cosine" and inputs is not None and inputs.min() >= 0 and inputs.max() <= 1
     box = (0.0, 1.0) if boxed else None

@@ -87,6 +87,9 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "labels     2" in text
     code, text = _call(*common, "--unknown-labels", "--restarts", "1", "--iterations", "60")
     assert code == 0, text
+    code, text = _call(*common, "--batch", "batch.npz", "--batch-size", "2")  # before any search
+    assert code == 2
+    assert "--batch: holds inputs of shape (1, 1, 4, 4), must be (2, 1, 4, 4)" in text
     code, text = _call(*common[:-3], "--shape", "a,b", "--quiet")
     assert code == 2
     assert "shape='a,b'" in text
