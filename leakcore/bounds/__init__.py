@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from leakcore.bounds.labels.extrapolate import extrapolate_label_epsilon as extrapolate_label_epsilon
     from leakcore.bounds.labels.label_epsilon import LabelEpsilon as LabelEpsilon
     from leakcore.bounds.labels.label_epsilon import label_epsilon as label_epsilon
+    from leakcore.bounds.labels.label_test import LikelihoodRatioTest as LikelihoodRatioTest
+    from leakcore.bounds.labels.label_test import SignTest as SignTest
+    from leakcore.bounds.labels.label_test import ThresholdTest as ThresholdTest
     from leakcore.bounds.reconstruction.arguments import ReconstructionBound as ReconstructionBound
     from leakcore.bounds.reconstruction.calibrate_noise import CalibratedNoise as CalibratedNoise
     from leakcore.bounds.reconstruction.calibrate_noise import calibrate_noise as calibrate_noise
@@ -84,6 +87,9 @@ _NAMES = {
     "SplitThreshold": ".audited_epsilon.threshold",
     "Threshold": ".audited_epsilon.threshold",
     "epsilon_lower_bound_from_scores": ".audited_epsilon.scores",
+    "LikelihoodRatioTest": ".labels.label_test",
+    "SignTest": ".labels.label_test",
+    "ThresholdTest": ".labels.label_test",
     "label_epsilon": ".labels.label_epsilon",
     "extrapolate_label_epsilon": ".labels.extrapolate",
     "LabelEpsilon": ".labels.label_epsilon",

@@ -179,6 +179,9 @@ NUMBERS = {
         lambda: {"jacobian": rng().normal(size=(4, 8)), "probs": np.full(4, 0.5), "labels": np.array([0, 1, 1, 0]),
                  "noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "test": "paper"}, at_least_zero,
     ),
+    "bounds.SignTest": Call(lambda: {"complement": True}),
+    "bounds.ThresholdTest": Call(lambda: {"compose": True}),
+    "bounds.LikelihoodRatioTest": Call(lambda: {"compose": True}),
     "bounds.extrapolate_label_epsilon": Call(
         lambda: {"lb_one_batch": 1.0, "num_batches": 4, "batch_size": 8, "rule": "harmonic"}, at_least_zero
     ),

@@ -13,24 +13,8 @@ from scipy import special
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, Result
 from leakcore.bounds.labels import arguments as given
+from leakcore.bounds.labels.label_test import LabelTest, SignTest, label_test
 from leakcore.numerics import gaussian_pair_epsilon
-
-_SOURCE = "Yuan, Xue, Wang and Shen (2022), Algorithm 2"
-_PROVENANCE = {
-    "paper": f"{_SOURCE}, in closed form",
-    "optimal": f"{_SOURCE}, with the best threshold",
-    "likelihood-ratio": f"{_SOURCE}, with the Neyman–Pearson test in place of the projection",
-}
-_METHODS = {
-    "paper": "sign of the projected residual",
-    "optimal": "best threshold on the projected residual",
-    "likelihood-ratio": "likelihood ratio between the two gradients",
-}
-_ATTACKERS = {
-    "paper": "sees the noisy gradient and knows every dZ_r/dW; solves for the residuals and takes the row's sign",
-    "optimal": "sees the noisy gradient and knows every dZ_r/dW, and the row's two possible clipped residuals",
-    "likelihood-ratio": "sees the noisy gradient and knows everything but the one label, as in the definition",
-}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,9 +61,7 @@ def label_epsilon(
     max_grad_norm: float,
     delta: float,
     grad_norms: Any = None,
-    test: str = "paper",
-    complement: bool = False,
-    compose: bool = False,
+    test: str | LabelTest = "paper",
 ) -> LabelEpsilon:
     """Lower bound on the (ε, δ) that one noisy aggregated gradient spends on a label of the batch at hand.
 
@@ -106,33 +88,24 @@ def label_epsilon(
     grad_norms: (..., 2, N), joint gradient norms of each sample under its own and under the flipped label, over all
         parameters that are clipped together; leading dimensions may be left out. Default: clipping by this weight
         vector alone, as printed. Since |e| + |e′| = 1 their sum is J_r, so the order of the two rows does not matter.
-    complement: with "paper", also use the complementary event, which D₁ makes likelier: the larger of LB_r and
-        log((Φ(|u′_r|/w_r) − δ)/Φ(−|u_r|/w_r)). It is free, as the P's are not estimated, but is not in the printed
-        algorithm.
-    compose: the first dimension of the jacobian counts steps with independent noise, and row r is the same sample in
-        all of them (a zero row where it is not in the batch). Separations combine to √(Σ_t m_t²); with "optimal" and
-        "likelihood-ratio" only. Membership is known, so sampling amplifies nothing. For two steps or more the result is
-        of kind "estimate": later weights depend on earlier noise, so under the other label the separations would have
-        been others. It is a lower bound where the weights of all steps are fixed beforehand.
+    test: a name, or `bounds.SignTest` ("paper"), `bounds.ThresholdTest` ("optimal") or `bounds.LikelihoodRatioTest`,
+        whose options take the complementary event and compose steps.
 
     Cost: one factorisation of the batch, then O(N).
     Holds for this batch and these p (the maximum over rows is over data, not over estimates). Raises ValueError that
     names the argument: probs outside [0, 1], labels other than 0 and 1, shapes that do not match, σ < 0, C ≤ 0,
-    δ outside [0, 1), grad_norms that no logistic model has, compose with "paper".
+    δ outside [0, 1), grad_norms that no logistic model has.
     """
     sigma = validate.non_negative(noise_multiplier=noise_multiplier)
     clip = validate.positive(max_grad_norm=max_grad_norm)
     if not 1e-290 < clip < 1e290:
         raise ValueError(f"max_grad_norm={clip!r}: must be in (1e-290, 1e290)")
     slack = validate.below_one(delta=delta)
-    which = validate.one_of(*_METHODS, test=test)
-    if complement and which != "paper":
-        raise ValueError(f"complement=True: only with test='paper'; test={test!r} uses every event already")
-    if compose and which == "paper":
-        raise ValueError("compose=True: only with test='optimal' or 'likelihood-ratio'; a sign per step has no sum")
+    chosen = label_test(test)
+    which, compose = chosen.name, chosen.composes
     rows, norms, e = given.rows_and_residuals(jacobian, probs, labels)
     if compose and (rows.ndim < 3 or not rows.shape[0]):
-        raise ValueError(f"jacobian of shape {rows.shape}: must be (steps, ..., N, d) with compose=True, steps ≥ 1")
+        raise ValueError(f"jacobian of shape {rows.shape}: must be (steps, ..., N, d) to compose, steps ≥ 1")
     reach = given.joint_norms(grad_norms, norms, e)
 
     own, flipped = given.clipped(e, reach, clip), given.clipped(1.0 - e, reach, clip)
@@ -149,7 +122,7 @@ def label_epsilon(
         seen, identifiable = np.asarray(seen.any(axis=0)), np.asarray(identifiable.any(axis=0))
     if which == "paper":
         per_row = _log_ratio(own_z, flipped_z, slack)
-        if complement:
+        if isinstance(chosen, SignTest) and chosen.complement:
             per_row = np.maximum(per_row, _log_ratio(flipped_z, own_z, slack))
         per_row = np.where(seen, per_row, -np.inf)
     else:
@@ -164,13 +137,13 @@ def label_epsilon(
         kind="lower" if steps == 1 else "estimate",
         confidence=None,
         interval=None,
-        method=_METHODS[which] + (", event and complement" if complement else ""),
+        method=chosen.method + (", event and complement" if isinstance(chosen, SignTest) and chosen.complement else ""),
         assumptions=Assumptions(
             adjacency="replace",
-            attacker=_ATTACKERS[which],
+            attacker=chosen.attacker,
             notes=_notes(which, sigma, slack, steps, grad_norms is not None),
         ),
-        provenance=_PROVENANCE[which],
+        provenance=chosen.provenance,
         per_row=per_row,
         identifiable=identifiable,
         separation=separation,

@@ -8,13 +8,13 @@ from typing import ClassVar
 from leakcore.bounds.methods.closed_form import ClosedForm
 from leakcore.bounds.methods.exact import Exact, computed
 from leakcore.bounds.methods.importance import Importance
-from leakcore.bounds.methods.method import Method
+from leakcore.bounds.methods.method import SampledLimits
 from leakcore.bounds.reconstruction.arguments import Kappa, ReconstructionBound, SampledGaussian
 from leakcore.numerics import AccuracyError, blow_up
 
 
 @dataclasses.dataclass(frozen=True)
-class Auto(Method):
+class Auto(SampledLimits):
     """`ClosedForm` where it applies; else `Exact`; where that raises AccuracyError, `Importance` with these options.
 
     AccuracyError comes with few steps of small q and κ far out, as σ = 1, q = .001, T = 100, κ = 4⁻⁷⁸⁴; importance
@@ -22,9 +22,6 @@ class Auto(Method):
     """
 
     name: ClassVar[str] = "auto"
-    num_samples: int = 1_000_000
-    confidence: float = 0.999
-    seed: int = 0
 
     def bound(self, mechanism: SampledGaussian, prior: Kappa) -> ReconstructionBound:
         """See `Method`."""

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, parse_adjacency
 from leakcore._store import difference
-from leakcore.bounds.methods.method import POINTWISE, PROVENANCE, Method, assumptions
+from leakcore.bounds.methods.method import POINTWISE, PROVENANCE, SampledLimits, assumptions
 from leakcore.bounds.reconstruction.arguments import Kappa, ReconstructionBound, SampledGaussian
 from leakcore.bounds.reconstruction.certificate import Certificate, CertificateState, certify, samples_needed
 from leakcore.bounds.reconstruction.pair import StatedPair, computed_with, fingerprint, mixture_pair
 
 
 @dataclasses.dataclass(frozen=True)
-class Certified(Method):
+class Certified(SampledLimits):
     """Every mechanism: two limits that hold at `confidence` for a finite sample, in constant memory.
 
     Of no use for κ far below 1/num_samples: see `Importance`.
@@ -34,9 +34,6 @@ class Certified(Method):
     """
 
     name: ClassVar[str] = "certified"
-    num_samples: int = 1_000_000
-    confidence: float = 0.999
-    seed: int = 0
     device: str | None = None
     executor: Executor | None = None
     width: float | None = None

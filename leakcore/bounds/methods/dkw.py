@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from leakcore._base import validate
-from leakcore.bounds.methods.method import Method, assumptions
+from leakcore.bounds.methods.method import SampledLimits, assumptions
 from leakcore.bounds.reconstruction.arguments import Kappa, ReconstructionBound, SampledGaussian
 from leakcore.bounds.reconstruction.pair import draw_all, mixture_pair
 from leakcore.numerics import AccuracyError
@@ -20,7 +20,7 @@ _MAX_SAMPLES = 1 << 26
 
 
 @dataclasses.dataclass(frozen=True)
-class DKW(Method):
+class DKW(SampledLimits):
     """σ > 0: the paper's own interval, by DKW for the threshold of Algorithm 1 and a Bennett-type bound for the mean.
 
     N samples of ν. With probability 1 − α/2 (α = 1 − confidence) all empirical quantiles are right within η =
@@ -39,9 +39,6 @@ class DKW(Method):
     """
 
     name: ClassVar[str] = "dkw-bennett"
-    num_samples: int = 1_000_000
-    confidence: float = 0.999
-    seed: int = 0
     executor: Executor | None = None
 
     def __post_init__(self) -> None:

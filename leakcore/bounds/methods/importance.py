@@ -6,7 +6,7 @@ import dataclasses
 from concurrent.futures import Executor
 from typing import ClassVar
 
-from leakcore.bounds.methods.method import POINTWISE, PROVENANCE, Method, assumptions
+from leakcore.bounds.methods.method import POINTWISE, PROVENANCE, SampledLimits, assumptions
 from leakcore.bounds.reconstruction.arguments import Kappa, ReconstructionBound, SampledGaussian
 from leakcore.bounds.reconstruction.importance_limits import importance_limits, samples_needed
 from leakcore.numerics import AccuracyError, with_escape
@@ -16,7 +16,7 @@ _MAX_STEPS = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
-class Importance(Method):
+class Importance(SampledLimits):
     """Every mechanism, made for κ ≪ 1/num_samples, down to 4⁻³⁰⁷² and below by log_kappa.
 
     Limits with the guarantee of `Certified`, from samples of the loss tilted to the saddle point of its threshold. With
@@ -31,9 +31,6 @@ class Importance(Method):
     """
 
     name: ClassVar[str] = "importance"
-    num_samples: int = 1_000_000
-    confidence: float = 0.999
-    seed: int = 0
     executor: Executor | None = None
 
     def __post_init__(self) -> None:

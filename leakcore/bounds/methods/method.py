@@ -64,6 +64,21 @@ class Method(abc.ABC):
         """B_κ of a checked mechanism for checked κ."""
 
 
+@dataclasses.dataclass(frozen=True)
+class SampledLimits(Method):
+    """A method whose limits come from samples.
+
+    Args:
+        num_samples: drawn in all.
+        confidence: of the limits, in (0, 1 − 1e-12], for each κ.
+        seed: of the samples.
+    """
+
+    num_samples: int = 1_000_000
+    confidence: float = 0.999
+    seed: int = 0
+
+
 def assumptions(*notes: str) -> Assumptions:
     """Of DP-SGD with Poisson sampling."""
     return Assumptions(adjacency="add-remove", attacker=ATTACKER, notes=notes)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from leakcore import bounds
 from tests.bounds.labels.label_batches import TESTS, batch, bound
 
 
@@ -106,5 +107,9 @@ def test_bad_input_is_named() -> None:
             bound(jacobian, probs, labels, **{name: value})
     with pytest.raises(ValueError, match="test='best'"):
         bound(jacobian, probs, labels, test="best")
-    with pytest.raises(ValueError, match="complement=True: only with test='paper'"):
-        bound(jacobian, probs, labels, test="optimal", complement=True)
+    with pytest.raises(TypeError, match="complement='yes': must be True or False"):
+        bounds.SignTest(complement="yes")  # type: ignore[arg-type]
+    objects = (bounds.SignTest(), bounds.ThresholdTest(), bounds.LikelihoodRatioTest())
+    for name, test in zip(TESTS, objects, strict=True):
+        by_name, by_object = (bound(jacobian, probs, labels, test=which) for which in (name, test))
+        assert by_name.to_dict() == by_object.to_dict()

@@ -160,7 +160,7 @@ def test_paper_optimal_likelihood_ratio_replacement_are_in_order(
         "grad_norms": np.stack([e, 1 - e]) * np.hypot(np.linalg.norm(jacobian, axis=1), joint),
     }
     results = [bound(jacobian, probs, labels, test=t, **arguments) for t in TESTS]
-    both = bound(jacobian, probs, labels, complement=True, **arguments)
+    both = bound(jacobian, probs, labels, test=bounds.SignTest(complement=True), **arguments)
     slack = 1e-9
     assert (results[0].per_row <= both.per_row).all()
     assert (np.maximum(both.per_row, 0) <= np.maximum(results[1].per_row, 0) * (1 + slack) + slack).all()

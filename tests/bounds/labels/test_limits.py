@@ -129,7 +129,7 @@ def test_complement_is_the_reverse_direction() -> None:
     # Its LB is the bound of the flipped batch's own event: log((Φ(b) − δ)/Φ(−a)).
     jacobian, probs, labels = batch(8, 30, seed=4)
     own = bound(jacobian, probs, labels, max_grad_norm=4.0)
-    both = bound(jacobian, probs, labels, max_grad_norm=4.0, complement=True)
+    both = bound(jacobian, probs, labels, max_grad_norm=4.0, test=bounds.SignTest(complement=True))
     for r in range(8):
         flipped = labels.copy()
         flipped[r] = 1 - flipped[r]

@@ -11,13 +11,18 @@ from leakcore import bounds
 from leakcore.bounds.labels import label_epsilon
 from tests.bounds.labels.label_batches import batch, bound
 
+COMPOSED = {
+    "optimal": bounds.ThresholdTest(compose=True),
+    "likelihood-ratio": bounds.LikelihoodRatioTest(compose=True),
+}
+
 
 @pytest.mark.parametrize("test", ["optimal", "likelihood-ratio"])
 def test_steps_compose_like_one_wider_gradient(test: str) -> None:
     # Independent steps seen side by side are one Gaussian vector. Steps of orthogonal rows and equal residuals are also
     # one step with the rows side by side, when each step is clipped by a norm of its own.
     jacobian, probs, labels = batch(5, 30, seed=7)
-    result = bound(np.stack([jacobian] * 3), probs, labels, test=test, compose=True)
+    result = bound(np.stack([jacobian] * 3), probs, labels, test=COMPOSED[test])
     one = bound(jacobian, probs, labels, test=test)
     np.testing.assert_allclose(result.separation, math.sqrt(3) * one.separation, rtol=1e-12)
     # σ/√3 is what three observations average to.
@@ -39,7 +44,7 @@ def test_composed_separation_is_the_sum_of_squares_by_simulation() -> None:
     # standard deviation m. Mean and deviation within 4 standard errors (p = 1e-4 per assertion).
     (a, p, labels), (b, q, _) = batch(6, 20, seed=1), batch(6, 20, seed=2)
     sigma, draws, r = 0.8, 100_000, 2
-    result = bound(np.stack([a, b]), np.stack([p, q]), labels, test="likelihood-ratio", compose=True,
+    result = bound(np.stack([a, b]), np.stack([p, q]), labels, test=COMPOSED["likelihood-ratio"],
                     noise_multiplier=sigma)  # fmt: skip
     rng = np.random.default_rng(0)
     total = np.zeros(draws)
@@ -58,19 +63,19 @@ def test_a_sample_outside_a_steps_batch_adds_nothing() -> None:
     absent = jacobian.copy()
     absent[2] = 0.0
     for test in ("optimal", "likelihood-ratio"):
-        both = bound(np.stack([jacobian, absent]), probs, labels, test=test, compose=True)
+        both = bound(np.stack([jacobian, absent]), probs, labels, test=COMPOSED[test])
         assert both.separation[2] == bound(jacobian, probs, labels, test=test).separation[2]
         assert both.identifiable.all()
-        once = bound(jacobian[None], probs, labels, test=test, compose=True)
+        once = bound(jacobian[None], probs, labels, test=COMPOSED[test])
         assert (once.kind, once.steps) == ("lower", 1)
 
 
 def test_steps_are_refused_where_they_mean_nothing() -> None:
     jacobian, probs, labels = batch(5, 30)
-    with pytest.raises(ValueError, match="compose=True: only with test='optimal' or 'likelihood-ratio'"):
-        bound(jacobian[None], probs, labels, compose=True)
+    with pytest.raises(TypeError, match="compose=1: must be True or False"):
+        bounds.ThresholdTest(compose=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"jacobian of shape \(5, 30\): must be \(steps, ..., N, d\)"):
-        bound(jacobian, probs, labels, test="optimal", compose=True)
+        bound(jacobian, probs, labels, test=COMPOSED["optimal"])
 
 
 def test_extrapolation_factors() -> None:
@@ -112,6 +117,6 @@ def test_extrapolation_is_an_estimate_and_checks_its_input() -> None:
 @pytest.mark.parametrize(("steps", "kind", "separation"), [(1, "lower", "2/σ"), (4, "estimate", "2√4/σ")])
 def test_one_step_is_proved_and_composed_steps_are_an_estimate(steps: int, kind: str, separation: str) -> None:
     jacobian, probs, labels = batch(6, 12)
-    result = bound(np.stack([jacobian] * steps), np.stack([probs] * steps), labels, test="optimal", compose=True)
+    result = bound(np.stack([jacobian] * steps), np.stack([probs] * steps), labels, test=COMPOSED["optimal"])
     assert result.kind == kind
     assert label_epsilon._replacement(1.0, 1e-5, steps).method.endswith(separation)
