@@ -41,7 +41,7 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
+class ProfileQuestion:
     """What is asked of the laws: `log_delta` at `epsilon`, or `epsilon` at `log_delta` (the other one is None)."""
 
     epsilon: float | None = None
@@ -89,7 +89,7 @@ class _Limit:
         cells = [StepCells(group, spacing, self.coarse.reach, ends) for group, ends in fine]
         return LatticeLaw(self.coarse, self.window, spacing, size, cells, self.dominating)
 
-    def answer(self, question: Question, bits: int, start: float) -> float:
+    def answer(self, question: ProfileQuestion, bits: int, start: float) -> float:
         """The limit from this side; ±∞, the useless one, where there is none."""
         try:
             return question.answer(self.law(bits), start)
@@ -109,7 +109,7 @@ def _in_floats(groups: list[StepGroup]) -> Iterator[None]:
             ) from error
 
 
-def upper_limit(loss: PrivacyLoss, question: Question, direction: str, bits: int) -> float:
+def upper_limit(loss: PrivacyLoss, question: ProfileQuestion, direction: str, bits: int) -> float:
     """The upper limit alone, from a lattice of 2^bits points; proved like the other one."""
     groups = groups_of(loss)
     with _in_floats(groups):
@@ -118,7 +118,7 @@ def upper_limit(loss: PrivacyLoss, question: Question, direction: str, bits: int
         return min(high, side.answer(question, bits, high))
 
 
-def limits(loss: PrivacyLoss, question: Question, direction: str, bits: int = LAST_BITS) -> tuple[float, float]:
+def limits(loss: PrivacyLoss, question: ProfileQuestion, direction: str, bits: int = LAST_BITS) -> tuple[float, float]:
     """(low, high) around the answer, low perhaps −∞. `bits`: log₂ of the most lattice points.
 
     AccuracyError where a float cannot hold the loss.
@@ -148,7 +148,7 @@ def _prepared(
     groups: list[StepGroup],
     log_floor: float,
     direction: str,
-    question: Question,
+    question: ProfileQuestion,
     dominating: bool,
     weaker: tuple[float, ...] = _WEAKER,
 ) -> tuple[_Limit, float]:
@@ -177,7 +177,7 @@ def chernoff_tables(loss: PrivacyLoss, log_floor: float) -> tuple[tuple[np.ndarr
         return tuple(CoarseLaw(groups, log_floor, remove).chernoff_table() for remove in (True, False))
 
 
-def _log_floor(groups: list[StepGroup], question: Question, direction: str) -> float:
+def _log_floor(groups: list[StepGroup], question: ProfileQuestion, direction: str) -> float:
     """A guess from below of log δ: how far out single steps must be known."""
     if question.log_delta is not None:
         return question.log_delta

@@ -85,7 +85,7 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, effort: 
     power, sign = _side(direction)
     if min(group.sigma for group in loss.groups) < LEAST_SIGMA:
         return -math.inf, 0.0
-    question = lattice_profile.Question(epsilon=epsilon)
+    question = lattice_profile.ProfileQuestion(epsilon=epsilon)
     with contextlib.suppress(AccuracyError):
         if effort.bits:
             return -math.inf, lattice_profile.upper_limit(loss, question, direction, effort.bits)
@@ -211,7 +211,7 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort:
     most = gaussian_pair.epsilon_limits(log_target, loss.full_batch_separation())[1]
     if direction == "add":
         most = min(most, -loss.minimum)
-    question = lattice_profile.Question(log_delta=log_target)
+    question = lattice_profile.ProfileQuestion(log_delta=log_target)
     try:
         if effort.bits:
             return least, min(lattice_profile.upper_limit(loss, question, direction, effort.bits), most)
