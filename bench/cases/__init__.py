@@ -10,12 +10,12 @@ from bench.cases import (
     curve,
     ensemble,
     label_bound,
-    labels,
     mixture,
     monte_carlo,
     optimizer,
     reconstructions,
     sensitivity,
+    solve_labels,
 )
 
 
@@ -26,7 +26,7 @@ def all_cases(device: str, quick: bool) -> list[Case]:
     return [
         *mixture.cases(quick),
         *clip.cases(quick),
-        *labels.cases(quick),
+        *solve_labels.cases(quick),
         *label_bound.cases(quick),
         *curve.cases(quick),
         *accounting.cases(quick),

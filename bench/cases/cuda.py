@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.case import Case, Contender, Rates
-from bench.cases import clip, labels
+from bench.cases import clip, solve_labels
 from leakcore import kernels
 
 RATE, SIGMA, CLIP = 0.01, 1.0, 1.0
@@ -14,7 +14,7 @@ RATE, SIGMA, CLIP = 0.01, 1.0, 1.0
 
 def cases(quick: bool) -> list[Case]:
     if quick:
-        return [_mixture(10**5, 100), _clip(64, 10**5, 1), _labels(1024)]
+        return [_mixture(10**5, 100), _clip(64, 10**5, 1), _solve_labels(1024)]
     return [
         *(_mixture(samples, steps) for samples, steps in ((10**6, 100), (10**6, 1000), (10**7, 100))),
         _tail(10**6, 1000),
@@ -22,8 +22,8 @@ def cases(quick: bool) -> list[Case]:
         _clip(4096, 8000, 1),
         _clip(2048, 10**6, 2),
         _scores(4096, 10**5),
-        _labels(1024),
-        _labels(65_536),
+        _solve_labels(1024),
+        _solve_labels(65_536),
     ]
 
 
@@ -182,8 +182,8 @@ def _scores(rows: int, columns: int) -> Case:
     )
 
 
-def _labels(count: int) -> Case:
-    n, d = labels.SAMPLES, labels.WEIGHTS
+def _solve_labels(count: int) -> Case:
+    n, d = solve_labels.SAMPLES, solve_labels.WEIGHTS
     part = min(1.0, 1024 / count)  # torch's pinv loops over the batch, one decomposition after the other
 
     def data() -> Any:
@@ -209,8 +209,10 @@ def _labels(count: int) -> Case:
         data,
         (
             Contender("leakcore", lambda arrays: lambda: kernels.solve_labels(*arrays)),
-            Contender("torch pinv", in_torch(labels.pinv, part), beside="leakcore", share=part),
-            Contender("torch Cholesky of CᵀC, leverages", in_torch(labels.normal_inverse, 1.0), beside="leakcore"),
+            Contender("torch pinv", in_torch(solve_labels.pinv, part), beside="leakcore", share=part),
+            Contender(
+                "torch Cholesky of CᵀC, leverages", in_torch(solve_labels.normal_inverse, 1.0), beside="leakcore"
+            ),
         ),
         count,
         "problem",

@@ -14,20 +14,20 @@
 #include <vector>
 
 #include "bindings/c_table.h"
+#include "bindings/selftest.h"
 #include "clip/clip.h"
+#include "core/rng/normal.h"
+#include "core/rng/streams.h"
 #include "core/runtime/device.h"
+#include "core/runtime/machine.h"
+#include "core/runtime/parallel.h"
 #include "core/simd/elementary_simd.h"
 #include "core/simd/isa.h"
-#include "core/runtime/machine.h"
-#include "core/rng/normal.h"
-#include "core/runtime/parallel.h"
-#include "testing/probe/probe.h"
-#include "bindings/selftest.h"
-#include "core/rng/streams.h"
 #include "ensemble/ensemble.h"
 #include "leakcore_build.h"
 #include "mixture/mixture.h"
-#include "pinv/pinv.h"
+#include "solve_labels/solve_labels.h"
+#include "testing/probe/probe.h"
 #ifdef LEAKCORE_EMULATION
 #include "testing/cuda_emulation/selfcheck.h"
 #endif

@@ -31,7 +31,7 @@ struct SampleKernels {
   void (*project)(const Entry* const* rows, int64_t num_rows, int64_t count, const double* x, double* s);
 };
 
-struct PinvKernels {
+struct SolveLabelsKernels {
   SampleKernels<double> f64;
   SampleKernels<float> f32;
   // f64.gram of the doubles that it makes of the samples on the way: copies[r] = rows[r], and zeros up to a multiple of
@@ -51,10 +51,10 @@ struct PinvKernels {
                 double* middle);
 };
 
-const PinvKernels& pinv_kernels_baseline();
+const SolveLabelsKernels& solve_labels_kernels_baseline();
 #if LEAKCORE_X86_TIERS
-const PinvKernels& pinv_kernels_avx2();
-const PinvKernels& pinv_kernels_avx512();
+const SolveLabelsKernels& solve_labels_kernels_avx2();
+const SolveLabelsKernels& solve_labels_kernels_avx512();
 #endif
 
 }  // namespace leakcore

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "pinv/pinv.h"
-#include "pinv/pinv_simd.h"
+#include "solve_labels/solve_labels.h"
+#include "solve_labels/solve_labels_simd.h"
 
 namespace leakcore {
 
@@ -31,7 +31,7 @@ class NormalRoute {
   void solve_output(const SampleKernels<Entry>& loops, int64_t output, const Entry* const* rows);
 
   const SolveLabelsArgs& args_;
-  const PinvKernels& loops_;
+  const SolveLabelsKernels& loops_;
   const int64_t n_, d_, ld_;
   const bool possible_, one_block_;
   std::vector<double> scratch_;

@@ -12,11 +12,11 @@
 #include <cmath>
 
 #include "core/simd/hd.h"
-#include "pinv/pinv.h"
+#include "solve_labels/solve_labels.h"
 
 namespace leakcore {
 
-constexpr double kPinvUnit = 1.1102230246251565e-16;  // unit roundoff of double
+constexpr double kUnitRoundoff = 1.1102230246251565e-16;  // unit roundoff of double
 
 // Beyond this relative error of R⁻¹R⁻ᵀ, as bounded, another route solves. What is met is smaller by the square root of
 // the number of roundings and by Frobenius against spectral norms: some 1e-3 of it.
@@ -29,7 +29,7 @@ constexpr double kSmallPivot = 1e-12;
 constexpr double kSquareRange = 3.1217485503159922e+144;  // 2^480
 
 LEAKCORE_HD double inverse_error(double n, double d, double inflation) {
-  return (d + 5.0 * n + 10.0) * kPinvUnit * n * inflation;
+  return (d + 5.0 * n + 10.0) * kUnitRoundoff * n * inflation;
 }
 
 // Squared condition in Frobenius norms, below 1/rcond² by a margin for its own rounding: no singular value is at or
@@ -45,8 +45,8 @@ LEAKCORE_HD bool normal_accepted(double n, double d, double inflation, double sq
 LEAKCORE_HD double normal_error(double n, double d, double inflation, double input, double spread, double outside,
                                 double last) {
   const double condition = sqrt(n * inflation);
-  return input * (spread + condition * outside) + (n + 5.0) * kPinvUnit * (2.0 * spread + outside) +
-         (d + 5.0) * kPinvUnit * condition * outside + inverse_error(n, d, inflation) * last;
+  return input * (spread + condition * outside) + (n + 5.0) * kUnitRoundoff * (2.0 * spread + outside) +
+         (d + 5.0) * kUnitRoundoff * condition * outside + inverse_error(n, d, inflation) * last;
 }
 
 // What is said of a residual that the caller's type does not hold.
@@ -56,7 +56,7 @@ LEAKCORE_HD double shown_error(double residual, double error, double largest) {
 
 // Another correction is worth its while as long as the last one's error shows beside that of forming the residual.
 LEAKCORE_HD bool correct_again(double n, double d, double inflation, double spread, double outside, double last) {
-  return inverse_error(n, d, inflation) * last > kPinvUnit * (spread + outside);
+  return inverse_error(n, d, inflation) * last > kUnitRoundoff * (spread + outside);
 }
 
 constexpr int kMostCorrections = 4;
@@ -66,7 +66,8 @@ LEAKCORE_HD double input_error(double n, double unit) {
   return (20.0 + 2.0 * sqrt(n)) * unit;
 }
 
-// The routes by orthogonal factors (pinv_cpu.cpp, jacobi_cuda.cuh), for which conditions and norms are Frobenius's.
+// The routes by orthogonal factors (solve_labels_cpu.cpp, jacobi_cuda.cuh), for which conditions and norms are
+// Frobenius's.
 //
 // A label counts as determined only if its row of the null space is at most this: beyond 1e-3 the label moves visibly
 // while the gradient stays. What is below enters the error bound in full.
@@ -78,7 +79,7 @@ LEAKCORE_HD double null_limit(double rcond, double condition) {
 // As normal_error, for a backward stable factorisation: `weight` = Σ ‖c_r‖·|e_r|.
 LEAKCORE_HD double residual_error(double n, double d, double unit, double condition, double spread, double weight,
                                   double outside) {
-  const double input = input_error(n, unit), own = (20.0 + sqrt(n * d)) * kPinvUnit;
+  const double input = input_error(n, unit), own = (20.0 + sqrt(n * d)) * kUnitRoundoff;
   return input * spread + own * weight + (input + own) * condition * outside;
 }
 

@@ -1,7 +1,7 @@
-// Cholesky factor, inverse and leverages of a Gram matrix, for pinv_simd.cpp alone.
+// Cholesky factor, inverse and leverages of a Gram matrix, for solve_labels_simd.cpp alone.
 #pragma once
 
-#include "pinv/simd_lanes.h"
+#include "solve_labels/simd_lanes.h"
 
 namespace leakcore {
 namespace {

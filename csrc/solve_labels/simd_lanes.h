@@ -1,11 +1,11 @@
-// Vectors of doubles of one instruction tier, for pinv_simd.cpp alone: in an anonymous namespace, and no library
-// template is used, so that no inline function built for one tier can be linked into another.
+// Vectors of doubles of one instruction tier, for solve_labels_simd.cpp alone: in an anonymous namespace, and no
+// library template is used, so that no inline function built for one tier can be linked into another.
 #pragma once
 
 #include <cstring>
 
 #include "core/simd/lanes.h"
-#include "pinv/pinv_simd.h"
+#include "solve_labels/solve_labels_simd.h"
 
 namespace leakcore {
 namespace {

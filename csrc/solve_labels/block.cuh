@@ -3,12 +3,12 @@
 #pragma once
 
 #include "core/products/rows.cuh"
-#include "pinv/normal.h"
+#include "solve_labels/normal_equations.h"
 
 namespace leakcore {
 
-constexpr int kPinvThreads = 128;
-constexpr int kPinvWarps = kPinvThreads / kWarp;
+constexpr int kSolveLabelsThreads = 128;
+constexpr int kSolveLabelsWarps = kSolveLabelsThreads / kWarp;
 
 // What becomes of a problem whose input is not finite: its rank says which input.
 constexpr int64_t kRankOfBadJacobian = -1;
@@ -21,7 +21,7 @@ __device__ inline double block_sum(double x, double* partial) {
   if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;
   __syncthreads();
   double sum = 0.0;
-  for (int w = 0; w < kPinvWarps; ++w) sum += partial[w];
+  for (int w = 0; w < kSolveLabelsWarps; ++w) sum += partial[w];
   return sum;
 }
 
@@ -34,7 +34,7 @@ __device__ inline double block_max(double x, double* partial) {
   if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;
   __syncthreads();
   double largest = partial[0];
-  for (int w = 1; w < kPinvWarps; ++w) largest = partial[w] > largest ? partial[w] : largest;
+  for (int w = 1; w < kSolveLabelsWarps; ++w) largest = partial[w] > largest ? partial[w] : largest;
   return largest;
 }
 
@@ -47,7 +47,7 @@ __device__ inline void residual_of(const Rows& jacobian, int64_t problem, int64_
                                    const double* b, const double* e, double* rest, double* partial, double* outside,
                                    double* spread) {
   double squares = 0.0, terms = 0.0;
-  for (int64_t i = threadIdx.x; i < d; i += kPinvThreads) {
+  for (int64_t i = threadIdx.x; i < d; i += kSolveLabelsThreads) {
     double sum = 0.0, size = 0.0;
     for (int64_t r = 0; r < n; ++r) {
       const double x = jacobian_entry(jacobian, problem, r, i) * scale;

@@ -3,7 +3,7 @@
 // leverages and solution follow, whatever the shape and rank of C.
 #pragma once
 
-#include "pinv/block.cuh"
+#include "solve_labels/block.cuh"
 
 namespace leakcore {
 
@@ -16,7 +16,7 @@ struct JacobiSpace {
   double* vectors;  // kJacobiVectors of n
   double* b;        // [d]
   double* rest;     // [d]
-  double* partial;  // [kPinvWarps], shared
+  double* partial;  // [kSolveLabelsWarps], shared
   int* rotated;     // shared
 };
 
@@ -40,14 +40,14 @@ __device__ inline void warp_rotate(double* x, double* y, int64_t count, double c
 __device__ inline void orthogonalise(const JacobiSpace& at, int64_t n, int64_t d, double norm) {
   const int warp = threadIdx.x / kWarp;
   const int64_t players = n + n % 2;
-  const double null = 4.0 * kPinvUnit * norm, tolerance = kPinvUnit * (8.0 + sqrt(static_cast<double>(d)));
+  const double null = 4.0 * kUnitRoundoff * norm, tolerance = kUnitRoundoff * (8.0 + sqrt(static_cast<double>(d)));
   for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
     __syncthreads();
     if (threadIdx.x == 0) *at.rotated = 0;
     __syncthreads();
     for (int64_t round = 0; round < players - 1; ++round) {
       // A round-robin tournament: every pair meets once, and a round's pairs are disjoint.
-      for (int64_t k = warp; k < players / 2; k += kPinvWarps) {
+      for (int64_t k = warp; k < players / 2; k += kSolveLabelsWarps) {
         int64_t p = k == 0 ? players - 1 : (round + k) % (players - 1);
         int64_t q = k == 0 ? round : (round + players - 1 - k) % (players - 1);
         if (p > q) {
@@ -76,11 +76,11 @@ __device__ inline void orthogonalise(const JacobiSpace& at, int64_t n, int64_t d
 // Every output of the problem: nothing of it can be known.
 __device__ inline void write_bad(const SolveLabelsArgs& args, int64_t problem, int64_t rank) {
   const int64_t n = args.num_samples;
-  for (int64_t i = threadIdx.x; i < n * args.num_outputs; i += kPinvThreads) {
+  for (int64_t i = threadIdx.x; i < n * args.num_outputs; i += kSolveLabelsThreads) {
     args.residual[problem * n * args.num_outputs + i] = NAN;
     args.error[problem * n * args.num_outputs + i] = INFINITY;
   }
-  for (int64_t r = threadIdx.x; r < n; r += kPinvThreads) {
+  for (int64_t r = threadIdx.x; r < n; r += kSolveLabelsThreads) {
     args.leverage[problem * n + r] = NAN;
     args.identifiable[problem * n + r] = 0;
   }
@@ -95,12 +95,12 @@ __device__ inline void solve_jacobi(const SolveLabelsArgs& args, int64_t problem
          *e = lost + n, *weights = e + n;
 
   double largest = 0.0, bad = 0.0, bad_gradient = 0.0;
-  for (int64_t i = threadIdx.x; i < n * d; i += kPinvThreads) {
+  for (int64_t i = threadIdx.x; i < n * d; i += kSolveLabelsThreads) {
     at.a[i] = jacobian_entry(args.jacobian, problem, i / d, i % d);
     if (!(fabs(at.a[i]) < INFINITY)) bad = 1.0;
     largest = fmax(largest, fabs(at.a[i]));
   }
-  for (int64_t i = threadIdx.x; i < outputs * d; i += kPinvThreads) {
+  for (int64_t i = threadIdx.x; i < outputs * d; i += kSolveLabelsThreads) {
     if (!(fabs(jacobian_entry(args.gradient, problem, i / d, i % d)) < INFINITY)) bad_gradient = 1.0;
   }
   largest = block_max(largest, at.partial);
@@ -113,11 +113,11 @@ __device__ inline void solve_jacobi(const SolveLabelsArgs& args, int64_t problem
   // By a power of two, so exactly: squares of entries neither overflow nor vanish.
   int exponent = 0;
   if (largest > 0.0) static_cast<void>(frexp(largest, &exponent));
-  for (int64_t i = threadIdx.x; i < n * d; i += kPinvThreads) at.a[i] = ldexp(at.a[i], -exponent);
-  for (int64_t i = threadIdx.x; i < n * n; i += kPinvThreads) at.v[i] = i / n == i % n ? 1.0 : 0.0;
+  for (int64_t i = threadIdx.x; i < n * d; i += kSolveLabelsThreads) at.a[i] = ldexp(at.a[i], -exponent);
+  for (int64_t i = threadIdx.x; i < n * n; i += kSolveLabelsThreads) at.v[i] = i / n == i % n ? 1.0 : 0.0;
   __syncthreads();
   double total = 0.0;
-  for (int64_t r = warp; r < n; r += kPinvWarps) {
+  for (int64_t r = warp; r < n; r += kSolveLabelsWarps) {
     const double square = warp_dot(at.a + r * d, at.a + r * d, d);
     if (lane == 0) column_norm[r] = sqrt(square);
     if (lane == 0) total += square;
@@ -127,14 +127,14 @@ __device__ inline void solve_jacobi(const SolveLabelsArgs& args, int64_t problem
   __syncthreads();
 
   double longest = 0.0;
-  for (int64_t r = warp; r < n; r += kPinvWarps) {
+  for (int64_t r = warp; r < n; r += kSolveLabelsWarps) {
     const double value = sqrt(warp_dot(at.a + r * d, at.a + r * d, d));
     if (lane == 0) inverse[r] = value;
     longest = fmax(longest, value);
   }
   const double cut = args.rcond * block_max(longest, at.partial);
   double kept = 0.0, inverse_squares = 0.0;
-  for (int64_t k = threadIdx.x; k < n; k += kPinvThreads) {
+  for (int64_t k = threadIdx.x; k < n; k += kSolveLabelsThreads) {
     const double value = inverse[k];
     const bool counts = value > cut && value > 0.0;
     inverse[k] = counts ? 1.0 / value : 0.0;
@@ -144,7 +144,7 @@ __device__ inline void solve_jacobi(const SolveLabelsArgs& args, int64_t problem
   }
   kept = block_sum(kept, at.partial);
   const double condition = sqrt(block_sum(inverse_squares, at.partial)) * norm;
-  for (int64_t r = threadIdx.x; r < n; r += kPinvThreads) {
+  for (int64_t r = threadIdx.x; r < n; r += kSolveLabelsThreads) {
     double seen = 0.0, unseen = 0.0;
     for (int64_t k = 0; k < n; ++k) {
       const double part = at.v[k * n + r];
@@ -161,7 +161,7 @@ __device__ inline void solve_jacobi(const SolveLabelsArgs& args, int64_t problem
 
   const double scale = ldexp(1.0, -exponent);
   for (int64_t o = 0; o < outputs; ++o) {
-    for (int64_t i = threadIdx.x; i < d; i += kPinvThreads) {
+    for (int64_t i = threadIdx.x; i < d; i += kSolveLabelsThreads) {
       at.b[i] = ldexp(jacobian_entry(args.gradient, problem, o, i), -exponent) * count;
     }
     __syncthreads();
@@ -169,13 +169,13 @@ __device__ inline void solve_jacobi(const SolveLabelsArgs& args, int64_t problem
     double weight = 0.0, outside = 0.0, spread = 0.0;
     for (int pass = 0; pass < 2; ++pass) {
       const double* const right = pass == 0 ? at.b : at.rest;
-      for (int64_t k = warp; k < n; k += kPinvWarps) {
+      for (int64_t k = warp; k < n; k += kSolveLabelsWarps) {
         const double part = warp_dot(at.a + k * d, right, d);
         if (lane == 0) weights[k] = part * inverse[k] * inverse[k];
       }
       __syncthreads();
       weight = 0.0;
-      for (int64_t r = threadIdx.x; r < n; r += kPinvThreads) {
+      for (int64_t r = threadIdx.x; r < n; r += kSolveLabelsThreads) {
         double sum = 0.0;
         for (int64_t k = 0; k < n; ++k) sum = fma(at.v[k * n + r], weights[k], sum);
         e[r] = pass == 0 ? sum : e[r] + sum;
@@ -186,7 +186,7 @@ __device__ inline void solve_jacobi(const SolveLabelsArgs& args, int64_t problem
     }
     const double bound = residual_error(count, length, args.unit, condition, sqrt(spread), weight, sqrt(outside)) +
                          ldexp(args.lost, -exponent);
-    for (int64_t r = threadIdx.x; r < n; r += kPinvThreads) {
+    for (int64_t r = threadIdx.x; r < n; r += kSolveLabelsThreads) {
       const int64_t to = (problem * n + r) * outputs + o;
       args.residual[to] = e[r];
       const double error = sqrt(squares[r]) * bound + lost[r] * sqrt(count) + args.unit * fabs(e[r]);

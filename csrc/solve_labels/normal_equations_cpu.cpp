@@ -1,12 +1,12 @@
-#include "pinv/normal_cpu.h"
+#include "solve_labels/normal_equations_cpu.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "core/simd/isa.h"
-#include "core/runtime/machine.h"
 #include "core/products/tile.h"
-#include "pinv/normal.h"
+#include "core/runtime/machine.h"
+#include "core/simd/isa.h"
+#include "solve_labels/normal_equations.h"
 
 namespace leakcore {
 namespace {
@@ -47,7 +47,7 @@ int64_t element_size(DType dtype) {
 
 NormalRoute::NormalRoute(const SolveLabelsArgs& args)
     : args_(args),
-      loops_(LEAKCORE_TIERED(pinv_kernels)),
+      loops_(LEAKCORE_TIERED(solve_labels_kernels)),
       n_(args.num_samples),
       d_(args.jacobian.numel),
       ld_(leading(n_)),

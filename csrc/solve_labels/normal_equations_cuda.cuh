@@ -1,8 +1,8 @@
-// Corrected normal equations on CUDA, a block per problem: the steps of normal_cpu.cpp. The triangle lies packed by
-// rows, in shared memory where it fits.
+// Corrected normal equations on CUDA, a block per problem: the steps of normal_equations_cpu.cpp. The triangle lies
+// packed by rows, in shared memory where it fits.
 #pragma once
 
-#include "pinv/block.cuh"
+#include "solve_labels/block.cuh"
 
 namespace leakcore {
 
@@ -20,7 +20,7 @@ struct NormalSpace {
   double* vectors;  // kNormalVectors of n
   double* b;        // [d]
   double* rest;     // [d]
-  double* partial;  // [kPinvWarps], shared
+  double* partial;  // [kSolveLabelsWarps], shared
 };
 
 constexpr int kNormalVectors = 6;
@@ -28,7 +28,7 @@ constexpr int kNormalVectors = 6;
 // g = lower triangle of CᵀC: tiles of 4 × 4 pairs of samples, in order of columns.
 __device__ inline void gram(const Rows& c, int64_t problem, int64_t n, int64_t d, const NormalSpace& at) {
   const int64_t groups = (n + kGramTile - 1) / kGramTile, padded = groups * kGramTile, tiles = triangle(groups);
-  for (int64_t start = 0; start < tiles; start += kPinvThreads) {
+  for (int64_t start = 0; start < tiles; start += kSolveLabelsThreads) {
     const int64_t tile = start + threadIdx.x;
     int64_t high = 0, low = 0;
     if (tile < tiles) {
@@ -40,7 +40,7 @@ __device__ inline void gram(const Rows& c, int64_t problem, int64_t n, int64_t d
       const int64_t here = d - first < kGramColumns ? d - first : kGramColumns;
       if (at.stage != nullptr) {
         __syncthreads();
-        for (int64_t i = threadIdx.x; i < padded * kGramColumns; i += kPinvThreads) {
+        for (int64_t i = threadIdx.x; i < padded * kGramColumns; i += kSolveLabelsThreads) {
           const int64_t column = i % kGramColumns, sample = i / kGramColumns;
           const bool inside = column < here && sample < n;
           at.stage[column * padded + sample] = inside ? jacobian_entry(c, problem, sample, first + column) : 0.0;
@@ -84,11 +84,11 @@ __device__ inline bool cholesky(double* g, int64_t n, const double* squares) {
     if (!(pivot > kSmallPivot * squares[j])) return false;  // the same number in every thread
     const double root_of_pivot = sqrt(pivot);
     __syncthreads();
-    for (int64_t i = j + threadIdx.x; i < n; i += kPinvThreads) {
+    for (int64_t i = j + threadIdx.x; i < n; i += kSolveLabelsThreads) {
       g[triangle(i) + j] = i == j ? root_of_pivot : g[triangle(i) + j] / root_of_pivot;
     }
     __syncthreads();
-    for (int64_t i = j + 1 + warp; i < n; i += kPinvWarps) {
+    for (int64_t i = j + 1 + warp; i < n; i += kSolveLabelsWarps) {
       const double factor = g[triangle(i) + j];
       for (int64_t k = j + 1 + lane; k <= i; k += kWarp) {
         g[triangle(i) + k] = fma(-factor, g[triangle(k) + j], g[triangle(i) + k]);
@@ -102,10 +102,10 @@ __device__ inline bool cholesky(double* g, int64_t n, const double* squares) {
 // L becomes its inverse M, row by row; `row` keeps the row of L that is being replaced.
 __device__ inline void invert(double* g, int64_t n, double* row) {
   for (int64_t i = 0; i < n; ++i) {
-    for (int64_t j = threadIdx.x; j <= i; j += kPinvThreads) row[j] = g[triangle(i) + j];
+    for (int64_t j = threadIdx.x; j <= i; j += kSolveLabelsThreads) row[j] = g[triangle(i) + j];
     __syncthreads();
     const double reciprocal = 1.0 / row[i];
-    for (int64_t j = threadIdx.x; j <= i; j += kPinvThreads) {
+    for (int64_t j = threadIdx.x; j <= i; j += kSolveLabelsThreads) {
       double sum = 0.0;
       for (int64_t k = j; k < i; ++k) sum = fma(row[k], g[triangle(k) + j], sum);
       g[triangle(i) + j] = j == i ? reciprocal : -sum * reciprocal;
@@ -117,7 +117,7 @@ __device__ inline void invert(double* g, int64_t n, double* row) {
 // out = Cᵀ·x, a warp per sample.
 __device__ inline void project(const Rows& c, int64_t problem, int64_t n, int64_t d, const double* x, double* out) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  for (int64_t r = warp; r < n; r += kPinvWarps) {
+  for (int64_t r = warp; r < n; r += kSolveLabelsWarps) {
     double sum = 0.0;
     for (int64_t i = lane; i < d; i += kWarp) sum = fma(jacobian_entry(c, problem, r, i), x[i], sum);
     sum = warp_sum(sum);
@@ -130,14 +130,14 @@ __device__ inline void project(const Rows& c, int64_t problem, int64_t n, int64_
 __device__ inline double apply(const double* m, int64_t n, const double* s, double* work, double* out,
                                double* partial) {
   double squares = 0.0;
-  for (int64_t i = threadIdx.x; i < n; i += kPinvThreads) {
+  for (int64_t i = threadIdx.x; i < n; i += kSolveLabelsThreads) {
     double sum = 0.0;
     for (int64_t j = 0; j <= i; ++j) sum = fma(m[triangle(i) + j], s[j], sum);
     work[i] = sum;
     squares = fma(sum, sum, squares);
   }
   const double length = sqrt(block_sum(squares, partial));
-  for (int64_t j = threadIdx.x; j < n; j += kPinvThreads) {
+  for (int64_t j = threadIdx.x; j < n; j += kSolveLabelsThreads) {
     double sum = 0.0;
     for (int64_t i = j; i < n; ++i) sum = fma(m[triangle(i) + j], work[i], sum);
     out[j] = sum;
@@ -153,7 +153,7 @@ __device__ inline bool solve_normal(const SolveLabelsArgs& args, int64_t problem
   double *squares = at.vectors, *leverage = squares + n, *s = leverage + n, *work = s + n, *e = work + n, *step = e + n;
   gram(args.jacobian, problem, n, d, at);
   double total = 0.0, outside_range = 0.0;
-  for (int64_t r = threadIdx.x; r < n; r += kPinvThreads) {
+  for (int64_t r = threadIdx.x; r < n; r += kSolveLabelsThreads) {
     squares[r] = at.g[triangle(r) + r];
     if (!(squares[r] >= 1.0 / kSquareRange && squares[r] <= kSquareRange)) outside_range = 1.0;
     total += squares[r];
@@ -163,7 +163,7 @@ __device__ inline bool solve_normal(const SolveLabelsArgs& args, int64_t problem
   if (!cholesky(at.g, n, squares)) return false;
   invert(at.g, n, work);
   double inverse = 0.0, inflation = 0.0;
-  for (int64_t r = threadIdx.x; r < n; r += kPinvThreads) {
+  for (int64_t r = threadIdx.x; r < n; r += kSolveLabelsThreads) {
     double sum = 0.0;
     for (int64_t i = r; i < n; ++i) sum = fma(at.g[triangle(i) + r], at.g[triangle(i) + r], sum);
     leverage[r] = sum;
@@ -176,7 +176,7 @@ __device__ inline bool solve_normal(const SolveLabelsArgs& args, int64_t problem
 
   for (int64_t o = 0; o < outputs; ++o) {
     double largest = 0.0, bad = 0.0;
-    for (int64_t i = threadIdx.x; i < d; i += kPinvThreads) {
+    for (int64_t i = threadIdx.x; i < d; i += kSolveLabelsThreads) {
       at.b[i] = count * jacobian_entry(args.gradient, problem, o, i);
       largest = fmax(largest, fabs(at.b[i]));
       if (!(fabs(at.b[i]) <= kSquareRange)) bad = 1.0;
@@ -189,7 +189,7 @@ __device__ inline bool solve_normal(const SolveLabelsArgs& args, int64_t problem
       residual_of(args.jacobian, problem, n, d, 1.0, at.b, e, at.rest, at.partial, &outside, &spread);
       project(args.jacobian, problem, n, d, at.rest, s);
       last = apply(at.g, n, s, work, step, at.partial);
-      for (int64_t r = threadIdx.x; r < n; r += kPinvThreads) e[r] += step[r];
+      for (int64_t r = threadIdx.x; r < n; r += kSolveLabelsThreads) e[r] += step[r];
       __syncthreads();
       outside = sqrt(outside);
       spread = sqrt(spread);
@@ -197,14 +197,14 @@ __device__ inline bool solve_normal(const SolveLabelsArgs& args, int64_t problem
     }
     const double scale =
         normal_error(count, length, inflation, input_error(count, args.unit), spread, outside, last) + args.lost;
-    for (int64_t r = threadIdx.x; r < n; r += kPinvThreads) {
+    for (int64_t r = threadIdx.x; r < n; r += kSolveLabelsThreads) {
       const int64_t to = (problem * n + r) * outputs + o;
       args.residual[to] = e[r];
       args.error[to] = shown_error(e[r], sqrt(leverage[r]) * scale + args.unit * fabs(e[r]), args.largest);
     }
     __syncthreads();
   }
-  for (int64_t r = threadIdx.x; r < n; r += kPinvThreads) {
+  for (int64_t r = threadIdx.x; r < n; r += kSolveLabelsThreads) {
     args.leverage[problem * n + r] = leverage[r];
     args.identifiable[problem * n + r] = 1;
   }

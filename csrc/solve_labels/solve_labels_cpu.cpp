@@ -4,7 +4,7 @@
 // the cut: the rank is then at most k. If ‖R₁⁻¹‖ proves that the k-th singular value is above the cut, the rank is k
 // and the triangle gives everything; otherwise the cut falls among the small singular values and a Jacobi SVD of the k
 // × k triangle decides. Either way `rank` is the number of singular values above rcond·(largest), to within rounding.
-#include "pinv/pinv.h"
+#include "solve_labels/solve_labels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "core/products/dense_cpu.h"
-#include "core/runtime/parallel.h"
 #include "core/products/tile.h"
-#include "pinv/normal.h"
-#include "pinv/normal_cpu.h"
+#include "core/runtime/parallel.h"
+#include "solve_labels/normal_equations.h"
+#include "solve_labels/normal_equations_cpu.h"
 
 namespace leakcore {
 namespace {
@@ -83,7 +83,7 @@ class Problem {
     std::vector<double> left = column_norm_;
     // What is left may be dropped only once it is rounding, however large the caller's cut: dropping more would solve a
     // neighbouring system.
-    const double rounding = 8.0 * static_cast<double>(std::max(n_, d_)) * kPinvUnit;
+    const double rounding = 8.0 * static_cast<double>(std::max(n_, d_)) * kUnitRoundoff;
     const double cut = std::min(args_.rcond, rounding) * (n_ ? *std::max_element(left.begin(), left.end()) : 0.0);
     const int64_t most = std::min(n_, d_);
     for (steps_ = 0; steps_ < most; ++steps_) {
@@ -109,13 +109,13 @@ class Problem {
     }
   }
 
-  // pinv_ (N × k, rows in pivoted order) times the first k entries of Qᵀb is the solution.
+  // pseudo_inverse_ (N × k, rows in pivoted order) times the first k entries of Qᵀb is the solution.
   void invert() {
     const int64_t k = steps_;
     Matrix upper(k, k);
     if (k == n_) {
       for (int64_t j = 0; j < k; ++j) std::copy(c_.col(j), c_.col(j) + j + 1, upper.col(j));
-      pinv_ = upper_inverse(upper);
+      pseudo_inverse_ = upper_inverse(upper);
       null_ = Matrix(n_, 0);
       if (decided()) return;
       decide(upper, nullptr, {});
@@ -136,10 +136,10 @@ class Problem {
       upper.at(i, i) = h.value;
     }
     const Matrix inverse = upper_inverse(upper);
-    pinv_ = Matrix(n_, k);
+    pseudo_inverse_ = Matrix(n_, k);
     for (int64_t j = 0; j < k; ++j) {
-      for (int64_t i = 0; i < k; ++i) pinv_.at(i, j) = inverse.at(j, i);
-      rotate(z, tau, pinv_.col(j));
+      for (int64_t i = 0; i < k; ++i) pseudo_inverse_.at(i, j) = inverse.at(j, i);
+      rotate(z, tau, pseudo_inverse_.col(j));
     }
     null_ = Matrix(n_, n_ - k);
     for (int64_t j = 0; j < n_ - k; ++j) {
@@ -161,7 +161,7 @@ class Problem {
   // True when the norm of the inverse proves that no singular value of the triangle is at or below the cut.
   bool decided() {
     rank_ = steps_;
-    inverse_norm_ = norm2(pinv_.data.data(), static_cast<int64_t>(pinv_.data.size()));
+    inverse_norm_ = norm2(pseudo_inverse_.data.data(), static_cast<int64_t>(pseudo_inverse_.data.size()));
     return inverse_norm_ * args_.rcond * norm_ < 1.0;
   }
 
@@ -171,7 +171,7 @@ class Problem {
     std::vector<double> s;
     jacobi_svd(triangle, &u, &s, &v);
     const double cut = args_.rcond * *std::max_element(s.begin(), s.end());
-    std::fill(pinv_.data.begin(), pinv_.data.end(), 0.0);
+    std::fill(pseudo_inverse_.data.begin(), pseudo_inverse_.data.end(), 0.0);
     rank_ = 0;
     for (int64_t l = 0; l < k; ++l) {
       const double value = s[static_cast<size_t>(l)];
@@ -180,13 +180,13 @@ class Problem {
       if (z != nullptr) rotate(*z, tau, direction.data());
       if (value > cut) {
         ++rank_;
-        for (int64_t j = 0; j < k; ++j) axpy(u.at(j, l) / value, direction.data(), pinv_.col(j), n_);
+        for (int64_t j = 0; j < k; ++j) axpy(u.at(j, l) / value, direction.data(), pseudo_inverse_.col(j), n_);
       } else {
         null_.data.insert(null_.data.end(), direction.begin(), direction.end());
         ++null_.cols;
       }
     }
-    inverse_norm_ = norm2(pinv_.data.data(), static_cast<int64_t>(pinv_.data.size()));
+    inverse_norm_ = norm2(pseudo_inverse_.data.data(), static_cast<int64_t>(pseudo_inverse_.data.size()));
   }
 
   void write() {
@@ -198,8 +198,8 @@ class Problem {
       const int64_t r = pivot_[static_cast<size_t>(j)];
       double squares = 0.0, lost = 0.0;
       for (int64_t i = 0; i < k; ++i) {
-        squares += pinv_.at(j, i) * pinv_.at(j, i);
-        for (int64_t o = 0; o < outputs_; ++o) e.at(r, o) += pinv_.at(j, i) * b_.at(i, o);
+        squares += pseudo_inverse_.at(j, i) * pseudo_inverse_.at(j, i);
+        for (int64_t o = 0; o < outputs_; ++o) e.at(r, o) += pseudo_inverse_.at(j, i) * b_.at(i, o);
       }
       for (int64_t i = 0; i < null_.cols; ++i) lost += null_.at(j, i) * null_.at(j, i);
       root[static_cast<size_t>(r)] = std::sqrt(squares);
@@ -257,7 +257,7 @@ class Problem {
   std::vector<double> column_norm_;
   std::vector<int64_t> pivot_;
   int64_t steps_ = 0, rank_ = 0;
-  Matrix pinv_, null_;
+  Matrix pseudo_inverse_, null_;
   double inverse_norm_ = 0.0;
 };
 

@@ -1,7 +1,7 @@
 // Label solving on CUDA: normal equations first, one problem per block; those that they may not solve are marked and
 // go through a singular value decomposition. Agrees with the CPU to the error bounds of both.
-#include "pinv/jacobi_cuda.cuh"
-#include "pinv/normal_cuda.cuh"
+#include "solve_labels/jacobi_cuda.cuh"
+#include "solve_labels/normal_equations_cuda.cuh"
 
 namespace leakcore {
 namespace {
@@ -63,7 +63,7 @@ struct Plan {
 
 __global__ void normal_kernel(SolveLabelsArgs args, bool shared, int64_t numbers, double* scratch, uint8_t* solved) {
   LEAKCORE_DYNAMIC_SHARED(double, inside);
-  __shared__ double partial[kPinvWarps];
+  __shared__ double partial[kSolveLabelsWarps];
   const int64_t n = args.num_samples, d = args.jacobian.numel;
   double* const mine = scratch + static_cast<int64_t>(blockIdx.x) * numbers;
   NormalSpace at;
@@ -81,7 +81,7 @@ __global__ void normal_kernel(SolveLabelsArgs args, bool shared, int64_t numbers
 }
 
 __global__ void jacobi_kernel(SolveLabelsArgs args, int64_t numbers, double* scratch, const uint8_t* solved) {
-  __shared__ double partial[kPinvWarps];
+  __shared__ double partial[kSolveLabelsWarps];
   __shared__ int rotated[1];
   const int64_t n = args.num_samples, d = args.jacobian.numel;
   JacobiSpace at;
@@ -116,12 +116,12 @@ Status solve_labels_cuda(const SolveLabelsArgs& args) {
   double* const numbers = reinterpret_cast<double*>(solved + plan.flag_bytes);
   cudaError_t error = cudaMemsetAsync(solved, 0, static_cast<size_t>(args.num_problems), stream);
   if (error == cudaSuccess && plan.normal) {
-    error = LEAKCORE_LAUNCH(normal_kernel, plan.normal_blocks, kPinvThreads, plan.shared_bytes, stream, args,
+    error = LEAKCORE_LAUNCH(normal_kernel, plan.normal_blocks, kSolveLabelsThreads, plan.shared_bytes, stream, args,
                             plan.shared, plan.normal_numbers, numbers, solved);
   }
   if (error == cudaSuccess) {
-    error = LEAKCORE_LAUNCH(jacobi_kernel, plan.jacobi_blocks, kPinvThreads, 0, stream, args, plan.jacobi_numbers,
-                            numbers, solved);
+    error = LEAKCORE_LAUNCH(jacobi_kernel, plan.jacobi_blocks, kSolveLabelsThreads, 0, stream, args,
+                            plan.jacobi_numbers, numbers, solved);
   }
   return cuda_status(error, name);
 }

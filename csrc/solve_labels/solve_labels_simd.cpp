@@ -1,8 +1,8 @@
 // Compiled once per instruction tier (setup.py): what the headers beside it hold, and the table of it all.
-#include "pinv/pinv_simd.h"
+#include "solve_labels/solve_labels_simd.h"
 
-#include "pinv/simd_factor.h"
-#include "pinv/simd_gram.h"
+#include "solve_labels/simd_factor.h"
+#include "solve_labels/simd_gram.h"
 
 namespace leakcore {
 namespace {
@@ -83,19 +83,19 @@ double scale(const double* x, int64_t count, double by, double* to) {
   return largest + left;
 }
 
-constexpr PinvKernels kKernels = {{gram<double>, residual<double>, project<double>},
-                                  {gram<float>, residual<float>, project<float>},
-                                  gram_widening,
-                                  factor,
-                                  widen_row,
-                                  scale,
-                                  apply};
+constexpr SolveLabelsKernels kKernels = {{gram<double>, residual<double>, project<double>},
+                                         {gram<float>, residual<float>, project<float>},
+                                         gram_widening,
+                                         factor,
+                                         widen_row,
+                                         scale,
+                                         apply};
 
 }  // namespace
 
 #define LEAKCORE_JOIN(a, b) a##b
-#define LEAKCORE_TABLE(tier) LEAKCORE_JOIN(pinv_kernels_, tier)
-const PinvKernels& LEAKCORE_TABLE(LEAKCORE_TIER)() {
+#define LEAKCORE_TABLE(tier) LEAKCORE_JOIN(solve_labels_kernels_, tier)
+const SolveLabelsKernels& LEAKCORE_TABLE(LEAKCORE_TIER)() {
   return kKernels;
 }
 

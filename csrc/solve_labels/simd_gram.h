@@ -1,8 +1,8 @@
-// Sums over the columns of a Jacobian, for pinv_simd.cpp alone: its Gram matrix and its products with a vector. Columns
-// go into kStripe partial sums, so that a pair of samples costs its products and nothing is laid out anew.
+// Sums over the columns of a Jacobian, for solve_labels_simd.cpp alone: its Gram matrix and its products with a vector.
+// Columns go into kStripe partial sums, so that a pair of samples costs its products and nothing is laid out anew.
 #pragma once
 
-#include "pinv/simd_lanes.h"
+#include "solve_labels/simd_lanes.h"
 
 namespace leakcore {
 namespace {
