@@ -1,5 +1,7 @@
 """Builds leakcore._C with ninja: C++ always, CUDA when nvcc is found, no torch anywhere.
 
+`setup.py build_probe` builds the benchmark's own module (csrc/testing/probe) into build/probe-*, and nothing else.
+
 setuptools compiles one file after the other and rebuilds everything when anything changed; ninja compiles in parallel,
 follows header dependencies and does nothing in a quarter of a second when nothing changed.
 
@@ -38,17 +40,19 @@ from setuptools.errors import CompileError, OptionError
 
 ROOT = pathlib.Path(__file__).resolve().parent
 CSRC = ROOT / "csrc"
-EMULATION = CSRC / "testing" / "cuda_emulation"
+TESTING = CSRC / "testing"
 INCLUDE = ROOT / "leakcore" / "include"
 
 
-def sources(pattern: str, *, emulation: bool = False) -> list[str]:
-    found = (p for p in CSRC.rglob(pattern) if p.is_relative_to(EMULATION) == emulation)
+def sources(pattern: str, folder: pathlib.Path = CSRC) -> list[str]:
+    """Those below a folder; what is in csrc/testing is part of no build but its own."""
+    found = (p for p in folder.rglob(pattern) if folder.is_relative_to(TESTING) or not p.is_relative_to(TESTING))
     return sorted(p.relative_to(ROOT).as_posix() for p in found)
 
 
 CXX_SOURCES, CUDA_SOURCES = sources("*.cpp"), sources("*.cu")
-EMULATION_SOURCES = [*sources("*.cpp", emulation=True), *sources("*.cu", emulation=True)]
+EMULATION_SOURCES = [s for pattern in ("*.cpp", "*.cu") for s in sources(pattern, TESTING / "cuda_emulation")]
+PROBE_SOURCES = [*sources("*.cpp", TESTING / "probe"), "csrc/core/runtime/pool.cpp", "csrc/core/simd/isa.cpp"]
 HEADERS = sorted(
     p.relative_to(ROOT).as_posix() for p in [*CSRC.rglob("*.h"), *CSRC.rglob("*.cuh"), *INCLUDE.rglob("*.h")]
 )
@@ -112,6 +116,16 @@ def emulated() -> bool:
     return os.environ.get("LEAKCORE_CUDA") == "emulate"
 
 
+def folder_of(kind: str) -> pathlib.Path:
+    """Of a build in the tree: kept, so that the next one is incremental. Tests and bench load theirs from there."""
+    return ROOT / "build" / f"{kind}-{sys.implementation.cache_tag}"
+
+
+def knows_python(source: str) -> bool:
+    """The files that bind to Python, which alone are compiled with its headers."""
+    return "/bindings/" in source or source.endswith(("/bindings.cpp", "/python.cpp"))
+
+
 def ninja_program() -> str:
     import ninja
 
@@ -155,18 +169,23 @@ class NinjaBuild(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         # An editable install gets a temporary build_temp, which would lose ninja's memory.
-        tag = sys.implementation.cache_tag
         kind = "emulated" if emulated() else "ninja"
-        build = ROOT / "build" / f"{kind}-{tag}" if self.in_tree else pathlib.Path(self.build_temp).resolve()
+        build = folder_of(kind) if self.in_tree else pathlib.Path(self.build_temp).resolve()
+        module = self.build_module(build, "_C", CXX_SOURCES, find_cuda(), emulate=emulated())
+        if not emulated():  # tests load that one from where it was built
+            replace(module, pathlib.Path(self.get_ext_fullpath(ext.name)).resolve())
+
+    def build_module(
+        self, build: pathlib.Path, name: str, sources: list[str], cuda: Cuda | None = None, emulate: bool = False
+    ) -> pathlib.Path:
         build.mkdir(parents=True, exist_ok=True)
-        module = build / ("_C" + sysconfig.get_config_var("EXT_SUFFIX"))
-        self.write_ninja(build, module, find_cuda())
+        module = build / (name + sysconfig.get_config_var("EXT_SUFFIX"))
+        self.write_ninja(build, module, sources, cuda, emulate)
         jobs = ["-j", str(self.parallel)] if self.parallel else []
         quiet = [] if self.verbose else ["--quiet"]
         if subprocess.run([ninja_program(), *quiet, *jobs, "-C", str(build)]).returncode:
-            raise CompileError(f"building {ext.name} failed; ninja's output is above, its file is {build}/build.ninja")
-        if not emulated():  # tests load that one from where it was built
-            replace(module, pathlib.Path(self.get_ext_fullpath(ext.name)).resolve())
+            raise CompileError(f"building {name} failed; ninja's output is above, its file is {build}/build.ninja")
+        return module
 
     def copy_extensions_to_source(self) -> None:
         for ext in [] if emulated() else self.extensions:
@@ -174,15 +193,17 @@ class NinjaBuild(build_ext):
             replace(pathlib.Path(self.build_lib, name).resolve(), ROOT / name)
 
     def get_source_files(self) -> list[str]:
-        return [*super().get_source_files(), *CUDA_SOURCES, *EMULATION_SOURCES, *HEADERS]
+        return [*super().get_source_files(), *CUDA_SOURCES, *EMULATION_SOURCES, *PROBE_SOURCES, *HEADERS]
 
-    def write_ninja(self, build: pathlib.Path, module: pathlib.Path, cuda: Cuda | None) -> None:
+    def write_ninja(
+        self, build: pathlib.Path, module: pathlib.Path, sources: list[str], cuda: Cuda | None, emulate: bool
+    ) -> None:
         import pybind11
         from ninja.ninja_syntax import Writer
 
         cxx = shlex.split(os.environ.get("CXX", "")) or ["c++"]
         target = target_of(cxx)
-        archs = cuda.archs(self.in_tree) if cuda else ["emulated"] if emulated() else []
+        archs = cuda.archs(self.in_tree) if cuda else ["emulated"] if emulate else []
         self.write_config(build / "leakcore_build.h", cxx, archs)
         includes = [f"-I{CSRC}", f"-I{INCLUDE}", f"-I{build}"]
         python = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_path('include')}"]
@@ -217,7 +238,7 @@ class NinjaBuild(build_ext):
             w.variable("python", shlex.join(python))
             w.rule("cxx", "$cxx $cxxflags $extra -MMD -MF $out.d -c $in -o $out", depfile="$out.d", deps="gcc")
             objects = []
-            for source in CXX_SOURCES:
+            for source in sources:
                 if source.endswith("_simd.cpp"):
                     for tier, flags in tiers.items():
                         extra = {"extra": shlex.join([f"-DLEAKCORE_TIER={tier}", *flags])}
@@ -225,14 +246,15 @@ class NinjaBuild(build_ext):
                             f"{tier}_{self.object_of(source)}", "cxx", str(ROOT / source), variables=extra
                         )
                     continue
-                switch = " -DLEAKCORE_EMULATION=1" if emulated() else ""
-                extra = {"extra": f"$python{switch}"} if source.endswith("bindings/python.cpp") else {}
+                switch = " -DLEAKCORE_EMULATION=1" if emulate else ""
+                extra = {"extra": f"$python{switch}"} if knows_python(source) else {}
                 objects += w.build(self.object_of(source), "cxx", str(ROOT / source), variables=extra)
-            if emulated():
+            if emulate:
                 # As nvcc reads them: fused multiply-add in hardware, unrolling asked for by its own pragma.
                 flags = shlex.join(["-DLEAKCORE_EMULATION=1", *AVX2, "-Wno-unknown-pragmas", "-x", "c++"])
                 for source in [*CUDA_SOURCES, *EMULATION_SOURCES]:
-                    objects += w.build(self.object_of(source), "cxx", str(ROOT / source), variables={"extra": flags})
+                    extra = {"extra": f"{flags} $python" if knows_python(source) else flags}
+                    objects += w.build(self.object_of(source), "cxx", str(ROOT / source), variables=extra)
             if cuda:
                 codes = [f"arch=compute_{a},code=sm_{a}" for a in archs]
                 # PTX, for GPUs that come later: of the newest, and of Hopper for what lies between.
@@ -271,7 +293,20 @@ class NinjaBuild(build_ext):
             header.write_text(text)
 
 
+class ProbeBuild(NinjaBuild):
+    """The benchmark's module; the shipped one has nothing of it."""
+
+    description = "build the benchmark's probe of the processor into build/probe-*"
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.in_tree = True
+
+    def run(self) -> None:
+        self.build_module(folder_of("probe"), "_probe", PROBE_SOURCES)
+
+
 setup(
     ext_modules=[Extension("leakcore._C", sources=CXX_SOURCES, depends=HEADERS)],
-    cmdclass={"build_ext": NinjaBuild},
+    cmdclass={"build_ext": NinjaBuild, "build_probe": ProbeBuild},
 )

@@ -16,7 +16,7 @@ from bench import environment
 os.environ.update(environment.VARIABLES, OPENBLAS_NUM_THREADS="1")
 environment.python_path_first()
 
-from bench import cases, claims, harness, report  # noqa: E402
+from bench import cases, claims, harness, probe, report  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -62,6 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def measure(chosen: list[Any], device: str, quick: bool) -> dict[str, Any]:
     """The report of these cases; progress goes to standard error."""
+    if device == "cpu":
+        probe.build()
     bench = harness.Bench(device, quick)
     start = time.monotonic()
     results = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import environment
+from bench import environment, probe
 from bench.case import Rates
 
 LOOPS = ("fma_f64", "fma_f32", "exp_f64", "exp_f32", "philox_words")
@@ -27,18 +27,15 @@ def best(run: Callable[[], Any], repeats: int = 5) -> float:
 
 
 def loops(threads: int, quick: bool) -> Rates:
-    """Native loops of the process's tier, on every one of `threads` threads at once; {} for a build without them."""
-    from leakcore import _C
-
-    if not hasattr(_C, "probe"):
-        return {}
+    """Native loops of the process's tier, on every one of `threads` threads at once."""
+    compute = probe.module().compute
     rates = {}
     for name in LOOPS:
-        alone = 1_000_000 / best(lambda name=name: _C.probe(name, 1_000_000), 3)
+        alone = 1_000_000 / best(lambda name=name: compute(name, 1_000_000), 3)
         count = int(alone * (0.005 if quick else 0.03))  # long enough that starting threads does not count
 
         def run(name: str = name, count: int = count) -> None:
-            _together([lambda: _C.probe(name, count)] * threads)
+            _together([lambda: compute(name, count)] * threads)
 
         rates[name] = threads * count / best(run)
     return rates
@@ -48,8 +45,6 @@ def streaming(threads: int, quick: bool) -> tuple[Rates, str]:
     """Bytes read per second from an array that no cache holds, by whoever reads fastest, and who that was."""
     import torch
 
-    from leakcore import _C
-
     total = max(4 * environment.last_level_cache(), 2**27) * (1 if quick else 2)
     long = np.ones(total // 8)
     single = long.view(np.float32)
@@ -58,9 +53,8 @@ def streaming(threads: int, quick: bool) -> tuple[Rates, str]:
         "NumPy dot": lambda: np.dot(long, long),
         "torch sum": lambda: tensor.sum(),
         "torch norm": lambda: torch.linalg.vector_norm(tensor),
+        "native loop": lambda: probe.module().read([(long.ctypes.data, long.nbytes)], threads),
     }
-    if hasattr(_C, "probe_read"):
-        readers["native loop"] = lambda: _C.probe_read([(long.ctypes.data, long.nbytes)], threads)
     speeds = {name: long.nbytes / best(run) for name, run in readers.items()}
     who = max(speeds, key=speeds.__getitem__)
     return {"read": speeds[who]}, who
@@ -72,16 +66,12 @@ def reading(arrays: Sequence[Any], threads: int) -> Callable[[], None]:
     Memory is read as fast as its pages allow, and those are the caller's: torch's are of 4 KiB here, and the arrays of
     `streaming` of 2 MiB. So the floor of a kernel is the time its own arrays take.
     """
-    from leakcore import _C
-
-    return lambda: _C.probe_read([(array.data_ptr(), array.nbytes) for array in arrays], threads)
+    return lambda: probe.module().read([(array.data_ptr(), array.nbytes) for array in arrays], threads)
 
 
 def multiplying(count: int, threads: int) -> Callable[[], None]:
     """A call that does `count` float64 multiply-adds and nothing else, as fast as the tier can."""
-    from leakcore import _C
-
-    return lambda: _together([lambda: _C.probe("fma_f64", count // threads)] * threads)
+    return lambda: _together([lambda: probe.module().compute("fma_f64", count // threads)] * threads)
 
 
 def products(quick: bool) -> Rates:

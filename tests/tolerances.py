@@ -70,8 +70,9 @@ def least_squares(rows: int, columns: int, condition: float, solution: float, ou
 
 
 def normal_leverage(rows: int, columns: int, jacobian: np.ndarray, leverage: np.ndarray) -> float:
-    """Relative: R⁻¹R⁻ᵀ errs by at most (d + 5N + 10)·u·κ'², κ'² = N·Σ‖c_r‖²·leverage_r (csrc/solve_labels/normal_equations.h), and a
-    leverage by twice that, as long as normal equations are accepted, up to 2⁻²⁰. QR errs by a multiple of κ'."""
+    """Relative: R⁻¹R⁻ᵀ errs by at most (d + 5N + 10)·u·κ'², κ'² = N·Σ‖c_r‖²·leverage_r, and a leverage by twice that,
+    as long as normal equations are accepted (csrc/solve_labels/normal_equations.h), up to 2⁻²⁰. QR errs by a multiple
+    of κ'."""
     inflation = float(((jacobian**2).sum(axis=1) * leverage).sum())
     square = rows * inflation
     squared_route = min((columns + 5 * rows + 10) * U64 * square, 2.0**-20)

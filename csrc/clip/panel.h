@@ -36,10 +36,6 @@ inline const ClipLoops& loops_of(DType dtype) {
   return k.f64;
 }
 
-inline int64_t size_of(DType dtype) {
-  return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2;
-}
-
 inline const void* row_in_place(const Rows& rows, int64_t run, int64_t row, int64_t first) {
   return static_cast<const char*>(rows.data) +
          size_of(rows.dtype) * (run * rows.run_stride + row * rows.row_stride + first);

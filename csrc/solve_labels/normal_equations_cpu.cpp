@@ -39,10 +39,6 @@ bool contiguous(const Rows& rows) {
   return rows.ndim == 0 || (rows.ndim == 1 && (rows.stride[0] == 1 || rows.numel == 1));
 }
 
-int64_t element_size(DType dtype) {
-  return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2;
-}
-
 }  // namespace
 
 NormalRoute::NormalRoute(const SolveLabelsArgs& args)
@@ -66,7 +62,7 @@ NormalRoute::NormalRoute(const SolveLabelsArgs& args)
   m_ = take(ld_ * ld_);
   for (double** vector : {&leverage_, &square_, &s_, &work_, &step_, &e_}) *vector = take(ld_);
   // Where the rows are, so that what is multiplied with them is on lines like theirs.
-  const int64_t phase = in_place ? phase_of(args.jacobian, element_size(args.jacobian.dtype)) : 0;
+  const int64_t phase = in_place ? phase_of(args.jacobian, size_of(args.jacobian.dtype)) : 0;
   for (double** vector : {&b_, &rest_}) *vector = take(round_up(d_) + kStripe) + phase;
   if (floats) {
     rows32_.resize(static_cast<size_t>(n_));
@@ -140,7 +136,7 @@ bool NormalRoute::read_output(int64_t index, int64_t output) {
 
 template <class Entry>
 bool NormalRoute::factorise(const SampleKernels<Entry>& loops, int64_t index, const Entry* const* rows) {
-  const int64_t size = element_size(args_.jacobian.dtype);
+  const int64_t size = size_of(args_.jacobian.dtype);
   const bool more = one_block_ && index + 1 < args_.num_problems;
   const char* const data = static_cast<const char*>(args_.jacobian.data);
   const Next next = {more ? data + size * (index + 1) * args_.jacobian.run_stride : nullptr, size * n_ * d_};

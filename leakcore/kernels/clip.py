@@ -124,7 +124,7 @@ def clip_and_noise(
 
     shapes = [((runs,) if batched else ()) + p.shape[lead:] for p in params]
     library = first.library
-    mask_view, mask_array = _read_mask(kernel, mask, runs, rows, batched, first)
+    (flags, run_stride, row_stride), mask_array = _read_mask(kernel, mask, runs, rows, batched, first)
     noises = [] if noise is None else _read_matching(kernel, "noise", noise, several, shapes, first)
     if out is None:
         made = [library.empty(shape, dtype) for shape in shapes]
@@ -141,21 +141,23 @@ def clip_and_noise(
     norms = library.empty((runs, rows), np.dtype(np.float64))
 
     bad = _C.clip_and_noise(
-        [_arrays.rows_view(p, runs=batched, rows=True) for p in params],
-        [_arrays.rows_view(s, runs=batched) for s in sums],
-        runs,
-        rows,
-        library.address(norms),
-        mask_view,
-        clip,
-        sigma * clip,
-        [_arrays.rows_view(z, runs=batched) for z in noises],
-        key or 0,
-        step,
-        first_run,
-        check_finite is not False,
-        library.place,
-        threads.plan(),
+        grads=[_arrays.rows_of(p, runs=batched, rows=True) for p in params],
+        sums=[_arrays.rows_of(s, runs=batched) for s in sums],
+        num_runs=runs,
+        num_rows=rows,
+        norms=library.address(norms),
+        mask=flags,
+        mask_run_stride=run_stride,
+        mask_row_stride=row_stride,
+        max_grad_norm=clip,
+        noise_scale=sigma * clip,
+        noise=[_arrays.rows_of(z, runs=batched) for z in noises],
+        seed=key or 0,
+        step=step,
+        first_run=first_run,
+        check_finite=check_finite is not False,
+        place=library.place,
+        schedule=threads.schedule_now(),
     )
     index = None if bad is None else bad[0]
     if bad is not None and bad[1] == "noise":
@@ -233,6 +235,7 @@ def _read_matching(
 def _read_mask(
     kernel: str, mask: Any, runs: int, rows: int, batched: bool, first: _arrays.Array
 ) -> tuple[tuple[int, int, int], _arrays.Array | None]:
+    """(address, strides of run and row in bytes), address 0 where every row counts; and the array itself."""
     if mask is None:
         return (0, 0, 0), None
     array = _arrays.read_bool(kernel, "mask", mask)
@@ -313,18 +316,18 @@ def clip_scores(
     dots = library.empty((runs, m, n), np.dtype(np.float64))
     norms = library.empty((runs, n), np.dtype(np.float64))
     bad = _C.clip_scores(
-        _arrays.rows_view(g, runs=batched, rows=True),
-        _arrays.rows_view(o, runs=batched, rows=not single),
-        runs,
-        n,
-        m,
-        library.address(dots),
-        library.address(norms),
-        clip,
-        float_products,
-        check_finite is not False,
-        library.place,
-        threads.plan(),
+        grads=_arrays.rows_of(g, runs=batched, rows=True),
+        observed=_arrays.rows_of(o, runs=batched, rows=not single),
+        num_runs=runs,
+        num_rows=n,
+        num_observed=m,
+        dots=library.address(dots),
+        norms=library.address(norms),
+        max_grad_norm=clip,
+        float_products=float_products,
+        check_finite=check_finite is not False,
+        place=library.place,
+        schedule=threads.schedule_now(),
     )
     on_device = library.place is not _arrays.CPU
     index = None if bad is None else bad[0]

@@ -15,8 +15,7 @@ ACTIVATIONS = ("identity", "relu", "leaky_relu", "elu", "tanh", "sigmoid")
 MAX_LAYERS = 16
 _PAD = 16
 
-View = tuple[int, int, int, int, int, int, int, int]
-_NOTHING: View = (0, 0, 0, 0, 0, 0, 0, 0)
+_NO_ROWS = _C.EnsembleRows.none()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,10 +72,15 @@ class EnsembleSums:
     def __init__(
         self, runs: int, layers: tuple[int, ...], activation: str, dtype: str, *, max_grad_norm: float, slack: float
     ) -> None:  # fmt: skip
-        self._single = dtype == "float32"
-        self._shape = (self._single, runs, list(layers))
-        self._how = (ACTIVATIONS.index(activation), max_grad_norm, slack)
-        self._scratch = np.empty(_C.ensemble_bytes(*self._shape), np.uint8)
+        self._native = _C.Networks.of(
+            float32=dtype == "float32",
+            num_runs=runs,
+            layers=list(layers),
+            activation=ACTIVATIONS.index(activation),
+            max_grad_norm=max_grad_norm,
+            slack=slack,
+        )
+        self._scratch = np.empty(self._native.scratch_bytes(), np.uint8)
 
     def add(
         self,
@@ -95,21 +99,26 @@ class EnsembleSums:
         are no rows of a kind, nothing is written. None for `…_taken`: all rows.
         """
         _C.ensemble_sums(
-            *self._shape,
-            *self._how,
-            list(weights),
-            _view(common, common_taken),
-            _view(extra, extra_taken),
-            list(into_common),
-            list(into_extra),
-            arrays.address(self._scratch),
+            networks=self._native,
+            weights=list(weights),
+            common=_native_rows(common, common_taken),
+            extra=_native_rows(extra, extra_taken),
+            common_sums=list(into_common),
+            extra_sums=list(into_extra),
+            scratch=arrays.address(self._scratch),
         )
 
 
-def _view(rows: EnsembleRows | None, taken: Taken | None) -> View:
+def _native_rows(rows: EnsembleRows | None, taken: Taken | None) -> _C.EnsembleRows:
     if rows is None:
-        return _NOTHING
-    index = (0, 0) if taken is None else (arrays.address(taken.rows), arrays.address(taken.offsets))
-    between = rows.count if rows.classes.ndim == 2 else 0
-    addresses = (arrays.address(rows.inputs), arrays.address(rows.classes), arrays.address(rows.squares))
-    return (*addresses, rows.count, rows.inputs.shape[-1], between, *index)
+        return _NO_ROWS
+    return _C.EnsembleRows.of(
+        inputs=arrays.address(rows.inputs),
+        classes=arrays.address(rows.classes),
+        squares=arrays.address(rows.squares),
+        count=rows.count,
+        stride=rows.inputs.shape[-1],
+        run_stride=rows.count if rows.classes.ndim == 2 else 0,
+        index=0 if taken is None else arrays.address(taken.rows),
+        offsets=0 if taken is None else arrays.address(taken.offsets),
+    )

@@ -27,12 +27,13 @@ _BLOCK = 256  # the native core works on so many samples at a time
 
 
 class _Schedules(NamedTuple):
-    """σ and q, contiguous `(configs, steps)`; whether the caller gave configurations; shape and addresses."""
+    """σ and q, contiguous `(configs, steps)`, and their addresses; whether the caller gave configurations."""
 
     sigma: np.ndarray
     rate: np.ndarray
     several: bool
-    native: tuple[int, int, int, int]
+    sigma_address: int
+    rate_address: int
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -48,7 +49,7 @@ class _Mixture:
 
     @property
     def configs(self) -> int:
-        return self.schedules.native[0]
+        return len(self.schedules.sigma)
 
     @property
     def several(self) -> bool:
@@ -69,11 +70,8 @@ class _Mixture:
         size = min(size, _SAMPLES_PER_LAUNCH)
         return [(a, min(size, self.count - a)) for a in range(0, self.count, size)] if self.configs else []
 
-    def native(self, offset: int, length: int) -> tuple[int, int, int, bool, bool, int, int, int, int]:
-        return self.seed, self.first + offset, length, self.alternative, self.single, *self.schedules.native
-
     def digest(self) -> str:
-        sigma, rate, several, _ = self.schedules
+        sigma, rate, several, *_ = self.schedules
         head = f"{self.seed} {self.alternative} {self.single} {several} {sigma.shape} ".encode()
         return hashlib.sha256(head + sigma.tobytes() + rate.tobytes()).hexdigest()[:32]
 
@@ -146,14 +144,23 @@ def mixture_log_ratio(
             if not given.values.flags.c_contiguous:
                 raise ValueError(f"{kernel}: out has strides of {given.values.strides} bytes: must be contiguous")
             library, start = given.library, arrays.address(given.values)
+    num_configs, num_steps = mixture.schedules.sigma.shape
     for offset, length in mixture.shards(library.place is not arrays.CPU):
         _C.mixture_log_ratio(
-            mixture.native(offset, length),
-            start + offset * target.itemsize,
-            mixture.count,
-            out is not None,
-            library.place,
-            threads.plan(),
+            seed=mixture.seed,
+            first_sample=mixture.first + offset,
+            num_samples=length,
+            alternative=mixture.alternative,
+            single=mixture.single,
+            configs=num_configs,
+            steps=num_steps,
+            noise_multiplier=mixture.schedules.sigma_address,
+            sample_rate=mixture.schedules.rate_address,
+            out=start + offset * target.itemsize,
+            config_stride=mixture.count,
+            written=out is not None,
+            place=library.place,
+            schedule=threads.schedule_now(),
         )
     if out is not None:
         return out
@@ -207,15 +214,24 @@ def mixture_tail(
             f"({configs}, ...), a row for each of the {configs} configurations"
         )
     brackets = Brackets(wanted, configs, library)
+    num_configs, num_steps = mixture.schedules.sigma.shape
     for offset, length in mixture.shards(library.place is not arrays.CPU):
         _C.mixture_tail(
-            mixture.native(offset, length),
-            brackets.ascending.shape[1],
-            arrays.address(brackets.ascending),
-            library.address(brackets.counts),
-            library.address(brackets.sums),
-            library.place,
-            threads.plan(),
+            seed=mixture.seed,
+            first_sample=mixture.first + offset,
+            num_samples=length,
+            alternative=mixture.alternative,
+            single=mixture.single,
+            configs=num_configs,
+            steps=num_steps,
+            noise_multiplier=mixture.schedules.sigma_address,
+            sample_rate=mixture.schedules.rate_address,
+            num_thresholds=brackets.ascending.shape[1],
+            thresholds=arrays.address(brackets.ascending),
+            counts=library.address(brackets.counts),
+            sums=library.address(brackets.sums),
+            place=library.place,
+            schedule=threads.schedule_now(),
         )
     return finish(
         brackets.exact(),
@@ -270,7 +286,7 @@ def _schedules(noise_multiplier: Any, sample_rate: Any, steps: Any) -> _Schedule
     if sigma.shape != rate.shape:
         sigma, rate = np.broadcast_arrays(sigma, rate)
     sigma, rate = np.ascontiguousarray(sigma), np.ascontiguousarray(rate)
-    return _Schedules(sigma, rate, several, (*sigma.shape, arrays.address(sigma), arrays.address(rate)))
+    return _Schedules(sigma, rate, several, arrays.address(sigma), arrays.address(rate))
 
 
 _remembered = functools.lru_cache(maxsize=32)(_schedules)

@@ -17,7 +17,7 @@ from leakcore.kernels.torch import dispatch
 _BAD_INPUT = {-1: "jacobian", -2: "gradient"}
 """What a negative rank says of a problem on a CUDA device."""
 
-_Call = tuple[tuple[int, ...], int, arrays.View, arrays.View]
+_Call = tuple[tuple[int, ...], int, _C.Rows, _C.Rows]
 _WORK_PER_CALL = 500_000_000  # multiply-adds, some tenths of a second: how long Ctrl-C may have to wait
 
 
@@ -122,27 +122,29 @@ def solve_labels(
     rank = library.empty(outer, np.dtype(np.int64))
     targets = [library.header(x) for x in (residual, error, leverage, identifiable, rank)]
     on_cpu = library.place is arrays.CPU
-    for at, problems, jac_view, grad_view in _calls(jac, grad, batch, several):
+    for at, problems, jac_rows, grad_rows in _calls(jac, grad, batch, several):
         most = max(1, _WORK_PER_CALL // max(n * n * d, 1)) if on_cpu else max(problems, 1)
         for offset in range(0, problems, most):
-            begins = [arrays.address(x[at]) + offset * (x[at].nbytes // problems) for x in targets]
+            to_residual, to_error, to_leverage, to_identifiable, to_rank = (
+                arrays.address(x[at]) + offset * (x[at].nbytes // problems) for x in targets
+            )
             bad = _C.solve_labels(
-                arrays.later_runs(jac_view, offset, jac.values.itemsize),
-                arrays.later_runs(grad_view, offset, grad.values.itemsize),
-                min(most, problems - offset),
-                n,
-                outputs,
-                cut,
-                0.5 * epsilon,
-                lost,
-                largest,
-                begins[0],
-                begins[1],
-                begins[2],
-                begins[3],
-                begins[4],
-                library.place,
-                threads.plan(),
+                jacobian=jac_rows if offset == 0 else jac_rows.after(offset),
+                gradient=grad_rows if offset == 0 else grad_rows.after(offset),
+                num_problems=min(most, problems - offset),
+                num_samples=n,
+                num_outputs=outputs,
+                rcond=cut,
+                unit=0.5 * epsilon,
+                lost=lost,
+                largest=largest,
+                residual=to_residual,
+                error=to_error,
+                leverage=to_leverage,
+                identifiable=to_identifiable,
+                rank=to_rank,
+                place=library.place,
+                schedule=threads.schedule_now(),
             )
             if bad is not None:
                 index, what = bad
@@ -185,27 +187,27 @@ def _position(batch: tuple[int, ...], at: tuple[int, ...], index: int) -> tuple[
 
 
 def _calls(jac: arrays.Array, grad: arrays.Array, batch: tuple[int, ...], several: bool) -> list[_Call]:
-    """(where in the batch, number of problems, views) per native call: one, if the leading dimensions lie in line."""
+    """(where in the batch, number of problems, rows) per native call: one, if the leading dimensions lie in line."""
     k = len(batch)
     first, second = arrays.lead_stride(jac.values, k), arrays.lead_stride(grad.values, k)
     if first is not None and second is not None:
-        return [((), first[0], _jacobian_view(jac, first[1]), _gradient_view(grad, second[1], several))]
+        return [((), first[0], _jacobian_rows(jac, first[1]), _gradient_rows(grad, second[1], several))]
     calls: list[_Call] = []
     for i in range(batch[0]):
         inner = [dataclasses.replace(a, values=a.values[i]) for a in (jac, grad)]
-        for at, problems, jac_view, grad_view in _calls(inner[0], inner[1], batch[1:], several):
-            calls.append(((i, *at), problems, jac_view, grad_view))
+        for at, problems, jac_rows, grad_rows in _calls(inner[0], inner[1], batch[1:], several):
+            calls.append(((i, *at), problems, jac_rows, grad_rows))
     return calls
 
 
-def _jacobian_view(jac: arrays.Array, run: int) -> arrays.View:
+def _jacobian_rows(jac: arrays.Array, run: int) -> _C.Rows:
     row, column = (s // jac.values.itemsize for s in jac.values.strides[-2:])
-    return arrays.view(jac, run, row, jac.shape[-1], column)
+    return arrays.rows_by_stride(jac, run=run, row=row, columns=jac.shape[-1], column=column)
 
 
-def _gradient_view(grad: arrays.Array, run: int, several: bool) -> arrays.View:
+def _gradient_rows(grad: arrays.Array, run: int, several: bool) -> _C.Rows:
     """Right-hand sides as rows: for `(..., d, K)` the inner dimension is the last but one."""
     strides = [s // grad.values.itemsize for s in grad.values.strides]
     if not several:
-        return arrays.view(grad, run, 0, grad.shape[-1], strides[-1])
-    return arrays.view(grad, run, strides[-1], grad.shape[-2], strides[-2])
+        return arrays.rows_by_stride(grad, run=run, row=0, columns=grad.shape[-1], column=strides[-1])
+    return arrays.rows_by_stride(grad, run=run, row=strides[-1], columns=grad.shape[-2], column=strides[-2])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import sys
 from collections.abc import Iterator
 
@@ -77,6 +78,11 @@ def schedule(threads: int, chunk: int) -> Iterator[None]:
         _chunk.reset(token)
 
 
-def plan() -> tuple[int, int]:
-    """(threads, chunk) as the native core takes them; chunk 0 lets the kernel choose."""
-    return num_threads(), _chunk.get()
+def schedule_now() -> _C.Schedule:
+    """The schedule of a native call; chunk 0 lets the kernel choose."""
+    return _schedule(num_threads(), _chunk.get())
+
+
+@functools.lru_cache(maxsize=16)
+def _schedule(threads: int, chunk: int) -> _C.Schedule:
+    return _C.Schedule.of(num_threads=threads, chunk=chunk)

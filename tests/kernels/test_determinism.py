@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leakcore import _C, kernels
-from leakcore.kernels.threads import plan, schedule
+from leakcore.kernels.threads import schedule, schedule_now
 from tests.kernels.layouts import normals
 
 SCHEDULES = [(1, 0), (2, 0), (1, 1), (2, 1), (2, 7), (5, 3), (2, 1000)]
@@ -68,8 +68,8 @@ def test_the_comparison_can_fail():
     x = np.ascontiguousarray(normals(6, 100_000))
 
     def careless():
-        threads, chunk = plan()
-        return _C.chunk_dependent_sum(x.ctypes.data, x.size, chunk or 100, threads)
+        now = schedule_now()
+        return _C.chunk_dependent_sum(x.ctypes.data, x.size, now.chunk or 100, now.num_threads)
 
     assert distinct_results(careless) > 1
 

@@ -46,25 +46,25 @@ def recorded() -> Iterator[list[Draw]]:
         site = _site()
         draws.extend(Draw(seed, int(word), first, stop, site) for word in words)
 
-    def fill_rows(normal: bool, view: Any, rows: int, key: int, word: int, first: int, *rest: Any) -> Any:
-        add(key, [word], first, first + rows)
-        return native["fill_rows"](normal, view, rows, key, word, first, *rest)
+    def fill_rows(*, num_rows: int, seed: int, stream: int, first_row: int, **rest: Any) -> Any:
+        add(seed, [stream], first_row, first_row + num_rows)
+        return native["fill_rows"](num_rows=num_rows, seed=seed, stream=stream, first_row=first_row, **rest)
 
-    def clip_and_noise(*given: Any) -> Any:
-        runs, deviation, noises, key, step, first = given[2], given[7], *given[8:12]
-        if deviation > 0 and not noises:
-            add(key, [Stream.CLIP_NOISE + step], first, first + runs)
-        return native["clip_and_noise"](*given)
+    def clip_and_noise(**given: Any) -> Any:
+        if given["noise_scale"] > 0 and not given["noise"]:
+            first = given["first_run"]
+            add(given["seed"], [Stream.CLIP_NOISE + given["step"]], first, first + given["num_runs"])
+        return native["clip_and_noise"](**given)
 
     def mixture(name: str) -> Any:
-        def call(given: Any, *rest: Any) -> Any:
-            key, first, count, alternative = given[:4]
+        def call(**given: Any) -> Any:
+            first, count, alternative = given["first_sample"], given["num_samples"], given["alternative"]
             for normals, picks, size in (
                 (Stream.MIXTURE, Stream.MIXTURE_PICK, 1), (Stream.MIXTURE_ONE, Stream.MIXTURE_ONE_PICK, 4),
             ):  # fmt: skip
                 words = [normals + alternative, *([picks, picks + 1] if alternative else [])]
-                add(key, words, first // size, -(-(first + count) // size))
-            return native[name](given, *rest)
+                add(given["seed"], words, first // size, -(-(first + count) // size))
+            return native[name](**given)
 
         return call
 

@@ -49,14 +49,10 @@ auto with_element(DType dtype, Visit&& visit) {
   return visit(DoubleElement{});
 }
 
-inline int64_t element_size(DType dtype) {
-  return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2;
-}
-
 // Whether every row starts on 16 bytes and runs on from there.
 inline bool aligned_rows(const Rows& rows) {
   if (rows.ndim > 1 || (rows.ndim == 1 && rows.stride[0] != 1)) return false;
-  const int64_t size = element_size(rows.dtype);
+  const int64_t size = size_of(rows.dtype);
   return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.row_stride * size % 16 == 0 &&
          rows.run_stride * size % 16 == 0;
 }

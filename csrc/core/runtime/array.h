@@ -8,6 +8,11 @@ namespace leakcore {
 
 enum class DType : int32_t { f16 = 0, bf16 = 1, f32 = 2, f64 = 3 };
 
+// Bytes of an element.
+inline int64_t size_of(DType dtype) {
+  return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2;
+}
+
 enum class DeviceType : int32_t { cpu = 0, cuda = 1 };
 
 struct Device {

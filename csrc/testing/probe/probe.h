@@ -22,6 +22,5 @@ const ProbeLoops& probe_loops_baseline();
 const ProbeLoops& probe_loops_avx2();
 const ProbeLoops& probe_loops_avx512();
 #endif
-const ProbeLoops& probe_loops();
 
 }  // namespace leakcore

@@ -1,8 +1,9 @@
 """Arrays of any library as the native core sees them, and results back as the same kind.
 
-torch is recognised without being imported. Nothing is copied: a view is an address, an element type, sizes and element
-strides. An array on a CUDA device is described by a NumPy array over its address, of which only the layout is used; a
-build without CUDA kernels refuses it by the kernel's name, and there is no hidden copy to the CPU.
+torch is recognised without being imported. Nothing is copied: what the core sees of an array (`_C.Rows`) is an address,
+an element type, sizes and element strides. An array on a CUDA device is described by a NumPy array over its address, of
+which only the layout is used; a build without CUDA kernels refuses it by the kernel's name, and there is no hidden copy
+to the CPU.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ from leakcore.kernels.arrays.backends import CPU as CPU
 from leakcore.kernels.arrays.backends import Host as Host
 from leakcore.kernels.arrays.backends import Library as Library
 from leakcore.kernels.arrays.backends import is_torch as is_torch
-
-View = tuple[int, int, int, int, list[int], list[int]]
 
 _DTYPE_CODES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
 _NAMES = {np.dtype(name): name for name in ("float16", "float32", "float64", "bool")}  # NumPy makes a name anew, slowly
@@ -240,25 +239,24 @@ def lead_stride(values: np.ndarray, dims: int) -> tuple[int, int] | None:
     return (sizes[0], merged[0]) if sizes else (1, 0)
 
 
-def view(array: Array, run: int, row: int, size: int, stride: int) -> View:
-    """The native view, in elements: strides of run and row (0 if there is none), and one inner dimension."""
-    sizes, strides = _C.merge((size,), (stride,))
-    return address(array.values), _DTYPE_CODES[array.dtype], run, row, sizes, strides
-
-
-def rows_view(array: Array, *, runs: bool = False, rows: bool = False) -> View:
+def rows_of(array: Array, *, runs: bool = False, rows: bool = False) -> _C.Rows:
     """Leading dimensions of runs and of rows, where there are any, and the rest flattened into columns."""
-    made = _C.rows_view(array.values, _DTYPE_CODES[array.dtype], runs, rows)
-    if made is None:
-        raise ValueError(
-            f"{array.name} has more than {_C.max_dims} dimensions that do not lie in line: pass a contiguous copy"
-        )
-    return made
+    try:
+        return _C.Rows.of(array.values, _DTYPE_CODES[array.dtype], runs, rows)
+    except ValueError as error:
+        raise ValueError(f"{array.name} has {error}") from None
 
 
-def later_runs(view: View, count: int, itemsize: int) -> View:
-    """A view less its first `count` runs."""
-    return view[0] + count * view[2] * itemsize, *view[1:]
+def rows_by_stride(array: Array, *, run: int, row: int, columns: int, column: int) -> _C.Rows:
+    """By strides in elements: those of run and row (0 if there is none), and that of the columns."""
+    return _C.Rows.by_stride(
+        data=address(array.values),
+        dtype=_DTYPE_CODES[array.dtype],
+        run_stride=run,
+        row_stride=row,
+        columns=columns,
+        column_stride=column,
+    )
 
 
 def address(values: np.ndarray) -> int:

@@ -11,17 +11,14 @@ import abc
 import importlib
 import math
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from leakcore import _C
 from leakcore._base.array_memory import is_torch as is_torch
 
-Place = tuple[int, int, int, Callable[[int], int] | None]
-"""Device type, index, stream, allocator of scratch (bytes to address), as the native core takes them."""
-
-CPU: Place = (0, 0, 0, None)
+CPU = _C.Place.cpu()
 
 
 class Library(abc.ABC):
@@ -31,7 +28,7 @@ class Library(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def place(self) -> Place:
+    def place(self) -> _C.Place:
         """What the native core is told."""
 
     @abc.abstractmethod
@@ -69,7 +66,7 @@ class Host(Library):
     device = "the CPU"
 
     @property
-    def place(self) -> Place:
+    def place(self) -> _C.Place:
         return CPU
 
     def __init__(self, like: Any) -> None:
@@ -121,9 +118,9 @@ class OnDevice(Library):
         self._bytes = 0
 
     @property
-    def place(self) -> Place:
+    def place(self) -> _C.Place:
         """Not kept: a reference to itself would keep scratch until a collection."""
-        return (1, self._index, self._stream, self._scratch)
+        return _C.Place.cuda(device=self._index, stream=self._stream, scratch=self._scratch)
 
     @classmethod
     @abc.abstractmethod

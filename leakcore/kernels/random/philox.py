@@ -118,7 +118,16 @@ def _fill(
     for at in range(0, rows, most):
         part = target if most >= rows else dataclasses.replace(target, values=target.values[at : at + most])
         here = min(most, rows - at)
-        _C.fill_rows(normal, arrays.rows_view(part, rows=True), here, key, stream, first + at, place, threads.plan())
+        _C.fill_rows(
+            normal=normal,
+            out=arrays.rows_of(part, rows=True),
+            num_rows=here,
+            seed=key,
+            stream=stream,
+            first_row=first + at,
+            place=place,
+            schedule=threads.schedule_now(),
+        )
     return library.give(values) if out is None else out
 
 

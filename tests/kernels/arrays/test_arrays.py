@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,16 +177,31 @@ def test_libraries_are_not_mixed():
 @pytest.mark.skipif(_C.with_cuda, reason="this build has the kernels")
 def test_the_native_stubs_are_loud():
     """Past Python's own check: a CUDA place reaches the stub, which names its kernel."""
-    cuda, plan, view, mixture = (1, 0, 0, None), (1, 0), (0, 3, 0, 0, [0], [1]), (0, 0, 0, False, False, 0, 0, 0, 0)
+    rows = _C.Rows.by_stride(data=0, dtype=3, run_stride=0, row_stride=0, columns=0, column_stride=1)
+    mixture: dict[str, Any] = {
+        "seed": 0, "first_sample": 0, "num_samples": 0, "alternative": False, "single": False, "configs": 0, "steps": 0,
+        "noise_multiplier": 0, "sample_rate": 0,
+    }  # fmt: skip
+    where: dict[str, Any] = {
+        "place": _C.Place.cuda(device=0, stream=0, scratch=lambda size: 0),
+        "schedule": _C.Schedule.of(num_threads=1, chunk=0),
+    }
     calls = {
         "clip_and_noise": lambda: _C.clip_and_noise(
-            [], [], 0, 0, 0, (0, 0, 0), 1.0, 0.0, [], 0, 0, 0, True, cuda, plan
+            grads=[], sums=[], num_runs=0, num_rows=0, norms=0, mask=0, mask_run_stride=0, mask_row_stride=0,
+            max_grad_norm=1.0, noise_scale=0.0, noise=[], seed=0, step=0, first_run=0, check_finite=True, **where,
         ),
-        "clip_scores": lambda: _C.clip_scores(view, view, 0, 0, 0, 0, 0, 1.0, False, True, cuda, plan),
-        "solve_labels": lambda: _C.solve_labels(view, view, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, cuda, plan),
-        "mixture_log_ratio": lambda: _C.mixture_log_ratio(mixture, 0, 0, False, cuda, plan),
-        "mixture_tail": lambda: _C.mixture_tail(mixture, 0, 0, 0, 0, cuda, plan),
-    }
+        "clip_scores": lambda: _C.clip_scores(
+            grads=rows, observed=rows, num_runs=0, num_rows=0, num_observed=0, dots=0, norms=0, max_grad_norm=1.0,
+            float_products=False, check_finite=True, **where,
+        ),
+        "solve_labels": lambda: _C.solve_labels(
+            jacobian=rows, gradient=rows, num_problems=0, num_samples=0, num_outputs=0, rcond=0.0, unit=0.0, lost=0.0,
+            largest=0.0, residual=0, error=0, leverage=0, identifiable=0, rank=0, **where,
+        ),
+        "mixture_log_ratio": lambda: _C.mixture_log_ratio(**mixture, out=0, config_stride=0, written=False, **where),
+        "mixture_tail": lambda: _C.mixture_tail(**mixture, num_thresholds=0, thresholds=0, counts=0, sums=0, **where),
+    }  # fmt: skip
     for kernel, call in calls.items():
         with pytest.raises(ValueError, match=rf"{kernel}: .*CUDA"):
             call()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 import leakcore
 from leakcore import _C, kernels
+from tests.kernels import devices
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -36,6 +38,15 @@ def test_the_module_exports_no_cuda_symbol():
     ).stdout
     assert "PyInit__C" in shown
     assert "cuda" not in shown.lower()
+
+
+def test_the_module_has_the_names_of_its_stub_and_no_others():
+    """What only bench and tests need (the probe of a processor, the hooks of the emulation) is in builds of their own."""
+    stub = ast.parse((ROOT / "leakcore" / "_C.pyi").read_text(encoding="utf-8"))
+    declared = {node.target.id for node in stub.body if isinstance(node, ast.AnnAssign)}
+    declared |= {node.name for node in stub.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    hooks = {"emulated", "emulation_check"} if devices.EMULATED else set()
+    assert {name for name in vars(_C) if not name.startswith("_")} == declared | hooks
 
 
 def test_build_info():

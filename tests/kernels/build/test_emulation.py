@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from leakcore import _C
+from tests.kernels import devices
 
-pytestmark = pytest.mark.skipif(not _C.emulated, reason="runs with the emulated build: make test-emulated")
+pytestmark = pytest.mark.skipif(not devices.EMULATED, reason="runs with the emulated build: make test-emulated")
 
 
 def run(kernel, values):

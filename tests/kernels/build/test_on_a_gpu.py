@@ -38,8 +38,8 @@ def test_scratch_goes_with_its_call():
     library = devices.EmulatedLibrary(0, 0)
     gc.disable()
     try:
-        first = library.place[3](100)
-        assert library.place[3](50) == first
+        first = library.place.scratch(100)
+        assert library.place.scratch(50) == first
         held = weakref.ref(library._held)
         assert held() is not None
         del library
