@@ -16,7 +16,6 @@
 #include "core/rng/philox.h"
 #include "core/rng/streams.h"
 #include "core/runtime/device.h"
-#include "core/runtime/machine.h"
 #include "core/simd/elementary_simd.h"
 #include "core/simd/isa.h"
 #include "leakcore_build.h"
@@ -59,7 +58,6 @@ py::dict build_info() {
   info["compiler"] = LEAKCORE_COMPILER;
   info["simd"] = tier_name(tier());
   info["simd_available"] = available_tiers();
-  info["tuned_for"] = intel() ? "intel" : "other";
   info["cuda"] = static_cast<bool>(LEAKCORE_WITH_CUDA);
   info["cuda_archs"] = LEAKCORE_CUDA_ARCHS;
   Devices devices;

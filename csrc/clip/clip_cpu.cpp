@@ -38,12 +38,12 @@
 #include "clip/ahead.h"
 #include "clip/clip_plan.h"
 #include "clip/norm_cpu.h"
-#include "core/runtime/line.h"
+#include "core/products/tile.h"
 #include "core/rng/normal.h"
+#include "core/rng/streams.h"
+#include "core/runtime/line.h"
 #include "core/runtime/parallel.h"
 #include "core/runtime/scratch.h"
-#include "core/rng/streams.h"
-#include "core/products/tile.h"
 
 namespace leakcore {
 namespace {

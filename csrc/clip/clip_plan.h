@@ -58,11 +58,9 @@ struct ClipPlan {
  private:
   // As many as leave room in the second-level cache, with those whose squares are taken meanwhile and the sum; if none
   // do, as many as are added fastest. Rows of 16 bits are added by fours. Where rows lie in several arrays, the pieces
-  // that are read in one go are as long as these rows together: on Zen 4 two or four rows of 6 KB in 12 long arrays
-  // take 0.25 ns an element, eight, with no room at all, 0.19; of 9 KB and more four are as fast, and on two threads
-  // faster. On Emerald Rapids two of 16 KB take less than four.
+  // that are read in one go are to be as long as these rows together.
   int64_t rows_beside(const ClipArgs& args) const {
-    if (segments.size() > 1 && !intel()) {
+    if (segments.size() > 1) {
       const auto pieces_read =
           std::count_if(segments.begin(), segments.end(), [](const Segment& s) { return s.count >= kShort; });
       return row_bytes >= kLongPiece * pieces_read ? kMostBeside / 2 : kMostBeside;

@@ -3,15 +3,14 @@
 
 #include "clip/simd_dots.h"
 #include "clip/simd_rows.h"
-#include "core/runtime/machine.h"
 
 namespace leakcore {
 namespace {
 
 // Many rows at a time: the sum goes through the cache once for all. The hardware foresees their streams, but not far
-// enough: asked for by hand, too, they come a tenth faster (see kNearest).
+// enough: asked for by hand, too, they come a tenth faster.
 constexpr int64_t kSoonBytes = 1536;
-template <class T, int R, int Level>
+template <class T, int R>
 inline void add_some(const void* const* data, const double* from, int64_t count, double* acc) {
   const T* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
@@ -23,38 +22,33 @@ inline void add_some(const void* const* data, const double* from, int64_t count,
     // One row's page at a time, so that every row has its turn once a page (see foresee_page).
     if (const int64_t turn = i % kPage / kStep; turn < R) __builtin_prefetch(rows[turn] + i + 2 * kPage, 0, 3);
     for (int r = 0; r < R; ++r) {
-      ask_for<Level>(reinterpret_cast<const char*>(rows[r] + i) + kSoonBytes, kStep * static_cast<int64_t>(sizeof(T)));
+      ask_for<2>(reinterpret_cast<const char*>(rows[r] + i) + kSoonBytes, kStep * static_cast<int64_t>(sizeof(T)));
     }
     add_sum_step<T, R, C>(rows, factors, i, acc + i);
   }
   for (; i < count; ++i) add_sum_column<T, R>(rows, factors, i, acc);
 }
 
-template <class T, int Level>
-void add_rows_asked(const void* const* rows, const double* factors, int64_t num_rows, int64_t count, double* acc) {
+template <class T>
+void add_rows(const void* const* rows, const double* factors, int64_t num_rows, int64_t count, double* acc) {
   const auto ready = [&](int64_t r, int64_t some) {
     return r + some <= num_rows && within_floats<T>(factors + r, some);
   };
   for (int64_t r = 0; r < num_rows;) {
     if (ready(r, 12)) {
-      add_some<T, 12, Level>(rows + r, factors + r, count, acc);
+      add_some<T, 12>(rows + r, factors + r, count, acc);
       r += 12;
     } else if (ready(r, 8)) {
-      add_some<T, 8, Level>(rows + r, factors + r, count, acc);
+      add_some<T, 8>(rows + r, factors + r, count, acc);
       r += 8;
     } else if (ready(r, 4)) {
-      add_some<T, 4, Level>(rows + r, factors + r, count, acc);
+      add_some<T, 4>(rows + r, factors + r, count, acc);
       r += 4;
     } else {
       const int64_t end = r + 4 < num_rows ? r + 4 : num_rows;
-      for (; r < end; ++r) add_some<T, 1, Level>(rows + r, factors + r, count, acc);
+      for (; r < end; ++r) add_some<T, 1>(rows + r, factors + r, count, acc);
     }
   }
-}
-
-template <class T>
-void add_rows(const void* const* rows, const double* factors, int64_t num_rows, int64_t count, double* acc) {
-  (intel() ? add_rows_asked<T, kNearest> : add_rows_asked<T, kSecond>)(rows, factors, num_rows, count, acc);
 }
 
 // A row's squares wait for memory, the rows that are added come from the second-level cache: side by side, one's

@@ -39,16 +39,14 @@ struct ClipLoops {
   void (*squares_beside)(const void* x, int64_t count, double* lanes, const void* ahead, const void* again,
                          const void* const* rows, const double* factors, int64_t num_rows, double* acc);
   // dots[r·dots_stride + m] += Σ_i rows[r][i]·observed[m·observed_stride + i], for at least one m; unless lanes is
-  // null, also `squares` of row r into lanes[r·kSquareLanes], and unless ahead is, as much from each ahead[r] as from
-  // rows[r] is brought into the second-level cache; if it is, what lies a little in front in each row into the nearest.
-  void (*add_dots)(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
-                   const double* observed, int64_t observed_stride, int64_t num_observed, double* dots,
-                   int64_t dots_stride, double* lanes);
+  // null, also `squares` of row r into lanes[r·kSquareLanes].
+  void (*add_dots)(const void* const* rows, int64_t num_rows, int64_t count, const double* observed,
+                   int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride, double* lanes);
   // The same with inner products in float32, for rows of at most 32 bits and at most kMostObserved observations; the
   // squares are those of `add_dots`. Null for doubles.
-  void (*add_float_dots)(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
-                         const float* observed, int64_t observed_stride, int64_t num_observed, double* dots,
-                         int64_t dots_stride, double* lanes);
+  void (*add_float_dots)(const void* const* rows, int64_t num_rows, int64_t count, const float* observed,
+                         int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
+                         double* lanes);
   int64_t beside_step;  // a multiple of kBesideStep
 };
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "clip/clip.h"
-#include "core/rng/normal.h"
 #include "core/products/rows.cuh"
+#include "core/rng/normal.h"
 
 namespace leakcore {
 namespace {

@@ -5,9 +5,9 @@
 #include <cstdint>
 
 #include "clip/clip_simd.h"
+#include "core/products/tile.h"
 #include "core/runtime/array.h"
 #include "core/simd/isa.h"
-#include "core/products/tile.h"
 
 namespace leakcore {
 

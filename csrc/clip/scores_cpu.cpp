@@ -18,42 +18,19 @@
 
 #include "clip/clip.h"
 #include "clip/norm_cpu.h"
+#include "core/products/tile.h"
 #include "core/runtime/machine.h"
 #include "core/runtime/parallel.h"
-#include "core/products/tile.h"
 
 namespace leakcore {
 namespace {
 
 constexpr int64_t kTile = 4096;  // columns whose inner products are summed in one go
-// Tiles of a row read in one go where the observations leave room for them. Intel's prefetchers follow four rows side
-// by side where a line a little in front of each is asked for (on Emerald Rapids 15 to 20% faster than bringing in the
-// next group, piece by piece): the longer the better, as long as observations fill a quarter of the second-level cache.
-constexpr int64_t kStretch = 4, kStretchOfStreams = 16;
+// Tiles of rows that are read side by side: the longer the better, as long as the observations fill a quarter of the
+// second-level cache.
+constexpr int64_t kMostTiles = 16;
 constexpr int64_t kGroup = 4;       // rows whose tiles are read together
 constexpr int64_t kMostRows = 256;  // that share observations converted once
-
-// Where the group after this one lies: its rows at the same columns, or after the last group the first ones,
-// `stretch` columns further on. The translation of the pages where the group after that starts is asked for, too.
-void next_rows(const ClipScoresArgs& args, int64_t run, int64_t begin, int64_t end, int64_t row, int64_t column,
-               int64_t stretch, int64_t offset, const void** ahead) {
-  const auto place = [&](int64_t groups, int64_t r) {
-    int64_t at = row + groups * kGroup, from = column + offset;
-    if (at >= end) {
-      at -= (end - begin + kGroup - 1) / kGroup * kGroup;
-      from += stretch;
-    }
-    return static_cast<const char*>(
-        row_in_place(args.grads, run, std::clamp(at + r, begin, end - 1), std::min(from, args.grads.numel - 1)));
-  };
-  for (int64_t r = 0; r < kGroup; ++r) {
-    ahead[r] = place(1, r);
-    if (offset != 0) continue;
-    const char* after = place(2, r);
-    __builtin_prefetch(after, 0, 3);
-    __builtin_prefetch(after + 4096, 0, 3);
-  }
-}
 
 // What left the range of float32 on the way, in double.
 double dot_in_double(const ClipScoresArgs& args, int64_t run, int64_t row, int64_t m) {
@@ -82,10 +59,9 @@ void score_rows(const ClipScoresArgs& args, int64_t run, int64_t begin, int64_t 
   const int64_t rows = end - begin, observed_here = std::min(kMostObserved, args.num_observed);
   std::vector<double> lanes(static_cast<size_t>(rows * kSquareLanes));
   std::vector<double> dots(static_cast<size_t>(rows * args.num_observed));
-  const bool streams = intel();
   const int64_t beside = std::max<int64_t>(args.num_observed, 1);
   const int64_t room = second_level_cache() / 4 / (beside * kTile * static_cast<int64_t>(sizeof(Real)));
-  const int64_t stretch = kTile * std::max<int64_t>(streams ? std::min(kStretchOfStreams, room) : kStretch / beside, 1);
+  const int64_t stretch = kTile * std::clamp<int64_t>(room, 1, kMostTiles);
   std::vector<Real> observed(static_cast<size_t>(observed_here * stretch));
   std::vector<Real> buffer(static_cast<size_t>(in_place(args.grads) ? 0 : kGroup * kTile));
   for (int64_t c = 0; c < args.grads.numel; c += stretch) {
@@ -101,17 +77,12 @@ void score_rows(const ClipScoresArgs& args, int64_t run, int64_t begin, int64_t 
         for (int64_t k = 0; k < here; ++k) numbers[k] = begin + r + k;
         double* squares = first == 0 ? lanes.data() + r * kSquareLanes : nullptr;
         for (int64_t t = 0; t < count; t += kTile) {
-          const void* ahead[kGroup];
           for_stripes<kTile>(args.grads, run, numbers, here, c + t, std::min(kTile, count - t), buffer.data(),
                              [&](const ClipLoops& loops, const void* const* rows_here, int64_t, int64_t columns) {
                                if (args.num_observed == 0) return loops.squares(rows_here, here, columns, squares);
-                               const bool bring = in_place(args.grads) && !streams;
-                               const int64_t onwards = last < args.num_observed ? 0 : stretch;
-                               if (bring) next_rows(args, run, begin, end, begin + r, c, onwards, t, ahead);
-                               dots_loop<Real>(loops)(rows_here, bring ? ahead : nullptr, here, columns,
-                                                      observed.data() + t, stretch, last - first,
-                                                      dots.data() + r * args.num_observed + first, args.num_observed,
-                                                      squares);
+                               dots_loop<Real>(loops)(rows_here, here, columns, observed.data() + t, stretch,
+                                                      last - first, dots.data() + r * args.num_observed + first,
+                                                      args.num_observed, squares);
                              });
         }
       }

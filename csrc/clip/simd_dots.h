@@ -28,51 +28,20 @@ inline void for_observations(int64_t num_observed, const Body& body) {
   for (; m < num_observed; ++m) body(Some<1>{}, m);
 }
 
-// Brings in R pieces one after the other while R rows as long are read `passes` times, kSquareLanes columns a step:
-// evenly, since of a burst most would be dropped. Without pieces what lies a little in front of those rows themselves,
-// into the nearest cache.
+// What lies a little in front of R rows that are read side by side, a step of kSquareLanes columns at a time.
 template <class T, int R>
-class Bringer {
- public:
-  Bringer(const void* const* pieces, int64_t count, int64_t passes)
-      : pieces_(pieces), bytes_(count * static_cast<int64_t>(sizeof(T))), passes_(passes) {
-    if (pieces == nullptr) return;
-    next_ = static_cast<const char*>(pieces[0]);
-    left_ = bytes_;
+inline void ask_in_front(const T* const* rows, int64_t i) {
+  constexpr int64_t kBytes = kSquareLanes * static_cast<int64_t>(sizeof(T));
+  for (int r = 0; r < R; ++r) {
+    foresee_page(rows[r] + i, kBytes);
+    ask_for<3>(reinterpret_cast<const char*>(rows[r] + i) + kInFrontBytes, kBytes);
   }
-  inline void step(const T* const* rows, int64_t i) {
-    if (pieces_ == nullptr) {
-      constexpr int64_t kBytes = kSquareLanes * static_cast<int64_t>(sizeof(T));
-      for (int r = 0; r < R; ++r) {
-        foresee_page(rows[r] + i, kBytes);
-        ask_for<3>(reinterpret_cast<const char*>(rows[r] + i) + kInFrontBytes, kBytes);
-      }
-      return;
-    }
-    if (++turn_ < passes_ || left_ <= 0) return;
-    turn_ = 0;
-    constexpr int64_t kBytes = R * kSquareLanes * static_cast<int64_t>(sizeof(T));
-    foresee_page(next_, kBytes);
-    ask_for<2>(next_, kBytes);
-    next_ += kBytes;
-    left_ -= kBytes;
-    if (left_ <= 0 && ++piece_ < R) {
-      next_ = static_cast<const char*>(pieces_[piece_]);
-      left_ = bytes_;
-    }
-  }
-
- private:
-  const void* const* pieces_;
-  const char* next_ = nullptr;
-  int64_t bytes_, passes_, left_ = 0, turn_ = 0;
-  int piece_ = 0;
-};
+}
 
 // Inner products, and with Squares also the squares: one pass, so that arithmetic goes on while memory answers.
 template <class T, int R, int M, bool Squares>
 inline void dots_of(const void* const* data, int64_t count, const double* observed, int64_t observed_stride,
-                    double* dots, int64_t dots_stride, double* lanes, Bringer<T, R>* bring) {
+                    double* dots, int64_t dots_stride, double* lanes) {
   constexpr int V = kSquareLanes / W, D = kDotLanes / W;
   const T* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
@@ -80,10 +49,9 @@ inline void dots_of(const void* const* data, int64_t count, const double* observ
   Doubles sum[R][V] = {};
 #pragma GCC unroll 64
   for (int k = 0; k < (Squares ? R * V : 0); ++k) sum[k / V][k % V] = doubles_at(lanes + k * W);
-  Bringer<T, R> here = *bring;
   int64_t i = 0;
   for (; i + kSquareLanes <= count; i += kSquareLanes) {
-    here.step(rows, i);
+    ask_in_front<T, R>(rows, i);
     for (int v = 0; v < V; ++v) {
       Doubles x[R];
       for (int r = 0; r < R; ++r) {
@@ -96,7 +64,6 @@ inline void dots_of(const void* const* data, int64_t count, const double* observ
       }
     }
   }
-  *bring = here;
   // Unrolled, so that the registers are never taken for an array in memory, which GCC would write in every iteration.
 #pragma GCC unroll 64
   for (int k = 0; k < (Squares ? R * V : 0); ++k) store(lanes + k * W, sum[k / V][k % V]);
@@ -119,23 +86,21 @@ inline void dots_of(const void* const* data, int64_t count, const double* observ
 // Squares: unless lanes is null.
 template <class T, int R, int M>
 inline void some_dots(const void* const* rows, int64_t count, const double* observed, int64_t observed_stride,
-                      double* dots, int64_t dots_stride, double* lanes, Bringer<T, R>* bring) {
+                      double* dots, int64_t dots_stride, double* lanes) {
   if constexpr (!kNarrow<T>) {
     if (lanes != nullptr) {
-      return dots_of<T, R, M, true>(rows, count, observed, observed_stride, dots, dots_stride, lanes, bring);
+      return dots_of<T, R, M, true>(rows, count, observed, observed_stride, dots, dots_stride, lanes);
     }
   }
-  dots_of<T, R, M, false>(rows, count, observed, observed_stride, dots, dots_stride, nullptr, bring);
+  dots_of<T, R, M, false>(rows, count, observed, observed_stride, dots, dots_stride, nullptr);
 }
 
 template <class T, int R>
-inline void dots_of_rows(const void* const* rows, const void* const* ahead, int64_t count, const double* observed,
-                         int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
-                         double* lanes) {
-  Bringer<T, R> bring(ahead, count, (num_observed + kDotColumns - 1) / kDotColumns);
+inline void dots_of_rows(const void* const* rows, int64_t count, const double* observed, int64_t observed_stride,
+                         int64_t num_observed, double* dots, int64_t dots_stride, double* lanes) {
   for_observations(num_observed, [&](auto some, int64_t m) {
     some_dots<T, R, decltype(some)::kCount>(rows, count, observed + m * observed_stride, observed_stride, dots + m,
-                                            dots_stride, m == 0 ? lanes : nullptr, &bring);
+                                            dots_stride, m == 0 ? lanes : nullptr);
   });
 }
 
@@ -148,19 +113,18 @@ inline void narrow_squares_first(const void* const* rows, int64_t num_rows, int6
 }
 
 template <class T>
-void add_dots(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
-              const double* observed, int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
-              double* lanes) {
+void add_dots(const void* const* rows, int64_t num_rows, int64_t count, const double* observed, int64_t observed_stride,
+              int64_t num_observed, double* dots, int64_t dots_stride, double* lanes) {
   narrow_squares_first<T>(rows, num_rows, count, &lanes);
   const auto from = [](auto* p, int64_t offset) { return p == nullptr ? nullptr : p + offset; };
   int64_t r = 0;
   for (; r + kDotRows <= num_rows; r += kDotRows) {
-    dots_of_rows<T, kDotRows>(rows + r, from(ahead, r), count, observed, observed_stride, num_observed,
-                              dots + r * dots_stride, dots_stride, from(lanes, r * kSquareLanes));
+    dots_of_rows<T, kDotRows>(rows + r, count, observed, observed_stride, num_observed, dots + r * dots_stride,
+                              dots_stride, from(lanes, r * kSquareLanes));
   }
   for (; r < num_rows; ++r) {
-    dots_of_rows<T, 1>(rows + r, from(ahead, r), count, observed, observed_stride, num_observed, dots + r * dots_stride,
-                       dots_stride, from(lanes, r * kSquareLanes));
+    dots_of_rows<T, 1>(rows + r, count, observed, observed_stride, num_observed, dots + r * dots_stride, dots_stride,
+                       from(lanes, r * kSquareLanes));
   }
 }
 
@@ -183,7 +147,7 @@ inline void add_lanes(const Floats* lanes, double* total) {
 // totals[(r·num_observed + m)·kDotLanes + …] += the lanes of a chain over `steps`·kSquareLanes columns, in float32.
 template <class T, int R, int M, bool Squares>
 inline void add_chain(const T* const* rows, int64_t steps, const float* observed, int64_t observed_stride,
-                      double* totals, int64_t num_observed, double* lanes, Bringer<T, R>* bring) {
+                      double* totals, int64_t num_observed, double* lanes) {
   constexpr int V = kSquareLanes / W, F = kSquareLanes / kFloats;
   const float* seen[M];
   for (int m = 0; m < M; ++m) seen[m] = observed + m * observed_stride;
@@ -191,10 +155,9 @@ inline void add_chain(const T* const* rows, int64_t steps, const float* observed
   Doubles sum[R][V] = {};
 #pragma GCC unroll 64
   for (int k = 0; k < (Squares ? R * V : 0); ++k) sum[k / V][k % V] = doubles_at(lanes + k * W);
-  Bringer<T, R> here = *bring;
   const int64_t end = steps * kSquareLanes;
   for (int64_t i = 0; i < end; i += kSquareLanes) {
-    here.step(rows, i);
+    ask_in_front<T, R>(rows, i);
     for (int r = 0; r < (Squares ? R : 0); ++r) add_square_step(rows[r] + i, sum[r]);
     for (int f = 0; f < F; ++f) {
       Floats x[R];
@@ -205,7 +168,6 @@ inline void add_chain(const T* const* rows, int64_t steps, const float* observed
       }
     }
   }
-  *bring = here;
 #pragma GCC unroll 64
   for (int k = 0; k < (Squares ? R * V : 0); ++k) store(lanes + k * W, sum[k / V][k % V]);
 #pragma GCC unroll 64
@@ -215,38 +177,36 @@ inline void add_chain(const T* const* rows, int64_t steps, const float* observed
 // A chain of each row with each of M observations; Squares: unless lanes is null.
 template <class T, int R, int M>
 inline void some_chains(const T* const* rows, int64_t steps, const float* observed, int64_t observed_stride,
-                        double* totals, int64_t num_observed, double* lanes, Bringer<T, R>* bring) {
+                        double* totals, int64_t num_observed, double* lanes) {
   if constexpr (!kNarrow<T>) {
     if (lanes != nullptr) {
-      return add_chain<T, R, M, true>(rows, steps, observed, observed_stride, totals, num_observed, lanes, bring);
+      return add_chain<T, R, M, true>(rows, steps, observed, observed_stride, totals, num_observed, lanes);
     }
   }
-  add_chain<T, R, M, false>(rows, steps, observed, observed_stride, totals, num_observed, nullptr, bring);
+  add_chain<T, R, M, false>(rows, steps, observed, observed_stride, totals, num_observed, nullptr);
 }
 
 template <class T, int R>
 inline void add_chains(const T* const* rows, int64_t steps, const float* observed, int64_t observed_stride,
-                       int64_t num_observed, double* totals, double* lanes, Bringer<T, R>* bring) {
+                       int64_t num_observed, double* totals, double* lanes) {
   for_observations(num_observed, [&](auto some, int64_t m) {
     some_chains<T, R, decltype(some)::kCount>(rows, steps, observed + m * observed_stride, observed_stride,
-                                              totals + m * kDotLanes, num_observed, m == 0 ? lanes : nullptr, bring);
+                                              totals + m * kDotLanes, num_observed, m == 0 ? lanes : nullptr);
   });
 }
 
 template <class T, int R>
-inline void float_dots_of(const void* const* data, const void* const* ahead, int64_t count, const float* observed,
-                          int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
-                          double* lanes) {
+inline void float_dots_of(const void* const* data, int64_t count, const float* observed, int64_t observed_stride,
+                          int64_t num_observed, double* dots, int64_t dots_stride, double* lanes) {
   constexpr int64_t kColumns = kChain * kSquareLanes;
   const T* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
   LEAKCORE_ALIGNED double totals[R * kMostObserved * kDotLanes];
   memset(totals, 0, sizeof(double) * static_cast<size_t>(R * num_observed * kDotLanes));
-  Bringer<T, R> bring(ahead, count, (num_observed + kDotColumns - 1) / kDotColumns);
   const int64_t whole = count / kSquareLanes * kSquareLanes;
   for (int64_t i = 0; i < whole; i += kColumns) {
     const int64_t steps = (whole - i < kColumns ? whole - i : kColumns) / kSquareLanes;
-    add_chains<T, R>(rows, steps, observed + i, observed_stride, num_observed, totals, lanes, &bring);
+    add_chains<T, R>(rows, steps, observed + i, observed_stride, num_observed, totals, lanes);
     for (int r = 0; r < R; ++r) rows[r] += steps * kSquareLanes;
   }
   if (whole < count) {  // the last columns and zeros
@@ -260,7 +220,7 @@ inline void float_dots_of(const void* const* data, const void* const* ahead, int
       memcpy(observed_tails[m], observed + m * observed_stride + whole,
              sizeof(float) * static_cast<size_t>(count - whole));
     }
-    add_chains<T, R>(rows, 1, observed_tails[0], kSquareLanes, num_observed, totals, lanes, &bring);
+    add_chains<T, R>(rows, 1, observed_tails[0], kSquareLanes, num_observed, totals, lanes);
   }
   for (int r = 0; r < R; ++r) {
     for (int64_t m = 0; m < num_observed; ++m) {
@@ -270,19 +230,18 @@ inline void float_dots_of(const void* const* data, const void* const* ahead, int
 }
 
 template <class T>
-void add_float_dots(const void* const* rows, const void* const* ahead, int64_t num_rows, int64_t count,
-                    const float* observed, int64_t observed_stride, int64_t num_observed, double* dots,
-                    int64_t dots_stride, double* lanes) {
+void add_float_dots(const void* const* rows, int64_t num_rows, int64_t count, const float* observed,
+                    int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride, double* lanes) {
   narrow_squares_first<T>(rows, num_rows, count, &lanes);
   const auto from = [](auto* p, int64_t offset) { return p == nullptr ? nullptr : p + offset; };
   int64_t r = 0;
   for (; r + kDotRows <= num_rows; r += kDotRows) {
-    float_dots_of<T, kDotRows>(rows + r, from(ahead, r), count, observed, observed_stride, num_observed,
-                               dots + r * dots_stride, dots_stride, from(lanes, r * kSquareLanes));
+    float_dots_of<T, kDotRows>(rows + r, count, observed, observed_stride, num_observed, dots + r * dots_stride,
+                               dots_stride, from(lanes, r * kSquareLanes));
   }
   for (; r < num_rows; ++r) {
-    float_dots_of<T, 1>(rows + r, from(ahead, r), count, observed, observed_stride, num_observed,
-                        dots + r * dots_stride, dots_stride, from(lanes, r * kSquareLanes));
+    float_dots_of<T, 1>(rows + r, count, observed, observed_stride, num_observed, dots + r * dots_stride, dots_stride,
+                        from(lanes, r * kSquareLanes));
   }
 }
 

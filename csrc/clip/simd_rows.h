@@ -9,9 +9,8 @@
 #include <cstring>
 
 #include "clip/clip_simd.h"
-#include "core/simd/lanes.h"
 #include "core/runtime/line.h"
-#include "core/runtime/machine.h"
+#include "core/simd/lanes.h"
 
 namespace leakcore {
 namespace {
@@ -107,12 +106,8 @@ inline void add_last_squares(const T* x, int64_t count, double* lanes) {
 // but not far enough everywhere (Zen 4 does as well without; on Emerald Rapids this is worth an eighth).
 constexpr int64_t kInFrontBytes = 1024;
 
-// Into which cache: on Intel's cores (Emerald Rapids) the nearest one brings norms another fifteenth and sums another
-// twentieth; on Zen 4 it costs norms a thirtieth and sums a sixth.
-constexpr int kNearest = 3, kSecond = 2;
-
 // lanes = acc, to which the squares of R rows are added.
-template <class T, int R, int Level>
+template <class T, int R>
 inline void add_squares(const void* const* data, int64_t count, Doubles (*acc)[kSquareLanes / W], double* lanes) {
   const T* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
@@ -121,7 +116,7 @@ inline void add_squares(const void* const* data, int64_t count, Doubles (*acc)[k
   for (; i + kSquareStep<T> <= count; i += kSquareStep<T>) {
     for (int r = 0; r < R; ++r) {
       foresee_page<R == 1 ? 2 : 8>(rows[r] + i, kBytes);
-      if constexpr (R > 1) ask_for<Level>(reinterpret_cast<const char*>(rows[r] + i) + kInFrontBytes, kBytes);
+      if constexpr (R > 1) ask_for<2>(reinterpret_cast<const char*>(rows[r] + i) + kInFrontBytes, kBytes);
       add_square_step(rows[r] + i, acc[r]);
     }
   }
@@ -130,24 +125,19 @@ inline void add_squares(const void* const* data, int64_t count, Doubles (*acc)[k
 }
 
 // Streams side by side are read a little faster than one.
-template <class T, int Level>
-void squares_asked(const void* const* rows, int64_t num_rows, int64_t count, double* lanes) {
+template <class T>
+void squares(const void* const* rows, int64_t num_rows, int64_t count, double* lanes) {
   constexpr int R = W == 8 ? 4 : W == 4 ? 2 : 1;
   Doubles acc[R][kSquareLanes / W];
   int64_t r = 0;
   for (; r + R <= num_rows; r += R) {
     memcpy(acc, lanes + r * kSquareLanes, sizeof acc);
-    add_squares<T, R, Level>(rows + r, count, acc, lanes + r * kSquareLanes);
+    add_squares<T, R>(rows + r, count, acc, lanes + r * kSquareLanes);
   }
   for (; r < num_rows; ++r) {
     memcpy(acc, lanes + r * kSquareLanes, sizeof *acc);
-    add_squares<T, 1, Level>(rows + r, count, acc, lanes + r * kSquareLanes);
+    add_squares<T, 1>(rows + r, count, acc, lanes + r * kSquareLanes);
   }
-}
-
-template <class T>
-void squares(const void* const* rows, int64_t num_rows, int64_t count, double* lanes) {
-  (intel() ? squares_asked<T, kNearest> : squares_asked<T, kSecond>)(rows, num_rows, count, lanes);
 }
 
 template <class T>
@@ -155,7 +145,7 @@ void sums_of_squares(const void* const* rows, int64_t num_rows, int64_t count, d
   for (int64_t r = 0; r < num_rows; ++r) {
     Doubles acc[1][kSquareLanes / W] = {};
     LEAKCORE_ALIGNED double lanes[kSquareLanes];
-    add_squares<T, 1, kSecond>(rows + r, count, acc, lanes);
+    add_squares<T, 1>(rows + r, count, acc, lanes);
     sums[r * stride] = fold<kSquareLanes>(lanes);
   }
 }

@@ -124,8 +124,8 @@ void normals_float(const uint32_t (*word)[kBlock], int steps, float (*z)[kBlock]
   }
 }
 
-// Memory that is written soon, kBytes per sample, asked for in even steps beforehand, since a burst of stores past the
-// caches would wait for every line.
+// Memory that is written soon, kBytes per sample, asked for in even steps beforehand, since a burst of stores to lines
+// that no cache holds would wait for every one.
 template <int kBytes>
 struct Soon {
   const char* at;

@@ -2,9 +2,9 @@
 // Included by mixture_simd.cpp alone.
 #pragma once
 
+#include "core/rng/streams.h"
 #include "core/simd/elementary.h"
 #include "core/simd/pack.h"
-#include "core/rng/streams.h"
 #include "mixture/draws.h"
 #include "mixture/steps.h"
 

@@ -4,8 +4,8 @@
 // configurations (σ, q) share the random numbers; each comes out to the bits of a call of its own.
 #pragma once
 
-#include "core/runtime/array.h"
 #include "core/products/exact_sum.h"
+#include "core/runtime/array.h"
 #include "core/runtime/status.h"
 
 namespace leakcore {

@@ -4,10 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "core/simd/isa.h"
-#include "core/runtime/machine.h"
 #include "core/runtime/parallel.h"
 #include "core/runtime/scratch.h"
+#include "core/simd/isa.h"
 #include "mixture/mixture.h"
 #include "mixture/mixture_simd.h"
 #include "mixture/plan.h"
@@ -80,11 +79,9 @@ Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args) {
   const MixturePlan plan(args);
   const bool quick = plan.one_step && args.single && plan.all(Form::quick);
   const bool straight = quick || (plan.one_step && !args.single && plan.all(Form::sparse));
-  // Where no cache holds the result's memory its stores wait: not where the system has yet to clear it. Intel's cores
-  // are better off asking for it beforehand, the others write past the caches.
+  // Where no cache holds the result's memory its stores would wait: not where the system has yet to clear it.
   const int64_t size = args.single ? 4 : 8;
   const bool outside = straight && args.written && size * args.configs * args.num_samples >= kOutside;
-  const Stores stores = !outside ? Stores::plain : intel() ? Stores::onwards : Stores::past;
   over_blocks(args, args.steps == 1 ? 4 : 32, [&](int64_t begin, int64_t end) {
     Blocks blocks(args, plan);
     for (int64_t b = begin; b < end; ++b) {
@@ -96,10 +93,10 @@ Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args) {
         const int64_t here = first % kWideBlock == 0 && left >= kWide ? left / kWide * kWide : 1;
         if (quick) {
           mixture_loops().one_step_quick(plan, args.seed, args.alternative, first, here * kBlock,
-                                         static_cast<float*>(args.out) + blocks.offset(), args.config_stride, stores);
+                                         static_cast<float*>(args.out) + blocks.offset(), args.config_stride, outside);
         } else {
           mixture_loops().one_step(plan, args.seed, args.alternative, first, here * kBlock,
-                                   static_cast<double*>(args.out) + blocks.offset(), args.config_stride, stores);
+                                   static_cast<double*>(args.out) + blocks.offset(), args.config_stride, outside);
         }
         b += here - 1;
         continue;
@@ -115,7 +112,6 @@ Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args) {
         }
       }
     }
-    if (stores == Stores::past) mixture_loops().fence();
   });
   return {};
 }

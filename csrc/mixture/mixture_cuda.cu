@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/runtime/launch.cuh"
 #include "core/products/rows.cuh"
+#include "core/runtime/launch.cuh"
 #include "mixture/mixture.h"
 #include "mixture/samples.cuh"
 

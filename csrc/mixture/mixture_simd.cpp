@@ -77,11 +77,7 @@ void log_ratios(const MixturePlan& plan, uint64_t seed, bool alternative, uint64
   }
 }
 
-void fence() {
-  stream_fence();
-}
-
-constexpr MixtureLoops kLoops = {log_ratios, one_step<double>, one_step<float>, fence, tally};
+constexpr MixtureLoops kLoops = {log_ratios, one_step<double>, one_step<float>, tally};
 
 }  // namespace
 

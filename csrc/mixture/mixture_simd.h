@@ -11,11 +11,6 @@ namespace leakcore {
 constexpr int kBlock = 256;
 constexpr int kWideBlock = 4 * kBlock;
 
-// How a sample's ratios reach memory: as they come; as they come, memory for as many samples more being fetched
-// meanwhile; or past the caches, but for floats, which memory takes as fast as they come: `fence` before another thread
-// is told of them.
-enum class Stores { plain, onwards, past };
-
 // A worker's own sums of one configuration. Digits take 2^32 additions before they must be carried.
 struct Tally {
   const double* thresholds;
@@ -31,12 +26,11 @@ struct MixtureLoops {
                      double* work);
   // Where T = 1 and every configuration is `sparse`: out[c·stride + i] likewise, straight to its place, for `samples`
   // of kBlock or, where first is a multiple of kWideBlock, so many of these. The second: as floats, where every one is
-  // `quick`.
+  // `quick`. outside: no cache holds the result, and memory for as many samples more is fetched meanwhile.
   void (*one_step)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int64_t samples,
-                   double* out, int64_t stride, Stores stores);
+                   double* out, int64_t stride, bool outside);
   void (*one_step_quick)(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int64_t samples,
-                         float* out, int64_t stride, Stores stores);
-  void (*fence)();
+                         float* out, int64_t stride, bool outside);
   // Adds ratios [begin, end) of kBlock to the tally; the others are overwritten.
   void (*tally)(double* ratios, int begin, int end, const Tally& tally);
 };

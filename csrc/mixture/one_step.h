@@ -3,7 +3,6 @@
 #pragma once
 
 #include "core/runtime/line.h"
-#include "core/runtime/stream_copy.h"
 #include "mixture/factors.h"
 #include "mixture/mixture_simd.h"
 
@@ -169,16 +168,15 @@ void singles(Single& w, const MixturePlan& plan, double* out) {
 }
 
 // Straight to their place, all configurations of the form that T stands for, block by block.
-template <Stores kStores, class T>
+template <bool kOutside, class T>
 void one_step_of(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int64_t samples, T* out,
                  int64_t stride) {
-  constexpr bool kNarrow = sizeof(T) == sizeof(float), kPast = kStores == Stores::past;
+  constexpr bool kNarrow = sizeof(T) == sizeof(float);
   const int size = samples < kWideBlock ? kBlock : kWideBlock;
   // What is written next, half of it beside the words, half beside factors and logarithms.
-  constexpr int kHalf = kStores == Stores::onwards ? sizeof(T) / 2 : 0;
+  constexpr int kHalf = kOutside ? sizeof(T) / 2 : 0;
   const auto next = [&](const T* at, int64_t count) { return reinterpret_cast<const char*>(at + size + count); };
   Single w;
-  LEAKCORE_ALIGNED T passing[kPast ? kWideBlock : 1];
   Following block = {seed, stream_word(Purpose::mixture_one, alternative), first, size};
   words_of(w, block, Soon<kHalf>{next(out, 0)}, Alone{});
   for (int64_t done = 0; done < samples; done += size, out += size) {
@@ -189,8 +187,7 @@ void one_step_of(const MixturePlan& plan, uint64_t seed, bool alternative, uint6
     for (int64_t c = 0; c < plan.configs; ++c) {
       const Group& g = plan.at(c, 0);
       if (alternative) pick(w, g);
-      T* const place = out + c * stride;
-      T* const to = kPast ? passing : place;
+      T* const to = out + c * stride;
       const Soon<kHalf / 2> soon = {next(to, size / 2)};
       if constexpr (kNarrow) {
         const Following following = more && c + 1 == plan.configs ? block : Following{};
@@ -199,7 +196,6 @@ void one_step_of(const MixturePlan& plan, uint64_t seed, bool alternative, uint6
       } else {
         alternative ? one_sparse<true>(w, g, to, soon) : one_sparse<false>(w, g, to, soon);
       }
-      if constexpr (kPast) stream_copy(place, passing, static_cast<int64_t>(sizeof(T)) * size);
     }
     if (!kNarrow && more) words_of(w, block, words_soon, Alone{});
   }
@@ -207,11 +203,8 @@ void one_step_of(const MixturePlan& plan, uint64_t seed, bool alternative, uint6
 
 template <class T>
 void one_step(const MixturePlan& plan, uint64_t seed, bool alternative, uint64_t first, int64_t samples, T* out,
-              int64_t stride, Stores stores) {
-  constexpr Stores kPast = sizeof(T) == sizeof(double) ? Stores::past : Stores::plain;
-  const auto of = stores == Stores::past      ? one_step_of<kPast, T>
-                  : stores == Stores::onwards ? one_step_of<Stores::onwards, T>
-                                              : one_step_of<Stores::plain, T>;
+              int64_t stride, bool outside) {
+  const auto of = outside ? one_step_of<true, T> : one_step_of<false, T>;
   of(plan, seed, alternative, first, samples, out, stride);
 }
 

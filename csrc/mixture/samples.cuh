@@ -1,9 +1,9 @@
 // Log ratios on the device, a sample (or, where there is one step, a quad of them) per thread.
 #pragma once
 
-#include "core/runtime/launch.cuh"
 #include "core/rng/normal.h"
 #include "core/rng/streams.h"
+#include "core/runtime/launch.cuh"
 #include "mixture/plan.h"
 #include "mixture/steps.h"
 

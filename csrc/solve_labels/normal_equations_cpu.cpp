@@ -21,12 +21,11 @@ int64_t leading(int64_t n) {
   return ld % 32 == 0 ? ld + kStripe : ld;
 }
 
-// Whether float32 entries are better converted once than whenever they are multiplied: on Intel's cores, which convert
-// on the two ports that multiply, where the doubles stay in the cache and every one is used a few times. Worth a fifth
-// there.
+// Whether float32 entries are better converted once than whenever they are multiplied: where the doubles stay in the
+// cache and every one is used a few times.
 bool worth_converting(int64_t n, int64_t d) {
   constexpr int64_t kFewRows = 10;
-  return intel() && n >= kFewRows && n * round_up(d) * static_cast<int64_t>(sizeof(double)) <= second_level_cache() / 4;
+  return n >= kFewRows && n * round_up(d) * static_cast<int64_t>(sizeof(double)) <= second_level_cache() / 4;
 }
 
 // Where on a line of the cache, in kStripe entries, every row begins; 0 where not all begin alike.

@@ -35,7 +35,7 @@ _PEERS = {
 }
 
 _ON_CUDA = ("clip_and_noise", "clip_scores", "solve_labels", "mixture_log_ratio", "mixture_tail")
-_OF_NATIVE = {"LEAKCORE_ISA": "simd", "LEAKCORE_NUM_THREADS": "num_threads", "LEAKCORE_TUNED_FOR": "tuned_for"}
+_OF_NATIVE = {"LEAKCORE_ISA": "simd", "LEAKCORE_NUM_THREADS": "num_threads"}
 """Environment variables that the native core refuses when they are wrong: the fact that each decides."""
 _ASK = """
 import json

@@ -12,10 +12,10 @@ def build_info() -> dict[str, Any]:
     """Facts about the native core.
 
     version, compiler: of the build. simd: the instruction tier in use, the widest of simd_available unless the
-    environment variable LEAKCORE_ISA names another (ValueError if this machine does not have it). tuned_for: whose
-    cores the order of reads suits, "intel" or "other". cuda: whether CUDA kernels were compiled in. cuda_archs:
-    for which compute capabilities. devices: CUDA devices found (name, compute_capability, memory_bytes).
-    device_message: why there are none, "" otherwise. num_threads: what the next kernel may use.
+    environment variable LEAKCORE_ISA names another (ValueError if this machine does not have it). cuda: whether CUDA
+    kernels were compiled in. cuda_archs: for which compute capabilities. devices: CUDA devices found (name,
+    compute_capability, memory_bytes). device_message: why there are none, "" otherwise. num_threads: what the next
+    kernel may use.
     """
     info = _C.build_info()
     info["cuda_archs"] = info["cuda_archs"].split()

@@ -2,10 +2,10 @@
 // for float64) where alignment allows, else element by element. Values do not depend on which.
 #pragma once
 
-#include "core/simd/arith.h"
 #include "core/runtime/array.h"
-#include "core/simd/half.h"
 #include "core/runtime/launch.cuh"
+#include "core/simd/arith.h"
+#include "core/simd/half.h"
 
 namespace leakcore {
 

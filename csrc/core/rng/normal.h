@@ -8,10 +8,10 @@
 // come from a secure source in any case.
 #pragma once
 
-#include "core/runtime/array.h"
-#include "core/simd/elementary.h"
 #include "core/rng/philox.h"
+#include "core/runtime/array.h"
 #include "core/runtime/status.h"
+#include "core/simd/elementary.h"
 
 namespace leakcore {
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/simd/isa.h"
+#include "core/products/tile.h"
 #include "core/rng/normal.h"
 #include "core/rng/normal_simd.h"
 #include "core/runtime/parallel.h"
-#include "core/products/tile.h"
+#include "core/simd/isa.h"
 
 namespace leakcore {
 namespace {

@@ -1,7 +1,7 @@
 // Rows of normals and uniforms on CUDA: a thread makes the four draws of a Philox block.
-#include "core/runtime/launch.cuh"
-#include "core/rng/normal.h"
 #include "core/products/rows.cuh"
+#include "core/rng/normal.h"
+#include "core/runtime/launch.cuh"
 
 namespace leakcore {
 namespace {

@@ -1,5 +1,6 @@
-// What native code draws random numbers for: the part of the registry in leakcore/kernels/random/streams.py that it needs (a
-// test compares them). Stream word = purpose << 24 | step & 0xffffff: two purposes, or two steps, never share a draw.
+// What native code draws random numbers for: the part of the registry in leakcore/kernels/random/streams.py that it
+// needs (a test compares them). Stream word = purpose << 24 | step & 0xffffff: two purposes, or two steps, never share
+// a draw.
 #pragma once
 
 #include "core/simd/hd.h"

@@ -1,7 +1,7 @@
 // exp, log and the sine and cosine of a turn, branch-free, from additions, multiplications and shifts only: one source
 // for numbers and vectors, host and device, and bits that do not change with the C library. Measured against 200-bit
-// arithmetic (tests/kernels/tiers/test_elementary.py): at most 2.5 units in the last place where multiply-add is fused, 3.5
-// where it is not.
+// arithmetic (tests/kernels/tiers/test_elementary.py): at most 2.5 units in the last place where multiply-add is
+// fused, 3.5 where it is not.
 //
 // Polynomials by Remez' exchange in 60 digits, relative error of the approximated factor beside each; log's by the
 // series of 2·atanh(s), s = (m − 1)/(m + 1).
