@@ -1,34 +1,7 @@
 // clip_and_noise on the CPU. Rows of which several fit in a core's cache are read once: the norms of a few are taken
 // while the few before them, which the cache still holds, go into the partial sum of their block. Longer ones are read
 // twice: all norms, then the sum, segment of columns by segment, each over the rows in order. No row is ever copied,
-// and nothing is written before every norm is known, so that a bad row stops it first.
-//
-// What limits it (Zen 4, 4 KiB pages, one core, float32; ns per element, where reading such memory takes 0.135 in
-// four streams): the norms alone take 0.145 four rows at a time, and sums of twelve rows 0.145 from memory, 0.079
-// from the second-level cache; conversion to double, 0.068 of either. Side by side, eight rows added beside the
-// squares of eight, both take 0.15 for rows of 32 KiB, 0.16 for 80 KB, 0.17 for 200 KB and 0.19 for a list's 200 KB
-// in pieces of 16 KB. That is with rows read from end to end, whatever their length, and both requests for what
-// comes next in the order of reading: with rows in segments of 64 KiB, and the second request 8 KiB further on in
-// the same row, where nothing is read soon, it was 0.2 and 0.207. Were all that is added in the second level, it
-// would be 0.15 to 0.16; rows of more than 64 KiB with their sums exceed it, and asking for them, 1 to 8 KiB ahead
-// or in the next array, gains nothing. Every other group of rows is walked backwards: what was read last, which the
-// second level still has, is added first, and the sum's end with it (3 to 5%). Four rows at a time take a tenth
-// longer where they fit, two half as long again. Float32 arithmetic in chains, a third of the instructions, gained
-// nothing anywhere. Of a list of many arrays the blocks' sums and short arrays take a tenth, but neither
-// clearing those sums nor any division for a piece is missed in the whole where it is left out. Two
-// cores are limited by memory alone. Elements of 16 bits arrive in half the time, and two conversions to double would
-// be their limit, 0.1 ns each: added in float32 by fours, with one shift or mask as their conversion, both sums take
-// 0.09 where rows are read once.
-//
-// Emerald Rapids (4 KiB pages, one core, float32, beside other tenants): reading takes 0.25 where no cache holds the
-// gradients and 0.17 to 0.2 from the third level; conversions and products, which share two ports, 0.085 for squares
-// and 0.1 for sums. Norms four rows at a time take 0.26 where a line a little in front of each row is asked for, 0.3 to
-// 0.36 where not. Rows of 32 KiB, eight beside eight, take 0.32; of 200 KB the second level (2 MiB) has room for two
-// beside two and their sum: 0.33 to 0.4 in place of 0.38 to 0.5 by fours. What limits it there: every line asked for
-// ahead seems to hold one of the nearest cache's sixteen slots for misses until memory answers, and what comes from the
-// second level queues for the same slots: half of the time passes at loads of the sum. Fewer requests leave it to the
-// hardware's prefetchers, which do worse (0.5 to 0.7, none 0.75), as do norms of a piece and then sums beside requests
-// for the next (0.57 to 0.74); asking for sums and added rows, or for every other line first, gained nothing.
+// and nothing is written before every norm is known, so that a bad row stops it first. What limits it: csrc/README.md.
 #include "clip/clip.h"
 
 #include <algorithm>

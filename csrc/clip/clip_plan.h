@@ -25,6 +25,8 @@ static_assert(kSegment * 4 >= kOnceBytes, "a row of floats that is read once is 
 // read in one go.
 constexpr int64_t kShort = 256;
 constexpr int64_t kLongPiece = 8192;
+// A second-level cache in which two rows of a list stay with their sum (csrc/README.md).
+constexpr int64_t kLargeCache = 2 << 20;
 
 struct ClipPlan {
   std::vector<Segment> segments;  // for norms, and for sums beside them
@@ -58,9 +60,9 @@ struct ClipPlan {
  private:
   // As many as leave room in the second-level cache, with those whose squares are taken meanwhile and the sum; if none
   // do, as many as are added fastest. Rows of 16 bits are added by fours. Where rows lie in several arrays, the pieces
-  // that are read in one go are to be as long as these rows together.
+  // that are read in one go are to be as long as these rows together, unless the cache is large.
   int64_t rows_beside(const ClipArgs& args) const {
-    if (segments.size() > 1) {
+    if (segments.size() > 1 && second_level_cache() < kLargeCache) {
       const auto pieces_read =
           std::count_if(segments.begin(), segments.end(), [](const Segment& s) { return s.count >= kShort; });
       return row_bytes >= kLongPiece * pieces_read ? kMostBeside / 2 : kMostBeside;

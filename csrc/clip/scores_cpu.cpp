@@ -1,16 +1,5 @@
 // clip_scores on the CPU: norm and inner products of a row from the same tile of it, so that the gradients are read
 // once. The observed rows are converted once per block of rows and stay in the second-level cache.
-//
-// What limits it (Zen 4, one core): with one observation memory; with four the products in double, an eighth of a cycle
-// each, five of them (one is the square) 0.17 ns for an element that arrives in 0.15, and the two overlap only in part.
-// Products in float32, of which the squares are none, leave 0.1 ns; sixteen observations take 0.5 ns an element in
-// float32, of which multiply-adds are 0.3, and 0.8 in double. Squares in float32, too, were slower: what is read ahead
-// is dropped where it is asked for faster than it comes. Shorter tiles, whose observations stay in the nearest cache,
-// brought nothing. Squares of 16-bit elements are taken in a pass of their own: 5 to 10% more for inner products in
-// double, 15% less for those in float32.
-//
-// Emerald Rapids, one core, where reading takes 0.25: 0.26 without observations, 0.28 with one, 0.31 with four
-// (products in float32: 0.27 and 0.29) as streams of four rows; 0.4 and 0.47 bringing in the next group.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>

@@ -1,24 +1,9 @@
 // Compiled once per instruction tier (setup.py). All but the table is in an anonymous namespace or always inlined, and
 // no library template is called, so that no inline function built for one tier can be linked into another.
 //
-// What limits it, on Zen 4 (two 512-bit instructions a cycle, one of them a multiplication): per 8 samples and step in
-// float64 about 13 instructions for random words, 28 and a division and a root per two steps for normals, 18 for the
-// factor, of which 10 need a multiplier; per 16 samples in float32 13, 28 and 16.
-//
-// At one step per sample every sample has a logarithm, too, with a division of its own. Nanoseconds per sample at 3.72
-// GHz, the best of many runs loop by loop: words 0.29, normals 0.72, e^y 0.37, logarithm 0.43; in float32 0.29, 0.26,
-// 0.15, 0.16. One multiplication of 512 bits a cycle, a division in three such slots and ten rounds of Philox at two
-// instructions a cycle allow 0.24, 0.55, 0.34 and 0.40 in float64. In float32 the logarithm, nearly all multiply-adds,
-// is taken beside the next block's words, nearly all shifts and exclusive ors: 0.39 for both. So with a factor, with
-// either half of the normals, or in float64, nothing is gained: those need the ports of both. Of 10^7 samples a fresh
-// array costs 0.7 (float32: 0.35) more in page faults, hence `out`. The copy past the caches cost 0.17 in float64 while
-// its stores had 16 bytes; with the tier's 64 it costs nothing. In float32 plain stores are faster. Eighths of the
-// exponent by table would save 0.03 in float32 and cost a unit of q there: not taken. On Emerald Rapids a sample takes
-// 2.43 (float32, one loop after the other: 1.03), and stores to memory that no cache holds took 0.42 more in either: a
-// block's come in one burst, each line waiting for its turn. Asked for during the block before, they cost nothing.
-//
 // Random words, normals and factors are each made in a loop of their own over a block that stays in the first-level
-// cache, four steps (one Philox block) at a time: a loop with few constants keeps them all in registers.
+// cache, four steps (one Philox block) at a time: a loop with few constants keeps them all in registers. At one step in
+// float32 the logarithm, nearly all multiply-adds, is taken beside the next block's words, nearly all shifts.
 #include "mixture/mixture_simd.h"
 
 #include "mixture/one_step.h"
