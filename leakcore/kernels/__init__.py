@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING
 from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore.kernels.api import clip_and_noise as clip_and_noise
+    from leakcore.kernels.api import clip_scores as clip_scores
+    from leakcore.kernels.api import mixture_log_ratio as mixture_log_ratio
+    from leakcore.kernels.api import solve_labels as solve_labels
     from leakcore.kernels.arithmetic import arithmetic as arithmetic
     from leakcore.kernels.arrays import place as place
     from leakcore.kernels.arrays.arrays import is_torch as is_torch
     from leakcore.kernels.arrays.arrays import wrap as wrap
     from leakcore.kernels.clip import Clipped as Clipped
     from leakcore.kernels.clip import Scores as Scores
-    from leakcore.kernels.clip import clip_and_noise as clip_and_noise
-    from leakcore.kernels.clip import clip_scores as clip_scores
     from leakcore.kernels.ensemble import ACTIVATIONS as ACTIVATIONS
     from leakcore.kernels.ensemble import MAX_LAYERS as MAX_LAYERS
     from leakcore.kernels.ensemble import EnsembleRows as EnsembleRows
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from leakcore.kernels.include import get_include as get_include
     from leakcore.kernels.info import build_info as build_info
     from leakcore.kernels.info import selftest as selftest
-    from leakcore.kernels.mixture import mixture_log_ratio as mixture_log_ratio
     from leakcore.kernels.mixture import mixture_tail as mixture_tail
     from leakcore.kernels.mixture_tail import MixtureTail as MixtureTail
     from leakcore.kernels.random.generators import generator as generator
@@ -45,20 +46,19 @@ if TYPE_CHECKING:
     from leakcore.kernels.random.philox import uniform as uniform
     from leakcore.kernels.random.streams import Stream as Stream
     from leakcore.kernels.solve_labels import LabelSolution as LabelSolution
-    from leakcore.kernels.solve_labels import solve_labels as solve_labels
     from leakcore.kernels.threads import num_threads as num_threads
     from leakcore.kernels.threads import set_num_threads as set_num_threads
     from leakcore.kernels.threads import thread_limit as thread_limit
 
 _NAMES = {
     "arithmetic": ".arithmetic",
-    "clip_and_noise": ".clip",
-    "clip_scores": ".clip",
+    "clip_and_noise": ".api",
+    "clip_scores": ".api",
     "Clipped": ".clip",
     "Scores": ".clip",
-    "solve_labels": ".solve_labels",
+    "solve_labels": ".api",
     "LabelSolution": ".solve_labels",
-    "mixture_log_ratio": ".mixture",
+    "mixture_log_ratio": ".api",
     "mixture_tail": ".mixture",
     "MixtureTail": ".mixture_tail",
     "philox4x32": ".random.philox",

@@ -15,9 +15,8 @@ from leakcore.kernels import threads
 from leakcore.kernels.arrays import arrays as _arrays
 from leakcore.kernels.random.philox import MAX_DRAWS, float_dtype, read_out
 from leakcore.kernels.random.streams import step_in_range
-from leakcore.kernels.torch import dispatch
 
-_PRODUCTS = "product_dtype"
+PRODUCTS = "product_dtype"
 _FINITE = "must be finite (check_finite=False lets it pass)"
 
 
@@ -84,13 +83,6 @@ def clip_and_noise(
     require grad, arrays on a CUDA device in a CPU-only build, non-finite rows or noise (with their index).
     """
     kernel = "clip_and_noise"
-    if dispatch.traced(kernel, grads=grads, mask=mask, noise=noise, out=out):
-        if out is not None:
-            raise ValueError(f"{kernel}: out is given where torch is tracing: copy the result there instead")
-        ops = dispatch.operators()
-        op = ops.clip_and_noise_list if isinstance(grads, (list, tuple)) else ops.clip_and_noise
-        key = dispatch.signed(seed)
-        return Clipped(*op(grads, max_grad_norm, noise_multiplier, key, step, noise, mask, check_finite, first_run))
     several = isinstance(grads, (list, tuple))
     params = _read_params(kernel, grads) if several else [_arrays.read(kernel, "grads", grads)]
     first = params[0]
@@ -284,9 +276,6 @@ def clip_scores(
     build, non-finite rows (with their index).
     """
     kernel = "clip_scores"
-    if dispatch.traced(kernel, grads=grads, observed=observed):
-        kind = product_dtype if isinstance(product_dtype, str) else float_dtype(kernel, product_dtype, _PRODUCTS).name
-        return Scores(*dispatch.operators().clip_scores(grads, observed, max_grad_norm, check_finite, kind))
     g = _arrays.read(kernel, "grads", grads)
     o = _arrays.read(kernel, "observed", observed)
     _arrays.same_library(kernel, g, o)
@@ -302,11 +291,11 @@ def clip_scores(
     if batched and o.shape[0] != g.shape[0]:
         raise ValueError(f"{kernel}: observed has {o.shape[0]} runs and grads {g.shape[0]}: must be the same")
     clip = validate.positive(max_grad_norm=max_grad_norm)
-    float_products = float_dtype(kernel, product_dtype, _PRODUCTS) == np.float32
+    float_products = float_dtype(kernel, product_dtype, PRODUCTS) == np.float32
     for array in (g, o) if float_products else ():
         if array.dtype == "float64":
             raise ValueError(
-                f"{kernel}: {_PRODUCTS}={product_dtype!r}: must be 'float64', since {array.name} is float64"
+                f"{kernel}: {PRODUCTS}={product_dtype!r}: must be 'float64', since {array.name} is float64"
             )
     check_finite = validate.optional_boolean(check_finite=check_finite)
     single = o.values.ndim == lead + 1

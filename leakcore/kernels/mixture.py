@@ -15,7 +15,6 @@ from leakcore.kernels import threads
 from leakcore.kernels.arrays import arrays
 from leakcore.kernels.mixture_tail import Brackets, MixtureTail, finish
 from leakcore.kernels.random.philox import float_dtype, read_out
-from leakcore.kernels.torch import dispatch
 
 _MAX_STEPS = 2**24  # whose schedules, and what a run of steps shares, fill a gigabyte
 _SAMPLE_STEPS_PER_CALL = 50_000_000  # about a tenth of a second: how long Ctrl-C may have to wait
@@ -120,13 +119,6 @@ def mixture_log_ratio(
     Raises ValueError or TypeError, naming the argument, for values out of range or schedules of another length.
     """
     kernel = "mixture_log_ratio"
-    if like is not None and dispatch.traced(kernel, like=like):
-        if out is not None:
-            raise ValueError(f"{kernel}: out is given where torch is tracing: copy the result there instead")
-        kind = dtype if isinstance(dtype, str) else float_dtype(kernel, dtype).name
-        op = dispatch.operators().mixture_log_ratio
-        key, first = dispatch.signed(seed), dispatch.signed(first_sample, "first_sample")
-        return op(like, num_samples, noise_multiplier, sample_rate, steps, under, key, first, kind)
     target = float_dtype(kernel, dtype)
     single = target.itemsize == 4
     mixture = _mixture(num_samples, noise_multiplier, sample_rate, steps, under, seed, first_sample, single)

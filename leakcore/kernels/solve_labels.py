@@ -12,7 +12,6 @@ from leakcore import _C
 from leakcore._base import validate
 from leakcore.kernels import threads
 from leakcore.kernels.arrays import arrays
-from leakcore.kernels.torch import dispatch
 
 _BAD_INPUT = {-1: "jacobian", -2: "gradient"}
 """What a negative rank says of a problem on a CUDA device."""
@@ -86,8 +85,6 @@ def solve_labels(
     (with the problem's index).
     """
     kernel = "solve_labels"
-    if dispatch.traced(kernel, jacobian=jacobian, gradient=gradient):
-        return LabelSolution(*dispatch.operators().solve_labels(jacobian, gradient, rcond, check_finite))
     check_finite = validate.optional_boolean(check_finite=check_finite)
     jac = arrays.read(kernel, "jacobian", jacobian)
     grad = arrays.read(kernel, "gradient", gradient)

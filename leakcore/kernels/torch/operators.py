@@ -20,9 +20,12 @@ from typing import Any
 
 import torch
 
-from leakcore import kernels
 from leakcore._base import array_memory
-from leakcore.kernels.torch import dispatch
+from leakcore.kernels.clip import clip_and_noise as _clip_and_noise
+from leakcore.kernels.clip import clip_scores as _clip_scores
+from leakcore.kernels.mixture import mixture_log_ratio as _mixture_log_ratio
+from leakcore.kernels.solve_labels import solve_labels as _solve_labels
+from leakcore.kernels.torch.integers import unsigned
 
 if not hasattr(torch.library, "custom_op"):
     raise ImportError(f"{__name__} needs torch 2.4 or newer, whose library has custom_op; this is {torch.__version__}")
@@ -97,11 +100,11 @@ def _clip(
     check_finite: bool | None,
     first_run: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    done = kernels.clip_and_noise(
+    done = _clip_and_noise(
         grads,
         max_grad_norm,
         noise_multiplier,
-        seed=dispatch.unsigned(seed),
+        seed=unsigned(seed),
         step=step,
         noise=noise,
         mask=mask,
@@ -130,11 +133,11 @@ def _clip_list(
     check_finite: bool | None,
     first_run: int,
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    done = kernels.clip_and_noise(
+    done = _clip_and_noise(
         list(grads),
         max_grad_norm,
         noise_multiplier,
-        seed=dispatch.unsigned(seed),
+        seed=unsigned(seed),
         step=step,
         noise=None if noise is None else list(noise),
         mask=mask,
@@ -157,7 +160,7 @@ def _scores(
     check_finite: bool | None,
     product_dtype: str = "float64",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    done = kernels.clip_scores(grads, observed, max_grad_norm, check_finite=check_finite, product_dtype=product_dtype)
+    done = _clip_scores(grads, observed, max_grad_norm, check_finite=check_finite, product_dtype=product_dtype)
     return done.dots, done.norms
 
 
@@ -175,7 +178,7 @@ _Five = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tens
 def _labels(
     jacobian: torch.Tensor, gradient: torch.Tensor, rcond: float | None, check_finite: bool | None = None
 ) -> _Five:
-    done = kernels.solve_labels(jacobian, gradient, rcond=rcond, check_finite=check_finite)
+    done = _solve_labels(jacobian, gradient, rcond=rcond, check_finite=check_finite)
     return done.residual, done.leverage, done.identifiable, done.error, done.rank
 
 
@@ -203,14 +206,14 @@ def _ratio(
     first_sample: int,
     dtype: str,
 ) -> torch.Tensor:
-    made: torch.Tensor = kernels.mixture_log_ratio(
+    made: torch.Tensor = _mixture_log_ratio(
         num_samples,
         noise_multiplier=noise_multiplier,
         sample_rate=sample_rate,
         steps=steps,
         under=under,
-        seed=dispatch.unsigned(seed),
-        first_sample=dispatch.unsigned(first_sample),
+        seed=unsigned(seed),
+        first_sample=unsigned(first_sample),
         dtype=dtype,
         like=like,
     )

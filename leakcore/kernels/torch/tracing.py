@@ -1,8 +1,4 @@
-"""Where torch is tracing, the kernels' functions become their torch operators (leakcore.kernels.torch.operators).
-
-A trace holds tensors without memory, so no address can be taken from them. The operators are registered when the first
-traced call asks for them.
-"""
+"""Whether torch is tracing: compiling, recording, or holding tensors without values."""
 
 from __future__ import annotations
 
@@ -10,8 +6,6 @@ import sys
 from typing import Any
 
 from leakcore._base import array_memory
-
-_HALF, _WHOLE = 2**63, 2**64
 
 
 def traced(kernel: str, **given: Any) -> bool:
@@ -41,25 +35,3 @@ def traced(kernel: str, **given: Any) -> bool:
 
 def _without_memory(torch: Any, x: Any) -> bool:
     return bool(torch._C._functorch.is_batchedtensor(x) or torch._is_functional_tensor(x))
-
-
-def operators() -> Any:
-    from leakcore.kernels.torch import (
-        operators as _operators,  # a statement, which torch can trace; importlib it cannot
-    )
-
-    return _operators
-
-
-def signed(value: int | None, name: str = "seed") -> int | None:
-    """A seed, or the index of a sample, as the 64-bit integer that an operator takes."""
-    if value is None or value < _HALF:
-        if value is not None and value < 0:
-            raise ValueError(f"{name}={value}: must be an integer in [0, {_WHOLE - 1}]")
-        return value
-    return value - _WHOLE if value < _WHOLE else value
-
-
-def unsigned(value: Any) -> Any:
-    """The seed or index that an operator's integer stands for."""
-    return value + _WHOLE if value is not None and value < 0 else value
