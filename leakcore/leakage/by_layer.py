@@ -18,6 +18,7 @@ from leakcore._base.run_folder.pieces import from_piece, to_piece
 from leakcore._store import PartialResults
 from leakcore.attacks import attributes as attack
 from leakcore.gradients import LayeredModel, gradients_of_layers
+from leakcore.leakage import table
 from leakcore.leakage.families import family_of
 from leakcore.leakage.input_attributes import input_attributes
 from leakcore.leakage.sensitivity import NORMS, JacobianBudget, Sensitivity, measure_sensitivity
@@ -97,15 +98,11 @@ class LeakageByLayer:
 
     def to_text(self) -> str:
         """A table for a terminal, a line per layer."""
-        from leakcore.leakage.table import render
-
-        return render(self)
+        return table.render(self)
 
     def figure(self) -> Figure:
         """A heat map, layers by measures, each measure relative to its largest value."""
-        from leakcore.leakage.table import heat_map
-
-        return heat_map(self)
+        return table.heat_map(self)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from leakcore.leakage.by_layer import LeakageByLayer
+    from leakcore.leakage.sensitivity import Sensitivity
+    from leakcore.leakage.v_information import VInformation
+    from leakcore.leakage.v_information_original import OriginalInformation
 
 _NOTES = (
     "sensitivity   mean ‖∂g/∂x‖_F; √p: divided by the root of the number of parameters",
@@ -28,7 +31,25 @@ _PER_INCH = 17
 """Characters of the figure's caption: at 7.5 points they take less than 0.055 inches each, margins included."""
 
 
-def _measures(report: LeakageByLayer) -> list[tuple[str, list[tuple[float | None, bool]]]]:
+class Measured(Protocol):
+    """What a table shows: a `LeakageByLayer`, whose fields these are."""
+
+    @property
+    def layers(self) -> tuple[str, ...]: ...
+    @property
+    def parameters(self) -> tuple[int, ...]: ...
+    @property
+    def sensitivity(self) -> Sensitivity: ...
+    @property
+    def original(self) -> OriginalInformation | None: ...
+    @property
+    def latent(self) -> Mapping[str, VInformation]: ...
+    @property
+    def samples(self) -> tuple[int, int]: ...
+    def rows(self) -> list[dict[str, Any]]: ...
+
+
+def _measures(report: Measured) -> list[tuple[str, list[tuple[float | None, bool]]]]:
     """(column's name, (value, marked) by layer)."""
     rows = report.rows()
     columns: list[tuple[str, list[tuple[float | None, bool]]]] = [
@@ -49,7 +70,7 @@ def _measures(report: LeakageByLayer) -> list[tuple[str, list[tuple[float | None
     return columns
 
 
-def render(report: LeakageByLayer) -> str:
+def render(report: Measured) -> str:
     """One line per layer, then what the columns mean."""
     measures = _measures(report)
     head = ["layer", "parameters", *(name for name, _ in measures)]
@@ -93,7 +114,7 @@ def _blocks(widths: list[int]) -> list[list[int]]:
     return blocks
 
 
-def heat_map(report: LeakageByLayer) -> Figure:
+def heat_map(report: Measured) -> Figure:
     """Layers down, measures across; colour relative to each measure's largest value, the number written in."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import importlib
 import subprocess
 import sys
@@ -152,6 +153,30 @@ def test_the_check_of_reaches_can_fail() -> None:
     assert _reaches("leakcore.bounds.x", "bounds", iter([private]))
     assert not _reaches("leakcore.bounds.x", "bounds", iter([Import("leakcore.numerics", "PrivacyLoss", 1)]))
     assert not _reaches("leakcore.audit.x", "audit", iter([Import("leakcore.attacks.labels", "last_layer", 1)]))
+
+
+def _circles(arrows: dict[str, set[str]]) -> list[str]:
+    """Files that import each other, directly or through others; empty where there are none."""
+    try:
+        tuple(graphlib.TopologicalSorter(arrows).static_order())
+    except graphlib.CycleError as error:
+        return [str(name) for name in error.args[1]]
+    return []
+
+
+def test_no_circle_of_files() -> None:
+    """Imports inside functions and under TYPE_CHECKING count; faces do not, for they are read at first use."""
+    modules = {_name(p) for p in _files() if p.name != "__init__.py"}
+    arrows = {
+        _name(p): {m for i in _imports(p) for m in (i.module, f"{i.module}.{i.name}") if m in modules} - {_name(p)}
+        for p in _files()
+        if p.name != "__init__.py"
+    }
+    assert _circles(arrows) == []
+
+
+def test_the_check_of_circles_can_fail() -> None:
+    assert _circles({"a": {"b"}, "b": {"c"}, "c": {"a"}})
 
 
 @pytest.mark.parametrize("folder", sorted({p.parent for p in _files()}), ids=str)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
@@ -14,7 +14,18 @@ from leakcore.attacks.box import read_box
 from leakcore.attacks.inversion.optimizers import LBFGS, Adam, SignedAdam
 
 if TYPE_CHECKING:
-    from leakcore.attacks.inversion.problem import Problem
+    from leakcore.gradients import FlatModule
+
+
+class Released(Protocol):
+    """What a guess is compared with: the model as a function, its states (T, D), and their gradients (T, D)."""
+
+    @property
+    def flat(self) -> FlatModule: ...
+    @property
+    def states(self) -> torch.Tensor: ...
+    @property
+    def released(self) -> torch.Tensor: ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,7 +59,7 @@ class _Objective:
         """The box, ±∞ without one."""
         return (-math.inf, math.inf) if self.box is None else self.box
 
-    def distance(self, problem: Problem, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def distance(self, problem: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Scalar, without the prior on images: of one guess x (B, *shape) with targets y."""
         raise NotImplementedError
 
@@ -82,7 +93,7 @@ class L2(_Objective):
     source: ClassVar[str] = "Zhu, Liu and Han (2019), Algorithm 1; Lecture 13 (Lei 2024), eq. 5.1"
     default_optimizer: ClassVar[LBFGS | Adam] = LBFGS()
 
-    def distance(self, problem: Problem, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def distance(self, problem: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """As in the class's first line."""
         return (_gradients(problem, x, y) - problem.released).square().sum() / problem.released.square().sum()
 
@@ -103,7 +114,7 @@ class Cosine(_Objective):
     source: ClassVar[str] = "Geiping, Bauermeister, Dröge and Moeller (2020), eq. 4; Lecture 13 (Lei 2024), eq. 5.1"
     default_optimizer: ClassVar[LBFGS | Adam] = SignedAdam()
 
-    def distance(self, problem: Problem, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def distance(self, problem: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """As in the class's first line."""
         gradients, released = _gradients(problem, x, y), problem.released
         # A gradient of zeros has no direction; the tiny number keeps its derivative finite and its cosine 0.
@@ -142,7 +153,7 @@ class DPSGDSteps(_Objective):
         if self.known is not None and (not isinstance(self.known, list | tuple) or len(self.known) != 2):
             raise ValueError("known: must be a pair, (inputs, labels)")
 
-    def distance(self, problem: Problem, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def distance(self, problem: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """As in the class's first line; the problem's released sums have the known rows' part subtracted."""
         weight = 1.0 / self.max_grad_norm if self.l1_weight is None else self.l1_weight
 
@@ -156,7 +167,7 @@ class DPSGDSteps(_Objective):
         return torch.func.vmap(one_state)(problem.states, problem.released / self.max_grad_norm).sum()
 
 
-def _gradients(problem: Problem, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _gradients(problem: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """(T, D) of the guess at every state."""
     flat, states = problem.flat, problem.states
     if len(states) == 1:

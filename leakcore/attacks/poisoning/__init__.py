@@ -7,8 +7,9 @@ Jagielski, Ullman and Oprea (2020). `Backdoor`, `ClipBKD`, `FrozenClipBKD` and `
 """
 
 from leakcore.attacks.poisoning.frozen_clipbkd import FrozenClipBKD, FrozenPoisoning, through
+from leakcore.attacks.poisoning.losses import losses
 from leakcore.attacks.poisoning.rows import Backdoor, ClipBKD, Poisoning, ZeroInput
-from leakcore.attacks.poisoning.scores import PoisoningScores, losses, poisoning_scores, poisoning_sweep
+from leakcore.attacks.poisoning.scores import PoisoningScores, poisoning_scores, poisoning_sweep
 
 __all__ = [
     "Backdoor",

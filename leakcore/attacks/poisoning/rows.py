@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import array_memory
 from leakcore._base import validate as check
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Adjacency, parse_adjacency
 from leakcore.attacks.poisoning.least_variance_direction import least_direction
+from leakcore.attacks.poisoning.losses import losses, read_rows
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import EnsembleRun
@@ -52,8 +52,6 @@ class Poisoning:
 
     def statistic(self, run: EnsembleRun) -> np.ndarray:
         """(runs,) float64: minus the mean loss on the test points, for each trained model."""
-        from leakcore.attacks.poisoning.scores import losses
-
         return np.asarray(-losses(run, self.test_features, self.test_labels).mean(axis=1))
 
 
@@ -193,22 +191,6 @@ class ZeroInput:
             probabilities = lambda _: known  # noqa: E731
         zero = np.zeros(x.shape[1])
         return copies("zero-input", x, y, zero, probabilities, k, adjacency, seed, contrast=self.contrast)
-
-
-def read_rows(features: Any, labels: Any, prefix: str) -> tuple[np.ndarray, np.ndarray]:
-    """Both as arrays, one class for each row; errors name `prefix`features and `prefix`labels."""
-    array_memory.refuse_transforms(f"{prefix}features")
-    x = check.plain_array(**{f"{prefix}features": features})
-    y = check.plain_array(**{f"{prefix}labels": labels})
-    if x.ndim != 2 or x.dtype.kind != "f":
-        raise ValueError(f"{prefix}features.shape={x.shape}, dtype={x.dtype}: must be (rows, dimensions), floating")
-    if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
-        raise ValueError(
-            f"{prefix}labels.shape={y.shape}, dtype={y.dtype}: must be one integer for each of {len(x)} rows"
-        )
-    if (y < 0).any():
-        raise ValueError(f"{prefix}labels: the smallest is {y.min()}, must be classes from 0 on")
-    return x, y.astype(np.int64)
 
 
 def order(rows: int, seed: int) -> np.ndarray:

@@ -11,10 +11,10 @@ import numpy as np
 from leakcore._base import memory_limit
 from leakcore._base import validate as check
 from leakcore._base.results import Adjacency
-from leakcore.attacks.poisoning.rows import Poisoning, read_rows
+from leakcore.attacks.poisoning.rows import Poisoning
 
 if TYPE_CHECKING:
-    from leakcore.dpsgd import Ensemble, EnsembleRun, Execution
+    from leakcore.dpsgd import Ensemble, Execution
 
 WORLD = 2**61
 """Runs on the poisoned data set are numbered from here on: no trial shares its randomness with one on the clean set."""
@@ -139,32 +139,3 @@ def poisoning_sweep(
 def _require_poisoning(poisoning: Any) -> None:
     if not isinstance(poisoning, Poisoning):
         raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
-
-
-def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
-    """(runs, rows) float64: each model's loss at each row, cross-entropy of softmax, or of the sigmoid of one logit."""
-    import torch
-    from torch.nn import functional
-
-    from leakcore.dpsgd import EnsembleRun
-
-    check.instance(EnsembleRun, run=run)
-    x, y = read_rows(features, labels, "")
-    # A copy: data sets are read-only, and torch warns of memory that it must not write.
-    if not np.isfinite(x).all() or x.shape[1] != run.layers[0]:
-        raise ValueError(f"features.shape={x.shape}: must be (rows, {run.layers[0]}) finite numbers")
-    rows = torch.from_numpy(np.array(x, dtype=run.parameters.dtype))
-    targets = torch.from_numpy(y)
-    out = np.empty((len(run), len(y)))
-    for i in range(len(run)):
-        module = run.module(run.first_run + i)
-        with torch.no_grad():
-            logits = module(rows)
-            if logits.shape[1] == 1:
-                values = functional.binary_cross_entropy_with_logits(
-                    logits[:, 0].double(), targets.double(), reduction="none"
-                )
-            else:
-                values = functional.cross_entropy(logits.double(), targets, reduction="none")
-        out[i] = values.numpy()
-    return out

@@ -265,7 +265,7 @@ class Ensemble:
         return Request(
             first=first, stop=stop, common=common, extra=extra, candidates=candidates, probes=read_at,
             watch=attacker.watch(), keep_parameters=check.boolean(keep_parameters=keep_parameters), device=device,
-            **own.draws(self, count, num_rows),
+            **own.draws(self.network, (count, self.steps, num_rows), noisy=self.noise_multiplier > 0),
         )  # fmt: skip
 
     @property

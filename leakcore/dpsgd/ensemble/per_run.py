@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from leakcore._base import validate as check
 from leakcore.dpsgd.ensemble import arguments
+from leakcore.dpsgd.ensemble.network import ModuleNetwork, Network
 from leakcore.dpsgd.ensemble.rows import Rows
-
-if TYPE_CHECKING:
-    from leakcore.dpsgd.ensemble.ensemble import Ensemble
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,17 +34,22 @@ class PerRun:
         if self.extra is not None:
             check.instance(Rows, extra=self.extra)
 
-    def draws(self, ensemble: Ensemble, runs: int, num_rows: int) -> dict[str, np.ndarray | None]:
-        """initial, noise and batches, checked against the ensemble, the number of runs and of their training rows."""
-        size = ensemble.num_parameters
-        initial = ensemble.network.initial() if self.initial is None else self.initial
+    def draws(
+        self, network: Network | ModuleNetwork, shape: tuple[int, int, int], *, noisy: bool
+    ) -> dict[str, np.ndarray | None]:
+        """initial, noise and batches, checked against the network and (runs, steps, rows of a training set).
+
+        noisy: whether the mechanism adds noise.
+        """
+        runs, steps, _ = shape
+        size = network.num_parameters
+        initial = network.initial() if self.initial is None else self.initial
         if initial is not None and np.ndim(initial) == 1:
             initial = np.broadcast_to(initial, (runs, np.shape(initial)[0]))
-        real: dict[str, Any] = {"dtype": ensemble.dtype, "kinds": "f", "allowed": "a real floating type"}
+        real: dict[str, Any] = {"dtype": network.dtype, "kinds": "f", "allowed": "a real floating type"}
         start = arguments.injected(initial, name="initial", shape=(runs, size), **real)
-        ready = arguments.injected(self.noise, name="noise", shape=(runs, ensemble.steps, size), **real)
-        if ready is not None and ensemble.noise_multiplier == 0:
+        ready = arguments.injected(self.noise, name="noise", shape=(runs, steps, size), **real)
+        if ready is not None and not noisy:
             raise ValueError("noise: given, but noise_multiplier=0 adds none")
-        shape = (runs, ensemble.steps, num_rows)
         taken = arguments.injected(self.batches, name="batches", shape=shape, dtype="bool", kinds="b", allowed="bool")
         return {"initial": start, "noise": ready, "batches": taken}

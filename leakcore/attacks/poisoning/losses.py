@@ -1,0 +1,58 @@
+"""Losses of trained models at given rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore._base import array_memory
+from leakcore._base import validate as check
+
+if TYPE_CHECKING:
+    from leakcore.dpsgd import EnsembleRun
+
+
+def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
+    """(runs, rows) float64: each model's loss at each row, cross-entropy of softmax, or of the sigmoid of one logit."""
+    import torch
+    from torch.nn import functional
+
+    from leakcore.dpsgd import EnsembleRun
+
+    check.instance(EnsembleRun, run=run)
+    x, y = read_rows(features, labels, "")
+    # A copy: data sets are read-only, and torch warns of memory that it must not write.
+    if not np.isfinite(x).all() or x.shape[1] != run.layers[0]:
+        raise ValueError(f"features.shape={x.shape}: must be (rows, {run.layers[0]}) finite numbers")
+    rows = torch.from_numpy(np.array(x, dtype=run.parameters.dtype))
+    targets = torch.from_numpy(y)
+    out = np.empty((len(run), len(y)))
+    for i in range(len(run)):
+        module = run.module(run.first_run + i)
+        with torch.no_grad():
+            logits = module(rows)
+            if logits.shape[1] == 1:
+                values = functional.binary_cross_entropy_with_logits(
+                    logits[:, 0].double(), targets.double(), reduction="none"
+                )
+            else:
+                values = functional.cross_entropy(logits.double(), targets, reduction="none")
+        out[i] = values.numpy()
+    return out
+
+
+def read_rows(features: Any, labels: Any, prefix: str) -> tuple[np.ndarray, np.ndarray]:
+    """Both as arrays, one class for each row; errors name `prefix`features and `prefix`labels."""
+    array_memory.refuse_transforms(f"{prefix}features")
+    x = check.plain_array(**{f"{prefix}features": features})
+    y = check.plain_array(**{f"{prefix}labels": labels})
+    if x.ndim != 2 or x.dtype.kind != "f":
+        raise ValueError(f"{prefix}features.shape={x.shape}, dtype={x.dtype}: must be (rows, dimensions), floating")
+    if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
+        raise ValueError(
+            f"{prefix}labels.shape={y.shape}, dtype={y.dtype}: must be one integer for each of {len(x)} rows"
+        )
+    if (y < 0).any():
+        raise ValueError(f"{prefix}labels: the smallest is {y.min()}, must be classes from 0 on")
+    return x, y.astype(np.int64)
