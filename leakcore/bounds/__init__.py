@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from leakcore.bounds.reconstruction.rdp import reconstruction_rdp as reconstruction_rdp
     from leakcore.bounds.reconstruction.reconstruction import reconstruction as reconstruction
     from leakcore.bounds.reconstruction.reconstruction import reconstruction_of as reconstruction_of
+    from leakcore.bounds.reconstruction.reconstruction_dkw import reconstruction_dkw as reconstruction_dkw
 
 _NAMES = {
     "laplace": ".laplace",
@@ -95,6 +96,7 @@ _NAMES = {
     "LabelEpsilon": ".labels.label_epsilon",
     "LabelEpsilonExtrapolation": ".labels.extrapolate",
     "reconstruction": ".reconstruction.reconstruction",
+    "reconstruction_dkw": ".reconstruction.reconstruction_dkw",
     "reconstruction_of": ".reconstruction.reconstruction",
     "StatedPair": ".reconstruction.pair",
     "measured_pair": ".reconstruction.pair",

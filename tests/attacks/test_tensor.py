@@ -277,7 +277,7 @@ def test_bad_batches_are_named() -> None:
         tensor.output_gradient(np.zeros((2, 6)), np.zeros(2), weights, 3)
     with pytest.raises(ValueError, match="num_neurons"):
         tensor.GaussianWeights(0, 6, 0)
-    with pytest.raises(ValueError, match=r"found\.shape"):
+    with pytest.raises(ValueError, match=r"recovered\.shape"):
         tensor.match(np.zeros((3, 6)), np.zeros((2, 6)))
 
 

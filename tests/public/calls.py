@@ -113,6 +113,10 @@ NUMBERS = {
         _mechanism(kappa=0.1, method="auto", num_samples=2000, confidence=0.99, seed=0), unit
     ),
     "bounds.reconstruction_rdp": Call(_mechanism(kappa=0.1), unit),
+    "bounds.reconstruction_dkw": Call(
+        lambda: {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 10, "kappa": 0.1, "num_samples": 2000,
+                 "confidence": 0.99, "seed": 0}, unit,
+    ),
     "bounds.reconstruction_of": Call(
         lambda: {"pair": _pair(), "kappa": 0.1, "num_samples": 2000, "confidence": 0.99, "seed": 0}, unit,
     ),

@@ -48,3 +48,9 @@ def test_dkw_limits_and_errors() -> None:
         bounds.reconstruction(0.0, 0.1, 3, kappa=0.1, method=DKW())
     with pytest.raises(ValueError, match=r"num_samples=67108865: must be an integer in \[2, 67108864\]"):
         DKW((1 << 26) + 1)
+
+
+def test_its_own_name_gives_what_the_method_gives() -> None:
+    named = bounds.reconstruction_dkw(1.0, 0.3, 5, kappa=0.1, num_samples=5000, confidence=0.99, seed=3)
+    method = bounds.methods.DKW(num_samples=5000, confidence=0.99, seed=3)
+    assert named.to_dict() == bounds.reconstruction(1.0, 0.3, 5, kappa=0.1, method=method).to_dict()
