@@ -235,7 +235,8 @@ def _doubles(name: str, value: Any, allowed: str) -> np.ndarray:
     if not numbers:
         raise TypeError(f"{name}={_short(value)}: {allowed}")
     try:
-        return np.asarray(array, dtype=np.float64)
+        out = np.asarray(array, dtype=np.float64)
+        return out if out.flags.aligned else out.copy()  # which the kernels cannot read
     except OverflowError:
         raise ValueError(f"{name}: holds an integer beyond what a float64 holds") from None
     except (TypeError, ValueError):

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from leakcore._base import array_memory
 from leakcore._base import validate as check
 
 
 def read_box(box: Any) -> tuple[float, float]:
-    """(low, high) with low below high, either may be infinite; ValueError or TypeError that names `box`."""
-    if not isinstance(box, list | tuple) or len(box) != 2:
-        raise ValueError(f"box={box!r}: must be a pair, (low, high)")
-    low, high = check.real(box=box[0]), check.real(box=box[1])
+    """(low, high) with low below high, either may be infinite; ValueError or TypeError that names `box`.
+
+    An array of two numbers is a pair, too.
+    """
+    pair = box
+    if isinstance(box, np.ndarray) or array_memory.is_torch(box):
+        array = check.plain_array(box=box)
+        pair = array.tolist() if array.ndim == 1 else None
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        # The text of an array may need memory that it lacks.
+        plain = isinstance(box, str | bytes | int | float | type(None))
+        shown = repr(box) if plain else f"a {type(box).__name__}"
+        raise ValueError(f"box={shown}: must be a pair, (low, high)")
+    low, high = check.real(box=pair[0]), check.real(box=pair[1])
     if high <= low:
         raise ValueError(f"box=({low}, {high}): low must be below high")
     return low, high

@@ -68,6 +68,7 @@ class FlatModule:
     def __init__(self, model: Any, loss: Loss | None = None, names: Sequence[str] | None = None) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
+        array_memory.refuse_transforms("model")
         with lock_of(model):
             self._read(model, loss, names)
 

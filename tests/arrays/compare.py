@@ -60,3 +60,16 @@ def difference(result: Any, wanted: Any, tolerance: float, but: tuple[str, ...] 
         if not np.allclose(x, y, rtol=tolerance, atol=max(tolerance * scale, 1e-12), equal_nan=True):
             return f"{path} is {x.ravel()[:4]}, not {y.ravel()[:4]}"
     return None
+
+
+def overclaim(result: Any, wanted: Any) -> str | None:
+    """What labels claim of numbers in a narrow type that they do not of the same numbers in float64; None for nothing,
+    and for results of other kinds."""
+    if not hasattr(result, "determined"):
+        return None
+    more = result.determined & ~(wanted.determined & (result.labels == wanted.labels))
+    if more.any():
+        return f".labels are {result.labels}, not {wanted.labels}, or fewer"
+    with np.errstate(invalid="ignore"):
+        surer = result.tolerance * np.abs(wanted.residuals) < wanted.tolerance * np.abs(result.residuals)
+    return f".tolerance is {result.tolerance}, finer than {wanted.tolerance}" if surer.any() else None

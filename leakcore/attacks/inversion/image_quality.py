@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from leakcore._base import array_memory
 from leakcore._base import validate as check
 from leakcore.gradients import numbers
 
@@ -36,6 +37,7 @@ def compare(originals: torch.Tensor, reconstructions: torch.Tensor, value_range:
     from scipy.optimize import linear_sum_assignment
 
     span = check.positive(value_range=value_range)
+    array_memory.refuse_transforms("originals")
     originals = _images("originals", originals).detach()
     reconstructions = _images("reconstructions", reconstructions).detach()
     if originals.shape != reconstructions.shape:

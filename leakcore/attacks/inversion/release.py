@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import torch
 
 from leakcore._base import validate as check
 
@@ -22,7 +25,8 @@ class ReleasedGradient:
         states: (T, D) parameters, or state dicts, at which the T gradients were taken; None: the model's present ones.
 
     Raises:
-        ValueError, TypeError: that names the argument; shapes are checked against the model by the attack.
+        ValueError, TypeError: that names the argument, for what holds no real numbers; shapes are checked against the
+            model by the attack.
     """
 
     gradient: Any
@@ -33,9 +37,23 @@ class ReleasedGradient:
     states: Any = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "gradient", _read_gradient(self.gradient))
         check.callback(loss=self.loss)
         if self.batch_size is not None:
             object.__setattr__(self, "batch_size", check.integer(1, None, batch_size=self.batch_size))
+
+
+def _read_gradient(gradient: Any) -> Any:
+    """One tensor, a tuple of them, or a dictionary of them; ValueError or TypeError that names `gradient`."""
+    from leakcore.gradients import tensor
+
+    gradient = getattr(gradient, "gradient", gradient)  # of `defenses.release`
+    if isinstance(gradient, Mapping):
+        return {name: tensor(part, f"gradient[{name!r}]") for name, part in gradient.items()}
+    if not isinstance(gradient, list | tuple) or all(isinstance(part, float | int | np.number) for part in gradient):
+        return tensor(gradient, "gradient")
+    parts = tuple(tensor(part, f"gradient[{i}]") for i, part in enumerate(gradient))
+    return torch.stack(parts) if all(part.ndim == 0 for part in parts) else parts
 
 
 def read_release(gradient: Any) -> ReleasedGradient:

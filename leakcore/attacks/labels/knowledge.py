@@ -31,8 +31,8 @@ class KnownModel:
         inputs: the batch's inputs, as the model takes them.
 
     Raises:
-        TypeError: for what is no torch module.
-        ValueError: for an empty list of models.
+        TypeError: for what is no torch module, and for inputs that are not an array of real numbers.
+        ValueError: for an empty list of models, and for inputs whose memory is gone.
     """
 
     model: torch.nn.Module | Sequence[torch.nn.Module]
@@ -41,11 +41,14 @@ class KnownModel:
     def __post_init__(self) -> None:
         import torch
 
+        from leakcore.gradients import tensor
+
         if isinstance(self.model, list | tuple) and not self.model:
             raise ValueError("model: must hold at least one module")
         for module in self.models:
             if not isinstance(module, torch.nn.Module):
                 raise TypeError(f"model={type(module).__name__}: must be a torch.nn.Module")
+        object.__setattr__(self, "inputs", tensor(self.inputs, "inputs"))
 
     @property
     def models(self) -> list[Any]:

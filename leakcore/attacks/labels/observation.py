@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from leakcore._base import validate
+from leakcore.attacks.labels.passed_arrays import parts_of_layers
 from leakcore.attacks.labels.sgd import SGD
 
 
@@ -48,10 +49,15 @@ class GradientObservation(_Aggregate):
 
     Raises:
         ValueError: for another reduction, and for a batch_size that is not positive or stands with "sum".
+        ValueError, TypeError: for what is not an array of real numbers on the CPU; shapes are checked by the attack.
     """
 
     gradient: Any
     bias_gradient: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _read_fields(self, "gradient", "bias_gradient")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,6 +87,15 @@ class WeightDifference(_Aggregate):
         super().__post_init__()
         if not isinstance(self.optimizer, SGD):
             object.__setattr__(self, "optimizer", SGD.of(self.optimizer))
+        _read_fields(self, "weight_difference", "bias_difference", "weights")
+
+
+def _read_fields(observation: Any, needed: str, *others: str) -> None:
+    """The arrays of an observation, looked at when it is made: they come in the precision in which they were passed."""
+    for name in (needed, *others):
+        value = getattr(observation, name)
+        if name == needed or value is not None:
+            object.__setattr__(observation, name, parts_of_layers(name, value))
 
 
 def read_observation(observation: Any, *, without: tuple[str, ...] = (), why: str = "") -> Any:

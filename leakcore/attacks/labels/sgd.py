@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from leakcore._base import validate
+from leakcore.attacks.labels.passed_arrays import parts_of_layers
 
 FIRST_STEP = "first"
 
@@ -57,6 +58,8 @@ class SGD:
             raise ValueError("momentum_buffer: only with momentum > 0")
         if isinstance(self.momentum_buffer, str) and self.momentum_buffer != FIRST_STEP:
             raise ValueError(f"momentum_buffer={self.momentum_buffer!r}: must be an array or 'first'")
+        if self.momentum > 0 and not isinstance(self.momentum_buffer, str):
+            object.__setattr__(self, "momentum_buffer", parts_of_layers("momentum_buffer", self.momentum_buffer))
 
     @classmethod
     def of(cls, optimizer: Any, *, momentum_buffer: Any = None) -> SGD:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore._base import memory_limit
+from leakcore._base import array_memory, memory_limit
 from leakcore._base import validate as check
 from leakcore._base.results import Adjacency
 from leakcore.attacks.poisoning.rows import Poisoning
@@ -139,3 +139,4 @@ def poisoning_sweep(
 def _require_poisoning(poisoning: Any) -> None:
     if not isinstance(poisoning, Poisoning):
         raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
+    array_memory.refuse_transforms("poisoning")  # whose rows the models are trained on

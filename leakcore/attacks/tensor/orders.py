@@ -98,6 +98,14 @@ def _coefficients(function: Callable[[np.ndarray], np.ndarray], highest: int) ->
     return np.array(out), float(weights @ values**2)
 
 
+def read_orders(orders: Any) -> tuple[int, ...]:
+    """Orders that a caller forces; ValueError or TypeError that names `orders`."""
+    used = tuple(check.integer(1, MAX_ORDER, **{f"orders[{i}]": p}) for i, p in enumerate(check.sizes(orders=orders)))
+    if used not in ((2, 3), (2, 4), (3,)):
+        raise ValueError(f"orders={used}: must be (2, 3), (2, 4) or (3,)")
+    return used
+
+
 def choose(activation: Any, *, orders: Sequence[int] | None = None) -> Orders:
     """The orders to use: of 3 and 4 the one with the larger share, with 2 for the span where 2 is there.
 
@@ -126,9 +134,7 @@ def choose(activation: Any, *, orders: Sequence[int] | None = None) -> Orders:
         )
     used = best
     if orders is not None:
-        used = tuple(int(check.integer(1, MAX_ORDER, **{f"orders[{i}]": p})) for i, p in enumerate(orders))
-        if used not in ((2, 3), (2, 4), (3,)):
-            raise ValueError(f"orders={used}: must be (2, 3), (2, 4) or (3,)")
+        used = read_orders(orders)
         gone = [p for p in used if not there[p]]
         if gone:
             raise ValueError(

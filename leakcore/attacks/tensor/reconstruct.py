@@ -15,7 +15,7 @@ from leakcore._base import validate as check
 from leakcore._base.results import Assumptions, Result
 from leakcore.attacks.tensor.decompose import Parts, decompose
 from leakcore.attacks.tensor.moments import Moments, estimate
-from leakcore.attacks.tensor.orders import Orders, choose
+from leakcore.attacks.tensor.orders import Orders, choose, read_orders
 from leakcore.attacks.tensor.refine import Refined, refine
 from leakcore.attacks.tensor.weights import Weights
 
@@ -82,6 +82,8 @@ class Decomposition:
     margin: float = 1.2
 
     def __post_init__(self) -> None:
+        if self.orders is not None:
+            object.__setattr__(self, "orders", read_orders(self.orders))
         object.__setattr__(self, "subtract", check.boolean(subtract=self.subtract))
         check.one_of("auto", "diagonal", "power", method=self.method)
         object.__setattr__(self, "margin", check.positive(margin=self.margin))
