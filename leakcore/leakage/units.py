@@ -76,4 +76,7 @@ def _codes(values: Any, number: int, name: str) -> np.ndarray:
     array = check.even_array(**{name: values})
     if array.shape != (number,):
         raise ValueError(f"{name}.shape={array.shape}: must be ({number},), one for each row")
-    return np.unique(array, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    try:
+        return np.unique(array, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    except TypeError as why:  # objects that have no order
+        raise TypeError(f"{name}: must be values that can be told apart by sorting ({why})") from why

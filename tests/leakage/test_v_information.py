@@ -201,3 +201,11 @@ class _Bad:
 
     def log_prob(self, gradients):
         return np.zeros((len(gradients), 1))
+
+
+def test_strata_and_groups_without_an_order_are_named() -> None:
+    x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+    for name in ("strata", "groups"):
+        validation = leakage.CrossValidation(folds=2, **{name: np.full(20, None)})
+        with pytest.raises(TypeError, match=f"{name}: must be values that can be told apart"):
+            leakage.v_information(x, y, validation=validation, permutations=0)
