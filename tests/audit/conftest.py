@@ -12,3 +12,9 @@ def _few_rows_behind_the_layers() -> Iterator[None]:
         patch.setattr(layer_section, "_ROWS", 120)
         patch.setattr(layer_section, "_PERMUTATIONS", 3)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report that no option names must not replace the user's."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
