@@ -93,7 +93,7 @@ class AuditConfig:
         if self.noise_multiplier is not None:
             put("noise_multiplier", check.positive(noise_multiplier=self.noise_multiplier))
         if not isinstance(self.sweep, list | tuple):
-            raise TypeError(f"sweep={self.sweep!r}: must be a list of numbers")
+            raise TypeError(f"{_named_sweep(self.sweep)}: must be a list of numbers")
         put("sweep", tuple(sorted({_claimable(sweep=e) for e in self.sweep})))
         put("delta", check.open_probability(delta=self.delta))
         put("steps", check.integer(1, 2**24 - 1, steps=self.steps))
@@ -132,3 +132,9 @@ class AuditConfig:
     def to_dict(self) -> dict[str, object]:
         """The fields as plain JSON types."""
         return dict(jsonable(self))
+
+
+def _named_sweep(sweep: Any) -> str:
+    """What was given for the sweep. An array is not printed: its memory may be gone."""
+    plain = isinstance(sweep, int | float | str | None)
+    return f"sweep={sweep!r}" if plain else f"sweep is a {type(sweep).__name__}"
