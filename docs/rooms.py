@@ -7,6 +7,7 @@ another room replaces; the rest are light.
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 from collections import Counter
 from pathlib import Path
@@ -32,19 +33,15 @@ def arrows() -> Counter[tuple[str, str]]:
 
 def rows(pairs: set[tuple[str, str]]) -> dict[str, int]:
     """Room: its height, one above the highest room that it imports."""
-    rooms = {room for pair in pairs for room in pair}
+    below: dict[str, set[str]] = {}
+    for room, other in pairs:
+        below.setdefault(room, set()).add(other)
     height: dict[str, int] = {}
-
-    def of(room: str, above: tuple[str, ...] = ()) -> int:
-        if room in above:
-            raise ValueError(f"a circle of imports: {' → '.join([*above, room])}")
-        if room not in height:
-            below = [of(b, (*above, room)) for a, b in pairs if a == room]
-            height[room] = 1 + max(below, default=-1)
-        return height[room]
-
-    for room in sorted(rooms):
-        of(room)
+    try:
+        for room in graphlib.TopologicalSorter(below).static_order():
+            height[room] = 1 + max((height[b] for b in below.get(room, ())), default=-1)
+    except graphlib.CycleError as error:
+        raise ValueError(f"a circle of imports: {' → '.join(error.args[1])}") from error
     return height
 
 
@@ -85,7 +82,7 @@ def draw(target: Path) -> None:
             place[room] = ((i - (len(row) - 1) / 2) * 2.6 + 0.35 * (level % 2), 1.05 * level)
     with plt.rc_context({"svg.hashsalt": "rooms", "font.family": "sans-serif", "svg.fonttype": "none"}):
         figure, axes = plt.subplots(figsize=(9, 8.5), layout="constrained")
-        for a, b in sorted(counts, key=lambda pair: pair in dark):
+        for a, b in sorted(counts, key=lambda pair: (pair in dark, pair)):
             style = {"color": "#334155", "lw": 1.2} if (a, b) in dark else {"color": "#d5dbe3", "lw": 0.6}
             axes.annotate(
                 "", xy=place[b], xytext=place[a], zorder=2 if (a, b) in dark else 1,
