@@ -2,8 +2,8 @@
 
 Prints for each number of workers the time, the speed-up and the efficiency (speed-up over workers; none where workers
 share processors, and it would say nothing), whether the answer has the same bits, and what the scheduler takes for a
-task; then the model of docs/cluster.md at these rates. The job takes one worker half a minute: of a job of a second the
-start is a large part.
+task; then the model of docs/how-to/clusters.md at these rates. The job takes one worker half a minute: of a job of a
+second the start is a large part.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from bench import accounting_grid
 from bench.cases import accounting as cases
 from leakcore import accounting
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "numbers.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "numbers.md"
 
 
 @pytest.fixture(scope="module")

@@ -195,11 +195,11 @@ def test_command(user):
 
 
 def test_the_commands_of_the_documentation(tmp_path, monkeypatch):
-    page = (Path(__file__).resolve().parents[2] / "docs" / "leakage.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "where-it-leaks.md").read_text(encoding="utf-8")
     module, rows = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[:2]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mynet.py").write_text(module)
-    exec(compile(rows, "leakage.md", "exec"), {})
+    exec(compile(rows, "where-it-leaks.md", "exec"), {})
     commands = re.findall(r"^\$ leakcore leakage (.*)$", page, re.MULTILINE)
     assert len(commands) == 1
     short = ["--samples", "1", "--permutations", "0", "--rows", "60", "--attribute", "left", "--no-inversion"]

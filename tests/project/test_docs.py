@@ -15,7 +15,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(DOCS.glob("**/*.md"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(DOCS).as_posix())
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     if any("opacus" in block for block in blocks):
@@ -65,7 +65,7 @@ def test_pictures_are_light() -> None:
 def test_every_public_function_and_class_is_in_the_reference() -> None:
     import importlib
 
-    reference = (DOCS / "reference.md").read_text(encoding="utf-8")
+    reference = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
     listed = dict(
         re.findall(r"^::: (\S+)\n    options:\n      members:\n((?:        - \w+\n)+)", reference, re.MULTILINE)
     )

@@ -13,7 +13,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 @pytest.fixture(scope="module")
 def rooms() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rooms", DOCS / "rooms.py")
+    spec = importlib.util.spec_from_file_location("rooms", DOCS / "hooks" / "rooms.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -23,7 +23,7 @@ def rooms() -> ModuleType:
 
 def test_the_picture_is_up_to_date(rooms: ModuleType) -> None:
     """By what it shows, not by its bytes: matplotlib's versions write other ones."""
-    assert rooms.shown(DOCS / "img" / "rooms.svg") == rooms.facts(), "run docs/rooms.py"
+    assert rooms.shown(DOCS / "img" / "rooms.svg") == rooms.facts(), "run docs/hooks/rooms.py"
 
 
 def test_every_arrow_points_down(rooms: ModuleType) -> None:

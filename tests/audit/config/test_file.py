@@ -190,7 +190,7 @@ def test_a_file_with_only_a_report_goes_with_an_option_that_says_the_audit(tmp_p
 
 def test_the_documentation_lists_every_key_with_its_default(tmp_path: Path) -> None:
     """A key without a value by default is there as a comment."""
-    page = (EXAMPLE.parent.parent / "docs" / "howto-config.md").read_text(encoding="utf-8")
+    page = (EXAMPLE.parent.parent / "docs" / "how-to" / "config.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     seen = set()
     for block in blocks:

@@ -42,9 +42,9 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
     them, or used several times, too. Every other layer keeps Opacus's hooks, and its rows are clipped with the others;
     ValueError names a layer whose rows Opacus gets wrong.
 
-    Steps 1, 2, 4, 8, … first compare a few rows with plain autograd's (`docs/opacus.md` says what that can miss), and
-    ValueError names the layers whose rows are not the batch's: nothing is released by such a step. In `p.grad_sample`
-    of a known layer stands what rows are made from; `optimizer.grad_samples` makes them.
+    Steps 1, 2, 4, 8, … first compare a few rows with plain autograd's (docs/how-to/opacus.md says what that can miss),
+    and ValueError names the layers whose rows are not the batch's: nothing is released by such a step. `p.grad_sample`
+    of a known layer holds what rows are made from; `optimizer.grad_samples` makes them.
 
     module: what holds the parameters: the `GradSampleModule` (or, with `wrap_model=False`, the hooks) that Opacus made.
         None: found at the first call of a module that has Opacus's hooks and holds the parameters.

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: the build fails where the reference lists a name that its page does not show."""
+"""A hook of mkdocs: the build fails where a reference page lists a name that it does not show."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _LISTED = re.compile(r"^::: (\S+)\n    options:\n      members:\n((?:        - \
 
 
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
-    if page.file.src_uri == "reference.md":
+    if page.file.src_uri.startswith("reference/"):
         source = Path(config.docs_dir, page.file.src_uri).read_text(encoding="utf-8")
         listed = [
             f"{package}.{name}" for package, names in _LISTED.findall(source) for name in re.findall(r"\w+", names)
         ]
         shown = set(re.findall(r'id="(leakcore[\w.]*)"', output))
         if missing := [name for name in listed if name not in shown]:
-            raise PluginError(f"reference.md lists names that the page does not show: {', '.join(missing)}")
+            raise PluginError(f"{page.file.src_uri} lists names that the page does not show: {', '.join(missing)}")
     return output

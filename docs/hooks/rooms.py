@@ -1,4 +1,4 @@
-"""The picture of the rooms on the architecture page, made from the imports: `python docs/rooms.py`.
+"""The picture of the rooms on the architecture page, made from the imports: `python docs/hooks/rooms.py`.
 
 A row holds rooms that do not import each other; every arrow points down. Dark arrows are those that no way through
 another room replaces; the rest are light.
@@ -12,8 +12,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "leakcore"
-PICTURE = Path(__file__).resolve().parent / "img" / "rooms.svg"
+PACKAGE = Path(__file__).resolve().parents[2] / "leakcore"
+PICTURE = Path(__file__).resolve().parents[1] / "img" / "rooms.svg"
 HIDDEN = {"__init__", "__main__", "reference"}
 
 
