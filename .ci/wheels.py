@@ -158,8 +158,8 @@ def tried(path: Path, work: Path, *, fresh: bool, cuda: bool) -> None:
     doctor = run(command, "doctor", cwd=outside)
     assert "leakcore" in doctor
     assert "native cuda" in doctor
-    shown = run(command, "bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--prior", "10",
-                cwd=outside)  # fmt: skip
+    shown = run(command, "bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--num-candidates",
+                "10", cwd=outside)  # fmt: skip
     assert "reconstruction success" in shown
     assert "--attack" in run(command, "audit", "--help", cwd=outside)
 

@@ -58,7 +58,7 @@ _MOST_DRAWS = 10**11
 )
 @click.option("--sample-rate", type=REAL, required=True, metavar="q", help="Poisson sampling rate; 1 for full batches.")
 @click.option("--steps", type=count(0, MOST_STEPS), required=True, metavar="T", help="Number of DP-SGD steps.")
-@click.option("--prior", type=int, metavar="N", help="Uniform prior over N candidates: κ = 1/N.")
+@click.option("--num-candidates", type=int, metavar="N", help="Uniform prior over N candidates: κ = 1/N.")
 @click.option("--kappa", type=REAL, help="Prior success probability κ of the attacker, in (0, 1].")
 @click.option("--log-kappa", type=REAL, help="Natural logarithm of κ, for priors too small for a float.")
 @click.option(
@@ -87,7 +87,7 @@ def bound(
     noise_multiplier: float,
     sample_rate: float,
     steps: int,
-    prior: int | None,
+    num_candidates: int | None,
     kappa: float | None,
     log_kappa: float | None,
     method: str,
@@ -98,12 +98,12 @@ def bound(
 ) -> None:
     """Bound the success of any reconstruction attack on a DP-SGD run.
 
-    Example: leakcore bound --noise-multiplier 1 --sample-rate 1 --steps 1 --prior 10
+    Example: leakcore bound --noise-multiplier 1 --sample-rate 1 --steps 1 --num-candidates 10
     """
     from leakcore import bounds
     from leakcore.audit import fixed, guarantee, number
 
-    kappa, log_kappa = _one_kappa(prior, kappa, log_kappa)
+    kappa, log_kappa = _one_kappa(num_candidates, kappa, log_kappa)
     if method in bounds.methods.taking("executor") and num_samples * steps > _MOST_DRAWS:
         raise click.UsageError(
             f"--num-samples={num_samples}: times --steps={steps} must be at most {_MOST_DRAWS:,}, which takes an hour"

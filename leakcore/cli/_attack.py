@@ -47,7 +47,7 @@ attack.add_command(inversion)
     help="Training rows, the target included.",
 )
 @click.option(
-    "--prior", "prior_size", type=click.IntRange(min=2), default=10, show_default=True,
+    "--num-candidates", type=click.IntRange(min=2), default=10, show_default=True,
     help="Number of equally likely candidates.",
 )  # fmt: skip
 @click.option("--runs", type=count(1, MOST_RUNS), default=1000, show_default=True)
@@ -65,7 +65,7 @@ def prior_aware(
     steps: int,
     sample_rate: float,
     num_rows: int,
-    prior_size: int,
+    num_candidates: int,
     as_json: bool,
     quiet: bool,
     out: Path | None,
@@ -80,7 +80,7 @@ def prior_aware(
     game, bound, reference = checked(
         lambda: _played(
             dataset, data, 10.0 if epsilon is None else epsilon, noise_multiplier, delta, steps, sample_rate, num_rows,
-            prior_size, quiet, out, **rest,
+            num_candidates, quiet, out, **rest,
         ),
         pieces=None if out is None else out / "partial" / _RUN,
         names={"expected_batch_size": "--sample-rate × --num-rows"},
@@ -135,7 +135,7 @@ def _as_dict(game: Any, bound: Any, reference: Any) -> dict[str, Any]:
 
 def _played(
     dataset: str, data: Path | None, epsilon: float, noise: float | None, delta: float, steps: int, sample_rate: float,
-    num_rows: int, prior_size: int, quiet: bool, out: Path | None, *, max_grad_norm: float, learning_rate: float,
+    num_rows: int, num_candidates: int, quiet: bool, out: Path | None, *, max_grad_norm: float, learning_rate: float,
     hidden: int, runs: int, method: str, no_subtraction: bool, confidence: float, seed: int,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     from leakcore import accounting, attacks, bounds, datasets, dpsgd
@@ -155,10 +155,10 @@ def _played(
         load = datasets.mnist if dataset == "mnist" else datasets.fashion_mnist
         whole = load("test", path=data, download=False)
     rows = len(whole.labels)
-    if num_rows - 1 + prior_size > rows:
+    if num_rows - 1 + num_candidates > rows:
         raise ValueError(
-            f"num_rows={num_rows}, prior_size={prior_size}: {dataset} has {rows:,} rows; the game takes num_rows - 1 "
-            "and prior_size more"
+            f"num_rows={num_rows}, num_candidates={num_candidates}: {dataset} has {rows:,} rows; the game takes "
+            "num_rows - 1 and num_candidates more"
         )
     known, pool = whole.split(num_rows - 1, seed=seed)
     ensemble = dpsgd.Ensemble(
@@ -173,7 +173,7 @@ def _played(
     shown = bars(quiet)
     total = check.integer(1, None, runs=runs)
     settings = {
-        **ensemble.settings(), "dataset": dataset, "num_rows": num_rows, "prior": prior_size, "runs": runs,
+        **ensemble.settings(), "dataset": dataset, "num_rows": num_rows, "num_candidates": num_candidates, "runs": runs,
         "method": method, "subtract_known": not no_subtraction, "confidence": confidence,
     }  # fmt: skip
 
@@ -183,7 +183,7 @@ def _played(
                 ensemble,
                 known,
                 pool,
-                attacks.GameRules(prior_size, subtract_known=not no_subtraction),
+                attacks.GameRules(num_candidates, subtract_known=not no_subtraction),
                 method=method,
                 runs=range(first, first + count),
                 confidence=confidence,
@@ -202,8 +202,8 @@ def _played(
                 pieces.get_or_run(f"game-{first}", functools.partial(play, first, min(size, total - first)))
             )
             game = piece if game is None else game.merge(piece)
-        bound = bounds.reconstruction(noise, sample_rate, steps, kappa=1 / prior_size)
-        reference = bounds.orthogonal_success(noise, steps, prior_size) if sample_rate == 1 else None
+        bound = bounds.reconstruction(noise, sample_rate, steps, kappa=1 / num_candidates)
+        reference = bounds.orthogonal_success(noise, steps, num_candidates) if sample_rate == 1 else None
         if out is not None:
             text = json.dumps(_as_dict(game, bound, reference), indent=2, ensure_ascii=False)
             write_atomically(out / _REPORT, text + "\n")

@@ -20,7 +20,7 @@ _OF_REPORT = {"out": "out", "json_path": "json", "html_path": "html", "fail_abov
 _KEYS = {
     "trace": {
         "trace": "file", "epsilon": "claimed_epsilon", "delta": "delta", "sample_rate": "sample_rate", "steps": "steps",
-        "prior_size": "prior_size", "coins": "coins", "confidence": "confidence",
+        "num_candidates": "num_candidates", "coins": "coins", "confidence": "confidence",
     },
     "scores": {
         "scores": "file", "members": "members", "non_members": "non_members", "values": "values", "labels": "labels",
@@ -99,7 +99,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--sample-rate", type=REAL, help="Poisson rate q; with --trace, if it does not say.  [default: 1]")
 @click.option("--max-grad-norm", type=REAL, help="Clipping norm C.  [default: 0.1; with --attack 1]")
-@click.option("--prior", "prior_size", type=int, help="Number of equally likely candidates.  [default: 10]")
+@click.option("--num-candidates", type=int, help="Number of equally likely candidates.  [default: 10]")
 @click.option("--num-rows", type=int, help="Training rows, the target included.  [default: 1000; with --attack all]")
 @click.option(
     "--defense",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--target-success", type=REAL, required=True, metavar="γ", help="Success that no attack may exceed.")
-@click.option("--prior", type=int, help="Uniform prior over N candidates: κ = 1/N.", metavar="N")
+@click.option("--num-candidates", type=int, help="Uniform prior over N candidates: κ = 1/N.", metavar="N")
 @click.option("--kappa", type=REAL, help="Prior success probability κ of the attacker, in (0, 1].")
 @click.option("--log-kappa", type=REAL, help="Natural logarithm of κ, for priors too small for a float.")
 @click.option("--sample-rate", type=REAL, required=True, metavar="q")
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @as_json("the whole result")
 def calibrate(
     target_success: float,
-    prior: int | None,
+    num_candidates: int | None,
     kappa: float | None,
     log_kappa: float | None,
     sample_rate: float,
@@ -36,12 +36,12 @@ def calibrate(
 ) -> None:
     """Find the least noise that keeps reconstruction success at or below γ.
 
-    Example: leakcore calibrate --target-success 0.5 --prior 10 --sample-rate 1 --steps 100
+    Example: leakcore calibrate --target-success 0.5 --num-candidates 10 --sample-rate 1 --steps 100
     """
     from leakcore import bounds
     from leakcore.audit import guarantee, number
 
-    kappa, log_kappa = one_kappa(prior, kappa, log_kappa)
+    kappa, log_kappa = one_kappa(num_candidates, kappa, log_kappa)
     result = checked(
         lambda: bounds.calibrate_noise(
             target_success, kappa=kappa, log_kappa=log_kappa, sample_rate=sample_rate, steps=steps, delta=delta

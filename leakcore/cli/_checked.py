@@ -115,20 +115,22 @@ def overflowed(error: FloatingPointError, advice: str) -> ValueError:
     return ValueError(f"{str(error).partition(': take a')[0]}; {advice}" + (f"; given were {far}" if far else ""))
 
 
-def one_kappa(prior: int | None, kappa: float | None, log_kappa: float | None) -> tuple[float | None, float | None]:
+def one_kappa(
+    num_candidates: int | None, kappa: float | None, log_kappa: float | None
+) -> tuple[float | None, float | None]:
     """(κ, log κ) as the bounds take them, one of them None, from the one of three options that was given."""
-    options = (("--prior", prior), ("--kappa", kappa), ("--log-kappa", log_kappa))
+    options = (("--num-candidates", num_candidates), ("--kappa", kappa), ("--log-kappa", log_kappa))
     given = [name for name, value in options if value is not None]
     if len(given) != 1:
         raise click.UsageError(
-            f"give exactly one of --prior, --kappa, --log-kappa (given: {', '.join(given) or 'none'})"
+            f"give exactly one of --num-candidates, --kappa, --log-kappa (given: {', '.join(given) or 'none'})"
         )
-    if prior is not None:
-        if prior < 1:
-            raise click.UsageError(f"--prior {prior}: must be an integer of at least 1")
-        if prior > 1e300:  # beyond what a float holds there is the logarithm
-            return None, -math.log(prior)
-        kappa = 1.0 / prior
+    if num_candidates is not None:
+        if num_candidates < 1:
+            raise click.UsageError(f"--num-candidates {num_candidates}: must be an integer of at least 1")
+        if num_candidates > 1e300:  # beyond what a float holds there is the logarithm
+            return None, -math.log(num_candidates)
+        kappa = 1.0 / num_candidates
     return kappa, log_kappa
 
 

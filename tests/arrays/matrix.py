@@ -24,7 +24,7 @@ CHANGES: dict[str, Callable[[], dict[str, Any]]] = {
     "accounting.epsilon": lambda: {"noise_multiplier": np.array([1.0, 1.2, 0.9]), "sample_rate": np.full(3, 0.5)},
     "attacks.prior_aware": lambda: {"method": "likelihood", "prior": np.array([0.5, 0.2, 0.2, 0.1])},
     "bounds.discrete_prior": lambda: {"steps": 1},
-    "bounds.fano_advantage": lambda: {"prior_size": None, "prior": np.array([0.5, 0.25, 0.25])},
+    "bounds.fano_advantage": lambda: {"num_candidates": None, "prior": np.array([0.5, 0.25, 0.25])},
     "bounds.label_epsilon": lambda: {"grad_norms": np.full(4, 10.0)},
     "bounds.reconstruction": lambda: {"noise_multiplier": np.array([1.0, 1.2, 0.9]), "kappa": np.array([0.1, 0.2])},
     "kernels.clip_and_noise": lambda: {"seed": None, "noise": rng().normal(size=5), "out": np.zeros(5)},

@@ -126,7 +126,7 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
     short = ("--num-rows", "20", "--runs", "4", "--steps", "2", "--quiet")
     of_files = ("--model", "leakcore.models:digits_mlp", "--gradient", gradient)
     sampled = ("--num-samples", "1000", "--steps", "300")
-    training = ("--noise-multiplier", "1", "--sample-rate", "0.5", "--steps", "3", "--prior", "10")
+    training = ("--noise-multiplier", "1", "--sample-rate", "0.5", "--steps", "3", "--num-candidates", "10")
     return {
         ("bound",): [
             Form(training),
@@ -138,7 +138,7 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
             Form((*training[:-2], "--log-kappa", "-2")),
         ],
         ("calibrate",): [
-            Form(("--target-success", "0.5", "--sample-rate", "0.5", "--steps", "3", "--prior", "10")),
+            Form(("--target-success", "0.5", "--sample-rate", "0.5", "--steps", "3", "--num-candidates", "10")),
             Form(("--target-success", "0.5", "--sample-rate", "1", "--steps", "3", "--kappa", "0.1")),
             Form(("--target-success", "0.5", "--sample-rate", "1", "--steps", "3", "--log-kappa", "-2")),
         ],
@@ -167,7 +167,7 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
                   "1", "--no-inversion", "--quiet")),
         ],
         ("audit",): [
-            Form((*quick, *short), only=("--epsilon", "--delta", "--prior", "--runs", "--fail-above")),
+            Form((*quick, *short), only=("--epsilon", "--delta", "--num-candidates", "--runs", "--fail-above")),
             Form((*quick, *short, "--noise-multiplier", "1", "--sample-rate", "0.5")),
             Form((*quick, *short), only=("--defense", "--sweep")),
             Form(("--attack", "clipbkd", *short)),

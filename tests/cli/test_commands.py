@@ -32,7 +32,7 @@ BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1
 
 
 def test_bound_prints_the_known_number_with_its_guarantee() -> None:
-    code, out, _ = run(*BOUND, "--prior", "10")
+    code, out, _ = run(*BOUND, "--num-candidates", "10")
     assert code == 0
     assert "0.3891" in out
     assert "upper, deterministic, add/remove adjacency" in out
@@ -41,7 +41,7 @@ def test_bound_prints_the_known_number_with_its_guarantee() -> None:
 def test_bound_needs_neither_torch_nor_the_slow_parts_of_scipy() -> None:
     code = (
         "import sys; from leakcore.cli import main\n"
-        f"try: main({[*BOUND, '--prior', '10']!r})\n"
+        f"try: main({[*BOUND, '--num-candidates', '10']!r})\n"
         "except SystemExit as e: assert not e.code, e.code\n"
         "slow = [m for m in ('torch', 'scipy.stats', 'sklearn', 'matplotlib', 'dp_accounting') if m in sys.modules]\n"
         "assert not slow, slow"
@@ -78,12 +78,12 @@ def test_an_estimate_says_that_it_is_one_and_warns_where_it_may_mislead() -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((*BOUND,), "give exactly one of --prior, --kappa, --log-kappa (given: none)"),
-        ((*BOUND, "--prior", "10", "--kappa", "0.1"), "given: --prior, --kappa"),
-        ((*BOUND, "--prior", "0"), "--prior 0: must be an integer of at least 1"),
+        ((*BOUND,), "give exactly one of --num-candidates, --kappa, --log-kappa (given: none)"),
+        ((*BOUND, "--num-candidates", "10", "--kappa", "0.1"), "given: --num-candidates, --kappa"),
+        ((*BOUND, "--num-candidates", "0"), "--num-candidates 0: must be an integer of at least 1"),
         ((*BOUND, "--kappa", "1.5"), "kappa=1.5"),
         ((*BOUND, "--kappa", "0.1", "--method", "guess"), "method='guess'"),
-        (("bound", "--noise-multiplier", "-1", "--sample-rate", "1", "--steps", "1", "--prior", "10"), "-1"),
+        (("bound", "--noise-multiplier", "-1", "--sample-rate", "1", "--steps", "1", "--num-candidates", "10"), "-1"),
         (
             (
                 "bound",
@@ -151,7 +151,17 @@ def test_ctrl_c_leaves_no_half_written_report_and_the_next_call_finishes(tmp_pat
 
 
 def test_calibrate_prints_less_noise_than_epsilon_takes() -> None:
-    arguments = ("calibrate", "--target-success", "0.5", "--prior", "10", "--sample-rate", "1", "--steps", "100")
+    arguments = (
+        "calibrate",
+        "--target-success",
+        "0.5",
+        "--num-candidates",
+        "10",
+        "--sample-rate",
+        "1",
+        "--steps",
+        "100",
+    )
     code, out, _ = run(*arguments)
     assert code == 0
     assert "less noise by" in out
@@ -179,7 +189,7 @@ def test_calibrate_prints_less_noise_than_epsilon_takes() -> None:
 def test_calibrate_says_the_guarantee_and_no_nan(arguments: tuple[str, str, str], by_epsilon: str, less: str) -> None:
     goal, rate, steps = arguments
     code, out, _ = run(
-        "calibrate", "--target-success", goal, "--prior", "10", "--sample-rate", rate, "--steps", steps
+        "calibrate", "--target-success", goal, "--num-candidates", "10", "--sample-rate", rate, "--steps", steps
     )  # fmt: skip
     assert code == 0
     sure = "(upper, deterministic, add/remove adjacency)"
@@ -194,7 +204,9 @@ def test_calibrate_says_the_guarantee_and_no_nan(arguments: tuple[str, str, str]
 
 
 def test_calibrate_refuses_what_no_noise_reaches() -> None:
-    code, _, err = run("calibrate", "--target-success", "0.05", "--prior", "10", "--sample-rate", "1", "--steps", "100")
+    code, _, err = run(
+        "calibrate", "--target-success", "0.05", "--num-candidates", "10", "--sample-rate", "1", "--steps", "100"
+    )
     assert code == 2
     assert "blind guess" in err
 
@@ -223,9 +235,9 @@ def test_attack_prints_success_beside_the_bound() -> None:
 
 
 def test_attack_says_what_is_wrong() -> None:
-    code, _, err = run("attack", "prior-aware", "--prior", "1", "--quiet")
+    code, _, err = run("attack", "prior-aware", "--num-candidates", "1", "--quiet")
     assert code == 2
-    assert "'--prior': 1 is not in the range x>=2" in err
+    assert "'--num-candidates': 1 is not in the range x>=2" in err
     code, _, err = run("attack", "prior-aware", "--hidden", "0", "--quiet")
     assert code == 2
     assert "'--hidden': 0 is not in the range 1<=x<=65536" in err

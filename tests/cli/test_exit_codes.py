@@ -20,7 +20,7 @@ from leakcore.audit.hyperparameters import reconstruction_section
 from leakcore.cli import main
 from leakcore.cli._checked import checked
 
-BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--prior", "10")
+BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--num-candidates", "10")
 
 
 def _to_a_closed_pipe(*arguments: str, also_errors: bool = False) -> tuple[int, bytes]:
@@ -113,7 +113,7 @@ def test_an_interrupted_fano_figure_goes_on(name: str, tmp_path: Path, monkeypat
 
     def third_fails(noise: float, **how: Any) -> Any:
         if isinstance(how["information"], bounds.SampledInformation):
-            asked.append((how["prior_size"], noise))
+            asked.append((how["num_candidates"], noise))
             if len(asked) == 3:
                 raise KeyboardInterrupt
         return whole(noise, **how)
@@ -180,7 +180,7 @@ def test_what_nobody_expected_is_70(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("command", ["bound", "calibrate"])
 def test_a_prior_beyond_a_float_has_a_logarithm(command: str) -> None:
     how = {"bound": ("--noise-multiplier", "1"), "calibrate": ("--target-success", "0.5")}[command]
-    given = ("--sample-rate", "1", "--steps", "1", "--prior", "1" + "0" * 400)
+    given = ("--sample-rate", "1", "--steps", "1", "--num-candidates", "1" + "0" * 400)
     found = CliRunner().invoke(main, (command, *how, *given))
     assert found.exit_code == 0, found.output
 
@@ -343,6 +343,6 @@ def test_memory_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch) 
             raise error
 
         monkeypatch.setattr("leakcore.bounds.reconstruction", failing)
-        done = CliRunner().invoke(main, [*BOUND[:-2], "--prior", "1000000"])
+        done = CliRunner().invoke(main, [*BOUND[:-2], "--num-candidates", "1000000"])
         assert done.exit_code == 2
-        assert "--prior=1000000: cannot be computed with that (not enough memory" in done.stderr
+        assert "--num-candidates=1000000: cannot be computed with that (not enough memory" in done.stderr

@@ -122,8 +122,8 @@ GAME = ("attack", "prior-aware", "--num-rows", "20", "--runs", "2", "--steps", "
     [
         ("--steps", "0"), ("--noise-multiplier", "1e100"), ("--noise-multiplier", "1e20"), ("--learning-rate", "1e100"),
         ("--learning-rate", "1e30"), ("--sample-rate", "1e-300"), ("--max-grad-norm", "9223372036854775808"),
-        ("--max-grad-norm", "1e-30"), ("--max-grad-norm", "1e100"), ("--num-rows", "1798"), ("--prior", "1779"),
-        ("--hidden", "1000000000"), ("--delta", "1"), ("--confidence", "1"),
+        ("--max-grad-norm", "1e-30"), ("--max-grad-norm", "1e100"), ("--num-rows", "1798"),
+        ("--num-candidates", "1779"), ("--hidden", "1000000000"), ("--delta", "1"), ("--confidence", "1"),
     ],
 )  # fmt: skip
 def test_numbers_that_training_cannot_take_are_refused_by_their_options(option: str, value: str) -> None:

@@ -50,7 +50,7 @@ def test_the_bound_beside_an_attack_is_rounded_up_and_its_interval_outwards(tmp_
 def test_calibrate_rounds_the_limit_and_the_bound_up(target: float) -> None:
     how = {"sample_rate": 0.5, "steps": 3}
     text = printed(
-        "calibrate", "--target-success", repr(target), "--prior", "10", "--sample-rate", "0.5", "--steps", "3"
+        "calibrate", "--target-success", repr(target), "--num-candidates", "10", "--sample-rate", "0.5", "--steps", "3"
     )
     found = bounds.calibrate_noise(target, kappa=0.1, **how)
     limit, success, epsilon = (
@@ -67,7 +67,7 @@ def test_calibrate_rounds_the_limit_and_the_bound_up(target: float) -> None:
 
 def test_bound_prints_its_interval_outwards_and_its_logarithm_up() -> None:
     at = ("bound", "--noise-multiplier", "2", "--sample-rate", "0.3", "--steps", "5")
-    text = printed(*at, "--prior", "10", "--method", "certified", "--num-samples", "4000")
+    text = printed(*at, "--num-candidates", "10", "--method", "certified", "--num-samples", "4000")
     true = bounds.reconstruction(2.0, 0.3, 5, kappa=0.1, method="certified", num_samples=4000)
     ends = re.search(r"interval +(\S+) to (\S+)", text)
     assert ends

@@ -193,7 +193,7 @@ def test_a_traceback_is_spelt_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("leakcore.bounds.reconstruction", failing)
     done = CliRunner().invoke(
-        main, ["bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--prior", "10"]
+        main, ["bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--num-candidates", "10"]
     )
     assert done.exit_code == 70
     assert OBEYED.search(done.output) is None

@@ -102,7 +102,7 @@ def _context(folder: Path) -> Context:
 def test_a_kept_piece_serves_the_data_it_was_made_from_and_no_other(tmp_path: Path) -> None:
     def play(split: data.Split) -> int:
         setting = games.GameSetting(epsilon=10.0, hidden=(), steps=2)
-        games.play(_context(tmp_path), split, setting, prior_size=2, runs=4, task="the same")
+        games.play(_context(tmp_path), split, setting, num_candidates=2, runs=4, task="the same")
         return len(list(tmp_path.rglob("game-*.json")))
 
     assert [play(_split()), play(_split()), play(_split(0.25)), play(_split())] == [1, 1, 2, 2]
@@ -144,7 +144,7 @@ def test_the_verdict_leads_the_caption_and_is_one_of_four() -> None:
 def test_an_attack_that_beats_its_bound_is_called_an_error() -> None:
     game = games.play(
         Context(scale="tiny", seed=0, data=None, pieces=PartialResults(None, ""), progress=lambda *_: None),
-        _split(), games.GameSetting(epsilon=1000.0, hidden=(), steps=5), prior_size=2, runs=64, task="",
+        _split(), games.GameSetting(epsilon=1000.0, hidden=(), steps=5), num_candidates=2, runs=64, task="",
     )["sum"]  # fmt: skip
     assert game.hits > 40
     given: dict[str, Any] = {

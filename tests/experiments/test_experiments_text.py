@@ -48,7 +48,7 @@ def test_a_success_rate_brings_its_kind_and_level() -> None:
     rows, labels = np.linspace(0.0, 1.0, 240, dtype=np.float32).reshape(40, 6), np.arange(40) % 2
     split = data.Split(rows[:10], labels[:10], rows[10:], labels[10:], 2, "made up", rows[10:], (2, 3))
     setting = games.GameSetting(epsilon=10.0, hidden=(), steps=2)
-    game = games.play(context, split, setting, prior_size=2, runs=8, task="")["sum"]
+    game = games.play(context, split, setting, num_candidates=2, runs=8, task="")["sum"]
     row = games.gap(context, setting, game, "drawn")
     assert (row.kind, row.confidence, row.interval) == ("estimate", 0.95, games.interval(game))
     assert ours(game)["ours"] == game.value

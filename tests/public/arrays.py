@@ -202,17 +202,17 @@ ARRAYS = {
         also=("features",),
     ),
     "attacks.GameRules": Call(
-        lambda: {"prior_size": 2, "prior": np.array([0.5, 0.5]), "subtract_known": True, "nearest_cosines": True}
+        lambda: {"num_candidates": 2, "prior": np.array([0.5, 0.5]), "subtract_known": True, "nearest_cosines": True}
     ),
     "attacks.reconstruction_game": Call(
         lambda: {"ensemble": _ensemble(), "known_features": rng().random((5, 4)), "known_labels": np.arange(5) % 2,
-                 "pool_features": rng().random((8, 4)), "pool_labels": np.arange(8) % 2, "prior_size": 2, "runs": 2,
+                 "pool_features": rng().random((8, 4)), "pool_labels": np.arange(8) % 2, "num_candidates": 2, "runs": 2,
                  "first_run": 0, "method": "auto", "confidence": 0.9}, unit,
         also=("features", "labels", "candidate_features", "candidate_labels"),
     ),
     "attacks.reconstruction_games": Call(
         lambda: {"ensemble": _ensemble(), "known_features": rng().random((5, 4)), "known_labels": np.arange(5) % 2,
-                 "pool_features": rng().random((8, 4)), "pool_labels": np.arange(8) % 2, "prior_size": 2, "runs": 2,
+                 "pool_features": rng().random((8, 4)), "pool_labels": np.arange(8) % 2, "num_candidates": 2, "runs": 2,
                  "methods": ("sum",), "confidence": 0.9},
         also=("features", "labels", "method"),
     ),
@@ -235,7 +235,7 @@ ARRAYS = {
     "attacks.nearest_neighbour_mse": Call(lambda: {"points": rng().random((4, 3))}, at_least_zero),
     "attacks.nearest_prior": Call(
         lambda: {"reconstructions": rng().random((3, 4)), "target_index": np.array([0, 1, 2]),
-                 "pool": rng().random((6, 4)), "prior_size": 3, "confidence": 0.9}, unit,
+                 "pool": rng().random((6, 4)), "num_candidates": 3, "confidence": 0.9}, unit,
     ),
     "attacks.pixel_success": Call(
         lambda: {"reconstructions": rng().random((3, 4)), "targets": rng().random((3, 4)), "fraction": 0.5,

@@ -132,7 +132,7 @@ NUMBERS = {
     "bounds.fixed_batch_pair": Call(_mechanism()),
     "bounds.membership": Call(_mechanism(fpr=0.1), unit),
     "bounds.orthogonal_success": Call(
-        lambda: {"noise_multiplier": 1.0, "steps": 3, "prior_size": 4, "geometry": "orthogonal"}, unit
+        lambda: {"noise_multiplier": 1.0, "steps": 3, "num_candidates": 4, "geometry": "orthogonal"}, unit
     ),
     "bounds.calibrate_noise": Call(
         lambda: {"target_success": 0.5, "kappa": 0.1, "sample_rate": 0.5, "steps": 3, "delta": 1e-5}, at_least_zero
@@ -145,7 +145,7 @@ NUMBERS = {
     ),
     "bounds.kappa_pixels": Call(lambda: {"num_pixels": 16, "fraction": 0.5, "pixel_probability": 0.25}, unit),
     "bounds.fano_advantage": Call(
-        _mechanism(prior_size=4, information="rdp"), also=("prior_size", "prior")
+        _mechanism(num_candidates=4, information="rdp"), also=("num_candidates", "prior")
     ),
     "bounds.AnalyticInformation": Call(lambda: {"separation": 1.0}),
     "bounds.SampledInformation": Call(lambda: {"separation": 1.0, "num_samples": 500, "seed": 0}),

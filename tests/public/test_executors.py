@@ -136,7 +136,7 @@ def test_the_self_test(pool: ProcessPoolExecutor) -> None:
 def test_fano_by_monte_carlo(pool: ProcessPoolExecutor) -> None:
     counting = Counting(pool)
     found, own = (
-        bounds.fano_advantage(1.5, prior_size=10, information=bounds.SampledInformation(
+        bounds.fano_advantage(1.5, num_candidates=10, information=bounds.SampledInformation(
             num_samples=50_001, seed=5, executor=executor,
         ))
         for executor in (counting, None)

@@ -34,7 +34,7 @@ INTEGERS = (
 HUGE = (2**31, 2**32 + 1, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), 10**400)
 COSTLY = re.compile(
     r"steps|num_|iterations|restarts|epochs|runs|permutations|trees|hidden|components|rows|columns|samples|trials|count"
-    r"|prior_size|canaries|guesses|hits|correct|successes|dimensions|max_order|classes|batch_size|target|k$|patch"
+    r"|num_candidates|canaries|guesses|hits|correct|successes|dimensions|max_order|classes|batch_size|target|k$|patch"
     r"|probes|folds|count|bins"
 )
 """Numbers that are sizes: a call with a huge one is a long one, as asked for."""

@@ -80,7 +80,7 @@ def test_degenerate_compositions_stay_bounds(epsilon: float, delta: float) -> No
 def test_equally_likely_candidates_are_one_question_however_many() -> None:
     for n in (1, 2, 7, 1000):
         for information in ("rdp", "analytic"):
-            one = bounds.fano_advantage(2.0, 1.0, 3, prior_size=n, information=information)
+            one = bounds.fano_advantage(2.0, 1.0, 3, num_candidates=n, information=information)
             same = bounds.fano_advantage(2.0, 1.0, 3, prior=np.full(n, 1 / n), information=information)
             np.testing.assert_allclose(
                 [one.value, one.success, one.mutual_information], [same.value, same.success, same.mutual_information],
@@ -89,11 +89,11 @@ def test_equally_likely_candidates_are_one_question_however_many() -> None:
         one = bounds.label_success(1.0, 0.5, 3, num_classes=n)
         same = bounds.label_success(1.0, 0.5, 3, prior=np.full(n, 1 / n))
         np.testing.assert_allclose([one.value, one.blind], [same.value, same.blind], rtol=1e-9)
-    far = bounds.fano_advantage(1.0, 1.0, 1, prior_size=10**9)
+    far = bounds.fano_advantage(1.0, 1.0, 1, num_candidates=10**9)
     assert 0 < far.success < 0.05
     assert bounds.label_success(1.0, 0.5, 3, num_classes=10**9).value < 1e-3
-    with pytest.raises(ValueError, match="prior_size=1000000000, num_samples=100000: information='monte-carlo'"):
-        bounds.fano_advantage(1.0, 1.0, 1, prior_size=10**9, information="monte-carlo")
+    with pytest.raises(ValueError, match="num_candidates=1000000000, num_samples=100000: information='monte-carlo'"):
+        bounds.fano_advantage(1.0, 1.0, 1, num_candidates=10**9, information="monte-carlo")
 
 
 def test_the_renyi_divergence_of_a_laplace_mechanism_is_never_below_the_exact() -> None:

@@ -37,7 +37,7 @@ class GameRules:
     """How the target is hidden, and what the attacker knows.
 
     Args:
-        prior_size: n ≥ 2, how many distinct rows of the pool are candidates.
+        num_candidates: n ≥ 2, how many distinct rows of the pool are candidates.
         prior: None, or the (n,) probabilities with which the first, second, … candidate drawn is the target, known to
             the attacker (method "likelihood").
         subtract_known: see `dpsgd.Observer`; False is the weaker attacker of Appendix E.
@@ -46,14 +46,14 @@ class GameRules:
     Raises ValueError or TypeError that names argument, value and what is allowed.
     """
 
-    prior_size: int = 10
+    num_candidates: int = 10
     prior: Any = None
     subtract_known: bool = True
     nearest_cosines: bool | None = None
 
     def __post_init__(self) -> None:
-        n = check.integer(2, None, prior_size=self.prior_size)
-        object.__setattr__(self, "prior_size", n)
+        n = check.integer(2, None, num_candidates=self.num_candidates)
+        object.__setattr__(self, "num_candidates", n)
         object.__setattr__(self, "subtract_known", check.boolean(subtract_known=self.subtract_known))
         cosines = check.optional_boolean(nearest_cosines=self.nearest_cosines)
         object.__setattr__(self, "nearest_cosines", n <= _COSINES if cosines is None else cosines)
@@ -78,16 +78,17 @@ def reconstruction_game(
 ) -> ReconstructionGame:
     """Play the game of Hayes et al. 2023 (Section 3.4, Algorithms 2 and 3, Appendix G) in independent runs.
 
-    In each run: draw `prior_size` distinct rows of the pool and make one of them the target; train with DP-SGD on the
-    known rows and the target; the attacker, who sees every released gradient, knows the known rows, which of them were
-    in each batch, and the candidates, guesses the target by `prior_aware`; count. The scores are carried along step by
-    step: no gradient is stored, and memory depends neither on the number of runs nor on the number of steps.
+    In each run: draw `num_candidates` distinct rows of the pool and make one of them the target; train with DP-SGD on
+    the known rows and the target; the attacker, who sees every released gradient, knows the known rows, which of them
+    were in each batch, and the candidates, guesses the target by `prior_aware`; count. The scores are carried along
+    step by step:
+    no gradient is stored, and memory depends neither on the number of runs nor on the number of steps.
 
     Args:
         ensemble: the mechanism; its seed seeds the game. Every run has its own initial parameters unless the network
             says `initialisation="fixed"`. Shuffled batches are refused: they are not add/remove's.
         known: D₋, an object with features (rows, inputs) and labels (rows,): `dpsgd.Rows`, or a data set. pool:
-            likewise, where candidates come from; rows held out from D₋, at least `prior_size` of them.
+            likewise, where candidates come from; rows held out from D₋, at least `num_candidates` of them.
         rules: how many candidates, how likely each is, what the attacker subtracts; None: the defaults of `GameRules`.
         method: see `prior_aware`.
         runs: how many, or which, as range(first, stop). Multiples of 32 waste nothing.
@@ -167,7 +168,7 @@ class _Game:
         rules = self.rules
         return {
             **self.ensemble.settings(),
-            "prior_size": rules.prior_size,
+            "num_candidates": rules.num_candidates,
             "prior": None if rules.prior is None else list(rules.prior),
             "subtract_known": rules.subtract_known,
             "nearest_cosines": rules.nearest_cosines,
@@ -200,8 +201,10 @@ def _checked(ensemble: Ensemble, known: Any, pool: Any, rules: GameRules, method
         rows[name] = arguments.samples(
             side.features, side.labels, name=f"{name}.", layers=ensemble.layers, dtype=ensemble.dtype
         )
-    if rows["pool"].rows < rules.prior_size:
-        raise ValueError(f"prior_size={rules.prior_size}: must be at most the {rows['pool'].rows} rows of the pool")
+    if rows["pool"].rows < rules.num_candidates:
+        raise ValueError(
+            f"num_candidates={rules.num_candidates}: must be at most the {rows['pool'].rows} rows of the pool"
+        )
     resolved = {name: prior_aware.resolve(name, ensemble.sample_rate, rules.prior) for name in named}
     for which in resolved.values():
         _rule(ensemble, which)
@@ -254,7 +257,7 @@ def _play(game: _Game, runs: range, how: Execution) -> _Counts:
 
     ensemble, rules, pool = game.ensemble, game.rules, game.pool
     candidates, target = draw_candidates(
-        ensemble.seed, runs.start, len(runs), rules.prior_size, pool.rows, rules.prior
+        ensemble.seed, runs.start, len(runs), rules.num_candidates, pool.rows, rules.prior
     )  # fmt: skip
     trained = ensemble.run(
         game.known.features,
@@ -280,25 +283,25 @@ def _play(game: _Game, runs: range, how: Execution) -> _Counts:
     for name, which in game.methods.items():
         scores = trained.scores[which]
         if rules.prior is not None:
-            scores = scores + prior_aware.log_prior(rules.prior, rules.prior_size)
+            scores = scores + prior_aware.log_prior(rules.prior, rules.num_candidates)
         index, undecided = running_scores.decide(scores)
         counts[name] = {"hits": int((index == target).sum()), "undecided": int(undecided.sum()), **shared}
     return counts
 
 
 def draw_candidates(
-    seed: int, first_run: int, runs: int, prior_size: int, pool: int, prior: tuple[float, ...] | None = None
+    seed: int, first_run: int, runs: int, num_candidates: int, pool: int, prior: tuple[float, ...] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Candidates (runs, n), distinct rows of the pool in random order, and the target's place among them (runs,)."""
     keys = kernels.uniform(runs, pool + 1, seed=seed, purpose=kernels.Stream.GAME, first_row=first_run)
-    order = np.argsort(keys[:, :pool], axis=1, kind="stable")[:, :prior_size]
+    order = np.argsort(keys[:, :pool], axis=1, kind="stable")[:, :num_candidates]
     if prior is None:
-        place = (keys[:, pool] * prior_size).astype(np.int64)
+        place = (keys[:, pool] * num_candidates).astype(np.int64)
     else:
         # A candidate of probability zero is never the target: its step of the distribution function is empty.
         edges = np.cumsum(prior)
         place = np.searchsorted(edges / edges[-1], keys[:, pool], side="right")
-    return order, np.minimum(place, prior_size - 1)
+    return order, np.minimum(place, num_candidates - 1)
 
 
 def _digest(*arrays: np.ndarray) -> str:

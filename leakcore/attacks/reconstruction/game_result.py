@@ -25,7 +25,7 @@ class ReconstructionGame(Result):
 
     hits, trials: integers. undecided: trials in which two candidates shared the best score; they count as misses, so a
         guess among them could add at most `undecided` hits.
-    prior_size: n. chance: the largest prior probability, 1/n where candidates are equally likely: what a guess that
+    num_candidates: n. chance: the largest prior probability, 1/n where candidates are equally likely: what a guess that
         sees nothing achieves, the κ of the bound.
     clipped, gradients: how many of the candidates' gradients, over all runs, steps and candidates, had norm C after
         clipping, and how many there were. Unclipped gradients are weaker signals than the bound assumes.
@@ -40,7 +40,7 @@ class ReconstructionGame(Result):
     hits: int
     trials: int
     undecided: int
-    prior_size: int
+    num_candidates: int
     chance: float
     clipped: int
     gradients: int
@@ -151,7 +151,8 @@ def result(
         assumptions=Assumptions(
             adjacency="add-remove",
             attacker=f"sees every released gradient, knows the {settings['known_rows']} other training rows and which "
-            f"of them were in each batch, {subtracts} their clipped gradients, knows {settings['prior_size']} {likely}",
+            f"of them were in each batch, {subtracts} their clipped gradients, knows {settings['num_candidates']} "
+            f"{likely}",
             notes=(
                 "the success rate of this attack, averaged over priors, targets and training: others may do better",
             ),
@@ -161,8 +162,8 @@ def result(
         hits=hits,
         trials=trials,
         undecided=undecided,
-        prior_size=settings["prior_size"],
-        chance=1 / settings["prior_size"] if settings["prior"] is None else max(settings["prior"]),
+        num_candidates=settings["num_candidates"],
+        chance=1 / settings["num_candidates"] if settings["prior"] is None else max(settings["prior"]),
         clipped=clipped,
         gradients=gradients,
         cosine_units=cosine_units,

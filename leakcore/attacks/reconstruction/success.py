@@ -31,25 +31,25 @@ class SuccessRate(Result):
 
 
 def nearest_prior(
-    reconstructions: Any, target_index: Any, pool: Any, *, prior_size: int, confidence: float = 0.95
+    reconstructions: Any, target_index: Any, pool: Any, *, num_candidates: int, confidence: float = 0.95
 ) -> SuccessRate:
     """How often the prior's point nearest to the reconstruction (Euclidean) is the target (Hayes et al. 2023, App. D).
 
-    The prior is the target and prior_size − 1 distinct others, uniform from the rest of the pool. The text draws 1,000
-    such priors per target; this is the exact average over all of them: with k of the m others at most as far from ẑ as
-    the target (ties count against the attack), it is Π_{j<n−1} (m − k − j)/(m − j).
+    The prior is the target and num_candidates − 1 distinct others, uniform from the rest of the pool. The text draws
+    1,000 such priors per target; this is the exact average over all of them: with k of the m others at most as far from
+    ẑ as the target (ties count against the attack), it is Π_{j<n−1} (m − k − j)/(m − j).
 
-    reconstructions: (rows, d). target_index: (rows,), each target's row in pool. pool: (P, d). prior_size: n ≥ 2, at
-    most P. confidence: of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
+    reconstructions: (rows, d). target_index: (rows,), each target's row in pool. pool: (P, d). num_candidates: n ≥ 2,
+    at most P. confidence: of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
 
-    Returns a `SuccessRate`; its `value` compares with a prior-aware attack on the same prior size, chance being 1/n.
+    Returns a `SuccessRate`; its `value` compares with a prior-aware attack with as many candidates, chance being 1/n.
     Raises ValueError or TypeError that names argument, value and what is allowed.
     """
     points, others = _points(reconstructions=reconstructions), _points(pool=pool)
     index = check.plain_array(target_index=target_index)
-    n = check.integer(2, None, prior_size=prior_size)
+    n = check.integer(2, None, num_candidates=num_candidates)
     if n > len(others):
-        raise ValueError(f"prior_size={n}: must be at most the {len(others)} rows of pool")
+        raise ValueError(f"num_candidates={n}: must be at most the {len(others)} rows of pool")
     if points.shape[1] != others.shape[1]:
         raise ValueError(f"pool.shape={others.shape}: must have the {points.shape[1]} columns of reconstructions")
     if index.dtype.kind not in "iu" or index.shape != (len(points),):

@@ -32,7 +32,7 @@ TRACE: Keys = {
     "claimed_epsilon": (None, optional(check.non_negative)),
     "sample_rate": (None, optional(check.probability)),
     "steps": (None, optional(whole(1))),
-    "prior_size": (10, whole(2)),
+    "num_candidates": (10, whole(2)),
     "coins": (False, flag),
     "confidence": (0.95, check.confidence),
 }

@@ -40,7 +40,7 @@ class AuditConfig:
             step size was chosen by training accuracy at ε = 1 (83%), not by the attack: clipped gradients are short.
     The reconstruction game (scikit-learn's digits, MLP 64–hidden–10):
         num_rows: training rows, the target included. hidden: sizes of the hidden layers. activation: theirs.
-        prior_size: n equally likely candidates, one of which is the target. runs: independent trainings per noise
+        num_candidates: n equally likely candidates, one of which is the target. runs: independent trainings per noise
             level.
     The label game (scikit-learn's breast cancer, MLP 30–label_hidden–1 ReLU):
         label_batch_size: rows per observed gradient. label_steps: DP-SGD steps of the companion training.
@@ -66,7 +66,7 @@ class AuditConfig:
     num_rows: int = 1000
     hidden: tuple[int, ...] = (10,)
     activation: str = "elu"
-    prior_size: int = 10
+    num_candidates: int = 10
     runs: int = 1000
 
     label_batch_size: int = 32
@@ -105,7 +105,7 @@ class AuditConfig:
         put("num_rows", check.integer(2, None, num_rows=self.num_rows))
         put("hidden", wholes(1)(hidden=self.hidden))
         put("activation", check.one_of(*_ACTIVATIONS, activation=self.activation))
-        put("prior_size", check.integer(2, None, prior_size=self.prior_size))
+        put("num_candidates", check.integer(2, None, num_candidates=self.num_candidates))
         put("runs", check.integer(1, None, runs=self.runs))
         put("label_batch_size", check.integer(1, 569, label_batch_size=self.label_batch_size))
         put("label_hidden", check.integer(1, None, label_hidden=self.label_hidden))

@@ -60,7 +60,7 @@ class _DefendedGame:
     def start(self, first: int, runs: int) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
         """(R, D) initial parameters, (R, n) candidates as rows of the pool, (R,) the target's place among them."""
         config = self.config
-        candidates, target = draw_candidates(config.seed, first, runs, config.prior_size, len(self.pool[1]))
+        candidates, target = draw_candidates(config.seed, first, runs, config.num_candidates, len(self.pool[1]))
         plain = reconstruction_section.ensemble(dataclasses.replace(config, defense=None), self.noise)
         untrained = plain.replace(steps=0).run(
             self.rows[0][:1].numpy(), self.rows[1][:1].numpy(), runs=range(first, first + runs)

@@ -93,7 +93,7 @@ def _side(
         method="least squares against the noiseless release of each candidate",
         assumptions=Assumptions(
             "add-remove",
-            f"knows all rows but the target, {config.prior_size} candidates for it"
+            f"knows all rows but the target, {config.num_candidates} candidates for it"
             + (", the defence, and every defended release" if defended else ", and every release"),
             ("a better attack on the defended release may exist",) if defended else (),
         ),
@@ -106,7 +106,7 @@ def _side(
         epsilon=point.epsilon if more is None else accounting.epsilon(more, 1.0, config.steps, delta=config.delta),
         bound=point.bound
         if more is None
-        else bounds.reconstruction(more, 1.0, config.steps, kappa=1 / config.prior_size),
+        else bounds.reconstruction(more, 1.0, config.steps, kappa=1 / config.num_candidates),
     )
 
 

@@ -52,8 +52,8 @@ def verdict(points: list[ReconstructionPoint]) -> str:
         return " ".join(found) + " Either the mechanism is not what it claims to be, or its accounting is wrong."
     p = next(q for q in points if q.claimed)
     return (
-        f"At σ = {number(p.noise_multiplier, 4)} no attacker who holds a prior of {p.prior_size} candidates names the "
-        f"target with probability above {percent(p.bound)} ({guarantee(p.bound)}); the best attack we ran "
+        f"At σ = {number(p.noise_multiplier, 4)} no attacker who holds a prior of {p.num_candidates} candidates names "
+        f"the target with probability above {percent(p.bound)} ({guarantee(p.bound)}); the best attack we ran "
         f"reached {percent(p.attack)} ({interval(p.attack)}). No attack at any noise level proved more "
         f"than was claimed.{'' if p.testable else _untestable(p)}"
     )
@@ -93,7 +93,7 @@ def _accountant(config: AuditConfig, p: ReconstructionPoint) -> str:
 
 
 def _bound(config: AuditConfig, p: ReconstructionPoint) -> str:
-    bound, chance = float(p.bound.value), 1 / config.prior_size
+    bound, chance = float(p.bound.value), 1 / config.num_candidates
     follows = (
         "The training adds little to what guessing gives."
         if bound < chance + 0.1
@@ -104,8 +104,8 @@ def _bound(config: AuditConfig, p: ReconstructionPoint) -> str:
     rdp = f" The older bound through Rényi divergence only promises {percent(p.bound_rdp)}."
     return Finding(
         "What no attacker can beat: knowing all rows but one, every noisy gradient, every model, and that the missing "
-        f"row is one of {config.prior_size} equally likely candidates, an attacker names it with probability at most "
-        f"{percent(p.bound)} ({guarantee(p.bound)}). Guessing gives {percent(chance)}.{rdp}",
+        f"row is one of {config.num_candidates} equally likely candidates, an attacker names it with probability at "
+        f"most {percent(p.bound)} ({guarantee(p.bound)}). Guessing gives {percent(chance)}.{rdp}",
         verdict=follows,
         assumes="the mechanism is DP-SGD with this noise and sampling; the prior is uniform over that many candidates.",
     )
@@ -137,9 +137,9 @@ def _gaps(p: ReconstructionPoint) -> list[str]:
     middle, attack = float(p.reference.value), float(p.attack.value)
     first = (
         f"Why the bound is higher ({percent(p.bound)} against {percent(middle)}): it must hold for every prior with κ "
-        f"= 1/{p.prior_size} and is reached by telling the target from one alternative. Choosing among candidates does "
-        "not reach it when their gradients are all clipped and orthogonal; the middle number is that case's optimum "
-        "(an estimate: a model of the candidates, no guarantee for these)."
+        f"= 1/{p.num_candidates} and is reached by telling the target from one alternative. Choosing among candidates "
+        "does not reach it when their gradients are all clipped and orthogonal; the middle number is that case's "
+        "optimum (an estimate: a model of the candidates, no guarantee for these)."
     )
     facts = (
         f"{percent(p.clipped_share)} of the candidates' gradients were clipped, and the cosine between a candidate's "
@@ -168,7 +168,7 @@ def _audited(p: ReconstructionPoint) -> str:
     proved, claimed = float(p.epsilon_audited.value), float(p.epsilon.value)
     return Finding(
         f"What the attack proves: ε ≥ {number(p.epsilon_audited, 3)} ({guarantee(p.epsilon_audited)}). A "
-        f"game with {p.prior_size} candidates cannot prove more than log {p.prior_size} = "
+        f"game with {p.num_candidates} candidates cannot prove more than log {p.num_candidates} = "
         f"{number(p.audit_ceiling, 3)}, so this is a check that nothing is broken, not a measurement of ε.",
         verdict=(
             "More than is claimed: the mechanism or its accounting is wrong."
@@ -263,7 +263,7 @@ def assumptions(config: AuditConfig) -> list[str]:
     )
     reconstruction = (
         "Reconstruction attacker: knows every training row but the target and which of them were in each batch, the "
-        f"initial model, every intermediate model and noisy gradient, and a prior of {config.prior_size} equally "
+        f"initial model, every intermediate model and noisy gradient, and a prior of {config.num_candidates} equally "
         "likely candidates. Adjacency: add/remove."
     )
     independence = (

@@ -40,7 +40,7 @@ class ReconstructionPoint:
     """
 
     claimed: bool
-    prior_size: int
+    num_candidates: int
     noise_multiplier: float
     epsilon: Result
     epsilon_pld: Result | None
@@ -161,10 +161,10 @@ def _games(
 
 def _require_rows(config: AuditConfig) -> None:
     rows = len(datasets.digits().labels)
-    if config.num_rows - 1 + config.prior_size > rows:
+    if config.num_rows - 1 + config.num_candidates > rows:
         raise ValueError(
-            f"num_rows={config.num_rows}, prior_size={config.prior_size}: digits has {rows} rows, so "
-            "num_rows - 1 + prior_size must be at most that"
+            f"num_rows={config.num_rows}, num_candidates={config.num_candidates}: digits has {rows} rows, so "
+            "num_rows - 1 + num_candidates must be at most that"
         )
 
 
@@ -179,7 +179,7 @@ def _play(
         ensemble(config, noise),
         dpsgd.Rows(data.features[:known], data.labels[:known]),
         dpsgd.Rows(data.features[known:], data.labels[known:]),
-        attacks.GameRules(config.prior_size),
+        attacks.GameRules(config.num_candidates),
         runs=range(first, first + count),
         confidence=config.confidence,
         execution=dpsgd.Execution(num_threads=num_threads, progress=progress),
@@ -190,7 +190,7 @@ def _point(
     config: AuditConfig, noise: float, claimed: bool, game: attacks.ReconstructionGame, levels: int
 ) -> ReconstructionPoint:
     mechanism = (noise, config.sample_rate, config.steps)
-    kappa = 1 / config.prior_size
+    kappa = 1 / config.num_candidates
     miss = (1 - config.gate_confidence) / levels
     lower, most = (
         float(numerics.clopper_pearson(hits, game.trials, confidence=1 - miss, side="lower")[0])
@@ -198,7 +198,7 @@ def _point(
     )
     return ReconstructionPoint(
         claimed=claimed,
-        prior_size=config.prior_size,
+        num_candidates=config.num_candidates,
         noise_multiplier=noise,
         epsilon=proved_epsilon(*mechanism, delta=config.delta),
         epsilon_pld=_optional(lambda: accounting.epsilon(*mechanism, delta=config.delta, method="pld")),
@@ -206,7 +206,7 @@ def _point(
         epsilon_replace=proved_epsilon(*mechanism, delta=config.delta, adjacency="replace"),
         bound=bounds.reconstruction(*mechanism, kappa=kappa),
         bound_rdp=bounds.reconstruction_rdp(*mechanism, kappa=kappa),
-        reference=bounds.orthogonal_success(noise, config.steps, config.prior_size)
+        reference=bounds.orthogonal_success(noise, config.steps, config.num_candidates)
         if config.sample_rate == 1
         else None,
         attack=game,
@@ -216,7 +216,7 @@ def _point(
         epsilon_audited=_audited(config, game, lower, 1 - miss * levels),
         clipped_share=game.clipped_share,
         nearest_cosine=game.nearest_cosine,
-        audit_ceiling=math.log(config.prior_size),
+        audit_ceiling=math.log(config.num_candidates),
     )
 
 
@@ -226,7 +226,7 @@ def _log_excess(config: AuditConfig, success: float) -> float:
     Without the target the guess is independent of which candidate would have been it, so it is right with probability
     1/n.
     """
-    return math.log(max(config.prior_size * (success - config.delta), 1.0))
+    return math.log(max(config.num_candidates * (success - config.delta), 1.0))
 
 
 def _audited(config: AuditConfig, game: attacks.ReconstructionGame, lower: float, confidence: float) -> Result:
@@ -240,7 +240,7 @@ def _audited(config: AuditConfig, game: attacks.ReconstructionGame, lower: float
         assumptions=Assumptions(
             "add-remove",
             game.assumptions.attacker,
-            (f"simultaneous over the audited noise levels; cannot exceed log {config.prior_size}",),
+            (f"simultaneous over the audited noise levels; cannot exceed log {config.num_candidates}",),
         ),
         seed=config.seed,
         provenance="definition of (ε, δ)-differential privacy, on the game of Hayes et al. 2023, Section 2",
@@ -258,7 +258,7 @@ def _optional(call: Callable[[], Result]) -> Result | None:
 def _curve(config: AuditConfig, points: list[ReconstructionPoint]) -> BoundCurve:
     noise = np.array([p.noise_multiplier for p in points])
     grid = np.geomspace(noise.max() * 1.25, noise.min() / 1.25, _CURVE_POINTS)
-    kappa = 1 / config.prior_size
+    kappa = 1 / config.num_candidates
     mechanisms = [(float(s), config.sample_rate, config.steps) for s in grid]
     full = config.sample_rate == 1
     # One point that takes the detour: most of these would, and each try before it takes seconds.
@@ -271,7 +271,9 @@ def _curve(config: AuditConfig, points: list[ReconstructionPoint]) -> BoundCurve
         epsilon=np.array([float(proved_epsilon(*m, delta=config.delta, methods=methods).value) for m in mechanisms]),
         bound=np.array([float(bounds.reconstruction(*m, kappa=kappa).value) for m in mechanisms]),
         bound_rdp=np.array([float(bounds.reconstruction_rdp(*m, kappa=kappa).value) for m in mechanisms]),
-        reference=np.array([float(bounds.orthogonal_success(s, config.steps, config.prior_size).value) for s in grid])
+        reference=np.array(
+            [float(bounds.orthogonal_success(s, config.steps, config.num_candidates).value) for s in grid]
+        )
         if full
         else None,
     )

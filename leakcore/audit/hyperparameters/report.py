@@ -64,7 +64,7 @@ class RunReport(AuditReport):
 
     def tables(self) -> dict[str, _tables.Table]:
         return {
-            "reconstruction": _tables.reconstruction_table(self.points, self.config.prior_size),
+            "reconstruction": _tables.reconstruction_table(self.points, self.config.num_candidates),
             "accounting": _tables.accounting_table(self.points, self.config.delta),
             "labels": _tables.labels_table(self.labels),
             "label_epsilon": _tables.label_epsilon_table(self.labels),

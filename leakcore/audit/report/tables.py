@@ -101,7 +101,7 @@ def accounting_table(points: list[ReconstructionPoint], delta: float) -> Table:
     return Table("The accountant", columns, tuple(rows), caption)
 
 
-def reconstruction_table(points: list[ReconstructionPoint], prior_size: int) -> Table:
+def reconstruction_table(points: list[ReconstructionPoint], num_candidates: int) -> Table:
     """Bounds, reference and attack for each noise level."""
     rows = []
     for p in points:
@@ -109,7 +109,7 @@ def reconstruction_table(points: list[ReconstructionPoint], prior_size: int) -> 
             Row(
                 (
                     Cell(number(p.epsilon)),
-                    Cell(percent(1 / prior_size)),
+                    Cell(percent(1 / num_candidates)),
                     Cell(percent(p.attack), interval(p.attack)),
                     Cell(f"{p.attack.hits} / {p.attack.trials}"),
                     Cell("—" if p.reference is None else percent(p.reference)),
@@ -130,7 +130,7 @@ def reconstruction_table(points: list[ReconstructionPoint], prior_size: int) -> 
         Column("RDP\nbound", "upper"),
     )
     caption = (
-        f"Probability of naming the target among {prior_size} equally likely candidates. Add/remove adjacency "
+        f"Probability of naming the target among {num_candidates} equally likely candidates. Add/remove adjacency "
         f"throughout. Bounds are deterministic; below each attack its own {level} Clopper–Pearson interval, for that "
         "row alone."
     )

@@ -50,7 +50,7 @@ class TraceFacts(AuditReport):
     statistic: str
     epsilon: Result
     epsilon_replace: Result
-    prior_sizes: tuple[int, ...]
+    candidate_counts: tuple[int, ...]
     reconstruction: tuple[Result, ...]
     named: tuple[Measured | None, ...]
     membership: Result
@@ -124,9 +124,9 @@ class TraceFacts(AuditReport):
         return lifted(bound, self.lift)
 
     @property
-    def prior_size(self) -> int:
+    def num_candidates(self) -> int:
         """Candidates of the prior that was asked about."""
-        return self.prior_sizes[-1]
+        return self.candidate_counts[-1]
 
     def _beside(self, what: str, found: Measured, bound: Any) -> Compared:
         return Compared(
@@ -138,7 +138,7 @@ class TraceFacts(AuditReport):
         """What naming a row reached, beside its bounds; empty where it cannot be held against them."""
         if self.incomparable:
             return []
-        triples = zip(self.prior_sizes, self.named, self.reconstruction, strict=True)
+        triples = zip(self.candidate_counts, self.named, self.reconstruction, strict=True)
         return [self._beside(f"Naming a row among {p}", m, b.value) for p, m, b in triples if m is not None]
 
     def tells(self) -> list[Compared]:

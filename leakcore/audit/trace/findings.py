@@ -72,7 +72,7 @@ def accountant(report: TraceFacts) -> str:
 def reconstruction(report: TraceFacts) -> str:
     """Naming a row among equally likely ones: what none can beat, what was reached."""
     run = report.run
-    parts = [f"{percent(b)} of {p}" for p, b in zip(report.prior_sizes, report.reconstruction, strict=True)]
+    parts = [f"{percent(b)} of {p}" for p, b in zip(report.candidate_counts, report.reconstruction, strict=True)]
     likely, after = "equally likely candidates", ""
     if run.unknown:
         likely, after = f"candidates that were equally likely before {run.alone}", " after them"
@@ -89,7 +89,7 @@ def reconstruction(report: TraceFacts) -> str:
         return said + " There were no non-members to compare with, so the attack could not be measured."
     compared, picked = report.names(), for_picked(report.lift)
     reached, missing = [], ""
-    for p, m, b in zip(report.prior_sizes, report.named, report.reconstruction, strict=True):
+    for p, m, b in zip(report.candidate_counts, report.named, report.reconstruction, strict=True):
         if m is None:
             missing = f" Naming one of {p:,} takes {p - 1:,} non-members: not measured."
         else:

@@ -22,7 +22,7 @@ def from_trace(
     claimed_epsilon: float | None = None,
     sample_rate: float | None = None,
     steps: int | None = None,
-    prior_size: int = 10,
+    num_candidates: int = 10,
     coins: bool = False,
     confidence: float = 0.95,
 ) -> TraceReport:
@@ -33,7 +33,7 @@ def from_trace(
     is None: such a part can contradict a claim, and never pass one. What attacks reached is of the recorded steps.
 
     Upper bounds follow from the schedule alone: ε by the exact accountant (add/remove and replacement), success of
-    reconstruction for priors of 2 and `prior_size` candidates (Hayes et al. 2023, Theorem 2), true-positive rate of
+    reconstruction for priors of 2 and `num_candidates` candidates (Hayes et al. 2023, Theorem 2), true-positive rate of
     membership. Beside them what the white-box attacks reached on this run's candidates: the prior-aware attack for each
     member against non-members drawn at random (its expectation over the draw is computed, not sampled), and the
     membership test; both by likelihood where q and the noise are known, else by summed products. These are estimates
@@ -46,7 +46,7 @@ def from_trace(
     delta: δ in (0, 1). claimed_epsilon: ε that the run claims at δ, add/remove; None: what the accountant gives.
     sample_rate: q of a trace that does not say; None: the trace's own. steps: of the whole run, for a trace that does
         not know them all: the others are then taken at the recorded σ and q. None: as the trace says.
-    prior_size: 2 to 2⁵³. Its bound needs no candidates; the attack is measured where there are prior_size − 1
+    num_candidates: 2 to 2⁵³. Its bound needs no candidates; the attack is measured where there are num_candidates − 1
         non-members.
     coins: True only if every candidate was put into the training data, or left out, by its own fair coin, and the
         recorder was told which (members=…), unless every batch held all rows. Then guesses at the coins prove a lower
@@ -63,7 +63,7 @@ def from_trace(
     start = time.monotonic()
     question = ask(
         trace, delta=delta, claimed_epsilon=claimed_epsilon, sample_rate=sample_rate, steps=steps,
-        prior_size=prior_size, coins=coins, confidence=confidence,
+        num_candidates=num_candidates, coins=coins, confidence=confidence,
     )  # fmt: skip
     return TraceReport(
         environment=environment(),

@@ -47,7 +47,7 @@ def limits(question: Question) -> dict[str, Any]:
         "epsilon": run.of(proved_epsilon(*schedule, delta=slack)),
         "epsilon_replace": run.of(proved_epsilon(*schedule, delta=slack, adjacency="replace")),
         "reconstruction": tuple(
-            run.of(bounds.reconstruction(*schedule, kappa=1 / size)) for size in question.prior_sizes
+            run.of(bounds.reconstruction(*schedule, kappa=1 / size)) for size in question.candidate_counts
         ),
         "membership": run.of(bounds.membership(*schedule, fpr=np.geomspace(1e-3, 1, 61))),
         "at_fpr": run.of(bounds.membership(*schedule, fpr=np.array(_FPRS))),
@@ -65,7 +65,7 @@ def reached(question: Question) -> dict[str, Any]:
     return {
         "named": tuple(
             named(pairs, inside, outside, size, level) if in_batches and size - 1 <= len(outside) else None
-            for size in question.prior_sizes
+            for size in question.candidate_counts
         ),
         "found_at_fpr": tuple(rate_at(*sides, fpr, level) if both else None for fpr in _FPRS),
         "roc": roc(*sides) if both else None,

@@ -15,7 +15,7 @@ from leakcore.dpsgd import Trace
 if TYPE_CHECKING:
     from leakcore.dpsgd import Recorder
 
-_LARGEST_PRIOR = 2**53
+_MOST_CANDIDATES = 2**53
 """Beyond it 1/N and 1/(N + 1) are the same number."""
 
 
@@ -27,20 +27,20 @@ class Question:
     run: WholeRun
     delta: float
     claimed_epsilon: float | None
-    prior_size: int
+    num_candidates: int
     coins: bool
     confidence: float
 
     @property
-    def prior_sizes(self) -> tuple[int, ...]:
+    def candidate_counts(self) -> tuple[int, ...]:
         """Two candidates, and as many as were asked about."""
-        return tuple(dict.fromkeys((2, self.prior_size)))
+        return tuple(dict.fromkeys((2, self.num_candidates)))
 
     def settings(self) -> dict[str, Any]:
         """The fields of the report that repeat the question."""
         return {
             "delta": self.delta, "claimed_epsilon": self.claimed_epsilon, "confidence": self.confidence,
-            "coins": self.coins, "run": self.run.extent, "prior_sizes": self.prior_sizes,
+            "coins": self.coins, "run": self.run.extent, "candidate_counts": self.candidate_counts,
         }  # fmt: skip
 
 
@@ -51,14 +51,14 @@ def ask(
     claimed_epsilon: float | None,
     sample_rate: float | None,
     steps: int | None,
-    prior_size: int,
+    num_candidates: int,
     coins: bool,
     confidence: float,
 ) -> Question:
     """The question; ValueError or TypeError as `audit.from_trace` says."""
     slack = check.open_probability(delta=delta)
     claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
-    size = check.integer(2, _LARGEST_PRIOR, prior_size=prior_size)
+    size = check.integer(2, _MOST_CANDIDATES, num_candidates=num_candidates)
     level = check.confidence(confidence=confidence)
     steps_seen = read_trace(trace)
     check.boolean(coins=coins)
@@ -66,8 +66,8 @@ def ask(
     if coins:
         _require_coins(sampled)
     return Question(
-        trace=sampled, run=whole_run(sampled, steps), delta=slack, claimed_epsilon=claim, prior_size=size, coins=coins,
-        confidence=level,
+        trace=sampled, run=whole_run(sampled, steps), delta=slack, claimed_epsilon=claim, num_candidates=size,
+        coins=coins, confidence=level,
     )  # fmt: skip
 
 

@@ -17,11 +17,11 @@ from leakcore.audit.trace.rates import Measured, for_picked
 from leakcore.audit.trace.tables import attacks_table, exposed_table, roc_figure
 
 _SETTINGS = (
-    "delta", "claimed_epsilon", "confidence", "coins", "prior_size", "steps", "noise_multiplier", "max_grad_norm",
+    "delta", "claimed_epsilon", "confidence", "coins", "num_candidates", "steps", "noise_multiplier", "max_grad_norm",
     "sample_rate", "run", "batch_rows", "members", "non_members", "members_given", "recognised", "statistic",
 )  # fmt: skip
 _RESULTS = (
-    "epsilon", "epsilon_replace", "prior_sizes", "reconstruction", "named", "membership", "at_fpr", "found_at_fpr",
+    "epsilon", "epsilon_replace", "candidate_counts", "reconstruction", "named", "membership", "at_fpr", "found_at_fpr",
     "roc", "area", "audited", "gate", "ceiling", "exposed", "picked",
 )  # fmt: skip
 
@@ -71,7 +71,7 @@ class TraceReport(TraceFacts):
     def verdict(self) -> str:
         if self.contradictions:
             return " ".join(self.contradictions)
-        bound, size = self.reconstruction[-1], self.prior_size
+        bound, size = self.reconstruction[-1], self.num_candidates
         epsilon = f"ε = {number(self.epsilon)} at δ = {power(self.delta)} ({guarantee(self.epsilon)})"
         if self.undecided:
             said = (
@@ -85,7 +85,7 @@ class TraceReport(TraceFacts):
                 f"names a training row with probability above {percent(bound)}"
             )
         odd = [c.said() for c in (*self.names(), *self.tells()) if c.odd]
-        shown = zip(self.prior_sizes, self.named, self.reconstruction, strict=True)
+        shown = zip(self.candidate_counts, self.named, self.reconstruction, strict=True)
         measured = [(p, m, b) for p, m, b in shown if m is not None]
         if measured:
             among, best, beside = measured[-1]

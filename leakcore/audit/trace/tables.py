@@ -16,7 +16,7 @@ from leakcore.audit.trace.rates import Measured, for_picked, levels
 def attacks_table(report: TraceFacts) -> Table:
     """Reconstruction for each prior, membership at each false-positive rate."""
     rows = []
-    for size, bound, found in zip(report.prior_sizes, report.reconstruction, report.named, strict=True):
+    for size, bound, found in zip(report.candidate_counts, report.reconstruction, report.named, strict=True):
         cells = (Cell(f"name a row among {size}"), Cell(percent(1 / size)))
         rows.append(Row((*cells, _measured(found), _bound(report, float(bound.value)))))
     curve = zip(levels(report.at_fpr), np.atleast_1d(report.at_fpr.value), report.found_at_fpr, strict=True)

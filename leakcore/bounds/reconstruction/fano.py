@@ -23,13 +23,13 @@ class FanoBound(Result):
     """value: bound of the advantage (success − p_max)/(1 − p_max). success: bound of the success probability itself.
 
     mutual_information: the bound (or estimate) of I(Z; outputs) it follows from, in nats, with its standard error
-    where it was sampled, else None. prior_size: candidates of positive probability.
+    where it was sampled, else None. num_candidates: candidates of positive probability.
     """
 
     success: float
     mutual_information: float
     standard_error: float | None
-    prior_size: int
+    num_candidates: int
 
 
 def fano_advantage(
@@ -37,7 +37,7 @@ def fano_advantage(
     sample_rate: Any = 1.0,
     steps: int = 1,
     *,
-    prior_size: int | None = None,
+    num_candidates: int | None = None,
     prior: Any = None,
     information: str | Information = "rdp",
 ) -> FanoBound:
@@ -51,7 +51,7 @@ def fano_advantage(
         noise_multiplier: as in `reconstruction`, schedules allowed; so are the next two.
         sample_rate: q, 1 for full batches.
         steps: T.
-        prior_size: n ≥ 1 equally likely candidates. Exactly one of prior_size and prior.
+        num_candidates: n ≥ 1 equally likely candidates. Exactly one of num_candidates and prior.
         prior: n probabilities.
         information: where I comes from: "rdp" (`bounds.RenyiInformation`: any σ, q, T), "analytic"
             (`bounds.AnalyticInformation`: q = 1) or "monte-carlo" (`bounds.SampledInformation`: q = 1, kind
@@ -67,10 +67,10 @@ def fano_advantage(
     Guarantees:
         Deterministic given the seed, for any number of workers and none.
     """
-    if (prior_size is None) == (prior is None):
-        raise ValueError(f"prior_size={prior_size!r}, prior={prior!r}: exactly one must be given")
+    if (num_candidates is None) == (prior is None):
+        raise ValueError(f"num_candidates={num_candidates!r}, prior={prior!r}: exactly one must be given")
     if prior is None:
-        n = validate.integer(1, 2**63 - 1, prior_size=prior_size)
+        n = validate.integer(1, 2**63 - 1, num_candidates=num_candidates)
         candidates = Candidates(np.array([1.0 / n]), n)
     else:
         candidates = Candidates(parse_prior(prior), 1)
@@ -103,7 +103,7 @@ def fano_advantage(
         success=success,
         mutual_information=nats.value,
         standard_error=nats.error,
-        prior_size=n,
+        num_candidates=n,
     )
 
 

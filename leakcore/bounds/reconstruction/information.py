@@ -153,8 +153,8 @@ class SampledInformation(_FullBatches):
         n, count = candidates.number, self.num_samples
         if n > _MAX_CANDIDATES or count * n > _MAX_DRAWS:
             raise ValueError(
-                f"prior_size={n}, num_samples={count}: information='monte-carlo' draws prior_size numbers for each "
-                f"sample: must be at most {_MAX_CANDIDATES} candidates and {_MAX_DRAWS} numbers; use 'analytic'"
+                f"num_candidates={n}, num_samples={count}: information='monte-carlo' draws num_candidates numbers for "
+                f"each sample: must be at most {_MAX_CANDIDATES} candidates and {_MAX_DRAWS} numbers; use 'analytic'"
             )
         scale = self.separation * math.sqrt(0.5 * loss.gaussian_variance)
         mean, error = self._gain(np.repeat(candidates.weights, candidates.times), scale)

@@ -14,14 +14,14 @@ from leakcore._base.results import Assumptions, Result
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class OrthogonalSuccess(Result):
-    """Success of the optimal attack among `prior_size` candidates with gradients in a fixed geometry."""
+    """Success of the optimal attack among `num_candidates` candidates with gradients in a fixed geometry."""
 
-    prior_size: int
+    num_candidates: int
     geometry: str
 
 
 def orthogonal_success(
-    noise_multiplier: float, steps: int, prior_size: int, *, geometry: str = "orthogonal"
+    noise_multiplier: float, steps: int, num_candidates: int, *, geometry: str = "orthogonal"
 ) -> OrthogonalSuccess:
     """How often the optimal attack names the right one of n equally likely candidates with symmetric gradients.
 
@@ -30,7 +30,7 @@ def orthogonal_success(
     E_z[Φ(z + √T/σ)^{n−1}], z ~ N(0, 1). geometry="simplex": gradients at the corners of a regular simplex, √T/σ
     times √(n/(n−1)). n = 2 in a simplex is an antipodal pair, Φ(√T/σ), which meets the bound B_{1/2}.
 
-    noise_multiplier: σ in [0, ∞]; steps: T ≥ 0; prior_size: n ≥ 1. σ = 0 with T > 0, or n = 1, gives 1; T = 0
+    noise_multiplier: σ in [0, ∞]; steps: T ≥ 0; num_candidates: n ≥ 1. σ = 0 with T > 0, or n = 1, gives 1; T = 0
     gives 1/n. Returns an `OrthogonalSuccess` of kind "estimate": a reference curve between attack and bound, no
     guarantee about other candidates. Deterministic, quadrature error below 1e-12. Raises ValueError for
     arguments out of range.
@@ -39,7 +39,7 @@ def orthogonal_success(
     if sigma < 0.0:
         raise ValueError(f"noise_multiplier={noise_multiplier!r}: must be in [0, inf]")
     count = validate.integer(0, steps=steps)
-    n = validate.integer(1, prior_size=prior_size)
+    n = validate.integer(1, num_candidates=num_candidates)
     kind = validate.one_of("orthogonal", "simplex", geometry=geometry)
     separation = 0.0 if count == 0 else (math.inf if sigma == 0.0 else math.sqrt(count) / sigma)
     if kind == "simplex" and n > 1:
@@ -60,7 +60,7 @@ def orthogonal_success(
             ),
         ),
         provenance="Hayes, Mahloujifar and Balle (2023), Algorithm 2, evaluated for symmetric candidates",
-        prior_size=n,
+        num_candidates=n,
         geometry=kind,
     )
 

@@ -9,7 +9,7 @@ FIGURES = (
      ("our bound improves on the RDP bound, which is trivial at ε = 10 and 100; the prior-aware attack is very "
          "close to "
      "the bound in all settings")),
-    ("fig3", "How the size of the prior affects reconstruction", ("mnist",),
+    ("fig3", "How the number of candidates affects reconstruction", ("mnist",),
      ("bound and attack fall as the prior grows; the gap widens for larger ε and priors, and is tight for ε < 10 and "
      "priors up to 2¹⁰")),
     ("fig4", "Plain and improved prior-aware attack with mini-batches, q = 0.02", ("mnist",),

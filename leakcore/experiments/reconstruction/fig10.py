@@ -27,7 +27,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             for epsilon in epsilons:
                 setting = _games.GameSetting(epsilon=epsilon)
                 game = _games.play(
-                    context, split, setting, prior_size=10, runs=runs, subtract_known=subtract,
+                    context, split, setting, num_candidates=10, runs=runs, subtract_known=subtract,
                     task=f"|D₋| = {rows}, ε = {epsilon:g}, {name}",
                 )["sum"]  # fmt: skip
                 games.append(game)

@@ -9,15 +9,15 @@ from leakcore.experiments.reconstruction.setting import fano
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
-_PRIOR = 10
+_CANDIDATES = 10
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Three curves; the claim is their order."""
     samples = context.pick(tiny=2_000, quick=100_000, paper=1_000_000)
     noise = np.linspace(0.4, 3.0, context.pick(tiny=5, quick=27, paper=53))
-    exact = np.array([fano.ours(float(s), _PRIOR) for s in noise])
-    both = fano.fano(context, noise.tolist(), _PRIOR, samples=samples)
+    exact = np.array([fano.ours(float(s), _CANDIDATES) for s in noise])
+    both = fano.fano(context, noise.tolist(), _CANDIDATES, samples=samples)
     tighter = bool((exact < both[:, 0]).all()), bool((exact < both[:, 1]).all())
     ratio = both[:, 0] / exact, both[:, 1] / exact
     return experiment.result(
@@ -42,7 +42,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         ),
         panels=(
             Panel(
-                title=f"uniform prior of {_PRIOR}, one full-batch step",
+                title=f"uniform prior of {_CANDIDATES}, one full-batch step",
                 x_label="noise multiplier σ",
                 y_label="upper bound on the advantage",
                 series=(
@@ -52,5 +52,5 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 ),
             ),
         ),
-        settings={"steps": 1, "sample_rate": 1.0, "prior_size": _PRIOR, "monte_carlo_samples": samples},
+        settings={"steps": 1, "sample_rate": 1.0, "num_candidates": _CANDIDATES, "monte_carlo_samples": samples},
     )

@@ -24,7 +24,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         for epsilon in epsilons:
             setting = _games.GameSetting(epsilon=epsilon, max_grad_norm=clip)
             game = _games.play(
-                context, split, setting, prior_size=10, runs=runs, task=f"C = {clip:g}, ε = {epsilon:g}"
+                context, split, setting, num_candidates=10, runs=runs, task=f"C = {clip:g}, ε = {epsilon:g}"
             )["sum"]
             games.append(game)
             attacked.append((game, _games.bound(context, setting, 10)))

@@ -20,11 +20,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     stated, games, slow, guesses, attacked = [], [], [], [], []
     for epsilon in epsilons:
         setting = _games.GameSetting(epsilon=epsilon, hidden=(), max_grad_norm=1.0)
-        game = _games.play(context, split, setting, prior_size=10, runs=runs, task=f"ε = {epsilon:g}")["sum"]
+        game = _games.play(context, split, setting, num_candidates=10, runs=runs, task=f"ε = {epsilon:g}")["sum"]
         games.append(game)
         gentle = dataclasses.replace(setting, step=0.03)
         slow.append(
-            _games.play(context, split, gentle, prior_size=10, runs=runs, task=f"short steps, ε = {epsilon:g}")["sum"]
+            _games.play(context, split, gentle, num_candidates=10, runs=runs, task=f"short steps, ε = {epsilon:g}")[
+                "sum"
+            ]
         )
         beside = mechanism.BoundsAtNoise.at(
             mechanism.noise_for(context, epsilon, 1.0, setting.steps), setting.steps, 10

@@ -1,4 +1,4 @@
-"""Figure 3: the size of the prior."""
+"""Figure 3: the number of candidates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leakcore.experiments.result import ExperimentResult, Panel, Series
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
-    """One panel per ε, success over prior sizes 2 to 2,048."""
+    """One panel per ε, success over 2 to 2,048 candidates."""
     epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
     sizes = context.pick(tiny=(2, 8), quick=(2, 8, 32, 128, 512), paper=tuple(2**k for k in range(1, 12)))
     runs = context.pick(tiny=32, quick=128, paper=10_000)
@@ -23,9 +23,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         noise = mechanism.noise_for(context, epsilon, 1.0, setting.steps)
         games = []
         for n in sizes:
-            game = _games.play(context, split, setting, prior_size=n, runs=runs, task=f"prior {n}, ε = {epsilon:g}")[
-                "sum"
-            ]
+            game = _games.play(
+                context, split, setting, num_candidates=n, runs=runs, task=f"prior {n}, ε = {epsilon:g}"
+            )["sum"]
             games.append(game)
             attacked.append((game, mechanism.upper(noise, 1.0, setting.steps, n)))
             stated.append(_games.gap(context, setting, game, "falls with the prior's size"))
@@ -35,7 +35,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         beside = [mechanism.BoundsAtNoise.at(noise, setting.steps, int(n)) for n in x]
         panels.append(
             Panel(
-                title=f"ε = {epsilon:g}", x_label="prior size n", y_label=_games.SUCCESS, log_x=True,
+                title=f"ε = {epsilon:g}", x_label="candidates n", y_label=_games.SUCCESS, log_x=True,
                 series=(
                     Series(name="upper bound, exact", role="bound", x=x, y=np.array([b.bound for b in beside])),
                     Series(name="optimum, orthogonal candidates", role="orthogonal", x=x,
@@ -55,5 +55,5 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"and a prior of {wide[1]}; at the largest prior ({sizes[-1]}) it is "
         + ", ".join(f"{gaps[e, sizes[-1]]:+.3f} (ε = {e:g})" for e in epsilons)
         + ". The dash-dotted curve is what an attack can do at best if the candidates' gradients are orthogonal.",
-        stated=stated, panels=panels, splits=[split], setting=setting, runs=runs, prior_sizes=sizes,
+        stated=stated, panels=panels, splits=[split], setting=setting, runs=runs, candidate_counts=sizes,
     )  # fmt: skip

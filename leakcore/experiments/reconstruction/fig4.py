@@ -20,7 +20,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     for epsilon in epsilons:
         setting = _games.GameSetting(epsilon=epsilon, sample_rate=0.02, steps=steps, step=0.3)
         game = _games.play(
-            context, split, setting, prior_size=10, runs=runs, methods=tuple(names), task=f"ε = {epsilon:g}"
+            context, split, setting, num_candidates=10, runs=runs, methods=tuple(names), task=f"ε = {epsilon:g}"
         )
         games.append(game)
         bound = _games.bound(context, setting, 10)

@@ -27,7 +27,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         for epsilon in epsilons:
             setting = _games.GameSetting(epsilon=epsilon, hidden=(width,))
             game = _games.play(
-                context, split, setting, prior_size=10, runs=runs, task=f"width {width}, ε = {epsilon:g}"
+                context, split, setting, num_candidates=10, runs=runs, task=f"width {width}, ε = {epsilon:g}"
             )["sum"]
             games.append(game)
             played[width, epsilon] = game

@@ -29,9 +29,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         games, guesses = [], [f.named(split, n) for f in found]
         for epsilon, guess in zip(epsilons, guesses, strict=True):
             setting = _games.GameSetting(epsilon=epsilon)
-            game = _games.play(context, split, setting, prior_size=n, runs=runs, task=f"prior {n}, ε = {epsilon:g}")[
-                "sum"
-            ]
+            game = _games.play(
+                context, split, setting, num_candidates=n, runs=runs, task=f"prior {n}, ε = {epsilon:g}"
+            )["sum"]
             games.append(game)
             attacked.append((game, _games.bound(context, setting, n)))
             ratios.append(float(game.value) / max(float(guess.value), 1e-12))
@@ -48,7 +48,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     return notes.report(
         experiment, context, attacked=attacked,
         agreement="yes" if min(ratios) >= 8 else ("partly" if min(ratios) > 1 else "no"),
-        conclusion="Gradient-based of prior-aware success by prior size (ε = "
+        conclusion="Gradient-based of prior-aware success by number of candidates (ε = "
         + ", ".join(f"{e:g}" for e in epsilons) + "): " + "; ".join(told)
         + f". The prior-aware attack does at least {min(ratios):.1f} times as well. With a prior of 2 a "
         "guess already succeeds half of the time, so that an order of magnitude there means worse than guessing.",

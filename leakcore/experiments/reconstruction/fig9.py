@@ -22,7 +22,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         games = []
         for epsilon in epsilons:
             setting = _games.GameSetting(epsilon=epsilon)
-            game = _games.play(context, split, setting, prior_size=10, runs=runs, task=f"{name}, ε = {epsilon:g}")[
+            game = _games.play(context, split, setting, num_candidates=10, runs=runs, task=f"{name}, ε = {epsilon:g}")[
                 "sum"
             ]
             games.append(game)

@@ -26,7 +26,7 @@ _METHODS = {
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
-    """18 cells per prior size; a printed bound below the exact value is named."""
+    """18 cells per number of candidates; a printed bound below the exact value is named."""
     samples = context.pick(tiny=2_000, quick=100_000, paper=1_000_000)
     values = {}
     for n in (10, 100):

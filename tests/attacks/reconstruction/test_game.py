@@ -192,11 +192,11 @@ def test_switches_are_true_or_false(name) -> None:
 
 def test_priors_are_distinct_rows_with_the_target_anywhere() -> None:
     """Uniform candidates and target places: chi-square, p = 0.001, fixed seed."""
-    candidates, target = _game.draw_candidates(seed=3, first_run=0, runs=5000, prior_size=4, pool=20)
+    candidates, target = _game.draw_candidates(seed=3, first_run=0, runs=5000, num_candidates=4, pool=20)
     assert all(len(set(row)) == 4 for row in candidates.tolist())
     assert stats.chisquare(np.bincount(target, minlength=4)).pvalue > 0.001
     assert stats.chisquare(np.bincount(candidates[:, 0], minlength=20)).pvalue > 0.001
-    later, later_target = _game.draw_candidates(seed=3, first_run=40, runs=7, prior_size=4, pool=20)
+    later, later_target = _game.draw_candidates(seed=3, first_run=40, runs=7, num_candidates=4, pool=20)
     assert (later == candidates[40:47]).all()
     assert (later_target == target[40:47]).all()
 
@@ -204,8 +204,8 @@ def test_priors_are_distinct_rows_with_the_target_anywhere() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"prior_size": 1}, ValueError, r"prior_size=1: must be an integer in \[2, inf\]"),
-        ({"prior_size": 7}, ValueError, "prior_size=7: must be at most the 6 rows of the pool"),
+        ({"num_candidates": 1}, ValueError, r"num_candidates=1: must be an integer in \[2, inf\]"),
+        ({"num_candidates": 7}, ValueError, "num_candidates=7: must be at most the 6 rows of the pool"),
         ({"runs": 0}, ValueError, r"runs=0: must be an integer in \[1, inf\]"),
         ({"first_run": -1}, ValueError, r"runs=range\(-1, 1\): must start in"),
         ({"method": "best"}, ValueError, "method='best': must be one of 'auto', 'sum', 'top', 'likelihood'"),
@@ -223,7 +223,7 @@ def test_priors_are_distinct_rows_with_the_target_anywhere() -> None:
 def test_errors(change, error, message) -> None:
     good = {
         "known_features": np.zeros((4, 2)), "known_labels": np.zeros(4, dtype=int), "pool_features": np.zeros((6, 2)),
-        "pool_labels": np.zeros(6, dtype=int), "prior_size": 3, "runs": 2,
+        "pool_labels": np.zeros(6, dtype=int), "num_candidates": 3, "runs": 2,
     } | change  # fmt: skip
     ensemble = dpsgd.Ensemble((2, 2), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=1, seed=0)
     known, pool = (dpsgd.Rows(good.pop(f"{n}_features"), good.pop(f"{n}_labels")) for n in ("known", "pool"))

@@ -13,7 +13,7 @@ def test_nearest_prior_is_the_average_over_drawn_priors() -> None:
     pool, n, draws = rng.random((40, 3)), 5, 4000
     index = np.array([3, 11, 25, 30])
     guess = pool[index] + rng.normal(scale=[[0.05], [0.15], [0.3], [0.6]], size=(4, 3))
-    rate = attacks.nearest_prior(guess, index, pool, prior_size=n)
+    rate = attacks.nearest_prior(guess, index, pool, num_candidates=n)
     for i, target in enumerate(index):
         others = np.delete(np.arange(40), target)
         hits = 0
@@ -28,12 +28,12 @@ def test_nearest_prior_is_the_average_over_drawn_priors() -> None:
 
 def test_nearest_prior_at_its_limits() -> None:
     pool = np.arange(10.0)[:, None]
-    assert attacks.nearest_prior(pool, np.arange(10), pool, prior_size=10).value == 1
-    assert attacks.nearest_prior([[9.0]], [0], pool, prior_size=2).value == 0
+    assert attacks.nearest_prior(pool, np.arange(10), pool, num_candidates=10).value == 1
+    assert attacks.nearest_prior([[9.0]], [0], pool, num_candidates=2).value == 0
     # Four of nine others are at least as near as the target.
-    assert attacks.nearest_prior([[0.0]], [4], pool, prior_size=2).value == pytest.approx(5 / 9)
+    assert attacks.nearest_prior([[0.0]], [4], pool, num_candidates=2).value == pytest.approx(5 / 9)
     # Equally far counts against the attack.
-    assert attacks.nearest_prior([[0.5]], [0], pool, prior_size=10).value == 0
+    assert attacks.nearest_prior([[0.5]], [0], pool, num_candidates=10).value == 0
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6, -1e9])
@@ -50,7 +50,7 @@ def test_nearest_prior_survives_what_the_expanded_square_rounds_away(offset: flo
         nearer.append((distances <= distances[target]).sum() - 1)
     rest = len(pool) - 1
     expected = [(rest - k) / rest for k in nearer]
-    assert attacks.nearest_prior(guess, index, pool, prior_size=2).each == pytest.approx(expected)
+    assert attacks.nearest_prior(guess, index, pool, num_candidates=2).each == pytest.approx(expected)
 
 
 def test_pixels() -> None:
@@ -87,12 +87,12 @@ def test_the_interval_covers() -> None:
     ("call", "message"),
     [
         (
-            lambda: attacks.nearest_prior([[1.0]], [0], [[1.0]], prior_size=2),
-            "prior_size=2: must be at most the 1 rows",
+            lambda: attacks.nearest_prior([[1.0]], [0], [[1.0]], num_candidates=2),
+            "num_candidates=2: must be at most the 1 rows",
         ),
-        (lambda: attacks.nearest_prior([[1.0]], [2], [[1.0], [2]], prior_size=2), r"target_index spans \[2, 2\]"),
-        (lambda: attacks.nearest_prior([[1.0]], [0.5], [[1.0], [2]], prior_size=2), "target_index"),
-        (lambda: attacks.nearest_prior([[1.0, 2]], [0], [[1.0], [2]], prior_size=2), r"pool.shape=\(2, 1\)"),
+        (lambda: attacks.nearest_prior([[1.0]], [2], [[1.0], [2]], num_candidates=2), r"target_index spans \[2, 2\]"),
+        (lambda: attacks.nearest_prior([[1.0]], [0.5], [[1.0], [2]], num_candidates=2), "target_index"),
+        (lambda: attacks.nearest_prior([[1.0, 2]], [0], [[1.0], [2]], num_candidates=2), r"pool.shape=\(2, 1\)"),
         (lambda: attacks.pixels_within([[1.0]], [[1.0, 2]]), r"targets.shape=\(1, 2\)"),
         (lambda: attacks.pixels_within([[1.0]], [[1.0]], tolerance=0), "tolerance=0"),
         (lambda: attacks.pixel_success([[1.0]], [[1.0]], fraction=2), "fraction=2"),

@@ -93,9 +93,9 @@ def test_the_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["audit", "--config", "none.toml"])
     assert done.exit_code == 2
     assert "cannot be read" in done.output
-    done = CliRunner().invoke(main, ["audit", "--attack", "clipbkd", "--prior", "3"])
+    done = CliRunner().invoke(main, ["audit", "--attack", "clipbkd", "--num-candidates", "3"])
     assert done.exit_code == 2
-    assert "--prior does not go with" in done.output
+    assert "--num-candidates does not go with" in done.output
 
 
 def test_options_stand_for_keys_of_the_file(tmp_path: Path) -> None:

@@ -106,13 +106,15 @@ def test_a_recorded_run_from_a_file_and_options_before_it(
     tmp_path: Path, trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where nobody has left a report
-    config = written(tmp_path, f"[trace]\nfile = '{trace}'\ndelta = 1e-6\nprior_size = 5\n[report]\nfail_above = 100\n")
+    config = written(
+        tmp_path, f"[trace]\nfile = '{trace}'\ndelta = 1e-6\nnum_candidates = 5\n[report]\nfail_above = 100\n"
+    )
     done = run(
         "--config", config, "--delta", "1e-4", "--json", tmp_path / "a" / "r.json", "--html", tmp_path / "r.html"
     )
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "a" / "r.json").read_text(encoding="utf-8"))
-    assert (found["config"]["delta"], found["prior_sizes"]) == (1e-4, [2, 5])
+    assert (found["config"]["delta"], found["candidate_counts"]) == (1e-4, [2, 5])
     assert found["limit"]["fail_above"] == 100.0
     assert "Limit ε = 100, kept. Judged: the accountant's ε of the recorded schedule" in done.output.replace("\n", " ")
     assert "upper, deterministic, add/remove adjacency" in found["limit"]["judged"][0]["guarantee"]

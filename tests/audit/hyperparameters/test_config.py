@@ -16,7 +16,7 @@ from leakcore.audit.hyperparameters.config import AuditConfig
         ("steps", 0, r"steps=0: must be an integer in \[1, 16777215\]"),
         ("max_grad_norm", 0.0, r"max_grad_norm=0.0: must be in \(0, inf\)"),
         ("sweep", (1.0, 0.0), r"sweep=0.0: must be in \(0, inf\)"),
-        ("prior_size", 1, r"prior_size=1: must be an integer in \[2, inf\]"),
+        ("num_candidates", 1, r"num_candidates=1: must be an integer in \[2, inf\]"),
         ("runs", 0, r"runs=0: must be an integer in \[1, inf\]"),
         ("confidence", 1.0, r"confidence=1.0: must be in \(0, 1"),
         ("seed", -1, r"seed=-1: must be an integer"),

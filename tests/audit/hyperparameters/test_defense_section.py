@@ -84,7 +84,7 @@ def test_without_a_defence_it_is_the_audits_own_game() -> None:
         reconstruction_section.ensemble(config, noise),
         dpsgd.Rows(data.features[:known], data.labels[:known]),
         dpsgd.Rows(data.features[known:], data.labels[known:]),
-        attacks.GameRules(config.prior_size),
+        attacks.GameRules(config.num_candidates),
         runs=96,
     )
     mine = sum(defense_game.play(config, noise, None, first, 32).hits for first in (0, 32, 64))

@@ -52,7 +52,7 @@ def test_attack_reference_and_bounds_are_in_order(report: audit.RunReport) -> No
         assert p.attack.interval is not None
         assert p.reference is not None
         assert p.bound_rdp is not None
-        assert 1 / p.prior_size < p.reference.value < p.bound.value < p.bound_rdp.value
+        assert 1 / p.num_candidates < p.reference.value < p.bound.value < p.bound_rdp.value
         assert p.attack.interval[0] <= p.bound.value
         assert p.epsilon_pld is not None
         assert p.epsilon_rdp is not None
@@ -218,7 +218,7 @@ def test_a_mechanism_without_enough_noise_is_caught() -> None:
 
 def test_audited_epsilon_is_zero_at_chance_and_never_above_its_ceiling(report: audit.RunReport) -> None:
     for p in report.points:
-        assert 0 <= float(p.epsilon_audited.value) <= math.log(p.prior_size)
+        assert 0 <= float(p.epsilon_audited.value) <= math.log(p.num_candidates)
     game = report.points[0].attack
     at_chance = reconstruction_section._audited(report.config, game, 0.1, 0.999)
     assert at_chance.value == 0.0
@@ -233,7 +233,7 @@ def test_poisson_sampling_is_audited_too() -> None:
 
 
 def test_too_many_rows_are_refused_before_any_work() -> None:
-    with pytest.raises(ValueError, match=r"num_rows=1797, prior_size=10: digits has 1797 rows"):
+    with pytest.raises(ValueError, match=r"num_rows=1797, num_candidates=10: digits has 1797 rows"):
         audit.run(audit.AuditConfig(num_rows=1797))
     with pytest.raises(ValueError, match=r"epsilom=4: no such field; there are activation, confidence, "):
         audit.run({"epsilom": 4})

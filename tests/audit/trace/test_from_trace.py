@@ -50,8 +50,8 @@ def _simulated(
 
 def test_the_attack_on_orthogonal_candidates_is_below_its_bound_and_above_guessing() -> None:
     """400 members, fixed seed: expectation within four standard errors of the bound or below; p < 1e-6 above 1/10."""
-    report = audit.from_trace(_simulated(np.arange(800) < 400, sigma=2.0), prior_size=10)
-    for size, bound, named in zip(report.prior_sizes, report.reconstruction, report.named, strict=True):
+    report = audit.from_trace(_simulated(np.arange(800) < 400, sigma=2.0), num_candidates=10)
+    for size, bound, named in zip(report.candidate_counts, report.reconstruction, report.named, strict=True):
         assert named is not None
         assert named.kind == "estimate"
         assert float(named.value) < float(bound.value) + 4 * np.sqrt(0.25 / 400)
@@ -65,9 +65,9 @@ def test_the_attack_on_orthogonal_candidates_is_below_its_bound_and_above_guessi
 
 def test_the_expectation_over_random_rivals_is_what_enumeration_gives() -> None:
     trace = _simulated(np.arange(9) < 3, sigma=1.0, seed=5)
-    report = audit.from_trace(trace, prior_size=4)
+    report = audit.from_trace(trace, num_candidates=4)
     inside, outside = range(3), range(3, 9)
-    for size, named in zip(report.prior_sizes, report.named, strict=True):
+    for size, named in zip(report.candidate_counts, report.named, strict=True):
         wins = [
             trace.pair_likelihood[i, i] > max(trace.pair_likelihood[i, j] for j in rivals)
             for i in inside
@@ -204,19 +204,21 @@ def test_a_rate_other_than_the_recorded_one_is_refused(rate: float) -> None:
 def test_the_prior_that_was_asked_for_keeps_its_bound_where_candidates_are_too_few() -> None:
     trace = _simulated(np.arange(12) < 8, sigma=2.0)
     for size in (10, 1000, 2**53):
-        report = audit.from_trace(trace, prior_size=size)
-        assert report.prior_sizes == (2, size)
+        report = audit.from_trace(trace, num_candidates=size)
+        assert report.candidate_counts == (2, size)
         assert report.named[0] is not None
         assert report.named[1] is None
-        assert report.settings()["prior_size"] == json.loads(report.to_json())["config"]["prior_size"] == size
+        assert report.settings()["num_candidates"] == json.loads(report.to_json())["config"]["num_candidates"] == size
         assert f"Naming one of {size:,} takes {size - 1:,} non-members: not measured." in report.findings()[1]
         row = report.tables()["attacks"].rows[1]
         assert [cell.text for cell in row.cells[2:]] == ["—", percent(report.reconstruction[1])]
         assert "too few candidates to measure" in report.tables()["attacks"].caption
         assert f"a prior of {size} candidates" in report.verdict()
         assert "the attack on this run's candidates, among 2, reached" in report.verdict()
-    with pytest.raises(ValueError, match=r"prior_size=9007199254740993: must be an integer in \[2, 9007199254740992\]"):
-        audit.from_trace(trace, prior_size=2**53 + 1)
+    with pytest.raises(
+        ValueError, match=r"num_candidates=9007199254740993: must be an integer in \[2, 9007199254740992\]"
+    ):
+        audit.from_trace(trace, num_candidates=2**53 + 1)
 
 
 def test_what_claims_and_limits_are_held_against_is_said_with_its_own_confidence() -> None:
@@ -278,7 +280,7 @@ def test_a_trace_without_rate_or_noise_uses_sums() -> None:
     ("arguments", "error", "message"),
     [
         ({"delta": 0.0}, ValueError, "delta=0.0"),
-        ({"prior_size": 1}, ValueError, "prior_size=1"),
+        ({"num_candidates": 1}, ValueError, "num_candidates=1"),
         ({"claimed_epsilon": -1.0}, ValueError, "claimed_epsilon=-1"),
         ({"confidence": 1.0}, ValueError, "confidence=1.0"),
     ],

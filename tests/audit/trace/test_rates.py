@@ -146,7 +146,7 @@ def test_an_attack_at_its_bound_is_above_it_by_chance_and_seldom_with_its_interv
 def test_a_rate_above_its_bound_is_explained_in_the_report() -> None:
     explained = 0
     for seed in range(6):
-        report = audit.from_trace(_simulated(np.arange(100) < 50, sigma=2.0, seed=seed), prior_size=10)
+        report = audit.from_trace(_simulated(np.arange(100) < 50, sigma=2.0, seed=seed), num_candidates=10)
         assert report.passed
         for found, bound in zip(report.found_at_fpr, report.at_fpr.value, strict=True):
             if found is not None and float(found.value) > bound:

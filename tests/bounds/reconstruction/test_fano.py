@@ -22,7 +22,7 @@ TABLE_2 = {
 
 @pytest.mark.parametrize("n", [10, 100])
 def test_table_2_analytic_to_the_last_digit(n: int) -> None:
-    found = [bounds.fano_advantage(s, prior_size=n, information="analytic").value for s in SIGMAS]
+    found = [bounds.fano_advantage(s, num_candidates=n, information="analytic").value for s in SIGMAS]
     np.testing.assert_allclose(found, TABLE_2["analytic", n], atol=5.01e-4)
 
 
@@ -30,7 +30,7 @@ def test_table_2_analytic_to_the_last_digit(n: int) -> None:
 def test_table_2_monte_carlo(n: int) -> None:
     for sigma, printed in zip(SIGMAS, TABLE_2["monte-carlo", n], strict=True):
         found = bounds.fano_advantage(
-            sigma, prior_size=n, information=bounds.SampledInformation(num_samples=40_000, seed=3)
+            sigma, num_candidates=n, information=bounds.SampledInformation(num_samples=40_000, seed=3)
         )
         assert found.standard_error is not None
         # dt/dI is about 1/log(n−1)+: four standard errors of I in the advantage, and the printed digits.
@@ -44,33 +44,33 @@ def test_fano_holds_for_the_optimal_attack_and_lies_above_exact() -> None:
             exact = bounds.reconstruction(sigma, 1.0, 1, kappa=1.0 / n).advantage
             one_hot = bounds.orthogonal_success(sigma, 1, n).value
             for information in ("rdp", "analytic"):
-                found = bounds.fano_advantage(sigma, prior_size=n, information=information)
+                found = bounds.fano_advantage(sigma, num_candidates=n, information=information)
                 assert found.success >= one_hot
                 assert found.kind == "upper"
             if n == 10:
-                assert bounds.fano_advantage(sigma, prior_size=n).value >= exact
+                assert bounds.fano_advantage(sigma, num_candidates=n).value >= exact
 
 
 def test_fano_limits() -> None:
-    assert bounds.fano_advantage(0.0, prior_size=7).value == 1.0
-    assert bounds.fano_advantage(0.0, prior_size=7, information="analytic").value == 1.0
-    assert bounds.fano_advantage(1.0, prior_size=1).value == 0.0
-    assert bounds.fano_advantage(math.inf, prior_size=7).value == pytest.approx(0.0, abs=1e-6)
-    assert bounds.fano_advantage(1.0, 0.1, 0, prior_size=7).value == pytest.approx(0.0, abs=1e-6)
+    assert bounds.fano_advantage(0.0, num_candidates=7).value == 1.0
+    assert bounds.fano_advantage(0.0, num_candidates=7, information="analytic").value == 1.0
+    assert bounds.fano_advantage(1.0, num_candidates=1).value == 0.0
+    assert bounds.fano_advantage(math.inf, num_candidates=7).value == pytest.approx(0.0, abs=1e-6)
+    assert bounds.fano_advantage(1.0, 0.1, 0, num_candidates=7).value == pytest.approx(0.0, abs=1e-6)
     weighted = bounds.fano_advantage(2.0, 0.1, 5, prior=[0.5, 0.25, 0.25, 0.0])
-    assert weighted.prior_size == 3
+    assert weighted.num_candidates == 3
     assert weighted.success >= bounds.discrete_prior(2.0, 0.1, 5, prior=[0.5, 0.25, 0.25]).value
     # I by the dominating pair is KL = E_μ[log r], T/(2σ²) at q = 1.
-    assert bounds.fano_advantage(2.0, 1.0, 3, prior_size=9).mutual_information == pytest.approx(3 / 8, rel=1e-12)
+    assert bounds.fano_advantage(2.0, 1.0, 3, num_candidates=9).mutual_information == pytest.approx(3 / 8, rel=1e-12)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: bounds.fano_advantage(1.0), "exactly one"),
-        (lambda: bounds.fano_advantage(1.0, prior_size=0), "prior_size=0"),
-        (lambda: bounds.fano_advantage(1.0, 0.5, 2, prior_size=3, information="analytic"), "sample_rate=1 only"),
-        (lambda: bounds.fano_advantage(1.0, prior_size=3, information="guess"), "information='guess'"),
+        (lambda: bounds.fano_advantage(1.0, num_candidates=0), "num_candidates=0"),
+        (lambda: bounds.fano_advantage(1.0, 0.5, 2, num_candidates=3, information="analytic"), "sample_rate=1 only"),
+        (lambda: bounds.fano_advantage(1.0, num_candidates=3, information="guess"), "information='guess'"),
         (lambda: bounds.AnalyticInformation(separation=3.0), r"separation=3\.0"),
         (lambda: bounds.SampledInformation(num_samples=1), "num_samples=1"),
         (lambda: bounds.SampledInformation(seed=-1), "seed=-1"),
@@ -87,9 +87,11 @@ def test_a_name_stands_for_its_object_and_options_belong_to_the_object() -> None
         ("analytic", bounds.AnalyticInformation()),
         ("monte-carlo", bounds.SampledInformation()),
     ):
-        by_name = bounds.fano_advantage(2.0, 1.0, 3, prior_size=5, information=name)
-        assert by_name.to_dict() == bounds.fano_advantage(2.0, 1.0, 3, prior_size=5, information=information).to_dict()
-    near = bounds.fano_advantage(2.0, prior_size=5, information=bounds.AnalyticInformation(separation=0.5))
-    assert near.value < bounds.fano_advantage(2.0, prior_size=5, information="analytic").value
+        by_name = bounds.fano_advantage(2.0, 1.0, 3, num_candidates=5, information=name)
+        assert (
+            by_name.to_dict() == bounds.fano_advantage(2.0, 1.0, 3, num_candidates=5, information=information).to_dict()
+        )
+    near = bounds.fano_advantage(2.0, num_candidates=5, information=bounds.AnalyticInformation(separation=0.5))
+    assert near.value < bounds.fano_advantage(2.0, num_candidates=5, information="analytic").value
     with pytest.raises(ValueError, match="information='analytic': covers sample_rate=1 only"):
-        bounds.fano_advantage(2.0, 0.5, 3, prior_size=5, information=bounds.AnalyticInformation())
+        bounds.fano_advantage(2.0, 0.5, 3, num_candidates=5, information=bounds.AnalyticInformation())

@@ -53,9 +53,9 @@ def test_orthogonal_limits_and_errors() -> None:
     assert bounds.orthogonal_success(math.inf, 3, 4).value == 0.25
     for changes, message in [
         ({"noise_multiplier": -1.0}, "noise_multiplier=-1"),
-        ({"prior_size": 0}, "prior_size=0"),
+        ({"num_candidates": 0}, "num_candidates=0"),
         ({"geometry": "cube"}, "geometry='cube'"),
         ({"steps": -2}, "steps=-2"),
     ]:
         with pytest.raises(ValueError, match=message):
-            bounds.orthogonal_success(**({"noise_multiplier": 1.0, "steps": 1, "prior_size": 3} | changes))
+            bounds.orthogonal_success(**({"noise_multiplier": 1.0, "steps": 1, "num_candidates": 3} | changes))

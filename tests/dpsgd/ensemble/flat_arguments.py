@@ -67,7 +67,7 @@ def run(trained: dpsgd.Ensemble, features: Any, labels: Any, *, runs: int, **fla
 
 def game(play: Any, ensemble: dpsgd.Ensemble, known: Any, pool: Any, *, runs: int = 1000, **flat: Any) -> Any:
     """`attacks.reconstruction_game` or `reconstruction_games`."""
-    names = ("prior_size", "prior", "subtract_known", "nearest_cosines")
+    names = ("num_candidates", "prior", "subtract_known", "nearest_cosines")
     rules = attacks.GameRules(**{name: flat.pop(name) for name in names if name in flat})
     which = range(flat["first_run"], flat.pop("first_run") + runs) if "first_run" in flat else runs
     how = ("device", "num_threads", "executor", "checkpoint", "progress")

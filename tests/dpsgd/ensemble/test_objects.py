@@ -29,7 +29,7 @@ ENSEMBLE = dpsgd.Ensemble((3, 2), noise_multiplier=1.0, max_grad_norm=1.0, learn
         (dpsgd.PoissonBatches, {"sample_rate": 0}, ValueError, r"sample_rate=0: must be in \(0, 1\]"),
         (dpsgd.ShuffledBatches, {"batch_size": 0}, ValueError, "batch_size=0"),
         (dpsgd.Network, {"layers": (3, 2), "initialisation": 3}, ValueError, "initialisation=3: must be one of"),
-        (attacks.GameRules, {"prior_size": 1}, ValueError, "prior_size=1"),
+        (attacks.GameRules, {"num_candidates": 1}, ValueError, "num_candidates=1"),
         (attacks.GameRules, {"subtract_known": 1}, TypeError, "subtract_known=1"),
     ],
 )

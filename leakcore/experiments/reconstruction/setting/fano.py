@@ -10,27 +10,27 @@ from leakcore import bounds
 from leakcore.experiments.context import Context
 
 
-def ours(noise_multiplier: float, prior_size: int) -> float:
+def ours(noise_multiplier: float, num_candidates: int) -> float:
     """(B_κ − κ)/(1 − κ), exact (equation 4)."""
-    kappa = 1 / prior_size
+    kappa = 1 / num_candidates
     return (float(bounds.reconstruction(noise_multiplier, 1.0, 1, kappa=kappa).value) - kappa) / (1 - kappa)
 
 
-def fano(context: Context, noise: Sequence[float], prior_size: int, *, samples: int) -> np.ndarray:
+def fano(context: Context, noise: Sequence[float], num_candidates: int, *, samples: int) -> np.ndarray:
     """Guo et al. 2022b: (analytic, Monte-Carlo) by noise multiplier, for one-hot means; each kept as a piece."""
 
     def find(sigma: float) -> dict[str, float]:
-        analytic = bounds.fano_advantage(sigma, prior_size=prior_size, information="analytic")
+        analytic = bounds.fano_advantage(sigma, num_candidates=num_candidates, information="analytic")
         drawn = bounds.fano_advantage(
             sigma,
-            prior_size=prior_size,
+            num_candidates=num_candidates,
             information=bounds.SampledInformation(num_samples=samples, seed=context.seed, executor=context.executor),
         )
         return {"analytic": float(analytic.value), "monte-carlo": float(drawn.value)}
 
     found = []
     for sigma in map(float, noise):
-        piece = context.pieces.get_or_run(f"fano-{prior_size}-{sigma!r}", lambda sigma=sigma: find(sigma))  # type: ignore[misc]
+        piece = context.pieces.get_or_run(f"fano-{num_candidates}-{sigma!r}", lambda sigma=sigma: find(sigma))  # type: ignore[misc]
         found.append((piece["analytic"], piece["monte-carlo"]))
-        context.progress(f"Guo et al., prior of {prior_size}", len(found), len(noise))
+        context.progress(f"Guo et al., prior of {num_candidates}", len(found), len(noise))
     return np.array(found)

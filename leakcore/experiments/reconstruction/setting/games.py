@@ -58,20 +58,20 @@ def play(
     split: Split,
     setting: GameSetting,
     *,
-    prior_size: int,
+    num_candidates: int,
     runs: int,
     methods: tuple[str, ...] = ("sum",),
     subtract_known: bool = True,
     task: str,
 ) -> dict[str, attacks.ReconstructionGame]:
     """All methods on the same runs, `_PIECE` at a time, each portion kept."""
-    described = [dataclasses.asdict(setting), prior_size, methods, subtract_known, task, split.content]
+    described = [dataclasses.asdict(setting), num_candidates, methods, subtract_known, task, split.content]
     key = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:20]
     model = ensemble(context, split, setting)
     known, pool = (
         dpsgd.Rows(split.known_features, split.known_labels), dpsgd.Rows(split.pool_features, split.pool_labels)
     )  # fmt: skip
-    rules = attacks.GameRules(prior_size, subtract_known=subtract_known)
+    rules = attacks.GameRules(num_candidates, subtract_known=subtract_known)
     counts = {first: min(_PIECE, runs - first) for first in range(0, runs, _PIECE)}
     firsts = {f"game-{key}-{first}": first for first in counts}
     done = 0
@@ -121,19 +121,19 @@ def interval(game: attacks.ReconstructionGame) -> tuple[float, float] | None:
     return None if game.interval is None else (float(game.interval[0]), float(game.interval[1]))
 
 
-def bound(context: Context, setting: GameSetting, prior_size: int) -> float:
+def bound(context: Context, setting: GameSetting, num_candidates: int) -> float:
     """The exact bound on success in this setting."""
     noise = mechanism.noise_for(context, setting.epsilon, setting.sample_rate, setting.steps)
-    return mechanism.upper(noise, setting.sample_rate, setting.steps, prior_size)
+    return mechanism.upper(noise, setting.sample_rate, setting.steps, num_candidates)
 
 
 def gap(context: Context, setting: GameSetting, game: attacks.ReconstructionGame, paper: str) -> Stated:
     """Attack beside bound, and the gap split in two: bound − orthogonal optimum, and that optimum − attack."""
     noise = mechanism.noise_for(context, setting.epsilon, 1.0, setting.steps)
-    beside = mechanism.BoundsAtNoise.at(noise, setting.steps, game.prior_size)
+    beside = mechanism.BoundsAtNoise.at(noise, setting.steps, game.num_candidates)
     rate = float(game.value)
     return Stated(
-        what=f"ε = {setting.epsilon:g}, C = {setting.max_grad_norm:g}, prior {game.prior_size}: attack",
+        what=f"ε = {setting.epsilon:g}, C = {setting.max_grad_norm:g}, prior {game.num_candidates}: attack",
         paper=paper,
         **ours(game),
         comment=f"bound {beside.bound:.4f}; gap {beside.bound - rate:+.4f} = "
@@ -149,7 +149,7 @@ def panel(
     context: Context,
     title: str,
     epsilons: tuple[float, ...],
-    prior_size: int,
+    num_candidates: int,
     drawn: tuple[Series, ...],
     steps: int = 100,
 ) -> Panel:
@@ -158,6 +158,6 @@ def panel(
         title=title,
         x_label=EPSILON,
         y_label=SUCCESS,
-        series=(*mechanism.curves(context, epsilons, steps, prior_size), *drawn),
+        series=(*mechanism.curves(context, epsilons, steps, num_candidates), *drawn),
         log_x=True,
     )

@@ -26,9 +26,9 @@ def noise_for(context: Context, epsilon: float, sample_rate: float, steps: int) 
     return float(piece["noise_multiplier"])
 
 
-def upper(noise_multiplier: float, sample_rate: float, steps: int, prior_size: int) -> float:
+def upper(noise_multiplier: float, sample_rate: float, steps: int, num_candidates: int) -> float:
     """The exact bound on success for a uniform prior."""
-    return float(bounds.reconstruction(noise_multiplier, sample_rate, steps, kappa=1 / prior_size).value)
+    return float(bounds.reconstruction(noise_multiplier, sample_rate, steps, kappa=1 / num_candidates).value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,22 +42,22 @@ class BoundsAtNoise:
     simplex: float
 
     @classmethod
-    def at(cls, noise_multiplier: float, steps: int, prior_size: int) -> BoundsAtNoise:
+    def at(cls, noise_multiplier: float, steps: int, num_candidates: int) -> BoundsAtNoise:
         """For T full-batch steps."""
         return cls(
-            upper(noise_multiplier, 1.0, steps, prior_size),
-            float(bounds.reconstruction_rdp(noise_multiplier, 1.0, steps, kappa=1 / prior_size).value),
-            float(bounds.orthogonal_success(noise_multiplier, steps, prior_size).value),
-            float(bounds.orthogonal_success(noise_multiplier, steps, prior_size, geometry="simplex").value),
+            upper(noise_multiplier, 1.0, steps, num_candidates),
+            float(bounds.reconstruction_rdp(noise_multiplier, 1.0, steps, kappa=1 / num_candidates).value),
+            float(bounds.orthogonal_success(noise_multiplier, steps, num_candidates).value),
+            float(bounds.orthogonal_success(noise_multiplier, steps, num_candidates, geometry="simplex").value),
         )
 
 
-def curves(context: Context, epsilons: tuple[float, ...], steps: int, prior_size: int) -> tuple[Series, ...]:
+def curves(context: Context, epsilons: tuple[float, ...], steps: int, num_candidates: int) -> tuple[Series, ...]:
     """Bound and reference curves over a range of ε that covers `epsilons`, full batches."""
     noise = [noise_for(context, e, 1.0, steps) for e in (min(epsilons), max(epsilons))]
     grid = np.geomspace(noise[0] * 1.15, noise[1] / 1.15, 30)
     at = [float(accounting.epsilon(s, 1.0, steps, delta=DELTA).value) for s in grid]
-    beside = [BoundsAtNoise.at(float(s), steps, prior_size) for s in grid]
+    beside = [BoundsAtNoise.at(float(s), steps, num_candidates) for s in grid]
     drawn = (
         ("upper bound, exact", "bound", "bound"),
         ("upper bound from RDP", "rdp", "rdp"),
@@ -68,11 +68,11 @@ def curves(context: Context, epsilons: tuple[float, ...], steps: int, prior_size
         Series(name=name, role=role, x=np.array(at), y=np.array([getattr(b, field) for b in beside]))
         for name, role, field in drawn
     )
-    return (*found, chance(np.array(at), prior_size))
+    return (*found, chance(np.array(at), num_candidates))
 
 
 def sampled_curve(
-    context: Context, epsilons: tuple[float, ...], sample_rate: float, steps: int, prior_size: int
+    context: Context, epsilons: tuple[float, ...], sample_rate: float, steps: int, num_candidates: int
 ) -> Series:
     """The exact bound over a range of ε with mini-batches; kept as a piece, since each ε takes a moment."""
 
@@ -80,14 +80,14 @@ def sampled_curve(
         noise = [noise_for(context, e, sample_rate, steps) for e in (max(epsilons), min(epsilons))]
         grid = np.geomspace(noise[0], noise[1], context.pick(tiny=3, quick=12, paper=30))
         at = [float(accounting.epsilon(s, sample_rate, steps, delta=DELTA).value) for s in grid]
-        return {"epsilon": at, "bound": [upper(float(s), sample_rate, steps, prior_size) for s in grid]}
+        return {"epsilon": at, "bound": [upper(float(s), sample_rate, steps, num_candidates) for s in grid]}
 
-    piece = context.pieces.get_or_run(f"curve-{sample_rate!r}-{steps}-{prior_size}", find)
+    piece = context.pieces.get_or_run(f"curve-{sample_rate!r}-{steps}-{num_candidates}", find)
     return Series(
         name="upper bound, exact", role="bound", x=np.array(piece["epsilon"]), y=np.array(piece["bound"])
     )  # fmt: skip
 
 
-def chance(x: np.ndarray, prior_size: int) -> Series:
+def chance(x: np.ndarray, num_candidates: int) -> Series:
     """A blind guess."""
-    return Series(name="guessing", role="chance", x=x, y=np.full(len(x), 1 / prior_size))
+    return Series(name="guessing", role="chance", x=x, y=np.full(len(x), 1 / num_candidates))

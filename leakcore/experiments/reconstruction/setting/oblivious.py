@@ -39,9 +39,9 @@ class Reconstructions:
     points: np.ndarray
     index: np.ndarray
 
-    def named(self, split: Split, prior_size: int) -> Any:
+    def named(self, split: Split, num_candidates: int) -> Any:
         """Success when the nearest point of a prior is taken for the target."""
-        return attacks.nearest_prior(self.points, self.index, split.images, prior_size=prior_size)
+        return attacks.nearest_prior(self.points, self.index, split.images, num_candidates=num_candidates)
 
     def error(self, split: Split) -> np.ndarray:
         """Each reconstruction's mean squared error."""

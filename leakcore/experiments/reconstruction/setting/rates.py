@@ -31,16 +31,16 @@ class RateSweep:
 
 
 def sweep(
-    context: Context, split: Split, epsilon: float, prior_size: int, rates: tuple[float, ...], runs: int
+    context: Context, split: Split, epsilon: float, num_candidates: int, rates: tuple[float, ...], runs: int
 ) -> RateSweep:
     """C = 1, as in the paper."""
-    noise, bound = limits(context, epsilon, prior_size, rates)
+    noise, bound = limits(context, epsilon, num_candidates, rates)
     top, likelihood = [], []
     for q in rates:
         setting = _games.GameSetting(epsilon=epsilon, sample_rate=q, steps=STEPS, max_grad_norm=1.0, step=1.0)
-        task = f"ε = {epsilon:g}, prior {prior_size}, q = {q:g}"
+        task = f"ε = {epsilon:g}, prior {num_candidates}, q = {q:g}"
         games = _games.play(
-            context, split, setting, prior_size=prior_size, runs=runs, methods=("top", "likelihood"), task=task
+            context, split, setting, num_candidates=num_candidates, runs=runs, methods=("top", "likelihood"), task=task
         )
         top.append(games["top"])
         likelihood.append(games["likelihood"])
@@ -48,8 +48,8 @@ def sweep(
 
 
 def limits(
-    context: Context, epsilon: float, prior_size: int, rates: tuple[float, ...]
+    context: Context, epsilon: float, num_candidates: int, rates: tuple[float, ...]
 ) -> tuple[list[float], list[float]]:
     """(σ, bound) for each q at one ε."""
     noise = [mechanism.noise_for(context, epsilon, q, STEPS) for q in rates]
-    return noise, [mechanism.upper(s, q, STEPS, prior_size) for s, q in zip(noise, rates, strict=True)]
+    return noise, [mechanism.upper(s, q, STEPS, num_candidates) for s, q in zip(noise, rates, strict=True)]

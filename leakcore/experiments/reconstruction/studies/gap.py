@@ -22,7 +22,7 @@ from leakcore.experiments.reconstruction.setting import (
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated, ours
 
-_PRIOR = 10
+_CANDIDATES = 10
 _NEAR = 0.02
 """A gap that a reader of the paper's figure would not see: its axes span one."""
 
@@ -41,11 +41,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             chosen = learning_rate.best(tried[epsilon], clipped=least)
             setting = learning_rate.at(_games.GameSetting(epsilon=epsilon), chosen.learning_rate)
             games = _games.play(
-                context, split, setting, prior_size=_PRIOR, runs=runs, methods=("sum", "likelihood"),
+                context, split, setting, num_candidates=_CANDIDATES, runs=runs, methods=("sum", "likelihood"),
                 task=f"{name}, ε = {epsilon:g}",
             )  # fmt: skip
             noise = mechanism.noise_for(context, epsilon, 1.0, setting.steps)
-            beside = mechanism.BoundsAtNoise.at(noise, setting.steps, _PRIOR)
+            beside = mechanism.BoundsAtNoise.at(noise, setting.steps, _CANDIDATES)
             found[name].append(_Point(epsilon, noise, beside, games["sum"], games["likelihood"], chosen, setting.steps))
             row = _games.gap(context, setting, games["sum"], "nearly identical to the bound")
             stated += [
@@ -64,7 +64,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             "likelihood attack, most accurate models", "attack-2", epsilons, [p.likelihood for p in accurate]
         ),
     )
-    panels = [_games.panel(context, "C = 0.1, T = 100, prior of 10", epsilons, _PRIOR, drawn), _split(context, found)]
+    panels = [
+        _games.panel(context, "C = 0.1, T = 100, prior of 10", epsilons, _CANDIDATES, drawn),
+        _split(context, found),
+    ]
     near = [p for p in clipped if p.gap[1] <= _NEAR]
     shares = ", ".join(f"{100 * p.plain.clipped_share:.0f}%" for p in accurate)
     conclusion = (
@@ -83,7 +86,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         setting=_games.GameSetting(epsilon=epsilons[-1]),
         agreement="yes" if len(near) == len(clipped) else ("partly" if near else "no"), runs=runs,
         attacked=[(g, p.beside.bound) for p in (*clipped, *accurate) for g in (p.plain, p.likelihood)],
-        notes=(_EFFECTIVE,), learning_rate_note=learning_rate.NOTE, prior_size=_PRIOR,
+        notes=(_EFFECTIVE,), learning_rate_note=learning_rate.NOTE, num_candidates=_CANDIDATES,
         learning_rates={f"{e:g}": [dataclasses.asdict(t) for t in tried[e]] for e in epsilons},
     )  # fmt: skip
 
@@ -113,11 +116,11 @@ class _Point:
     @property
     def cosine(self) -> float:
         """ρ such that ten clipped candidates with pairwise cosine ρ are told apart as often; by bisection."""
-        low, high = -1.0 / (_PRIOR - 1), 1.0
+        low, high = -1.0 / (_CANDIDATES - 1), 1.0
         for _ in range(40):
             middle = 0.5 * (low + high)
             scale = max(1.0 - middle, 1e-300) ** 0.5
-            found = orthogonal_success(self.noise / scale, self.steps, _PRIOR).value
+            found = orthogonal_success(self.noise / scale, self.steps, _CANDIDATES).value
             low, high = (middle, high) if float(found) > float(self.plain.value) else (low, middle)
         return 0.5 * (low + high)
 
@@ -136,7 +139,7 @@ def _split(context: Context, found: dict[str, list[_Point]]) -> Panel:
     """The two parts of the gap over ε."""
     first = found["clipped"]
     epsilons = tuple(p.epsilon for p in first)
-    curves = mechanism.curves(context, epsilons, first[0].steps, _PRIOR)
+    curves = mechanism.curves(context, epsilons, first[0].steps, _CANDIDATES)
     bound, orthogonal, simplex = (next(c for c in curves if c.role == r) for r in ("bound", "orthogonal", "simplex"))
     series = [
         Series(name="bound − optimum, orthogonal", role="orthogonal", x=bound.x, y=bound.y - orthogonal.y),

@@ -30,7 +30,8 @@ class _Mechanism:
 
 
 _MECHANISMS = (_Mechanism("q = 1, T = 100", 1.0, 100), _Mechanism("q = 0.02, T = 1,000", 0.02, 1000))
-"""Table 1 gives three rows the number of Figure 4: CIFAR-10 and the sizes of the prior, full batches, and q = 0.02."""
+"""Table 1 gives three rows the number of Figure 4: CIFAR-10 and the numbers of candidates, full batches, and q = "
+"0.02."""
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -68,7 +69,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                                        f"{values[:, j].mean():.4f}, {100 * below[j]:.0f}% below it{theory}")
                     )  # fmt: skip
         panels.append(
-            Panel(title=mechanism.name, x_label="size of the prior", y_label="standard deviation over calls",
+            Panel(title=mechanism.name, x_label="number of candidates", y_label="standard deviation over calls",
                   series=tuple(series), log_x=True, log_y=True, y_range=None)
         )  # fmt: skip
     ten = {k: float(v[_PRIORS.index(10)]) for k, v in found.items()}

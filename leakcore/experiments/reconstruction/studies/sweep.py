@@ -40,7 +40,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         for rate in list(kept):
             try:
                 game = _games.play(
-                    context, split, learning_rate.at(setting, rate), prior_size=10, runs=runs,
+                    context, split, learning_rate.at(setting, rate), num_candidates=10, runs=runs,
                     methods=("top", "likelihood"), task=f"q = {q:g}, learning rate {rate:g}",
                 )  # fmt: skip
             except FloatingPointError:
