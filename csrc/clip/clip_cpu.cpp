@@ -25,23 +25,10 @@ constexpr double kNanosecondsPerElement = 0.3;
 constexpr double kNanosecondsPerDraw = 4.0;
 constexpr double kNanosecondsPerRowSegment = 10.0;
 
-constexpr int64_t kGroupBytes = 256 * 1024;
-constexpr int64_t kLeastGroup = 4;
-// Rows too short for the bookkeeping of norms beside sums, and how far in front of the norms to ask memory, the first
-// and the second time.
-constexpr int64_t kBesideBytes = 2048;
-constexpr int64_t kAheadBytes = 12288, kAgainBytes = 8192;
-// Rows whose norms alone are taken side by side.
-constexpr int64_t kAside = 4;
-
-// Four clipped rows of 16 bits could leave the range of float32: they are added singly, in double.
-bool beyond_floats(const ClipArgs& args) {
-  return args.num_params > 0 && size_of(args.grads->dtype) == 2 && args.max_grad_norm >= 0x1p120;
-}
-
-bool rows_in_place(const ClipArgs& args) {
-  return std::all_of(args.grads, args.grads + args.num_params, in_place);
-}
+// How far in front of the norms memory is asked for what they read next.
+constexpr int64_t kAheadBytes = 12288;
+// Rows of a pass for norms alone that are read at the same time.
+constexpr int64_t kNormRows = 4;
 
 // Room for the columns of rows that do not lie in place: not on the stack, of which a thread may have as little as
 // that.
@@ -116,7 +103,7 @@ void add_rows(const ClipArgs& args, const Segment& s, int64_t run, const Kept& k
 }
 
 void all_norms(const ClipArgs& args, const ClipPlan& plan, int threads) {
-  const int64_t group = rows_in_place(args) ? kAside : kPanelRows;
+  const int64_t group = rows_in_place(args) ? kNormRows : kPanelRows;
   const int64_t groups = (args.num_rows + group - 1) / group, per_row = plan.size();
   std::vector<double> squares(static_cast<size_t>(args.num_runs * args.num_rows * per_row));
   const int64_t items = args.num_runs * groups * per_row;
@@ -135,138 +122,111 @@ void all_norms(const ClipArgs& args, const ClipPlan& plan, int threads) {
   }
 }
 
-// The squares of a group's rows, and beside them as many first rows of `keep` into their sum.
-void squares_beside_sum(const ClipArgs& args, const ClipPlan& plan, const Group& group, Ahead& ahead, Ahead& again,
-                        int64_t run, const Kept& keep, double* squares, double* sum) {
-  const int64_t per_row = plan.size(), beside = plan.beside;
+// The squares of a group's rows, and meanwhile as many first rows of `keep` into their sum.
+void squares_during_sum(const ClipArgs& args, const ClipPlan& plan, const Group& group, Ahead& ahead, int64_t run,
+                        const Kept& keep, double* squares, double* sum) {
+  const int64_t per_row = plan.size(), together = plan.group;
   for (size_t turn = 0; turn < plan.segments.size(); ++turn) {
     const size_t k = group.segment(turn, plan.segments.size());
     const Segment& s = plan.segments[k];
     const Rows& rows = args.grads[s.param];
     const ClipLoops& loops = loops_of(rows.dtype);
     const int64_t size = size_of(rows.dtype);
-    const char *read[kMostBeside], *added[kMostBeside];
-    for (int64_t r = 0; r < beside; ++r) {
+    const char *read[kMostOverlap], *added[kMostOverlap];
+    for (int64_t r = 0; r < together; ++r) {
       read[r] = static_cast<const char*>(row_in_place(rows, group.run, group.begin + r, s.first));
       added[r] = static_cast<const char*>(row_in_place(rows, run, keep.rows[static_cast<size_t>(r)], s.first));
     }
-    const void* others[kMostBeside];
+    const void* others[kMostOverlap];
     int64_t whole = 0;
     if (s.count < kShort) {
-      ahead.bring(beside * s.count * size);
-      again.skip(beside * s.count * size);
-      segment_squares(args, s, group.run, group.begin, beside, nullptr, squares + k, per_row);
+      ahead.bring(together * s.count * size);
+      segment_squares(args, s, group.run, group.begin, together, nullptr, squares + k, per_row);
     } else {
-      const int64_t step = loops.beside_step;
+      const int64_t step = loops.overlap_step;
       whole = s.count / step * step;
       const int64_t rest = s.count - whole;
-      alignas(kLine) double lanes[kMostBeside][kSquareLanes] = {};
-      for (int64_t r = 0; r < beside; ++r) {
+      alignas(kLine) double lanes[kMostOverlap][kSquareLanes] = {};
+      for (int64_t r = 0; r < together; ++r) {
         for (int64_t done = 0; done < whole;) {
-          const int64_t left = std::min(ahead.left(), again.left());
-          const int64_t here = std::clamp(left / size / step * step, step, whole - done);
-          const int64_t column = (r * whole + done) / beside;
-          for (int64_t o = 0; o < beside; ++o) others[o] = added[o] + column * size;
-          loops.squares_beside(read[r] + done * size, here, lanes[r], ahead.here(), again.here(), others,
-                               keep.factors.data(), beside, sum + s.slot + column);
+          const int64_t here = std::clamp(ahead.left() / size / step * step, step, whole - done);
+          const int64_t column = (r * whole + done) / together;
+          for (int64_t o = 0; o < together; ++o) others[o] = added[o] + column * size;
+          loops.squares_during_sum(read[r] + done * size, here, lanes[r], ahead.here(), others, keep.factors.data(),
+                                   together, sum + s.slot + column);
           ahead.skip(here * size);
-          again.skip(here * size);
           done += here;
         }
         ahead.bring(rest * size);
-        again.skip(rest * size);
       }
       if (rest > 0) {
-        for (int64_t r = 0; r < beside; ++r) others[r] = read[r] + whole * size;
-        loops.squares(others, beside, rest, lanes[0]);
+        for (int64_t r = 0; r < together; ++r) others[r] = read[r] + whole * size;
+        loops.squares(others, together, rest, lanes[0]);
       }
-      for (int64_t r = 0; r < beside; ++r) squares[r * per_row + static_cast<int64_t>(k)] = fold_squares(lanes[r]);
+      for (int64_t r = 0; r < together; ++r) squares[r * per_row + static_cast<int64_t>(k)] = fold_squares(lanes[r]);
     }
     if (whole == s.count) continue;
-    for (int64_t o = 0; o < beside; ++o) others[o] = added[o] + whole * size;
-    loops.add_rows(others, keep.factors.data(), beside, s.count - whole, sum + s.slot + whole);
+    for (int64_t o = 0; o < together; ++o) others[o] = added[o] + whole * size;
+    loops.add_rows(others, keep.factors.data(), together, s.count - whole, sum + s.slot + whole);
   }
 }
 
-// partial[run·blocks + block][slot], and all norms: the norms of a few rows while the few before them are added.
-void norms_beside_partial_sums(const ClipArgs& args, const ClipPlan& plan, int threads, double* partial) {
-  const int64_t per_row = plan.size(), items = args.num_runs * plan.blocks, beside = plan.beside;
+// The groups of rows in blocks [from, to), in order.
+std::vector<Group> groups_of(const ClipArgs& args, const ClipPlan& plan, int64_t from, int64_t to) {
+  std::vector<Group> groups;
+  for (int64_t i = from; i < to; ++i) {
+    const int64_t start = i % plan.blocks * plan.block_rows, stop = std::min(args.num_rows, start + plan.block_rows);
+    for (int64_t begin = start; begin < stop; begin += plan.group) {
+      groups.push_back({i / plan.blocks, begin, std::min(stop, begin + plan.group), i, groups.size() % 2 == 1});
+    }
+  }
+  return groups;
+}
+
+// partial[run·blocks + block][slot], and all norms. A group's rows are added while the next group's squares are taken,
+// or, where the plan does not overlap them, right after their own.
+void norms_and_partial_sums(const ClipArgs& args, const ClipPlan& plan, int threads, double* partial) {
+  const int64_t per_row = plan.size(), items = args.num_runs * plan.blocks;
   const int64_t chunk = args.schedule.chunk > 0 ? args.schedule.chunk
                         : threads == 1          ? items
                                                 : std::max<int64_t>(items / (2 * threads), 1);
   parallel_for(items, chunk, threads, [&](int64_t from, int64_t to) {
-    std::vector<Group> groups;
-    for (int64_t i = from; i < to; ++i) {
-      const int64_t start = i % plan.blocks * plan.block_rows, stop = std::min(args.num_rows, start + plan.block_rows);
-      for (int64_t begin = start; begin < stop; begin += beside) {
-        groups.push_back({i / plan.blocks, begin, std::min(stop, begin + beside), i, groups.size() % 2 == 1});
-      }
-    }
-    std::vector<double> squares(static_cast<size_t>(beside * per_row));
-    Ahead ahead(args.grads, plan.segments, groups), again = ahead;
-    Kept keep;  // of one block: rows with norms that are not yet added
+    const std::vector<Group> groups = groups_of(args, plan, from, to);
+    const Scratch buffer(copies(args));
+    std::vector<double> squares(static_cast<size_t>(plan.group * per_row));
+    Ahead ahead(args.grads, plan.segments, groups);
+    Kept keep;  // rows of one block whose norms are known and which are not yet added
     int64_t block = -1;
-    const auto add_kept = [&] {
+    const auto add_kept = [&](int64_t total) {
       for (const Segment& s : plan.segments) {
-        if (keep.count() == 0) break;
-        add_rows(args, s, block / plan.blocks, keep, keep.count(), nullptr, partial + block * plan.slots + s.slot);
+        if (total == 0) break;
+        add_rows(args, s, block / plan.blocks, keep, total, buffer.get(), partial + block * plan.slots + s.slot);
       }
-      keep.drop(keep.count());
+      keep.drop(total);
     };
     for (size_t g = 0; g < groups.size(); ++g) {
       const Group& group = groups[g];
-      if (keep.count() >= beside && group.end - group.begin == beside) {
+      if (plan.overlapped && keep.count() >= plan.group && group.end - group.begin == plan.group) {
         ahead.start(g, kAheadBytes);
-        again.start(g, kAgainBytes);
-        squares_beside_sum(args, plan, group, ahead, again, block / plan.blocks, keep, squares.data(),
+        squares_during_sum(args, plan, group, ahead, block / plan.blocks, keep, squares.data(),
                            partial + block * plan.slots);
-        keep.drop(beside);
+        keep.drop(plan.group);
       } else {
         for (int64_t s = 0; s < per_row; ++s) {
           segment_squares(args, plan.segments[static_cast<size_t>(s)], group.run, group.begin, group.end - group.begin,
-                          nullptr, squares.data() + s, per_row);
+                          buffer.get(), squares.data() + s, per_row);
         }
       }
       finish_norms(args, group.run, group.begin, group.end, squares.data(), per_row);
       if (group.block != block) {
-        add_kept();
+        add_kept(keep.count());
         block = group.block;
         std::fill(partial + block * plan.slots, partial + (block + 1) * plan.slots, 0.0);
       }
       keep.take(args, group.run, group.begin, group.end);
+      if (!plan.overlapped) add_kept(keep.count() / kSumChain * kSumChain);
     }
-    add_kept();
-  });
-}
-
-// partial[run·blocks + block][slot], and all norms.
-void norms_and_partial_sums(const ClipArgs& args, const ClipPlan& plan, int threads, double* partial) {
-  const int64_t group = std::clamp<int64_t>(kGroupBytes / std::max<int64_t>(plan.row_bytes, 1) / kSumChain * kSumChain,
-                                            kLeastGroup, kPanelRows);
-  const int64_t per_row = plan.size();
-  const int64_t chunk = args.schedule.chunk > 0 ? args.schedule.chunk : 1;
-  parallel_for(args.num_runs * plan.blocks, chunk, threads, [&](int64_t from, int64_t to) {
-    const Scratch buffer(copies(args));
-    std::vector<double> squares(static_cast<size_t>(group * per_row));
-    Kept keep;
-    for (int64_t i = from; i < to; ++i) {
-      double* sum = partial + i * plan.slots;
-      std::fill(sum, sum + plan.slots, 0.0);
-      const int64_t run = i / plan.blocks, start = i % plan.blocks * plan.block_rows;
-      const int64_t stop = std::min(args.num_rows, start + plan.block_rows);
-      for (int64_t begin = start; begin < stop; begin += group) {
-        const int64_t end = std::min(stop, begin + group);
-        for (int64_t s = 0; s < per_row; ++s) {
-          segment_squares(args, plan.segments[static_cast<size_t>(s)], run, begin, end - begin, buffer.get(),
-                          squares.data() + s, per_row);
-        }
-        finish_norms(args, run, begin, end, squares.data(), per_row);
-        keep.take(args, run, begin, end);
-        const int64_t ready = end == stop ? keep.count() : keep.count() / kSumChain * kSumChain;
-        for (const Segment& s : plan.segments) add_rows(args, s, run, keep, ready, buffer.get(), sum + s.slot);
-        keep.drop(ready);
-      }
-    }
+    add_kept(keep.count());
   });
 }
 
@@ -326,9 +286,7 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
                                      args.schedule.num_threads);
 
   const Scratch partial(plan.once ? args.num_runs * plan.blocks * plan.slots : 0);
-  if (plan.once && plan.row_bytes >= kBesideBytes && rows_in_place(args) && !beyond_floats(args)) {
-    norms_beside_partial_sums(args, plan, threads, partial.get());
-  } else if (plan.once) {
+  if (plan.once) {
     norms_and_partial_sums(args, plan, threads, partial.get());
   } else {
     all_norms(args, plan, threads);

@@ -21,19 +21,32 @@ constexpr int64_t kMostBlocks = 16;
 constexpr int64_t kPiece = 16384;
 static_assert(kSegment % kPiece == 0, "a piece lies in one segment");
 static_assert(kSegment * 4 >= kOnceBytes, "a row of floats that is read once is one segment");
-// Columns of a segment too short for the bookkeeping of norms beside sums, and bytes of which four rows are enough to
-// read in one go.
+// Bytes of a row and columns of a segment too short for the bookkeeping of overlapped norms and sums.
+constexpr int64_t kShortRow = 2048;
 constexpr int64_t kShort = 256;
+// Pieces of a list's rows so long that four rows of them are enough to read in one go.
 constexpr int64_t kLongPiece = 8192;
+// Bytes of a group whose norms and sums take turns.
+constexpr int64_t kGroupBytes = 256 * 1024;
 // A second-level cache in which two rows of a list stay with their sum (csrc/README.md).
 constexpr int64_t kLargeCache = 2 << 20;
 
+// Four clipped rows of 16 bits could leave the range of float32: they are added singly, in double.
+inline bool beyond_floats(const ClipArgs& args) {
+  return args.num_params > 0 && size_of(args.grads->dtype) == 2 && args.max_grad_norm >= 0x1p120;
+}
+
+inline bool rows_in_place(const ClipArgs& args) {
+  return std::all_of(args.grads, args.grads + args.num_params, in_place);
+}
+
 struct ClipPlan {
-  std::vector<Segment> segments;  // for norms, and for sums beside them
+  std::vector<Segment> segments;  // for norms, and for the sums of rows that are read once
   std::vector<Segment> pieces;    // for sums
   int64_t columns = 0, slots = 0, row_bytes = 0;
   bool once = false;
-  int64_t beside = 1;                  // rows added beside the squares of as many: no bit depends on it
+  bool overlapped = false;             // rows read once: a group's sum goes on while the next group's squares are taken
+  int64_t group = 1;                   // rows in a group: no bit depends on it
   int64_t block_rows = 1, blocks = 1;  // of one run; from the sizes alone, never from the threads
 
   explicit ClipPlan(const ClipArgs& args) {
@@ -51,7 +64,10 @@ struct ClipPlan {
       row_bytes += rows.numel * size_of(rows.dtype);
     }
     once = row_bytes <= kOnceBytes && args.num_rows >= (args.num_runs >= 4 ? kLeastRows / 2 : kLeastRows);
-    beside = rows_beside(args);
+    overlapped = once && row_bytes >= kShortRow && rows_in_place(args) && !beyond_floats(args);
+    group = overlapped ? overlapped_rows(args)
+                       : std::clamp<int64_t>(kGroupBytes / std::max<int64_t>(row_bytes, 1) / kSumChain * kSumChain,
+                                             kSumChain, kPanelRows);
     block_rows = std::max(kLeastBlock, (args.num_rows + kMostBlocks - 1) / kMostBlocks);
     blocks = std::max<int64_t>((args.num_rows + block_rows - 1) / block_rows, 1);
   }
@@ -61,18 +77,18 @@ struct ClipPlan {
   // As many as leave room in the second-level cache, with those whose squares are taken meanwhile and the sum; if none
   // do, as many as are added fastest. Rows of 16 bits are added by fours. Where rows lie in several arrays, the pieces
   // that are read in one go are to be as long as these rows together, unless the cache is large.
-  int64_t rows_beside(const ClipArgs& args) const {
+  int64_t overlapped_rows(const ClipArgs& args) const {
     if (segments.size() > 1 && second_level_cache() < kLargeCache) {
       const auto pieces_read =
           std::count_if(segments.begin(), segments.end(), [](const Segment& s) { return s.count >= kShort; });
-      return row_bytes >= kLongPiece * pieces_read ? kMostBeside / 2 : kMostBeside;
+      return row_bytes >= kLongPiece * pieces_read ? kMostOverlap / 2 : kMostOverlap;
     }
-    const int64_t least = args.num_params > 0 && size_of(args.grads->dtype) == 2 ? kSumChain : kLeastBeside;
+    const int64_t least = args.num_params > 0 && size_of(args.grads->dtype) == 2 ? kSumChain : kLeastOverlap;
     const int64_t room = second_level_cache() / 4 * 3 - slots * static_cast<int64_t>(sizeof(double));
-    for (int64_t rows = kMostBeside; rows >= least; rows /= 2) {
+    for (int64_t rows = kMostOverlap; rows >= least; rows /= 2) {
       if (2 * rows * row_bytes <= room) return rows;
     }
-    return kMostBeside;
+    return kMostOverlap;
   }
 };
 

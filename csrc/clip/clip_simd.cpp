@@ -53,8 +53,13 @@ void add_rows(const void* const* rows, const double* factors, int64_t num_rows, 
 
 // A row's squares wait for memory, the rows that are added come from the second-level cache: side by side, one's
 // arithmetic hides the other's wait. The hardware's prefetchers lose the row among the others, so it is asked for by
-// hand, in the order in which it will be read, and then a second time: while all slots for misses are taken, a core
-// drops what it is asked for.
+// hand, in the order in which it will be read, and once more when it is kAgainBytes nearer: while all slots for misses
+// are taken, a core drops what it is asked for.
+constexpr uintptr_t kAgainBytes = 4096;
+
+inline const char* at(uintptr_t address) {
+  return reinterpret_cast<const char*>(address);
+}
 
 // The compiler would put what is asked for in one place, where of wider elements a part is dropped: a list's rows,
 // whose sums come from further away, then take a tenth longer.
@@ -64,27 +69,26 @@ inline void hold() {
 }
 
 template <class T, int R>
-inline void squares_beside_rows(const void* data, int64_t count, double* lanes, const void* ahead, const void* again,
+inline void squares_during_rows(const void* data, int64_t count, double* lanes, const void* ahead,
                                 const void* const* others, const double* from, double* acc) {
   const T* x = static_cast<const T*>(data);
-  const char *next = static_cast<const char*>(ahead), *second = static_cast<const char*>(again);
+  auto next = reinterpret_cast<uintptr_t>(ahead);
   const T* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(others[r]);
   const Factors<T, R> factors(from);
-  constexpr int64_t kStep = R * kSumStep<T, R> > kBesideStep ? R * kSumStep<T, R> : kBesideStep;
-  constexpr int64_t kBytes = kBesideStep * static_cast<int64_t>(sizeof(T));
+  constexpr int64_t kStep = R * kSumStep<T, R> > kOverlapStep ? R * kSumStep<T, R> : kOverlapStep;
+  constexpr int64_t kBytes = kOverlapStep * static_cast<int64_t>(sizeof(T));
   Doubles sum[kSquareLanes / W];
   for (int v = 0; v < kSquareLanes / W; ++v) sum[v] = doubles_at(lanes + v * W);
   for (int64_t i = 0; i < count; i += kStep) {
-    for (int64_t k = i; k < i + kStep; k += kBesideStep) {
-      foresee_page(next, kBytes);
-      ask_for<2>(second, kBytes);
+    for (int64_t k = i; k < i + kStep; k += kOverlapStep) {
+      foresee_page(at(next), kBytes);
+      ask_for<2>(at(next - kAgainBytes), kBytes);
       hold<T>();
-      for (int64_t j = 0; j < kBesideStep; j += kSquareStep<T>) add_square_step(x + k + j, sum);
+      for (int64_t j = 0; j < kOverlapStep; j += kSquareStep<T>) add_square_step(x + k + j, sum);
       hold<T>();
-      ask_for<2>(next, kBytes);
+      ask_for<2>(at(next), kBytes);
       next += kBytes;
-      second += kBytes;
     }
     add_sum_step<T, R, static_cast<int>(kStep / R / kSumStep<T, R>)>(rows, factors, i / R, acc + i / R);
   }
@@ -92,17 +96,17 @@ inline void squares_beside_rows(const void* data, int64_t count, double* lanes, 
 }
 
 template <class T>
-void squares_beside(const void* data, int64_t count, double* lanes, const void* ahead, const void* again,
-                    const void* const* others, const double* factors, int64_t num_rows, double* acc) {
+void squares_during_sum(const void* data, int64_t count, double* lanes, const void* ahead, const void* const* others,
+                        const double* factors, int64_t num_rows, double* acc) {
   if (!within_floats<T>(factors, num_rows)) {
     squares<T>(&data, 1, count, lanes);
     add_rows<T>(others, factors, num_rows, count / num_rows, acc);
   } else if (num_rows == 8) {
-    squares_beside_rows<T, 8>(data, count, lanes, ahead, again, others, factors, acc);
+    squares_during_rows<T, 8>(data, count, lanes, ahead, others, factors, acc);
   } else if (kNarrow<T> || num_rows == 4) {
-    squares_beside_rows<T, 4>(data, count, lanes, ahead, again, others, factors, acc);
+    squares_during_rows<T, 4>(data, count, lanes, ahead, others, factors, acc);
   } else {
-    squares_beside_rows<T, kNarrow<T> ? 4 : 2>(data, count, lanes, ahead, again, others, factors, acc);
+    squares_during_rows<T, kNarrow<T> ? 4 : 2>(data, count, lanes, ahead, others, factors, acc);
   }
 }
 
@@ -111,10 +115,10 @@ constexpr ClipLoops loops(decltype(ClipLoops::add_float_dots) float_dots) {
   return {squares<T>,
           sums_of_squares<T>,
           add_rows<T>,
-          squares_beside<T>,
+          squares_during_sum<T>,
           add_dots<T>,
           float_dots,
-          kNarrow<T> ? 4 * kBesideStep : kBesideStep};
+          kNarrow<T> ? 4 * kOverlapStep : kOverlapStep};
 }
 
 constexpr ClipKernels kKernels = {loops<Half>(add_float_dots<Half>), loops<Brain>(add_float_dots<Brain>),

@@ -17,12 +17,12 @@ namespace leakcore {
 
 constexpr int kSquareLanes = 16;
 constexpr int kDotLanes = 8;
-constexpr int64_t kLeastBeside = 2, kMostBeside = 8;  // rows added beside the squares of one
-constexpr int64_t kBesideStep = 64;                   // columns of it in one step, at least
-constexpr int kSquareChain = 4;                       // squares of 16-bit elements that are added in float32
-constexpr int kSumChain = 4;                          // rows of them that are added in float32
-constexpr int64_t kChain = 32;                        // terms of an inner product that are added in float32
-constexpr int64_t kMostObserved = 16;                 // observations in one call
+constexpr int64_t kLeastOverlap = 2, kMostOverlap = 8;  // rows that are added during the squares of as many
+constexpr int64_t kOverlapStep = 64;                    // columns of one row's squares in a step, at least
+constexpr int kSquareChain = 4;                         // squares of 16-bit elements that are added in float32
+constexpr int kSumChain = 4;                            // rows of them that are added in float32
+constexpr int64_t kChain = 32;                          // terms of an inner product that are added in float32
+constexpr int64_t kMostObserved = 16;                   // observations in one call
 
 struct ClipLoops {
   // lanes[16·r …] += rows[r][i]², in 16 lanes: rows may come in pieces, all but the last a multiple of 64 long.
@@ -33,11 +33,11 @@ struct ClipLoops {
   // acc[i] = (acc[i] + factor[0]·rows[0][i]) + factor[1]·rows[1][i] + …: rows may come in groups, all but the last a
   // multiple of kSumChain long. Of 16-bit rows no sum of four may leave the range of float32.
   void (*add_rows)(const void* const* rows, const double* factors, int64_t num_rows, int64_t count, double* acc);
-  // `squares` of count columns of one row x, a multiple of beside_step, and beside them `add_rows` of 2 (not of 16
+  // `squares` of count columns of one row x, a multiple of overlap_step, and meanwhile `add_rows` of 2 (not of 16
   // bits), 4 or 8 rows over count / num_rows columns. As many bytes as x has are brought into the second-level cache
-  // from `ahead`, and from `again`, which were `ahead` a little before.
-  void (*squares_beside)(const void* x, int64_t count, double* lanes, const void* ahead, const void* again,
-                         const void* const* rows, const double* factors, int64_t num_rows, double* acc);
+  // from `ahead` on.
+  void (*squares_during_sum)(const void* x, int64_t count, double* lanes, const void* ahead, const void* const* rows,
+                             const double* factors, int64_t num_rows, double* acc);
   // dots[r·dots_stride + m] += Σ_i rows[r][i]·observed[m·observed_stride + i], for at least one m; unless lanes is
   // null, also `squares` of row r into lanes[r·kSquareLanes].
   void (*add_dots)(const void* const* rows, int64_t num_rows, int64_t count, const double* observed,
@@ -47,7 +47,7 @@ struct ClipLoops {
   void (*add_float_dots)(const void* const* rows, int64_t num_rows, int64_t count, const float* observed,
                          int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
                          double* lanes);
-  int64_t beside_step;  // a multiple of kBesideStep
+  int64_t overlap_step;  // a multiple of kOverlapStep
 };
 
 struct ClipKernels {
