@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import re
 import warnings
 from pathlib import Path
 
 import pytest
+
+from tests.project.script import load
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(DOCS.glob("**/*.md"))
@@ -40,11 +41,7 @@ def test_the_papers_pages_say_what_the_kept_results_say() -> None:
     """Every figure has its place on a page, and no page says other than results.json."""
     from leakcore import experiments
 
-    spec = importlib.util.spec_from_file_location("collect", DOCS / "papers" / "collect.py")
-    assert spec is not None
-    assert spec.loader is not None
-    collect = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(collect)
+    collect = load("docs/papers/collect.py")
     results = collect.kept()
     assert set(results) <= set(experiments.names())
     pages = {page.name: page.read_text(encoding="utf-8") for page in (DOCS / "papers").glob("*.md")}
@@ -56,8 +53,15 @@ def test_the_papers_pages_say_what_the_kept_results_say() -> None:
             assert f"<!-- {name} -->" in whole, name
 
 
+def test_the_performance_page_says_what_the_kept_results_say() -> None:
+    claims = load("docs/hooks/claims.py")
+    page = claims.PAGE.read_text(encoding="utf-8")
+    assert page.count(claims.BEGIN) == page.count(claims.END) == 1
+    assert claims.rewritten(page, claims.read()) == page, "run docs/hooks/claims.py"
+
+
 def test_pictures_are_light() -> None:
-    for picture in (DOCS / "papers" / "img").glob("*"):
+    for picture in [*(DOCS / "papers" / "img").glob("*"), *(DOCS / "img").glob("*")]:
         assert picture.suffix in (".png", ".svg")
         assert picture.stat().st_size <= 100_000, picture.name
 

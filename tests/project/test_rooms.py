@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.project.script import load
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
 def rooms() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rooms", DOCS / "hooks" / "rooms.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("docs/hooks/rooms.py")
 
 
 def test_the_picture_is_up_to_date(rooms: ModuleType) -> None:
