@@ -289,7 +289,9 @@ def _guessing(epsilon: float, level: float) -> list[_Case]:
 def _counting(p_in: float, p_out: float, level: float, tested: bounds.Hypothesis) -> Audit:
     @functools.cache
     def bound(a: int, b: int) -> float:
-        return float(bounds.epsilon_lower_bound(a, b, _COUNTS, confidence=level, hypothesis=tested).value)
+        return float(
+            bounds.epsilon_lower_bound(a, b, _COUNTS, confidence=level, hypothesis=tested, adjacency="replace").value
+        )
 
     return lambda rng, _: bound(int(rng.binomial(_COUNTS, p_in)), int(rng.binomial(_COUNTS, p_out)))
 
@@ -303,6 +305,7 @@ def _scoring(
         found = bounds.epsilon_lower_bound_from_scores(
             inside(rng), outside(rng), threshold=_threshold(select, key), confidence=level, delta=delta,
             hypothesis=tested,
+            adjacency="replace",
         )  # fmt: skip
         return float(found.value)
 
@@ -312,7 +315,11 @@ def _scoring(
 def _best(level: float, select: str) -> Audit:
     def audit(rng: np.random.Generator, key: int) -> float:
         four = {f"k={k}": (rng.normal(size=_TRIALS), rng.normal(size=_TRIALS), k) for k in (1, 2, 4, 8)}
-        return float(bounds.epsilon_lower_bound_best(four, threshold=_threshold(select, key), confidence=level).value)
+        return float(
+            bounds.epsilon_lower_bound_best(
+                four, threshold=_threshold(select, key), confidence=level, adjacency="replace"
+            ).value
+        )
 
     return audit
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from leakcore._base.adjacency import HOW_TO_CHOOSE
 from leakcore.cli._checked import bars, checked, overflowed, require_place
 from leakcore.cli._numbers import MOST_RUNS, MOST_STEPS, REAL, count
 
@@ -110,7 +111,11 @@ _file = click.Path(dir_okay=False, path_type=Path)
     "--runs", type=count(1, MOST_RUNS), help="Trainings per noise level; trials of --attack.  [default: 1000; 500]"
 )
 @click.option("--confidence", type=REAL, help="Of intervals and proofs.  [default: 0.95; with --attack 0.99]")
-@click.option("--adjacency", type=click.Choice(["add-remove", "replace"]), help="Of --attack's audit, or of --scores.")
+@click.option(
+    "--adjacency",
+    type=click.Choice(["add-remove", "replace"]),
+    help="What took the place of a row that is out: nothing, or another row. --scores needs it without --coins.",
+)
 @click.option("--coins", is_flag=True, help="A fair coin for each candidate (score) decided if it was trained on.")
 @click.option("--retrained", is_flag=True, help="Every score is from a model that was trained on its own.")
 @click.option("--k", type=int, metavar="K", help="With --retrained: rows that were left out together.  [default: 1]")
@@ -144,7 +149,7 @@ def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
     leakcore audit                                     a DP-SGD configuration, trained and attacked on real data
     leakcore audit --trace trace.npz --coins           a training run of yours that leakcore.record watched
     leakcore audit --attack clipbkd --epsilon 4        a claimed ε, against an attack on thousands of models
-    leakcore audit --scores scores.npz                 what membership scores of another tool prove
+    leakcore audit --scores scores.npz --coins         what membership scores of another tool prove
     leakcore audit --config audit.toml                 any of them, from a file ([run], [trace], [scores]; [data],
                                                        [model], [mechanism], [claim], [audit]; and [report])
 
@@ -277,7 +282,10 @@ def _scores(sections: Any, given: dict[str, Any], folder: Path | None, show: Any
     keys = _section("scores", sections, given)
     names = {name: keys.pop(name) for name in ("members", "non_members", "values", "labels")}
     _require_folder(folder)
-    return audits.from_scores(audits.read_scores(keys.pop("file"), **names), **keys)
+    scores = audits.read_scores(keys.pop("file"), **names)
+    if keys["adjacency"] is None and not keys["coins"]:
+        raise click.UsageError(f"--adjacency must be given with --scores, unless --coins is: {HOW_TO_CHOOSE}")
+    return audits.from_scores(scores, **keys)
 
 
 def _claim(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:

@@ -173,8 +173,8 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
             Form(("--attack", "clipbkd", *short)),
             Form(("--attack", "one-run", "--num-rows", "40", "--runs", "4", "--steps", "2", "--quiet")),
             Form(("--trace", str(corpus / "trace" / "good.npz"), "--sample-rate", "0.5")),
-            Form(("--scores", str(corpus / "scores-npz" / "good.npz"))),
-            Form(("--scores", str(corpus / "scores-npz" / "good.npz"), "--retrained")),
+            Form(("--scores", str(corpus / "scores-npz" / "good.npz"), "--adjacency", "replace")),
+            Form(("--scores", str(corpus / "scores-npz" / "good.npz"), "--retrained", "--adjacency", "replace")),
         ],
     }  # fmt: skip
 

@@ -45,7 +45,7 @@ def test_an_audit_is_141_with_its_reports_written(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     scores = tmp_path / "scores.npz"
     np.savez(scores, members=rng.normal(1, 1, 50), non_members=rng.normal(0, 1, 50))
-    audit = ("audit", "--scores", str(scores), "--quiet", "--out", str(tmp_path / "out"))
+    audit = ("audit", "--scores", str(scores), "--adjacency", "replace", "--quiet", "--out", str(tmp_path / "out"))
     assert _to_a_closed_pipe(*audit) == (141, b"")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
 
@@ -130,7 +130,8 @@ def test_an_interrupted_fano_figure_goes_on(name: str, tmp_path: Path, monkeypat
 def _scores(folder: Path) -> tuple[str, ...]:
     rng = np.random.default_rng(0)
     np.savez(folder / "scores.npz", members=rng.normal(1, 1, 50), non_members=rng.normal(0, 1, 50))
-    return "audit", "--scores", str(folder / "scores.npz"), "--quiet", "--out", str(folder / "out")
+    given = ("--scores", str(folder / "scores.npz"), "--adjacency", "replace")
+    return "audit", *given, "--quiet", "--out", str(folder / "out")
 
 
 def test_an_encoding_that_lacks_a_sign_ends_no_audit(tmp_path: Path) -> None:

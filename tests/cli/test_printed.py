@@ -142,7 +142,8 @@ def test_a_file_where_a_folder_must_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "afile").touch()
     np.savez(tmp_path / "scores.npz", members=np.arange(9.0), non_members=np.arange(9.0))
     for path in ("afile/x.html", "afile/deeper/x.html"):
-        wrong = ("audit", "--scores", str(tmp_path / "scores.npz"), "--html", str(tmp_path / path))
+        scores = ("--scores", str(tmp_path / "scores.npz"), "--adjacency", "replace")
+        wrong = ("audit", *scores, "--html", str(tmp_path / path))
         found = CliRunner().invoke(main, wrong)
         assert found.exit_code == 2
         assert f"{tmp_path / 'afile'} is a file, not a folder" in found.output

@@ -204,15 +204,17 @@ def test_reports_are_spelt_out_on_the_terminal_and_on_the_page(tmp_path: Path) -
     path = tmp_path / "x\u202e\x1b[2J\x9b.npz"
     np.savez(path, members=np.arange(9.0) + 3, non_members=np.arange(9.0))
     out = tmp_path / "out"
-    done = CliRunner().invoke(main, ["audit", "--scores", str(path), "--out", str(out)])
+    done = CliRunner().invoke(main, ["audit", "--scores", str(path), "--adjacency", "replace", "--out", str(out)])
     assert done.exit_code == 0, done.output
     _is_plain(done)
     assert "owned" not in done.output
-    found = audit.from_scores(path)
+    found = audit.from_scores(path, adjacency="replace")
     for text in (found.to_text(), (out / "report.html").read_text(encoding="utf-8")):
         assert OBEYED.search(text) is None
         assert "x\\u202e\\u001b[2J" in text
-    assert json.loads(CliRunner().invoke(main, ["audit", "--scores", str(path), "--json"]).stdout)
+    assert json.loads(
+        CliRunner().invoke(main, ["audit", "--scores", str(path), "--adjacency", "replace", "--json"]).stdout
+    )
 
 
 def test_the_page_spells_out_every_text_in_it() -> None:

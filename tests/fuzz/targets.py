@@ -48,7 +48,7 @@ def _scores(path: Path) -> object:
     from leakcore.audit import from_scores, read_scores
 
     found = read_scores(path)
-    return from_scores(found) if len(found.members) + len(found.non_members) < 500 else found
+    return from_scores(found, adjacency="add-remove") if len(found.members) + len(found.non_members) < 500 else found
 
 
 def _arrays(path: Path) -> object:

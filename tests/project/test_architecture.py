@@ -243,7 +243,7 @@ assert clipped.sum.shape == (3,)
 assert abs(bounds.reconstruction(1.0, 1.0, 1, kappa=0.1).value - 0.38914369) < 1e-8
 assert 0 < bounds.reconstruction(1.0, 0.1, 10, kappa=0.1, method="certified", num_samples=20000).value < 1
 assert accounting.epsilon(1.0, 0.1, 10, delta=1e-5).value > 0
-assert bounds.epsilon_lower_bound(95, 5, 100).value > 0
+assert bounds.epsilon_lower_bound(95, 5, 100, adjacency="replace").value > 0
 """
     done = _python(code)
     assert done.returncode == 0, done.stderr

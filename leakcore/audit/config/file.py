@@ -48,7 +48,7 @@ SCORES: Keys = {
     "k": (1, whole(1)),
     "delta": (1e-5, check.below_one),
     "claimed_epsilon": (None, optional(check.non_negative)),
-    "adjacency": ("add-remove", adjacency),
+    "adjacency": (None, optional(adjacency)),
     "confidence": (0.95, check.confidence),
     "seed": (0, check.seed),
 }

@@ -13,7 +13,8 @@ from scipy import special
 
 from leakcore import bounds
 from leakcore._base import validate as check
-from leakcore._base.results import Assumptions, Result, parse_adjacency
+from leakcore._base.adjacency import HOW_TO_CHOOSE
+from leakcore._base.results import Adjacency, Assumptions, Result, parse_adjacency
 from leakcore.audit.claim.report import area
 from leakcore.audit.doctor import environment
 from leakcore.audit.report.report import GATE
@@ -34,7 +35,7 @@ def from_scores(
     k: int = 1,
     delta: float = 1e-5,
     claimed_epsilon: float | None = None,
-    adjacency: str = "add-remove",
+    adjacency: str | None = None,
     higher: str | None = None,
     confidence: float = 0.95,
     seed: int = 0,
@@ -62,7 +63,9 @@ def from_scores(
     delta: δ in [0, 1). claimed_epsilon: ε ≥ 0 that the model claims at δ; a proof at 99.9% above it contradicts it.
     k: rows by which the two sides' training data differ, for retrained=True: what is proved is of one row, by group
         privacy.
-    adjacency: "add-remove", or "replace" where a member's alternative was another row in its place; of claim and proof.
+    adjacency: of claim and proof: "add-remove" where a non-member was left out, "replace" where another row took its
+        place. coins=True decides it (a coin says whether a row is there: "add-remove", unless you say otherwise);
+        without coins it must be given.
     higher: who scores higher, "members" or "non-members"; None: members, or what the file's layout says.
     confidence: of every interval and of the quoted lower bound. seed: of the random halves.
 
@@ -72,7 +75,7 @@ def from_scores(
     start = time.monotonic()
     slack = check.below_one(delta=delta)
     claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
-    relation = parse_adjacency(adjacency)
+    relation = _relation(adjacency, coins)
     level = check.confidence(confidence=confidence)
     number = check.seed(seed=seed)
     check.boolean(coins=coins)
@@ -140,6 +143,15 @@ def from_scores(
         roc=(false, true),
         seconds=time.monotonic() - start,
     )  # fmt: skip
+
+
+def _relation(adjacency: str | None, coins: Any) -> Adjacency:
+    """Coins decide whether a row is there; otherwise only the user knows what took a non-member's place."""
+    if adjacency is not None:
+        return parse_adjacency(adjacency)
+    if check.boolean(coins=coins):
+        return "add-remove"
+    raise TypeError(f"`adjacency` must be given to from_scores without coins=True: {HOW_TO_CHOOSE}")
 
 
 def _sides(members: Any, non_members: Any, higher: str | None) -> tuple[np.ndarray, np.ndarray, str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leakcore._base import validate
+from leakcore._base.adjacency import asks_adjacency
 from leakcore.bounds.audited_epsilon.hypothesis import PRIVATE, Hypothesis, RefutableClaim
 from leakcore.bounds.audited_epsilon.threshold import HALVES, EpsilonFromScores, ScoredAudit, Threshold
 
@@ -22,13 +23,14 @@ class EpsilonBest(EpsilonFromScores):
     considered: tuple[str, ...]
 
 
+@asks_adjacency
 def epsilon_lower_bound_best(
     audits: Mapping[str, tuple[Any, Any, int]],
     *,
+    adjacency: str,
     threshold: Threshold = HALVES,
     confidence: float = 0.99,
     delta: float = 0.0,
-    adjacency: str = "replace",
     hypothesis: Hypothesis = PRIVATE,
 ) -> EpsilonBest:
     """Lower bound on ε from the best of several audits of one mechanism, valid although it was picked.
@@ -49,8 +51,9 @@ def epsilon_lower_bound_best(
         audits: name → (scores_in, scores_out, k): the scores as in `epsilon_lower_bound_from_scores` and the number of
             rows in which that audit's data sets differ. Audits may share trials, with the same number in each: arrays
             of one length are split alike, so no trial both chooses and is counted.
+        adjacency: of all the audits, without a default, as in `epsilon_lower_bound`; so are confidence, delta and
+            hypothesis.
         threshold: a `SplitThreshold` or a `SimultaneousThreshold`.
-        confidence: as in `epsilon_lower_bound`; so are delta, adjacency and hypothesis.
 
     Returns:
         An `EpsilonBest`: kind "lower". Deterministic given the scores and the seed of the split.

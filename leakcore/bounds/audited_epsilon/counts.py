@@ -6,7 +6,8 @@ import dataclasses
 from typing import Any
 
 from leakcore._base import validate
-from leakcore._base.results import Assumptions, Result
+from leakcore._base.adjacency import asks_adjacency
+from leakcore._base.results import Assumptions, Result, parse_adjacency
 from leakcore.bounds.audited_epsilon.hypothesis import PRIVATE, Hypothesis, RefutableClaim
 from leakcore.numerics import clopper_pearson
 
@@ -47,15 +48,16 @@ class EpsilonCeiling(Result):
     k: int
 
 
+@asks_adjacency
 def epsilon_lower_bound(
     hits_in: int,
     hits_out: int,
     trials: int | tuple[int, int],
     *,
+    adjacency: str,
     confidence: float = 0.99,
     delta: float = 0.0,
     k: int = 1,
-    adjacency: str = "replace",
     hypothesis: Hypothesis = PRIVATE,
 ) -> EpsilonLowerBound:
     """Lower bound on ε from event counts on two datasets that differ in k rows.
@@ -84,11 +86,12 @@ def epsilon_lower_bound(
         hits_in: how often the event happened with the k rows, in [0, trials].
         hits_out: how often without them.
         trials: number of trials on each dataset, or a pair (with the k rows, without them).
+        adjacency: what the trials without the k rows had in their place: nothing ("add-remove") or other rows
+            ("replace"). There is no default, because only the trials can tell. Compare the result with a claimed ε of
+            the same adjacency only.
         confidence: probability, over the trials, that `value` does not exceed the true ε.
         delta: δ in [0, 1) of the (ε, δ)-privacy that is tested.
         k: rows in which the datasets differ; `value` is ε for one row.
-        adjacency: neighbouring relation of the pair: "replace" (k rows replaced) or "add-remove" (k rows added). The
-            result may only be compared with a claimed ε under the same relation.
         hypothesis: the family of guarantees that is tested, and on which side the event is likelier.
 
     Returns:
@@ -152,7 +155,7 @@ def epsilon_opt(
     confidence: float,
     k: int = 1,
     delta: float = 0.0,
-    adjacency: str = "replace",
+    adjacency: str | None = None,
     hypothesis: Hypothesis = PRIVATE,
 ) -> EpsilonCeiling:
     """The ε that `epsilon_lower_bound` reports for perfect counts: no audit of this size can prove more.
@@ -160,12 +163,14 @@ def epsilon_opt(
     ε_OPT(T, α) of Jagielski, Ullman and Oprea (2020), Section 2: the event in all trials on one side and in none on the
     other. At δ = 0 it is log((α/2)^(1/T)/(1 − (α/2)^(1/T)))/k; T = 500, α = 0.01, k = 1 give 4.5419.
 
-    trials, confidence, k, delta, adjacency, hypothesis: as in `epsilon_lower_bound`.
+    trials, confidence, k, delta, hypothesis: as in `epsilon_lower_bound`.
+    adjacency: of the audit; the number is the same for both. None: the result states none.
 
     Returns an `EpsilonCeiling`: kind "upper", deterministic (confidence None). 0 when even perfect counts prove
     nothing.
     """
-    claim = RefutableClaim.parse(confidence, delta, k, adjacency, hypothesis)
+    stated = None if adjacency is None else parse_adjacency(adjacency)
+    claim = RefutableClaim.parse(confidence, delta, k, stated or "add-remove", hypothesis)
     n_in, n_out = _trials(trials)
     perfect = from_counts((0, n_out) if claim.direction == "out" else (n_in, 0), (n_in, n_out), claim)
     return EpsilonCeiling(
@@ -175,7 +180,7 @@ def epsilon_opt(
         interval=None,
         method="lower bound at perfect counts",
         assumptions=Assumptions(
-            adjacency=perfect.adjacency,
+            adjacency=stated,
             attacker="any, perfect inference included",
             notes=("limits what an audit with this many trials can prove, not what the mechanism leaks",),
         ),

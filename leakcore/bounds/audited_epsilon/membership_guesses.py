@@ -58,7 +58,8 @@ def epsilon_from_membership(
 
     correct: in [0, guesses]. guesses ≥ 1. rows: with coins="rows" the number of all coins, those not guessed included;
         None: as many as guesses. confidence: of kind "lower". delta: δ in [0, 1).
-    adjacency: "add-remove": a coin decides whether a row is there; "replace": which of two rows is.
+    adjacency: "add-remove", because membership decides it: a row is there or not. "replace" where the coin chose
+        between two rows.
 
     Returns a `MembershipEpsilon`, 0 where nothing is proved. Deterministic. Raises ValueError or TypeError that names
     the argument.

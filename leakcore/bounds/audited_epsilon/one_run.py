@@ -50,7 +50,8 @@ def epsilon_lower_bound_one_run(
     correct: v in [0, guesses]. guesses: r in [0, canaries], a number (or a rule by the scores, such as the largest
         and the smallest 100) fixed before the coins are looked at. canaries: m ≥ 1.
     confidence: in (0, 1 − 1e-12]. delta: δ in [0, 1).
-    adjacency: "add-remove": the coin decides whether the canary is there. "replace" where it decides between two rows.
+    adjacency: "add-remove", because the audit itself decides it: a coin says whether the canary is there. "replace"
+        where each coin chose between two rows.
 
     Returns a `OneRunEpsilon`: kind "lower"; 0 where the guesses prove nothing. Valid, but rarely tight: canaries in one
     run disturb each other. Deterministic given the counts. Raises ValueError or TypeError that names the argument.

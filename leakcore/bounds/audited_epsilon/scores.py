@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from leakcore._base import validate
+from leakcore._base.adjacency import asks_adjacency
 from leakcore.bounds.audited_epsilon.hypothesis import PRIVATE, Hypothesis, RefutableClaim
 from leakcore.bounds.audited_epsilon.threshold import HALVES, EpsilonFromScores, ScoredAudit, Threshold
 
 
+@asks_adjacency
 def epsilon_lower_bound_from_scores(
     scores_in: Any,
     scores_out: Any,
     *,
+    adjacency: str,
     threshold: Threshold = HALVES,
     confidence: float = 0.99,
     delta: float = 0.0,
     k: int = 1,
-    adjacency: str = "replace",
     hypothesis: Hypothesis = PRIVATE,
 ) -> EpsilonFromScores:
     """Lower bound on ε from a real-valued test statistic, one score per trial, on two datasets that differ in k rows.
@@ -38,8 +40,8 @@ def epsilon_lower_bound_from_scores(
         scores_in: (n_in,) real numbers, one for each trial with the k rows; larger means likelier "in". Infinities are
             allowed, NaN is not.
         scores_out: (n_out,) likewise, without them. n_in may differ from n_out.
+        adjacency: without a default, as in `epsilon_lower_bound`; so are confidence, delta and k.
         threshold: a `SplitThreshold`, which needs at least two trials per dataset, or a `SimultaneousThreshold`.
-        confidence: as in `epsilon_lower_bound`; so are delta, k and adjacency.
         hypothesis: as there. Direction "in": the event is likelier with the k rows (larger scores); "both": not fixed.
 
     Returns:

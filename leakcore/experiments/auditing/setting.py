@@ -182,6 +182,7 @@ def audited(
             confidence=CONFIDENCE,
             delta=DELTA,
             hypothesis=bounds.Hypothesis(family=family),
+            adjacency="replace",
         )
         for family in FAMILIES
     }

@@ -35,7 +35,7 @@ def test_results_go_by_their_kind() -> None:
     bound = bounds.reconstruction(7.0, 1.0, 100, kappa=0.1)
     assert bound.kind == "upper"
     assert float(percent(bound).strip("%")) >= 100 * float(bound.value)
-    proved = bounds.epsilon_lower_bound(700, 300, 1000, confidence=0.95)
+    proved = bounds.epsilon_lower_bound(700, 300, 1000, confidence=0.95, adjacency="replace")
     assert proved.kind == "lower"
     assert float(number(proved)) <= float(proved.value) < float(number(proved)) + 1e-3
     low, high = (float(side.strip("%")) for side in interval(_with(bound, (0.12345, 0.67891))).split("–"))

@@ -27,7 +27,9 @@ def _trace() -> audit.AuditReport:
 
 def _scores() -> audit.AuditReport:
     rng = np.random.default_rng(0)
-    return audit.from_scores(rng.normal(1, 1, 400), rng.normal(0, 1, 400), retrained=True, claimed_epsilon=0.01)
+    return audit.from_scores(
+        rng.normal(1, 1, 400), rng.normal(0, 1, 400), retrained=True, claimed_epsilon=0.01, adjacency="add-remove"
+    )
 
 
 def _claim() -> audit.AuditReport:

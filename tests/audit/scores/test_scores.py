@@ -43,7 +43,7 @@ LABELS = np.arange(580) < 300
 )
 def test_layouts_of_other_tools_are_recognised(arrays: dict[str, Any], tool: str, tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "s.npz", **arrays)
-    found = audit.from_scores(tmp_path / "s.npz")
+    found = audit.from_scores(tmp_path / "s.npz", adjacency="add-remove")
     assert tool in found.source
     assert (found.members, found.non_members) == (300, 280)
     assert found.area.value == pytest.approx(stats.mannwhitneyu(INSIDE, OUTSIDE).statistic / (300 * 280), abs=1e-9)
@@ -97,7 +97,7 @@ def test_a_number_that_is_none_is_named_where_it_stands(tmp_path: Path) -> None:
     scores[7] = np.nan
     np.savez(tmp_path / "s.npz", scores=scores, memberships=LABELS)
     with pytest.raises(ValueError, match=r"s\.npz: scores\[7\]=nan: must be a number"):
-        audit.from_scores(tmp_path / "s.npz")
+        audit.from_scores(tmp_path / "s.npz", adjacency="add-remove")
 
 
 def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,13 +207,15 @@ def test_scores_that_say_nothing_prove_nothing() -> None:
     for i in range(200):
         scores, coins = rng.standard_normal(100), rng.random(100) < 0.5
         for how in above:
-            found = audit.from_scores(scores[coins], scores[~coins], delta=0.0, seed=i, **{how: True})
+            found = audit.from_scores(
+                scores[coins], scores[~coins], delta=0.0, seed=i, **{how: True}, adjacency="add-remove"
+            )
             above[how] += float(found.epsilon.value) > 0
     assert max(above.values()) <= stats.binom.ppf(0.999, 200, 0.05)
 
 
 def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_held_against_it() -> None:
-    plain = audit.from_scores(INSIDE, OUTSIDE, claimed_epsilon=0.1)
+    plain = audit.from_scores(INSIDE, OUTSIDE, claimed_epsilon=0.1, adjacency="add-remove")
     assert (plain.epsilon.kind, plain.epsilon.confidence, plain.gate) == ("estimate", None, None)
     assert plain.passed
     assert "the claim was not tested" in plain.word
@@ -221,18 +223,20 @@ def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_held_against_it() -> 
     with pytest.raises(ValueError, match="fail_above=1: this report proves no ε"):
         plain.with_limit(1.0)
     for how in ("coins", "retrained"):
-        proved = audit.from_scores(INSIDE + 3, OUTSIDE, claimed_epsilon=0.1, **{how: True})
+        proved = audit.from_scores(INSIDE + 3, OUTSIDE, claimed_epsilon=0.1, **{how: True}, adjacency="add-remove")
         assert (proved.epsilon.kind, proved.epsilon.confidence) == ("lower", 0.95)
         assert not proved.passed
         assert "above the claimed 0.1" in proved.verdict()
-        untested = audit.from_scores(INSIDE + 3, OUTSIDE, claimed_epsilon=50.0, **{how: True})
+        untested = audit.from_scores(INSIDE + 3, OUTSIDE, claimed_epsilon=50.0, **{how: True}, adjacency="add-remove")
         assert (untested.passed, untested.tone) == (True, "neutral")
         assert untested.word == "Not tested: this audit could not have contradicted the claim."
-        kept = audit.from_scores(INSIDE[:150], OUTSIDE[:150], claimed_epsilon=2.0, **{how: True})
+        kept = audit.from_scores(
+            INSIDE[:150], OUTSIDE[:150], claimed_epsilon=2.0, **{how: True}, adjacency="add-remove"
+        )
         assert (kept.word, kept.tone) == ("Consistent with its claim.", "good")
         assert kept.ceiling is not None
         assert 2.0 < kept.ceiling < 50.0
-        assert not audit.from_scores(INSIDE + 3, OUTSIDE, **{how: True}).with_limit(0.1).passed
+        assert not audit.from_scores(INSIDE + 3, OUTSIDE, **{how: True}, adjacency="add-remove").with_limit(0.1).passed
     replaced = audit.from_scores(INSIDE, OUTSIDE, retrained=True, adjacency="replace")
     assert replaced.epsilon.adjacency == "replace"
 
@@ -252,7 +256,7 @@ def test_rows_left_out_together_share_what_is_proved() -> None:
         scores = rng.laplace(2, 1, 2000), rng.laplace(0, 1, 2000)
         report = audit.from_scores(*scores, retrained=True, k=2, delta=0.0, claimed_epsilon=1.0, adjacency="replace")
         assert report.passed
-        beyond += float(audit.from_scores(*scores, retrained=True, delta=0.0).epsilon.value) > 1
+        beyond += float(audit.from_scores(*scores, retrained=True, delta=0.0, adjacency="add-remove").epsilon.value) > 1
         proved.append(float(report.epsilon.value))
     assert sum(epsilon > 1 for epsilon in proved) <= 6
     assert np.mean(proved) > 0.5
@@ -262,9 +266,9 @@ def test_rows_left_out_together_share_what_is_proved() -> None:
 
 
 def test_between_the_quoted_level_and_the_gates_it_says_neither_consistent_nor_contradicted() -> None:
-    report = audit.from_scores(INSIDE + 1, OUTSIDE, retrained=True, claimed_epsilon=50.0)
+    report = audit.from_scores(INSIDE + 1, OUTSIDE, retrained=True, claimed_epsilon=50.0, adjacency="add-remove")
     claim = (float(report.epsilon.value) + float(report.gate.value)) / 2  # type: ignore[union-attr]
-    report = audit.from_scores(INSIDE + 1, OUTSIDE, retrained=True, claimed_epsilon=claim)
+    report = audit.from_scores(INSIDE + 1, OUTSIDE, retrained=True, claimed_epsilon=claim, adjacency="add-remove")
     assert report.passed
     assert report.word == "Above its claim at 95%, not at 99.9%: check."
     assert any("at the gate's 99.9% it is not" in f.verdict for f in report.findings())  # type: ignore[attr-defined]
@@ -279,12 +283,12 @@ def test_the_report_is_json_one_page_and_fits_a_terminal(tmp_path: Path) -> None
     assert all(v["verdict"] and v["assumes"] for v in read["verdicts"])
     assert "<svg" in report.to_html()
     assert max(map(len, report.to_text(width=100).splitlines())) <= 100
-    audit.from_scores([-np.inf, 0, 1], [np.inf, 0.0]).to_html()
+    audit.from_scores([-np.inf, 0, 1], [np.inf, 0.0], adjacency="add-remove").to_html()
 
 
 def test_the_area_is_printed_with_an_interval_that_holds_its_own() -> None:
     for shift in np.linspace(0, 2, 20):
-        report = audit.from_scores(INSIDE + shift, OUTSIDE)
+        report = audit.from_scores(INSIDE + shift, OUTSIDE, adjacency="add-remove")
         shown = re.search(r"area under the ROC curve of \d\.\d+ \((\d\.\d{3})–(\d\.\d{3}), 95%", report.verdict())
         assert shown
         low, high = report.area.interval  # type: ignore[misc]
@@ -295,7 +299,8 @@ def test_the_area_is_printed_with_an_interval_that_holds_its_own() -> None:
 
 def test_what_claims_and_limits_are_held_against_is_said_with_its_own_confidence() -> None:
     def said(**arguments: Any) -> list[str]:
-        return [line for line in audit.from_scores(INSIDE, OUTSIDE, **arguments).assumptions() if "fail_above" in line]
+        report = audit.from_scores(INSIDE, OUTSIDE, adjacency="add-remove", **arguments)
+        return [line for line in report.assumptions() if "fail_above" in line]
 
     assert said() == []
     (line,) = said(coins=True, confidence=0.9)
@@ -315,7 +320,7 @@ def test_a_file_whose_name_is_not_utf_8_has_a_report(suffix: str, tmp_path: Path
             path.write_text("score,member\n1,1\n2,1\n0,0\n1,0\n")
     except (OSError, UnicodeError):
         pytest.skip("this file system takes UTF-8 names alone")
-    report = audit.from_scores(path)
+    report = audit.from_scores(path, adjacency="add-remove")
     assert report.source.startswith(f"caf\\xe9.{suffix} (")
     for written in (report.to_json(tmp_path / "r.json"), report.to_html(tmp_path / "r.html"), report.to_text()):
         assert written.encode("utf-8")
@@ -330,6 +335,11 @@ def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
 
     assert run().exit_code == 2
     names = ("--members", "a", "--non-members", "b")
+    undecided = run(*names)
+    assert undecided.exit_code == 2
+    assert "--adjacency must be given with --scores, unless --coins is: was a row left out" in undecided.stderr
+    assert run(*names, "--retrained").exit_code == 2
+    names = (*names, "--adjacency", "add-remove")
     done = run(*names)
     assert done.exit_code == 0, done.output
     assert "estimate" in done.stdout
@@ -368,7 +378,18 @@ def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
 def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     given = {"members": INSIDE, "non_members": OUTSIDE, **arguments}
     with pytest.raises((error, ValueError), match=message):
-        audit.from_scores(**given)
+        audit.from_scores(**{"adjacency": "add-remove", **given})
+
+
+def test_scores_ask_for_the_adjacency_unless_coins_decided_who_is_a_member() -> None:
+    with pytest.raises(
+        TypeError, match=r"`adjacency` must be given to from_scores.* was a row left out \('add-remove'\)"
+    ):
+        audit.from_scores(INSIDE, OUTSIDE)
+    with pytest.raises(TypeError, match="`adjacency` must be given"):
+        audit.from_scores(INSIDE, OUTSIDE, retrained=True)
+    assert audit.from_scores(INSIDE, OUTSIDE, coins=True).adjacency == "add-remove"
+    assert audit.from_scores(INSIDE, OUTSIDE, coins=True, adjacency="replace").epsilon.adjacency == "replace"
 
 
 def test_files_of_no_known_kind_are_refused(tmp_path: Path) -> None:

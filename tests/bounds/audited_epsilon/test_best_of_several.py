@@ -15,10 +15,10 @@ def _threshold(select: str, seed: int = 0) -> bounds.Threshold:
 
 
 def test_what_picking_costs() -> None:
-    split = bounds.epsilon_lower_bound_best(PERFECT)
+    split = bounds.epsilon_lower_bound_best(PERFECT, adjacency="replace")
     assert split.value == pytest.approx(bounds.epsilon_opt(500, confidence=0.99).value)
     assert round(float(split.value), 4) == 4.5419
-    corrected = bounds.epsilon_lower_bound_best(PERFECT, threshold=bounds.SimultaneousThreshold())
+    corrected = bounds.epsilon_lower_bound_best(PERFECT, threshold=bounds.SimultaneousThreshold(), adjacency="replace")
     assert round(float(corrected.value), 2) == 4.51
     assert split.chosen == corrected.chosen == "k=1"
     assert split.considered == tuple(PERFECT)
@@ -41,6 +41,7 @@ def test_null_audits_are_rarely_positive(select: str, family: str) -> None:
             hypothesis=bounds.Hypothesis(family),
             confidence=0.95,
             delta=1e-5 if family == "gdp" else 0.0,
+            adjacency="replace",
         )
         positive += found.value > 0
     assert positive <= stats.binom.ppf(1 - 1e-4, 500, 0.05)
@@ -54,7 +55,11 @@ def test_the_better_of_two_is_found() -> None:
     }
     for select in WAYS:
         found = bounds.epsilon_lower_bound_best(
-            both, threshold=_threshold(select), hypothesis=bounds.Hypothesis("gdp"), delta=1e-5
+            both,
+            threshold=_threshold(select),
+            hypothesis=bounds.Hypothesis("gdp"),
+            delta=1e-5,
+            adjacency="replace",
         )
         assert found.chosen == "strong"
         assert found.mu is not None
@@ -65,9 +70,13 @@ def test_audits_that_share_trials_are_split_alike() -> None:
     """Trials that choose among audits are not counted in any of them: equal audits promise and prove the same."""
     rng = np.random.default_rng(10)
     scores = rng.normal(2, size=100), rng.normal(size=100)
-    alone = bounds.epsilon_lower_bound_from_scores(*scores, threshold=bounds.SplitThreshold(seed=3))
+    alone = bounds.epsilon_lower_bound_from_scores(
+        *scores, threshold=bounds.SplitThreshold(seed=3), adjacency="replace"
+    )
     many = bounds.epsilon_lower_bound_best(
-        {str(i): (*scores, 1) for i in range(20)}, threshold=bounds.SplitThreshold(seed=3)
+        {str(i): (*scores, 1) for i in range(20)},
+        threshold=bounds.SplitThreshold(seed=3),
+        adjacency="replace",
     )
     assert many.chosen == "0"
     assert (many.value, many.threshold) == (alone.value, alone.threshold)
@@ -81,7 +90,12 @@ def test_trials_of_one_number_may_share_their_randomness() -> None:
         shared = rng.normal(size=120)
         inside, outside = shared + rng.normal(size=(2, 120)) / 2
         found = bounds.epsilon_lower_bound_from_scores(
-            inside, outside, threshold=bounds.SplitThreshold(seed=i), hypothesis=tested, confidence=0.95
+            inside,
+            outside,
+            threshold=bounds.SplitThreshold(seed=i),
+            hypothesis=tested,
+            confidence=0.95,
+            adjacency="replace",
         )
         positive += found.value > 0
     assert positive <= stats.binom.ppf(1 - 1e-4, 500, 0.05)
@@ -89,10 +103,10 @@ def test_trials_of_one_number_may_share_their_randomness() -> None:
 
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="audits: must be a mapping"):
-        bounds.epsilon_lower_bound_best({})
+        bounds.epsilon_lower_bound_best({}, adjacency="replace")
     with pytest.raises(ValueError, match=r"audits\['a'\] scores_in"):
-        bounds.epsilon_lower_bound_best({"a": (np.ones((2, 2)), np.ones(4), 1)})
+        bounds.epsilon_lower_bound_best({"a": (np.ones((2, 2)), np.ones(4), 1)}, adjacency="replace")
     with pytest.raises(ValueError, match="k=0"):
-        bounds.epsilon_lower_bound_best({"a": (np.ones(4), np.ones(4), 0)})
+        bounds.epsilon_lower_bound_best({"a": (np.ones(4), np.ones(4), 0)}, adjacency="replace")
     with pytest.raises(TypeError, match="threshold is a str: must be a Threshold"):
-        bounds.epsilon_lower_bound_best(PERFECT, threshold="all")  # type: ignore[arg-type]
+        bounds.epsilon_lower_bound_best(PERFECT, threshold="all", adjacency="replace")  # type: ignore[arg-type]

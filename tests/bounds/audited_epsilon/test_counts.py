@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from functools import cache
@@ -31,7 +32,7 @@ def test_worked_examples() -> None:
 
 def test_the_worked_example_from_counts_converges_to_the_complement() -> None:
     # .8 against .4: the complement's log 3 beats the event's log 2. Ten million trials leave about 1e-3 of it.
-    result = bounds.epsilon_lower_bound(8_000_000, 4_000_000, 10_000_000)
+    result = bounds.epsilon_lower_bound(8_000_000, 4_000_000, 10_000_000, adjacency="replace")
     assert math.log(3) - 3e-3 < result.value < math.log(3)
     assert result.proved_by is not None
     assert result.proved_by.startswith("complement")
@@ -55,7 +56,13 @@ def test_no_counts_exceed_the_ceiling(direction: str, delta: float) -> None:
     ceiling = bounds.epsilon_opt(12, confidence=0.9, delta=delta).value
     best = max(
         bounds.epsilon_lower_bound(
-            a, b, 12, confidence=0.9, delta=delta, hypothesis=bounds.Hypothesis(direction=direction)
+            a,
+            b,
+            12,
+            confidence=0.9,
+            delta=delta,
+            hypothesis=bounds.Hypothesis(direction=direction),
+            adjacency="replace",
         ).value
         for a in range(13)
         for b in range(13)
@@ -68,13 +75,15 @@ def test_no_counts_exceed_the_ceiling(direction: str, delta: float) -> None:
 
 def test_limits_are_those_of_binomtest() -> None:
     for a, b, n in [(40, 3, 50), (500, 0, 500), (30, 29, 60), (77, 12, 100)]:
-        result = bounds.epsilon_lower_bound(a, b, n, confidence=0.95)
+        result = bounds.epsilon_lower_bound(a, b, n, confidence=0.95, adjacency="replace")
         i = stats.binomtest(a, n).proportion_ci(0.95)
         o = stats.binomtest(b, n).proportion_ci(0.95)
         expected = max(0.0, math.log(i.low / o.high), math.log((1 - o.high) / (1 - i.low)))
         assert result.value == pytest.approx(expected, rel=1e-10)
         np.testing.assert_allclose(result.limits, [(i.low, i.high), (o.low, o.high)], atol=1e-12)
-        both = bounds.epsilon_lower_bound(a, b, n, confidence=0.9, hypothesis=bounds.Hypothesis(direction="both"))
+        both = bounds.epsilon_lower_bound(
+            a, b, n, confidence=0.9, hypothesis=bounds.Hypothesis(direction="both"), adjacency="replace"
+        )
         np.testing.assert_allclose(both.limits, result.limits, atol=1e-12)
 
 
@@ -125,7 +134,7 @@ def test_equal_to_the_required_gap_proves_nothing() -> None:
     assert _group_epsilon(0.5, 0.3, 0.1, 2) == 0.0
     assert _group_epsilon(0.3, 0.3, 0.0, 1) == 0.0
     assert _group_epsilon(0.2, 0.3, 0.0, 1) == 0.0
-    result = bounds.epsilon_lower_bound(60, 40, 100, delta=0.5)
+    result = bounds.epsilon_lower_bound(60, 40, 100, delta=0.5, adjacency="replace")
     assert result.value == 0.0
     assert result.proved_by is None
 
@@ -134,7 +143,14 @@ def test_equal_to_the_required_gap_proves_nothing() -> None:
 def _value(a: int, b: int, n: int, confidence: float, delta: float, k: int, direction: str) -> float:
     return float(
         bounds.epsilon_lower_bound(
-            a, b, n, confidence=confidence, delta=delta, k=k, hypothesis=bounds.Hypothesis(direction=direction)
+            a,
+            b,
+            n,
+            confidence=confidence,
+            delta=delta,
+            k=k,
+            hypothesis=bounds.Hypothesis(direction=direction),
+            adjacency="replace",
         ).value
     )
 
@@ -207,17 +223,26 @@ def test_coverage_with_delta_on_the_gaussian_mechanism(k: int) -> None:
 
 
 def test_gdp_counts_prove_the_separation_of_gaussians() -> None:
-    result = bounds.epsilon_lower_bound(400, 100, 500, hypothesis=bounds.Hypothesis(family="gdp"), delta=1e-5)
+    result = bounds.epsilon_lower_bound(
+        400, 100, 500, hypothesis=bounds.Hypothesis(family="gdp"), delta=1e-5, adjacency="replace"
+    )
     i, o = (stats.binomtest(h, 500).proportion_ci(0.99) for h in (400, 100))
     mu = stats.norm.ppf(i.low) - stats.norm.ppf(o.high)
     assert result.mu == pytest.approx(mu, rel=1e-10)
     assert result.value == pytest.approx(numerics.gaussian_pair_epsilon(mu, delta=1e-5), rel=1e-9)
     assert any("μ-GDP" in note for note in result.assumptions.notes)
-    pair = bounds.epsilon_lower_bound(400, 100, 500, hypothesis=bounds.Hypothesis(family="gdp"), delta=1e-5, k=2)
+    pair = bounds.epsilon_lower_bound(
+        400, 100, 500, hypothesis=bounds.Hypothesis(family="gdp"), delta=1e-5, k=2, adjacency="replace"
+    )
     assert pair.mu == pytest.approx(mu / 2, rel=1e-10)
-    assert bounds.epsilon_lower_bound(250, 250, 500, hypothesis=bounds.Hypothesis(family="gdp"), delta=1e-5).value == 0
+    assert (
+        bounds.epsilon_lower_bound(
+            250, 250, 500, hypothesis=bounds.Hypothesis(family="gdp"), delta=1e-5, adjacency="replace"
+        ).value
+        == 0
+    )
     with pytest.raises(ValueError, match=r"family='gdp' needs delta in \(0, 1\)"):
-        bounds.epsilon_lower_bound(4, 1, 5, hypothesis=bounds.Hypothesis(family="gdp"))
+        bounds.epsilon_lower_bound(4, 1, 5, hypothesis=bounds.Hypothesis(family="gdp"), adjacency="replace")
 
 
 @pytest.mark.parametrize(("mu", "k"), [(0.0, 1), (0.5, 1), (2.0, 1), (0.5, 4)])
@@ -230,7 +255,14 @@ def test_coverage_of_gdp_on_the_gaussian_mechanism(mu: float, k: int) -> None:
     b = rng.binomial(n, stats.norm.sf(0.3), audits)
     found = [
         bounds.epsilon_lower_bound(
-            int(i), int(o), n, confidence=0.9, delta=1e-5, k=k, hypothesis=bounds.Hypothesis(family="gdp")
+            int(i),
+            int(o),
+            n,
+            confidence=0.9,
+            delta=1e-5,
+            k=k,
+            hypothesis=bounds.Hypothesis(family="gdp"),
+            adjacency="replace",
         ).mu
         for i, o in zip(a, b, strict=True)
     ]
@@ -239,17 +271,24 @@ def test_coverage_of_gdp_on_the_gaussian_mechanism(mu: float, k: int) -> None:
 
 
 def test_directions() -> None:
-    forward = bounds.epsilon_lower_bound(90, 10, 100)
-    assert bounds.epsilon_lower_bound(90, 10, 100, hypothesis=bounds.Hypothesis(direction="out")).value == 0.0
-    backward = bounds.epsilon_lower_bound(10, 90, 100, hypothesis=bounds.Hypothesis(direction="out"))
+    forward = bounds.epsilon_lower_bound(90, 10, 100, adjacency="replace")
+    assert (
+        bounds.epsilon_lower_bound(
+            90, 10, 100, hypothesis=bounds.Hypothesis(direction="out"), adjacency="replace"
+        ).value
+        == 0.0
+    )
+    backward = bounds.epsilon_lower_bound(
+        10, 90, 100, hypothesis=bounds.Hypothesis(direction="out"), adjacency="replace"
+    )
     assert backward.value == forward.value
-    both = bounds.epsilon_lower_bound(10, 90, 100, hypothesis=bounds.Hypothesis(direction="both"))
+    both = bounds.epsilon_lower_bound(10, 90, 100, hypothesis=bounds.Hypothesis(direction="both"), adjacency="replace")
     assert 0 < both.value < forward.value
-    assert both.value == bounds.epsilon_lower_bound(90, 10, 100, confidence=0.995).value
+    assert both.value == bounds.epsilon_lower_bound(90, 10, 100, confidence=0.995, adjacency="replace").value
 
 
 def test_trials_may_differ_between_the_datasets() -> None:
-    result = bounds.epsilon_lower_bound(90, 100, (100, 1000))
+    result = bounds.epsilon_lower_bound(90, 100, (100, 1000), adjacency="replace")
     i = stats.binomtest(90, 100).proportion_ci(0.99)
     o = stats.binomtest(100, 1000).proportion_ci(0.99)
     assert result.value == pytest.approx(max(math.log(i.low / o.high), math.log((1 - o.high) / (1 - i.low))), rel=1e-10)
@@ -257,12 +296,32 @@ def test_trials_may_differ_between_the_datasets() -> None:
 
 
 def test_the_bound_grows_with_confidence_lost_and_shrinks_with_delta_and_k() -> None:
-    values = [bounds.epsilon_lower_bound(90, 10, 100, confidence=c).value for c in (0.5, 0.9, 0.99, 0.9999)]
+    values = [
+        bounds.epsilon_lower_bound(90, 10, 100, confidence=c, adjacency="replace").value
+        for c in (0.5, 0.9, 0.99, 0.9999)
+    ]
     assert values == sorted(values, reverse=True)
-    values = [bounds.epsilon_lower_bound(90, 10, 100, delta=d).value for d in (0.0, 1e-9, 1e-3, 0.1, 0.5)]
+    values = [
+        bounds.epsilon_lower_bound(90, 10, 100, delta=d, adjacency="replace").value for d in (0.0, 1e-9, 1e-3, 0.1, 0.5)
+    ]
     assert values == sorted(values, reverse=True)
-    values = [bounds.epsilon_lower_bound(90, 10, 100, delta=0.01, k=k).value for k in (1, 2, 3, 8)]
+    values = [bounds.epsilon_lower_bound(90, 10, 100, delta=0.01, k=k, adjacency="replace").value for k in (1, 2, 3, 8)]
     assert values == sorted(values, reverse=True)
+
+
+def test_audits_ask_for_the_adjacency() -> None:
+    wanted = r"`adjacency` must be given to {}: was a row left out \('add-remove'\), or replaced by another one"
+    with pytest.raises(TypeError, match=wanted.format("epsilon_lower_bound")):
+        bounds.epsilon_lower_bound(90, 10, 100)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=wanted.format("epsilon_lower_bound_from_scores")):
+        bounds.epsilon_lower_bound_from_scores([1.0, 2.0], [0.0, 1.0])  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=wanted.format("epsilon_lower_bound_best")):
+        bounds.epsilon_lower_bound_best({"a": ([1.0, 2.0], [0.0, 1.0], 1)})  # type: ignore[call-arg]
+    for function in (bounds.epsilon_lower_bound, bounds.epsilon_lower_bound_best):
+        assert inspect.signature(function).parameters["adjacency"].default is inspect.Parameter.empty
+    # The ceiling is one number for both; it states what it was told.
+    assert bounds.epsilon_opt(20, confidence=0.9).adjacency is None
+    assert bounds.epsilon_opt(20, confidence=0.9, adjacency="replacement").adjacency == "replace"
 
 
 def test_the_result_says_what_it_is() -> None:
@@ -272,28 +331,28 @@ def test_the_result_says_what_it_is() -> None:
     assert any("independent" in note for note in result.assumptions.notes)
     assert "E5" in result.provenance
     assert "E6" in result.provenance
-    assert bounds.epsilon_lower_bound(1, 1, 5).adjacency == "replace"
+    assert bounds.epsilon_lower_bound(1, 1, 5, adjacency="replace").adjacency == "replace"
     assert json.loads(result.to_json())["hits"] == [90, 10]
     assert json.loads(bounds.epsilon_opt(20, confidence=0.9).to_json())["trials"] == [20, 20]
 
 
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match=r"hits_in=11: must be an integer in \[0, 10\]"):
-        bounds.epsilon_lower_bound(11, 0, 10)
+        bounds.epsilon_lower_bound(11, 0, 10, adjacency="replace")
     with pytest.raises(ValueError, match="hits_out=-1"):
-        bounds.epsilon_lower_bound(1, -1, 10)
+        bounds.epsilon_lower_bound(1, -1, 10, adjacency="replace")
     with pytest.raises(TypeError, match=r"hits_in=0\.5"):
-        bounds.epsilon_lower_bound(0.5, 0, 10)  # type: ignore[arg-type]
+        bounds.epsilon_lower_bound(0.5, 0, 10, adjacency="replace")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="trials=0"):
-        bounds.epsilon_lower_bound(0, 0, 0)
+        bounds.epsilon_lower_bound(0, 0, 0, adjacency="replace")
     with pytest.raises(ValueError, match=r"trials=.*pair"):
-        bounds.epsilon_lower_bound(0, 0, (1, 2, 3))  # type: ignore[arg-type]
+        bounds.epsilon_lower_bound(0, 0, (1, 2, 3), adjacency="replace")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"delta=1: must be in \[0, 1\)"):
-        bounds.epsilon_lower_bound(1, 0, 10, delta=1)
+        bounds.epsilon_lower_bound(1, 0, 10, delta=1, adjacency="replace")
     with pytest.raises(ValueError, match="k=0"):
-        bounds.epsilon_lower_bound(1, 0, 10, k=0)
+        bounds.epsilon_lower_bound(1, 0, 10, k=0, adjacency="replace")
     with pytest.raises(ValueError, match=r"confidence=1\.5"):
-        bounds.epsilon_lower_bound(1, 0, 10, confidence=1.5)
+        bounds.epsilon_lower_bound(1, 0, 10, confidence=1.5, adjacency="replace")
     with pytest.raises(ValueError, match="adjacency='substitute'"):
         bounds.epsilon_lower_bound(1, 0, 10, adjacency="substitute")
     with pytest.raises(ValueError, match="direction='best'"):
@@ -301,7 +360,7 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="family='rdp'"):
         bounds.Hypothesis("rdp")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="hypothesis is a str: must be a Hypothesis"):
-        bounds.epsilon_lower_bound(1, 0, 10, hypothesis="gdp")  # type: ignore[arg-type]
+        bounds.epsilon_lower_bound(1, 0, 10, hypothesis="gdp", adjacency="replace")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="k=0"):
         bounds.epsilon_opt(10, confidence=0.9, k=0)
 
@@ -318,4 +377,4 @@ def test_many_pairs_of_limits_are_held_against_a_claim_as_one_is(family: str, de
 
 def test_no_trials_are_refused() -> None:
     with pytest.raises(ValueError, match="trials=0"):
-        bounds.epsilon_lower_bound(0, 0, 0)
+        bounds.epsilon_lower_bound(0, 0, 0, adjacency="replace")

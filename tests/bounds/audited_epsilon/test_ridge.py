@@ -64,10 +64,15 @@ def test_our_audit_of_the_released_coefficients_finds_the_closed_form(epsilon: f
     )
     middle = found.poison_target * 0.5 * (before + after) @ found.poison
     hits = int((into >= middle).sum()), int((out >= middle).sum())
-    fixed = bounds.epsilon_lower_bound(*hits, trials, confidence=0.999, delta=delta)
+    fixed = bounds.epsilon_lower_bound(*hits, trials, confidence=0.999, delta=delta, adjacency="replace")
     assert 0.85 * found.value <= fixed.value <= found.value
     gaussian = bounds.epsilon_lower_bound(
-        *hits, trials, confidence=0.999, delta=delta, hypothesis=bounds.Hypothesis(family="gdp")
+        *hits,
+        trials,
+        confidence=0.999,
+        delta=delta,
+        hypothesis=bounds.Hypothesis(family="gdp"),
+        adjacency="replace",
     )
     assert gaussian.mu is not None
     assert 0.85 * found.separation / found.noise <= gaussian.mu <= found.separation / found.noise

@@ -50,7 +50,12 @@ def test_null_audits_are_rarely_positive(select: str, direction: str) -> None:
     for i in range(audits):
         inside, outside = _null(40, rng)
         found = bounds.epsilon_lower_bound_from_scores(
-            inside, outside, threshold=_threshold(select, i), hypothesis=tested, confidence=0.95
+            inside,
+            outside,
+            threshold=_threshold(select, i),
+            hypothesis=tested,
+            confidence=0.95,
+            adjacency="replace",
         )
         positive += found.value > 0
     assert positive <= stats.binom.ppf(1 - 1e-4, audits, 0.05)
@@ -65,7 +70,8 @@ def test_choosing_on_the_counted_trials_would_break_the_promise() -> None:
         inside, outside = _null(60, rng)
         counts = [((inside >= t).sum(), (outside >= t).sum()) for t in thresholds]
         greedy += any(
-            bounds.epsilon_lower_bound(int(a), int(b), 60, confidence=level, hypothesis=side).value > 0
+            bounds.epsilon_lower_bound(int(a), int(b), 60, confidence=level, hypothesis=side, adjacency="replace").value
+            > 0
             for a, b in counts
             for side in (bounds.Hypothesis(direction="in"), bounds.Hypothesis(direction="out"))
         )
@@ -75,6 +81,7 @@ def test_choosing_on_the_counted_trials_would_break_the_promise() -> None:
             threshold=bounds.SimultaneousThreshold(),
             hypothesis=bounds.Hypothesis(direction="both"),
             confidence=level,
+            adjacency="replace",
         )
         honest += found.value > 0
     limit = stats.binom.ppf(1 - 1e-4, audits, 1 - level)
@@ -93,6 +100,7 @@ def test_coverage_on_the_gaussian_mechanism(select: str, family: str) -> None:
         found = bounds.epsilon_lower_bound_from_scores(
             rng.normal(mu, size=100), rng.normal(size=100), threshold=_threshold(select, i),
             hypothesis=bounds.Hypothesis(family), delta=delta, confidence=0.9,
+            adjacency="replace",
         )  # fmt: skip
         values.append(float(found.value))
     assert sum(v > truth for v in values) <= stats.binom.ppf(1 - 1e-4, audits, 0.1)
@@ -101,8 +109,10 @@ def test_coverage_on_the_gaussian_mechanism(select: str, family: str) -> None:
 
 def test_which_way_is_tighter_for_perfect_scores() -> None:
     inside, outside = np.ones(500), np.zeros(500)
-    split = bounds.epsilon_lower_bound_from_scores(inside, outside)
-    every = bounds.epsilon_lower_bound_from_scores(inside, outside, threshold=bounds.SimultaneousThreshold())
+    split = bounds.epsilon_lower_bound_from_scores(inside, outside, adjacency="replace")
+    every = bounds.epsilon_lower_bound_from_scores(
+        inside, outside, threshold=bounds.SimultaneousThreshold(), adjacency="replace"
+    )
     assert split.value == pytest.approx(bounds.epsilon_opt(250, confidence=0.99).value)
     assert split.value < every.value < bounds.epsilon_opt(500, confidence=0.99).value
     assert (round(float(split.value), 2), round(float(every.value), 2)) == (3.84, 3.99)
@@ -118,7 +128,9 @@ def test_directions(select: str) -> None:
 
     def prove(a: np.ndarray, b: np.ndarray, direction: str) -> float:
         tested = bounds.Hypothesis(direction=direction)
-        found = bounds.epsilon_lower_bound_from_scores(a, b, threshold=_threshold(select), hypothesis=tested)
+        found = bounds.epsilon_lower_bound_from_scores(
+            a, b, threshold=_threshold(select), hypothesis=tested, adjacency="replace"
+        )
         return float(found.value)
 
     assert prove(high, low, "in") > 2
@@ -130,10 +142,14 @@ def test_directions(select: str) -> None:
 @pytest.mark.parametrize("select", WAYS)
 def test_ties_and_unequal_numbers_of_trials(select: str) -> None:
     inside, outside = np.repeat([0.0, 1.0], [10, 90]), np.repeat([0.0, 1.0], [190, 10])
-    found = bounds.epsilon_lower_bound_from_scores(inside, outside, threshold=_threshold(select), confidence=0.9)
+    found = bounds.epsilon_lower_bound_from_scores(
+        inside, outside, threshold=_threshold(select), confidence=0.9, adjacency="replace"
+    )
     assert 0 < found.value < math.log(0.95 / 0.05)
     assert found.threshold in (0.0, 0.5, 1.0)
-    same = bounds.epsilon_lower_bound_from_scores(np.zeros(50), np.zeros(70), threshold=_threshold(select))
+    same = bounds.epsilon_lower_bound_from_scores(
+        np.zeros(50), np.zeros(70), threshold=_threshold(select), adjacency="replace"
+    )
     assert same.value == 0
 
 
@@ -153,16 +169,16 @@ def test_the_result_says_what_it_is(select: str) -> None:
 
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match=r"scores_in\[1\]=nan"):
-        bounds.epsilon_lower_bound_from_scores([0.0, math.nan], [0.0, 1.0])
+        bounds.epsilon_lower_bound_from_scores([0.0, math.nan], [0.0, 1.0], adjacency="replace")
     with pytest.raises(ValueError, match=r"scores_out.shape=\(1, 2\)"):
-        bounds.epsilon_lower_bound_from_scores([0.0, 1.0], [[0.0, 1.0]])
+        bounds.epsilon_lower_bound_from_scores([0.0, 1.0], [[0.0, 1.0]], adjacency="replace")
     with pytest.raises(ValueError, match=r"scores_in: 1 trials at share=0\.5"):
-        bounds.epsilon_lower_bound_from_scores([0.0], [0.0, 1.0])
+        bounds.epsilon_lower_bound_from_scores([0.0], [0.0, 1.0], adjacency="replace")
     with pytest.raises(TypeError, match="threshold is a str: must be a Threshold"):
-        bounds.epsilon_lower_bound_from_scores([0.0], [1.0], threshold="best")  # type: ignore[arg-type]
+        bounds.epsilon_lower_bound_from_scores([0.0], [1.0], threshold="best", adjacency="replace")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"share=1\.0"):
         bounds.SplitThreshold(share=1.0)
     with pytest.raises(ValueError, match="seed=-1"):
         bounds.SplitThreshold(seed=-1)
     with pytest.raises(ValueError, match="family='gdp' needs delta"):
-        bounds.epsilon_lower_bound_from_scores([0.0], [1.0], hypothesis=bounds.Hypothesis("gdp"))
+        bounds.epsilon_lower_bound_from_scores([0.0], [1.0], hypothesis=bounds.Hypothesis("gdp"), adjacency="replace")

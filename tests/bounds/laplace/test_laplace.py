@@ -89,7 +89,7 @@ def test_wrong_types_are_named() -> None:
 
 
 def test_a_measured_sensitivity_is_no_ground_for_noise() -> None:
-    measured = bounds.epsilon_lower_bound(90, 10, 100)
+    measured = bounds.epsilon_lower_bound(90, 10, 100, adjacency="replace")
     with pytest.raises(ValueError, match="kind 'lower'"):
         laplace.noise_scale(measured, 1.0)
 
@@ -236,7 +236,7 @@ def _audit(seed: int, scale: float) -> float:
         int((laplace.mechanism(np.full(DRAWS, f), scale=scale, seed=seed, step=i) >= 1.0).sum())
         for i, f in enumerate((1.0, 0.0))
     ]
-    return float(bounds.epsilon_lower_bound(hits[0], hits[1], DRAWS).value)
+    return float(bounds.epsilon_lower_bound(hits[0], hits[1], DRAWS, adjacency="replace").value)
 
 
 @pytest.mark.slow
@@ -253,4 +253,4 @@ def test_the_audit_from_scores_finds_the_event_by_itself() -> None:
         inside, outside = (
             laplace.mechanism(np.full(50_000, f), scale=scale, seed=8, step=i) for i, f in enumerate((1.0, 0.0))
         )
-        assert low < bounds.epsilon_lower_bound_from_scores(inside, outside).value <= high
+        assert low < bounds.epsilon_lower_bound_from_scores(inside, outside, adjacency="replace").value <= high
