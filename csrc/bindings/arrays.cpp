@@ -73,12 +73,12 @@ Rows rows_of(const py::buffer& array, int32_t dtype, bool runs, bool rows) {
   if (buffer.ndim < lead) throw py::value_error("an array has fewer dimensions than runs and rows");
   Numbers strides;
   for (int k = 0; k < buffer.ndim; ++k) strides.push_back(buffer.strides[k] / buffer.itemsize);
-  Rows made;
-  made.data = buffer.buf;
-  made.dtype = static_cast<DType>(dtype);
-  made.run_stride = runs ? strides[0] : 0;
-  made.row_stride = rows ? strides[static_cast<size_t>(lead - 1)] : 0;
-  return with_dimensions(made, {buffer.shape + lead, buffer.shape + buffer.ndim},
+  Rows result;
+  result.data = buffer.buf;
+  result.dtype = static_cast<DType>(dtype);
+  result.run_stride = runs ? strides[0] : 0;
+  result.row_stride = rows ? strides[static_cast<size_t>(lead - 1)] : 0;
+  return with_dimensions(result, {buffer.shape + lead, buffer.shape + buffer.ndim},
                          {strides.begin() + lead, strides.end()});
 }
 
@@ -87,8 +87,8 @@ struct RowsByStride : Rows {
   int64_t columns, column_stride;
 };
 
-py::object rows_by_stride(RowsByStride& given) {
-  return py::cast(with_dimensions(given, {given.columns}, {given.column_stride}));
+py::object rows_by_stride(RowsByStride& fields) {
+  return py::cast(with_dimensions(fields, {fields.columns}, {fields.column_stride}));
 }
 
 // Less the first `runs` runs.

@@ -99,7 +99,7 @@ class Call {
   static PyObject* enter(PyObject* self, PyObject* const* values, Py_ssize_t positional, PyObject* names) {
     try {
       const auto* const call = static_cast<const Call*>(PyCapsule_GetPointer(self, nullptr));
-      return call->made(values, positional, names).release().ptr();
+      return call->convert(values, positional, names).release().ptr();
     } catch (pybind11::error_already_set& error) {
       error.restore();
     } catch (const pybind11::builtin_exception& error) {
@@ -112,7 +112,7 @@ class Call {
     return nullptr;
   }
 
-  pybind11::object made(PyObject* const* values, Py_ssize_t positional, PyObject* names) const {
+  pybind11::object convert(PyObject* const* values, Py_ssize_t positional, PyObject* names) const {
     const Py_ssize_t count = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
     if (positional != 0 || count != static_cast<Py_ssize_t>(fields_.size())) return refuse("takes its fields by name");
     Args args;

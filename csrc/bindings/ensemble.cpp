@@ -17,19 +17,19 @@ struct Networks : EnsembleArgs {
   std::vector<int64_t> layers;
 };
 
-py::object networks(Networks& given) {
-  EnsembleArgs args = given;
-  if (given.layers.size() < 2 || given.layers.size() > kMaxLayers + 1) {
+py::object networks(Networks& fields) {
+  EnsembleArgs args = fields;
+  if (fields.layers.size() < 2 || fields.layers.size() > kMaxLayers + 1) {
     throw py::value_error("ensemble: too many layers");
   }
-  args.dtype = given.float32 ? DType::f32 : DType::f64;
-  args.num_layers = static_cast<int32_t>(given.layers.size()) - 1;
-  std::copy(given.layers.begin(), given.layers.end(), args.sizes);
+  args.dtype = fields.float32 ? DType::f32 : DType::f64;
+  args.num_layers = static_cast<int32_t>(fields.layers.size()) - 1;
+  std::copy(fields.layers.begin(), fields.layers.end(), args.sizes);
   return py::cast(args);
 }
 
-py::object rows(EnsembleRows& given) {
-  return py::cast(given);
+py::object rows(EnsembleRows& fields) {
+  return py::cast(fields);
 }
 
 struct Sums {

@@ -65,15 +65,15 @@ py::dict build_info() {
     const Released released;
     devices = cuda_devices();
   }
-  py::list found;
-  for (const DeviceInfo& d : devices.found) {
+  py::list listed;
+  for (const DeviceInfo& d : devices.all) {
     py::dict entry;
     entry["name"] = d.name;
     entry["compute_capability"] = std::to_string(d.major) + "." + std::to_string(d.minor);
     entry["memory_bytes"] = d.memory;
-    found.append(entry);
+    listed.append(entry);
   }
-  info["devices"] = found;
+  info["devices"] = listed;
   info["device_message"] = devices.message;
   return info;
 }

@@ -18,8 +18,8 @@ struct Segment {
   int64_t room() const { return (count + 7) / 8 * 8; }  // whole eights
 };
 
-// Neighbouring rows of one run whose norms are taken together, segment by segment: those of every other group from the
-// last one on.
+// Neighbouring rows of one run whose norms are taken together, segment by segment: every other group starts with
+// its last segment.
 struct Group {
   int64_t run, begin, end, block;
   bool backwards;

@@ -26,8 +26,9 @@ struct ClipArgs {
   uint64_t seed = 0;
   uint32_t step = 0;
   uint64_t first_run = 0;
-  bool check_finite = true;  // CPU: stop before the sum if a kept row's norm is not finite: index = run·num_rows + row
-  void* scratch = nullptr;   // CUDA: clip_and_noise_cuda_scratch bytes on the device
+  bool check_finite =
+      true;  // CPU: stop before the sum if the norm of a row that counts is not finite: index = run·num_rows + row
+  void* scratch = nullptr;  // CUDA: clip_and_noise_cuda_scratch bytes on the device
   Device device;
   Schedule schedule;
 };

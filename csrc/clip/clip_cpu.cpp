@@ -1,7 +1,8 @@
-// clip_and_noise on the CPU. Rows of which several fit in a core's cache are read once: the norms of a few are taken
-// while the few before them, which the cache still holds, go into the partial sum of their block. Longer ones are read
-// twice: all norms, then the sum, segment of columns by segment, each over the rows in order. No row is ever copied,
-// and nothing is written before every norm is known, so that a bad row stops it first. What limits it: csrc/README.md.
+// clip_and_noise on the CPU. Rows so short that several fit in a core's cache are read once: the norms of a few are
+// taken while the few before them, which the cache still holds, go into the partial sum of their block. Longer ones are
+// read twice: all norms, then the sum, segment of columns by segment, each over the rows in order. No row is ever
+// copied, and nothing is written before every norm is known, so that a bad row stops it first. What limits it:
+// csrc/README.md.
 #include "clip/clip.h"
 
 #include <algorithm>
@@ -30,18 +31,18 @@ constexpr int64_t kAheadBytes = 12288;
 // Rows of a pass for norms alone that are read at the same time.
 constexpr int64_t kNormRows = 4;
 
-// Room for the columns of rows that do not lie in place: not on the stack, of which a thread may have as little as
-// that.
+// Room for the columns of rows that do not lie in place: not on the stack, which may be
+// no larger than that in a thread.
 int64_t copies(const ClipArgs& args) {
   return rows_in_place(args) ? 0 : kPanelRows * kStripe;
 }
 
-bool kept(const ClipArgs& args, int64_t run, int64_t row) {
+bool counts(const ClipArgs& args, int64_t run, int64_t row) {
   return args.mask == nullptr || args.mask[run * args.mask_run_stride + row * args.mask_row_stride] != 0;
 }
 
 // Rows that count, by number, with their factors, in order.
-struct Kept {
+struct Pending {
   std::vector<int64_t> rows;
   std::vector<double> factors;
 
@@ -52,7 +53,7 @@ struct Kept {
   }
   void take(const ClipArgs& args, int64_t run, int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      if (!kept(args, run, row)) continue;
+      if (!counts(args, run, row)) continue;
       rows.push_back(row);
       factors.push_back(clip_factor(args.max_grad_norm, args.norms[run * args.num_rows + row]));
     }
@@ -90,14 +91,14 @@ void finish_norms(const ClipArgs& args, int64_t run, int64_t begin, int64_t end,
 }
 
 // acc += the first `total` of the rows that count, in order.
-void add_rows(const ClipArgs& args, const Segment& s, int64_t run, const Kept& keep, int64_t total, double* buffer,
-              double* acc) {
+void add_rows(const ClipArgs& args, const Segment& s, int64_t run, const Pending& pending, int64_t total,
+              double* buffer, double* acc) {
   const int64_t together = beyond_floats(args) ? 1 : 12;
   for (int64_t r = 0; r < total; r += together) {
     const int64_t here = std::min(together, total - r);
-    for_stripes(args.grads[s.param], run, keep.rows.data() + r, here, s.first, s.count, buffer,
+    for_stripes(args.grads[s.param], run, pending.rows.data() + r, here, s.first, s.count, buffer,
                 [&](const ClipLoops& loops, const void* const* pointers, int64_t offset, int64_t count) {
-                  loops.add_rows(pointers, keep.factors.data() + r, here, count, acc + offset);
+                  loops.add_rows(pointers, pending.factors.data() + r, here, count, acc + offset);
                 });
   }
 }
@@ -122,9 +123,9 @@ void all_norms(const ClipArgs& args, const ClipPlan& plan, int threads) {
   }
 }
 
-// The squares of a group's rows, and meanwhile as many first rows of `keep` into their sum.
+// The squares of a group's rows, and meanwhile as many first rows of `pending` into their sum.
 void squares_during_sum(const ClipArgs& args, const ClipPlan& plan, const Group& group, Ahead& ahead, int64_t run,
-                        const Kept& keep, double* squares, double* sum) {
+                        const Pending& pending, double* squares, double* sum) {
   const int64_t per_row = plan.size(), together = plan.group;
   for (size_t turn = 0; turn < plan.segments.size(); ++turn) {
     const size_t k = group.segment(turn, plan.segments.size());
@@ -135,7 +136,7 @@ void squares_during_sum(const ClipArgs& args, const ClipPlan& plan, const Group&
     const char *read[kMostOverlap], *added[kMostOverlap];
     for (int64_t r = 0; r < together; ++r) {
       read[r] = static_cast<const char*>(row_in_place(rows, group.run, group.begin + r, s.first));
-      added[r] = static_cast<const char*>(row_in_place(rows, run, keep.rows[static_cast<size_t>(r)], s.first));
+      added[r] = static_cast<const char*>(row_in_place(rows, run, pending.rows[static_cast<size_t>(r)], s.first));
     }
     const void* others[kMostOverlap];
     int64_t whole = 0;
@@ -152,7 +153,7 @@ void squares_during_sum(const ClipArgs& args, const ClipPlan& plan, const Group&
           const int64_t here = std::clamp(ahead.left() / size / step * step, step, whole - done);
           const int64_t column = (r * whole + done) / together;
           for (int64_t o = 0; o < together; ++o) others[o] = added[o] + column * size;
-          loops.squares_during_sum(read[r] + done * size, here, lanes[r], ahead.here(), others, keep.factors.data(),
+          loops.squares_during_sum(read[r] + done * size, here, lanes[r], ahead.here(), others, pending.factors.data(),
                                    together, sum + s.slot + column);
           ahead.skip(here * size);
           done += here;
@@ -167,7 +168,7 @@ void squares_during_sum(const ClipArgs& args, const ClipPlan& plan, const Group&
     }
     if (whole == s.count) continue;
     for (int64_t o = 0; o < together; ++o) others[o] = added[o] + whole * size;
-    loops.add_rows(others, keep.factors.data(), together, s.count - whole, sum + s.slot + whole);
+    loops.add_rows(others, pending.factors.data(), together, s.count - whole, sum + s.slot + whole);
   }
 }
 
@@ -195,22 +196,22 @@ void norms_and_partial_sums(const ClipArgs& args, const ClipPlan& plan, int thre
     const Scratch buffer(copies(args));
     std::vector<double> squares(static_cast<size_t>(plan.group * per_row));
     Ahead ahead(args.grads, plan.segments, groups);
-    Kept keep;  // rows of one block whose norms are known and which are not yet added
+    Pending pending;  // rows of one block whose norms are known and which are not yet added
     int64_t block = -1;
-    const auto add_kept = [&](int64_t total) {
+    const auto add_pending = [&](int64_t total) {
       for (const Segment& s : plan.segments) {
         if (total == 0) break;
-        add_rows(args, s, block / plan.blocks, keep, total, buffer.get(), partial + block * plan.slots + s.slot);
+        add_rows(args, s, block / plan.blocks, pending, total, buffer.get(), partial + block * plan.slots + s.slot);
       }
-      keep.drop(total);
+      pending.drop(total);
     };
     for (size_t g = 0; g < groups.size(); ++g) {
       const Group& group = groups[g];
-      if (plan.overlapped && keep.count() >= plan.group && group.end - group.begin == plan.group) {
+      if (plan.overlapped && pending.count() >= plan.group && group.end - group.begin == plan.group) {
         ahead.start(g, kAheadBytes);
-        squares_during_sum(args, plan, group, ahead, block / plan.blocks, keep, squares.data(),
+        squares_during_sum(args, plan, group, ahead, block / plan.blocks, pending, squares.data(),
                            partial + block * plan.slots);
-        keep.drop(plan.group);
+        pending.drop(plan.group);
       } else {
         for (int64_t s = 0; s < per_row; ++s) {
           segment_squares(args, plan.segments[static_cast<size_t>(s)], group.run, group.begin, group.end - group.begin,
@@ -219,14 +220,14 @@ void norms_and_partial_sums(const ClipArgs& args, const ClipPlan& plan, int thre
       }
       finish_norms(args, group.run, group.begin, group.end, squares.data(), per_row);
       if (group.block != block) {
-        add_kept(keep.count());
+        add_pending(pending.count());
         block = group.block;
         std::fill(partial + block * plan.slots, partial + (block + 1) * plan.slots, 0.0);
       }
-      keep.take(args, group.run, group.begin, group.end);
-      if (!plan.overlapped) add_kept(keep.count() / kSumChain * kSumChain);
+      pending.take(args, group.run, group.begin, group.end);
+      if (!plan.overlapped) add_pending(pending.count() / kSumChain * kSumChain);
     }
-    add_kept(keep.count());
+    add_pending(pending.count());
   });
 }
 
@@ -256,7 +257,7 @@ void add_noise(const ClipArgs& args, const Segment& s, int64_t run, double* acc)
   }
 }
 
-// Where the caller's normals first are no finite number, counted through all runs; -1: nowhere.
+// Where the caller's normals first are not finite, counted through all runs; -1: nowhere.
 int64_t first_bad_noise(const ClipArgs& args, const ClipPlan& plan) {
   double z[kStripe];
   for (int64_t run = 0; run < args.num_runs; ++run) {
@@ -293,7 +294,7 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
   }
   if (args.check_finite) {
     for (int64_t i = 0; i < total_rows; ++i) {
-      if (!std::isfinite(args.norms[i]) && kept(args, i / args.num_rows, i % args.num_rows)) {
+      if (!std::isfinite(args.norms[i]) && counts(args, i / args.num_rows, i % args.num_rows)) {
         return {Code::non_finite, "clip_and_noise", "", i};
       }
     }
@@ -303,8 +304,9 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
     }
   }
 
-  std::vector<Kept> keep(static_cast<size_t>(plan.once ? 0 : args.num_runs));
-  for (size_t run = 0; run < keep.size(); ++run) keep[run].take(args, static_cast<int64_t>(run), 0, args.num_rows);
+  std::vector<Pending> pending(static_cast<size_t>(plan.once ? 0 : args.num_runs));
+  for (size_t run = 0; run < pending.size(); ++run)
+    pending[run].take(args, static_cast<int64_t>(run), 0, args.num_rows);
   const int64_t items = args.num_runs * num_pieces;
   const int64_t chunk =
       args.schedule.chunk > 0 ? args.schedule.chunk : std::max<int64_t>(items / (threads == 1 ? 1 : 8 * threads), 1);
@@ -319,7 +321,7 @@ Status clip_and_noise_cpu(const ClipArgs& args) {
         add_blocks(partial.get() + run * plan.blocks * plan.slots + s.slot, plan.blocks, plan.slots, s.count, acc);
       } else {
         std::fill(acc, acc + s.count, 0.0);
-        const Kept& rows = keep[static_cast<size_t>(run)];
+        const Pending& rows = pending[static_cast<size_t>(run)];
         add_rows(args, s, run, rows, rows.count(), buffer.get(), acc);
       }
       if (args.noise_scale > 0.0) add_noise(args, s, run, acc);

@@ -72,9 +72,9 @@ __global__ void finish_norms(const __grid_constant__ Job job) {
     }
     if (lane == 0) {
       const double norm = root(sum) / scale;
-      const bool kept = job.mask == nullptr || job.mask[run * job.mask_run_stride + row * job.mask_row_stride] != 0;
+      const bool counts = job.mask == nullptr || job.mask[run * job.mask_run_stride + row * job.mask_row_stride] != 0;
       job.norms[item] = norm;
-      job.factors[item] = kept ? device_clip_factor(job.max_grad_norm, norm) : kMasked;
+      job.factors[item] = counts ? device_clip_factor(job.max_grad_norm, norm) : kMasked;
     }
   }
 }
@@ -101,7 +101,7 @@ __device__ __forceinline__ void sum_pack(const double* factors, int64_t begin, i
   }
 }
 
-// Not inlined, so that its registers are no burden where columns lie aligned and in line.
+// Not inlined, so that its registers do not count where columns lie aligned and in line.
 template <class E>
 __device__ __noinline__ void sum_elsewhere(const Rows& rows, bool aligned, int64_t run, int64_t begin, int64_t last,
                                            int64_t column, int64_t end, const double* factors, double* out) {
@@ -217,7 +217,7 @@ struct Layout {
     const int64_t rows = args.num_runs * args.num_rows;
     if (args.num_params > 0 && packs >= kLeastOncePacks && rows > 0) {
       const int most = with_element(args.grads[0].dtype, [](auto e) { return most_packs<decltype(e)>(); });
-      for (int held = 1; once == 0 && held <= most; held *= 2) once = packs <= held * kOnceThreads ? held : 0;
+      for (int size = 1; once == 0 && size <= most; size *= 2) once = packs <= size * kOnceThreads ? size : 0;
     }
     const int64_t threads = packs * args.num_runs > 0 ? packs * args.num_runs : 1;
     const int64_t wanted = once > 0 ? kMostOnceSplits : kWantedThreads / threads;

@@ -2,7 +2,7 @@
 // same on every tier: sums of squares run in kSquareLanes fixed lanes and inner products in kDotLanes, folded in
 // halves, and a clipped sum adds its rows one after the other, column by column. Elements of 16 bits are first added in
 // float32, kSquareChain squares of a lane (which column is in which lane depends on the type) and kSumChain rows at a
-// time: those of the first four, the next four, …, of a block, as long as there are four and all their factors are
+// time: the first four, the next four, … of a block, as long as there are four and all their factors are
 // numbers that float32 holds. AVX2 and AVX-512 fuse each product with its addition and agree bit for bit; baseline
 // x86-64 rounds products that do not fit (squares and inner products in double of float32 and narrower always do), one
 // rounding more per term. Inner products in float32 run in chains of kChain terms in each of kSquareLanes lanes; what

@@ -56,7 +56,7 @@ inline double norm_of(double squares, const Rows* params, int32_t num_params, in
   return std::ldexp(std::sqrt(fold_squares(lanes)), exponent);
 }
 
-// min(1, C/‖g‖), and 1 for a zero gradient. NaN where the norm is no finite number, so that an unchecked bad row shows
+// min(1, C/‖g‖), and 1 for a zero gradient. NaN where the norm is not finite, so that an unchecked bad row shows
 // in every column of the sum.
 inline double clip_factor(double max_grad_norm, double norm) {
   if (!std::isfinite(norm)) return std::numeric_limits<double>::quiet_NaN();

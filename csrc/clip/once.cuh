@@ -18,7 +18,7 @@ constexpr int64_t kLeastOncePacks = 128;  // of fewer columns a block of this si
 constexpr int64_t kLeastOnceRows = 16;    // of a split, whose sums cost as much as four of them in float32
 constexpr int64_t kMostOnceSplits = 128;
 
-// Packs that one thread may hold: those of float64 take twice the registers, those of 16 bits as many for their sums.
+// Packs that one thread may hold: float64 takes twice the registers, 16 bits as many again for their sums.
 template <class E>
 LEAKCORE_HD constexpr int most_packs() {
   return sizeof(typename E::Raw) == 4 ? 4 : 2;

@@ -33,7 +33,7 @@ double dot_in_double(const ClipScoresArgs& args, int64_t run, int64_t row, int64
   return sum;
 }
 
-// The loop for observations that are held as Real.
+// The loop for observations stored as Real.
 template <class Real>
 auto dots_loop(const ClipLoops& loops) {
   if constexpr (std::is_same_v<Real, float>) {
@@ -48,8 +48,8 @@ void score_rows(const ClipScoresArgs& args, int64_t run, int64_t begin, int64_t 
   const int64_t rows = end - begin, observed_here = std::min(kMostObserved, args.num_observed);
   std::vector<double> lanes(static_cast<size_t>(rows * kSquareLanes));
   std::vector<double> dots(static_cast<size_t>(rows * args.num_observed));
-  const int64_t beside = std::max<int64_t>(args.num_observed, 1);
-  const int64_t room = second_level_cache() / 4 / (beside * kTile * static_cast<int64_t>(sizeof(Real)));
+  const int64_t vectors = std::max<int64_t>(args.num_observed, 1);
+  const int64_t room = second_level_cache() / 4 / (vectors * kTile * static_cast<int64_t>(sizeof(Real)));
   const int64_t stretch = kTile * std::clamp<int64_t>(room, 1, kMostTiles);
   std::vector<Real> observed(static_cast<size_t>(observed_here * stretch));
   std::vector<Real> buffer(static_cast<size_t>(in_place(args.grads) ? 0 : kGroup * kTile));

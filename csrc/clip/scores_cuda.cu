@@ -8,7 +8,7 @@ namespace leakcore {
 namespace {
 
 constexpr int64_t kSegment = 4096;
-// Warps are on their own, and beside their 140 registers a thread (float32) more small blocks fit than large ones.
+// Warps do not cooperate; at 140 registers a thread (float32) more small blocks fit than large ones.
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kRows = 4;

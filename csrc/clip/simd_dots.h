@@ -104,7 +104,7 @@ inline void dots_of_rows(const void* const* rows, int64_t count, const double* o
   });
 }
 
-// The squares of 16-bit elements are not added beside their products but before: `lanes`, if not null, becomes null.
+// The squares of 16-bit elements are added before their products, not with them: `lanes`, if not null, becomes null.
 template <class T>
 inline void narrow_squares_first(const void* const* rows, int64_t num_rows, int64_t count, double** lanes) {
   if (!kNarrow<T> || *lanes == nullptr) return;
@@ -149,8 +149,8 @@ template <class T, int R, int M, bool Squares>
 inline void add_chain(const T* const* rows, int64_t steps, const float* observed, int64_t observed_stride,
                       double* totals, int64_t num_observed, double* lanes) {
   constexpr int V = kSquareLanes / W, F = kSquareLanes / kFloats;
-  const float* seen[M];
-  for (int m = 0; m < M; ++m) seen[m] = observed + m * observed_stride;
+  const float* observations[M];
+  for (int m = 0; m < M; ++m) observations[m] = observed + m * observed_stride;
   Floats acc[R][M][F] = {};
   Doubles sum[R][V] = {};
 #pragma GCC unroll 64
@@ -163,7 +163,7 @@ inline void add_chain(const T* const* rows, int64_t steps, const float* observed
       Floats x[R];
       for (int r = 0; r < R; ++r) x[r] = floats_at(rows[r] + i + f * kFloats);
       for (int m = 0; m < M; ++m) {
-        const Floats o = floats_at(seen[m] + i + f * kFloats);
+        const Floats o = floats_at(observations[m] + i + f * kFloats);
         for (int r = 0; r < R; ++r) acc[r][m][f] = madd(x[r], o, acc[r][m][f]);
       }
     }

@@ -71,8 +71,8 @@ class Ensemble {
   }
 
   void sums() {
-    const auto given = reinterpret_cast<uintptr_t>(args_.scratch);
-    Arena arena{reinterpret_cast<char*>((given + kAlign - 1) / kAlign * kAlign)};
+    const auto start = reinterpret_cast<uintptr_t>(args_.scratch);
+    Arena arena{reinterpret_cast<char*>((start + kAlign - 1) / kAlign * kAlign)};
     lay_out(arena);
     for (int64_t first = 0; first < args_.num_runs; first += together_) {
       const int64_t count = std::min(together_, args_.num_runs - first);

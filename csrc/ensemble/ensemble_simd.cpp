@@ -156,7 +156,7 @@ inline void narrow_tile(const T* const* x, int64_t depth, const T* w, int64_t ld
   }
 }
 
-// At most eight accumulators, which fit the registers of every tier beside what is multiplied.
+// At most eight accumulators, which fit the registers of every tier together with what is multiplied.
 template <class T, int O>
 inline void narrow_outputs(const T* const* x, int64_t rows, int64_t depth, const T* w, int64_t ldw, const T* bias,
                            T* out, int64_t ldo) {
@@ -375,11 +375,11 @@ inline T sum_of_squares(const T* x, int64_t count) {
 }
 
 template <class T>
-void block(const EnsembleNet<T>& net, const EnsembleBlock<T>& given) {
-  const int64_t rows = given.count;
+void block(const EnsembleNet<T>& net, const EnsembleBlock<T>& task) {
+  const int64_t rows = task.count;
   const int32_t last = net.num_layers - 1;
   const T* inputs[kMaxLayers][kBlockRows];
-  for (int64_t r = 0; r < rows; ++r) inputs[0][r] = given.rows[r];
+  for (int64_t r = 0; r < rows; ++r) inputs[0][r] = task.rows[r];
   for (int32_t l = 0; l <= last; ++l) {
     const EnsembleLayer<T>& layer = net.layers[l];
     const int64_t ld = padded(layer.out);
@@ -400,9 +400,9 @@ void block(const EnsembleNet<T>& net, const EnsembleBlock<T>& given) {
   }
   const int64_t outputs = net.layers[last].out, width = padded(outputs);
   if (outputs == 1) {
-    one_logit(net.pre[last], given.classes, rows, net.delta[last], width);
+    one_logit(net.pre[last], task.classes, rows, net.delta[last], width);
   } else {
-    softmax(net.pre[last], given.classes, rows, outputs, net.delta[last], width);
+    softmax(net.pre[last], task.classes, rows, outputs, net.delta[last], width);
   }
   const T* above[kBlockRows];
   for (int32_t l = last; l > 0; --l) {
@@ -420,7 +420,7 @@ void block(const EnsembleNet<T>& net, const EnsembleBlock<T>& given) {
       T* delta = net.delta[l] + r * ld;
       for (int64_t o = net.layers[l].out; net.layers[l].out > 1 && o < ld; ++o) delta[o] = T(0);
       const T of_delta = net.layers[l].out == 1 ? delta[0] * delta[0] : sum_of_squares(delta, ld);
-      const T of_input = l == 0 ? given.squares[r] : sum_of_squares(inputs[l][r], padded(net.layers[l].in)) + T(1);
+      const T of_input = l == 0 ? task.squares[r] : sum_of_squares(inputs[l][r], padded(net.layers[l].in)) + T(1);
       // Of two outputs the deltas are δ and −δ.
       squares += (l == last && net.halved ? T(2) * of_delta : of_delta) * of_input;
     }

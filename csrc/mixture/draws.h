@@ -139,10 +139,10 @@ struct Soon {
 };
 using Nothing = Soon<0>;
 
-// T = 1: rows of four draws, a sample each. `beside`: see draw_pairs.
-template <class Soon, class Beside>
+// T = 1: rows of four draws, a sample each. `meanwhile`: see draw_pairs.
+template <class Soon, class Meanwhile>
 void quad_words(uint64_t seed, uint32_t stream, uint64_t first, int samples, uint32_t* even, uint32_t* odd, Soon soon,
-                Beside&& beside) {
+                Meanwhile&& meanwhile) {
   const uint64_t row = first / 4;
   // Only word 2 of the counter varies: one multiplication in the first two rounds, and the other one by addition.
   const uint64_t flip0 = stream ^ round_key0(seed, 0);
@@ -157,7 +157,7 @@ void quad_words(uint64_t seed, uint32_t stream, uint64_t first, int samples, uin
     b1 += static_cast<uint64_t>(kDoubles) * kPhiloxM1;
     return c;
   };
-  draw_pairs(seed, samples / 4, start, even, odd, beside);
+  draw_pairs(seed, samples / 4, start, even, odd, meanwhile);
 }
 
 }  // namespace

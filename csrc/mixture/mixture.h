@@ -33,7 +33,7 @@ struct MixtureLogRatioArgs : MixtureArgs {
 };
 
 // Counts and exact sums over samples, added to what the arrays hold. Each configuration's thresholds ascend strictly;
-// bracket j holds the samples with t_j <= L < t_{j+1}. A sample is `far` where |L| > kExpSafe: there e^{−L} is no
+// bracket j holds the samples with t_j <= L < t_{j+1}. A sample is `far` where |L| > kExpSafe: there e^{−L} is not a
 // normal double, or one too small for the excess over a threshold to be had from it.
 struct MixtureTailArgs : MixtureArgs {
   int64_t num_thresholds = 0;

@@ -53,7 +53,7 @@ class Blocks {
 };
 
 // `pieces` per thread: the last one may leave the other threads idle, so many, unless each costs something by itself
-// (at one step its first words, which have no logarithms beside them); some 5 µs of work each at least.
+// (at one step its first words, which have no logarithms to go with); some 5 µs of work each at least.
 template <class Body>
 void over_blocks(const MixtureArgs& args, int64_t pieces, Body&& body) {
   const int64_t blocks = Blocks::number(args);

@@ -3,7 +3,7 @@
 //
 // Random words, normals and factors are each made in a loop of their own over a block that stays in the first-level
 // cache, four steps (one Philox block) at a time: a loop with few constants keeps them all in registers. At one step in
-// float32 the logarithm, nearly all multiply-adds, is taken beside the next block's words, nearly all shifts.
+// float32 the logarithm, nearly all multiply-adds, is taken during the next block's words, nearly all shifts.
 #include "mixture/mixture_simd.h"
 
 #include "mixture/one_step.h"

@@ -87,7 +87,7 @@ void one_sparse(Single& w, const Group& g, double* out, Soon soon) {
   }
 }
 
-// A block of samples of which the words are to be drawn; none where samples is 0.
+// A block of samples whose words are to be drawn; none where samples is 0.
 struct Following {
   uint64_t seed;
   uint32_t stream;
@@ -95,10 +95,10 @@ struct Following {
   int samples;
 };
 
-template <class Soon, class Beside>
-void words_of(Single& w, const Following& block, Soon soon, Beside&& beside) {
+template <class Soon, class Meanwhile>
+void words_of(Single& w, const Following& block, Soon soon, Meanwhile&& meanwhile) {
   w.samples = block.samples;
-  quad_words(block.seed, block.stream, block.first, block.samples, w.even, w.odd, soon, beside);
+  quad_words(block.seed, block.stream, block.first, block.samples, w.even, w.odd, soon, meanwhile);
 }
 
 // AVX-512 has registers for words and logarithms side by side, a sixteenth less time than one after the other; the
@@ -173,7 +173,7 @@ void one_step_of(const MixturePlan& plan, uint64_t seed, bool alternative, uint6
                  int64_t stride) {
   constexpr bool kNarrow = sizeof(T) == sizeof(float);
   const int size = samples < kWideBlock ? kBlock : kWideBlock;
-  // What is written next, half of it beside the words, half beside factors and logarithms.
+  // What is written next, half of it during the words, half during factors and logarithms.
   constexpr int kHalf = kOutside ? sizeof(T) / 2 : 0;
   const auto next = [&](const T* at, int64_t count) { return reinterpret_cast<const char*>(at + size + count); };
   Single w;

@@ -36,7 +36,7 @@ __device__ inline void warp_rotate(double* x, double* y, int64_t count, double c
   }
 }
 
-// Columns whose length is rounding beside the whole matrix are null: they are left as they are.
+// Columns whose length is rounding compared with the whole matrix are null: they are left as they are.
 __device__ inline void orthogonalise(const JacobiSpace& at, int64_t n, int64_t d, double norm) {
   const int warp = threadIdx.x / kWarp;
   const int64_t players = n + n % 2;
@@ -133,31 +133,31 @@ __device__ inline void solve_jacobi(const SolveLabelsArgs& args, int64_t problem
     longest = fmax(longest, value);
   }
   const double cut = args.rcond * block_max(longest, at.partial);
-  double kept = 0.0, inverse_squares = 0.0;
+  double rank = 0.0, inverse_squares = 0.0;
   for (int64_t k = threadIdx.x; k < n; k += kSolveLabelsThreads) {
     const double value = inverse[k];
     const bool counts = value > cut && value > 0.0;
     inverse[k] = counts ? 1.0 / value : 0.0;
     if (!counts) continue;
-    kept += 1.0;
+    rank += 1.0;
     inverse_squares += inverse[k] * inverse[k];
   }
-  kept = block_sum(kept, at.partial);
+  rank = block_sum(rank, at.partial);
   const double condition = sqrt(block_sum(inverse_squares, at.partial)) * norm;
   for (int64_t r = threadIdx.x; r < n; r += kSolveLabelsThreads) {
-    double seen = 0.0, unseen = 0.0;
+    double inside = 0.0, outside = 0.0;
     for (int64_t k = 0; k < n; ++k) {
       const double part = at.v[k * n + r];
       const double scaled = part * inverse[k];
-      seen = fma(scaled, scaled, seen);
-      if (inverse[k] == 0.0) unseen = fma(part, part, unseen);
+      inside = fma(scaled, scaled, inside);
+      if (inverse[k] == 0.0) outside = fma(part, part, outside);
     }
-    squares[r] = seen;
-    lost[r] = sqrt(unseen);
-    args.leverage[problem * n + r] = ldexp(seen, -2 * exponent);
+    squares[r] = inside;
+    lost[r] = sqrt(outside);
+    args.leverage[problem * n + r] = ldexp(inside, -2 * exponent);
     args.identifiable[problem * n + r] = lost[r] <= null_limit(args.rcond, condition) && column_norm[r] > 0.0;
   }
-  if (threadIdx.x == 0) args.rank[problem] = static_cast<int64_t>(kept);
+  if (threadIdx.x == 0) args.rank[problem] = static_cast<int64_t>(rank);
 
   const double scale = ldexp(1.0, -exponent);
   for (int64_t o = 0; o < outputs; ++o) {

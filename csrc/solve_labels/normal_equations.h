@@ -54,7 +54,7 @@ LEAKCORE_HD double shown_error(double residual, double error, double largest) {
   return fabs(residual) <= largest ? error : INFINITY;
 }
 
-// Another correction is worth its while as long as the last one's error shows beside that of forming the residual.
+// Another correction is worth its while as long as the last one's error shows next to that of forming the residual.
 LEAKCORE_HD bool correct_again(double n, double d, double inflation, double spread, double outside, double last) {
   return inverse_error(n, d, inflation) * last > kUnitRoundoff * (spread + outside);
 }

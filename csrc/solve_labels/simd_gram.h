@@ -122,9 +122,9 @@ LEAKCORE_INLINE void copy_tails(const X* const* rows, int64_t whole, int64_t cou
   }
 }
 
-// What tiles on the diagonal do besides: a vector, where its products with the samples go, and where the samples
+// What tiles on the diagonal do as well: a vector, where its products with the samples go, and where the samples
 // themselves go as doubles, if they are copied, with zeros up to the end of a stripe.
-struct Beside {
+struct Diagonals {
   const double* x = nullptr;
   double* s = nullptr;
   double* const* copies = nullptr;
@@ -187,19 +187,19 @@ LEAKCORE_INLINE void dot_lanes(const X* const* a, const Y* const* b, const doubl
 }
 
 // out[r·ld + t] (+)= Σ_i a[r][i]·b[t][i] over `count` columns; on the diagonal, where b is a, for r <= t alone, and
-// beside it s[r] (+)= Σ_i a[r][i]·x[i].
+// with it s[r] (+)= Σ_i a[r][i]·x[i].
 template <int A, int B, Tile T, class X, class Y>
 LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t first, int64_t count, int phase, bool add,
-                              double* out, int64_t ld, Ahead* ahead, const Beside& beside = {}) {
+                              double* out, int64_t ld, Ahead* ahead, const Diagonals& diagonal = {}) {
   constexpr bool Diagonal = T != Tile::pairs;
   constexpr int kOfPairs = Diagonal ? A * (A + 1) / 2 : A * B, kPairs = kOfPairs + (Diagonal ? A : 0);
   const X* x_at[A];
   const Y* y_at[B];
   for (int r = 0; r < A; ++r) x_at[r] = a[r] + first;
   for (int t = 0; t < B; ++t) y_at[t] = b[t] + first;
-  const double* const z_at = Diagonal ? beside.x + first : nullptr;
+  const double* const z_at = Diagonal ? diagonal.x + first : nullptr;
   double* copies[B];
-  for (int t = 0; T == Tile::copied && t < B; ++t) copies[t] = beside.copies[t] + first;
+  for (int t = 0; T == Tile::copied && t < B; ++t) copies[t] = diagonal.copies[t] + first;
   Doubles lanes[kPairs][V];
   double sums[kPairs];
   Ahead here = *ahead;
@@ -218,19 +218,19 @@ LEAKCORE_INLINE void dot_tile(const X* const* a, const Y* const* b, int64_t firs
       double* const to = out + r * ld + t;
       *to = add ? *to + sums[p] : sums[p];
     }
-    if (Diagonal) beside.s[r] = add ? beside.s[r] + sums[kOfPairs + r] : sums[kOfPairs + r];
+    if (Diagonal) diagonal.s[r] = add ? diagonal.s[r] + sums[kOfPairs + r] : sums[kOfPairs + r];
   }
 }
 
 // `B` samples from t, which are read `from`, against themselves and all before them.
 template <int B, class X, class From>
 void gram_columns(const X* const* rows, const From* const* from, int64_t t, int64_t first, int64_t count, int phase,
-                  double* out, int64_t ld, Ahead* ahead, const Beside& beside) {
+                  double* out, int64_t ld, Ahead* ahead, const Diagonals& diagonal) {
   constexpr bool kCopied = sizeof(From) < sizeof(X);
   const bool add = first > 0;
   const auto own = [&](auto kind) {
     dot_tile<B, B, kind.value>(from + t, from + t, first, count, phase, add, out + t * ld + t, ld, ahead,
-                               {beside.x, beside.s + t, kCopied ? beside.copies + t : nullptr});
+                               {diagonal.x, diagonal.s + t, kCopied ? diagonal.copies + t : nullptr});
   };
   if constexpr (kCopied) own(Constant<Tile::copied>{});
   for (int64_t r = 0; r + kTile <= t; r += kTile) {
@@ -246,16 +246,16 @@ LEAKCORE_INLINE void for_panels(int64_t count, Body&& body) {
 }
 
 template <class X, class From>
-void gram_of(const X* const* rows, const From* const* from, int64_t num_rows, int64_t count, const Beside& beside,
+void gram_of(const X* const* rows, const From* const* from, int64_t num_rows, int64_t count, const Diagonals& diagonal,
              double* out, int64_t ld, Next next) {
   const int64_t blocks = num_rows / kTile, steps = blocks * (blocks + 1) / 2 * (count / kStripe) * V + 1;
   Ahead ahead = {reinterpret_cast<const char*>(rows), 0};
   if (next.at != nullptr) ahead = {static_cast<const char*>(next.at), (next.bytes - 1) / steps + 1};
-  const int phase = phase_of(rows, num_rows, beside.x);
+  const int phase = phase_of(rows, num_rows, diagonal.x);
   for_panels(count, [&](int64_t first, int64_t here) {
     int64_t t = 0;
     const auto columns = [&](auto some) {
-      gram_columns<some.value>(rows, from, t, first, here, phase, out, ld, &ahead, beside);
+      gram_columns<some.value>(rows, from, t, first, here, phase, out, ld, &ahead, diagonal);
     };
     for (; t + kTile <= num_rows; t += kTile) columns(Constant<kTile>{});
     with_constant<kTile - 1>(num_rows - t, columns);

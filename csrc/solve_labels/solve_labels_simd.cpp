@@ -1,4 +1,4 @@
-// Compiled once per instruction tier (setup.py): what the headers beside it hold, and the table of it all.
+// Compiled once per instruction tier (setup.py): the loops of the headers in this folder, and their table.
 #include "solve_labels/solve_labels_simd.h"
 
 #include "solve_labels/simd_factor.h"

@@ -147,7 +147,7 @@ __device__ inline double warp_sum(double x) {
   return x;
 }
 
-// min(1, C/‖g‖), and 1 for a zero gradient; NaN where the norm is no finite number (∞ − ∞ and NaN − NaN are NaN).
+// min(1, C/‖g‖), and 1 for a zero gradient; NaN where the norm is not finite (∞ − ∞ and NaN − NaN are NaN).
 LEAKCORE_HD double device_clip_factor(double max_grad_norm, double norm) {
   if (!(norm - norm == 0.0)) return norm - norm;
   return norm > max_grad_norm ? max_grad_norm / norm : 1.0;

@@ -56,7 +56,7 @@ using Fill = void (*)(uint64_t seed, uint32_t stream, uint64_t sample, int64_t f
 void fill_random_rows(Fill fill, const Rows& out, int64_t num_rows, uint64_t seed, uint32_t stream, uint64_t first_row,
                       const Schedule& schedule);
 
-// Likewise on a device, normals or uniforms: those of the CPU's tiers with fused multiply-add, bit for bit.
+// Likewise on a device, normals or uniforms: equal to the CPU's tiers with fused multiply-add, bit for bit.
 #if LEAKCORE_WITH_CUDA
 Status fill_random_rows_cuda(bool normal, const Rows& out, int64_t num_rows, uint64_t seed, uint32_t stream,
                              uint64_t first_row, const Device& device);

@@ -14,7 +14,7 @@ struct DeviceInfo {
 
 // Devices, and why there are none. Never throws: a machine without a driver is an answer, not an error.
 struct Devices {
-  std::vector<DeviceInfo> found;
+  std::vector<DeviceInfo> all;
   std::string message;
 };
 

@@ -22,7 +22,7 @@ Devices cuda_devices() {
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp p;
     if (cudaGetDeviceProperties(&p, i) != cudaSuccess) continue;
-    out.found.push_back({p.name, p.major, p.minor, static_cast<long long>(p.totalGlobalMem)});
+    out.all.push_back({p.name, p.major, p.minor, static_cast<long long>(p.totalGlobalMem)});
   }
   return out;
 }

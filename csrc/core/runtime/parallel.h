@@ -1,5 +1,5 @@
 // A loop on several threads: atomic counters hand out chunks, so a slow core holds nobody up. Not OpenMP: a fork
-// after libgomp has started hangs the child, and a second OpenMP runtime beside torch's is a hazard.
+// after libgomp has started hangs the child, and a second OpenMP runtime next to torch's is a hazard.
 //
 // Which worker runs which item is unspecified, so an item may write only what is its own, or integers that are summed.
 #pragma once

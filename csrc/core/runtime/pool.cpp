@@ -32,7 +32,7 @@ inline int processor_here() {
   return sched_getcpu();
 }
 
-// Where a helper may run: at first beside its caller, not in its place; then wherever the caller may.
+// Where a helper may run: at first near its caller, not in its place; then wherever the caller may.
 class Places {
  public:
   // Moves a helper off the processor `here`.
@@ -151,7 +151,7 @@ class Worker {
 // Who is free. Never destroyed: at a process's end its workers may still be asleep.
 class Pool {
  public:
-  // Room for all that are kept, so that none is lost where memory ends.
+  // Room for all of them, so that none is lost where memory ends.
   Pool() { idle_.reserve(kept_); }
 
   std::vector<Worker*> take(int wanted) {
@@ -159,7 +159,7 @@ class Pool {
     try {
       taken.reserve(static_cast<size_t>(wanted));
     } catch (const std::exception&) {
-      return taken;  // whoever is there does all the work
+      return taken;  // the threads that are there do all the work
     }
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -209,13 +209,13 @@ void forget() {
 Pool& pool() {
   static const int registered = pthread_atfork(nullptr, nullptr, forget);
   (void)registered;
-  Pool* found = current.load();
-  if (found == nullptr) {
-    Pool* made = new Pool;
-    if (current.compare_exchange_strong(found, made)) return *made;
-    delete made;
+  Pool* pool = current.load();
+  if (pool == nullptr) {
+    Pool* created = new Pool;
+    if (current.compare_exchange_strong(pool, created)) return *created;
+    delete created;
   }
-  return *found;
+  return *pool;
 }
 
 }  // namespace

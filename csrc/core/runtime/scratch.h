@@ -7,13 +7,13 @@
 
 namespace leakcore {
 
-// The last one to go is kept for the next call, where it is not large: fresh pages cost a call as much as a tenth of
+// The last one released stays for the next call unless it is large: fresh pages cost a call as much as a tenth of
 // its work.
 class Scratch {
  public:
   explicit Scratch(int64_t count) {
     if (count == 0) return;
-    block_ = kept.exchange(nullptr);
+    block_ = spare_.exchange(nullptr);
     if (block_ != nullptr && block_->count >= count) return;
     release(block_);
     block_ = nullptr;
@@ -21,7 +21,7 @@ class Scratch {
     block_ = new (memory) Block{count};
   }
   ~Scratch() {
-    if (block_ != nullptr && block_->count <= kMostKept) block_ = kept.exchange(block_);
+    if (block_ != nullptr && block_->count <= kMostKept) block_ = spare_.exchange(block_);
     release(block_);
   }
   Scratch(const Scratch&) = delete;
@@ -36,7 +36,7 @@ class Scratch {
   };
   static void release(Block* block) { ::operator delete(block, kAlign); }
 
-  static inline std::atomic<Block*> kept{nullptr};
+  static inline std::atomic<Block*> spare_{nullptr};
   Block* block_ = nullptr;
 };
 

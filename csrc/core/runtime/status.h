@@ -9,7 +9,7 @@ namespace leakcore {
 enum class Code : int32_t {
   ok = 0,
   non_finite,     // row `index` of the input has a non-finite norm, or entry `index` of what `detail` names is none
-  no_cuda_build,  // CUDA memory was given, but this build has no CUDA kernels
+  no_cuda_build,  // CUDA memory was passed, but this build has no CUDA kernels
   cuda_error,     // a launch failed; `detail` is the runtime's message
 };
 

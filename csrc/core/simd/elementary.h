@@ -3,7 +3,7 @@
 // arithmetic (tests/kernels/tiers/test_elementary.py): at most 2.5 units in the last place where multiply-add is
 // fused, 3.5 where it is not.
 //
-// Polynomials by Remez' exchange in 60 digits, relative error of the approximated factor beside each; log's by the
+// Polynomials by Remez' exchange in 60 digits, relative error of the approximated factor next to each; log's by the
 // series of 2·atanh(s), s = (m − 1)/(m + 1).
 #pragma once
 
@@ -166,7 +166,8 @@ LEAKCORE_HD D log_positive(D x) {
 template <class D>
 LEAKCORE_HD D log1p_safe(D x) {
   const D u = 1.0 + x;
-  const D lost = x - (u - 1.0);  // what rounding u dropped: u − 1 is exact below 2^53, and beyond nothing beside u
+  const D lost =
+      x - (u - 1.0);  // what rounding u dropped: u − 1 is exact below 2^53, and beyond that negligible next to u
   D k, m;
   split_log(u, 0.0, &k, &m);
   const D shrink = real_of(bits_of(m) - bits_of(u) + static_cast<uint64_t>(0x3ff0000000000000ull));  // 2^-k

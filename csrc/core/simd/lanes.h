@@ -15,7 +15,8 @@ LEAKCORE_HD Floats floats_at(const float* p) {
   return load<Floats>(p);
 }
 #if defined(__AVX512F__)
-// GCC 12 splits the conversion of eight lanes in two unless told the instruction; the plain intrinsic makes it warn.
+// GCC 12 splits the conversion of eight lanes in two unless the instruction is named; the plain intrinsic makes it
+// warn.
 LEAKCORE_HD Doubles doubles_of(__m256 x) {
   return _mm512_maskz_cvtps_pd(0xff, x);
 }

@@ -19,20 +19,21 @@ struct Alone {
 
 // `start(k)` is the counter of blocks k·kDoubles … after the first two rounds, called for k = 0, 1, … in turn: what two
 // of the rounds cost depends on which word of the counter varies. `blocks` is a multiple of kCounters·kDoubles.
-// `beside(i, part)` is other work, done between the rounds of blocks i …, in kParts parts: a chain of multiply-adds
+// `meanwhile(i, part)` is other work, done between the rounds of blocks i …, in kParts parts: a chain of multiply-adds
 // leaves the shifts and exclusive ors to the rounds, and the rounds leave multiplications to it.
-template <class Start, class Beside>
-LEAKCORE_HD void draw_pairs(uint64_t seed, int blocks, Start&& start, uint32_t* even, uint32_t* odd, Beside&& beside) {
+template <class Start, class Meanwhile>
+LEAKCORE_HD void draw_pairs(uint64_t seed, int blocks, Start&& start, uint32_t* even, uint32_t* odd,
+                            Meanwhile&& meanwhile) {
   const uint64_t keys = static_cast<uint64_t>(round_key1(seed, kRounds - 1)) << 32 | round_key0(seed, kRounds - 1);
   for (int i = 0; i < blocks; i += kCounters * kDoubles) {
     Counter<Longs> c[kCounters];
     for (int k = 0; k < kCounters; ++k) c[k] = start(i / kDoubles + k);
-    beside(i, 0);
+    meanwhile(i, 0);
 #pragma GCC unroll 7
     for (int round = 2; round < kRounds - 1; ++round) {
 #pragma GCC unroll 4
       for (int k = 0; k < kCounters; ++k) philox_round(c[k], round_key0(seed, round), round_key1(seed, round));
-      beside(i, round - 1);
+      meanwhile(i, round - 1);
     }
 #pragma GCC unroll 4
     for (int k = 0; k < kCounters; ++k) {

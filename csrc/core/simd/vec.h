@@ -98,7 +98,7 @@ LEAKCORE_HD Floats root(Floats x) {
 LEAKCORE_HD Longs multiply32(Longs a, uint32_t m) {
   return reinterpret_cast<Longs>(_mm512_mul_epu32(reinterpret_cast<__m512i>(a), _mm512_set1_epi64(m)));
 }
-// The upper (lower) halves of a's lanes into the lower halves, those of b's into the upper ones.
+// The upper (lower) halves of a's lanes into the lower halves, b's into the upper ones.
 LEAKCORE_HD Longs merge_upper(Longs a, Longs b) {
   return reinterpret_cast<Longs>(
       _mm512_mask_shuffle_epi32(reinterpret_cast<__m512i>(b), 0x5555, reinterpret_cast<__m512i>(a), _MM_PERM_DDBB));
@@ -206,7 +206,7 @@ LEAKCORE_HD Floats madd(Floats a, float b, float c) {
   return madd(a, floats(b), floats(c));
 }
 
-// Lanes by number, those of b after those of a. GCC has Clang's function for it from version 12 on.
+// Lanes by number, b's after a's. GCC has Clang's function for it from version 12 on.
 #if defined(__clang__) || __GNUC__ >= 12
 #define LEAKCORE_SHUFFLED(mask) __builtin_shufflevector(a, b, Lanes...)
 #else
