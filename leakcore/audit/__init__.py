@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from leakcore.audit.report.report import AuditReport as AuditReport
     from leakcore.audit.scores.file import ScoreFile as ScoreFile
     from leakcore.audit.scores.file import read_scores as read_scores
+    from leakcore.audit.scores.from_scores import Retrained as Retrained
     from leakcore.audit.scores.from_scores import from_scores as from_scores
     from leakcore.audit.scores.report import ScoresReport as ScoresReport
     from leakcore.audit.selftest import SelfTest as SelfTest
@@ -50,6 +51,7 @@ _NAMES = {
     "join": ".trace.join",
     "read_scores": ".scores.file",
     "ScoreFile": ".scores.file",
+    "Retrained": ".scores.from_scores",
     "ScoresReport": ".scores.report",
     "progress_bars": "leakcore._base.progress",
     "run": ".hyperparameters.run",

@@ -280,12 +280,17 @@ def _scores(sections: Any, given: dict[str, Any], folder: Path | None, show: Any
     from leakcore import audit as audits
 
     keys = _section("scores", sections, given)
-    names = {name: keys.pop(name) for name in ("members", "non_members", "values", "labels")}
+    names = {name: keys.pop(name) for name in ("members", "non_members", "values", "labels", "higher")}
+    design = audits.Retrained(k=keys.pop("k"), seed=keys.pop("seed"))
+    retrained = keys.pop("retrained")
+    if design != audits.Retrained() and not retrained:
+        name = "k" if design.k > 1 else "seed"
+        raise ValueError(f"scores.{name}={getattr(design, name)}: only with retrained = true (--retrained)")
     _require_folder(folder)
     scores = audits.read_scores(keys.pop("file"), **names)
     if keys["adjacency"] is None and not keys["coins"]:
         raise click.UsageError(f"--adjacency must be given with --scores, unless --coins is: {HOW_TO_CHOOSE}")
-    return audits.from_scores(scores, **keys)
+    return audits.from_scores(scores, retrained=design if retrained else False, **keys)
 
 
 def _claim(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:

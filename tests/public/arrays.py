@@ -446,9 +446,10 @@ ARRAYS = {
     "dpsgd.secure_normal": Call(lambda: {"count": 3}, quality),
     "audit.from_scores": Call(
         lambda: {"members": np.array(SCORES[0]), "non_members": np.array(SCORES[1]), "delta": 1e-5,
-                 "claimed_epsilon": 1.0, "adjacency": "add-remove", "confidence": 0.9, "seed": 0},
+                 "claimed_epsilon": 1.0, "adjacency": "add-remove", "confidence": 0.9},
         also=("scores",),
     ),
+    "audit.Retrained": Call(lambda: {"k": 2, "seed": 3}),
     "audit.AuditConfig": Call(
         lambda: {"epsilon": 4.0, "sweep": (1.0,), "delta": 1e-5, "steps": 10, "sample_rate": 0.5, "runs": 5,
                  "hidden": (3,), "activation": "elu", "seed": 0, "confidence": 0.9}, also=("noise_multiplier",),

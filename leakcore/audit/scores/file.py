@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from leakcore._base import validate as check
 from leakcore._base.files.csv_file import read_csv
 from leakcore._base.files.npz_file import npz_names, read_npz
 from leakcore._base.printable import name_of, names_of, printable
@@ -63,12 +64,16 @@ _FALSE = {"0", "0.0", "false", "non-member", "nonmember", "non_member", "out", "
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScoreFile:
-    """Scores of members and of non-members as the file has them, and what it was taken for."""
+    """Scores of members and of non-members as the file has them, and what it was taken for.
+
+    higher: who scores higher, "members" or "non-members".
+    """
 
     members: np.ndarray
     non_members: np.ndarray
     layout: ScoreColumns
     name: str
+    higher: str
 
 
 def read_scores(
@@ -78,6 +83,7 @@ def read_scores(
     non_members: str | None = None,
     values: str | None = None,
     labels: str | None = None,
+    higher: str | None = None,
 ) -> ScoreFile:
     """Scores of members and non-members from a file of another tool.
 
@@ -89,6 +95,8 @@ def read_scores(
 
     members, non_members: of the two arrays (columns; they may differ in length).
     values, labels: of the array of all scores and that of memberships (0 and 1, false and true).
+    higher: who scores higher, "members" or "non-members" (losses); None: what the layout says, members where it is
+        not known.
 
     Returns a `ScoreFile`. ValueError names file, array and what is wrong with it: unknown or ambiguous names, a shape
     other than (n,), text where numbers should be, two arrays or columns of one name, more than 2²⁷ scores, or more than
@@ -96,6 +104,8 @@ def read_scores(
     loaded.
     """
     where = Path(path)
+    if higher is not None:
+        check.one_of("members", "non-members", higher=higher)
     given = _asked(members, non_members, values, labels)
     readers = {".npz": _npz_read, ".csv": _csv_read}
     if where.suffix not in readers:
@@ -121,7 +131,9 @@ def read_scores(
     for name, side in (("members", first), ("non-members", second)):
         if not len(side):
             raise ValueError(f"{printable(where)}: holds no scores of {name}")
-    return ScoreFile(np.asarray(first, np.float64), np.asarray(second, np.float64), layout, _shown(where))
+    return ScoreFile(
+        np.asarray(first, np.float64), np.asarray(second, np.float64), layout, _shown(where), higher or layout.higher
+    )
 
 
 def _shown(where: Path) -> str:

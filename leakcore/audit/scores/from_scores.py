@@ -26,19 +26,36 @@ from leakcore.numerics import clopper_pearson
 _FPRS = (0.001, 0.01, 0.05, 0.1)
 
 
+@dataclasses.dataclass(frozen=True)
+class Retrained:
+    """Every score is from a model trained on its own, with the rows in question or without.
+
+    Args:
+        k: rows by which the training data of the two sides differ. What is proved is of one row, by group privacy.
+        seed: of the random halves: one chooses the threshold, the other is counted.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+    """
+
+    k: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "k", check.integer(1, None, k=self.k))
+        object.__setattr__(self, "seed", check.seed(seed=self.seed))
+
+
 def from_scores(
     members: Any,
     non_members: Any = None,
     *,
     coins: bool = False,
-    retrained: bool = False,
-    k: int = 1,
+    retrained: bool | Retrained = False,
     delta: float = 1e-5,
     claimed_epsilon: float | None = None,
     adjacency: str | None = None,
-    higher: str | None = None,
     confidence: float = 0.95,
-    seed: int = 0,
 ) -> ScoresReport:
     """The report on membership scores that some other tool made.
 
@@ -52,22 +69,20 @@ def from_scores(
     - coins=True: one training run in which a fair coin of its own decided for each row whether it was trained on, and
       every row with a coin is among the scores. The highest scores are guessed in, the lowest out (Steinke, Nasr and
       Jagielski 2023, Theorem 5.2), for four numbers of guesses, each at a quarter of the error. kind "lower".
-    - retrained=True: every score is from a model trained on its own, with the row in question (or the k rows) or
-      without. A random half of the scores chooses a threshold, the others are counted with Clopper–Pearson limits
-      (Jagielski, Ullman and Oprea 2020, Section 4.2). kind "lower".
+    - retrained=True, or a `Retrained` that says more: every score is from a model trained on its own, with the row in
+      question (or the k rows) or without. A random half of the scores chooses a threshold, the others are counted with
+      Clopper–Pearson limits (Jagielski, Ullman and Oprea 2020, Section 4.2). kind "lower".
     - neither: scores of one model, split as its training data happened to be. What the second way would give is
       reported as an estimate, without confidence.
 
-    members, non_members: (n,) scores of rows that were trained on and of rows that were not, NaN not allowed, at least
-        two each. Or members is the path of a file for `audit.read_scores`, or what that returned.
+    members, non_members: (n,) scores of rows that were trained on and of rows that were not, larger for likelier
+        members (losses: pass them negated), NaN not allowed, at least two each. Or members is the path of a file for
+        `audit.read_scores`, or what that returned.
     delta: δ in [0, 1). claimed_epsilon: ε ≥ 0 that the model claims at δ; a proof at 99.9% above it contradicts it.
-    k: rows by which the two sides' training data differ, for retrained=True: what is proved is of one row, by group
-        privacy.
     adjacency: of claim and proof: "add-remove" where a non-member was left out, "replace" where another row took its
         place. coins=True decides it (a coin says whether a row is there: "add-remove", unless you say otherwise);
         without coins it must be given.
-    higher: who scores higher, "members" or "non-members"; None: members, or what the file's layout says.
-    confidence: of every interval and of the quoted lower bound. seed: of the random halves.
+    confidence: of every interval and of the quoted lower bound.
 
     Returns a `ScoresReport`, an `AuditReport`. Deterministic. Raises ValueError or TypeError that names the argument,
     before any work; ValueError where coins=True and the coins fell as fair ones fall less than once in a million.
@@ -77,19 +92,16 @@ def from_scores(
     claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
     relation = _relation(adjacency, coins)
     level = check.confidence(confidence=confidence)
-    number = check.seed(seed=seed)
     check.boolean(coins=coins)
-    check.boolean(retrained=retrained)
-    apart = check.integer(1, None, k=k)
-    if coins and retrained:
+    design = retrained if isinstance(retrained, Retrained) else Retrained()
+    alone = design is retrained or check.boolean(retrained=retrained)
+    if coins and alone:
         raise ValueError("coins=True, retrained=True: one run with many coins, or one model for each score; not both")
-    if apart > 1 and not retrained:
-        raise ValueError(f"k={apart}: only with retrained=True, where the rows in question are left out together")
-    inside, outside, source, upward = _sides(members, non_members, higher)
+    inside, outside, source, upward = _sides(members, non_members)
     n, m = len(inside), len(outside)
     if coins:
         require_fair(n, n + m, "rows")
-    notes = _notes(coins, retrained)
+    notes = _notes(coins, alone)
     scores, labels = np.concatenate([inside, outside]), np.arange(n + m) < n
 
     def proof(sure: float, scores: np.ndarray = scores) -> Result:
@@ -98,20 +110,20 @@ def from_scores(
         return bounds.epsilon_lower_bound_from_scores(
             scores[labels],
             scores[~labels],
-            threshold=bounds.SplitThreshold(seed=number),
+            threshold=bounds.SplitThreshold(seed=design.seed),
             confidence=sure,
             delta=slack,
-            k=apart,
+            k=design.k,
             adjacency=relation,
         )
 
     found = proof(level)
-    if not (coins or retrained):
+    if not (coins or alone):
         found = dataclasses.replace(
             found, kind="estimate", confidence=None,
             assumptions=dataclasses.replace(found.assumptions, notes=(*notes, "no proof: see what is assumed")),
         )  # fmt: skip
-    judged = claim is not None and (coins or retrained)
+    judged = claim is not None and (coins or alone)
     whole = area(inside, outside)
     levels = np.unique(scores)[::-1]
     if len(levels) > 2000:
@@ -122,13 +134,13 @@ def from_scores(
         source=source,
         higher=upward,
         coins=coins,
-        retrained=retrained,
-        k=apart,
+        retrained=alone,
+        k=design.k,
         delta=slack,
         claimed_epsilon=claim,
         adjacency=relation,
         confidence=level,
-        seed=number,
+        seed=design.seed,
         members=n,
         non_members=m,
         area=Result(
@@ -154,20 +166,20 @@ def _relation(adjacency: str | None, coins: Any) -> Adjacency:
     raise TypeError(f"`adjacency` must be given to from_scores without coins=True: {HOW_TO_CHOOSE}")
 
 
-def _sides(members: Any, non_members: Any, higher: str | None) -> tuple[np.ndarray, np.ndarray, str, str]:
+def _sides(members: Any, non_members: Any) -> tuple[np.ndarray, np.ndarray, str, str]:
     """Members and non-members with larger scores for members, where they are from, and who scored higher there."""
     if isinstance(members, (str, Path)):
         members = read_scores(members)
     if isinstance(members, ScoreFile):
         if non_members is not None:
             raise TypeError("non_members: the file holds them; give one or the other")
-        given, upward = (members.members, members.non_members), higher or members.layout.higher
+        given, upward = (members.members, members.non_members), members.higher
         source = f"{members.name} ({members.layout.tool})"
     elif non_members is None:
         raise TypeError("non_members=None: give the scores of both, or the file that holds both")
     else:
-        given, upward, source = (members, non_members), higher or "members", "scores as given"
-    sign = 1.0 if check.one_of("members", "non-members", higher=upward) == "members" else -1.0
+        given, upward, source = (members, non_members), "members", "scores as given"
+    sign = 1.0 if upward == "members" else -1.0
     sides = []
     for name, values in zip(("members", "non_members"), given, strict=True):
         side, _ = check.host_array(finite=False, **{name: values})

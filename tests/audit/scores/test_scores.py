@@ -206,10 +206,8 @@ def test_scores_that_say_nothing_prove_nothing() -> None:
     above = {"coins": 0, "retrained": 0}
     for i in range(200):
         scores, coins = rng.standard_normal(100), rng.random(100) < 0.5
-        for how in above:
-            found = audit.from_scores(
-                scores[coins], scores[~coins], delta=0.0, seed=i, **{how: True}, adjacency="add-remove"
-            )
+        for how, given in (("coins", True), ("retrained", audit.Retrained(seed=i))):
+            found = audit.from_scores(scores[coins], scores[~coins], delta=0.0, adjacency="add-remove", **{how: given})
             above[how] += float(found.epsilon.value) > 0
     assert max(above.values()) <= stats.binom.ppf(0.999, 200, 0.05)
 
@@ -254,7 +252,9 @@ def test_rows_left_out_together_share_what_is_proved() -> None:
     proved, beyond = [], 0
     for _ in range(40):
         scores = rng.laplace(2, 1, 2000), rng.laplace(0, 1, 2000)
-        report = audit.from_scores(*scores, retrained=True, k=2, delta=0.0, claimed_epsilon=1.0, adjacency="replace")
+        report = audit.from_scores(
+            *scores, retrained=audit.Retrained(k=2), delta=0.0, claimed_epsilon=1.0, adjacency="replace"
+        )
         assert report.passed
         beyond += float(audit.from_scores(*scores, retrained=True, delta=0.0, adjacency="add-remove").epsilon.value) > 1
         proved.append(float(report.epsilon.value))
@@ -352,7 +352,11 @@ def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
     assert run(*names, "--coins", "--epsilon", "50").exit_code == 0
     assert run(*names, "--higher", "non-members").exit_code == 0
     assert run(*names, "--retrained", "--k", "4", "--fail-above", "3").exit_code == 0
-    assert run(*names, "--k", "4").exit_code == 2
+    for option, value in (("--k", "4"), ("--seed", "7")):
+        alone = run(*names, option, value)
+        assert alone.exit_code == 2
+        assert f"{option}={value}: only with retrained = true (--retrained)" in alone.stderr
+    assert run(*names, "--retrained", "--seed", "7").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -361,16 +365,13 @@ def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
         ({"delta": 1.0}, ValueError, "delta=1.0"),
         ({"coins": True, "retrained": True}, ValueError, "not both"),
         ({"adjacency": "both"}, ValueError, "adjacency='both'"),
-        ({"higher": "nobody"}, ValueError, "higher='nobody'"),
         ({"confidence": 0.0}, ValueError, "confidence=0.0"),
         ({"claimed_epsilon": -1}, ValueError, "claimed_epsilon=-1"),
-        ({"seed": -1}, ValueError, "seed=-1"),
         ({"members": [1.0, math.nan]}, ValueError, r"members\[1\]=nan: must be a number"),
         ({"members": [1.0]}, ValueError, r"members.shape=\(1,\): must be one score per row, at least two"),
         ({"coins": "no"}, TypeError, "coins='no': must be True or False"),
         ({"retrained": 1}, TypeError, "retrained=1: must be True or False"),
-        ({"k": 2}, ValueError, "k=2: only with retrained=True"),
-        ({"k": 0, "retrained": True}, ValueError, "k=0"),
+        ({"coins": True, "retrained": audit.Retrained(k=2)}, ValueError, "not both"),
         ({"non_members": None}, TypeError, "non_members=None: give the scores of both"),
         ({"members": "x.pkl"}, TypeError, "the file holds them|must end in"),
     ],
@@ -390,6 +391,22 @@ def test_scores_ask_for_the_adjacency_unless_coins_decided_who_is_a_member() -> 
         audit.from_scores(INSIDE, OUTSIDE, retrained=True)
     assert audit.from_scores(INSIDE, OUTSIDE, coins=True).adjacency == "add-remove"
     assert audit.from_scores(INSIDE, OUTSIDE, coins=True, adjacency="replace").epsilon.adjacency == "replace"
+
+
+@pytest.mark.parametrize(("name", "value"), [("k", 0), ("k", 1.5), ("seed", -1), ("seed", "now")])
+def test_a_bad_design_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=f"^{name}={value!r}: must be"):
+        audit.Retrained(**{name: value})
+
+
+def test_who_scores_higher_is_said_where_the_file_is_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", members=-INSIDE, non_members=-OUTSIDE)
+    read = audit.read_scores(tmp_path / "s.npz", higher="non-members")
+    report, plain = (audit.from_scores(*scores, coins=True) for scores in ((read,), (INSIDE, OUTSIDE)))
+    assert (report.higher, plain.higher) == ("non-members", "members")
+    assert (report.area.value, report.epsilon.value) == (plain.area.value, plain.epsilon.value)
+    with pytest.raises(ValueError, match="higher='nobody'"):
+        audit.read_scores(tmp_path / "s.npz", higher="nobody")
 
 
 def test_files_of_no_known_kind_are_refused(tmp_path: Path) -> None:
