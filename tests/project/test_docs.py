@@ -14,9 +14,11 @@ from tests.project.script import load
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(DOCS.glob("**/*.md"))
+GALLERY = DOCS / "gallery.md"
+RUN = [page for page in PAGES if page != GALLERY]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(DOCS).as_posix())
+@pytest.mark.parametrize("page", RUN, ids=lambda p: p.relative_to(DOCS).as_posix())
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     if any("opacus" in block for block in blocks):
@@ -26,6 +28,20 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytes
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         for i, block in enumerate(blocks, 1):
             exec(compile(block, f"{page.name}, block {i}", "exec"), names)
+
+
+def test_the_gallery_draws_every_picture_in_five_lines() -> None:
+    gallery = load("docs/hooks/gallery.py")
+    page = GALLERY.read_text(encoding="utf-8")
+    sections = gallery.sections(page)
+    assert len(sections) == page.count("\n## ") == page.count("```python") - 1
+    assert all(len(code.splitlines()) <= 5 for code in sections.values())
+    pictures = gallery.draw(page)
+    assert set(pictures) == set(sections)
+    for title, picture in pictures.items():
+        assert "<svg" in picture, title
+        assert len(picture) <= 100_000, title
+    assert all(f"]({gallery.path(title)})" in gallery.shown(page) for title in sections)
 
 
 def test_every_page_is_in_the_navigation_and_every_link_leads_somewhere() -> None:
