@@ -23,7 +23,7 @@ from leakcore._base.files import csv_file, limits, toml_file
 from leakcore._base.files.gzip_file import read_gzip
 from leakcore._base.files.json_file import parse_json, read_json
 from leakcore._base.files.npz_file import read_npz
-from leakcore.cli._attack_labels import _read
+from leakcore.cli.user_files import read_arrays
 from leakcore.datasets import images, tabular
 from leakcore.dpsgd import Trace
 from leakcore.dpsgd.ensemble.checkpoint import _read as _read_checkpoint
@@ -62,7 +62,7 @@ def _entries(door: str) -> dict[str, bytes]:
 DOORS: dict[str, Callable[[Path], object]] = {
     "scores": audit.read_scores,
     "trace": Trace.load,
-    "arrays": _read,
+    "arrays": read_arrays,
     "checkpoint": lambda path: _read_checkpoint(path, (0, 2), 0, 2),
 }
 

@@ -285,7 +285,12 @@ def test_a_device_that_is_full_says_so() -> None:
 _WRITERS = {
     "os.replace": {"_base/files/writing.py", "_store.py"},
     "os.rename": set(),
-    "os.open": {"_base/files/writing.py", "_base/run_folder/lock.py", "cli/_checked.py", "dpsgd/opacus/trace/file.py"},
+    "os.open": {
+        "_base/files/writing.py",
+        "_base/run_folder/lock.py",
+        "cli/exit_codes.py",
+        "dpsgd/opacus/trace/file.py",
+    },
     "os.fdopen": {"_base/files/writing.py"},
 }
 """Where the calls of the system that make or replace a file may stand: a lock, a place held free, /dev/null."""

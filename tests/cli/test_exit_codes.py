@@ -18,7 +18,7 @@ from leakcore import attacks, bounds, leakage
 from leakcore._store import PartialResults
 from leakcore.audit.hyperparameters import reconstruction_section
 from leakcore.cli import main
-from leakcore.cli._checked import checked
+from leakcore.cli.exit_codes import checked
 
 BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--num-candidates", "10")
 
@@ -291,10 +291,10 @@ def test_an_interruption_in_other_words_is_130(raising: Any, monkeypatch: pytest
 @pytest.mark.parametrize("raising", INTERRUPTED)
 def test_an_interruption_while_words_are_read_is_130(raising: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind, word in (
-        ("leakcore.cli._numbers._Real.convert", ("bound", "--noise-multiplier", "1")),
+        ("leakcore.cli.numbers._Real.convert", ("bound", "--noise-multiplier", "1")),
         ("click.types.IntParamType.convert", ("bound", "--seed", "1")),
-        ("leakcore.cli.Commands.resolve_command", ("bound",)),
-        ("leakcore.cli.Commands.parse_args", ("bound",)),
+        ("leakcore.cli.exit_codes.Commands.resolve_command", ("bound",)),
+        ("leakcore.cli.exit_codes.Commands.parse_args", ("bound",)),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(kind, lambda *_, **__: raising())

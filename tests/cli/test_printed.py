@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from leakcore import attacks, bounds
 from leakcore.cli import main
-from leakcore.cli._checked import bars
+from leakcore.cli.progress import bars
 
 DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 GAME = ("attack", "prior-aware", "--runs", "16", "--num-rows", "20", "--steps", "2")

@@ -23,8 +23,8 @@ from leakcore._base.progress import progress_bars
 from leakcore.audit.report.page import Section, render
 from leakcore.audit.report.tables import Cell, Column, Row, Table
 from leakcore.cli import main
-from leakcore.cli._checked import checked
-from leakcore.cli._terminal import Drawing, in_lines, spelt_out_streams
+from leakcore.cli.exit_codes import checked
+from leakcore.cli.terminal import Drawing, in_lines, spelt_out_streams
 
 EVIL = "a\x1b]0;owned\x07b\x1b[2J\x9b1m\x85c\u202ed\u2066e\u2028f\x7f\r\ngate: PASSED\u200b"
 """Title, clear screen, C1 forms, overrides, separators, a line of its own."""

@@ -52,9 +52,9 @@ def _scores(path: Path) -> object:
 
 
 def _arrays(path: Path) -> object:
-    from leakcore.cli._attack_labels import _read
+    from leakcore.cli.user_files import read_arrays
 
-    return _read(path)
+    return read_arrays(path)
 
 
 def _toml(path: Path) -> object:
@@ -124,7 +124,7 @@ READERS = (
     "files/npz_file", "files/zip_file", "files/gzip_file", "files/tar_file", "files/csv_file", "files/json_file",
     "files/toml_file", "files/limits", "trace/trace", "trace/question", "trace/measure", "trace/whole_run",
     "trace/unrecorded_steps", "trace/origin", "scores/from_scores", "scores/file", "config/keys", "claim/config",
-    "cli/_attack_labels", "models/safetensors", "datasets/tabular", "datasets/text", "datasets/images",
+    "cli/user_files", "models/safetensors", "datasets/tabular", "datasets/text", "datasets/images",
     "datasets/membership", "ensemble/checkpoint",
 )  # fmt: skip
 """Modules whose lines count as coverage."""

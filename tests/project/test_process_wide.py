@@ -33,7 +33,7 @@ ONLY_IN = {
     "warnings.filterwarnings": {"_base/quiet.py"},
     # The main thread alone, and only where Python's own handler is in place: SIGINT while results are waited for,
     # SIGTERM while a command runs.
-    "signal.signal": {"_base/futures.py", "cli/_checked.py"},
+    "signal.signal": {"_base/futures.py", "cli/exit_codes.py"},
     # A recorded model draws from the global generators itself, and is evaluated again; they are put back.
     "np.random.seed": {"gradients/module_state.py"},
     "random.seed": {"gradients/module_state.py"},

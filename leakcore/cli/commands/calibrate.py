@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from leakcore.cli._checked import checked, one_kappa
-from leakcore.cli._numbers import MOST_STEPS, REAL, count
-from leakcore.cli._options import as_json
+from leakcore.cli.exit_codes import checked
+from leakcore.cli.numbers import MOST_STEPS, REAL, count
+from leakcore.cli.options import as_json, one_kappa
 
 if TYPE_CHECKING:
     from leakcore.bounds import CalibratedNoise

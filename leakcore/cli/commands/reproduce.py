@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from leakcore.cli._checked import bars, checked
-from leakcore.cli._options import DATA_FOLDER, QUIET, SEED, as_json
+from leakcore.cli.exit_codes import checked
+from leakcore.cli.options import DATA_FOLDER, QUIET, SEED, as_json
+from leakcore.cli.progress import bars
 
 
 @click.command()

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from leakcore._base.adjacency import HOW_TO_CHOOSE
-from leakcore.cli._checked import bars, checked, overflowed, require_place
-from leakcore.cli._numbers import MOST_RUNS, MOST_STEPS, REAL, count
+from leakcore.cli.exit_codes import checked
+from leakcore.cli.numbers import MOST_RUNS, MOST_STEPS, REAL, count, overflowed
+from leakcore.cli.output import require_place
+from leakcore.cli.progress import bars
 
 if TYPE_CHECKING:
     from leakcore import audit as audits

@@ -80,3 +80,9 @@ def _is_far(context: click.Context, option: click.Option) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return not (value == 0 or 1e-4 <= abs(value) <= 1e4) or math.isnan(value)
+
+
+def overflowed(error: FloatingPointError, advice: str) -> ValueError:
+    """What overflowed, with advice in options of the command: the library's names keywords that it may not have."""
+    far = far_out()
+    return ValueError(f"{str(error).partition(': take a')[0]}; {advice}" + (f"; given were {far}" if far else ""))

@@ -13,10 +13,11 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate as check
-from leakcore.cli._attack_labels import _built, _read
-from leakcore.cli._checked import bars, checked
-from leakcore.cli._numbers import REAL, count
-from leakcore.cli._options import DATA_FOLDER, MODEL, WEIGHTS, seed_json_quiet
+from leakcore.cli.exit_codes import checked
+from leakcore.cli.numbers import REAL, count
+from leakcore.cli.options import DATA_FOLDER, MODEL, WEIGHTS, seed_json_quiet
+from leakcore.cli.progress import bars
+from leakcore.cli.user_files import built_model, read_arrays
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _MOST_NOISE = 1e12
@@ -159,14 +160,14 @@ def _from_files(
         raise ValueError(f"shape={shape!r}: must be numbers between commas, as 3,32,32") from None
     if not all(1 <= size <= _MOST_NUMBERS for size in sizes) or math.prod(sizes) > _MOST_NUMBERS:
         raise ValueError(f"shape={shape!r}: must be numbers of at least 1, with a product of at most {_MOST_NUMBERS:,}")
-    module = _built(model)
+    module = built_model(model)
     if weights is not None:
         load_safetensors(module, weights)
-    rows = {} if batch is None else _read(batch)
+    rows = {} if batch is None else read_arrays(batch)
     labels = None if "labels" not in rows else np.asarray(rows["labels"]).reshape(-1).astype(np.int64)
     inputs = None if "inputs" not in rows else np.asarray(rows["inputs"])
     count = batch_size if batch_size is not None or inputs is None else len(inputs)
-    return module.eval(), {k: np.asarray(v) for k, v in _read(gradient).items()}, sizes, inputs, labels, count
+    return module.eval(), {k: np.asarray(v) for k, v in read_arrays(gradient).items()}, sizes, inputs, labels, count
 
 
 def _from_data(

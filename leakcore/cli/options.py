@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,3 +44,22 @@ def seed_json_quiet(what: str = "everything") -> Option:
         return SEED(as_json(what)(QUIET(command)))
 
     return decorate
+
+
+def one_kappa(
+    num_candidates: int | None, kappa: float | None, log_kappa: float | None
+) -> tuple[float | None, float | None]:
+    """(κ, log κ) as the bounds take them, one of them None, from the one of three options that was given."""
+    options = (("--num-candidates", num_candidates), ("--kappa", kappa), ("--log-kappa", log_kappa))
+    given = [name for name, value in options if value is not None]
+    if len(given) != 1:
+        raise click.UsageError(
+            f"give exactly one of --num-candidates, --kappa, --log-kappa (given: {', '.join(given) or 'none'})"
+        )
+    if num_candidates is not None:
+        if num_candidates < 1:
+            raise click.UsageError(f"--num-candidates {num_candidates}: must be an integer of at least 1")
+        if num_candidates > 1e300:  # beyond what a float holds there is the logarithm
+            return None, -math.log(num_candidates)
+        kappa = 1.0 / num_candidates
+    return kappa, log_kappa

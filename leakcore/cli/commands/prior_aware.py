@@ -1,4 +1,4 @@
-"""`leakcore attack`: prior-aware plays the game on real data; labels and inversion are next door."""
+"""`leakcore attack prior-aware`: the reconstruction game, played on real data."""
 
 from __future__ import annotations
 
@@ -9,26 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leakcore.cli._attack_inversion import inversion
-from leakcore.cli._attack_labels import labels
-from leakcore.cli._checked import bars, checked, overflowed
-from leakcore.cli._numbers import MOST_HIDDEN, MOST_RUNS, MOST_STEPS, REAL, count
-from leakcore.cli._options import DATA_FOLDER, run_folder, seed_json_quiet
+from leakcore.cli.exit_codes import checked
+from leakcore.cli.numbers import MOST_HIDDEN, MOST_RUNS, MOST_STEPS, REAL, count, overflowed
+from leakcore.cli.options import DATA_FOLDER, run_folder, seed_json_quiet
+from leakcore.cli.progress import bars
 
 if TYPE_CHECKING:
     from leakcore._base.results import Result
 
 
-@click.group()
-def attack() -> None:
-    """Attack a DP-SGD configuration on real data, or a gradient of your own."""
-
-
-attack.add_command(labels)
-attack.add_command(inversion)
-
-
-@attack.command("prior-aware")
+@click.command("prior-aware")
 @click.option("--dataset", type=click.Choice(["digits", "mnist", "fashion-mnist"]), default="digits", show_default=True)
 @DATA_FOLDER
 @click.option("--epsilon", type=REAL, help="ε (add/remove) that the noise is calibrated to.  [default: 10]")

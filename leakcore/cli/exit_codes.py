@@ -8,7 +8,6 @@ import codecs
 import contextlib
 import errno
 import io
-import math
 import os
 import signal
 import sys
@@ -16,15 +15,12 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from leakcore.cli._numbers import as_typed, far_out
-from leakcore.cli._terminal import Drawing, in_lines, spelt_out_streams
-
-if TYPE_CHECKING:
-    from leakcore._base.progress import Progress
+from leakcore.cli.numbers import as_typed
+from leakcore.cli.terminal import in_lines, spelt_out_streams
 
 T = TypeVar("T")
 
@@ -98,56 +94,6 @@ def _holds_any(pieces: Path) -> bool:
     """Whether a run's folder holds a finished piece, beside what `leakcore._store` keeps there for itself."""
     own = {"run.json", "lock"}
     return any(p.is_file() and p.name not in own and not p.name.startswith(".") for p in pieces.rglob("*"))
-
-
-def bars(quiet: bool) -> Progress | None:
-    """Progress bars for a terminal; in a log or a pipe they would be kilobytes of control characters."""
-    if quiet or sys.stderr is None or not sys.stderr.isatty():
-        return None
-    from leakcore._base.progress import progress_bars
-
-    return progress_bars(Drawing(sys.stderr))
-
-
-def overflowed(error: FloatingPointError, advice: str) -> ValueError:
-    """What overflowed, with advice in options of the command: the library's names keywords that it may not have."""
-    far = far_out()
-    return ValueError(f"{str(error).partition(': take a')[0]}; {advice}" + (f"; given were {far}" if far else ""))
-
-
-def one_kappa(
-    num_candidates: int | None, kappa: float | None, log_kappa: float | None
-) -> tuple[float | None, float | None]:
-    """(κ, log κ) as the bounds take them, one of them None, from the one of three options that was given."""
-    options = (("--num-candidates", num_candidates), ("--kappa", kappa), ("--log-kappa", log_kappa))
-    given = [name for name, value in options if value is not None]
-    if len(given) != 1:
-        raise click.UsageError(
-            f"give exactly one of --num-candidates, --kappa, --log-kappa (given: {', '.join(given) or 'none'})"
-        )
-    if num_candidates is not None:
-        if num_candidates < 1:
-            raise click.UsageError(f"--num-candidates {num_candidates}: must be an integer of at least 1")
-        if num_candidates > 1e300:  # beyond what a float holds there is the logarithm
-            return None, -math.log(num_candidates)
-        kappa = 1.0 / num_candidates
-    return kappa, log_kappa
-
-
-def require_place(name: str, path: Path) -> None:
-    """Fail before the work, not after it: a file that can be written, a device or a pipe."""
-    from leakcore._base.files.writing import is_stream, try_writing
-
-    try:
-        if path.is_dir():
-            raise OSError(None, "is a folder")
-        existing = next((p for p in path.parents if p.exists()), None)
-        if existing is not None and not existing.is_dir():
-            raise OSError(None, f"{existing} is a file, not a folder")
-        if not is_stream(path):
-            try_writing(path)
-    except OSError as error:
-        raise click.UsageError(f"--{name} {path}: cannot be written ({error.strerror})") from None
 
 
 class Commands(click.Group):

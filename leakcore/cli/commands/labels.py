@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,10 @@ import click
 import numpy as np
 
 from leakcore._base import validate as check
-from leakcore._base.files.npz_file import read_npz
-from leakcore.cli._checked import checked
-from leakcore.cli._numbers import REAL, count
-from leakcore.cli._options import DATA_FOLDER, MODEL, SEED, WEIGHTS, as_json
+from leakcore.cli.exit_codes import checked
+from leakcore.cli.numbers import REAL, count
+from leakcore.cli.options import DATA_FOLDER, MODEL, SEED, WEIGHTS, as_json
+from leakcore.cli.user_files import built_model, read_arrays
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -76,10 +74,10 @@ def _on_files(
     from leakcore.attacks import labels as attack
     from leakcore.models import load_safetensors
 
-    gradients, rows = _read(gradient), _read(batch)
+    gradients, rows = read_arrays(gradient), read_arrays(batch)
     if "inputs" not in rows:
         raise ValueError(f"{batch}: holds no array named inputs; there are {', '.join(sorted(rows)) or 'none'}")
-    module = _built(model)
+    module = built_model(model)
     if weights is not None:
         load_safetensors(module, weights)
     module.eval()
@@ -159,40 +157,3 @@ def _kind(recovery: Any) -> str:
     if recovery.confidence is None:
         return "every determined label is right, up to rounding that was accounted for"
     return f"no determined label is wrong with probability {recovery.confidence:g} over the noise"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Arrays by name; nothing is unpickled."""
-    if path.suffix == ".npz":
-        return dict(read_npz(path))
-    if path.suffix == ".safetensors":
-        from leakcore.models import read_safetensors
-
-        return dict(read_safetensors(path))
-    raise ValueError(f"{path}: must end in .safetensors or .npz")
-
-
-def _built(spec: str) -> Any:
-    """The torch module that `package.module:factory` returns; the current folder is searched as well."""
-    import torch
-
-    where, _, name = spec.partition(":")
-    if not where or not name:
-        raise ValueError(f"model={spec!r}: must be package.module:factory")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(where)
-    except (Exception, SystemExit) as error:  # a module of the user's raises what it likes
-        raise ValueError(f"model={spec!r}: cannot import {where} ({type(error).__name__}: {error})") from error
-    finally:
-        sys.path.remove(str(Path.cwd()))
-    factory = getattr(module, name, None)
-    if not callable(factory):
-        raise ValueError(f"model={spec!r}: {where} has no callable {name!r}")
-    try:
-        built = factory()
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"model={spec!r}: {name}() failed ({type(error).__name__}: {error})") from error
-    if not isinstance(built, torch.nn.Module):
-        raise TypeError(f"model={spec!r}: returned {type(built).__name__}, must be a torch.nn.Module")
-    return built

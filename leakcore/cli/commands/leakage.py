@@ -11,10 +11,12 @@ from typing import Any
 import click
 
 from leakcore import kernels
-from leakcore.cli._attack_labels import _built, _read
-from leakcore.cli._checked import bars, checked, require_place
-from leakcore.cli._numbers import count
-from leakcore.cli._options import WEIGHTS, run_folder, seed_json_quiet
+from leakcore.cli.exit_codes import checked
+from leakcore.cli.numbers import count
+from leakcore.cli.options import WEIGHTS, run_folder, seed_json_quiet
+from leakcore.cli.output import require_place
+from leakcore.cli.progress import bars
+from leakcore.cli.user_files import built_model, read_arrays
 
 _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar100", "bank", "lfw")
 
@@ -115,7 +117,7 @@ def _measured(
     check.seed(seed=seed)
     inputs, targets, chosen = _data(data, attributes)
     with kernels.torch_seeded(seed, kernels.Stream.FACTORY_MODEL):  # a factory's initial weights
-        module = _built(model)
+        module = built_model(model)
     if weights is not None:
         load_safetensors(module, weights)
     module.eval()
@@ -217,7 +219,7 @@ def _data(data: str, attributes: tuple[str, ...]) -> tuple[Any, Any, dict[str, A
         return (found.images() if found.shape is not None else found.features), found.labels, None
     if not Path(data).is_file():
         raise ValueError(f"--data {data}: no such file, nor one of {', '.join(_NAMED)}")
-    arrays = _read(Path(data))
+    arrays = read_arrays(Path(data))
     names = ", ".join(sorted(arrays)) or "none"
     kind = "targets" if "targets" in arrays else "labels"
     for name in ("inputs", kind, *attributes):

@@ -6,9 +6,10 @@ import sys
 
 import click
 
-from leakcore.cli._checked import bars, checked
-from leakcore.cli._numbers import REAL, count
-from leakcore.cli._options import seed_json_quiet
+from leakcore.cli.exit_codes import checked
+from leakcore.cli.numbers import REAL, count
+from leakcore.cli.options import seed_json_quiet
+from leakcore.cli.progress import bars
 
 
 @click.command()
