@@ -60,14 +60,16 @@ class Assumptions:
 class Result:
     """A number with its guarantee.
 
-    value: float, or float64 array.
-    kind: "upper" (no attacker does better), "lower" (proof that at least this much leaks) or "estimate" (no guarantee).
-    confidence: probability with which the guarantee holds; None when it is deterministic.
-    interval: (low, high) around `value`, None where none is offered; for a deterministic method it is its error bound.
-    method: the algorithm that produced the number.
-    assumptions: adjacency, attacker's knowledge, notes.
-    seed: seed of the randomness used, None when there was none.
-    provenance: paper and equation.
+    Attributes:
+        value: the number, a float or a float64 array.
+        kind: "upper" (no attacker does better), "lower" (proof that at least this much leaks) or "estimate" (no
+            guarantee).
+        confidence: probability with which the guarantee holds; None when it is deterministic.
+        interval: (low, high) around `value`; None where there is none. For a deterministic method it is the error bound.
+        method: the algorithm that produced the number.
+        assumptions: adjacency, attacker's knowledge, notes.
+        seed: seed of the randomness that was used; None when there was none.
+        provenance: paper and equation.
     """
 
     schema: ClassVar[str] = "leakcore.result/1"
