@@ -65,7 +65,7 @@ class Result:
         kind: "upper" (no attacker does better), "lower" (proof that at least this much leaks) or "estimate" (no
             guarantee).
         confidence: probability with which the guarantee holds; None when it is deterministic.
-        interval: (low, high) around `value`; None where there is none. For a deterministic method it is the error bound.
+        interval: (low, high) around `value`; None where there is none. For a deterministic method, its error bound.
         method: the algorithm that produced the number.
         assumptions: adjacency, attacker's knowledge, notes.
         seed: seed of the randomness that was used; None when there was none.
