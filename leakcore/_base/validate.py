@@ -159,15 +159,15 @@ def callback(**kwargs: Any) -> None:
         raise TypeError(f"{name}={value!r}: must be a callable, or None")
 
 
-def sizes(**kwargs: Any) -> tuple[int, ...]:
-    """A sequence of integers of at least 1, such as an array's shape."""
+def sizes(low: int = 1, **kwargs: Any) -> tuple[int, ...]:
+    """A sequence of integers of at least `low`, such as an array's shape."""
     name, value = _one(kwargs)
     if isinstance(value, np.ndarray) or array_memory.is_torch(value):
         array = even_array(**kwargs)
         value = array.tolist() if array.ndim == 1 else None
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise TypeError(f"{name}={value!r}: must be a sequence of integers")
-    return tuple(integer(1, None, **{name: size}) for size in value)
+    return tuple(integer(low, None, **{name: size}) for size in value)
 
 
 def even_array(**kwargs: Any) -> np.ndarray:

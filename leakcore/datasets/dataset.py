@@ -74,7 +74,7 @@ class Dataset:
 
     def order(self, seed: int) -> np.ndarray:
         """(rows,) row numbers in the order into which `split` shuffles them."""
-        keys = kernels.uniform(1, len(self), seed=check.seed(seed=seed), purpose=kernels.Stream.DATA_ORDER)
+        keys = kernels.uniform((1, len(self)), seed=check.seed(seed=seed), purpose=kernels.Stream.DATA_ORDER)
         return np.argsort(keys[0], kind="stable")
 
     def images(self) -> np.ndarray:

@@ -157,7 +157,7 @@ def uniform_noise(like: Dataset, rows: int, *, seed: int) -> Dataset:
     dims = like.features.shape[1]
     # E‖x − y‖² of two independent draws is twice the total variance.
     scale = math.sqrt(6 * 2 * float(like.features.var(axis=0, dtype=np.float64).sum()) / dims)
-    draws = kernels.uniform(count, dims + 1, seed=check.seed(seed=seed), purpose=kernels.Stream.UNIFORM_NOISE)
+    draws = kernels.uniform((count, dims + 1), seed=check.seed(seed=seed), purpose=kernels.Stream.UNIFORM_NOISE)
     return Dataset(
         features=(scale * draws[:, :dims]).astype(like.features.dtype),
         labels=np.minimum((draws[:, dims] * like.num_classes).astype(np.int64), like.num_classes - 1),

@@ -133,8 +133,7 @@ class _Mask:
                 rows = self._batch if self.dropout.per_sample else 1
                 size = math.prod(hidden.shape[1:])
                 draws = kernels.uniform(
-                    rows,
-                    size,
+                    (rows, size),
                     seed=kernels.subseed(self._seed, kernels.Stream.DEFENSE_DROPOUT, step=self._local_step, row=number),
                     purpose=kernels.Stream.DEFENSE_MASKS,
                     step=self._step,

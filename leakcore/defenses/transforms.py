@@ -109,7 +109,7 @@ class GaussianNoise(Defense):
         """(rows, columns) of the noise; each row's depends on seed, step and its number alone."""
         key = need_seed("GaussianNoise", seed)
         z = kernels.standard_normal(
-            rows, columns, seed=key, purpose=kernels.Stream.DEFENSE_GAUSSIAN, step=step, first_row=first_row
+            (rows, columns), seed=key, purpose=kernels.Stream.DEFENSE_GAUSSIAN, step=step, first_row=first_row
         )  # fmt: skip
         return np.asarray(self.scale * z)
 
@@ -136,7 +136,7 @@ class Laplace(Defense):
         """(rows, columns) of the noise; each row's depends on seed, step and its number alone."""
         key = need_seed("Laplace", seed)
         u = kernels.uniform(
-            rows, columns, seed=key, purpose=kernels.Stream.DEFENSE_LAPLACE, step=step, first_row=first_row
+            (rows, columns), seed=key, purpose=kernels.Stream.DEFENSE_LAPLACE, step=step, first_row=first_row
         )  # fmt: skip
         return np.asarray(self.scale * np.where(u < 0.5, np.log(2 * u), -np.log(2 * (1 - u))))
 

@@ -59,7 +59,7 @@ def clip_and_noise(
     max_grad_norm: C in (0, ∞). noise_multiplier: σ in [0, ∞).
     seed, noise: with σ > 0 one of them must be given, a seed or ready-made standard normals shaped like the sum: a
         default would give two calls the same noise, which their difference cancels. Noise from a seed depends on (seed,
-        step, run, column) alone and equals `standard_normal(runs, D, seed=seed, purpose="clip_noise", step=step,
+        step, run, column) alone and equals `standard_normal((runs, D), seed=seed, purpose="clip_noise", step=step,
         first_row=first_run)`, columns of several parameters in the order given. It is for simulations; a model to be
         released needs `noise` from a secure source.
     step: in [0, 2²⁴), the training step, so that one seed serves a whole run. first_run: index of the first run.

@@ -108,7 +108,7 @@ def mixture_log_ratio(
     like: an array whose library the result follows. Where torch is tracing it decides whether the call becomes a torch
         operator, which takes numbers for σ and q, no schedules.
 
-    At T ≥ 2 sample i is row i of `standard_normal(…, T, purpose="mixture")`, step 0 under the null and 1 under the
+    At T ≥ 2 sample i is row i of `standard_normal((…, T), purpose="mixture")`, step 0 under the null and 1 under the
     alternative. At T = 1 four samples share a row of four draws: sample i is draw i % 4 of row i // 4 of purpose
     "mixture_one", so that no random number is wasted. So is the draw that picks the component.
 

@@ -51,7 +51,7 @@ def train_extractor(
     # The head's own draws are overwritten and must not move the caller's generator.
     with torch.random.fork_rng(devices=[]):
         head = torch.nn.Linear(outputs, int(y.max()) + 1)
-    draws = kernels.uniform(1, head.weight.numel(), seed=key, purpose=kernels.Stream.EXTRACTOR_HEAD)[0]
+    draws = kernels.uniform((1, head.weight.numel()), seed=key, purpose=kernels.Stream.EXTRACTOR_HEAD)[0]
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy((2 * draws - 1) * outputs**-0.5).view_as(head.weight))
         head.bias.zero_()
@@ -74,7 +74,7 @@ def _train(
     fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * -(-len(x) // size))
     hits = 0
     for epoch in range(epochs):
-        keys = kernels.uniform(2, len(x), seed=key, purpose=kernels.Stream.EXTRACTOR_ORDER, step=epoch)
+        keys = kernels.uniform((2, len(x)), seed=key, purpose=kernels.Stream.EXTRACTOR_ORDER, step=epoch)
         order, mirrored = torch.from_numpy(np.argsort(keys[0], kind="stable")), torch.from_numpy(keys[1] < 0.5)
         hits = 0
         for which in (order[start : start + size] for start in range(0, len(x), size)):

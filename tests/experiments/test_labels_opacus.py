@@ -39,7 +39,7 @@ def test_opacus_and_the_ensemble_train_the_same_networks(monkeypatch: pytest.Mon
     start = flat.ensemble(LAYERS, "relu", **{**settings, "steps": 0}).run(x, y, runs=RUNS).parameters
     noise = np.stack(
         [
-            kernels.standard_normal(RUNS, start.shape[1], seed=9, purpose=kernels.Stream.CLIP_NOISE, step=t)
+            kernels.standard_normal((RUNS, start.shape[1]), seed=9, purpose=kernels.Stream.CLIP_NOISE, step=t)
             for t in range(STEPS)
         ],
         axis=1,

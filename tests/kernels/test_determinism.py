@@ -54,7 +54,7 @@ CASES = {
     "tails": lambda: kernels.mixture_tail(20_001, [-1.0, 0.0, 0.5], **MIXTURE),
     "one step": lambda: kernels.mixture_log_ratio(20_001, **{**MIXTURE, "steps": 1, "first_sample": 7}),
     "one step, tails": lambda: kernels.mixture_tail(20_001, [-1.0, 0.0], **{**MIXTURE, "steps": 1, "first_sample": 7}),
-    "normals": lambda: kernels.standard_normal(50, 5001, seed=1, purpose="init"),
+    "normals": lambda: kernels.standard_normal((50, 5001), seed=1, purpose="init"),
 }
 
 

@@ -173,7 +173,7 @@ ARRAYS = {
     ),
     "kernels.philox4x32": Call(lambda: {"counter": [0, 1, 2, 3], "key": [4, 5]}),
     "kernels.standard_normal": Call(
-        lambda: {"num_rows": 2, "num_cols": 3, "seed": 0, "purpose": _purpose(), "step": 0, "first_row": 0,
+        lambda: {"shape": (2, 3), "seed": 0, "purpose": _purpose(), "step": 0, "first_row": 0,
                  "dtype": "float64"}, quality,
     ),
     "kernels.generator": Call(lambda: {"seed": 0, "purpose": _purpose(), "step": 0, "row": 0}),
@@ -182,7 +182,7 @@ ARRAYS = {
     ),
     "kernels.torch_generator": Call(lambda: {"seed": 0, "purpose": _purpose(), "step": 0, "row": 0}),
     "kernels.uniform": Call(
-        lambda: {"num_rows": 2, "num_cols": 3, "seed": 0, "purpose": _purpose(), "step": 0, "first_row": 0}, unit
+        lambda: {"shape": (2, 3), "seed": 0, "purpose": _purpose(), "step": 0, "first_row": 0}, unit
     ),
     "kernels.set_num_threads": Call(lambda: {"count": None}),
     "kernels.thread_limit": Call(lambda: {"count": 1}),

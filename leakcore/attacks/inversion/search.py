@@ -41,12 +41,12 @@ def starts(problem: Problem, optimizer: Optimizer, seed: int) -> tuple[torch.Ten
     low, high = problem.objective.limits
     how: dict[str, Any] = {"seed": seed, "purpose": kernels.Stream.INVERSION_STARTS}
     if optimizer.start == "normal":
-        draws = kernels.standard_normal(restarts, size, **how)
+        draws = kernels.standard_normal((restarts, size), **how)
     else:
         first, last = (low, high) if np.isfinite(high - low) else (0.0, 1.0)
-        draws = first + (last - first) * kernels.uniform(restarts, size, **how)
+        draws = first + (last - first) * kernels.uniform((restarts, size), **how)
     free = kernels.standard_normal(
-        restarts, max(1, problem.batch * int(np.prod(problem.targets))), seed=seed,
+        (restarts, max(1, problem.batch * int(np.prod(problem.targets)))), seed=seed,
         purpose=kernels.Stream.INVERSION_LABELS,
     )  # fmt: skip
     like = problem.flat.theta

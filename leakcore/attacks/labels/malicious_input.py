@@ -207,7 +207,7 @@ def _features(matrix: np.ndarray, n: int, seed: int) -> np.ndarray:
     rank = int((singular > singular[0] * 2.0**-52 * max(matrix.shape)).sum()) if singular[0] > 0 else 0
     if rank == 0:
         raise ValueError("model: its first layer's weights are all zero")
-    draw = standard_normal(n + 1, max(width, units), seed=seed, purpose=Stream.MALICIOUS_FEATURES)
+    draw = standard_normal((n + 1, max(width, units)), seed=seed, purpose=Stream.MALICIOUS_FEATURES)
     # V within the range of W, of standard deviation 1/2: where no activation is near saturation.
     wanted = left[:, :rank] @ (left[:, :rank].T @ (0.5 * draw[n, :units]))
     common = right[:rank].T @ ((left[:, :rank].T @ wanted) / singular[:rank])

@@ -44,9 +44,9 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
         raise TypeError(f"features.dtype={kind}: must be floating, integers cannot hold a random direction")
     n, key = check.integer(1, None, count=count), check.seed(seed=seed)
     memory_limit.require(24 * n * x.shape[1], count=n)
-    drawn = special.ndtri(kernels.uniform(n, x.shape[1], seed=key, purpose=kernels.Stream.CANARY_DIRECTIONS))
+    drawn = special.ndtri(kernels.uniform((n, x.shape[1]), seed=key, purpose=kernels.Stream.CANARY_DIRECTIONS))
     length = np.linalg.norm(x, axis=1).mean() / np.linalg.norm(drawn, axis=1, keepdims=True)
-    labels = kernels.uniform(n, 1, seed=key, purpose=kernels.Stream.CANARY_LABELS)[:, 0]
+    labels = kernels.uniform((n, 1), seed=key, purpose=kernels.Stream.CANARY_LABELS)[:, 0]
     drawn_labels = np.floor(labels * check.integer(2, None, classes=classes)).astype(np.int64)
     return (drawn * length).astype(kind), drawn_labels
 
@@ -63,7 +63,7 @@ def fair_coins(runs: int | range, count: int, *, seed: int, purpose: kernels.Str
 
     first, stop = arguments.run_range(runs, most=_LAST_RUN)
     memory_limit.require(9 * (stop - first) * count, **{"runs": stop - first, name: count})
-    draws = kernels.uniform(stop - first, count, seed=check.seed(seed=seed), purpose=purpose, first_row=first)
+    draws = kernels.uniform((stop - first, count), seed=check.seed(seed=seed), purpose=purpose, first_row=first)
     return np.asarray(draws < 0.5)
 
 

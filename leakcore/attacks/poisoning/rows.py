@@ -195,7 +195,7 @@ class ZeroInput:
 
 def order(rows: int, seed: int) -> np.ndarray:
     """A seeded order of `rows` rows, the same on every machine."""
-    keys = kernels.uniform(1, rows, seed=check.seed(seed=seed), purpose=kernels.Stream.POISONED_ROWS)
+    keys = kernels.uniform((1, rows), seed=check.seed(seed=seed), purpose=kernels.Stream.POISONED_ROWS)
     return np.argsort(keys[0], kind="stable")
 
 

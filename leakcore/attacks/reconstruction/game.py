@@ -293,7 +293,7 @@ def draw_candidates(
     seed: int, first_run: int, runs: int, num_candidates: int, pool: int, prior: tuple[float, ...] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Candidates (runs, n), distinct rows of the pool in random order, and the target's place among them (runs,)."""
-    keys = kernels.uniform(runs, pool + 1, seed=seed, purpose=kernels.Stream.GAME, first_row=first_run)
+    keys = kernels.uniform((runs, pool + 1), seed=seed, purpose=kernels.Stream.GAME, first_row=first_run)
     order = np.argsort(keys[:, :pool], axis=1, kind="stable")[:, :num_candidates]
     if prior is None:
         place = (keys[:, pool] * num_candidates).astype(np.int64)

@@ -300,7 +300,7 @@ def _reconstruct(
 
     trace = ReleasedSteps.of(thetas, observed, task.layers, task.max_grad_norm)
     size, count = math.prod(task.shape), task.descent.restarts
-    draws = kernels.uniform(1, count * size, seed=task.seed, purpose=kernels.Stream.GRADIENT_STARTS, first_row=run)
+    draws = kernels.uniform((1, count * size), seed=task.seed, purpose=kernels.Stream.GRADIENT_STARTS, first_row=run)
     starts = torch.from_numpy(task.low + (task.high - task.low) * draws.reshape(count, size)).to(
         trace.observed[0].dtype
     )

@@ -221,7 +221,7 @@ def reconstructor(
     losses = np.empty(how.epochs)
     best, best_error = _flat(network), np.inf
     for epoch in range(how.epochs):
-        keys = kernels.uniform(1, trained, seed=key, purpose=kernels.Stream.RECONSTRUCTOR_ORDER, step=epoch)[0]
+        keys = kernels.uniform((1, trained), seed=key, purpose=kernels.Stream.RECONSTRUCTOR_ORDER, step=epoch)[0]
         total = 0.0
         order = torch.from_numpy(np.argsort(keys, kind="stable"))
         for start in range(0, trained, how.batch_size):
@@ -283,7 +283,7 @@ def _initialise(network: torch.nn.Sequential, layers: tuple[int, ...], seed: int
     """torch.nn.Linear's default distribution, from our own generator."""
     import torch
 
-    draws = kernels.uniform(1, models.num_parameters(layers), seed=seed, purpose=kernels.Stream.RECONSTRUCTOR_INIT)[0]
+    draws = kernels.uniform((1, models.num_parameters(layers)), seed=seed, purpose=kernels.Stream.RECONSTRUCTOR_INIT)[0]
     start = 0
     with torch.no_grad():
         for module in network:

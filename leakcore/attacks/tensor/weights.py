@@ -35,7 +35,7 @@ class GaussianWeights:
     def rows(self, start: int, stop: int) -> np.ndarray:
         """(stop − start, d) float64."""
         draws = kernels.standard_normal(
-            stop - start, self.num_inputs, seed=self.seed, purpose=kernels.Stream.TENSOR_WEIGHTS, first_row=start
+            (stop - start, self.num_inputs), seed=self.seed, purpose=kernels.Stream.TENSOR_WEIGHTS, first_row=start
         )
         return np.asarray(draws)
 

@@ -147,7 +147,7 @@ class _DefendedGame:
         keep, drawn = self.dropout.keep_probability, rows if self.dropout.per_sample else 1
         sizes = self.layers[1:-1]
         u = kernels.uniform(
-            runs, drawn * sum(sizes), seed=self.config.seed, purpose=kernels.Stream.DEFENDED_GAME_MASKS, step=step,
+            (runs, drawn * sum(sizes)), seed=self.config.seed, purpose=kernels.Stream.DEFENDED_GAME_MASKS, step=step,
             first_row=first,
         )  # fmt: skip
         masks = torch.from_numpy((u < keep) / keep).float().reshape(runs, drawn, -1)

@@ -164,7 +164,7 @@ def _companion(config: AuditConfig, sigma: float) -> _Batches:
         seed=config.seed,
     ).run(data.features, data.labels, runs=1)
     count = rows // config.label_batch_size
-    keys = kernels.uniform(1, rows, seed=config.seed, purpose=kernels.Stream.LABEL_BATCHES)[0]
+    keys = kernels.uniform((1, rows), seed=config.seed, purpose=kernels.Stream.LABEL_BATCHES)[0]
     order = np.argsort(keys, kind="stable")
     chosen = order[: count * config.label_batch_size].reshape(count, -1)
     return _forward(run, np.asarray(data.features, dtype=np.float64)[chosen], np.asarray(data.labels)[chosen])
@@ -222,7 +222,7 @@ def _with_noise(
     for b, y in enumerate(batches.labels):
         clipped = kernels.clip_and_noise([g[b] for g in batches.per_sample], MAX_GRAD_NORM).sum[2]
         noise = kernels.standard_normal(
-            draws, width, seed=config.seed, purpose=kernels.Stream.LABEL_RELEASES, step=b, dtype="float64"
+            (draws, width), seed=config.seed, purpose=kernels.Stream.LABEL_RELEASES, step=b, dtype="float64"
         )
         for released in clipped + sigma * MAX_GRAD_NORM * noise:
             recovery = label_attacks.last_layer(

@@ -138,7 +138,7 @@ def _noise(array: Any, seed: int | None, step: int, secure: bool) -> Any:
         draws = wrap((words.astype(np.float64) + 0.5) * 2.0**-32, array)
     else:
         key = validate.seed(seed=seed)
-        draws = kernels.uniform(1, 2 * size, seed=key, purpose=kernels.Stream.LAPLACE, step=step, like=array)
+        draws = kernels.uniform((1, 2 * size), seed=key, purpose=kernels.Stream.LAPLACE, step=step, like=array)
         draws = draws.reshape(1, size, 2)
     first, second = draws[0, :, 0], draws[0, :, 1]
     # The leading bit is the sign; the other 31 and the second word are the magnitude's uniform in (0, 1), whose small

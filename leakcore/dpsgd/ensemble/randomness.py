@@ -19,21 +19,21 @@ class Streams:
     def initial(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
         """(runs, size) float64, uniform in (0, 1)."""
         out: np.ndarray = kernels.uniform(
-            num_runs, size, seed=self.seed, purpose=kernels.Stream.INIT, first_row=first_run
+            (num_runs, size), seed=self.seed, purpose=kernels.Stream.INIT, first_row=first_run
         )
         return out
 
     def initial_normal(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
         """(runs, size) float64, standard normal."""
         out: np.ndarray = kernels.standard_normal(
-            num_runs, size, seed=self.seed, purpose=kernels.Stream.INIT_GLOROT, first_row=first_run
+            (num_runs, size), seed=self.seed, purpose=kernels.Stream.INIT_GLOROT, first_row=first_run
         )
         return out
 
     def initial_noise(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
         """(runs, size) float64, standard normal: what each run adds to its initial parameters."""
         out: np.ndarray = kernels.standard_normal(
-            num_runs, size, seed=self.seed, purpose=kernels.Stream.INIT_NOISE, first_row=first_run
+            (num_runs, size), seed=self.seed, purpose=kernels.Stream.INIT_NOISE, first_row=first_run
         )
         return out
 
@@ -53,8 +53,7 @@ class Streams:
     def noise(self, num_runs: int, size: int, step: int, *, first_run: int) -> np.ndarray:
         """(runs, size) standard normal."""
         out: np.ndarray = kernels.standard_normal(
-            num_runs,
-            size,
+            (num_runs, size),
             seed=self.seed,
             purpose=kernels.Stream.CLIP_NOISE,
             step=step,
@@ -66,6 +65,6 @@ class Streams:
     def _of_rows(self, num_runs: int, rows: int, step: int, first_run: int) -> np.ndarray:
         """(runs, rows) uniforms that decide which rows are in a batch: a run's batches are all sampled or all cut."""
         draws: np.ndarray = kernels.uniform(
-            num_runs, rows, seed=self.seed, purpose=kernels.Stream.BATCH, step=step, first_row=first_run
+            (num_runs, rows), seed=self.seed, purpose=kernels.Stream.BATCH, step=step, first_row=first_run
         )
         return draws

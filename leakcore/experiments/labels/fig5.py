@@ -94,5 +94,5 @@ def _batches(study: _study.LabelData, parameters: np.ndarray) -> np.ndarray:
 
 def _growth(values: np.ndarray, orders: int, seed: int) -> np.ndarray:
     """(orders, batches): the largest of the first m values in random orders."""
-    keys = kernels.uniform(orders, len(values), seed=seed, purpose=kernels.Stream.BOUND_GROWTH)
+    keys = kernels.uniform((orders, len(values)), seed=seed, purpose=kernels.Stream.BOUND_GROWTH)
     return np.asarray(np.maximum.accumulate(values[np.argsort(keys, axis=1)], axis=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,8 +42,7 @@ def _words(**kwargs: Any) -> tuple[int, ...]:
 
 
 def standard_normal(
-    num_rows: int,
-    num_cols: int,
+    shape: tuple[int, int],
     *,
     seed: int,
     purpose: Stream | str,
@@ -53,24 +52,23 @@ def standard_normal(
     out: Any = None,
     like: Any = None,
 ) -> Any:
-    """Standard normals, shape `(num_rows, num_cols)`: row r depends only on (seed, purpose, step, first_row + r).
+    """Standard normals of this shape, (rows, columns): row r depends only on (seed, purpose, step, first_row + r).
 
     Box–Muller on a 2³² × 2³² grid, a fixed number of draws per output: |z| ≤ 6.7637, and every interval's probability
     is right to 2⁻³⁰: far below what any simulation here can see, and not what a secure release needs.
 
     purpose: a `Stream` or its name in lower case; your own draws take "caller", from which nothing here draws. step: in
-        [0, 2²⁴), fewer where the stream has fewer. num_cols ≤ 2³⁴.
+        [0, 2²⁴), fewer where the stream has fewer. At most 2³⁴ columns.
     dtype: "float64" or "float32" (rounded once). out: an array to fill, of either type.
     like: an array whose library and device the result follows. On CUDA the values are those of the CPU's tiers with
         fused multiply-add, bit for bit.
-    `clip_and_noise` with the same seed and step adds exactly `standard_normal(runs, D, purpose="clip_noise")`.
+    `clip_and_noise` with the same seed and step adds exactly `standard_normal((runs, D), purpose="clip_noise")`.
     """
-    return _fill("standard_normal", num_rows, num_cols, seed, purpose, step, first_row, dtype, out, like)
+    return _Draws.parse("standard_normal", shape, seed, purpose, step, first_row).fill(dtype, out, like)
 
 
 def uniform(
-    num_rows: int,
-    num_cols: int,
+    shape: tuple[int, int],
     *,
     seed: int,
     purpose: Stream | str,
@@ -79,56 +77,66 @@ def uniform(
     out: Any = None,
     like: Any = None,
 ) -> Any:
-    """Uniforms (w + ½)·2⁻³², w a 32-bit word, float64 in the open (0, 1), shape `(num_rows, num_cols)`.
+    """Uniforms (w + ½)·2⁻³², w a 32-bit word, float64 in the open (0, 1), of this shape, (rows, columns).
 
     Arguments as in `standard_normal`; out: float64. `u < q` has probability q to within 2⁻³³.
     """
-    return _fill("uniform", num_rows, num_cols, seed, purpose, step, first_row, "float64", out, like)
+    return _Draws.parse("uniform", shape, seed, purpose, step, first_row).fill("float64", out, like)
 
 
-def _fill(
-    kernel: str,
-    num_rows: int,
-    num_cols: int,
-    seed: int,
-    purpose: Stream | str,
-    step: int,
-    first_row: int,
-    dtype: Any,
-    out: Any,
-    like: Any,
-) -> Any:
-    rows = validate.integer(0, num_rows=num_rows)
-    cols = validate.integer(0, MAX_DRAWS, num_cols=num_cols)
-    key = validate.seed(seed=seed)
-    stream = stream_word(purpose, step)
-    first = validate.integer(0, 2**63 - 1, first_row=first_row)
-    library = arrays.read_like(kernel, like)
-    element = float_dtype(kernel, dtype)
-    normal = kernel == "standard_normal"
-    if out is None:
-        memory_limit.require(rows * cols * element.itemsize, num_rows=rows, num_cols=cols)
-        values = library.empty((rows, cols), element)
-        target = arrays.Array("out", library.header(values), arrays.dtype_name(element), values, library)
-    else:
-        # In float32 the largest uniforms would be 1.
-        target = read_out(kernel, "out", out, (rows, cols), None if normal else element)
-    place = target.library.place
-    most = max(1, _DRAWS_PER_CALL // max(cols, 1)) if place is arrays.CPU else max(rows, 1)
-    for at in range(0, rows, most):
-        part = target if most >= rows else dataclasses.replace(target, values=target.values[at : at + most])
-        here = min(most, rows - at)
-        _C.fill_rows(
-            normal=normal,
-            out=arrays.rows_of(part, rows=True),
-            num_rows=here,
-            seed=key,
-            stream=stream,
-            first_row=first + at,
-            place=place,
-            schedule=threads.schedule_now(),
+class _Draws(NamedTuple):
+    """Which rows of which stream a kernel fills an array with."""
+
+    kernel: str
+    shape: tuple[int, int]
+    seed: int
+    stream: int
+    first_row: int
+
+    @classmethod
+    def parse(
+        cls, kernel: str, shape: tuple[int, int], seed: int, purpose: Stream | str, step: int, first_row: int
+    ) -> _Draws:
+        """The error names the argument."""
+        extents = validate.sizes(0, shape=shape)
+        if len(extents) != 2:
+            raise ValueError(f"{kernel}: shape={extents}: must be two integers, (rows, columns)")
+        return cls(
+            kernel,
+            (extents[0], validate.integer(0, MAX_DRAWS, **{"shape[1]": extents[1]})),
+            validate.seed(seed=seed),
+            stream_word(purpose, step),
+            validate.integer(0, 2**63 - 1, first_row=first_row),
         )
-    return library.give(values) if out is None else out
+
+    def fill(self, dtype: Any, out: Any, like: Any) -> Any:
+        """`out`, or a new array, filled."""
+        rows, columns = self.shape
+        library = arrays.read_like(self.kernel, like)
+        element = float_dtype(self.kernel, dtype)
+        normal = self.kernel == "standard_normal"
+        if out is None:
+            memory_limit.require(rows * columns * element.itemsize, shape=self.shape)
+            values = library.empty(self.shape, element)
+            target = arrays.Array("out", library.header(values), arrays.dtype_name(element), values, library)
+        else:
+            # In float32 the largest uniforms would be 1.
+            target = read_out(self.kernel, "out", out, self.shape, None if normal else element)
+        place = target.library.place
+        most = max(1, _DRAWS_PER_CALL // max(columns, 1)) if place is arrays.CPU else max(rows, 1)
+        for at in range(0, rows, most):
+            part = target if most >= rows else dataclasses.replace(target, values=target.values[at : at + most])
+            _C.fill_rows(
+                normal=normal,
+                out=arrays.rows_of(part, rows=True),
+                num_rows=min(most, rows - at),
+                seed=self.seed,
+                stream=self.stream,
+                first_row=self.first_row + at,
+                place=place,
+                schedule=threads.schedule_now(),
+            )
+        return library.give(values) if out is None else out
 
 
 def float_dtype(kernel: str, dtype: Any, argument: str = "dtype") -> np.dtype[Any]:

@@ -64,7 +64,7 @@ def _batches(ensemble: dpsgd.Ensemble, run: int, there: np.ndarray) -> np.ndarra
 
     out = np.ones((1, ensemble.steps, 59), bool)
     for step in range(ensemble.steps):
-        draws = kernels.uniform(1, 59, seed=5, purpose=kernels.Stream.BATCH, step=step, first_row=run)
+        draws = kernels.uniform((1, 59), seed=5, purpose=kernels.Stream.BATCH, step=step, first_row=run)
         out[0, step] = draws[0] < ensemble.sample_rate
     out[0, :, 50:] &= there
     return out

@@ -50,7 +50,7 @@ def test_like_decides_the_library():
     assert isinstance(merged.sums, torch.Tensor)
     assert isinstance(merged.counts, torch.Tensor)
     np.testing.assert_array_equal(merged.sums.numpy(), kernels.mixture_tail(20, [0.0], **MIXTURE).sums)
-    assert isinstance(kernels.standard_normal(2, 3, seed=1, purpose="init", like=like), torch.Tensor)
+    assert isinstance(kernels.standard_normal((2, 3), seed=1, purpose="init", like=like), torch.Tensor)
     np.testing.assert_array_equal(kernels.mixture_log_ratio(2, dtype=torch.float32, **MIXTURE).dtype, np.float32)
 
 
@@ -126,7 +126,7 @@ CALLS = {
     "solve_labels": lambda x: kernels.solve_labels(x, GRADS[0]),
     "mixture_log_ratio": lambda x: kernels.mixture_log_ratio(3, like=x, **MIXTURE),
     "mixture_tail": lambda x: kernels.mixture_tail(3, [0.0], like=x, **MIXTURE),
-    "standard_normal": lambda x: kernels.standard_normal(1, 1, seed=1, purpose="init", like=x),
+    "standard_normal": lambda x: kernels.standard_normal((1, 1), seed=1, purpose="init", like=x),
 }
 
 

@@ -49,8 +49,8 @@ CALLS: dict[str, Callable[[], Any]] = {
     "mixture_log_ratio": lambda: kernels.mixture_log_ratio(60_000, steps=7, **MIXTURE),
     "mixture_log_ratio of one step": lambda: kernels.mixture_log_ratio(600_000, steps=1, **MIXTURE),
     "mixture_tail": lambda: kernels.mixture_tail(60_000, np.linspace(-1, 1, 9), steps=7, **MIXTURE),
-    "standard_normal": lambda: kernels.standard_normal(300, 70, seed=1, purpose="init"),
-    "uniform": lambda: kernels.uniform(300, 70, seed=1, purpose="init"),
+    "standard_normal": lambda: kernels.standard_normal((300, 70), seed=1, purpose="init"),
+    "uniform": lambda: kernels.uniform((300, 70), seed=1, purpose="init"),
     "ensemble": ensemble,
 }
 

@@ -57,7 +57,7 @@ def test_runs_get_noise_of_their_own(seed, runs, rows, columns, dtype, layout, s
     result = kernels.clip_and_noise(
         laid_out(grads, layout), 1.5, 0.7, seed=seed, step=step, mask=laid_out(mask, layout), first_run=first
     )
-    noise = kernels.standard_normal(runs, columns, seed=seed, purpose="clip_noise", step=step, first_row=first)
+    noise = kernels.standard_normal((runs, columns), seed=seed, purpose="clip_noise", step=step, first_row=first)
     assert result.sum.shape == (runs, columns)
     for r in range(runs):
         check([result.sum[r]], result.norms[r], [grads[r]], 1.5, 0.7, noise=[noise[r]], mask=mask[r])
@@ -73,7 +73,7 @@ def test_parameters_are_clipped_by_their_joint_norm(seed, rows, shapes, dtype, l
     params = [normals(seed + i, rows, *shape, dtype=dtype) for i, shape in enumerate(shapes)]
     columns = [int(np.prod(shape)) for shape in shapes]
     result = kernels.clip_and_noise([laid_out(p, layout) for p in params], 1.0, 0.5, seed=seed, step=1)
-    flat = kernels.standard_normal(1, sum(columns), seed=seed, purpose="clip_noise", step=1)[0]
+    flat = kernels.standard_normal((1, sum(columns)), seed=seed, purpose="clip_noise", step=1)[0]
     pieces = np.split(flat, np.cumsum(columns)[:-1])
     noise = [z.reshape(shape) for z, shape in zip(pieces, shapes, strict=True)]
     assert [s.shape for s in result.sum] == [tuple(shape) for shape in shapes]
@@ -90,7 +90,7 @@ def test_sizes_around_the_tiles_and_row_blocks(rows, columns):
 def test_the_noise_is_exactly_standard_normal_of_the_same_stream():
     empty = np.zeros((2, 0, 3001))
     result = kernels.clip_and_noise(empty, 1.0, 1.0, seed=11, step=5)
-    expected = kernels.standard_normal(2, 3001, seed=11, purpose="clip_noise", step=5)
+    expected = kernels.standard_normal((2, 3001), seed=11, purpose="clip_noise", step=5)
     np.testing.assert_array_equal(result.sum, expected)
     assert result.norms.shape == (2, 0)
 
@@ -204,7 +204,7 @@ def test_outputs_share_no_memory(device):
     with pytest.raises(ValueError, match="out has elements that share memory"):
         kernels.clip_and_noise(grads[0], 99.0, out=spread)
     with pytest.raises(ValueError, match="out has elements that share memory"):
-        kernels.standard_normal(1, 3, seed=0, purpose="init", out=spread[None])
+        kernels.standard_normal((1, 3), seed=0, purpose="init", out=spread[None])
 
 
 GRADS = np.ones((3, 4))

@@ -66,7 +66,7 @@ def test_any_range_equals_the_reference(seed, num_samples, sigma, rate, under, f
 def test_sample_i_is_draw_i_mod_4_of_row_i_div_4():
     """At q = σ = 1 the ratio is z − ½ under the null and z + ½ under the alternative, rounded once."""
     for step, shift in ((0, -0.5), (1, 0.5)):
-        z = kernels.standard_normal(300, 4, seed=5, purpose="mixture_one", step=step, first_row=10).ravel()
+        z = kernels.standard_normal((300, 4), seed=5, purpose="mixture_one", step=step, first_row=10).ravel()
         got = kernels.mixture_log_ratio(
             1190, noise_multiplier=1.0, sample_rate=1.0, steps=1, under=UNDER[step], seed=5, first_sample=43
         )

@@ -65,45 +65,45 @@ def test_what_native_code_draws_has_the_same_words_in_cpp_python_and_the_referen
 )
 def test_rows_equal_the_reference(seed, rows, cols, step, first_row, layout):
     arguments = {"seed": seed << 20, "purpose": Stream.CALLER, "step": step, "first_row": first_row}
-    uniform = kernels.uniform(rows, cols, **arguments)
+    uniform = kernels.uniform((rows, cols), **arguments)
     np.testing.assert_array_equal(uniform, philox.uniform(rows, cols, **{**arguments, "purpose": Stream.CALLER >> 24}))
     expected = philox.standard_normal(rows, cols, **{**arguments, "purpose": Stream.CALLER >> 24})
     out = laid_out(np.zeros((rows, cols)), layout)
-    assert kernels.standard_normal(rows, cols, out=out, **arguments) is out
+    assert kernels.standard_normal((rows, cols), out=out, **arguments) is out
     np.testing.assert_allclose(out, expected, rtol=0, atol=tolerances.NORMAL_ABS)
-    np.testing.assert_array_equal(kernels.standard_normal(rows, cols, **arguments), out)
+    np.testing.assert_array_equal(kernels.standard_normal((rows, cols), **arguments), out)
 
 
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize(("rows", "cols"), [(0, 3), (3, 0), (1, 1), (2, 4), (3, 1030), (700, 7)])
 def test_every_device_draws_the_same(rows, cols):
     arguments = {"seed": 9, "purpose": "caller", "step": 3, "first_row": 2**32 - 2}
-    uniform = devices.kernels.uniform(rows, cols, **arguments)
-    np.testing.assert_array_equal(uniform, kernels.uniform(rows, cols, **arguments))
-    normal = devices.kernels.standard_normal(rows, cols, **arguments)
-    here = kernels.standard_normal(rows, cols, **arguments)
+    uniform = devices.kernels.uniform((rows, cols), **arguments)
+    np.testing.assert_array_equal(uniform, kernels.uniform((rows, cols), **arguments))
+    normal = devices.kernels.standard_normal((rows, cols), **arguments)
+    here = kernels.standard_normal((rows, cols), **arguments)
     np.testing.assert_allclose(normal, here, rtol=0, atol=tolerances.NORMAL_ABS)
     assert normal.shape == here.shape
-    single = devices.kernels.standard_normal(rows, cols, dtype="float32", **arguments)
+    single = devices.kernels.standard_normal((rows, cols), dtype="float32", **arguments)
     assert single.dtype == np.float32
     np.testing.assert_array_equal(single, normal.astype(np.float32))
-    apart = devices.kernels.standard_normal(rows, cols, out=np.zeros((2 * rows, cols + 3))[::-2, 1:-2], **arguments)
+    apart = devices.kernels.standard_normal((rows, cols), out=np.zeros((2 * rows, cols + 3))[::-2, 1:-2], **arguments)
     np.testing.assert_array_equal(apart, normal)
 
 
 def test_a_row_does_not_depend_on_its_neighbours_or_its_length():
-    whole = kernels.standard_normal(9, 1000, seed=7, purpose="caller", step=3)
-    part = kernels.standard_normal(2, 333, seed=7, purpose="caller", step=3, first_row=4)
+    whole = kernels.standard_normal((9, 1000), seed=7, purpose="caller", step=3)
+    part = kernels.standard_normal((2, 333), seed=7, purpose="caller", step=3, first_row=4)
     np.testing.assert_array_equal(part, whole[4:6, :333])
-    single = kernels.standard_normal(9, 1000, seed=7, purpose="caller", step=3, dtype="float32")
+    single = kernels.standard_normal((9, 1000), seed=7, purpose="caller", step=3, dtype="float32")
     np.testing.assert_array_equal(single, whole.astype(np.float32))
 
 
 def test_seed_purpose_step_and_row_all_matter():
     base = {"seed": 1, "purpose": "caller", "step": 0, "first_row": 0}
-    drawn = [kernels.uniform(1, 64, **base)]
+    drawn = [kernels.uniform((1, 64), **base)]
     changes = [("seed", 2), ("seed", 1 + 2**32), ("purpose", "batch"), ("step", 1), ("first_row", 1)]
-    drawn += [kernels.uniform(1, 64, **{**base, name: value}) for name, value in [*changes, ("first_row", 2**32)]]
+    drawn += [kernels.uniform((1, 64), **{**base, name: value}) for name, value in [*changes, ("first_row", 2**32)]]
     assert len({row.tobytes() for row in drawn}) == len(drawn)
 
 
@@ -121,7 +121,7 @@ def smallest_p(z):
 
 def test_normals_follow_the_normal_law():
     """A million draws at a fixed seed; p = 1e-3 over the five tests (Bonferroni): a correct one passes with 99.9%."""
-    z = kernels.standard_normal(1000, 1000, seed=20261121, purpose="data_order").ravel()
+    z = kernels.standard_normal((1000, 1000), seed=20261121, purpose="data_order").ravel()
     assert smallest_p(z) > 1e-3 / 5
     assert smallest_p(1.005 * z) < 1e-3 / 5, "a standard deviation half a percent off goes unnoticed"
     assert smallest_p(z + 0.006) < 1e-3 / 5, "a shift of 0.006 goes unnoticed"
@@ -131,7 +131,7 @@ def test_the_stated_truncation():
     largest = np.sqrt(66 * np.log(2))
     assert largest == pytest.approx(6.7637, abs=5e-5)
     assert 2 * special.ndtr(-largest) < 1.4e-11
-    assert np.abs(kernels.standard_normal(1000, 1000, seed=0, purpose="data_order")).max() <= largest
+    assert np.abs(kernels.standard_normal((1000, 1000), seed=0, purpose="data_order")).max() <= largest
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,11 @@ def test_the_stated_truncation():
         ({"seed": -1}, ValueError, "seed=-1"),
         ({"seed": 0.5}, TypeError, "seed=0.5: must be an integer"),
         ({"first_row": -1}, ValueError, "first_row=-1"),
-        ({"num_rows": -1}, ValueError, "num_rows=-1"),
-        ({"num_cols": 2**34 + 1}, ValueError, "num_cols=17179869185"),
+        ({"shape": (-1, 3)}, ValueError, "shape=-1"),
+        ({"shape": (2, 2**34 + 1)}, ValueError, r"shape\[1\]=17179869185"),
+        ({"shape": (2.0, 3)}, TypeError, "shape=2.0: must be an integer"),
+        ({"shape": (2, 3, 4)}, ValueError, r"shape=\(2, 3, 4\): must be two integers, \(rows, columns\)"),
+        ({"shape": 6}, TypeError, "shape=6: must be a sequence of integers"),
         ({"dtype": "int32"}, TypeError, "dtype='int32': must be 'float32' or 'float64'"),
         ({"out": np.zeros((2, 2))}, ValueError, r"out has shape \(2, 2\): must be \(2, 3\)"),
         ({"out": np.zeros((2, 3), dtype=np.int64)}, TypeError, "out has dtype int64"),
@@ -157,18 +160,17 @@ def test_the_stated_truncation():
     ],
 )
 def test_errors_name_what_is_allowed(change, error, message):
-    arguments = {"num_rows": 2, "num_cols": 3, "seed": 1, "purpose": "caller", **change}
     with pytest.raises(error, match=message):
-        kernels.standard_normal(arguments.pop("num_rows"), arguments.pop("num_cols"), **arguments)
+        kernels.standard_normal(**{"shape": (2, 3), "seed": 1, "purpose": "caller", **change})
 
 
 def test_uniforms_stay_below_one():
     """Rounded to float32 the largest would be 1."""
     with pytest.raises(TypeError, match="out has dtype float32: must be float64"):
-        kernels.uniform(2, 3, seed=1, purpose="data_order", out=np.zeros((2, 3), np.float32))
+        kernels.uniform((2, 3), seed=1, purpose="data_order", out=np.zeros((2, 3), np.float32))
     out = np.zeros((7, 4))[::-2, ::2]
-    kernels.uniform(4, 2, seed=1, purpose="data_order", out=out)
-    np.testing.assert_array_equal(out, kernels.uniform(4, 2, seed=1, purpose="data_order"))
+    kernels.uniform((4, 2), seed=1, purpose="data_order", out=out)
+    np.testing.assert_array_equal(out, kernels.uniform((4, 2), seed=1, purpose="data_order"))
     assert ((out > 0) & (out < 1)).all()
 
 
@@ -181,9 +183,9 @@ def test_philox_errors():
 
 def test_calls_short_enough_for_an_interrupt_give_the_same_bits(monkeypatch):
     arguments = {"seed": 3, "purpose": "label_releases", "step": 5, "first_row": 2**32 - 2}
-    whole = kernels.standard_normal(7, 11, **arguments)
+    whole = kernels.standard_normal((7, 11), **arguments)
     monkeypatch.setattr("leakcore.kernels.random.philox._DRAWS_PER_CALL", 25)  # two rows
-    np.testing.assert_array_equal(kernels.standard_normal(7, 11, **arguments), whole)
+    np.testing.assert_array_equal(kernels.standard_normal((7, 11), **arguments), whole)
     out = np.zeros((11, 7)).T
-    kernels.standard_normal(7, 11, out=out, **arguments)
+    kernels.standard_normal((7, 11), out=out, **arguments)
     np.testing.assert_array_equal(out, whole)

@@ -29,8 +29,8 @@ THRESHOLDS = [-np.inf, -1.0, 0.0, 0.3, 2.0]
 
 def results():
     """Everything that random numbers enter, by name, flat."""
-    found = {"uniform": kernels.uniform(3, 1001, seed=5, purpose="init").ravel()}
-    found["normal"] = kernels.standard_normal(3, 1001, seed=5, purpose="init").ravel()
+    found = {"uniform": kernels.uniform((3, 1001), seed=5, purpose="init").ravel()}
+    found["normal"] = kernels.standard_normal((3, 1001), seed=5, purpose="init").ravel()
     found["noise"] = kernels.clip_and_noise(np.ones((4, 333)), 1.0, 0.5, seed=2).sum
     for name, under, dtype in CASES:
         sigma, rate = SCHEDULES[name]

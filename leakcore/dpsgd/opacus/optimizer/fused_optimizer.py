@@ -181,7 +181,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         def draw(index: int, p: torch.Tensor) -> torch.Tensor:
             kind = "float64" if p.dtype == torch.float64 else "float32"
             normals = kernels.standard_normal(
-                1, p.numel(), seed=seed, purpose="clip_noise", step=0, first_row=index, dtype=kind, like=p.detach()
+                (1, p.numel()), seed=seed, purpose="clip_noise", step=0, first_row=index, dtype=kind, like=p.detach()
             )
             return normals.to(p.dtype).view(p.shape)  # type: ignore[no-any-return]
 

@@ -63,7 +63,7 @@ def attack(context: Context, split: Split, setting: games.GameSetting, *, target
     key = json.dumps([dataclasses.asdict(setting), how, split.shape, split.content])
     digest = hashlib.sha256(key.encode()).hexdigest()[:20]
     model = games.ensemble(context, split, setting)
-    draws = kernels.uniform(1, len(split.pool_labels), seed=context.seed, purpose=kernels.Stream.GRADIENT_TARGETS)[0]
+    draws = kernels.uniform((1, len(split.pool_labels)), seed=context.seed, purpose=kernels.Stream.GRADIENT_TARGETS)[0]
     index = np.argsort(draws, kind="stable")[:targets]
     task = f"gradient attack, ε = {setting.epsilon:g}"
     embedding = None if split.embed is None else attacks.FrozenEmbedding(split.embed, split.shape)
