@@ -33,7 +33,7 @@ def _case(quick: bool) -> Case:
             from leakcore import leakage
 
             budget = leakage.JacobianBudget(probes=probes)
-            return lambda: leakage.sensitivity(given[0], None, given[1], given[2], budget=budget, **keywords).value
+            return lambda: leakage.sensitivity(given[0], given[1], given[2], budget=budget, **keywords).value
 
         return build
 

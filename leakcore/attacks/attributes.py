@@ -120,11 +120,11 @@ def matched_batches(
 
 def gradient_sets(
     snapshots: Sequence[torch.nn.Module] | torch.nn.Module,
-    loss: Callable[[Any, Any], Any] | None,
     inputs: Any,
     targets: Any,
     batches: MatchedBatches,
     *,
+    loss: Callable[[Any, Any], Any] | None = None,
     layers: Sequence[str] | None = None,
 ) -> GradientSets:
     """Mean gradients of every batch on every snapshot of the model; rows go snapshot by snapshot.
@@ -135,7 +135,7 @@ def gradient_sets(
     models = list(snapshots) if isinstance(snapshots, Sequence) else [snapshots]
     if not models:
         raise ValueError("snapshots: must hold at least one model")
-    parts = [layer_gradients(m, loss, inputs, targets, batches=batches.rows, layers=layers) for m in models]
+    parts = [layer_gradients(m, inputs, targets, loss=loss, batches=batches.rows, layers=layers) for m in models]
     count = len(batches.rows)
     return GradientSets(
         gradients={name: np.concatenate([p[name] for p in parts]) for name in parts[0]},

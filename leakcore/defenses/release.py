@@ -29,7 +29,7 @@ class Release:
 def release(
     model: torch.nn.Module,
     inputs: Any,
-    labels: Any,
+    targets: Any,
     *,
     defense: Defense | None = None,
     loss: Callable[[Any, Any], Any] | None = None,
@@ -38,21 +38,21 @@ def release(
 ) -> Release:
     """The mean gradient of a batch as it leaves a client under a defence; None: as it is.
 
-    model: in eval mode (dropout is `Dropout`'s, here); its parameters are not changed. inputs: (B, ...), labels: (B,)
-    or targets. loss: loss(outputs, targets), mean over rows; None: cross-entropy. seed: required where anything is
-    drawn. Deterministic. Raises ValueError or TypeError that names the argument.
+    model: in eval mode (dropout is `Dropout`'s, here); its parameters are not changed. inputs: (B, ...), targets: (B,)
+    classes, or what the loss takes. loss: loss(outputs, targets), mean over rows; None: cross-entropy. seed: required
+    where anything is drawn. Deterministic. Raises ValueError or TypeError that names the argument.
     """
     if defense is not None and not isinstance(defense, Defense):
         raise TypeError(f"defense={type(defense).__name__}: must be a leakcore.defenses.Defense")
     flat = FlatModule(model, loss)
-    x, y = tensor(inputs, "inputs").to(flat.theta.device), tensor(labels, "labels").to(flat.theta.device)
+    x, y = tensor(inputs, "inputs").to(flat.theta.device), tensor(targets, "targets").to(flat.theta.device)
     if x.is_floating_point() or not any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in model.modules()):
         x = x.to(flat.theta.dtype)
     if x.ndim < 2 or len(x) == 0 or y.ndim == 0 or len(y) != len(x):
         raise ValueError(
-            f"inputs.shape={tuple(x.shape)}, labels.shape={tuple(y.shape)}: must be (B, ...) and (B,), B at least 1"
+            f"inputs.shape={tuple(x.shape)}, targets.shape={tuple(y.shape)}: must be (B, ...) and (B,), B at least 1"
         )
-    for name, given in (("inputs", x), ("labels", y)):
+    for name, given in (("inputs", x), ("targets", y)):
         if not bool(torch.isfinite(given).all()):
             raise ValueError(f"{name}: must be finite")
     y = y.to(flat.theta.dtype) if y.is_floating_point() else y.long()
@@ -61,8 +61,8 @@ def release(
         with torch.no_grad():
             outputs = flat.outputs(flat.theta, x[:1])
         if y.ndim == 1 and y.is_floating_point() and outputs.shape[-1] > 1:
-            raise TypeError(f"labels: of {y.dtype}, cross-entropy needs class numbers, integers")
-        require_classes(y, outputs, "labels")
+            raise TypeError(f"targets: of {y.dtype}, cross-entropy needs class numbers, integers")
+        require_classes(y, outputs, "targets")
     parts = () if defense is None else defense.parts
     local = next((p for p in parts if isinstance(p, LocalSteps)), LocalSteps(1, 1.0))
     dropout = next((p for p in parts if isinstance(p, Dropout)), None)

@@ -21,10 +21,10 @@ _BYTES = 2**28
 
 def layer_gradients(
     model: torch.nn.Module,
-    loss: Callable[[Any, Any], Any] | None,
     inputs: Any,
     targets: Any,
     *,
+    loss: Callable[[Any, Any], Any] | None = None,
     batches: Any = None,
     layers: Sequence[str] | None = None,
     weights_only: bool = False,
@@ -45,7 +45,7 @@ def layer_gradients(
     from leakcore.gradients.layered_model import LayeredModel
 
     return gradients_of_layers(
-        LayeredModel.of(model, loss, inputs, targets), batches=batches, layers=layers, weights_only=weights_only
+        LayeredModel.of(model, inputs, targets, loss=loss), batches=batches, layers=layers, weights_only=weights_only
     )
 
 

@@ -37,7 +37,7 @@ class LayeredModel:
 
     @classmethod
     def of(
-        cls, model: Any, loss: Any, inputs: Any, targets: Any, *, rows: str = "samples", least: int = 1
+        cls, model: Any, inputs: Any, targets: Any, *, loss: Any = None, rows: str = "samples", least: int = 1
     ) -> LayeredModel:  # fmt: skip
         """Everything checked: TypeError or ValueError names the argument. `rows` is what messages call the inputs.
 

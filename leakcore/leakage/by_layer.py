@@ -152,10 +152,10 @@ class LayerMeasures:
 
 def by_layer(
     model: Any,
-    loss: Callable[[Any, Any], Any] | None,
     inputs: Any,
     targets: Any,
     *,
+    loss: Callable[[Any, Any], Any] | None = None,
     measures: LayerMeasures | None = None,
     seed: int = 0,
     executor: Executor | None = None,
@@ -163,7 +163,7 @@ def by_layer(
 ) -> LeakageByLayer:
     """Sensitivity, original and latent V-information and subspace distance of every layer of a torch model.
 
-    model, loss, inputs, targets: as in `sensitivity`.
+    model, inputs, targets, loss: as in `sensitivity`.
     measures: attributes, family, and how much work; None: the defaults of `LayerMeasures`.
     executor: takes the pairs of the inversion and the fits of the latent measure; the rest is done here.
     progress: called as progress(task, done, total).
@@ -174,7 +174,7 @@ def by_layer(
     if measures is not None:
         check.instance(LayerMeasures, measures=measures)
     return measure_layers(
-        LayeredModel.of(model, loss, inputs, targets), measures or LayerMeasures(), PartialResults(None, ""),
+        LayeredModel.of(model, inputs, targets, loss=loss), measures or LayerMeasures(), PartialResults(None, ""),
         seed=seed, executor=executor, progress=progress,
     )  # fmt: skip
 

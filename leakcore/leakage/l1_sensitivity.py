@@ -41,10 +41,10 @@ class L1Measured(Result):
 
 def l1_sensitivity(
     model: torch.nn.Module,
-    loss: Loss | None,
     inputs: Any,
     targets: Any,
     *,
+    loss: Loss | None = None,
     adjacency: str = "replace",
     batch_size: int | None = None,
     memory: int = 256 * 2**20,
@@ -69,7 +69,9 @@ def l1_sensitivity(
     check.callback(progress=progress)
     budget = check.integer(1, None, memory=memory)
     size = 1 if batch_size is None else check.integer(1, batch_size=batch_size)
-    data = LayeredModel.of(model, loss, inputs, targets, rows="candidates", least=2 if relation == "replace" else 1)
+    data = LayeredModel.of(
+        model, inputs, targets, loss=loss, rows="candidates", least=2 if relation == "replace" else 1
+    )
     x, y = data.inputs, data.targets
     measure = _Gradients(data)
     block = max(1, min(len(x), budget // (4 * measure.bytes_each)))

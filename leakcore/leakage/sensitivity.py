@@ -73,10 +73,10 @@ class JacobianBudget:
 
 def sensitivity(
     model: torch.nn.Module,
-    loss: Loss | None,
     inputs: Any,
     targets: Any,
     *,
+    loss: Loss | None = None,
     norms: Sequence[str] = NORMS,
     budget: JacobianBudget | None = None,
     seed: int | None = None,
@@ -110,7 +110,7 @@ def sensitivity(
         raise ValueError("seed: required with probes")
     key = None if seed is None else check.seed(seed=seed)
     check.callback(progress=progress)
-    return measure_sensitivity(LayeredModel.of(model, loss, inputs, targets), wanted, how, key, progress)
+    return measure_sensitivity(LayeredModel.of(model, inputs, targets, loss=loss), wanted, how, key, progress)
 
 
 def measure_sensitivity(

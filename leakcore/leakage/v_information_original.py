@@ -103,10 +103,10 @@ class PairInversion:
 
 def v_information_original(
     model: torch.nn.Module,
-    loss: Callable[[Any, Any], Any] | None,
     inputs: Any,
     targets: Any,
     *,
+    loss: Callable[[Any, Any], Any] | None = None,
     inversion: PairInversion | None = None,
     seed: int = 0,
     executor: Executor | None = None,
@@ -127,7 +127,7 @@ def v_information_original(
     `total_variation` raises both. It is off by default, for the score is then the gradient's doing.
 
     Args:
-        model, loss, inputs, targets: as in `sensitivity`. Inputs (n, channels, height, width) are compared by windowed
+        model, inputs, targets, loss: as in `sensitivity`. Inputs (n, channels, height, width) are compared by windowed
             SSIM, all others by SSIM over the whole.
         inversion: which pairs, what the attacker sees of them, and how he searches; None: the defaults of
             `PairInversion`.
@@ -140,7 +140,7 @@ def v_information_original(
     """
     if inversion is not None:
         check.instance(PairInversion, inversion=inversion)
-    data = LayeredModel.of(model, loss, inputs, targets)
+    data = LayeredModel.of(model, inputs, targets, loss=loss)
     return invert_pairs(data, inversion or PairInversion(), seed, executor, progress)
 
 

@@ -46,12 +46,12 @@ def _calls() -> dict[str, Callable[[Any], Any]]:
 
     x, y = torch.ones(6, 4, dtype=torch.float64), torch.arange(6) % 2
     return {
-        "sensitivity": lambda m: leakage.sensitivity(m, None, x, y),
-        "l1_sensitivity": lambda m: leakage.l1_sensitivity(m, None, x, y, adjacency="replace"),
+        "sensitivity": lambda m: leakage.sensitivity(m, x, y),
+        "l1_sensitivity": lambda m: leakage.l1_sensitivity(m, x, y, adjacency="replace"),
         "v_information_original": lambda m: leakage.v_information_original(
-            m, None, x, y, inversion=leakage.PairInversion(iterations=1), seed=0
+            m, x, y, inversion=leakage.PairInversion(iterations=1), seed=0
         ),
-        "layer_gradients": lambda m: attacks.attributes.layer_gradients(m, None, x, y),
+        "layer_gradients": lambda m: attacks.attributes.layer_gradients(m, x, y),
         "inversion.gradient": lambda m: attacks.inversion.gradient(m, x[:1], y[:1]),
         "inversion.closed_form": lambda m: attacks.inversion.closed_form(m, torch.ones(23), (4,)),
         "inversion.invert": lambda m: attacks.inversion.invert(

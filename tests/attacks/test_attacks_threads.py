@@ -28,7 +28,7 @@ def _general(model: Any, x: Any, y: Any) -> Any:
 
 
 def _layers(model: Any, x: Any, y: Any) -> Any:
-    return np.concatenate(list(attributes.layer_gradients(model, None, x, y).values()), 1)
+    return np.concatenate(list(attributes.layer_gradients(model, x, y).values()), 1)
 
 
 def _gradient(model: Any, x: Any, y: Any) -> Any:
@@ -36,15 +36,15 @@ def _gradient(model: Any, x: Any, y: Any) -> Any:
 
 
 def _l1(model: Any, x: Any, y: Any) -> Any:
-    return leakage.l1_sensitivity(model, None, x, y).norms
+    return leakage.l1_sensitivity(model, x, y).norms
 
 
 def _jacobian(model: Any, x: Any, y: Any) -> Any:
-    return leakage.sensitivity(model, None, x[:2], y[:2]).value
+    return leakage.sensitivity(model, x[:2], y[:2]).value
 
 
 def _original(model: Any, x: Any, y: Any) -> Any:
-    return leakage.v_information_original(model, None, x[:2], y[:2], inversion=leakage.PairInversion(iterations=3)).raw
+    return leakage.v_information_original(model, x[:2], y[:2], inversion=leakage.PairInversion(iterations=3)).raw
 
 
 def _dropout(model: Any, x: Any, y: Any) -> Any:

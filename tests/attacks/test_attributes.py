@@ -18,10 +18,10 @@ def _net(seed=0):
 def test_layer_gradients_are_those_of_autograd():
     model = _net()
     x, y = torch.rand(5, 1, 6, 6), torch.tensor([0, 1, 2, 1, 0])
-    found = attributes.layer_gradients(model, None, x, y)
+    found = attributes.layer_gradients(model, x, y)
     batches = np.array([[0, 3], [4, 1]])
-    meant = attributes.layer_gradients(model, None, x, y, batches=batches, layers=["3"])
-    shaped = attributes.layer_gradients(model, None, x, y, weights_only=True)
+    meant = attributes.layer_gradients(model, x, y, batches=batches, layers=["3"])
+    shaped = attributes.layer_gradients(model, x, y, weights_only=True)
     assert list(found) == ["0", "3", "5"]
     assert list(meant) == ["3"]
     assert shaped["0"].shape == (5, 2, 1, 3, 3)
@@ -62,7 +62,7 @@ def _sets(shift, seed=3, snapshots=2, limit=60):
     halves = []
     for part in (slice(0, 400), slice(400, 800)):
         batches = attributes.matched_batches(has[part], y[part].numpy(), size=2, limit=limit, seed=seed)
-        halves.append(attributes.gradient_sets(models, None, x[part], y[part], batches))
+        halves.append(attributes.gradient_sets(models, x[part], y[part], batches))
     return halves
 
 
@@ -106,17 +106,17 @@ def test_numbers_of_batches_are_names_only():
 def test_bad_input_is_named():
     model, x, y = _net(), torch.rand(4, 1, 6, 6), torch.tensor([0, 1, 2, 1])
     with pytest.raises(ValueError, match=r"batches span \[0, 9\]"):
-        attributes.layer_gradients(model, None, x, y, batches=np.array([[0, 9]]))
+        attributes.layer_gradients(model, x, y, batches=np.array([[0, 9]]))
     with pytest.raises(ValueError, match="layers='7'"):
-        attributes.layer_gradients(model, None, x, y, layers=["7"])
+        attributes.layer_gradients(model, x, y, layers=["7"])
     with pytest.raises(ValueError, match=r"layer 1 \(BatchNorm1d\) mixes samples"):
-        attributes.layer_gradients(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), None, torch.rand(2, 4), y[:2])
+        attributes.layer_gradients(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), torch.rand(2, 4), y[:2])
     with pytest.raises(ValueError, match="attribute: no target has 3 rows on both sides"):
         attributes.matched_batches([0, 1, 0, 1], None, size=3, seed=0)
     with pytest.raises(ValueError, match="must be"):
         attributes.matched_batches([0, 2, 0, 1], None, seed=0)
     with pytest.raises(ValueError, match="snapshots: must hold"):
-        attributes.gradient_sets([], None, x, y, attributes.matched_batches([0, 1, 0, 1], None, seed=0))
+        attributes.gradient_sets([], x, y, attributes.matched_batches([0, 1, 0, 1], None, seed=0))
     known, observed = _sets(1.0, snapshots=1, limit=5)
     with pytest.raises(ValueError, match="'9' is not in both sets"):
         attributes.infer(known, observed, layers=["9"])

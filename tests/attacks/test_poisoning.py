@@ -23,7 +23,7 @@ def _ensemble(**more):
 
 
 def test_backdoor_sets_the_corner_of_every_channel():
-    attack = poisoning.Backdoor((3, 4, 5), target=0, patch=2, value=0.75)
+    attack = poisoning.Backdoor((3, 4, 5), label=0, patch=2, value=0.75)
     rows = np.random.default_rng(0).random((2, 60))
     before = rows.copy()
     image = attack.perturb(rows).reshape(2, 3, 4, 5)
@@ -34,8 +34,8 @@ def test_backdoor_sets_the_corner_of_every_channel():
 
 
 def test_backdoor_replaces_k_rows_of_other_classes():
-    attack = poisoning.Backdoor((1, 8, 8), target=1, patch=3)
-    made = attack.poison(X, Y, TX, TY, k=4, seed=2)
+    attack = poisoning.Backdoor((1, 8, 8), label=1, patch=3)
+    made = attack.poison(X, Y, TX, TY, k=4, seed=2, adjacency="replace")
     assert (made.k, len(made.common_labels)) == (4, len(Y) - 4)
     assert (made.clean_labels != 1).all()
     assert (made.poison_labels == 1).all()
@@ -43,9 +43,11 @@ def test_backdoor_replaces_k_rows_of_other_classes():
     np.testing.assert_array_equal(made.test_features, attack.perturb(TX[TY != 1]))
     whole = np.concatenate([made.common_features, made.clean_features])
     np.testing.assert_array_equal(np.sort(whole, axis=0), np.sort(X, axis=0))
-    again = attack.poison(X, Y, TX, TY, k=4, seed=2)
+    again = attack.poison(X, Y, TX, TY, k=4, seed=2, adjacency="replace")
     np.testing.assert_array_equal(again.clean_features, made.clean_features)
-    assert not np.array_equal(attack.poison(X, Y, TX, TY, k=4, seed=3).clean_features, made.clean_features)
+    assert not np.array_equal(
+        attack.poison(X, Y, TX, TY, k=4, seed=3, adjacency="replace").clean_features, made.clean_features
+    )
 
 
 def test_clipbkd_takes_the_direction_of_least_variance():
@@ -76,12 +78,12 @@ def test_clipbkds_direction_is_one_where_many_are_least():
 
 
 def test_clipbkd_takes_the_least_likely_class_of_a_clean_model():
-    made = poisoning.ClipBKD(lambda rows: np.array([[0.2, 0.1, 0.7]])).poison(X, Y, k=3)
+    made = poisoning.ClipBKD(lambda rows: np.array([[0.2, 0.1, 0.7]])).poison(X, Y, k=3, adjacency="replace")
     assert (made.poison_labels == 1).all()
     assert made.poison_features.shape == (3, 64)
     assert (made.poison_features == made.poison_features[0]).all()
     np.testing.assert_array_equal(made.test_features, made.poison_features[:1])
-    fitted = poisoning.ClipBKD().poison(X, Y)
+    fitted = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
     assert fitted.poison_labels[0] in (0, 1)
 
 
@@ -108,7 +110,7 @@ def test_losses_are_those_of_the_modules(layers):
 
 
 def test_scores_are_those_of_training_with_and_without_the_poison():
-    made = poisoning.ClipBKD().poison(X, Y, k=2)
+    made = poisoning.ClipBKD().poison(X, Y, k=2, adjacency="replace")
     ensemble = _ensemble(noise_multiplier=1.0, initialisation="per-run", sample_rate=0.5)
     found = poisoning.poisoning_scores(ensemble, made, trials=range(30, 35))
     run = ensemble.run(
@@ -126,7 +128,7 @@ def test_scores_are_those_of_training_with_and_without_the_poison():
 
 
 def test_without_noise_and_with_one_start_the_poison_is_seen_every_time():
-    made = poisoning.ClipBKD().poison(X, Y)
+    made = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
     found = poisoning.poisoning_scores(_ensemble(sample_rate=0.2, steps=60), made, trials=40)
     proof = bounds.epsilon_lower_bound_from_scores(
         found.scores_in, found.scores_out, confidence=0.95, adjacency="replace"
@@ -136,7 +138,7 @@ def test_without_noise_and_with_one_start_the_poison_is_seen_every_time():
 
 def test_a_private_mechanism_is_not_contradicted():
     # Full batches, T = 20, σ = 20: μ = 2√T/σ under replacement. The bound holds with 99.9%.
-    made = poisoning.ClipBKD().poison(X, Y)
+    made = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
     found = poisoning.poisoning_scores(_ensemble(noise_multiplier=20.0), made, trials=100)
     proof = bounds.epsilon_lower_bound_from_scores(
         found.scores_in,
@@ -151,7 +153,7 @@ def test_a_private_mechanism_is_not_contradicted():
 
 def test_progress_counts_models():
     seen = []
-    made = poisoning.ClipBKD().poison(X, Y)
+    made = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
     how = dpsgd.Execution(progress=lambda *a: seen.append(a))
     poisoning.poisoning_scores(_ensemble(steps=1), made, trials=40, execution=how)
     assert seen[-1] == (80, 80)
@@ -160,28 +162,30 @@ def test_progress_counts_models():
 
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match=r"shape=\(8, 8\): must be \(channels, height, width\)"):
-        poisoning.Backdoor((8, 8), target=1)
+        poisoning.Backdoor((8, 8), label=1)
     with pytest.raises(ValueError, match="patch=9"):
-        poisoning.Backdoor((1, 8, 8), target=1, patch=9)
+        poisoning.Backdoor((1, 8, 8), label=1, patch=9)
     with pytest.raises(ValueError, match=r"features.shape=\(2, 5\)"):
-        poisoning.Backdoor((1, 8, 8), target=1).perturb(np.zeros((2, 5)))
+        poisoning.Backdoor((1, 8, 8), label=1).perturb(np.zeros((2, 5)))
     with pytest.raises(ValueError, match="features of uint8: must be floating"):
-        poisoning.Backdoor((1, 8, 8), target=1).perturb(np.zeros((2, 64), np.uint8))
+        poisoning.Backdoor((1, 8, 8), label=1).perturb(np.zeros((2, 64), np.uint8))
     with pytest.raises(ValueError, match="labels: the smallest is -1"):
-        poisoning.ClipBKD().poison(X, np.where(Y == 0, -1, Y))
+        poisoning.ClipBKD().poison(X, np.where(Y == 0, -1, Y), adjacency="replace")
     with pytest.raises(ValueError, match="test_labels: every row"):
-        poisoning.Backdoor((1, 8, 8), target=1).poison(X, Y, TX[TY == 1], TY[TY == 1])
+        poisoning.Backdoor((1, 8, 8), label=1).poison(X, Y, TX[TY == 1], TY[TY == 1], adjacency="replace")
     with pytest.raises(ValueError, match="k=0"):
-        poisoning.ClipBKD().poison(X, Y, k=0)
+        poisoning.ClipBKD().poison(X, Y, k=0, adjacency="replace")
+    with pytest.raises(TypeError, match="`adjacency` must be given to poison: was a row left out"):
+        poisoning.ClipBKD().poison(X, Y)
     with pytest.raises(ValueError, match=r"labels.shape=\(3,\)"):
-        poisoning.ClipBKD().poison(X, Y[:3])
+        poisoning.ClipBKD().poison(X, Y[:3], adjacency="replace")
     with pytest.raises(TypeError, match="probabilities=3"):
         poisoning.ClipBKD(3)
     with pytest.raises(ValueError, match="probabilities: gave shape"):
-        poisoning.ClipBKD(lambda rows: [0.1]).poison(X, Y)
+        poisoning.ClipBKD(lambda rows: [0.1]).poison(X, Y, adjacency="replace")
     with pytest.raises(TypeError, match="poisoning=None"):
         poisoning.poisoning_scores(_ensemble(), None, trials=2)
-    made = poisoning.ClipBKD().poison(X, Y)
+    made = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
     for trials, message in (
         (range(3, 3), r"trials=range\(3, 3\): must be a range of consecutive numbers"),
         (range(2**40, 2**40 + 1), r"trials=range\(.*\): must start in \[0, 1099511627775\]"),
@@ -196,7 +200,7 @@ def test_under_add_remove_the_rows_stay_and_the_poison_comes_on_top():
     for made in (
         poisoning.ClipBKD().poison(X, Y, k=3, adjacency="add-remove"),
         poisoning.ZeroInput().poison(X, Y, k=3, adjacency="add-remove"),
-        poisoning.Backdoor((1, 8, 8), target=1).poison(X, Y, TX, TY, k=3, adjacency="add/remove"),
+        poisoning.Backdoor((1, 8, 8), label=1).poison(X, Y, TX, TY, k=3, adjacency="add/remove"),
     ):
         assert (made.adjacency, made.k, len(made.clean_labels)) == ("add-remove", 3, 0)
         np.testing.assert_array_equal(made.common_features, X)
@@ -208,10 +212,10 @@ def test_under_add_remove_the_rows_stay_and_the_poison_comes_on_top():
 
 
 def test_a_row_of_zeros_moves_only_biases_of_the_first_layer():
-    made = poisoning.ZeroInput(1).poison(X, Y)
+    made = poisoning.ZeroInput(1).poison(X, Y, adjacency="replace")
     assert not made.poison_features.any()
     assert made.poison_labels.tolist() == made.test_labels.tolist() == [1]
-    assert poisoning.ZeroInput().poison(X, Y).poison_labels[0] in (0, 1)
+    assert poisoning.ZeroInput().poison(X, Y, adjacency="replace").poison_labels[0] in (0, 1)
     ensemble = dpsgd.Ensemble(
         dpsgd.Network((64, 2), dtype="float64"),
         noise_multiplier=0.0,
@@ -234,7 +238,7 @@ def test_an_image_is_moved_to_the_direction_in_which_frozen_features_vary_least(
     frozen = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 12), torch.nn.Tanh())
     images = X.astype(np.float32)
     attack = poisoning.FrozenClipBKD(frozen, (1, 8, 8), steps=200)
-    made = attack.poison(images, Y, k=2)
+    made = attack.poison(images, Y, k=2, adjacency="replace")
     assert made.gain[1] > 2 * made.gain[0]
     assert made.image.shape == (1, 8, 8)
     assert 0 <= made.image.min() <= made.image.max() <= 1
@@ -247,21 +251,21 @@ def test_an_image_is_moved_to_the_direction_in_which_frozen_features_vary_least(
         np.sort(np.concatenate([made.common_features, made.clean_features]), 0), np.sort(clean, 0)
     )
     with pytest.raises(ValueError, match=r"images.shape=\(200, 63\)"):
-        attack.poison(images[:, :63], Y)
+        attack.poison(images[:, :63], Y, adjacency="replace")
     with pytest.raises(ValueError, match="least=12"):
-        poisoning.FrozenClipBKD(frozen, (1, 8, 8), least=12).poison(images, Y)
+        poisoning.FrozenClipBKD(frozen, (1, 8, 8), least=12).poison(images, Y, adjacency="replace")
 
 
 def test_contrast_puts_the_same_points_with_the_other_label_into_the_clean_data():
     for attack in (poisoning.ClipBKD(contrast=True), poisoning.ZeroInput(contrast=True)):
-        made = attack.poison(X, Y, k=2)
+        made = attack.poison(X, Y, k=2, adjacency="replace")
         np.testing.assert_array_equal(made.clean_features, made.poison_features)
         assert (made.clean_labels != made.poison_labels).all()
         assert made.adjacency == "replace"
         added = attack.poison(X, Y, k=2, adjacency="add-remove")
         assert len(added.clean_labels) == 0
     # Two classes: the clipped gradients point apart, 2C.
-    made = poisoning.ClipBKD(contrast=True).poison(X, Y)
+    made = poisoning.ClipBKD(contrast=True).poison(X, Y, adjacency="replace")
     ensemble = dpsgd.Ensemble(
         dpsgd.Network((64, 2), initialisation="fixed", dtype="float64"),
         noise_multiplier=0.0,
@@ -279,7 +283,7 @@ def test_contrast_puts_the_same_points_with_the_other_label_into_the_clean_data(
 
 
 def test_a_sweep_over_k_shares_the_clean_models_and_poisons_the_first_k_rows():
-    made = poisoning.ClipBKD().poison(X, Y, k=3)
+    made = poisoning.ClipBKD().poison(X, Y, k=3, adjacency="replace")
     ensemble = _ensemble(noise_multiplier=1.0, steps=3)
     swept = poisoning.poisoning_sweep(ensemble, made, (1, 3), trials=4)
     assert swept[1].scores_out is swept[3].scores_out
@@ -299,7 +303,7 @@ def test_a_poisoning_of_images_goes_through_a_frozen_network(adjacency):
         extractor = models.conv_extractor(4)
     images = np.random.default_rng(0).random((12, 3 * 16 * 16)).astype(np.float32)
     labels = np.arange(12) % 2
-    made = poisoning.Backdoor((3, 16, 16), target=1).poison(images, labels, images, labels, k=2, adjacency=adjacency)
+    made = poisoning.Backdoor((3, 16, 16), label=1).poison(images, labels, images, labels, k=2, adjacency=adjacency)
     deep = poisoning.through(made, extractor, (3, 16, 16))
     assert (deep.adjacency, deep.k) == (adjacency, 2)
     wanted = models.extract_features(extractor, made.poison_features.reshape(-1, 3, 16, 16))

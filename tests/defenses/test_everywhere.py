@@ -225,5 +225,5 @@ def test_attached_to_parameters_of_two_precisions_and_to_sparse_gradients() -> N
 
 def test_a_class_that_the_model_does_not_have_is_named() -> None:
     model, x, _ = _given()
-    with pytest.raises(ValueError, match=r"labels\[0\]=3: must be a class of the model, in \[0, 2\]"):
+    with pytest.raises(ValueError, match=r"targets\[0\]=3: must be a class of the model, in \[0, 2\]"):
         defenses.release(model, x, [3])

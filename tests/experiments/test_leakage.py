@@ -39,7 +39,7 @@ def test_sensitivity_per_parameter_is_highest_in_the_first_convolution() -> None
     study = _study.images(_context())
     x, y = _study.shown(study, 2, 0)
     found = leakage.sensitivity(
-        _study.network(study, "lenet", 0), None, x, y, budget=leakage.JacobianBudget(probes=12), seed=0
+        _study.network(study, "lenet", 0), x, y, budget=leakage.JacobianBudget(probes=12), seed=0
     )
     assert np.argmax(found.per_parameter()) == 0
 
@@ -49,14 +49,14 @@ def test_sensitivity_in_a_mean_is_its_share() -> None:
     study = _study.images(_context())
     model = _study.network(study, "lenet", 0).double()
     x, y = study.inputs[:1].double(), study.targets[:1]
-    alone = leakage.sensitivity(model, None, x, y, budget=leakage.JacobianBudget(probes=3), seed=0)
+    alone = leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(probes=3), seed=0)
     for n in (1, 4, 9):
         labels = study.targets[1 : n + 1]
         found = leakage.sensitivity(
             AmongOthers(model, study.inputs[1 : n + 1].double()),
-            lambda out, target, labels=labels: torch.nn.functional.cross_entropy(out, torch.cat([target, labels])),
             x,
             y,
+            loss=lambda out, target, labels=labels: torch.nn.functional.cross_entropy(out, torch.cat([target, labels])),
             budget=leakage.JacobianBudget(probes=3),
             seed=0,
         )

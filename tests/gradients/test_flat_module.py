@@ -34,7 +34,7 @@ def test_rows_are_not_taken_for_classes() -> None:
             defenses.release(model, x, y)
     for measure in (leakage.sensitivity, leakage.l1_sensitivity, leakage.v_information_original):
         with pytest.raises(ValueError, match=r"loss=None: the model's outputs have shape \(1,\)"):
-            measure(model, None, x, labels)
+            measure(model, x, labels)
     # With a loss of its own it is the logit's.
     loss = nn.functional.binary_cross_entropy_with_logits
     wanted = torch.autograd.grad(loss(model(x), labels.float()), list(model.parameters()))
@@ -85,8 +85,8 @@ def test_layers_that_draw_or_change_are_named(name: str) -> None:
     for call in (
         lambda: inversion.gradient(model, x, y),
         lambda: defenses.release(model, x, y),
-        lambda: attacks.attributes.layer_gradients(model, None, x, y),
-        lambda: leakage.l1_sensitivity(model, None, x, y),
+        lambda: attacks.attributes.layer_gradients(model, x, y),
+        lambda: leakage.l1_sensitivity(model, x, y),
     ):
         with pytest.raises(ValueError, match=r"model: layer \S+ \(\w+\) ") as caught:
             call()

@@ -65,8 +65,8 @@ def test_other_values_go_wherever_the_tensor_stands_and_come_back_out() -> None:
             (4,),
             optimizer=inversion.LBFGS(iterations=3, restarts=1),
         ),
-        lambda m, x, y, g: layer_gradients(m, None, x, y),
-        lambda m, x, y, g: sensitivity(m, None, x, y),
+        lambda m, x, y, g: layer_gradients(m, x, y),
+        lambda m, x, y, g: sensitivity(m, x, y),
     ],
 )
 def test_a_module_under_two_names_is_the_callers_afterwards(attack: Callable[..., Any]) -> None:

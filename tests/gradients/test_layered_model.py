@@ -25,14 +25,14 @@ def _batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_it_holds_what_it_was_made_of() -> None:
     model, (x, y) = _model(), _batch()
-    layered = LayeredModel.of(model, None, x, y.to(torch.int32))
+    layered = LayeredModel.of(model, x, y.to(torch.int32))
     assert layered.names == ("0", "2")
     assert layered.sizes == (15, 8)
     assert layered.parameters(["2"]) == ["2.weight", "2.bias"]
     assert layered.targets.dtype == torch.int64
     assert len(layered.first(3).inputs) == len(layered.first(3).targets) == 3
     assert layered.first(3).layers is layered.layers
-    ours, theirs = gradients_of_layers(layered), layer_gradients(model, None, x, y)
+    ours, theirs = gradients_of_layers(layered), layer_gradients(model, x, y)
     assert all((ours[name] == theirs[name]).all() for name in theirs)
 
 
@@ -49,7 +49,7 @@ def test_every_measure_by_layer_checks_the_model_once(monkeypatch: pytest.Monkey
     measures = leakage.LayerMeasures(
         attributes={"a": np.arange(48) % 3 == 0}, samples=1, rows=24, permutations=1, iterations=2, family="logistic"
     )
-    leakage.by_layer(_model(), None, x, y, measures=measures)
+    leakage.by_layer(_model(), x, y, measures=measures)
     assert len(calls) == 1
 
 
@@ -75,7 +75,7 @@ def test_what_is_wrong_is_named(change: dict[str, Any], error: Any, message: str
 
 def test_a_model_that_does_not_run_passes_until_its_outputs_are_needed() -> None:
     _, y = _batch()
-    layered = LayeredModel.of(_model(), None, torch.zeros(48, 5).double(), y)
+    layered = LayeredModel.of(_model(), torch.zeros(48, 5).double(), y)
     assert layered.misfit is not None
     with pytest.raises(ValueError, match=r"inputs of shape \(48, 5\): do not fit the model"):
         gradients_of_layers(layered)

@@ -35,16 +35,15 @@ def test_a_parameter_that_is_a_number() -> None:
     model = Tempered()
     model(x[:1])[0, y[0]].backward()
     names = ("Tempered", "layer")
-    assert leakage.sensitivity(model, None, x[:3], y[:3]).layers == names
-    assert leakage.l1_sensitivity(model, None, x[:6], y[:6], adjacency="add-remove").num_parameters == 19
-    parts = attributes.layer_gradients(model, None, x, y)
+    assert leakage.sensitivity(model, x[:3], y[:3]).layers == names
+    assert leakage.l1_sensitivity(model, x[:6], y[:6], adjacency="add-remove").num_parameters == 19
+    parts = attributes.layer_gradients(model, x, y)
     assert [parts[name].shape for name in names] == [(40, 1), (40, 18)]
     released = defenses.release(model, x, y)
     assert released.parts["scale"].shape == ()
     np.testing.assert_allclose(float(released.parts["scale"]), parts["Tempered"].mean(), rtol=1e-5)
     report = leakage.by_layer(
         model,
-        None,
         x,
         y,
         measures=leakage.LayerMeasures(attributes={"a": np.arange(40) % 2}, samples=2, permutations=1, iterations=0),
@@ -57,13 +56,12 @@ def test_bfloat16() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
     single, half = (x, model), (x.bfloat16(), model.bfloat16())
-    found = leakage.l1_sensitivity(half[1], None, half[0][:6], y[:6])
-    same = leakage.l1_sensitivity(single[1].float(), None, half[0][:6].float(), y[:6])
+    found = leakage.l1_sensitivity(half[1], half[0][:6], y[:6])
+    same = leakage.l1_sensitivity(single[1].float(), half[0][:6].float(), y[:6])
     assert found.value == pytest.approx(same.value, rel=0.05)
     model.bfloat16()
     report = leakage.by_layer(
         model,
-        None,
         half[0],
         y,
         measures=leakage.LayerMeasures(attributes={"a": np.arange(40) % 2}, samples=2, permutations=1, iterations=2),
@@ -81,7 +79,7 @@ def test_a_root_called_as_its_layer_keeps_its_own_parameters() -> None:
             return self.head(x @ self.w)
 
     x, y = _rows(3)
-    found = leakage.sensitivity(head(), None, x, y)
+    found = leakage.sensitivity(head(), x, y)
     assert found.layers == ("head()", "head")
     np.testing.assert_array_equal(found.parameters, [25, 18])
 
@@ -100,11 +98,11 @@ def test_layers_that_torch_does_not_batch() -> None:
     x, y = _rows(6)
     torch.manual_seed(1)
     model = Recurrent().double().eval()
-    parts = attributes.layer_gradients(model, None, x.double(), y)
+    parts = attributes.layer_gradients(model, x.double(), y)
     for i in range(len(x)):
         model.zero_grad()
         nn.functional.cross_entropy(model(x[i : i + 1].double()), y[i : i + 1]).backward()
         expected = torch.cat([p.grad.flatten() for p in model.steps.parameters()])
         np.testing.assert_allclose(parts["steps"][i], expected.numpy(), rtol=1e-6, atol=1e-9)
     with pytest.raises((ValueError, RuntimeError), match="random"):
-        attributes.layer_gradients(Recurrent(0.5).double().train(), None, x.double(), y)
+        attributes.layer_gradients(Recurrent(0.5).double().train(), x.double(), y)

@@ -30,7 +30,6 @@ def test_every_measure_for_every_layer():
     seen = []
     found = leakage.by_layer(
         model,
-        None,
         x,
         y,
         measures=leakage.LayerMeasures(attributes={"bright": has}, samples=3, permutations=3, iterations=5),
@@ -40,7 +39,7 @@ def test_every_measure_for_every_layer():
     assert found.parameters == (20, 198, 14)
     rows = found.rows()
     assert [r["original"] is None for r in rows] == [False, False, True]
-    direct = leakage.sensitivity(model, None, x[:3], y[:3])
+    direct = leakage.sensitivity(model, x[:3], y[:3])
     np.testing.assert_allclose([r["sensitivity"] for r in rows], direct.value)
     value, null, p = rows[1]["latent"]["bright"]
     assert value > null
@@ -57,7 +56,6 @@ def test_equal_samples_stand_for_one():
     model, x, y, has = _case(60)
     once = leakage.by_layer(
         model,
-        None,
         x,
         y,
         measures=leakage.LayerMeasures(
@@ -70,7 +68,6 @@ def test_equal_samples_stand_for_one():
     )
     often = leakage.by_layer(
         model,
-        None,
         x.repeat(3, 1, 1, 1),
         y.repeat(3),
         measures=leakage.LayerMeasures(
@@ -89,7 +86,6 @@ def test_equal_samples_stand_for_one():
     with pytest.raises(ValueError, match=r"attribute='bright': .*shape=\(59,\): must be \(60,\)"):
         leakage.by_layer(
             model,
-            None,
             x,
             y,
             measures=leakage.LayerMeasures(
@@ -102,7 +98,6 @@ def test_without_inversion_or_attributes_and_with_probes():
     model, x, y, _ = _case()
     bare = leakage.by_layer(
         model,
-        None,
         x,
         y,
         measures=leakage.LayerMeasures(
@@ -119,7 +114,6 @@ def test_the_table_fits_a_terminal():
     many = {f"attribute{i}": has for i in range(4)}
     found = leakage.by_layer(
         model,
-        None,
         x,
         y,
         measures=leakage.LayerMeasures(attributes=many, samples=1, rows=60, columns=20, permutations=0, iterations=0),
@@ -136,7 +130,6 @@ def test_large_layers_are_stood_for_by_some_of_their_parameters():
     model, x, y, has = _case()
     few = leakage.by_layer(
         model,
-        None,
         x,
         y,
         measures=leakage.LayerMeasures(attributes={"bright": has}, samples=1, columns=50, permutations=0, iterations=0),

@@ -40,7 +40,7 @@ def test_the_worst_pair_of_all(memory: int) -> None:
     model, (x, y) = _mlp(), _data()
     g = _by_hand(model, x, y)
     distances = torch.cdist(g, g, p=1)
-    found = leakage.l1_sensitivity(model, None, x, y, memory=memory)
+    found = leakage.l1_sensitivity(model, x, y, memory=memory)
     assert found.value == pytest.approx(float(distances.max()), rel=1e-12)
     assert float(distances[found.worst]) == pytest.approx(found.value, rel=1e-12)
     assert (found.kind, found.adjacency, found.num_parameters) == ("lower", "replace", g.shape[1])
@@ -54,10 +54,10 @@ def test_the_worst_pair_of_all(memory: int) -> None:
 def test_add_remove_and_means() -> None:
     model, (x, y) = _mlp(), _data()
     norms = _by_hand(model, x, y).abs().sum(1)
-    found = leakage.l1_sensitivity(model, None, x, y, adjacency="add-remove")
+    found = leakage.l1_sensitivity(model, x, y, adjacency="add-remove")
     assert found.value == pytest.approx(float(norms.max()), rel=1e-12)
     assert found.worst == (int(norms.argmax()),)
-    mean = leakage.l1_sensitivity(model, None, x, y, adjacency="add-remove", batch_size=4)
+    mean = leakage.l1_sensitivity(model, x, y, adjacency="add-remove", batch_size=4)
     assert mean.value == pytest.approx(found.value / 4, rel=1e-12)
     assert mean.signal_to_noise(1.0) == pytest.approx(found.signal_to_noise(1.0), rel=1e-12)
     assert found.signal_to_noise(2.0) == pytest.approx(2 * found.signal_to_noise(1.0), rel=1e-12)
@@ -86,7 +86,7 @@ def test_the_derived_bound_is_above_and_not_far_above(m: int, d: int) -> None:
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     both = torch.from_numpy(np.concatenate([x, x, -x, -x]))
     y = torch.from_numpy(np.tile(np.repeat([1.0, -1.0], len(x)), 2))
-    found = leakage.l1_sensitivity(_TwoLayers(w, a), _square, both, y)
+    found = leakage.l1_sensitivity(_TwoLayers(w, a), both, y, loss=_square)
     bound = laplace.two_layer(w, a)
     assert 0.05 * bound.value < found.value <= bound.value
     assert found.layers["output"] <= bound.output_part
@@ -94,7 +94,7 @@ def test_the_derived_bound_is_above_and_not_far_above(m: int, d: int) -> None:
 
 
 def test_it_is_no_ground_for_noise() -> None:
-    found = leakage.l1_sensitivity(_mlp(), None, *_data())
+    found = leakage.l1_sensitivity(_mlp(), *_data())
     with pytest.raises(ValueError, match="kind 'lower'"):
         laplace.noise_scale(found, 1.0)
 
@@ -118,4 +118,4 @@ def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         leakage.l1_sensitivity(**{"model": _mlp(), "loss": None, "inputs": x, "targets": y, **change})
     with pytest.raises(TypeError, match="model=int"):
-        leakage.l1_sensitivity(3, None, x, y)  # type: ignore[arg-type]
+        leakage.l1_sensitivity(3, x, y)  # type: ignore[arg-type]

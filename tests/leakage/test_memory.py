@@ -22,10 +22,10 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 model, x, y = getattr(models, kind)(10), torch.rand(1, 3, 32, 32), torch.tensor([3])
 once = leakage.JacobianBudget(probes=2, memory=1)
-leakage.sensitivity(model, None, x, y, budget=once, seed=0)  # what the libraries load at first use
+leakage.sensitivity(model, x, y, budget=once, seed=0)  # what the libraries load at first use
 Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
 base = status("VmRSS")
-leakage.sensitivity(model, None, x, y, budget=leakage.JacobianBudget(probes=probes, memory=budget), seed=0)
+leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(probes=probes, memory=budget), seed=0)
 print(status("VmHWM") - base)
 """
 

@@ -36,7 +36,7 @@ def _small():
 @pytest.mark.parametrize("memory", [1, 2**28])
 def test_the_norms_are_those_of_the_full_jacobian(memory):
     model, x, y = _small(), torch.rand(3, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 2, 1])
-    found = leakage.sensitivity(model, None, x, y, budget=leakage.JacobianBudget(memory=memory))
+    found = leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(memory=memory))
     assert found.layers == ("0", "4", "6")
     for i in range(3):
         full = _jacobians(model, nn.functional.cross_entropy, x[i : i + 1], y[i : i + 1])
@@ -56,7 +56,7 @@ def test_a_linear_network_in_closed_form():
     # ℓ = ½(w·x + b − y)²: g = (r·x, r), r = w·x + b − y, so ∂g/∂x = (r·I + x wᵀ, wᵀ).
     model = nn.Linear(4, 1).double()
     x, y = torch.tensor([[1.0, -2.0, 0.5, 3.0]], dtype=torch.float64), torch.tensor([[0.7]], dtype=torch.float64)
-    found = leakage.sensitivity(model, lambda out, target: 0.5 * (out - target).square().sum(), x, y)
+    found = leakage.sensitivity(model, x, y, loss=lambda out, target: 0.5 * (out - target).square().sum())
     w = model.weight.detach()
     r = model(x) - y
     jacobian = torch.cat([r.detach() * torch.eye(4) + x.T @ w, w])
@@ -72,8 +72,8 @@ def test_hutchinson_is_within_its_error():
     # 40 estimates of one sample's F-norm, each of 30 directions. Their mean errs by their spread over √40: within four
     # of those for each of three layers (p ≈ 2e-4); and the stated error is that spread within a factor of 1.6.
     model, x, y = _small(), torch.rand(1, 2, 6, 6, dtype=torch.float64), torch.tensor([1])
-    exact = leakage.sensitivity(model, None, x, y).value
-    runs = [leakage.sensitivity(model, None, x, y, budget=leakage.JacobianBudget(probes=30), seed=s) for s in range(40)]
+    exact = leakage.sensitivity(model, x, y).value
+    runs = [leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(probes=30), seed=s) for s in range(40)]
     values = np.stack([r.value for r in runs])
     spread = values.std(axis=0, ddof=1)
     assert (np.abs(values.mean(axis=0) - exact) < 4 * spread / math.sqrt(40) + 0.01 * exact).all()
@@ -82,7 +82,7 @@ def test_hutchinson_is_within_its_error():
     assert runs[0].probes == 30
     assert (
         runs[0].value.tolist()
-        == leakage.sensitivity(model, None, x, y, budget=leakage.JacobianBudget(probes=30), seed=0).value.tolist()
+        == leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(probes=30), seed=0).value.tolist()
     )
 
 
@@ -90,9 +90,9 @@ def test_frozen_and_shared_parameters():
     model = _small()
     model[0].requires_grad_(False)
     x, y = torch.rand(1, 2, 6, 6, dtype=torch.float64), torch.tensor([1])
-    assert leakage.sensitivity(model, None, x, y).layers == ("4", "6")
+    assert leakage.sensitivity(model, x, y).layers == ("4", "6")
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    leakage.sensitivity(model, None, x, y, norms=("F",))
+    leakage.sensitivity(model, x, y, norms=("F",))
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
 
@@ -102,7 +102,7 @@ def test_the_papers_networks(name):
     model = getattr(models, name)(7)
     shape = {"lenet": 5, "alexnet": 8, "vgg9": 9}[name]
     found = leakage.sensitivity(
-        model, None, torch.rand(1, 3, 32, 32), torch.tensor([3]), budget=leakage.JacobianBudget(probes=2), seed=0
+        model, torch.rand(1, 3, 32, 32), torch.tensor([3]), budget=leakage.JacobianBudget(probes=2), seed=0
     )
     assert len(found.layers) == shape
     assert (found.value > 0).all()
@@ -110,14 +110,14 @@ def test_the_papers_networks(name):
 
 def test_text_network():
     model = models.textclf(2, shape=(5, 40))
-    found = leakage.sensitivity(model, None, torch.rand(2, 5, 40), torch.tensor([0, 1]), norms="F")
+    found = leakage.sensitivity(model, torch.rand(2, 5, 40), torch.tensor([0, 1]), norms="F")
     assert len(found.layers) == 4
 
 
 def test_progress():
     seen = []
     model, x, y = _small(), torch.rand(2, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 1])
-    leakage.sensitivity(model, None, x, y, progress=lambda *a: seen.append(a))
+    leakage.sensitivity(model, x, y, progress=lambda *a: seen.append(a))
     assert seen == [(1, 2), (2, 2)]
 
 
@@ -139,40 +139,40 @@ class _Wrapper(nn.Module):
 def test_what_cannot_be_differentiated_is_named():
     x, y = torch.rand(1, 4), torch.tensor([1])
     with pytest.raises(ValueError, match=r"layer 1 \(BatchNorm1d\) mixes samples: call model.eval\(\)"):
-        leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), None, x, y)
+        leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), x, y)
     with pytest.raises(ValueError, match=r"layer 1 \(Dropout\) is random"):
-        leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), None, x, y)
+        leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), x, y)
     with pytest.raises(ValueError, match=r"layer 1 \(Linear\)"):
-        leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), nn.Linear(5, 2)), None, x, y)
+        leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), nn.Linear(5, 2)), x, y)
     with pytest.raises(ValueError, match=r"torch.func cannot differentiate layer 1 \(_Wrapper\)"):
-        leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), _Wrapper()), None, x, y)
+        leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), _Wrapper()), x, y)
 
 
 def test_bad_input_is_named():
     model, x, y = _small(), torch.rand(2, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 1])
     with pytest.raises(ValueError, match="norms='2'"):
-        leakage.sensitivity(model, None, x, y, norms=("2",))
+        leakage.sensitivity(model, x, y, norms=("2",))
     with pytest.raises(ValueError, match="probes estimate only 'F'"):
-        leakage.sensitivity(model, None, x, y, norms=("1",), budget=leakage.JacobianBudget(probes=4), seed=0)
+        leakage.sensitivity(model, x, y, norms=("1",), budget=leakage.JacobianBudget(probes=4), seed=0)
     with pytest.raises(ValueError, match="seed: required"):
-        leakage.sensitivity(model, None, x, y, budget=leakage.JacobianBudget(probes=4))
+        leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(probes=4))
     with pytest.raises(ValueError, match=r"inputs: torch.float32 on cpu, the model has torch.float64"):
-        leakage.sensitivity(model, None, x.float(), y)
+        leakage.sensitivity(model, x.float(), y)
     with pytest.raises(ValueError, match=r"targets.shape=\(1,\)"):
-        leakage.sensitivity(model, None, x, y[:1])
+        leakage.sensitivity(model, x, y[:1])
     with pytest.raises(ValueError, match=r"inputs.shape=\(0, 2, 6, 6\)"):
-        leakage.sensitivity(model, None, x[:0], y[:0])
+        leakage.sensitivity(model, x[:0], y[:0])
     with pytest.raises(ValueError, match="has no parameters that require grad"):
-        leakage.sensitivity(nn.ReLU(), None, x, y)
+        leakage.sensitivity(nn.ReLU(), x, y)
     with pytest.raises(TypeError, match="model=int"):
-        leakage.sensitivity(3, None, x, y)
+        leakage.sensitivity(3, x, y)
     for measure in (leakage.sensitivity, leakage.l1_sensitivity):
         with pytest.raises(ValueError, match=r"targets\[1\]=3: must be a class of the model, in \[0, 2\]"):
-            measure(model, None, x, torch.tensor([0, 3]))
+            measure(model, x, torch.tensor([0, 3]))
     with pytest.raises(ValueError, match="seed=-1"):
-        leakage.sensitivity(model, None, x, y, budget=leakage.JacobianBudget(probes=4), seed=-1)
+        leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(probes=4), seed=-1)
     with pytest.raises(TypeError, match="progress=1"):
-        leakage.sensitivity(model, None, x, y, progress=1)
+        leakage.sensitivity(model, x, y, progress=1)
 
 
 def test_one_output_is_a_logit():
@@ -185,10 +185,10 @@ def test_one_output_is_a_logit():
         return nn.functional.binary_cross_entropy_with_logits(out[:, 0], target.to(out.dtype))
 
     for measure in (leakage.sensitivity, leakage.l1_sensitivity):
-        np.testing.assert_allclose(measure(model, None, x, y).value, measure(model, logistic, x, y).value)
-        assert np.all(np.asarray(measure(model, None, x, y).value) > 0)
+        np.testing.assert_allclose(measure(model, x, y).value, measure(model, x, y, loss=logistic).value)
+        assert np.all(np.asarray(measure(model, x, y).value) > 0)
         with pytest.raises(ValueError, match=r"targets\[0\]=2: must be a class of the model, in \[0, 1\]"):
-            measure(model, None, x, y + 2)
+            measure(model, x, y + 2)
 
 
 def test_running_statistics_stay_as_they_are():
@@ -198,16 +198,16 @@ def test_running_statistics_stay_as_they_are():
     x, y = torch.rand(3, 4), torch.tensor([0, 1, 2])
     before = model[1].running_mean.clone()
     with pytest.raises(ValueError, match=r"layer 1 \(InstanceNorm1d\) changes its running statistics: call model.eval"):
-        leakage.sensitivity(model, None, x, y)
-    leakage.sensitivity(model.eval(), None, x, y)
+        leakage.sensitivity(model, x, y)
+    leakage.sensitivity(model.eval(), x, y)
     assert torch.equal(model[1].running_mean, before)
 
 
 def test_class_numbers_of_any_width():
     torch.manual_seed(0)
     model, x = torch.nn.Linear(4, 3).double(), torch.rand(3, 4, dtype=torch.float64)
-    wanted = leakage.sensitivity(model, None, x, torch.tensor([0, 1, 2]))
+    wanted = leakage.sensitivity(model, x, torch.tensor([0, 1, 2]))
     for dtype in (torch.uint8, torch.int32):
-        found = leakage.sensitivity(model, None, x, torch.tensor([0, 1, 2], dtype=dtype))
+        found = leakage.sensitivity(model, x, torch.tensor([0, 1, 2], dtype=dtype))
         np.testing.assert_array_equal(found.value, wanted.value)
-        assert leakage.l1_sensitivity(model, None, x, torch.tensor([0, 1, 2], dtype=dtype))
+        assert leakage.l1_sensitivity(model, x, torch.tensor([0, 1, 2], dtype=dtype))

@@ -18,7 +18,6 @@ def test_the_caption_fits_and_names_only_what_is_there(attributes: dict[str, lis
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Sigmoid(), nn.Linear(4, 2))
     report = leakage.by_layer(
         model,
-        None,
         x,
         y,
         measures=leakage.LayerMeasures(

@@ -55,7 +55,7 @@ def test_a_linear_first_layer_gives_its_input_away_and_the_last_does_not():
     x, y = torch.rand(4, 1, 6, 6), torch.tensor([0, 1, 1, 0])
     seen = []
     found = leakage.v_information_original(
-        model, None, x, y, inversion=leakage.PairInversion(iterations=250), progress=lambda *a: seen.append(a)
+        model, x, y, inversion=leakage.PairInversion(iterations=250), progress=lambda *a: seen.append(a)
     )
     assert found.pairs == (("1", "3"), ("3", "5"))
     assert (found.similarity[:, 0] > 0.9).all()
@@ -80,14 +80,14 @@ def test_noise_on_what_is_released_hides_the_input():
         assert pair == 0
         return gradient + 10 * torch.randn(gradient.shape, generator=noise)
 
-    clear = leakage.v_information_original(model, None, x, y, inversion=leakage.PairInversion(iterations=100))
+    clear = leakage.v_information_original(model, x, y, inversion=leakage.PairInversion(iterations=100))
     hidden = leakage.v_information_original(
-        model, None, x, y, inversion=leakage.PairInversion(released=noisy, iterations=100)
+        model, x, y, inversion=leakage.PairInversion(released=noisy, iterations=100)
     )
     assert hidden.raw[0] < 0.5 * clear.raw[0]
     assert hidden.value[0] >= 0
     alone = leakage.v_information_original(
-        model, None, x[:1], y[:1], inversion=leakage.PairInversion(pairs=["1"], iterations=2, high=2.0)
+        model, x[:1], y[:1], inversion=leakage.PairInversion(pairs=["1"], iterations=2, high=2.0)
     )
     assert np.isnan(alone.null).all()
     assert math.isnan(alone.falls)
@@ -102,8 +102,8 @@ def test_one_output_is_a_logit(labels):
     def logit(outputs, targets):
         return nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], targets.to(outputs.dtype))
 
-    found = leakage.v_information_original(model, None, x, y, inversion=leakage.PairInversion(iterations=100))
-    wanted = leakage.v_information_original(model, logit, x, y, inversion=leakage.PairInversion(iterations=100))
+    found = leakage.v_information_original(model, x, y, inversion=leakage.PairInversion(iterations=100))
+    wanted = leakage.v_information_original(model, x, y, loss=logit, inversion=leakage.PairInversion(iterations=100))
     np.testing.assert_allclose(found.each, wanted.each, rtol=1e-9)
     assert found.raw[0] > 0.99 * 2 * math.pi**2
 
@@ -116,7 +116,6 @@ def test_on_lenet_it_falls_from_the_first_pair_to_the_last():
     torch.manual_seed(0)
     found = leakage.v_information_original(
         models.lenet(20),
-        None,
         x,
         y,
         inversion=leakage.PairInversion(pairs=[("0", "3"), ("9", "11")], iterations=60, low=0.0, high=1.0),
@@ -135,4 +134,4 @@ def test_bad_input_is_named():
         ({"released": lambda g, k: g[:1]}, "released: must return a tensor"),
     ):
         with pytest.raises(ValueError, match=message):
-            leakage.v_information_original(model, None, x, y, inversion=leakage.PairInversion(**keywords))
+            leakage.v_information_original(model, x, y, inversion=leakage.PairInversion(**keywords))

@@ -63,7 +63,7 @@ def _dataset_fields() -> dict[str, Any]:
 def _sets() -> Any:
     from leakcore.attacks import attributes
 
-    return attributes.gradient_sets(model(), None, **_rows(12), batches=_batches())
+    return attributes.gradient_sets(model(), **_rows(12), batches=_batches())
 
 
 @functools.cache
@@ -230,7 +230,7 @@ ARRAYS = {
         lambda: {"hidden": (4,), "epochs": 1, "batch_size": 4, "learning_rate": 0.01, "held_out": 0.25}
     ),
     "attacks.mean_squared_error": Call(
-        lambda: {"reconstructions": rng().random((3, 4)), "targets": rng().random((3, 4))}, at_least_zero
+        lambda: {"reconstructions": rng().random((3, 4)), "originals": rng().random((3, 4))}, at_least_zero
     ),
     "attacks.nearest_neighbour_mse": Call(lambda: {"points": rng().random((4, 3))}, at_least_zero),
     "attacks.nearest_prior": Call(
@@ -238,11 +238,11 @@ ARRAYS = {
                  "pool": rng().random((6, 4)), "num_candidates": 3, "confidence": 0.9}, unit,
     ),
     "attacks.pixel_success": Call(
-        lambda: {"reconstructions": rng().random((3, 4)), "targets": rng().random((3, 4)), "fraction": 0.5,
+        lambda: {"reconstructions": rng().random((3, 4)), "originals": rng().random((3, 4)), "fraction": 0.5,
                  "tolerance": 0.1, "confidence": 0.9}, unit,
     ),
     "attacks.pixels_within": Call(
-        lambda: {"reconstructions": rng().random((3, 4)), "targets": rng().random((3, 4)), "tolerance": 0.1}, unit
+        lambda: {"reconstructions": rng().random((3, 4)), "originals": rng().random((3, 4)), "tolerance": 0.1}, unit
     ),
     "attacks.membership.canaries": Call(
         lambda: {"features": rng().random((5, 4)), "classes": 2, "count": 2, "seed": 0}, lambda r: quality(r[0])
@@ -263,7 +263,7 @@ ARRAYS = {
                  "canary_labels": np.array([0, 1]), "runs": 2, "execution": None}, lambda r: quality(r.scores),
         also=("extra.features", "extra.labels", "batches"),
     ),
-    "attacks.poisoning.Backdoor": Call(lambda: {"shape": (1, 4, 4), "target": 1, "patch": 2, "value": 1.0}),
+    "attacks.poisoning.Backdoor": Call(lambda: {"shape": (1, 4, 4), "label": 1, "patch": 2, "value": 1.0}),
     "attacks.poisoning.ClipBKD": Call(lambda: {"contrast": False}),
     "attacks.poisoning.ZeroInput": Call(lambda: {"contrast": False}),
     "attacks.poisoning.losses": Call(
@@ -317,7 +317,7 @@ ARRAYS = {
         also=("neurons", "weights", "gradient"),
     ),
     "attacks.inversion.gradient": Call(lambda: {"model": model(), "inputs": _rows(1)["inputs"],
-                                                "labels": _rows(1)["targets"]}),
+                                                "targets": _rows(1)["targets"]}),
     "attacks.inversion.closed_form": Call(lambda: {"model": model(), "gradient": _gradient(), "shape": (4,)}, quality),
     "attacks.inversion.invert": Call(
         lambda: {"model": model(), "gradient": _gradient(), "shape": (4,), "labels": _rows(1)["targets"],
@@ -405,7 +405,7 @@ ARRAYS = {
     "leakage.RandomForest": Call(lambda: {"trees": 3, "seed": 0}),
     "leakage.MLP": Call(lambda: {"hidden": 3, "components": 2, "steps": 2, "learning_rate": 0.1, "seed": 0}),
     "defenses.release": Call(
-        lambda: {"model": model(), "inputs": _rows()["inputs"], "labels": _rows()["targets"], "defense": _defense(),
+        lambda: {"model": model(), "inputs": _rows()["inputs"], "targets": _rows()["targets"], "defense": _defense(),
                  "seed": 0, "step": 0},
     ),
     "defenses.parse": Call(lambda: {"text": "gaussian-noise:0.1"}, also=("defense", "defence", "part")),

@@ -189,7 +189,7 @@ def test_every_measure_by_layer(pool: ProcessPoolExecutor) -> None:
         attributes={"first": x[:, 0] > 0.5}, family="logistic", samples=2, permutations=1, iterations=5
     )
     counting = Counting(pool)
-    found, own = (leakage.by_layer(model, None, x, y, measures=measures, executor=e) for e in (counting, None))
+    found, own = (leakage.by_layer(model, x, y, measures=measures, executor=e) for e in (counting, None))
     assert counting.submitted == 2 + 3 * 2  # pairs of layers, and layers by permutations
     assert found.to_dict() == own.to_dict()
 
@@ -206,7 +206,7 @@ def test_every_measure_by_layer(pool: ProcessPoolExecutor) -> None:
         lambda e: bounds.methods.DKW(executor=e),
         lambda e: leakage.v_information(np.eye(40), np.arange(40) % 2, executor=e),
         lambda e: leakage.mutual_information(np.eye(60), np.eye(60), executor=e),
-        lambda e: leakage.by_layer(models.mlp((3, 2)), None, np.ones((4, 3), np.float32), [0, 1, 0, 1], executor=e),
+        lambda e: leakage.by_layer(models.mlp((3, 2)), np.ones((4, 3), np.float32), [0, 1, 0, 1], executor=e),
     ],
 )
 def test_what_is_no_executor_is_named_before_any_work(call: Callable[[Any], Any]) -> None:

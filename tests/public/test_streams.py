@@ -172,7 +172,7 @@ def test_extractors_coins_and_shuffles_of_one_seed_share_nothing():
         membership.canary_coins(4, 12, seed=3)
         membership.canaries(images.reshape(12, 16) + 1, 2, count=4, seed=3)
         datasets.digits().split(5, seed=3)
-        poisoning.ZeroInput().poison(images.reshape(12, 16), labels, k=2, seed=3)
+        poisoning.ZeroInput().poison(images.reshape(12, 16), labels, k=2, seed=3, adjacency="replace")
     assert {d.seed for d in draws} >= {3}
     assert overlaps(draws) == []
 
@@ -212,7 +212,7 @@ def test_games_and_audits_of_one_seed_share_nothing():
     with recorded() as draws:
         membership.play(ensemble, x, y, runs=3)
         membership.play_canaries(ensemble, x, y, *membership.canaries(x, 3, count=5, seed=5), runs=3)
-        poisoning.poisoning_scores(noisy, poisoning.ClipBKD().poison(x, y, k=2, seed=5), trials=3)
+        poisoning.poisoning_scores(noisy, poisoning.ClipBKD().poison(x, y, k=2, seed=5, adjacency="replace"), trials=3)
         attacks.reconstruction_game(
             ensemble, dpsgd.Rows(x[:20], y[:20]), dpsgd.Rows(x[20:], y[20:]), attacks.GameRules(3), runs=3
         )

@@ -29,7 +29,7 @@ class Quality:
     order: np.ndarray
 
 
-def compare(originals: torch.Tensor, reconstructions: torch.Tensor, value_range: float) -> Quality:
+def compare(reconstructions: torch.Tensor, originals: torch.Tensor, value_range: float) -> Quality:
     """Match each original with one reconstruction, (n, ...) both, so that the sum of squared differences is least
     (Kuhn–Munkres), since a mean gradient has no order of its rows. A reconstruction that is not finite, or so large
     that its squares are not: NaN throughout; the others are matched as without it.

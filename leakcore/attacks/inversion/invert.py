@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 def gradient(
     model: torch.nn.Module,
     inputs: Any,
-    labels: Any,
+    targets: Any,
     *,
     loss: Callable[[Any, Any], Any] | None = None,
     parameters: Sequence[str] | None = None,
 ) -> torch.Tensor:
     """(D,) gradient of the batch's loss at the model's present parameters, flat: what a client releases undefended.
 
-    inputs: (B, ...), labels: (B,) or targets. loss: as in `ReleasedGradient`. Parameters in the order of
-    `model.parameters()` that require grad, or those named. With a defence: `defenses.release`. Raises ValueError or
-    TypeError that names the argument.
+    inputs: (B, ...), targets: (B,) classes, or what the loss takes. loss: as in `ReleasedGradient`. Parameters in the
+    order of `model.parameters()` that require grad, or those named. With a defence: `defenses.release`. Raises
+    ValueError or TypeError that names the argument.
     """
     import torch
 
@@ -41,26 +41,26 @@ def gradient(
 
     check.callback(loss=loss)
     flat = FlatModule(model, loss, parameters)
-    x, y = _pair(inputs, labels, flat.theta)
+    x, y = _pair(inputs, targets, flat.theta)
     flat.require_no_draws(x[:1])
     try:
         with torch.no_grad():
             if loss is None:
-                require_classes(y, flat.outputs(flat.theta, x[:1]), "labels")
+                require_classes(y, flat.outputs(flat.theta, x[:1]), "targets")
             return flat.gradient(flat.theta, x, y)
     except RuntimeError as why:
-        raise ValueError(f"labels of shape {tuple(y.shape)}, {y.dtype}: do not fit the model's loss ({why})") from why
+        raise ValueError(f"targets of shape {tuple(y.shape)}, {y.dtype}: do not fit the model's loss ({why})") from why
 
 
-def _pair(inputs: Any, labels: Any, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _pair(inputs: Any, targets: Any, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     from leakcore.gradients import tensor
 
-    x, y = tensor(inputs, "inputs").to(like), tensor(labels, "labels").to(like.device)
+    x, y = tensor(inputs, "inputs").to(like), tensor(targets, "targets").to(like.device)
     if x.ndim < 2 or len(x) == 0:
         raise ValueError(f"inputs.shape={tuple(x.shape)}: must be (B, ...), B ≥ 1: an empty batch has no gradient")
     if y.ndim == 0 or len(y) != len(x):
-        raise ValueError(f"labels.shape={tuple(y.shape)}: must hold one label for each of {len(x)} inputs")
-    for name, values in (("inputs", x), ("labels", y)):
+        raise ValueError(f"targets.shape={tuple(y.shape)}: must hold one target for each of {len(x)} inputs")
+    for name, values in (("inputs", x), ("targets", y)):
         if not bool(values.isfinite().all()):
             raise ValueError(f"{name}: hold a number that is not finite")
     return x, y.to(like.dtype) if y.is_floating_point() else y.long()

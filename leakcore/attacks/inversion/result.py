@@ -60,7 +60,7 @@ class Inversion(Result):
         if truth.shape != points.shape[1:]:
             raise ValueError(f"originals.shape={tuple(truth.shape)}: must be {tuple(points.shape[1:])}")
         low, high = _span(truth) if self.box is None else self.box
-        quality = tuple(compare(truth, each, high - low) for each in points)
+        quality = tuple(compare(each, truth, high - low) for each in points)
         every = np.stack([each[q.order] for each, q in zip(self.every, quality, strict=True)])
         return dataclasses.replace(
             self,

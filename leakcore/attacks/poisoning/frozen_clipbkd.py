@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore._base import validate as check
+from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.one_thread import one_thread
 from leakcore.attacks.poisoning.rows import Poisoning, copies
 
@@ -67,8 +68,9 @@ class FrozenClipBKD:
         self.learning_rate = check.positive(learning_rate=learning_rate)
         self.probabilities = probabilities
 
+    @asks_adjacency
     def poison(
-        self, images: Any, labels: Any, *, k: int = 1, adjacency: str = "replace", seed: int = 0
+        self, images: Any, labels: Any, *, adjacency: str, k: int = 1, seed: int = 0
     ) -> FrozenPoisoning:  # fmt: skip
         """Features of (images, labels) with k random rows replaced by k copies of the poison's, or with these added.
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate as check
+from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Adjacency, parse_adjacency
 from leakcore.attacks.poisoning.least_variance_direction import least_direction
@@ -62,15 +63,15 @@ class Backdoor:
     Algorithm 3; Gu et al. 2017). k rows of the training set become (Pert(x), y_p); the model is tested on Pert of
     held-out rows of other classes, with label y_p.
 
-    shape: of an image, (channels, height, width); rows are flattened in that order. target: y_p. patch: side, at least
-    1 and at most the image's. value: of the pixels, 1 for images in [0, 1].
+    shape: of an image, (channels, height, width); rows are flattened in that order. label: y_p, of the perturbed rows.
+    patch: side, at least 1 and at most the image's. value: of the pixels, 1 for images in [0, 1].
     """
 
-    def __init__(self, shape: Sequence[int], *, target: int, patch: int = 5, value: float = 1.0) -> None:
+    def __init__(self, shape: Sequence[int], *, label: int, patch: int = 5, value: float = 1.0) -> None:
         self.shape = check.sizes(shape=shape)
         if len(self.shape) != 3:
             raise ValueError(f"shape={self.shape}: must be (channels, height, width)")
-        self.target = check.integer(0, None, target=target)
+        self.label = check.integer(0, None, label=label)
         self.patch = check.integer(1, min(self.shape[1:]), patch=patch)
         self.value = check.real(value=value)
 
@@ -86,6 +87,7 @@ class Backdoor:
         rows.reshape(len(rows), *self.shape)[:, :, : self.patch, : self.patch] = self.value
         return rows
 
+    @asks_adjacency
     def poison(
         self,
         features: Any,
@@ -93,26 +95,27 @@ class Backdoor:
         test_features: Any,
         test_labels: Any,
         *,
+        adjacency: str,
         k: int = 1,
-        adjacency: str = "replace",
         seed: int = 0,
     ) -> Poisoning:
-        """Replace k random rows of (features, labels) that do not bear the target label by their perturbed selves.
+        """Replace k random rows of (features, labels) that do not bear `label` by their perturbed selves.
 
-        test_features, test_labels: held-out rows; those of other classes than the target are perturbed and tested.
-        adjacency: "replace", or "add-remove": the perturbed rows are added, the rows stay. seed: of the choice. Raises
+        test_features, test_labels: held-out rows; those of other classes are perturbed and tested.
+        adjacency: "replace": the perturbed rows replace their originals. "add-remove": they are added, the originals
+            stay. There is no default: what is in and out decides what an audit proves. seed: of the choice. Raises
         ValueError where fewer than k rows, or no test row, have another label.
         """
         x, y = read_rows(features, labels, "")
         tx, ty = read_rows(test_features, test_labels, "test_")
-        others = np.flatnonzero(y != self.target)
+        others = np.flatnonzero(y != self.label)
         count = check.integer(1, len(others), k=k)
-        held_out = tx[ty != self.target]
+        held_out = tx[ty != self.label]
         if len(held_out) == 0:
-            raise ValueError(f"test_labels: every row has the target label {self.target}, none is left to be tested")
+            raise ValueError(f"test_labels: every row has label {self.label}, none is left to be tested")
         chosen = others[order(len(others), seed)[:count]]
         return place(
-            "backdoor", x, y, chosen, adjacency, self.perturb(x[chosen]), self.target, self.perturb(held_out)
+            "backdoor", x, y, chosen, adjacency, self.perturb(x[chosen]), self.label, self.perturb(held_out)
         )  # fmt: skip
 
 
@@ -147,8 +150,9 @@ class ClipBKD:
             raise ValueError(f"features.shape={x.shape}: must be (rows, dimensions), neither of them 0")
         return np.asarray(least_direction(x) * np.linalg.norm(x, axis=1).mean())
 
+    @asks_adjacency
     def poison(
-        self, features: Any, labels: Any, *, k: int = 1, adjacency: str = "replace", seed: int = 0
+        self, features: Any, labels: Any, *, adjacency: str, k: int = 1, seed: int = 0
     ) -> Poisoning:  # fmt: skip
         """Replace k random rows of (features, labels) by k copies of (x_p, y_p), or add these. seed: of the choice."""
         x, y = read_rows(features, labels, "")
@@ -180,8 +184,9 @@ class ZeroInput:
         self.probabilities = probabilities
         self.contrast = contrast
 
+    @asks_adjacency
     def poison(
-        self, features: Any, labels: Any, *, k: int = 1, adjacency: str = "replace", seed: int = 0
+        self, features: Any, labels: Any, *, adjacency: str, k: int = 1, seed: int = 0
     ) -> Poisoning:  # fmt: skip
         """Replace k random rows of (features, labels) by k rows of zeros, or add these. seed: of the choice."""
         x, y = read_rows(features, labels, "")

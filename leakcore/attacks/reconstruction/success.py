@@ -73,18 +73,18 @@ def nearest_prior(
     )
 
 
-def pixels_within(reconstructions: Any, targets: Any, *, tolerance: float = 32 / 255) -> np.ndarray:
+def pixels_within(reconstructions: Any, originals: Any, *, tolerance: float = 32 / 255) -> np.ndarray:
     """(rows,) float64: each reconstruction's share of features with |z − ẑ| < tolerance (Hayes et al. 2023, App. I).
 
     Both (rows, d). A reconstruction is a success at level ρ where the share is at least ρ.
     """
-    points, true = _pair(reconstructions, targets)
+    points, true = _pair(reconstructions, originals)
     limit = check.positive(tolerance=tolerance)
     return np.asarray((abs(points - true) < limit).mean(axis=1))
 
 
 def pixel_success(
-    reconstructions: Any, targets: Any, *, fraction: float, tolerance: float = 32 / 255, confidence: float = 0.95
+    reconstructions: Any, originals: Any, *, fraction: float, tolerance: float = 32 / 255, confidence: float = 0.95
 ) -> SuccessRate:
     """Share of reconstructions with at least `fraction` (ρ) of their features within tolerance of the target's.
 
@@ -92,7 +92,7 @@ def pixel_success(
     (2·tolerance)^{ρd} (E9).
     """
     share = check.probability(fraction=fraction)
-    within = pixels_within(reconstructions, targets, tolerance=tolerance)
+    within = pixels_within(reconstructions, originals, tolerance=tolerance)
     return _rate(
         (within >= share).astype(np.float64),
         confidence,
@@ -102,9 +102,9 @@ def pixel_success(
     )
 
 
-def mean_squared_error(reconstructions: Any, targets: Any) -> np.ndarray:
+def mean_squared_error(reconstructions: Any, originals: Any) -> np.ndarray:
     """(rows,) float64: mean over features of (z − ẑ)², the error of Figure 1 of Hayes et al. 2023. Both (rows, d)."""
-    points, true = _pair(reconstructions, targets)
+    points, true = _pair(reconstructions, originals)
     return np.asarray(np.square(points - true).mean(axis=1))
 
 
@@ -175,10 +175,10 @@ def _bernstein(values: np.ndarray, alpha: float) -> tuple[float, float]:
     return max(0.0, mean - half), min(1.0, mean + half)
 
 
-def _pair(reconstructions: Any, targets: Any) -> tuple[np.ndarray, np.ndarray]:
-    points, true = _points(reconstructions=reconstructions), _points(targets=targets)
+def _pair(reconstructions: Any, originals: Any) -> tuple[np.ndarray, np.ndarray]:
+    points, true = _points(reconstructions=reconstructions), _points(originals=originals)
     if points.shape != true.shape:
-        raise ValueError(f"targets.shape={true.shape}: must be that of reconstructions, {points.shape}")
+        raise ValueError(f"originals.shape={true.shape}: must be that of reconstructions, {points.shape}")
     return points, true
 
 

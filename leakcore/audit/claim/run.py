@@ -111,7 +111,7 @@ def _poisoned(config: ClaimConfig, rows: ClaimRows) -> attacks.poisoning.Poisoni
     if name == "backdoor":
         if rows.shape is None:
             raise ValueError(f"audit.attack='backdoor': needs images, {config.data['name']} has none")
-        backdoor = poisoning.Backdoor(rows.shape, target=1, patch=min(5, *rows.shape[1:]))
+        backdoor = poisoning.Backdoor(rows.shape, label=1, patch=min(5, *rows.shape[1:]))
         others = np.flatnonzero(rows.test_labels != 1)[:_TEST_ROWS]
         x, held_out = (rows.features, rows.test_features) if rows.extractor is None else (rows.images, rows.test_images)
         assert held_out is not None

@@ -168,10 +168,10 @@ def _measured(config: AuditConfig, noise: float, progress: Progress, executor: E
             iterations=0,
         )  # fmt: skip
         measures = by_layer(
-            model, None, x, y, measures=wanted, seed=config.seed, executor=executor, progress=shown
+            model, x, y, measures=wanted, seed=config.seed, executor=executor, progress=shown
         )  # fmt: skip
         batches = attributes.matched_batches(has, labels, limit=_ROWS // 2, seed=config.seed)
-        plain = attributes.layer_gradients(model, None, x, y, batches=batches.rows)
+        plain = attributes.layer_gradients(model, x, y, batches=batches.rows)
         released = v_information(
             _released(plain, config.max_grad_norm, noise, config.seed), batches.attribute, family=FAMILY,
             permutations=_PERMUTATIONS, validation=CrossValidation(strata=batches.targets), seed=config.seed,

@@ -143,7 +143,7 @@ def _measured(
     }  # fmt: skip
     with PartialResults(out, "leakage", identity("leakage", settings, seed)) as pieces:
         report = measure_layers(
-            LayeredModel.of(module, losses[loss], x, y),
+            LayeredModel.of(module, x, y, loss=losses[loss]),
             LayerMeasures(
                 attributes=chosen, family=family, samples=samples, rows=rows, permutations=permutations,
                 iterations=0 if no_inversion else 100,

@@ -142,15 +142,21 @@ def attack(rows: AuditingRows, name: str, k: int, seed: int) -> poisoning.Poison
         x, held_out = (rows.features, rows.test_features) if rows.embed is None else (rows.images, rows.test_images)
         assert rows.shape is not None
         assert held_out is not None
-        made = poisoning.Backdoor(rows.shape, target=1).poison(
-            x, rows.labels, held_out[others], rows.test_labels[others], k=k, seed=seed
+        made = poisoning.Backdoor(rows.shape, label=1).poison(
+            x,
+            rows.labels,
+            held_out[others],
+            rows.test_labels[others],
+            k=k,
+            seed=seed,
+            adjacency="replace",
         )
         return made if rows.embed is None else poisoning.through(made, rows.embed, rows.shape)
     if rows.embed is not None:
         assert rows.shape is not None
         frozen = poisoning.FrozenClipBKD(rows.embed, rows.shape)
-        return frozen.poison(rows.images, rows.labels, k=k, seed=seed)
-    return poisoning.ClipBKD().poison(rows.features, rows.labels, k=k, seed=seed)
+        return frozen.poison(rows.images, rows.labels, k=k, seed=seed, adjacency="replace")
+    return poisoning.ClipBKD().poison(rows.features, rows.labels, k=k, seed=seed, adjacency="replace")
 
 
 def audited(

@@ -26,7 +26,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         moved.append(
             leakage.sensitivity(
                 model,
-                None,
                 x,
                 y,
                 norms="F",
@@ -38,7 +37,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         inverted.append(
             leakage.v_information_original(
                 model,
-                None,
                 x,
                 y,
                 inversion=leakage.PairInversion(

@@ -32,7 +32,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         original.append(
             leakage.v_information_original(
                 model,
-                None,
                 x,
                 y,
                 inversion=leakage.PairInversion(

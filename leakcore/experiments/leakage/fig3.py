@@ -37,7 +37,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     panels, firsts = [], {}
     total, done = len(epochs) * 2 * (len(_SIZES) - 1), 0
     for epoch, model in zip(epochs, _snapshots(study, epochs, context.seed), strict=True):
-        gradients = attack.layer_gradients(model, None, x, y)
+        gradients = attack.layer_gradients(model, x, y)
         for kind, other in (("inputs", x.numpy()), ("labels", y.numpy())):
             found = []
             for g in gradients.values():

@@ -23,7 +23,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         model = _study.network(study, kind, context.seed)
         found = leakage.v_information_original(
             model,
-            None,
             x,
             y,
             inversion=leakage.PairInversion(iterations=steps, low=0.0, high=1.0),

@@ -28,7 +28,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         (model,) = _study.trained(context, study, kind, [epochs])
         found = leakage.sensitivity(
             model,
-            None,
             x,
             y,
             norms="F",
@@ -60,7 +59,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     assert lenet is not None
     inverted = leakage.v_information_original(
         network,
-        None,
         x,
         y,
         inversion=leakage.PairInversion(iterations=context.pick(tiny=3, quick=80, paper=1000), low=0.0, high=1.0),

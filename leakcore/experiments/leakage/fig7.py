@@ -31,7 +31,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         means = [
             attack.layer_gradients(
                 model,
-                None,
                 study.inputs,
                 study.targets,
                 weights_only=True,

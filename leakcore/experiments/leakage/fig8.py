@@ -27,7 +27,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         (model,) = _study.trained(context, study, kind, [epochs])
         if context.scale == "tiny":
             x, y = x[:1], y[:1]
-        found = leakage.sensitivity(model, None, x, y, norms=("1", "inf"))
+        found = leakage.sensitivity(model, x, y, norms=("1", "inf"))
         for norm, name in (("1", "1-norm"), ("inf", "∞-norm")):
             values = found.means[norm]
             error = 1.96 * np.nan_to_num(found.standard_errors[norm])

@@ -172,9 +172,9 @@ class _Target:
 
         found = leakage.sensitivity(
             AmongOthers(self.model, self.study.inputs[rows]),
-            loss,
             self.x[:2],
             self.y[:2],
+            loss=loss,
             norms="F",
             budget=leakage.JacobianBudget(probes=4),
             seed=self.context.seed,
@@ -183,15 +183,12 @@ class _Target:
 
     def inversion(self, n: int, rng: np.random.Generator) -> leakage.OriginalInformation:
         """Of the pair of first layers, its gradient in a mean with n others."""
-        pair = tuple(attack.layer_gradients(self.model, None, self.x[:1], self.y[:1]))[:2]
+        pair = tuple(attack.layer_gradients(self.model, self.x[:1], self.y[:1]))[:2]
         rows = np.array([rng.choice(len(self.study.inputs), max(n, 1), replace=False) for _ in range(len(self.x))])
-        others = attack.layer_gradients(
-            self.model, None, self.study.inputs, self.study.targets, batches=rows, layers=pair
-        )
+        others = attack.layer_gradients(self.model, self.study.inputs, self.study.targets, batches=rows, layers=pair)
         mean = torch.from_numpy(np.concatenate([others[name] for name in pair], axis=1))
         return leakage.v_information_original(
             self.model,
-            None,
             self.x,
             self.y,
             inversion=leakage.PairInversion(

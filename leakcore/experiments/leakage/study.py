@@ -165,7 +165,7 @@ def sets(
     rng = kernels.generator(seed, kernels.Stream.STUDY_COLUMNS)
     parts: dict[str, list[np.ndarray]] = {}
     chosen: dict[str, Any] = {}
-    layered = LayeredModel.of(model, None, study.inputs, study.targets)
+    layered = LayeredModel.of(model, study.inputs, study.targets)
     for start in range(0, len(batches.rows), 64):
         block = gradients_of_layers(layered, batches=batches.rows[start : start + 64])
         for name, found in block.items():

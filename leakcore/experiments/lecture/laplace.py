@@ -182,10 +182,10 @@ def _measure(seed: int, m: int, d: int, candidates: int) -> dict[str, float]:
     driving /= np.linalg.norm(driving, axis=1, keepdims=True)
     x = np.concatenate([unit(candidates), driving, -driving])
     found = l1_sensitivity(
-        model, _square, torch.from_numpy(np.concatenate([x, x])), torch.from_numpy(np.repeat([1.0, -1.0], len(x)))
+        model, torch.from_numpy(np.concatenate([x, x])), torch.from_numpy(np.repeat([1.0, -1.0], len(x))), loss=_square
     )
     batch = l1_sensitivity(
-        model, _square, torch.from_numpy(unit(BATCH)), torch.from_numpy(rng.choice([-1.0, 1.0], BATCH)),
+        model, torch.from_numpy(unit(BATCH)), torch.from_numpy(rng.choice([-1.0, 1.0], BATCH)), loss=_square,
         adjacency="add-remove",
     )  # fmt: skip
     root = math.sqrt(2.0 * bound.num_parameters)

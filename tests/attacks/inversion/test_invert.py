@@ -31,7 +31,7 @@ def test_metrics_equal_scikit_image():
     a = rng.random((3, 32, 32))
     b = np.clip(a + 0.2 * rng.standard_normal(a.shape), 0, 1)
     a, b = torch.from_numpy(a)[None], torch.from_numpy(b)[None]
-    found = compare(a, b, 1.0)
+    found = compare(b, a, 1.0)
     assert found.ssim[0] == pytest.approx(0.8195931388823053, rel=1e-12)
     assert found.psnr[0] == pytest.approx(14.963688656208243, rel=1e-12)
     assert found.mse[0] == pytest.approx(float((a - b).square().mean()), rel=1e-12)
@@ -42,11 +42,11 @@ def test_a_batch_is_matched_row_by_row():
     torch.manual_seed(0)
     x = torch.rand(5, 1, 12, 12)
     order = torch.tensor([3, 0, 4, 2, 1])
-    found = compare(x[order], x, 1.0)
+    found = compare(x, x[order], 1.0)
     np.testing.assert_array_equal(found.order, order)
     assert np.isinf(found.psnr).all()
     np.testing.assert_allclose(found.ssim, 1.0)
-    broken = compare(x, torch.full_like(x, math.nan), 1.0)
+    broken = compare(torch.full_like(x, math.nan), x, 1.0)
     assert np.isnan(broken.mse).all()
 
 
@@ -520,7 +520,7 @@ def test_a_reconstruction_that_is_not_finite_leaves_the_others_matching_alone(ba
     order = torch.tensor([3, 0, 4, 1, 2])
     found = truth[order].clone()
     found[2, 0, 1, 1] = bad
-    got = compare(truth, found, 1.0)
+    got = compare(found, truth, 1.0)
     np.testing.assert_array_equal(got.order[[0, 1, 2, 3, 4]], np.argsort(order.numpy()))
     for values, at_best in ((got.mse, 0.0), (got.psnr, math.inf), (got.ssim, 1.0)):
         assert np.isnan(values[4])

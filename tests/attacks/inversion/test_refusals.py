@@ -97,7 +97,7 @@ def test_bad_input():
             inversion.L2(box=pair)
     with pytest.raises(TypeError, match="box='a': must be a real number"):
         inversion.L2(box=("a", 1))
-    with pytest.raises(ValueError, match=r"labels\[1\]=4: must be a class of the model, in \[0, 3\]"):
+    with pytest.raises(ValueError, match=r"targets\[1\]=4: must be a class of the model, in \[0, 3\]"):
         inversion.gradient(model, torch.rand(2, 12), [0, 4])
     with pytest.raises(TypeError, match="progress=3"):
         inversion.invert(model, g, (12,), labels=[0], progress=3)

@@ -159,9 +159,9 @@ def test_layers_must_be_names() -> None:
     model, x = _net()
     targets = torch.zeros(4, dtype=torch.int64)
     with pytest.raises(ValueError, match="layers: must name"):
-        attributes.layer_gradients(model, None, x, targets, layers=[])
+        attributes.layer_gradients(model, x, targets, layers=[])
     with pytest.raises(TypeError, match="layers='02'"):
-        attributes.layer_gradients(model, None, x, targets, layers="02")
+        attributes.layer_gradients(model, x, targets, layers="02")
 
 
 @pytest.mark.parametrize("activation", [torch.nn.ReLU(), torch.nn.GELU()])

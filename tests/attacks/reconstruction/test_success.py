@@ -93,7 +93,7 @@ def test_the_interval_covers() -> None:
         (lambda: attacks.nearest_prior([[1.0]], [2], [[1.0], [2]], num_candidates=2), r"target_index spans \[2, 2\]"),
         (lambda: attacks.nearest_prior([[1.0]], [0.5], [[1.0], [2]], num_candidates=2), "target_index"),
         (lambda: attacks.nearest_prior([[1.0, 2]], [0], [[1.0], [2]], num_candidates=2), r"pool.shape=\(2, 1\)"),
-        (lambda: attacks.pixels_within([[1.0]], [[1.0, 2]]), r"targets.shape=\(1, 2\)"),
+        (lambda: attacks.pixels_within([[1.0]], [[1.0, 2]]), r"originals.shape=\(1, 2\)"),
         (lambda: attacks.pixels_within([[1.0]], [[1.0]], tolerance=0), "tolerance=0"),
         (lambda: attacks.pixel_success([[1.0]], [[1.0]], fraction=2), "fraction=2"),
         (lambda: attacks.nearest_neighbour_mse([[1.0]]), "at least two rows"),

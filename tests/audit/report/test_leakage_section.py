@@ -28,7 +28,6 @@ def measures() -> leakage.LeakageByLayer:
     attributes = {"bright": has, "coin": rng.integers(0, 2, 120)}
     return leakage.by_layer(
         model,
-        None,
         x,
         torch.zeros(120, dtype=torch.int64),
         measures=leakage.LayerMeasures(attributes=attributes, samples=3, permutations=3, iterations=5),
