@@ -19,14 +19,32 @@ def dlg_lenet(
     pooled: bool = False,
     seed: int | None = None,
 ) -> nn.Sequential:
-    """Three 5×5 convolutions of 12 channels with sigmoid, strides 2, 2 and 1, and one linear layer.
+    """A small sigmoid network that gradient inversion recovers images from (Zhu, Liu and Han 2019, Section 4).
 
-    Twice differentiable everywhere, without pooling: what deep leakage from gradients needs. Weights and biases are
-    uniform on (−½, ½), as its authors have them.
+    Three 5×5 convolutions, each followed by a sigmoid, with strides 2, 2 and 1, and one linear layer. The network is
+    twice differentiable everywhere and has no pooling, as deep leakage from gradients requires. Weights and biases are
+    uniform on (−½, ½), as in the authors' code.
 
-    shape: (channels, height, width) of an image. pooled: strides 1 and 2×2 mean pooling instead of stride 2, which
-    inverts far worse. seed: of the weights; None: torch's global generator. Raises ValueError or TypeError that names
-    the argument.
+    Args:
+        num_classes: outputs of the linear layer.
+        shape: (channels, height, width) of an image.
+        channels: filters of each convolution; the paper uses 12.
+        pooled: use stride 1 and 2×2 mean pooling instead of stride 2. Such a network is much harder to invert.
+        seed: of the weights; None draws them from torch's global generator.
+
+    Returns:
+        A torch module that maps (rows, *shape) float32 images to (rows, num_classes) logits.
+
+    Raises:
+        ValueError: for an image that is too small for the layers, or a size below 1.
+        TypeError: for a size that is not an integer.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import models
+        >>> net = models.dlg_lenet(10, shape=(1, 28, 28), seed=0)
+        >>> net(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 10])
     """
     sizes = check.sizes(shape=shape)
     if len(sizes) != 3:

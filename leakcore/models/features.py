@@ -26,15 +26,40 @@ def train_extractor(
     seed: int,
     progress: Callable[[int, int], object] | None = None,
 ) -> float:
-    """Train `extractor` in place, with a linear head that is then dropped, to classify public images. Not private.
-    Its modes and gradients come back as they were, also where training is interrupted.
+    """Train an extractor in place to classify public images. The training is not private.
 
-    images: (rows, channels, height, width). labels: (rows,) integers ≥ 0. Cross-entropy, AdamW (weight decay 0.01), its
-    step falling to zero along a cosine; each image is mirrored with probability ½. Starts from the weights that the
-    extractor has. seed: of order, mirroring and the head, by Philox, and of the extractor's dropout, by torch.
-    progress: progress(epochs done, epochs).
-    Returns the last epoch's training accuracy. Deterministic for a machine, torch build and number of torch threads.
-    Raises ValueError or TypeError that names argument, value and what is allowed.
+    A linear head is added for the training and dropped afterwards. The loss is the cross-entropy, the optimiser AdamW
+    (weight decay 0.01) with a cosine schedule to zero; each image is mirrored with probability ½. Training starts from
+    the extractor's present weights. Its modes and `.grad` are restored at the end, also where training is interrupted.
+
+    Args:
+        extractor: a float32 torch module that maps images to (rows, features).
+        images: (rows, channels, height, width), finite.
+        labels: (rows,) integers, at least 0.
+        epochs: passes over the images.
+        batch_size: images per step.
+        learning_rate: of the first step.
+        seed: of the order, the mirroring and the head (Philox), and of the extractor's dropout (torch).
+        progress: called as `progress(epochs done, epochs)` after each epoch.
+
+    Returns:
+        The training accuracy of the last epoch, in [0, 1].
+
+    Raises:
+        ValueError: for a value out of range, or arrays of other shapes; the text names the argument.
+        TypeError: for parameters that are not float32, or arguments of another type.
+
+    Guarantees:
+        The result is deterministic for one machine, torch build and number of torch threads.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import models
+        >>> labels = np.arange(32) % 2
+        >>> images = np.ones((32, 3, 8, 8)) * labels[:, None, None, None]  # black or white
+        >>> accuracy = models.train_extractor(models.conv_extractor(4), images, labels, epochs=2, batch_size=8, seed=0)
+        >>> 0 <= accuracy <= 1
+        True
     """
     check.callback(progress=progress)
     _require_float32(extractor)
@@ -48,30 +73,30 @@ def train_extractor(
     targets = torch.from_numpy(y.astype(np.int64))
     with evaluating(extractor):
         outputs = _width(extractor, x)
-    # The head's own draws are overwritten and must not move the caller's generator.
+    # The head's initial values are overwritten below; drawing them must not advance the caller's generator.
     with torch.random.fork_rng(devices=[]):
         head = torch.nn.Linear(outputs, int(y.max()) + 1)
     draws = kernels.uniform((1, head.weight.numel()), seed=key, purpose=kernels.Stream.EXTRACTOR_HEAD)[0]
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy((2 * draws - 1) * outputs**-0.5).view_as(head.weight))
         head.bias.zero_()
-    held = [(parameter, parameter.grad) for parameter in extractor.parameters()]
+    gradients = [(parameter, parameter.grad) for parameter in extractor.parameters()]
     # Dropout draws from torch's generator.
     with _in_mode(extractor, training=True), kernels.torch_seeded(key, kernels.Stream.EXTRACTOR_DROPOUT):
         try:
             return _train(extractor, head, x, targets, count, size, rate, key, progress)
         finally:
-            for parameter, slope in held:
-                parameter.grad = slope
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
 
 
 def _train(
     extractor: torch.nn.Module, head: torch.nn.Linear, x: torch.Tensor, targets: torch.Tensor, epochs: int, size: int,
     rate: float, key: int, progress: Callable[[int, int], object] | None,
 ) -> float:  # fmt: skip
-    """The last epoch's accuracy."""
+    """Train and return the accuracy of the last epoch."""
     optimiser = torch.optim.AdamW([*extractor.parameters(), *head.parameters()], lr=rate, weight_decay=0.01)
-    fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * -(-len(x) // size))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * -(-len(x) // size))
     hits = 0
     for epoch in range(epochs):
         keys = kernels.uniform((2, len(x)), seed=key, purpose=kernels.Stream.EXTRACTOR_ORDER, step=epoch)
@@ -83,7 +108,7 @@ def _train(
             logits = head(extractor(batch))
             torch.autograd.backward(torch.nn.functional.cross_entropy(logits, targets[which]))
             optimiser.step()
-            fall.step()
+            schedule.step()
             hits += int((logits.argmax(1) == targets[which]).sum())
         if progress is not None:
             progress(epoch + 1, epochs)
@@ -91,10 +116,29 @@ def _train(
 
 
 def extract_features(extractor: torch.nn.Module, images: Any) -> np.ndarray:
-    """(rows, features) float32: what the frozen extractor makes of images (rows, channels, height, width).
+    """The features that a frozen extractor computes from images.
 
-    In evaluation mode, without gradients, 256 images at a time. `dpsgd.Ensemble((features, classes), ...)` on these is
-    the paper's CIFAR-10 setting: fine-tune the final layer only (Hayes et al. 2023, Appendix A).
+    The extractor runs in evaluation mode, without gradients, on 256 images at a time; its modes are restored. An
+    ensemble `dpsgd.Ensemble((features, classes), ...)` on these features is the CIFAR-10 setting of Hayes et al.
+    (2023), Appendix A, which trains the last layer only.
+
+    Args:
+        extractor: a float32 torch module that maps images to (rows, features).
+        images: (rows, channels, height, width), finite, at least one row.
+
+    Returns:
+        (rows, features) float32.
+
+    Raises:
+        ValueError: for images of another shape or with numbers that are not finite, or an output that is not a matrix.
+        TypeError: for parameters that are not float32, or images that are not numbers.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import models
+        >>> features = models.extract_features(models.conv_extractor(8), np.zeros((5, 3, 32, 32)))
+        >>> features.shape, str(features.dtype)
+        ((5, 32), 'float32')
     """
     _require_float32(extractor)
     x = _images(images)
@@ -108,7 +152,7 @@ def extract_features(extractor: torch.nn.Module, images: Any) -> np.ndarray:
 
 @contextlib.contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """In evaluation mode; each part's own mode comes back."""
+    """Put a module into evaluation mode for the block; the mode of each part is restored afterwards."""
     with _in_mode(module, training=False):
         yield
 

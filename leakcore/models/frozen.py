@@ -1,4 +1,4 @@
-"""A trained network as the frozen front of another: standardised outputs, and its state as text."""
+"""A trained network as the frozen first part of another: standardised outputs, and its state as text."""
 
 from __future__ import annotations
 
@@ -13,18 +13,37 @@ from leakcore._base.files.npz_file import read_npz
 from leakcore.models.features import extract_features
 
 _ROUNDING = 2.0**-21
-"""Of a feature's size: what an extractor's own rounding may make it vary by."""
+"""A feature may vary by this share of its size through the extractor's rounding alone."""
 
 
 def standardised(extractor: torch.nn.Module, images: Any) -> torch.nn.Sequential:
-    """`extractor` followed by a fixed affine map: its features of `images` have mean 0 and variance 1 each.
+    """The extractor, followed by a fixed affine map that gives each of its features mean 0 and variance 1 on `images`.
 
-    images: (rows, channels, height, width), public ones: mean and variance are the model's own afterwards. Returned in
-    evaluation mode, which `extractor`, a part of it, is left in. A feature that varies by no more than float32 rounds
-    keeps its size, near 0.
+    A feature that varies by no more than float32 rounding is centred and not rescaled.
+
+    Args:
+        extractor: a torch module that maps images to (rows, features). It becomes a part of the result and stays in
+            evaluation mode.
+        images: (rows, channels, height, width), public images, because the result contains their mean and variance.
+
+    Returns:
+        A torch module in evaluation mode: `extractor`, then a batch norm without learned parameters.
+
+    Raises:
+        ValueError: if `images` are not finite images, or the output of `extractor` is not a matrix.
+        TypeError: if `extractor` is not a torch module in float32.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import models
+        >>> images = np.random.default_rng(0).random((64, 3, 8, 8))
+        >>> front = models.standardised(models.conv_extractor(4), images)
+        >>> features = models.extract_features(front, images)
+        >>> bool(np.allclose(features.mean(0), 0, atol=1e-3)), bool(np.allclose(features.std(0), 1, atol=1e-3))
+        (True, True)
     """
     features = extract_features(extractor, images)
-    # No eps: beside a small feature's variance it is no small number.
+    # eps is 0 because it would not be small compared with the variance of a small feature.
     standard = torch.nn.BatchNorm1d(features.shape[1], affine=False, eps=0.0)
     mean, variance = features.mean(axis=0, dtype=np.float64), features.var(axis=0, dtype=np.float64)
     variance[variance <= np.maximum((_ROUNDING * mean) ** 2, np.finfo(np.float32).tiny)] = 1
@@ -34,7 +53,23 @@ def standardised(extractor: torch.nn.Module, images: Any) -> torch.nn.Sequential
 
 
 def state_text(module: torch.nn.Module) -> str:
-    """All parameters and buffers (a batch norm's running moments among them) as text; nothing is pickled."""
+    """All parameters and buffers of a module as text.
+
+    The text holds the arrays of `module.state_dict()` (including the running moments of batch norms) as base64 of an
+    npz archive. Nothing is pickled.
+
+    Args:
+        module: any torch module.
+
+    Returns:
+        ASCII text, from which `load_state_text` restores the same bits.
+
+    Example:
+        >>> from leakcore import models
+        >>> text = models.state_text(models.mlp((4, 2)))
+        >>> text.isascii()
+        True
+    """
     out = io.BytesIO()
     arrays: dict[str, Any] = {name: value.detach().cpu().numpy() for name, value in module.state_dict().items()}
     np.savez(out, **arrays)
@@ -42,6 +77,25 @@ def state_text(module: torch.nn.Module) -> str:
 
 
 def load_state_text(module: torch.nn.Module, text: str) -> None:
-    """Back from `state_text`, to the bit; RuntimeError where names or shapes differ."""
+    """Restore the parameters and buffers of a module, in place, from the text of `state_text`.
+
+    Args:
+        module: a torch module of the same architecture as the one that the text came from.
+        text: what `state_text` returned.
+
+    Returns:
+        None. `module` then has the same bits as the original.
+
+    Raises:
+        RuntimeError: if names or shapes differ.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import models
+        >>> first, second = models.mlp((4, 2)), models.mlp((4, 2))
+        >>> models.load_state_text(second, models.state_text(first))
+        >>> torch.equal(first[0].weight, second[0].weight)
+        True
+    """
     arrays = read_npz(io.BytesIO(base64.b64decode(text)))
     module.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})

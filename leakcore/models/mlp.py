@@ -12,11 +12,27 @@ if TYPE_CHECKING:
     import torch
 
 ACTIVATIONS = ("elu", "relu", "leaky_relu", "tanh", "sigmoid", "softplus", "gelu", "silu", "identity")
-"""Names that `mlp` and `dpsgd.Ensemble` accept: torch.nn's modules of those names with their default parameters."""
+"""Names that `mlp` and `dpsgd.Ensemble` accept: modules of torch.nn with their default parameters."""
 
 
 def layer_sizes(layers: Sequence[int]) -> tuple[int, ...]:
-    """`layers` as (inputs, hidden..., outputs); ValueError unless it holds at least two positive integers."""
+    """Layer sizes as a tuple (inputs, hidden..., outputs) of integers.
+
+    Args:
+        layers: at least two integers, each at least 1.
+
+    Returns:
+        The same sizes as plain Python integers.
+
+    Raises:
+        ValueError: if there are fewer than two sizes, or one is below 1.
+        TypeError: if a size is not an integer.
+
+    Example:
+        >>> from leakcore import models
+        >>> models.layer_sizes([784, 10, 10])
+        (784, 10, 10)
+    """
     sizes = check.sizes(layers=layers)
     if len(sizes) < 2:
         raise ValueError(f"layers={sizes}: must be (inputs, hidden..., outputs), at least two sizes")
@@ -24,13 +40,44 @@ def layer_sizes(layers: Sequence[int]) -> tuple[int, ...]:
 
 
 def num_parameters(layers: Sequence[int]) -> int:
-    """Weights and biases of `mlp(layers)`."""
+    """The number of weights and biases of `mlp(layers)`.
+
+    Args:
+        layers: (inputs, hidden..., outputs).
+
+    Returns:
+        Σ (inputs + 1)·outputs over the linear layers.
+
+    Raises:
+        ValueError: if there are fewer than two sizes, or one is below 1.
+        TypeError: if a size is not an integer.
+
+    Example:
+        >>> from leakcore import models
+        >>> models.num_parameters((64, 10, 10))  # 65·10 + 11·10
+        760
+    """
     sizes = layer_sizes(layers)
     return sum((fan_in + 1) * fan_out for fan_in, fan_out in itertools.pairwise(sizes))
 
 
 def activation_module(activation: str) -> torch.nn.Module:
-    """The torch module of one of `ACTIVATIONS`, with default parameters."""
+    """The torch module of a named activation, with torch's default parameters.
+
+    Args:
+        activation: one of `ACTIVATIONS`.
+
+    Returns:
+        A new `torch.nn.Module`.
+
+    Raises:
+        ValueError: for another name.
+
+    Example:
+        >>> from leakcore import models
+        >>> models.activation_module("elu")
+        ELU(alpha=1.0)
+    """
     name = check.one_of(*ACTIVATIONS, activation=activation)
     import torch
 
@@ -49,11 +96,30 @@ def activation_module(activation: str) -> torch.nn.Module:
 
 
 def mlp(layers: Sequence[int], activation: str = "elu") -> torch.nn.Sequential:
-    """Linear layers of the given sizes with `activation` between them and none after the last.
+    """A multilayer perceptron: linear layers with an activation between them and none after the last.
 
-    layers: (inputs, hidden..., outputs); two sizes give a linear model. activation: one of `ACTIVATIONS`.
-    `parameters()` come in the order W1 (out, in), b1, W2, b2, ...: the flat order of `dpsgd.Ensemble`. Initial values
-    are torch's own, from torch's global generator. Raises ValueError or TypeError for sizes or names outside these.
+    `parameters()` come in the order W1 (out, in), b1, W2, b2, ..., the flat order of `dpsgd.Ensemble`. The initial
+    values are torch's own, from torch's global generator.
+
+    Args:
+        layers: (inputs, hidden..., outputs); two sizes give a linear model.
+        activation: one of `ACTIVATIONS`.
+
+    Returns:
+        A torch module that maps (rows, inputs) to (rows, outputs).
+
+    Raises:
+        ValueError: if there are fewer than two sizes, if one is below 1, or for an unknown activation.
+        TypeError: if a size is not an integer.
+
+    Example:
+        >>> from leakcore import models
+        >>> models.mlp((30, 64, 1), "relu")
+        Sequential(
+          (0): Linear(in_features=30, out_features=64, bias=True)
+          (1): ReLU()
+          (2): Linear(in_features=64, out_features=1, bias=True)
+        )
     """
     sizes = layer_sizes(layers)
     check.one_of(*ACTIVATIONS, activation=activation)
@@ -66,15 +132,42 @@ def mlp(layers: Sequence[int], activation: str = "elu") -> torch.nn.Sequential:
 
 
 def digits_mlp() -> torch.nn.Sequential:
-    """64–10–10 ELU: the reconstruction paper's MNIST model (Hayes et al. 2023, Appendix A) for 8×8 digits."""
+    """The MNIST model of Hayes et al. (2023), Appendix A, with inputs of 8×8 pixels: 64–10–10, ELU.
+
+    Returns:
+        `mlp((64, 10, 10), "elu")`, for `datasets.digits`.
+
+    Example:
+        >>> from leakcore import models
+        >>> sum(p.numel() for p in models.digits_mlp().parameters())
+        760
+    """
     return mlp((64, 10, 10), "elu")
 
 
 def mnist_mlp() -> torch.nn.Sequential:
-    """784–10–10 ELU: the two-layer MLP of Hayes et al. 2023, Appendix A."""
+    """The two-layer perceptron of Hayes et al. (2023), Appendix A: 784–10–10, ELU.
+
+    Returns:
+        `mlp((784, 10, 10), "elu")`, for `datasets.mnist` and `datasets.fashion_mnist`.
+
+    Example:
+        >>> from leakcore import models
+        >>> sum(p.numel() for p in models.mnist_mlp().parameters())
+        7960
+    """
     return mlp((784, 10, 10), "elu")
 
 
 def breast_cancer_mlp() -> torch.nn.Sequential:
-    """30–64–1 ReLU, one logit: the binary companion model of the label attack."""
+    """A binary classifier on which the label attack is tried: 30–64–1, ReLU, one logit.
+
+    Returns:
+        `mlp((30, 64, 1), "relu")`, for `datasets.breast_cancer`.
+
+    Example:
+        >>> from leakcore import models
+        >>> sum(p.numel() for p in models.breast_cancer_mlp().parameters())
+        2049
+    """
     return mlp((30, 64, 1), "relu")

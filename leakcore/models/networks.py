@@ -1,4 +1,4 @@
-"""Convolutional networks for 32×32 images, without batch norm: a per-sample gradient must not see other samples."""
+"""Convolutional networks for 32×32 images, without batch norm, which would mix the samples of a batch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,28 @@ from leakcore._base import validate as check
 
 
 def conv_extractor(width: int = 32, channels: int = 3) -> nn.Sequential:
-    """Three 3×3 convolutions of width, 2·width, 4·width channels, each with group norm, ELU and 2×2 mean pooling, then
-    the mean over places: images (rows, channels, height, width) to 4·width features (rows, 4·width).
+    """A small convolutional network whose output is a feature vector.
 
-    A small stand-in for a pretrained network: train it on public images, freeze it, and train a last layer on its
-    features privately. Initial values are torch's own. Raises ValueError unless width is a multiple of 4, at least 4.
+    Three 3×3 convolutions of `width`, 2·`width` and 4·`width` channels, each with group norm, ELU and 2×2 mean pooling,
+    then the mean over all positions. It stands in for a pretrained network: train it on public images, freeze it, and
+    train a last layer on its features privately. The initial values are torch's own, from its global generator.
+
+    Args:
+        width: channels of the first convolution, a multiple of 4.
+        channels: of the images.
+
+    Returns:
+        A torch module that maps (rows, channels, height, width) images of at least 8×8 pixels to (rows, 4·width)
+        features.
+
+    Raises:
+        ValueError: unless `width` is a multiple of 4 and at least 4, and `channels` at least 1.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import models
+        >>> models.conv_extractor(8)(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 32])
     """
     size = check.integer(4, None, width=width)
     if size % 4:
@@ -29,13 +46,30 @@ def conv_extractor(width: int = 32, channels: int = 3) -> nn.Sequential:
 
 
 def wide_resnet(depth: int = 28, width: int = 10, *, num_classes: int | None = 10, groups: int = 16) -> nn.Sequential:
-    """Wide residual network (Zagoruyko and Komodakis 2016) with group norm and ELU (Hayes et al. 2023, Appendix A).
+    """A wide residual network (Zagoruyko and Komodakis 2016) with group norm and ELU (Hayes et al. 2023, Appendix A).
 
-    depth: 6k + 4: k pre-activation blocks of two 3×3 convolutions in each of three groups of 16·width, 32·width and
-    64·width channels, the later two halving the image. num_classes: outputs of the last layer; None leaves it out and
-    returns the 64·width features. groups: of every group norm, a divisor of 16.
-    Names of the state dict: stem.weight; group{1,2,3}.{block}.{norm1,conv1,norm2,conv2}.*, shortcut.weight where shapes
-    change; norm.*; classifier.*. Weights with other names must be renamed before `load_safetensors`.
+    Three groups of k pre-activation blocks, each of two 3×3 convolutions, with 16·width, 32·width and 64·width
+    channels; the second and the third group halve the image. The names in the state dict are `stem.weight`;
+    `group{1,2,3}.{block}.{norm1,conv1,norm2,conv2}.*` and `shortcut.weight` where shapes change; `norm.*`;
+    `classifier.*`. Rename weights of other names before `load_safetensors`.
+
+    Args:
+        depth: 6k + 4, at least 10.
+        width: factor of the number of channels.
+        num_classes: outputs of the last layer; None leaves that layer out, and the result has 64·width features.
+        groups: of every group norm; must divide 16.
+
+    Returns:
+        A torch module that maps (rows, 3, 32, 32) images to (rows, num_classes) logits, or to features.
+
+    Raises:
+        ValueError: if `depth` is not 6k + 4, if `groups` does not divide 16, or if a size is below 1.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import models
+        >>> models.wide_resnet(10, 1, num_classes=None)(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 64])
     """
     blocks, rest = divmod(check.integer(10, None, depth=depth) - 4, 6)
     if rest:
@@ -65,7 +99,22 @@ def wide_resnet(depth: int = 28, width: int = 10, *, num_classes: int | None = 1
 
 
 def wrn_28_10(num_classes: int | None = 10) -> nn.Sequential:
-    """WRN-28-10, 36.5 million parameters: `wide_resnet(28, 10)`. Without weights it is an untrained network."""
+    """The network WRN-28-10 with 36.5 million parameters, untrained.
+
+    Args:
+        num_classes: outputs of the last layer; None leaves that layer out, and the result has 640 features.
+
+    Returns:
+        `wide_resnet(28, 10, num_classes=num_classes)`. Load trained weights by `load_safetensors`.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import models
+        >>> with torch.device("meta"):  # shapes only, no memory
+        ...     network = models.wrn_28_10()
+        >>> f"{sum(p.numel() for p in network.parameters()) / 1e6:.1f} million"
+        '36.5 million'
+    """
     return wide_resnet(28, 10, num_classes=num_classes)
 
 
@@ -82,6 +131,6 @@ class _Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         ready = nn.functional.elu(self.norm1(x))
         out = self.conv2(nn.functional.elu(self.norm2(self.conv1(ready))))
-        kept: torch.Tensor = x if self.shortcut is None else self.shortcut(ready)
-        total: torch.Tensor = out + kept
+        skipped: torch.Tensor = x if self.shortcut is None else self.shortcut(ready)
+        total: torch.Tensor = out + skipped
         return total

@@ -37,10 +37,29 @@ _STEP = 2**20
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, by name, on the CPU. The peak of memory is their size and a megabyte.
+    """The tensors of a safetensors file, by name, on the CPU.
 
-    ValueError, naming the file and what is wrong, where it is not one: a header that is no JSON, too long, of unknown
-    types or with a name twice, or whose offsets do not cover the file's bytes, each once.
+    The peak of memory is the size of the tensors plus one megabyte.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        A dict of tensors in the file's own types: float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8
+        or bool.
+
+    Raises:
+        ValueError: names the file and its fault: the header is not JSON, is too long, has an unknown type or a name
+            twice, or its offsets do not cover each byte of the file exactly once.
+        OSError: if the file cannot be read.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from leakcore import models
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     models.save_safetensors({"bias": torch.ones(3)}, f"{folder}/weights.safetensors")
+        ...     models.read_safetensors(f"{folder}/weights.safetensors")
+        {'bias': tensor([1., 1., 1.])}
     """
     where = Path(path)
     try:
@@ -62,11 +81,11 @@ def _header(stream: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
     """Entries by name, and where the tensors' bytes begin."""
     head = stream.read(8)
     if len(head) < 8:
-        raise ValueError(f"{size} bytes are no safetensors file")
+        raise ValueError(f"{size} bytes are too few for a safetensors file")
     (length,) = struct.unpack("<Q", head)
     if length > min(_LARGEST_HEADER, size - 8):
         raise ValueError(
-            f"its header claims {length} bytes of {size} (at most {_LARGEST_HEADER}): no safetensors file, or cut short"
+            f"its header claims {length} bytes of {size} (at most {_LARGEST_HEADER}): not safetensors, or cut short"
         )
     try:
         header = parse_json(stream.read(length))
@@ -81,23 +100,23 @@ def _header(stream: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
 
 
 def _span(name: str, entry: Any) -> tuple[torch.dtype, list[int], int, int]:
-    """Type, shape, and the bytes from … to, checked."""
-    shown = name_of(name)
+    """Type, shape, and the first byte and the end of a tensor, checked."""
+    label = name_of(name)
     try:
         kind, shape = _TYPES[entry["dtype"]], [operator.index(n) for n in entry["shape"]]
         begin, end = (operator.index(n) for n in entry["data_offsets"])
     except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{shown}: entry {printable(entry, 200)} has no known dtype, shape and data_offsets") from None
+        raise ValueError(f"{label}: entry {printable(entry, 200)} has no known dtype, shape and data_offsets") from None
     size = math.prod(shape) * kind.itemsize
     if min([*shape, begin], default=0) < 0 or end - begin != size or max(shape, default=0) >= 2**63:
-        raise ValueError(f"{shown}: offsets [{begin}, {end}] do not hold {shape} of {entry['dtype']}")
+        raise ValueError(f"{label}: offsets [{begin}, {end}] do not hold {shape} of {entry['dtype']}")
     if math.prod(n for n in shape if n) >= 2**63:  # torch multiplies the sizes of an empty tensor, too
-        raise ValueError(f"{shown}: {shape} is beyond what a tensor may be")
+        raise ValueError(f"{label}: {shape} is too large for a tensor")
     return kind, shape, begin, end
 
 
 def _check_cover(spans: list[tuple[int, int]], size: int) -> None:
-    """The format forbids overlaps, by which a small file could claim any amount of memory, and bytes of nobody."""
+    """Refuse overlaps, by which a small file could claim any amount of memory, and bytes that belong to no tensor."""
     at = 0
     for begin, end in sorted(spans):
         if begin < at:
@@ -116,24 +135,43 @@ def _read(stream: BinaryIO, kind: torch.dtype, shape: list[int], begin: int) -> 
     while len(rest):
         block = stream.read(min(len(rest), _STEP))
         if not block:
-            raise ValueError("it was cut short while it was read")
+            raise ValueError("the file was cut short while it was read")
         rest[: len(block)] = np.frombuffer(block, np.uint8)
         rest = rest[len(block) :]
     return torch.from_numpy(flat).view(kind).reshape(shape) if flat.size else torch.empty(shape, dtype=kind)
 
 
 def load_safetensors(module: torch.nn.Module, path: str | os.PathLike[str]) -> None:
-    """Load a module's weights from a safetensors file, in place, all or nothing.
+    """Load the weights of a module from a safetensors file, in place.
 
-    The file must hold exactly the names of `module.state_dict()` with equal shapes; floating types are converted to the
-    module's. ValueError lists the names that are missing, unexpected, of another shape or kind of type, or hold a
-    number beyond what the module's type does.
+    Either all tensors are loaded or none. Floating tensors are converted to the module's types.
+
+    Args:
+        module: a torch module. The file must hold exactly the names of its `state_dict()`, with equal shapes.
+        path: of the file.
+
+    Returns:
+        None.
+
+    Raises:
+        ValueError: lists the names that are missing or unexpected, that have another shape or kind of type, or that
+            hold a number too large for the module's type; or says why the file cannot be read.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from leakcore import models
+        >>> first, second = models.mlp((4, 2)), models.mlp((4, 2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     models.save_safetensors(first, f"{folder}/weights.safetensors")
+        ...     models.load_safetensors(second, f"{folder}/weights.safetensors")
+        >>> torch.equal(first[0].weight, second[0].weight)
+        True
     """
-    found, wanted = read_safetensors(path), module.state_dict()
-    wrong = [f"missing {name_of(name)}" for name in sorted(wanted.keys() - found.keys())]
-    wrong += [f"unexpected {name_of(name)}" for name in sorted(found.keys() - wanted.keys())]
-    for name in sorted(wanted.keys() & found.keys()):
-        ours, theirs = wanted[name], found[name]
+    stored, wanted = read_safetensors(path), module.state_dict()
+    wrong = [f"missing {name_of(name)}" for name in sorted(wanted.keys() - stored.keys())]
+    wrong += [f"unexpected {name_of(name)}" for name in sorted(stored.keys() - wanted.keys())]
+    for name in sorted(wanted.keys() & stored.keys()):
+        ours, theirs = wanted[name], stored[name]
         if ours.shape != theirs.shape:
             wrong.append(f"{name} has shape {tuple(theirs.shape)}, must be {tuple(ours.shape)}")
         elif ours.is_floating_point() != theirs.is_floating_point():
@@ -141,21 +179,43 @@ def load_safetensors(module: torch.nn.Module, path: str | os.PathLike[str]) -> N
         elif ours.is_floating_point() and bool((theirs.isfinite() & ~theirs.to(ours.dtype).isfinite()).any()):
             wrong.append(f"{name} holds numbers beyond {ours.dtype}")
     if wrong:
-        shown = "; ".join(wrong[:8]) + (f"; and {len(wrong) - 8} more" if len(wrong) > 8 else "")
-        raise ValueError(f"{printable(path)}: does not fit {type(module).__name__}: {shown}")
-    module.load_state_dict(found)
+        reasons = "; ".join(wrong[:8]) + (f"; and {len(wrong) - 8} more" if len(wrong) > 8 else "")
+        raise ValueError(f"{printable(path)}: does not fit {type(module).__name__}: {reasons}")
+    module.load_state_dict(stored)
 
 
 def save_safetensors(tensors: torch.nn.Module | Mapping[str, torch.Tensor], path: str | os.PathLike[str]) -> None:
-    """Write a module's state dict, or tensors by name, as a safetensors file; replaced only once it is complete."""
-    given = tensors.state_dict() if isinstance(tensors, torch.nn.Module) else dict(tensors)
-    if "__metadata__" in given:
-        raise ValueError("tensors['__metadata__']: must have another name: the format keeps this one for itself")
+    """Write a module's state dict, or tensors by name, as a safetensors file.
+
+    An existing file is replaced only when the new one is complete.
+
+    Args:
+        tensors: a torch module, or a mapping from names to tensors.
+        path: of the file.
+
+    Returns:
+        None.
+
+    Raises:
+        ValueError: for a tensor named `__metadata__`, a name that the format reserves.
+        TypeError: for a tensor of a type that the format does not have, such as complex64.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from leakcore import models
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     models.save_safetensors(models.mlp((4, 2)), f"{folder}/weights.safetensors")
+        ...     sorted(models.read_safetensors(f"{folder}/weights.safetensors"))
+        ['0.bias', '0.weight']
+    """
+    by_name = tensors.state_dict() if isinstance(tensors, torch.nn.Module) else dict(tensors)
+    if "__metadata__" in by_name:
+        raise ValueError("tensors['__metadata__']: must have another name, because the format reserves this one")
     names = {kind: name for name, kind in _TYPES.items()}
     header: dict[str, Any] = {}
     parts: list[bytes] = []
     start = 0
-    for name, tensor in sorted(given.items()):
+    for name, tensor in sorted(by_name.items()):
         if tensor.dtype not in names:
             raise TypeError(f"tensors[{name!r}].dtype={tensor.dtype}: must be one of {', '.join(map(str, names))}")
         flat = tensor.detach().cpu().contiguous().flatten()

@@ -116,7 +116,7 @@ def test_a_file_written_by_hand_is_read(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b"abc", "3 bytes are no safetensors file"),
+        (b"abc", "3 bytes are too few for a safetensors file"),
         ((1000).to_bytes(8, "little") + b"{}", "its header claims 1000 bytes of 10"),
         ((2).to_bytes(8, "little") + b"[]", "its header is not a JSON object"),
         ((3).to_bytes(8, "little") + b"{a}", "its header is not a JSON object"),

@@ -36,7 +36,7 @@ PACKAGES = (
 )
 # Packages whose docstrings are still to be rewritten: the test fails where one of them is finished, so that the list
 # can only shrink.
-NOT_YET = set(PACKAGES)
+NOT_YET = set(PACKAGES) - {"leakcore.models"}
 
 MOST_WORDS = 250
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Guarantees", "Example", "Note")
