@@ -14,25 +14,48 @@ from leakcore.attacks.labels.result import UNDETERMINED
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class SingleExampleLabels(Result):
-    """labels: (N,) int8, −1 where the rule does not tell; scores: (N,), larger for label 1 (binary) or for a clearer
-    answer. value: share of labels that are named."""
+    """Labels that a rule reads off the gradients of single examples.
+
+    Attributes:
+        value: share of the labels that the rule names.
+        labels: (N,) the class of each example, −1 where the rule does not decide.
+        scores: (N,) float64, larger for label 1 (binary) or for a clearer answer (several classes).
+    """
 
     labels: np.ndarray
     scores: np.ndarray
 
 
 def idlg(gradients: Any, *, bias_gradients: Any = None) -> SingleExampleLabels:
-    """Labels from the last layer's gradients of single examples, by their signs.
+    """Labels from the signs of the last layer's gradients of single examples (iDLG).
 
-    Zhao, Mopuri and Bilen (2020), equation 4: row k of an example's gradient is e_k·X with e_k = p_k − 1{k = y}, so the
-    label's row is the one whose products with all others are not positive. For one or two logits that rule is
-    symmetric; the sign of the row's sum decides instead, which is e's sign if the inputs X of the layer are not
-    negative (ReLU, sigmoid): an assumption that cannot be checked from the gradient.
+    Row k of an example's gradient is e_k·X with e_k = p_k − 1{k = y} (Zhao, Mopuri and Bilen 2020, equation 4), so the
+    label's row is the one whose products with all other rows are not positive. For one or two logits that rule is
+    symmetric. There the sign of the row's sum decides, which is the sign of e if no input X of the layer is negative
+    (ReLU, sigmoid); the gradient alone cannot confirm that.
 
-    gradients: (N, K, d), or (N, d) for one logit. bias_gradients: (N, K) or (N,): e itself; its sign is then used.
+    Args:
+        gradients: (N, K, d), one gradient per example of the weights of K logits, or (N, d) for one logit.
+        bias_gradients: (N, K), or (N,) for one logit: e itself, whose sign is then used. None: not seen.
 
-    −1 where the rule names no class or several (a saturated example, whose gradient is 0). Rounding and noise are not
-    accounted for: kind "estimate". Raises ValueError for other shapes and non-finite values. Deterministic.
+    Returns:
+        `SingleExampleLabels` of kind "estimate": rounding and noise are not accounted for. A label is −1 where the rule
+        names no class or several, as for a saturated example, whose gradient is 0.
+
+    Raises:
+        ValueError: for other shapes and for values that are not finite.
+
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import labels
+        >>> x = np.random.default_rng(0).random((4, 8))  # inputs of the last layer
+        >>> y = np.array([2, 0, 1, 2])
+        >>> e = np.full((4, 3), 1 / 3) - np.eye(3)[y]  # an untrained model with three classes
+        >>> labels.idlg(e[:, :, None] * x[:, None, :]).labels.tolist()
+        [2, 0, 1, 2]
     """
     array, _ = validate.host_array(gradients=gradients)
     if array.ndim not in {2, 3} or 0 in array.shape:
@@ -73,16 +96,32 @@ def idlg(gradients: Any, *, bias_gradients: Any = None) -> SingleExampleLabels:
 
 
 def gradient_norm(gradients: Any, *, positive_ratio: float) -> SingleExampleLabels:
-    """Labels from the norms of single examples' gradients: the rarer class has the larger ones.
+    """Labels from the norms of single examples' gradients: the rarer class has the larger norms.
 
-    Li, Sun, Yang, Gao, Zhang, Xie, Smith and Wang (2022), Section 3.1: a model is less sure of the rare class, so
-    |p − y|, and with it the gradient, is larger there. The round(positive_ratio·N) largest norms (of the rarer class)
-    are named.
+    A model is less sure of the rare class, so |p − y|, and with it the gradient, is larger there (Li, Sun, Yang, Gao,
+    Zhang, Xie, Smith and Wang 2022, Section 3.1). The examples with the round(min(ratio, 1 − ratio)·N) largest norms
+    get the rarer label.
 
-    gradients: (N, ...) of any layer. positive_ratio: share of label 1, in (0, 1); above 0.5 the roles are exchanged.
+    Args:
+        gradients: (N, ...), the gradient of any layer for each of N examples.
+        positive_ratio: share of label 1, in (0, 1). Above 0.5 label 0 is the rarer one.
 
-    scores are the norms (above 0.5: their negatives). An estimate with no guarantee; ties keep the order of the rows.
-    Raises ValueError for an empty batch and non-finite values. Deterministic.
+    Returns:
+        `SingleExampleLabels` of kind "estimate", without any guarantee. Its scores are the norms, or their negatives
+        where positive_ratio is above 0.5.
+
+    Raises:
+        ValueError: for an empty batch and for values that are not finite.
+
+    Guarantees:
+        Deterministic; of equal norms the earlier row counts as larger.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import labels
+        >>> gradients = np.array([[0.1, 0.0], [0.9, 0.2], [0.0, 0.1], [0.1, 0.1]])
+        >>> labels.gradient_norm(gradients, positive_ratio=0.25).labels.tolist()
+        [0, 1, 0, 0]
     """
     array, _ = validate.host_array(gradients=gradients)
     if array.ndim < 2 or 0 in array.shape:

@@ -26,30 +26,42 @@ def general(
 ) -> LabelRecovery:
     """Labels of a batch from the aggregated gradient of any weights.
 
-    Yuan, Xue, Wang and Shen (2022), Algorithm 1: e = p − y solves dL/dW = (1/N) C e (their equation 1), C's column r
-    the derivative dZ_r/dW of the logit, and y = 1{e < 0}. With K logits and softmax cross-entropy every row has K
-    residuals, which sum to 0: N·(K − 1) unknowns, so as many weights are needed, and the label is the class whose
-    residual is negative.
+    e = p − y solves dL/dW = (1/N) C e, where column r of C is the derivative dZ_r/dW of the logit, and y = 1{e < 0}
+    (Yuan, Xue, Wang and Shen 2022, Algorithm 1 and equation 1). With K logits and softmax cross-entropy every row has K
+    residuals that sum to 0. That makes N·(K − 1) unknowns, so at least as many weights are needed, and the label is the
+    class whose residual is negative.
 
     Args:
-        knowledge: a `KnownModel`, whose derivatives are computed by reverse mode, N·K times as large as the parameters.
-            Or Cᵀ itself, an array (N, d) with row r = dZ_r/dW; (S, N, d) for S observed steps of the same batch: of one
-            logit, or of K logits with a weight vector each that share these rows, as the last layer's.
-        observation: a `GradientObservation` or a `WeightDifference` of shape (d,); (K, d) with an array that serves K
-            weight vectors; or with a `KnownModel` one array of the parameter's shape, a sequence of one per parameter,
-            or a mapping from their names. What is not one of the two is a mean gradient.
-        parameters: with a `KnownModel`: names of the parameters that are seen (`model.named_parameters()`), in the
-            order in which their gradients are joined; None: all of them.
-        known_probs, clipping, noise, precision: as in `last_layer`.
+        knowledge: a `KnownModel`, whose derivatives (N·K times the size of the parameters) are computed by reverse
+            mode; or the array Cᵀ, (N, d) with row r = dZ_r/dW, or (S, N, d) for S observed steps of the same batch. An
+            array also serves K logits whose weight vectors share these rows.
+        observation: a `GradientObservation`, a `WeightDifference`, or a mean gradient, (d,) or (K, d). With a
+            `KnownModel` one array of the parameter's shape, a sequence of one per parameter, or a mapping by name.
+        parameters: with a `KnownModel`: names of the observed parameters (`model.named_parameters()`), in the order in
+            which their gradients are joined. None: all.
+        known_probs: as in `last_layer`.
+        clipping: as in `last_layer`.
+        noise: as in `last_layer`.
+        precision: as in `last_layer`.
 
     Returns:
-        `LabelRecovery`; what is identifiable and determined: as in `last_layer`.
+        `LabelRecovery`; identifiable and determined mean what they mean in `last_layer`.
 
     Raises:
-        ValueError, TypeError: as `last_layer`, and for an observation with a bias of its own: name it in parameters.
+        ValueError, TypeError: as `last_layer`, and for an observation with a separate bias (name it in `parameters`).
 
     Guarantees:
         As `last_layer`.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import labels
+        >>> jacobian = np.random.default_rng(0).standard_normal((4, 10))  # dZ_r/dW, one row per sample
+        >>> y = np.array([1, 0, 0, 1])
+        >>> gradient = jacobian.T @ (0.5 - y) / 4
+        >>> recovery = labels.general(jacobian, gradient, noise=labels.Noise(0))
+        >>> recovery.labels.tolist(), recovery.kind
+        ([1, 0, 0, 1], 'lower')
     """
     arithmetic = read_precision(precision)
     observation = read_observation(

@@ -22,17 +22,25 @@ if TYPE_CHECKING:
 class KnownModel:
     """The attacker holds the model and the batch's inputs, and recomputes what it needs in the model's present mode.
 
-    How far rounding may put the attacker's numbers from the victim's is measured: float32 against float64, times four.
+    How far rounding may move the attacker's numbers from the victim's is measured: the distance between float32 and
+    float64, times four.
 
     Args:
-        model: a torch module. `last_layer`, `second_last_layer`: its output is its last linear layer's logits, or the
-            sigmoid or softmax of them. `general`: it has one or K logits. For `last_layer` also a list of S models, one
-            for each observed step of the same batch.
+        model: a torch module. For `last_layer` and `second_last_layer` its output is the logits of its last linear
+            layer, or their sigmoid or softmax; for `general` it is one or K logits. For `last_layer` also a list of S
+            models, one for each observed step of the same batch.
         inputs: the batch's inputs, as the model takes them.
 
     Raises:
-        TypeError: for what is no torch module, and for inputs that are not an array of real numbers.
-        ValueError: for an empty list of models, and for inputs whose memory is gone.
+        TypeError: for anything but a torch module, and for inputs that are not an array of real numbers.
+        ValueError: for an empty list of models, and for inputs whose memory has been freed.
+
+    Example:
+        >>> import torch
+        >>> from leakcore.attacks import labels
+        >>> knowledge = labels.KnownModel(torch.nn.Linear(8, 1), torch.ones(4, 8))
+        >>> len(knowledge.models)
+        1
     """
 
     model: torch.nn.Module | Sequence[torch.nn.Module]
@@ -52,7 +60,7 @@ class KnownModel:
 
     @property
     def models(self) -> list[Any]:
-        """One, or one for each observed step."""
+        """The model, or one model for each observed step, as a list."""
         return list(self.model) if isinstance(self.model, list | tuple) else [self.model]
 
     def the_one(self) -> Any:
@@ -64,14 +72,20 @@ class KnownModel:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KnownHiddenLayer:
-    """The attacker knows what enters the last hidden layer, and the slope of its activation. For `second_last_layer`.
+    """The attacker knows the inputs of the last hidden layer and the slope of its activation, for `second_last_layer`.
 
     Args:
         activations: (N, d), the inputs of the layer for the batch.
-        derivatives: (N, p), U of its p neurons; (N,) for one.
+        derivatives: (N, p), the derivatives U = A′(Z) of its p neurons; (N,) for one neuron.
 
     Raises:
         ValueError: for other shapes and for values that are not finite.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import labels
+        >>> labels.KnownHiddenLayer(np.ones((4, 8)), np.ones((4, 3))).derivatives.shape
+        (4, 3)
     """
 
     activations: Any

@@ -25,41 +25,41 @@ def last_layer(
 ) -> LabelRecovery:
     """Labels of a batch from one aggregated gradient of the last layer.
 
-    Yuan, Xue, Wang and Shen (2022), Algorithm 3: e = p − y solves dL/dW = (1/N) Xᵀe, X the inputs of the last layer,
-    and y = 1{e < 0}. Clipping each sample's gradient (DP-SGD) scales e by a positive factor and so keeps every sign.
-    With K logits and softmax cross-entropy each class's weight vector gives such a system with the same X, and the
-    label is the class whose residual is negative.
+    e = p − y solves dL/dW = (1/N) Xᵀe, with X the layer's inputs, and y = 1{e < 0} (Yuan et al. 2022, Algorithm 3).
+    With K logits each class gives such a system, and the label is the class whose residual is negative.
 
     Args:
-        knowledge: what the attacker knows: a `KnownModel`, or X itself, an array (N, d) in the model's order of units;
-            (S, N, d), or a `KnownModel` of S models, for S observed steps of the same batch. Without known_probs each
-            step is solved by itself and the labels are joined; with them all steps share one y and are stacked, which
-            multiplies the rank.
-        observation: what it sees: a `GradientObservation` or a `WeightDifference` of shape (d,), (1, d), or (K, d) for
-            K logits, with the steps in front where there are several; an array alone is a mean gradient.
-        known_probs: (N,) or (N, K), with the steps in front where there are several: the model's p for each row (a
-            white-box attacker), or True to compute them from a `KnownModel`. Then each residual is p or p − 1, and
-            least squares with y in [0, 1] recovers labels beyond the rank of the system; residuals are those of the
-            relaxed solution. A label counts as determined only with a certificate that no other point of the box fits.
-        clipping: with known_probs and one logit, how each sample's gradient was clipped.
-        noise: None: not known; labels are then named by sign and the result is an estimate.
-        precision: of the arithmetic, where the arrays do not tell.
+        knowledge: a `KnownModel`, or X itself, (N, d); for S observed steps of the same batch (S, N, d), or S models.
+        observation: a `GradientObservation`, a `WeightDifference`, or a mean gradient; (d,), (1, d), or (K, d) for K
+            logits, after an axis of steps where there are several.
+        known_probs: the model's p, (N,) or (N, K), after an axis of steps; True computes it from a `KnownModel`. All
+            steps are then solved together, and labels beyond the system's rank can be certified.
+        clipping: how each sample's gradient was clipped; only with known_probs and one logit.
+        noise: None: unknown; labels are then an estimate, by sign.
+        precision: of the arithmetic, where the arrays do not show it.
 
     Returns:
-        `LabelRecovery`. A row is identifiable when its residual is a linear function of the gradient: not for zero
-        rows, rows that are combinations of others, or when N > d. It is determined when, in addition, |residual|
-        exceeds `tolerance`: with u the unit roundoff, the gradient's rounding is at most γ(1/N)Σ_r|X_r||e_r|,
-        γ = (N + 8)u/(1 − (N + 8)u), and moves residual r by at most N√v_r times its norm. A saturated model, whose p
-        rounds to y, therefore gives −1 and no guess.
+        `LabelRecovery`. A row is identifiable when its residual is a linear function of the gradient, and determined
+        when also |residual| > tolerance. Any other row gets −1.
 
     Raises:
-        ValueError, TypeError: that names the argument, for bad shapes, values that are not finite, or an empty batch.
+        ValueError, TypeError: for bad shapes, values that are not finite and empty batches.
 
     Guarantees:
-        A gradient that no residuals make (a stale model, another mode or other inputs, a sum said to be a mean) leaves
-        a misfit beyond rounding and noise, or residuals beyond [-1, 1]: then nothing is determined, and the result is
-        an estimate whose notes say so. Deterministic, for a machine and its number of BLAS threads; float64 on the CPU
-        whatever the inputs' dtype; returns NumPy arrays.
+        Kind "lower" proves the determined labels. Where no residuals explain the gradient, nothing is determined.
+        Float64 on the CPU, deterministic for a machine and its BLAS threads. More: docs/explanation/attacks.md.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import labels
+        >>> x = np.random.default_rng(0).standard_normal((6, 16))  # inputs of the last layer
+        >>> y = np.array([0, 1, 1, 0, 1, 0])
+        >>> gradient = x.T @ (0.5 - y) / 6  # the mean over the batch, of a model with p = 0.5
+        >>> recovery = labels.last_layer(x, gradient, noise=labels.Noise(0))
+        >>> recovery.labels.tolist()
+        [0, 1, 1, 0, 1, 0]
+        >>> recovery.value, recovery.kind  # all labels, proved
+        (1.0, 'lower')
     """
     arithmetic = read_precision(precision)
     known = known_of_last_layer(knowledge, known_probs)

@@ -1,4 +1,4 @@
-"""Labels from the gradient of the first layer, for an attacker who also makes the features (Algorithm 5)."""
+"""Labels from the gradient of the first layer, for an attacker who also chooses the features (Algorithm 5)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,18 @@ _NEURONS = 5
 class MaliciousInput:
     """Features that make every row of a batch look alike from the first hidden layer on.
 
-    features: (N, p₁), a torch tensor of the model's type and device, or a NumPy array where weights were given.
-    target: (p₂,) the common W·x (without the bias). deviation: largest |W·x_r − target|, from rounding the features.
-    condition: of the features as a matrix. verified: whether a model was there to check, on the features themselves,
-    that its logits agree (to `logit_spread`) and that its first hidden layer's derivatives do.
+    Attributes:
+        features: (N, p₁), a torch tensor of the model's type and device, or a NumPy array where weights were passed.
+        target: (p₂,) the common W·x, without the bias.
+        deviation: largest |W·x_r − target|, which comes from rounding the features.
+        condition: condition number of the features as a matrix.
+        verified: whether the construction was checked on a model: its logits agree to within `logit_spread`, and so do
+            the derivatives of its first hidden layer.
+        logit_spread: largest difference between the rows' logits; None without a model.
+        weights: (p₂, p₁) of the first layer, float64.
+        bias: (p₂,) of the first layer, zeros where it has none.
+        usable: (p₂,) bool, the neurons whose factor has one sign over all rows.
+        roundoff: unit roundoff of the weights' type.
     """
 
     features: Any
@@ -56,20 +64,22 @@ class MaliciousInput:
     ) -> LabelRecovery:
         """Binary labels of the batch trained on `features`, from the first layer's aggregated gradient.
 
-        dL/dW_J = (g_J/N)·Σ_r (p_r − y_r)·x_r with one unknown factor g_J per neuron of the first hidden layer (their
-        equation 7), so the solution is e up to a sign, which the prior resolves.
+        dL/dW_J = (g_J/N)·Σ_r (p_r − y_r)·x_r with one unknown factor g_J per neuron of the first hidden layer (Yuan et
+        al. 2022, equation 7), so the solution is e up to a sign, which the prior resolves.
 
         Args:
             observation: a `GradientObservation` or a `WeightDifference` of shape (p₂, p₁), of the first layer's weights
                 alone; an array is a mean gradient. The weights before the step are known.
-            positive_ratio, noise, precision: as in `second_last_layer`.
-            neurons: which of the p₂ to use, of those that are `usable`; None: the five with the largest gradients.
+            positive_ratio: as in `second_last_layer`.
+            neurons: which of the p₂ neurons to use, among the `usable` ones; None: the five with the largest gradients.
+            noise: as in `second_last_layer`.
+            precision: as in `second_last_layer`.
 
         Returns:
             `LabelRecovery`, "lower" if the prior proves the sign and the features were verified on a model.
 
         Raises:
-            ValueError, TypeError: that names the argument.
+            ValueError, TypeError: names the argument.
 
         Guarantees:
             Deterministic.
@@ -102,7 +112,7 @@ class MaliciousInput:
         )
 
     def _neurons(self, neurons: int | Sequence[int] | None, gradient: np.ndarray) -> list[int]:
-        """The usable ones that were asked for, or those of the largest gradients."""
+        """The usable neurons that were asked for, or those with the largest gradients."""
         if neurons is None:
             sizes = np.where(self.usable, np.linalg.norm(gradient, axis=1), -1.0)
             return [int(j) for j in np.argsort(-sizes, kind="stable")[:_NEURONS] if sizes[j] >= 0]
@@ -126,22 +136,41 @@ def malicious_input(
     bias: Any = None,
     activation: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> MaliciousInput:
-    """Features x_1 … x_N with one W·x_r = V for all rows, linearly independent, no two alike.
+    """Features x_1 … x_N that share one W·x_r = V, are linearly independent and all differ.
 
-    Yuan, Xue, Wang and Shen (2022), Algorithm 5: with W the (p₂, p₁) weights of the first layer and N ≤ p₁ − p₂,
-    x_r = W⁺V + s·q_r, q_r orthonormal in the null space of W. All that follows the first layer is then the same for
-    every row, so the first layer's gradient is one unknown factor per neuron times Xᵀe. V is random and not zero;
-    s = √N·‖W⁺V‖ keeps the condition of X at √2.
+    With W the (p₂, p₁) weights of the first layer and N ≤ p₁ − p₂, x_r = W⁺V + s·q_r, with q_r orthonormal in the null
+    space of W (Yuan, Xue, Wang and Shen 2022, Algorithm 5). Everything after the first layer is then the same for every
+    row, so the first layer's gradient is Xᵀe times one unknown factor per neuron. V is random and not zero, and s =
+    √N·‖W⁺V‖ keeps the condition number of X at √2.
 
-    model: a torch module whose first layer is linear and sees the features as they are; its activation is checked and
-        the construction verified on it.
-    weights, bias, activation: instead of a model: (p₂, p₁), (p₂,) or None, and the activation as a function of a
-        tensor.
-    batch_size: N. seed: of V and of the choice in the null space.
+    Args:
+        model: a torch module whose first layer is linear and receives the features unchanged. Its activation is checked
+            and the construction is verified on it.
+        batch_size: N, at least 1 and at most p₁ − p₂.
+        seed: of V and of the choice in the null space.
+        weights: instead of a model: (p₂, p₁).
+        bias: with weights: (p₂,), or None.
+        activation: with weights: the activation as a function of a tensor.
 
-    Raises ValueError for N > p₁ − p₂, for an activation with a derivative of 0 on an interval (ReLU, ReLU6, hard tanh:
-    neurons that are off give a zero gradient), and for a model whose logits differ between the rows made, or that no
-    neuron of its first layer moves. Deterministic given the seed.
+    Returns:
+        `MaliciousInput`; train on its `features`, then call its `recover`.
+
+    Raises:
+        ValueError: for N > p₁ − p₂, for an activation whose derivative is 0 on an interval (ReLU, ReLU6, hard tanh: a
+            neuron that is off has a zero gradient), for a model whose logits differ between the rows, and where no
+            neuron of the first layer moves the logit.
+
+    Guarantees:
+        Deterministic given the seed.
+
+    Example:
+        >>> import numpy as np
+        >>> import torch
+        >>> from leakcore.attacks import labels
+        >>> weights = np.random.default_rng(0).standard_normal((3, 12))
+        >>> crafted = labels.malicious_input(weights=weights, activation=torch.tanh, batch_size=8, seed=0)
+        >>> crafted.features.shape, bool(crafted.deviation < 1e-9)
+        ((8, 12), True)
     """
     if (model is None) == (weights is None):
         raise ValueError("model, weights: give exactly one of them")
@@ -217,7 +246,7 @@ def _features(matrix: np.ndarray, n: int, seed: int) -> np.ndarray:
 
 
 def _check_activation(activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """A derivative of 0 at ±3 or ±½ is one on an interval, for any activation in use."""
+    """For every activation in use, a derivative of 0 at ±3 or ±½ means one of 0 on an interval."""
     import torch
 
     at = torch.tensor([-3.0, -0.5, 0.5, 3.0], dtype=torch.float64, requires_grad=True)
@@ -237,7 +266,7 @@ def _check_activation(activation: Callable[[torch.Tensor], torch.Tensor]) -> Non
 
 
 def _verify(model: torch.nn.Module, features: torch.Tensor) -> tuple[float, np.ndarray]:
-    """Largest difference of the logits, and the neurons whose factor g_J has one sign over the rows, by far."""
+    """Largest difference of the logits, and the neurons whose factor g_J clearly has one sign over the rows."""
     import torch
 
     dtype = forward_rounding.precisions(model)[0]

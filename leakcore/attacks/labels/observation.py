@@ -1,7 +1,7 @@
-"""What the attacker sees: an aggregated gradient, or the difference that one step of SGD makes to the weights.
+"""What the attacker sees: an aggregated gradient, or how one step of SGD changes the weights.
 
 A difference is turned back into the gradient behind it. That is possible for torch's SGD with momentum, dampening,
-Nesterov's variant and weight decay; adaptive methods divide each coordinate by a history and are refused.
+Nesterov's variant and weight decay. Adaptive methods divide each coordinate by a history and are refused.
 """
 
 from __future__ import annotations
@@ -37,19 +37,25 @@ class _Aggregate:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GradientObservation(_Aggregate):
-    """An aggregated gradient, with what is to be said of it; an array alone stands for `GradientObservation(array)`.
+    """An aggregated gradient and how it was aggregated; an array alone stands for `GradientObservation(array)`.
 
     Args:
         gradient: aggregated dL/dW, of the shape that the attack states.
         bias_gradient: dL/db of the same layer, one value per weight vector: it adds a column of ones to the system. For
             `last_layer` and `second_last_layer`.
-        reduction: "mean": the aggregate is the sum over samples divided by batch_size. "sum": not divided, as
-            `clip_and_noise(...).sum`. Residuals (and what known probabilities make of them) depend on it, signs do not.
+        reduction: "mean": the sum over samples divided by batch_size. "sum": not divided, as `clip_and_noise(...).sum`.
+            Residuals (and what known probabilities make of them) depend on it, signs do not.
         batch_size: with "mean": the divisor, if not the number N of rows (Opacus divides by the *expected* batch size).
 
     Raises:
-        ValueError: for another reduction, and for a batch_size that is not positive or stands with "sum".
-        ValueError, TypeError: for what is not an array of real numbers on the CPU; shapes are checked by the attack.
+        ValueError: for another reduction, and for a batch_size that is not positive or comes with "sum".
+        ValueError, TypeError: for anything but an array of real numbers on the CPU. The attack checks shapes.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import labels
+        >>> labels.GradientObservation(np.ones(8), reduction="sum").reduction
+        'sum'
     """
 
     gradient: Any
@@ -62,20 +68,28 @@ class GradientObservation(_Aggregate):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WeightDifference(_Aggregate):
-    """W after minus W before one step of SGD: the gradient behind it is computed.
+    """The weights after one step of SGD minus those before it; the attack computes the gradient behind them.
 
     Args:
         weight_difference: of the shape that the attack states for a gradient.
-        optimizer: a `labels.SGD` (plain: `SGD(lr)`), or a torch.optim.SGD without momentum, whose settings are read
-            now; adaptive optimisers are refused.
+        optimizer: a `labels.SGD` (plain: `SGD(lr)`), or a torch.optim.SGD without momentum, whose settings are read at
+            once. Adaptive optimisers are refused.
         bias_difference: likewise for the bias, as `GradientObservation.bias_gradient`.
-        weights: the weights before the step, of the difference's shape, with the bias last where it is seen; their
-            rounding limits the precision of a difference. Taken from the model where the attacker knows it; without
-            either the result is an estimate.
-        reduction, batch_size: of the gradient in that step, as in `GradientObservation`.
+        weights: the weights before the step, of the difference's shape, with the bias last where it is observed. Their
+            rounding limits the precision of a difference. They are taken from the model where the attacker knows it;
+            without either the result is an estimate.
+        reduction: of the gradient in that step, as in `GradientObservation`.
+        batch_size: of the gradient in that step, as in `GradientObservation`.
 
     Raises:
         ValueError, TypeError: for optimisers whose steps do not give the gradient back, and as `GradientObservation`.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import labels
+        >>> step = labels.WeightDifference(np.full(8, -0.1), labels.SGD(lr=0.1), weights=np.zeros(8))
+        >>> step.optimizer.lr
+        0.1
     """
 
     weight_difference: Any
@@ -91,7 +105,7 @@ class WeightDifference(_Aggregate):
 
 
 def _read_fields(observation: Any, needed: str, *others: str) -> None:
-    """The arrays of an observation, looked at when it is made: they come in the precision in which they were passed."""
+    """Read the arrays of an observation when it is created, in the precision in which they were passed."""
     for name in (needed, *others):
         value = getattr(observation, name)
         if name == needed or value is not None:
@@ -99,7 +113,7 @@ def _read_fields(observation: Any, needed: str, *others: str) -> None:
 
 
 def read_observation(observation: Any, *, without: tuple[str, ...] = (), why: str = "") -> Any:
-    """The observation as one of the two classes; ValueError where it holds what the attack does not read, with why."""
+    """The observation as one of the two classes; ValueError with `why` where it holds what the attack does not read."""
     if not isinstance(observation, GradientObservation | WeightDifference):
         if observation is None:
             raise TypeError(
@@ -114,10 +128,10 @@ def read_observation(observation: Any, *, without: tuple[str, ...] = (), why: st
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ObservedGradient:
-    """values: (S, K, d) aggregated gradients of S steps and K weight vectors, the bias's last where it is seen.
+    """values: (S, K, d) aggregated gradients of S steps and K weight vectors, with the bias last where it is observed.
 
-    roundoff: coarsest unit roundoff of what was given. stored: (S, K, d) error of each coordinate due to the rounding
-    of stored weights: 0 for a gradient, None for a difference whose weights are not known. source: what was observed.
+    roundoff: coarsest unit roundoff of the inputs. stored: (S, K, d) error of each coordinate due to the rounding of
+    stored weights: 0 for a gradient, None for a difference whose weights are not known. source: what was observed.
     """
 
     values: np.ndarray
@@ -136,10 +150,10 @@ def observe(
     stored_roundoff: float,
     steps: int | None = None,
 ) -> ObservedGradient:
-    """The gradient that is seen, or behind the difference that is seen, checked.
+    """The observed gradient, or the gradient behind an observed difference, checked.
 
     steps=None: one step, without a leading axis; known_weights: (S, K, d + 1) of the model. stored_roundoff: unit
-    roundoff of the victim's stored weights, as far as anything but these arrays tells.
+    roundoff of the victim's stored weights, as far as anything but these arrays shows it.
     """
     if isinstance(observation, GradientObservation):
         bias = observation.bias_gradient
@@ -194,7 +208,7 @@ def _undo(
 
 
 def _joined(steps: int | None, width: int, main: tuple[str, Any], bias: tuple[str, Any]) -> tuple[np.ndarray, float]:
-    """(S, K, d) array of the weights' part, with the bias's as one more column where it is given."""
+    """(S, K, d) array of the weights' part, with the bias as one more column where it is passed."""
     name, value = main
     array, roundoff = validate.host_array(**{name: value})
     axes = 1 if steps is None else 2
@@ -218,8 +232,10 @@ def _joined(steps: int | None, width: int, main: tuple[str, Any], bias: tuple[st
 
 
 def _wide(shape: tuple[int, ...], steps: int | None, **kwargs: Any) -> tuple[np.ndarray, float]:
-    """Weights (or their buffer) of the difference's shape, whose bias's column may be there though it is not seen; and
-    their unit roundoff."""
+    """Weights (or a momentum buffer) of the difference's shape, with their unit roundoff.
+
+    A last column for the bias may be there even though the bias is not observed; it is dropped.
+    """
     ((name, _),) = kwargs.items()
     array, roundoff = validate.host_array(**kwargs)
     for width in (shape[2], shape[2] + 1):

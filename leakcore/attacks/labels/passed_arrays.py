@@ -1,4 +1,4 @@
-"""Arrays as an observation keeps them: looked at, and in the precision in which they were passed."""
+"""Arrays as an observation stores them: read, and in the precision in which they were passed."""
 
 from __future__ import annotations
 

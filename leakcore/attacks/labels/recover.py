@@ -1,4 +1,4 @@
-"""From what is known and what was seen to labels: signs of a solved system, or the box of known probabilities."""
+"""From knowledge and observation to labels: signs of a solved system, or the box of known probabilities."""
 
 from __future__ import annotations
 

@@ -19,17 +19,22 @@ CONTRADICTION = "results that should both hold name different labels: something 
 class LabelRecovery(Result):
     """Labels of one batch.
 
-    value: share of the batch's labels that are determined. kind: "lower" where the determined labels are proved right
-    under `assumptions` (the gradient is exact up to rounding, or its noise level was given; where a sign is hidden, the
-    prior on the ratio of positives is right), else "estimate".
-    labels: (N,) int8, the class (binary: 0 or 1), and −1 where undetermined. residuals: solved p − y, float64, (N,) for
-    one logit and (N, K) for K; where the scale or sign of the system is not known (a hidden layer), a multiple of it.
-    identifiable: (N,) bool, whether the system determines the row at all. determined: identifiable, and the residual
-    is far enough from what another label would give, by `tolerance`.
-    tolerance: of the residuals' shape, what rounding and (where its level was given) noise can do to each; ∞ where not
-    identifiable.
-    rank: of the system. condition: its largest over its smallest non-zero singular value, ∞ for rank 0. Where several
-    systems were solved and joined, the largest rank and the largest finite condition among them.
+    Attributes:
+        value: share of the batch's labels that are determined.
+        kind: "lower" where the determined labels are proved right under `assumptions` (the gradient is exact up to
+            rounding, or its noise level is known; where a sign is hidden, the prior on the ratio of positives is
+            right), else "estimate".
+        labels: (N,) int8 (int32 from 128 classes on), the class (binary: 0 or 1), −1 where undetermined.
+        residuals: solved p − y, float64, (N,) for one logit and (N, K) for K. Where the scale or sign of the system is
+            not known (a hidden layer), a multiple of it.
+        identifiable: (N,) bool, whether the system determines the row at all.
+        determined: (N,) bool, identifiable, and the residual is further than `tolerance` from what another label would
+            give.
+        tolerance: of the residuals' shape: how much rounding and (where its level is known) noise can move each
+            residual; ∞ where not identifiable.
+        rank: of the system; the largest one where several systems were joined.
+        condition: the system's largest singular value over its smallest non-zero one, ∞ for rank 0; where several
+            systems were joined, the largest finite one.
     """
 
     labels: np.ndarray
@@ -42,10 +47,10 @@ class LabelRecovery(Result):
 
 
 def name_labels(residuals: np.ndarray, tolerance: np.ndarray, identifiable: np.ndarray) -> np.ndarray:
-    """(N,) int8 labels of (N, K) residuals p − y that are known to within `tolerance`; −1 where they do not tell.
+    """(N,) labels of (N, K) residuals p − y that are known to within `tolerance`; −1 where they do not decide.
 
-    One logit: the residual's sign. K logits: exactly one residual of a row is negative, its label's. That class is
-    known if its residual is certainly negative, or if all others are certainly positive.
+    One logit: the residual's sign. K logits: exactly one residual of a row is negative, the one of its label. That
+    class is known if its residual is certainly negative, or if all others are certainly positive.
     """
     if residuals.shape[1] == 1:
         known = np.abs(residuals[:, 0]) > tolerance[:, 0]
@@ -63,11 +68,31 @@ def combine(recoveries: Sequence[LabelRecovery]) -> LabelRecovery:
     """Join what several gradients say about the same batch: observed steps, layers, epochs.
 
     A row is determined where any recovery determines it, and −1 where two of them contradict each other (which exact
-    gradients never do). residuals and tolerance are those of the recovery with the largest |residual| / tolerance. The
-    result is "lower" if all are and no two contradict each other; confidences add up their failures (union bound).
+    gradients never do).
 
-    Raises ValueError for an empty sequence or differing numbers of rows or classes; TypeError for anything that is not
-    a LabelRecovery.
+    Args:
+        recoveries: a sequence of `LabelRecovery` with the same rows and classes.
+
+    Returns:
+        `LabelRecovery`, "lower" if all are and no two contradict each other. Its residuals and tolerance come, row by
+        row, from the recovery with the largest |residual| / tolerance. Its confidence is 1 minus the sum of all failure
+        probabilities (union bound).
+
+    Raises:
+        ValueError: for an empty sequence, or for different numbers of rows or classes.
+        TypeError: for anything but a sequence of `LabelRecovery`.
+
+    Guarantees:
+        Deterministic; the order matters only where recoveries tie.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import labels
+        >>> y = np.array([1, 0, 1])
+        >>> steps = [np.diag([1.0, 1.0, 0.0]), np.diag([0.0, 1.0, 1.0])]  # each step hides one row
+        >>> parts = [labels.last_layer(x, x.T @ (0.5 - y) / 3, noise=labels.Noise(0)) for x in steps]
+        >>> parts[0].labels.tolist(), labels.combine(parts).labels.tolist()
+        ([1, 0, -1], [1, 0, 1])
     """
     if not isinstance(recoveries, Sequence):
         raise TypeError(f"recoveries={recoveries!r}: must be a sequence of LabelRecovery")

@@ -23,38 +23,45 @@ def second_last_layer(
     noise: Noise | None = None,
     precision: Precision | None = None,
 ) -> LabelRecovery:
-    """Binary labels of a batch from the aggregated gradient of the layer before the last, whose successor is hidden.
+    """Binary labels of a batch from the aggregated gradient of the layer before a hidden last layer.
 
-    Yuan, Xue, Wang and Shen (2022), Algorithm 4 and equation 4: for the weights W into neuron J of the last hidden
-    layer, dZ_r/dW = W_J^L·U_J[r]·X[r], X[r] the inputs of that layer and U_J[r] = A′(Z_J[r]) the derivative of its
-    activation. The output weight W_J^L is not known, so the solution is e up to one factor per neuron, whose sign the
-    prior on the ratio of positives resolves. With ReLU the rows with U_J[r] = 0 are undetermined; each neuron
-    determines others, so several are joined: aligned by the rows they share, then resolved together.
+    For the weights W into neuron J of that layer, dZ_r/dW = W_J^L·U_J[r]·X[r], with X[r] its inputs and U_J[r] =
+    A′(Z_J[r]) the derivative of its activation (Yuan et al. 2022, Algorithm 4 and equation 4). The output weight W_J^L
+    is unknown, so each neuron yields e up to one factor, whose sign the prior resolves. With ReLU, rows with U_J[r] = 0
+    are undetermined; neurons are aligned by the rows they share, then resolved together.
 
     Args:
-        knowledge: a `KnownModel` with an elementwise activation between its last two linear layers; the last layer's
-            weights are not used. Where rounding may put a neuron on either side of a kink, it is taken as active: a
-            residual that is 0 instead of e is not determined, but never wrong. Or a `KnownHiddenLayer`.
-        observation: a `GradientObservation` or a `WeightDifference` of shape (p, d), of all p neurons whichever are
-            used, or (d,) of one neuron; an array alone is a mean gradient.
-        positive_ratio: the prior, the share of label 1 in the batch, in (0, 1). Only whether it is below or above 0.5
-            matters; where that is wrong, every determined label is the opposite one. Nothing is determined where it
-            does not decide: as many determined rows of either label, or so many residuals lost in rounding (a trained
-            model, one neuron) that either sign may fit it.
+        knowledge: a `KnownModel` with an elementwise activation between its last two linear layers, or a
+            `KnownHiddenLayer`.
+        observation: a `GradientObservation`, a `WeightDifference` or a mean gradient, (p, d) of all p neurons
+            (whichever are used), or (d,) of one.
+        positive_ratio: the prior, the share of label 1 in the batch, in (0, 1), not 0.5. Only its side of 0.5 matters.
         neurons: indices of the neurons to use; None: all.
-        noise, precision: as in `last_layer`; a confidence holds for all neurons together.
+        noise: as in `last_layer`; a confidence holds for all neurons together.
+        precision: as in `last_layer`.
 
     Returns:
-        `LabelRecovery`, with the residuals of the neuron that determines the row most clearly: |W_J^L|·(p − y). The
-        result is "lower" only if, besides, the prior decides the sign: the opposite one would make the rarer class at
-        least half of the batch. It is "lower" under the assumption that the prior is right, which `assumptions` states.
+        `LabelRecovery`. Its residuals, |W_J^L|·(p − y), come from the neuron that determines the row most clearly. It
+        is "lower" only if the prior also decides the sign, and assumes the prior to be right; a wrong prior inverts
+        every determined label.
 
     Raises:
-        ValueError, TypeError: that names the argument, also for positive_ratio=0.5, neuron indices out of range and
-            layers that are not elementwise.
+        ValueError, TypeError: names the argument; also for neurons out of range and activations that are not
+            elementwise.
 
     Guarantees:
-        As `last_layer`.
+        As `last_layer`. More: docs/explanation/attacks.md.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import labels
+        >>> rng = np.random.default_rng(0)
+        >>> x, slopes = rng.standard_normal((5, 9)), rng.uniform(0.5, 1, (5, 2))
+        >>> y = np.array([0, 1, 0, 0, 0])
+        >>> gradient = np.stack([w * (slopes[:, j] * (0.5 - y)) @ x / 5 for j, w in enumerate((2.0, -1.0))])
+        >>> hidden = labels.KnownHiddenLayer(x, slopes)
+        >>> labels.second_last_layer(hidden, gradient, positive_ratio=0.2, noise=labels.Noise(0)).labels.tolist()
+        [0, 1, 0, 0, 0]
     """
     arithmetic = read_precision(precision)
     prior_below_half(positive_ratio)

@@ -13,13 +13,14 @@ FIRST_STEP = "first"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SGD:
-    """One step of `torch.optim.SGD`: W ← W − lr·u, with g̃ = g + weight_decay·W and
+    """One step of `torch.optim.SGD`, from which the gradient behind a weight difference is computed.
+
+    The step is W ← W − lr·u, with g̃ = g + weight_decay·W and
 
         b ← momentum·b + (1 − dampening)·g̃   (b ← g̃ in the very first step),   u = g̃ + momentum·b if nesterov else b.
 
-    With weight_decay > 0 the attack also needs the weights before the step. The gradient is then
-    g = (u − momentum·b)/(1 − dampening) − weight_decay·W, or (u − momentum²·b)/(1 + momentum) − weight_decay·W with
-    nesterov.
+    The gradient is then g = (u − momentum·b)/(1 − dampening) − weight_decay·W, or (u − momentum²·b)/(1 + momentum) −
+    weight_decay·W with nesterov. With weight_decay > 0 the attack also needs the weights before the step.
 
     Args:
         lr: learning rate, > 0; plain SGD needs nothing else.
@@ -28,11 +29,16 @@ class SGD:
         weight_decay: at least 0.
         nesterov: Nesterov's variant, which needs momentum > 0 and dampening = 0.
         momentum_buffer: b before the step, of the weights' shape (bias last, as in `WeightDifference.weights`), or
-            "first" for the very first step; must be given with momentum > 0. Two consecutive differences give it too:
+            "first" for the very first step. Required with momentum > 0. Two consecutive differences also give it:
             without nesterov it is −(previous ΔW)/(previous lr).
 
     Raises:
         ValueError: for values that torch refuses as well.
+
+    Example:
+        >>> from leakcore.attacks import labels
+        >>> labels.SGD(lr=0.1, momentum=0.9, momentum_buffer="first").momentum
+        0.9
     """
 
     lr: float
@@ -63,10 +69,10 @@ class SGD:
 
     @classmethod
     def of(cls, optimizer: Any, *, momentum_buffer: Any = None) -> SGD:
-        """The settings of a `torch.optim.SGD`, the same in all its parameter groups.
+        """The settings of a `torch.optim.SGD`, which must be the same in all its parameter groups.
 
-        Raises TypeError for any other optimiser: the differences of adaptive methods are not a linear function of the
-        gradient. Raises ValueError for differing groups and for maximize=True.
+        Raises TypeError for any other optimiser: how an adaptive method changes the weights is not a linear function of
+        the gradient. Raises ValueError for differing groups and for maximize=True.
         """
         import torch
 
