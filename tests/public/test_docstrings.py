@@ -36,7 +36,27 @@ PACKAGES = (
 )
 # Packages whose docstrings are still to be rewritten: the test fails where one of them is finished, so that the list
 # can only shrink.
-NOT_YET = set(PACKAGES) - {"leakcore.models"}
+NOT_YET = {
+    "leakcore",
+    "leakcore.accounting",
+    "leakcore.attacks",
+    "leakcore.attacks.attributes",
+    "leakcore.attacks.inversion",
+    "leakcore.attacks.membership",
+    "leakcore.attacks.poisoning",
+    "leakcore.attacks.tensor",
+    "leakcore.audit",
+    "leakcore.bounds",
+    "leakcore.bounds.laplace",
+    "leakcore.bounds.methods",
+    "leakcore.datasets",
+    "leakcore.defenses",
+    "leakcore.dpsgd",
+    "leakcore.experiments",
+    "leakcore.kernels",
+    "leakcore.leakage",
+    "leakcore.numerics",
+}
 
 MOST_WORDS = 250
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Guarantees", "Example", "Note")
