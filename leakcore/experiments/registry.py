@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.lists import auditing, labels, leakage, lecture, reconstruction
 from leakcore.experiments.lists.durations import at_quick_scale
-from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Stated
+from leakcore.experiments.result import ExperimentResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,32 +37,27 @@ class Experiment:
     def result(
         self,
         context: Context,
+        findings: Findings,
         *,
-        conclusion: str,
-        stated: Iterable[Stated],
-        agreement: str = "",
-        panels: Iterable[Panel] = (),
-        pictures: Iterable[Pictures] = (),
         data: Iterable[str] = (),
         settings: dict[str, Any] | None = None,
-        notes: Iterable[str] = (),
         provenance: str = ExperimentResult.provenance,
     ) -> ExperimentResult:
-        """What was found, as this experiment's result at the context's scale and seed."""
+        """The findings as this experiment's result at the context's scale and seed."""
         return ExperimentResult(
             name=self.name,
             title=self.title,
             statement=self.statement,
             scale=context.scale,
             seed=context.seed,
-            conclusion=conclusion,
-            agreement=agreement,
-            stated=tuple(stated),
-            panels=tuple(panels),
-            pictures=tuple(pictures),
-            data=tuple(data),
+            conclusion=findings.conclusion,
+            agreement=findings.agreement,
+            stated=tuple(findings.stated),
+            panels=tuple(findings.panels),
+            pictures=tuple(findings.pictures),
+            data=tuple(dict.fromkeys(data)),
             settings=dict(settings or {}),
-            notes=tuple(notes),
+            notes=findings.notes,
             provenance=provenance,
         )
 

@@ -15,6 +15,7 @@ from leakcore import experiments, models
 from leakcore._store import PartialResults
 from leakcore.experiments.context import Context
 from leakcore.experiments.draw import _panel, draw
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import data, games, notes
 from leakcore.experiments.result import ExperimentResult, Panel, Series
 
@@ -147,11 +148,9 @@ def test_an_attack_that_beats_its_bound_is_called_an_error() -> None:
         _split(), games.GameSetting(epsilon=1000.0, hidden=(), steps=5), num_candidates=2, runs=64, task="",
     )["sum"]  # fmt: skip
     assert game.hits > 40
-    given: dict[str, Any] = {
-        "conclusion": "Fine.", "agreement": "yes", "stated": [], "panels": [], "splits": [_split()],
-        "setting": games.GameSetting(epsilon=1000.0), "runs": 64,
-    }  # fmt: skip
-    where = experiments.find("reconstruction-fig7"), _context(Path())
+    given: dict[str, Any] = {"splits": [_split()], "setting": games.GameSetting(epsilon=1000.0), "runs": 64}
+    findings = Findings(conclusion="Fine.", agreement="yes", stated=[])
+    where = experiments.find("reconstruction-fig7"), _context(Path()), findings
     assert notes.report(*where, attacked=[(game, 1.0)], **given).agreement == "yes"
     wrong = notes.report(*where, attacked=[(game, 1.0), (game, 0.3)], **given)
     assert wrong.agreement == "no"

@@ -14,6 +14,7 @@ import pytest
 from leakcore import experiments
 from leakcore._store import PartialResults
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage.notes import images
 from leakcore.experiments.lecture.table1 import TableCell, _judged
 from leakcore.experiments.reconstruction.setting import data, games
@@ -79,10 +80,11 @@ def test_success_and_its_intervals_are_noted_where_there_are_any(attacked: bool)
         hits, trials = 5, 10
 
     given: dict[str, Any] = {
-        "conclusion": "", "agreement": "yes", "stated": [], "panels": [], "splits": [],
-        "setting": games.GameSetting(epsilon=1.0), "runs": 1, "attacked": [(Game, 0.9)] if attacked else (),
+        "splits": [], "setting": games.GameSetting(epsilon=1.0), "runs": 1,
+        "attacked": [(Game, 0.9)] if attacked else (),
     }  # fmt: skip
-    notes = " ".join(_notes.report(experiments.find("reconstruction-fig6"), context, **given).notes)
+    findings = Findings(conclusion="", agreement="yes", stated=[])
+    notes = " ".join(_notes.report(experiments.find("reconstruction-fig6"), context, findings, **given).notes)
     assert ("Clopper–Pearson" in notes) == attacked
     assert ("success is averaged" in notes) == attacked
     assert "learning rate × C is fixed" in notes

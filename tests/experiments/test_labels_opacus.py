@@ -55,7 +55,7 @@ def test_opacus_and_the_ensemble_train_the_same_networks(monkeypatch: pytest.Mon
         return std * torch.as_tensor(flat.copy()).reshape(reference.shape)
 
     monkeypatch.setattr(opacus_optimizer, "_generate_noise", given)
-    theirs = opacus_training.train(LAYERS, x, y, initial=start, **settings)
+    theirs = opacus_training.train(ensemble, x, y, initial=start)
     assert len(left[0]) == 0
     moved = np.abs(ours - start).max()
     assert moved > 0.1
@@ -66,18 +66,12 @@ def test_opacus_and_the_ensemble_train_the_same_networks(monkeypatch: pytest.Mon
 def test_without_injection_runs_differ_and_repeat() -> None:
     pytest.importorskip("opacus")
     x, y = _data()
-    start = np.repeat(
-        dpsgd.Ensemble(
-            dpsgd.Network(LAYERS, "relu"), noise_multiplier=0, max_grad_norm=1, learning_rate=1, steps=0, seed=0
-        )
-        .run(x, y, runs=1)
-        .parameters,
-        2,
-        axis=0,
-    )
     settings: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 0.1, "steps": 3}
     settings |= {"sample_rate": RATE, "expected_batch_size": 18, "seed": 3}
-    first, again = (opacus_training.train(LAYERS, x, y, initial=start, **settings) for _ in range(2))
+    ensemble = flat.ensemble(LAYERS, "relu", **settings)
+    initial = flat.ensemble(LAYERS, "relu", **{**settings, "steps": 0, "seed": 0}).run(x, y, runs=1).parameters
+    start = np.repeat(initial, 2, axis=0)
+    first, again = (opacus_training.train(ensemble, x, y, initial=start) for _ in range(2))
     np.testing.assert_array_equal(first, again)
     np.testing.assert_array_equal(start[0], start[1])
     assert (first[0] != first[1]).mean() > 0.9
@@ -86,10 +80,11 @@ def test_without_injection_runs_differ_and_repeat() -> None:
 def test_without_opacus_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opacus", None)
     x, y = _data()
+    ensemble = dpsgd.Ensemble(
+        dpsgd.Network(LAYERS, "relu"), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=1, seed=0
+    )
     with pytest.raises(ImportError, match=r"trainer='opacus': needs Opacus: pip install 'leakcore\[opacus\]'"):
-        opacus_training.train(
-            LAYERS, x, y, initial=np.zeros((1, 10)), noise_multiplier=1, max_grad_norm=1, learning_rate=1,
-                      steps=1, sample_rate=0.5, expected_batch_size=3, seed=0)  # fmt: skip
+        opacus_training.train(ensemble, x, y, initial=np.zeros((1, 10)))
 
 
 def test_the_trainer_is_checked_before_any_work() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from leakcore import bounds
 from leakcore.experiments.auditing import setting
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
@@ -79,19 +80,33 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     perfect = [found[r, n, e, "clipbkd"] for r, n, e, name in found if name == "clipbkd" and math.isinf(e)]
     all_of_both = (beats_membership, beats_doors) == (len(settings), len(with_door))
     agreement = "yes" if all_of_both else ("partly" if beats_membership or beats_doors else "no")
-    return experiment.result(
-        context, panels=panels, stated=stated, agreement=agreement,
+    findings = Findings(
+        panels=panels,
+        stated=stated,
+        agreement=agreement,
         conclusion=f"ClipBKD proves more than 2.5 times what membership guesses prove in {beats_membership} of "
         f"{len(settings)} settings and more than the backdoor in {beats_doors} of the {len(with_door)} that have one "
         f"(membership is add/remove, and without noise in full batches); without noise, in shuffled minibatches "
         f"from one fixed start, it proves {', '.join(f'{v:.2f}' for v in perfect)} of the {ceiling:.2f} that {trials} "
         f"trials can. {_gaussian(panels)}",
+        notes=_NOTES,
+    )
+    return experiment.result(
+        context,
+        findings,
         data=(r.described for r in sets),
-        settings={"rows": count, "trials": trials, "k": ks, "confidence": setting.CONFIDENCE, "clip": 1.0,
-                  "learning rate / batch": 0.15 / 250, "epochs": setting.EPOCHS,
-                  "delta": setting.DELTA},
-        notes=_NOTES, provenance=setting.SOURCE,
-    )  # fmt: skip
+        settings={
+            "rows": count,
+            "trials": trials,
+            "k": ks,
+            "confidence": setting.CONFIDENCE,
+            "clip": 1.0,
+            "learning rate / batch": 0.15 / 250,
+            "epochs": setting.EPOCHS,
+            "delta": setting.DELTA,
+        },
+        provenance=setting.SOURCE,
+    )
 
 
 _NOTES = (

@@ -9,6 +9,7 @@ import numpy as np
 from leakcore import bounds
 from leakcore.experiments.auditing import setting
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
@@ -71,23 +72,34 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     perfect = [found["fixed", c, e] for c in _CLIPS for e in epsilons if math.isinf(e)]
     kept = all(falls), all(clipped), all(rises), all(v > 0.95 * ceiling for v in perfect)
     without = f" Without noise, from the fixed start: {', '.join(f'{v:.2f}' for v in perfect)} of {ceiling:.2f}."
-    return experiment.result(
-        context, panels=panels, stated=stated,
-        # Where nothing was proved at all, nothing was shown either.
+    findings = Findings(
+        panels=panels,
+        stated=stated,
         agreement="no" if not any(found.values()) else ("yes" if all(kept) else "partly"),
         conclusion=f"The audited ε falls with random initialisation in {sum(falls)} of {len(falls)} settings, and with "
         f"the clipping norm (2 to 0.5) where the start is random in {sum(clipped)} of {len(clipped)}; from the least "
         f"ε_th (full batches) to the largest (shuffled minibatches where that is ∞) it rises in {sum(rises)} of "
-        f"{len(rises)}."
-        + (without if perfect else ""),
-        data=(rows.described,),
-        settings={"rows": count, "trials": trials, "k": ks, "confidence": setting.CONFIDENCE, "hidden": hidden,
-                  "learning rate / batch": 0.15 / 250, "epochs": setting.EPOCHS, "delta": setting.DELTA},
+        f"{len(rises)}." + (without if perfect else ""),
         notes=(
             "replacement of k rows; ε_th is under add/remove as in the paper, so it is not compared with ε_LB here",
             "threshold and k are chosen on separate trials; bounds on ε at δ = 1e-5, at 99%, each for its own cell",
             "with noise: full batches; without: shuffled minibatches (a full-batch run without noise is a constant)",
             "the noise scales with C, so from a fixed start the clipping norm changes the step's length only",
         ),
+    )
+    return experiment.result(
+        context,
+        findings,
+        data=(rows.described,),
+        settings={
+            "rows": count,
+            "trials": trials,
+            "k": ks,
+            "confidence": setting.CONFIDENCE,
+            "hidden": hidden,
+            "learning rate / batch": 0.15 / 250,
+            "epochs": setting.EPOCHS,
+            "delta": setting.DELTA,
+        },
         provenance=setting.SOURCE,
-    )  # fmt: skip
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.labels import notes
 from leakcore.experiments.labels import study as _study
 from leakcore.experiments.labels import sweep as _sweep
@@ -65,21 +66,33 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"{notes.TITLES[n]} from {g[0]:.1f} at σ = {sigmas[0]:g} to {g[-1]:.1f} at σ = {sigmas[-1]:g}"
         for n, g in gaps.items()
     )
-    return notes.report(
-        experiment, context, studies=studies, panels=panels, stated=stated,
+    findings = Findings(
+        panels=panels,
+        stated=stated,
         agreement="yes" if falls and ordered and min(ratios) > 3 else ("partly" if falls else "no"),
-        conclusion=("The paper's bound falls with σ on both layers" if falls else "The bound does not fall with σ "
-                    "everywhere")
-        + (", and paper ≤ optimal ≤ likelihood-ratio ≤ replacement ε of one step holds throughout" if ordered else
-           ", and the order of the tests is broken: an error")
+        conclusion=(
+            "The paper's bound falls with σ on both layers" if falls else "The bound does not fall with σ everywhere"
+        )
+        + (
+            ", and paper ≤ optimal ≤ likelihood-ratio ≤ replacement ε of one step holds throughout"
+            if ordered
+            else ", and the order of the tests is broken: an error"
+        )
         + f". Trained, the last layer's mean bound is {min(ratios):.1f} to {max(ratios):.1f} times the second last's"
         + _grown(context, studies, sigmas[-1])
         + f". The upper bound over the last layer's mean bound: {told}. Points: mean over batches and networks with "
         "the 5th to 95th percentile of single batches, each network trained at its σ; third panel: largest row of all "
         "batches, initial network, with the likelihood-ratio test on top of the upper bound where every gradient is "
         "clipped.",
-        sigmas=list(sigmas), max_grad_norm=1.0,
-    )  # fmt: skip
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        studies=studies,
+        sigmas=list(sigmas),
+        max_grad_norm=1.0,
+    )
 
 
 def _grown(context: Context, studies: list[_study.LabelData], sigma: float) -> str:

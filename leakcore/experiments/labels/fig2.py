@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.labels import notes, study, sweep
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Stated
@@ -52,20 +53,38 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     above = all(r > 1 for f in found for scope in study.SCOPES for r in f.ratio(scope))
     least, most = (g(r for f in found for r in f.ratio("layer")) for g in (min, max))
     joint = [r for f in found for r in f.ratio("joint")]
-    return notes.report(
-        experiment, context, studies=studies, panels=panels, stated=stated,
+    findings = Findings(
+        panels=panels,
+        stated=stated,
         agreement="yes" if fixed and not retrained and above else ("partly" if fixed else "no"),
-        conclusion=("On a fixed network the bound never rises with C and is constant while every gradient is clipped"
-                    if fixed else "The bound rises with C on a fixed network: an error")
-        + ("; on networks trained with each C it falls as well" if not retrained else
-           f"; on networks trained with each C it does not fall everywhere ({', '.join(retrained)})")
+        conclusion=(
+            "On a fixed network the bound never rises with C and is constant while every gradient is clipped"
+            if fixed
+            else "The bound rises with C on a fixed network: an error"
+        )
+        + (
+            "; on networks trained with each C it falls as well"
+            if not retrained
+            else f"; on networks trained with each C it does not fall everywhere ({', '.join(retrained)})"
+        )
         + f". The last layer's mean bound is {least:.1f} to {most:.1f} times the second last's when clipped by the "
         f"layer, {min(joint):.1f} to {max(joint):.1f} times by the joint norm (median over its neurons)"
         + (", not the orders of magnitude that the paper draws." if max(most, *joint) < 100 else ".")
-        + (" Below 1 is where nearly every gradient is clipped by its own layer: all have norm C then, and the second "
-           "last layer leaks no less." if least < 1 else ""),
-        clipping_norms=list(clips), noise_multiplier=_SIGMA,
-    )  # fmt: skip
+        + (
+            " Below 1 is where nearly every gradient is clipped by its own layer: all have norm C then, and the second "
+            "last layer leaks no less."
+            if least < 1
+            else ""
+        ),
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        studies=studies,
+        clipping_norms=list(clips),
+        noise_multiplier=_SIGMA,
+    )
 
 
 def _upper(sigma: float) -> float:

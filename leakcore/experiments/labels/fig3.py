@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.labels import notes
 from leakcore.experiments.labels import study as _study
 from leakcore.experiments.labels.network import observe
@@ -50,15 +51,23 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         ]
     close = [0.8 <= cv <= 1.25 for cv in cvs]
     told = " and ".join(f"{cv:.2f} ({notes.TITLES[s.name]})" for cv, s in zip(cvs, studies, strict=True))
-    return notes.report(
-        experiment, context, studies=studies, panels=panels, stated=stated,
+    findings = Findings(
+        panels=panels,
+        stated=stated,
         agreement="yes" if all(close) else ("partly" if any(close) else "no"),
         conclusion=f"Per-sample bounds of the last layer at σ = {_SIGMA:g}, C = 1, after training. An exponential "
         f"variable's deviation is its mean; here deviation over mean is {told}. Few samples lie at 0, where an "
         "exponential density is largest. Rows that the linear system does not determine have no bound and are left "
         "out.",
-        noise_multiplier=_SIGMA, max_grad_norm=1.0,
-    )  # fmt: skip
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        studies=studies,
+        noise_multiplier=_SIGMA,
+        max_grad_norm=1.0,
+    )
 
 
 def _rows(study: _study.LabelData, parameters: np.ndarray) -> tuple[np.ndarray, float]:

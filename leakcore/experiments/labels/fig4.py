@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.labels import notes
 from leakcore.experiments.labels import study as _study
 from leakcore.experiments.labels.network import observe
@@ -51,14 +52,22 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             )
         )
     least, most = min(ratios.values()), max(ratios.values())
-    return notes.report(
-        experiment, context, studies=studies, panels=panels, stated=stated,
+    findings = Findings(
+        panels=panels,
+        stated=stated,
         agreement="yes" if least > 3 else ("partly" if least > 1 else "no"),
         conclusion=f"Where it is not 0, an entry of the last layer's gradient is {least:.0f} to {most:.0f} times as "
         "large as one of the second last's (medians), since the latter carry the factor W_J, at first uniform within "
         "±1/√200.",
-        noise_multiplier=_SIGMA, max_grad_norm=1.0,
-    )  # fmt: skip
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        studies=studies,
+        noise_multiplier=_SIGMA,
+        max_grad_norm=1.0,
+    )
 
 
 def _magnitudes(

@@ -6,6 +6,7 @@ import numpy as np
 
 from leakcore import bounds, kernels
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.labels import notes
 from leakcore.experiments.labels import study as _study
 from leakcore.experiments.labels.network import observe
@@ -76,15 +77,27 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         for n in growths
     )
     slow = all(g < 1 + np.log(s.batches) for g, s in zip(growths.values(), studies, strict=True))
-    return notes.report(
-        experiment, context, studies=studies, panels=panels, stated=stated,
+    findings = Findings(
+        panels=panels,
+        stated=stated,
         agreement=("partly" if over else "yes") if slow else "no",
         conclusion=f"The bound grows slowly with the number of batches: {told}. "
-        + ("Both rules promise more than was measured, since the bounds are not exponential (labels-fig3). " if
-           len(over) == len(growths) else "")
+        + (
+            "Both rules promise more than was measured, since the bounds are not exponential (labels-fig3). "
+            if len(over) == len(growths)
+            else ""
+        )
         + "Points: mean over random orders and networks with the 5th to 95th percentile.",
-        noise_multiplier=_SIGMA, max_grad_norm=1.0, orders=orders,
-    )  # fmt: skip
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        studies=studies,
+        noise_multiplier=_SIGMA,
+        max_grad_norm=1.0,
+        orders=orders,
+    )
 
 
 def _batches(study: _study.LabelData, parameters: np.ndarray) -> np.ndarray:

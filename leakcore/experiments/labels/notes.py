@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.labels import study
 from leakcore.experiments.labels.network import HIDDEN
 from leakcore.experiments.registry import Experiment
-from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.result import ExperimentResult, Series
 
 _ADJACENCY = (
     "label-ε is of one step under replacement of a label, membership in the batch known; the accountant's ε is of the "
@@ -20,24 +21,12 @@ TITLES = {"cancer": "Cervical Cancer", "bank": "Bank Marketing"}
 
 
 def report(
-    experiment: Experiment,
-    context: Context,
-    *,
-    conclusion: str,
-    agreement: str,
-    stated: list[Stated],
-    panels: list[Panel],
-    studies: list[study.LabelData],
-    notes: tuple[str, ...] = (),
-    **settings: Any,
+    experiment: Experiment, context: Context, findings: Findings, *, studies: list[study.LabelData], **settings: Any
 ) -> ExperimentResult:
     """The result with the notes and settings that all of them share."""
     return experiment.result(
         context,
-        conclusion=conclusion,
-        agreement=agreement,
-        stated=stated,
-        panels=panels,
+        findings.with_notes(study.TRAINED[context.trainer], _ADJACENCY),
         data=(s.described for s in studies),
         settings={
             "hidden": HIDDEN,
@@ -49,11 +38,6 @@ def report(
             "epochs": {s.name: s.epochs for s in studies},
             **settings,
         },
-        notes=(
-            *notes,
-            study.TRAINED[context.trainer],
-            _ADJACENCY,
-        ),
         provenance=study.SOURCE,
     )
 

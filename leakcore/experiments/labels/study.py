@@ -118,15 +118,11 @@ def all_trained(
     task = f"{study.name}: train"
     jobs: dict[str, Callable[[], dict[str, Any]]] = {}
     for name, (sigma, clip) in names.items():
+        ensemble = _ensemble(context, study, sigma, clip, steps=study.steps)
         if context.trainer == "opacus":
-            jobs[name] = functools.partial(
-                _by_opacus, (study.features.shape[-1], HIDDEN, HIDDEN, 1), *_rows(study),
-                initial=trained(context, study, None), noise_multiplier=sigma, max_grad_norm=clip,
-                learning_rate=STEP / clip, steps=study.steps, sample_rate=1 / study.batches,
-                expected_batch_size=BATCH, seed=context.seed,
-            )  # fmt: skip
+            initial = trained(context, study, None)
+            jobs[name] = functools.partial(_by_opacus, ensemble, *_rows(study), initial=initial)
         else:
-            ensemble = _ensemble(context, study, sigma, clip, steps=study.steps)
             jobs[name] = functools.partial(_by_ensemble, ensemble, *_rows(study), runs=runs(context))
     context.progress(task, 0, len(jobs))
     found = {}
@@ -158,11 +154,11 @@ def _by_ensemble(ensemble: dpsgd.Ensemble, x: np.ndarray, y: np.ndarray, *, runs
     return _kept(ensemble.run(x, y, runs=runs).parameters)
 
 
-def _by_opacus(*given: Any, **how: Any) -> dict[str, Any]:
+def _by_opacus(ensemble: dpsgd.Ensemble, x: np.ndarray, y: np.ndarray, *, initial: np.ndarray) -> dict[str, Any]:
     import torch  # noqa: F401  # before the limit on its threads
 
     with one_thread():
-        return _kept(opacus_training.train(*given, **how))
+        return _kept(opacus_training.train(ensemble, x, y, initial=initial))
 
 
 def _kept(parameters: np.ndarray) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from leakcore import leakage
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
@@ -58,10 +59,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     early = {name: float(v[1] / max(v[0], 1e-9)) for name, v in kinds.items()}
     later = {name: float(v[1:].max() / max(v[1:].min(), 1e-9)) for name, v in kinds.items()}
     little = {name: ratio < _LITTLE for name, ratio in later.items()}
-    return notes.report(
-        experiment,
-        context,
-        data=[study.described],
+    findings = Findings(
         stated=[
             Stated(what=what.format(name), paper=paper, ours=ratios[name])
             for name in kinds
@@ -114,6 +112,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 f"{', '.join(f'{(np.ravel(i[1])[0] - np.ravel(i[0])[0]) / 2:.1f}' for i in spans)}"
             ),
         ),
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        data=[study.described],
         images=count,
         rows=rows,
         epochs=epochs,

@@ -7,6 +7,7 @@ import torch
 
 from leakcore import kernels, leakage
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
@@ -61,10 +62,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )
     where = int(np.argmax(lost)) + 1, int(np.argmax(reduced)) + 1
     fits = where[0] <= 2 < above.shape[1], where[1] >= 3
-    return notes.report(
-        experiment,
-        context,
-        data=[study.described],
+    findings = Findings(
         stated=[
             Stated(
                 what=f"pair that noise of σ = {sigmas[-1]:g} costs most original information",
@@ -112,6 +110,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             "sensitivity is not shown: noise that does not depend on the input leaves ∂g/∂x as it is",
             "latent: gradients of single samples, clipped over the parameters shown (at most 1,500 of a layer)",
         ),
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        data=[study.described],
         images=count,
         rows=rows,
     )

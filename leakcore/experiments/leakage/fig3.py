@@ -10,6 +10,7 @@ import torch
 from leakcore import datasets, kernels, leakage, models
 from leakcore.attacks import attributes as attack
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
@@ -72,11 +73,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     told = ", ".join(
         f"{kind} {'at the start' if e == 0 else f'after {e} epochs'}: layer {v}" for (kind, e), v in firsts.items()
     )
-    return notes.report(
-        experiment,
-        context,
+    findings = Findings(
         panels=panels,
-        data=[study.described],
         agreement="yes" if all(ones) else "partly" if any(ones) else "no",
         stated=[
             Stated(what=f"layer with the most, {kind}, epoch {e}", paper="1", ours=int(v))
@@ -86,6 +84,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         "gradient: such estimates miss much of what is there; a label cannot give more than log "
         "10 = 2.30.",
         notes=("estimates on training rows, as MINE is usually quoted, would be larger",),
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        data=[study.described],
         rows=rows,
         steps=steps,
     )

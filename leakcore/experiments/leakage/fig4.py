@@ -6,6 +6,7 @@ import numpy as np
 
 from leakcore import leakage
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
@@ -62,17 +63,20 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         )
     told = ", ".join(f"{k} {v:.0%}" for k, v in falls.items())
     good = [v >= 0.8 for v in falls.values()]
-    return notes.report(
-        experiment,
-        context,
+    findings = Findings(
         panels=panels,
         stated=stated,
-        data=[study.described],
         agreement="yes" if all(good) else "partly" if any(good) else "no",
         conclusion=f"The score falls from the first pair to the last on these shares of images: {told}. It is "
         f"largest at {', '.join(f'pair {v} ({k})' for k, v in largest.items())}: no prior on images "
         "was used, so a pair scores what its gradients alone say.",
         notes=("a total-variation prior raises every pair's score and its score beside other images alike",),
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        data=[study.described],
         iterations=steps,
         images=counts,
     )

@@ -8,6 +8,7 @@ import numpy as np
 
 from leakcore import leakage
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage import fine_classes, latent, notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
@@ -70,12 +71,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     panels.append(panel)
     stated.append(fine)
     hits = sum(peaks)
-    return notes.report(
-        experiment,
-        context,
+    findings = Findings(
         panels=panels,
         stated=stated,
-        data=data,
         agreement="yes" if hits == len(peaks) else "partly" if hits else "no",
         conclusion=f"Above the null the first classifier layer is highest for {hits} of {len(peaks)} pairs of "
         "attribute and family; which layer it is depends on both. Attributes of bank clients give "
@@ -89,6 +87,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 "linear reader of the values cannot undo"
             ),
         ),
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        data=data,
         rows=rows,
         permutations=shuffles,
         families=families,

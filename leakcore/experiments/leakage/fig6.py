@@ -8,6 +8,7 @@ import numpy as np
 
 from leakcore import leakage
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
@@ -87,11 +88,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     first = [b == 1 for _, b in highest.values()]
     plain = [a == 1 for a, _ in highest.values()]
     axes: dict[str, Any] = {"x_label": "layer", "y_range": (0.0, 1.3)}
-    return notes.report(
-        experiment,
-        context,
+    findings = Findings(
         stated=stated,
-        data=[study.described],
         panels=[
             Panel(title="‖∂g/∂x‖_F", y_label="relative to the largest layer", series=tuple(raw), **axes),
             Panel(
@@ -106,6 +104,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         "with a layer's "
         f"size. Correlation with V-information on LeNet (the paper: 0.69–0.71): {_shown(*by['F'])} raw, "
         f"{_shown(*by['F/√p'])} per √p.",
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        data=[study.described],
         images=count,
         probes=probes,
         epochs=epochs,

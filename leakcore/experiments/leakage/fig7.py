@@ -7,6 +7,7 @@ import numpy as np
 from leakcore import leakage
 from leakcore.attacks import attributes as attack
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage import latent as _latent
 from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
@@ -88,18 +89,21 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             comment=f"{len(apart)} layers of all panels, distances above their nulls, over their largest",
         )
     )
-    return notes.report(
-        experiment,
-        context,
+    findings = Findings(
         panels=panels,
         stated=stated,
-        data=data,
         agreement="yes" if all(peaks) and span[0] > 0.3 else "partly" if any(peaks) or r > 0.3 else "no",
         conclusion=f"The raw distance is largest at the first or second classifier layer in {sum(peaks)} of "
         f"{len(peaks)} pairs of network and attribute that have one; gradients swapped within pairs of one target lie "
         f"at {np.median(chance):.0%} of the distance (median over layers), and {outside} of {len(apart)} layers lie "
         f"beyond every permutation. Above its null the distance correlates with latent V-information at R = {r:.2f} "
         f"[{span[0]:.2f}, {span[1]:.2f}] (the paper: 0.69–0.71).",
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        data=data,
         rows=rows,
         permutations=shuffles,
     )

@@ -6,6 +6,7 @@ import numpy as np
 
 from leakcore import leakage
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
@@ -39,11 +40,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             )
         context.progress("sensitivity", number + 1, len(counts))
     told = "; ".join(f"{s.what.replace(': largest at layer', '')} layer {s.ours:.0f}" for s in stated)
-    return notes.report(
-        experiment,
-        context,
+    findings = Findings(
         stated=stated,
-        data=[study.described],
         panels=[
             Panel(
                 title=f"‖∂g/∂x‖ in the {name}",
@@ -59,6 +57,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         conclusion=f"Largest layers: {told}. A column sum runs over a layer's parameters, so the 1-norm grows "
         f"with their "
         "number; a row sum runs over pixels, and does not.",
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        data=[study.described],
         images=counts,
         epochs=epochs,
     )

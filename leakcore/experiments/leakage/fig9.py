@@ -10,6 +10,7 @@ import torch
 from leakcore import kernels, leakage
 from leakcore.attacks import attributes as attack
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
@@ -88,11 +89,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     ]
     exact = float(np.abs(share * at - 1).max())
     gone = original[beside(10)] < 0.3 * max(original[0], 1e-9), best[beside(50)] < 0.3 * max(best[0], 1e-9)
-    return notes.report(
-        experiment,
-        context,
+    findings = Findings(
         stated=stated,
-        data=[study.described],
         panels=[
             Panel(
                 title="sensitivity, first layer",
@@ -143,6 +141,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         "of latent V-information "
         f"{best[beside(30)]:.3f} of {best[0]:.3f} nats at 30× and {best[beside(50)]:.3f} at 50×.",
         notes=("others drawn at random from the same data; the inversion knows the target's label and not the others",),
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        data=[study.described],
         images=count,
         rows=rows,
     )

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage import study
 from leakcore.experiments.registry import Experiment
-from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.result import ExperimentResult, Series
 
 CONFIDENCE = 0.95
 """Of the intervals of correlations."""
@@ -24,28 +25,11 @@ _NOTES = (
 
 
 def report(
-    experiment: Experiment,
-    context: Context,
-    *,
-    conclusion: str,
-    agreement: str,
-    stated: list[Stated],
-    panels: list[Panel],
-    data: list[str],
-    notes: tuple[str, ...] = (),
-    **settings: Any,
+    experiment: Experiment, context: Context, findings: Findings, *, data: list[str], **settings: Any
 ) -> ExperimentResult:
     """The result with the notes that all of them share."""
     return experiment.result(
-        context,
-        conclusion=conclusion,
-        agreement=agreement,
-        stated=stated,
-        panels=panels,
-        data=dict.fromkeys(data),
-        settings=settings,
-        notes=(*notes, *_NOTES),
-        provenance=study.SOURCE,
+        context, findings.with_notes(*_NOTES), data=data, settings=settings, provenance=study.SOURCE
     )
 
 

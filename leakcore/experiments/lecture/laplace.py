@@ -16,6 +16,7 @@ from leakcore import kernels
 from leakcore._base.one_thread import one_thread
 from leakcore.bounds import laplace
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
@@ -122,8 +123,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             else "the derived bound was exceeded: an error",
         )
     )
-    return experiment.result(
-        context,
+    findings = Findings(
         conclusion=("" if held else "The derived bound was exceeded: an error. ")
         + f"With a_j = 1/m, {BATCH} examples and ε = {EPSILON:g} the noise exceeds the gradient in every network: the "
         f"ratio lies between {ratios.min():.2g} and {ratios.max():.2g}; with no more noise than the measured "
@@ -133,18 +133,28 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         agreement="no" if not held or ratios.max() >= 1.0 else "partly",
         stated=stated,
         panels=panels,
-        data=("drawn: inputs uniform on the unit sphere, targets ±1",),
-        settings={
-            "epsilon": EPSILON, "batch": BATCH, "activation": "relu", "output_weights": "1/m", "candidates": candidates,
-            "neurons": neurons, "inputs": inputs, "confidence": 0.999,
-        },
         notes=(
             "inputs uniform on the unit sphere, y = ±1 at random, w_j ~ N(0, I); one network per point",
             "the bound holds over the draw of W with probability 0.999 at each point; neighbours differ in one example",
             "a measured sensitivity is a lower bound: noise may not rest on it, and no better bound saves more",
         ),
+    )
+    return experiment.result(
+        context,
+        findings,
+        data=("drawn: inputs uniform on the unit sphere, targets ±1",),
+        settings={
+            "epsilon": EPSILON,
+            "batch": BATCH,
+            "activation": "relu",
+            "output_weights": "1/m",
+            "candidates": candidates,
+            "neurons": neurons,
+            "inputs": inputs,
+            "confidence": 0.999,
+        },
         provenance=_SOURCE,
-    )  # fmt: skip
+    )
 
 
 def _needed(point: dict[str, float]) -> float:

@@ -14,6 +14,7 @@ from leakcore import defenses, kernels
 from leakcore._base.one_thread import one_thread
 from leakcore.attacks import inversion, tensor
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
@@ -134,21 +135,29 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         "without defence: the bounds are the tensor method's, not every attacker's. Pruning and per-sample DP-SGD have "
         "no row and are measured."
     )  # fmt: skip
-    return experiment.result(
-        context,
+    findings = Findings(
         conclusion=conclusion,
         agreement="" if context.scale == "tiny" else "partly" if above or backwards else "yes",
         stated=stated,
         panels=panels,
+        notes=_NOTES,
+    )
+    return experiment.result(
+        context,
+        findings,
         data=("drawn: inputs uniform on the unit sphere",),
         settings={
-            "networks": networks, "base": dataclasses.asdict(base), "inversion_network": dataclasses.asdict(small),
-            "activation": "elu", "output_weights": "1/m", "constant": constant, "constants_needed": needed,
+            "networks": networks,
+            "base": dataclasses.asdict(base),
+            "inversion_network": dataclasses.asdict(small),
+            "activation": "elu",
+            "output_weights": "1/m",
+            "constant": constant,
+            "constants_needed": needed,
             "noise": _NOISE,
         },
-        notes=_NOTES,
         provenance=_SOURCE,
-    )  # fmt: skip
+    )
 
 
 def _sweeps(context: Context, base: TableCell) -> tuple[TablePanel, ...]:

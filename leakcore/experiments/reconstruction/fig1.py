@@ -6,6 +6,7 @@ import numpy as np
 
 from leakcore import attacks, bounds, dpsgd
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import (
     both_image_sets,
     data,
@@ -72,16 +73,28 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             + (f"; near-perfect from ε = {min(good):g}" if good else "; never near-perfect")
         )  # fmt: skip
     agreement = "yes" if all(a and b for a, b, _ in verdicts) else ("partly" if any(c for *_, c in verdicts) else "no")
-    return notes.report(
-        experiment, context, agreement=agreement,
-        conclusion="Mean squared error at ε = " + ", ".join(f"{e:g}" for e in epsilons) + ". " + ". ".join(told)
+    findings = Findings(
+        agreement=agreement,
+        conclusion="Mean squared error at ε = "
+        + ", ".join(f"{e:g}" for e in epsilons)
+        + ". "
+        + ". ".join(told)
         + ". The lower bound holds for unbiased attacks only; here its ε is the mechanism's own of order two."
         + ("" if verdicts[-1][1] else " " + oblivious.FEATURES + "."),
-        stated=stated, panels=panels,
-        splits=splits, setting=both_image_sets.setting(epsilons[-1], hidden, clip), runs=targets, shadow_models=shadows,
-        optimiser=oblivious.settings(context),
+        stated=stated,
+        panels=panels,
         notes=(oblivious.NOTE, f"{shadows:,} shadow models, where the text trains 40,000"),
-    )  # fmt: skip
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        splits=splits,
+        setting=both_image_sets.setting(epsilons[-1], hidden, clip),
+        runs=targets,
+        shadow_models=shadows,
+        optimiser=oblivious.settings(context),
+    )
 
 
 def _unbiased(context: Context, epsilon: float, pixels: int) -> float:

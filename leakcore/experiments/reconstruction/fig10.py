@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import data, notes
 from leakcore.experiments.reconstruction.setting import games as _games
 from leakcore.experiments.registry import Experiment
@@ -52,13 +53,23 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     lost = {r: seen[r, last] - blind[r, last] for r in known}
     fails = not above and blind[many, last] - 0.1 < 0.1 * (seen[many, last] - 0.1)
     minor = lost[few] < 0.25 * (seen[few, last] - 0.1)
-    return notes.report(
-        experiment, context, agreement="yes" if fails and minor else ("partly" if fails or minor else "no"),
-        attacked=attacked,
+    findings = Findings(
+        agreement="yes" if fails and minor else ("partly" if fails or minor else "no"),
         conclusion=f"Without subtraction, success at ε = {last:g} is "
         + ", ".join(f"{blind[r, last]:.3f} (|D₋| = {r}; with subtraction {seen[r, last]:.3f})" for r in known)
         + "; guessing gives 0.1."
         + (f" Still above guessing by its 95% interval: {', '.join(above)}." if above else ""),
-        stated=stated, panels=panels, splits=[whole], setting=setting, runs=runs, known_rows=known,
+        stated=stated,
+        panels=panels,
         notes=("with few rows the step is shortened in proportion, since noise moves the parameters by σ·step/rows",),
-    )  # fmt: skip
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        attacked=attacked,
+        splits=[whole],
+        setting=setting,
+        runs=runs,
+        known_rows=known,
+    )

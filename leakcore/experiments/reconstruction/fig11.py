@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import fano
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
@@ -20,8 +21,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     both = fano.fano(context, noise.tolist(), _CANDIDATES, samples=samples)
     tighter = bool((exact < both[:, 0]).all()), bool((exact < both[:, 1]).all())
     ratio = both[:, 0] / exact, both[:, 1] / exact
-    return experiment.result(
-        context,
+    findings = Findings(
         conclusion=f"The blow-up bound is {'below' if all(tighter) else 'not always below'} both of Guo et "
         f"al.'s: theirs is "
         f"{ratio[0].min():.2f} to {ratio[0].max():.2f} times as large, its Monte-Carlo form {ratio[1].min():.2f} to "
@@ -52,5 +52,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 ),
             ),
         ),
+    )
+    return experiment.result(
+        context,
+        findings,
         settings={"steps": 1, "sample_rate": 1.0, "num_candidates": _CANDIDATES, "monte_carlo_samples": samples},
     )

@@ -6,6 +6,7 @@ import numpy as np
 
 from leakcore import attacks, bounds
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import (
     both_image_sets,
     data,
@@ -95,18 +96,35 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         )  # fmt: skip
     holds = worst <= 0
     easiest = max(black, key=lambda setting: black[setting])
-    return notes.report(
-        experiment, context, agreement="yes" if holds and min(best.values()) > 0.5 else ("partly" if holds else "no"),
-        conclusion=("No attack's interval lies above the bound" if holds else "An attack lies above the bound of "
-        "uniform pixels, an assumption that real images break")
-        + "; the largest success is " + ", ".join(f"{b:.2f} ({n})" for n, b in best.items())
+    findings = Findings(
+        agreement="yes" if holds and min(best.values()) > 0.5 else ("partly" if holds else "no"),
+        conclusion=(
+            "No attack's interval lies above the bound"
+            if holds
+            else "An attack lies above the bound of uniform pixels, an assumption that real images break"
+        )
+        + "; the largest success is "
+        + ", ".join(f"{b:.2f} ({n})" for n, b in best.items())
         + ". κ, and so the bound, is for images of uniform and independent pixels, with the erratum E9 mended: for "
         "ρ < 1 it is a binomial tail, far larger than printed. An all-black guess, without any gradient, succeeds on "
         f"{black[easiest]:.0%} of the images ({easiest})"
         + (", so the bound does not hold for real images." if black[easiest] > 0 else "."),
-        stated=stated, panels=panels, pictures=pictures, splits=splits,
-        setting=both_image_sets.setting(epsilons[-1], hidden, clip), runs=targets,
+        stated=stated,
+        panels=panels,
+        pictures=pictures,
+        notes=(
+            "κ and the bounds hold for images whose pixels are uniform and independent, not for real images",
+            "95% Clopper–Pearson intervals over targets",
+            oblivious.NOTE,
+            oblivious.FEATURES,
+        ),
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        splits=splits,
+        setting=both_image_sets.setting(epsilons[-1], hidden, clip),
+        runs=targets,
         optimiser=oblivious.settings(context),
-        notes=("κ and the bounds hold for images whose pixels are uniform and independent, not for real images",
-               "95% Clopper–Pearson intervals over targets", oblivious.NOTE, oblivious.FEATURES),
-    )  # fmt: skip
+    )

@@ -6,6 +6,7 @@ import numpy as np
 
 from leakcore import dpsgd
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import data, notes
 from leakcore.experiments.reconstruction.setting import games as _games
 from leakcore.experiments.registry import Experiment
@@ -49,8 +50,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     wider = all(rates[1.0, e] <= rates[0.1, e] for e in epsilons[1:] or epsilons)
     tight = max(bound[e] - rates[0.1, e] for e in epsilons) < 0.1
     falls = short[1.0, top] < short[1.0, epsilons[0]] or len(epsilons) == 1
-    return notes.report(
-        experiment, context, attacked=attacked,
+    findings = Findings(
         agreement="yes" if wider and tight and falls else ("partly" if wider or falls else "no"),
         conclusion="Bound minus attack: "
         + ", ".join(
@@ -60,8 +60,18 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         + f". The mean clipped norm over C at ε = {top:g} is {short[0.1, top]:.2f} at C = 0.1 (paper: 1) and "
         f"{short[1.0, top]:.2f} at C = 1 (paper: 0.5). Gradients shorter than C are weaker signals than the bound "
         "allows for.",
-        stated=stated, panels=panels, splits=[split], setting=setting, runs=runs,
-    )  # fmt: skip
+        stated=stated,
+        panels=panels,
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        attacked=attacked,
+        splits=[split],
+        setting=setting,
+        runs=runs,
+    )
 
 
 def _mean_norm(context: Context, split: data.Split, setting: _games.GameSetting) -> float:

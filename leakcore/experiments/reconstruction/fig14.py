@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import data, games, mechanism, notes
 from leakcore.experiments.reconstruction.setting import rates as _rates
 from leakcore.experiments.registry import Experiment
@@ -51,13 +52,22 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 )  # fmt: skip
     most = max(spread, key=lambda e: spread[e])
     everywhere = bound_falls == len(panels) and most == max(epsilons)
-    return notes.report(
-        experiment, context, attacked=attacked,
+    findings = Findings(
         agreement="yes" if everywhere and attack_falls == len(sizes) else ("partly" if everywhere else "no"),
         conclusion=f"In {bound_falls} of {len(panels)} settings of equal ε the bound is smaller at q = {rates[0]:g} "
         f"than at q = {rates[-1]:g}; it moves most, by up to {spread[most]:.3f}, at ε = {most:g}. There the improved "
         f"attack is smaller too for {attack_falls} of {len(sizes)} priors; at the smallest ε the differences drown in "
         "the attack's intervals.",
-        stated=stated, panels=panels, splits=[split], setting=found.setting, runs=runs,
+        stated=stated,
+        panels=panels,
         notes=(f"{runs} runs a point: differences between attacks below about {2 / runs**0.5:.2f} are noise",),
-    )  # fmt: skip
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        attacked=attacked,
+        splits=[split],
+        setting=found.setting,
+        runs=runs,
+    )

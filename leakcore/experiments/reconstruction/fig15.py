@@ -6,6 +6,7 @@ import numpy as np
 
 from leakcore import bounds
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import mechanism
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
@@ -59,8 +60,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     spread = {e: bound[e, last] / bound[e, first] for e in epsilons}
     widest = max(epsilons, key=lambda e: float(spread[e].max()))
     rising = all((np.diff([bound[e, float(q)] for q in rates], axis=0) > -1e-9).all() for e in epsilons)
-    return experiment.result(
-        context,
+    findings = Findings(
         conclusion=f"At one ε the bound {'rises' if rising else 'mostly rises'} with q: from q = {first:g} to "
         f"{last:g} by a "
         f"factor of up to {spread[widest].max():.2f} (ε = {widest:g}). ε alone does not tell how well "
@@ -68,6 +68,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         agreement="yes" if all((bound[e, first] < bound[e, last]).all() for e in epsilons) else "partly",
         stated=stated,
         panels=panels,
-        settings={"steps": _STEPS, "delta": mechanism.DELTA, "epsilons": epsilons, "sample_rates": rates},
         notes=(mechanism.CALIBRATED, "colour ranges differ between panels, as in the paper"),
+    )
+    return experiment.result(
+        context,
+        findings,
+        settings={"steps": _STEPS, "delta": mechanism.DELTA, "epsilons": epsilons, "sample_rates": rates},
     )

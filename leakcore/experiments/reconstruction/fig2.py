@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import data, mechanism, notes, oblivious
 from leakcore.experiments.reconstruction.setting import games as _games
 from leakcore.experiments.registry import Experiment
@@ -53,8 +54,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     limit = [bound for _, bound in attacked[::2]]
     widest = max(b - float(g.value) for g, b in zip(games, limit, strict=True))
     last = epsilons[-1]
-    return notes.report(
-        experiment, context, agreement="yes" if widest < 0.05 else "partly", attacked=attacked,
+    findings = Findings(
+        agreement="yes" if widest < 0.05 else "partly",
         conclusion="Prior-aware attack beside the bound: "
         + ", ".join(f"{g.value:.3f} of {b:.3f} (ε = {e:g})" for e, g, b in zip(epsilons, games, limit, strict=True))
         + f". The gap comes from gradients that are not clipped ({100 * games[-1].clipped_share:.0f}% are, at ε = "
@@ -62,8 +63,21 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"that {100 * slow[-1].clipped_share:.0f}% stay clipped, success there is {slow[-1].value:.3f}. Our bound "
         f"improves on the RDP bound throughout. The prior-oblivious attack ({tries} targets) names the target with "
         "probability " + ", ".join(f"{float(g.value):.3f}" for g in guesses) + ".",
-        stated=stated, panels=[_games.panel(context, "CIFAR-10, two classes", epsilons, 10, drawn)],
-        splits=[split], setting=setting, runs=runs, oblivious=oblivious.settings(context), targets=tries,
-        notes=("short steps: learning rate × C = 0.03, which learns less",
-               "the paper's test accuracies (61.88%, 89.09%, 91.27%) are of ten classes and do not compare",),
-    )  # fmt: skip
+        stated=stated,
+        panels=[_games.panel(context, "CIFAR-10, two classes", epsilons, 10, drawn)],
+        notes=(
+            "short steps: learning rate × C = 0.03, which learns less",
+            "the paper's test accuracies (61.88%, 89.09%, 91.27%) are of ten classes and do not compare",
+        ),
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        attacked=attacked,
+        splits=[split],
+        setting=setting,
+        runs=runs,
+        oblivious=oblivious.settings(context),
+        targets=tries,
+    )

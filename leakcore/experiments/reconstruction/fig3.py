@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import data, mechanism, notes
 from leakcore.experiments.reconstruction.setting import games as _games
 from leakcore.experiments.registry import Experiment
@@ -47,13 +48,23 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         )  # fmt: skip
     small = max(gap for (e, _), gap in gaps.items() if e == min(epsilons))
     wide = max(gaps, key=lambda k: gaps[k])
-    return notes.report(
-        experiment, context, agreement="yes" if falls and small < 0.1 and wide[0] > min(epsilons) else "partly",
-        attacked=attacked,
+    findings = Findings(
+        agreement="yes" if falls and small < 0.1 and wide[0] > min(epsilons) else "partly",
         conclusion=f"Bound and attack {'fall' if falls else 'do not always fall'} as the prior grows. Bound minus "
         f"attack is at most {small:.3f} at ε = {min(epsilons):g}, and widest, {gaps[wide]:.3f}, at ε = {wide[0]:g} "
         f"and a prior of {wide[1]}; at the largest prior ({sizes[-1]}) it is "
         + ", ".join(f"{gaps[e, sizes[-1]]:+.3f} (ε = {e:g})" for e in epsilons)
         + ". The dash-dotted curve is what an attack can do at best if the candidates' gradients are orthogonal.",
-        stated=stated, panels=panels, splits=[split], setting=setting, runs=runs, candidate_counts=sizes,
-    )  # fmt: skip
+        stated=stated,
+        panels=panels,
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        attacked=attacked,
+        splits=[split],
+        setting=setting,
+        runs=runs,
+        candidate_counts=sizes,
+    )

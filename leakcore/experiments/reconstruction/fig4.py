@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import data, mechanism, notes
 from leakcore.experiments.reconstruction.setting import games as _games
 from leakcore.experiments.registry import Experiment
@@ -47,12 +48,21 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     better = [float(g["top"].value) - float(g["sum"].value) for g in games]
     near = max(b - float(g.value) for g, b in attacked[1::3])
     apart = max(better)
-    return notes.report(
-        experiment, context, attacked=attacked,
+    findings = Findings(
         agreement="yes" if apart > 0.1 and near < 0.15 else ("partly" if apart > 0.02 or near < 0.15 else "no"),
         conclusion=f"At ε = {epsilons[-1]:g}: bound {top:.3f}, plain {last['sum'].value:.3f}, improved "
         f"{last['top'].value:.3f}, likelihood {last['likelihood'].value:.3f}. Improved minus plain: "
         + ", ".join(f"{d:+.3f} (ε = {e:g})" for e, d in zip(epsilons, better, strict=True))
         + f"; the improved attack stays up to {near:.3f} below the bound.",
-        stated=stated, panels=[panel], splits=[split], setting=setting, runs=runs,
-    )  # fmt: skip
+        stated=stated,
+        panels=[panel],
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        attacked=attacked,
+        splits=[split],
+        setting=setting,
+        runs=runs,
+    )

@@ -6,6 +6,7 @@ import numpy as np
 
 from leakcore.attacks import ReconstructionGame
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import data, games, notes
 from leakcore.experiments.reconstruction.setting import rates as _rates
 from leakcore.experiments.registry import Experiment
@@ -60,15 +61,23 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         for q, top in zip(rates, found.top, strict=True)
         if q in _ATTACK and not _holds(top, _ATTACK[q])
     ]
-    return notes.report(
-        experiment, context, attacked=found.attacked,
+    findings = Findings(
         agreement="yes" if rising and best_rising and not off else ("partly" if rising else "no"),
         conclusion=f"At the same ε = 4 the bound goes from {found.bound[0]:.3f} (q = {rates[0]:g}) to "
         f"{found.bound[-1]:.3f} (q = {rates[-1]:g}), the attack from {found.top[0].value:.3f} to "
-        f"{found.top[-1].value:.3f}."
-        + (f" At {'; at '.join(off)}." if off else ""),
-        stated=stated, panels=panels, splits=[split], setting=found.setting, runs=runs,
-    )  # fmt: skip
+        f"{found.top[-1].value:.3f}." + (f" At {'; at '.join(off)}." if off else ""),
+        stated=stated,
+        panels=panels,
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        attacked=found.attacked,
+        splits=[split],
+        setting=found.setting,
+        runs=runs,
+    )
 
 
 def _holds(game: ReconstructionGame, stated: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import both_image_sets, data, notes, oblivious
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Pictures, Stated
@@ -32,13 +33,23 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
              < 0.5 * errors[f"{n}, ε = {epsilons[0]:g}: mean squared error"] for n in names]  # fmt: skip
     told = [f"{n} " + ", ".join(f"{errors[f'{n}, ε = {e:g}: mean squared error']:.3f} (ε = {e:g})" for e in epsilons)
             for n in names]  # fmt: skip
-    return notes.report(
-        experiment, context, agreement="yes" if all(falls) else ("partly" if any(falls) else "no"),
+    findings = Findings(
+        agreement="yes" if all(falls) else ("partly" if any(falls) else "no"),
         conclusion="Reconstructions by Equation 1 from uniform starts, labels known. Mean squared error: "
-        + "; ".join(told) + ". A uniformly random image has 0.167 on average against another."
+        + "; ".join(told)
+        + ". A uniformly random image has 0.167 on average against another."
         + ("" if falls[-1] else " " + oblivious.FEATURES + "."),
-        stated=stated, panels=[], pictures=pictures, splits=splits,
-        setting=both_image_sets.setting(epsilons[-1], hidden, clip),
-        runs=targets, optimiser=oblivious.settings(context),
+        stated=stated,
+        panels=[],
+        pictures=pictures,
         notes=(oblivious.NOTE,),
-    )  # fmt: skip
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        splits=splits,
+        setting=both_image_sets.setting(epsilons[-1], hidden, clip),
+        runs=targets,
+        optimiser=oblivious.settings(context),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import data, notes
 from leakcore.experiments.reconstruction.setting import games as _games
 from leakcore.experiments.registry import Experiment
@@ -40,15 +41,27 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     overlap = all(_overlap([_games.interval(played[w, e]) for w in widths]) for e in epsilons)
     fewest = min(widths.values())
     left_out = [w for w in _PRINTED if w not in widths]
-    return notes.report(
-        experiment, context, agreement="yes" if overlap and not left_out else "partly", attacked=attacked,
-        conclusion="Success at hidden layers of " + ", ".join(map(str, widths)) + ": "
+    findings = Findings(
+        agreement="yes" if overlap and not left_out else "partly",
+        conclusion="Success at hidden layers of "
+        + ", ".join(map(str, widths))
+        + ": "
         + "; ".join(", ".join(f"{r:.3f}" for r in rates[e]) + f" (ε = {e:g})" for e in epsilons)
         + f". The 95% intervals {'overlap at every ε' if overlap else 'do not overlap at every ε'}; "
         f"differences below about {1.4 / fewest**0.5:.2f} would not show with {fewest} runs."
         + (f" Left out at this scale: {', '.join(f'{w:,}' for w in left_out)}." if left_out else ""),
-        stated=stated, panels=panels, splits=[split], setting=setting, runs=dict(widths),
-    )  # fmt: skip
+        stated=stated,
+        panels=panels,
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        attacked=attacked,
+        splits=[split],
+        setting=setting,
+        runs=dict(widths),
+    )
 
 
 def _overlap(ends: list[tuple[float, float] | None]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import (
     both_image_sets,
     data,
@@ -45,15 +46,31 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         drawn = (_games.series("prior-aware attack", "attack", epsilons, games),
                  oblivious.series("gradient-based attack, nearest prior point", epsilons, guesses))  # fmt: skip
         panels.append(_games.panel(context, f"prior of {n}", epsilons, n, drawn))
-    return notes.report(
-        experiment, context, attacked=attacked,
+    findings = Findings(
         agreement="yes" if min(ratios) >= 8 else ("partly" if min(ratios) > 1 else "no"),
         conclusion="Gradient-based of prior-aware success by number of candidates (ε = "
-        + ", ".join(f"{e:g}" for e in epsilons) + "): " + "; ".join(told)
+        + ", ".join(f"{e:g}" for e in epsilons)
+        + "): "
+        + "; ".join(told)
         + f". The prior-aware attack does at least {min(ratios):.1f} times as well. With a prior of 2 a "
         "guess already succeeds half of the time, so that an order of magnitude there means worse than guessing.",
-        stated=stated, panels=panels, splits=[split], setting=setting, runs=runs, targets=targets,
+        stated=stated,
+        panels=panels,
+        notes=(
+            (
+                "the average over all priors that hold the target, in place of 1,000 drawn ones; the gradient-based "
+                "attack's intervals are empirical Bernstein limits over targets"
+            ),
+        ),
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        attacked=attacked,
+        splits=[split],
+        setting=setting,
+        runs=runs,
+        targets=targets,
         optimiser=oblivious.settings(context),
-        notes=(("the average over all priors that hold the target, in place of 1,000 drawn ones; the gradient-based "
-               "attack's intervals are empirical Bernstein limits over targets"),),
-    )  # fmt: skip
+    )

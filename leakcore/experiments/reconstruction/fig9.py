@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import data, notes
 from leakcore.experiments.reconstruction.setting import games as _games
 from leakcore.experiments.registry import Experiment
@@ -34,13 +35,21 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     differ = {e: rates["prior of digits", e] - rates["prior of noise", e] for e in epsilons}
     widest = max(bound - float(game.value) for game, bound in attacked)
     least = max(map(abs, differ.values()))
-    return notes.report(
-        experiment, context, attacked=attacked,
+    findings = Findings(
         agreement="yes" if least < 0.05 and widest < 0.15 else ("partly" if least < 0.1 else "no"),
         conclusion="Success with digits minus success with noise: "
         + ", ".join(f"{d:+.3f} (ε = {e:g})" for e, d in differ.items())
         + f". The widest gap to the bound is {widest:.3f}.",
-        stated=stated, panels=[_games.panel(context, "prior of 10", epsilons, 10, tuple(drawn))],
-        splits=[digits], setting=setting, runs=runs,
+        stated=stated,
+        panels=[_games.panel(context, "prior of 10", epsilons, 10, tuple(drawn))],
         notes=("noise is uniform at the digits' mean squared distance, with uniform labels",),
-    )  # fmt: skip
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        attacked=attacked,
+        splits=[digits],
+        setting=setting,
+        runs=runs,
+    )

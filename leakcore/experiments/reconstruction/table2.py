@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import fano
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
@@ -79,14 +80,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         if least > 0
         else f"The exact bound is not below Guo et al.'s in every cell (least difference {least:.4f})"
     )
-    return experiment.result(
-        context,
+    findings = Findings(
         conclusion=f"{order}. {len(below)} of the 12 printed values of the paper's own bound lie below the exact value "
         f"by more than half a unit of their last digit: estimates, no upper bounds: {', '.join(below)}.",
         agreement="yes" if least > 0 else "no",
         stated=stated,
         panels=panels,
-        settings={"steps": 1, "sample_rate": 1.0, "monte_carlo_samples": samples},
         notes=(
             (
                 "ours = (Φ(Φ⁻¹(κ) + 1/σ) − κ)/(1 − κ), exact; the paper's are estimates from 100,000 samples, "
@@ -99,4 +98,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 "estimates here too"
             ),
         ),
+    )
+    return experiment.result(
+        context,
+        findings,
+        settings={"steps": 1, "sample_rate": 1.0, "monte_carlo_samples": samples},
     )

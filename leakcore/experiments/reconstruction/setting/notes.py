@@ -10,11 +10,12 @@ from scipy import special
 
 from leakcore.attacks import ReconstructionGame
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import mechanism
 from leakcore.experiments.reconstruction.setting.data import Split
 from leakcore.experiments.reconstruction.setting.games import GameSetting
 from leakcore.experiments.registry import Experiment
-from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Stated
+from leakcore.experiments.result import ExperimentResult
 
 _STEP = (
     "learning rate × C is fixed (settings, step) where the paper sweeps the learning rate per ε: shorter steps "
@@ -26,17 +27,12 @@ _AVERAGED = "success is averaged over random targets, priors and initial paramet
 def report(
     experiment: Experiment,
     context: Context,
+    findings: Findings,
     *,
-    conclusion: str,
-    agreement: str,
-    stated: list[Stated],
-    panels: list[Panel],
     splits: list[Split],
     setting: GameSetting,
     runs: int | dict[int, int],
     attacked: Sequence[tuple[ReconstructionGame, float]] = (),
-    pictures: list[Pictures] | None = None,
-    notes: tuple[str, ...] = (),
     learning_rate_note: str | None = None,
     **settings: Any,
 ) -> ExperimentResult:
@@ -48,24 +44,23 @@ def report(
     if learning_rate_note is None:
         learning_rate_note = f"{_STEP}; {_AVERAGED}" if attacked else _STEP
     if attacked:
-        least = min(float(special.bdtrc(g.hits - 1, g.trials, bound)) if g.hits else 1.0 for g, bound in attacked)
-        if least * len(attacked) < 0.001:
-            conclusion, agreement = f"An attack beats its bound (p = {least:.2g}): an error. {conclusion}", "no"
-        notes = (
-            *notes,
-            f"no attack is significantly above its bound: of {len(attacked)} binomial tests the least p-value is "
-            f"{least:.2g}"
-            if least * len(attacked) >= 0.001
-            else "a bound lies below an attack",
-        )
+        findings = _held_to_bounds(findings, attacked)
     return experiment.result(
         context,
-        conclusion=conclusion,
-        agreement=agreement,
-        stated=stated,
-        panels=panels,
-        pictures=pictures or (),
-        data=dict.fromkeys(s.described for s in splits),
+        findings.with_notes(mechanism.CALIBRATED, learning_rate_note),
+        data=(s.described for s in splits),
         settings={**dataclasses.asdict(setting), "runs": runs, "delta": mechanism.DELTA, **settings},
-        notes=(*notes, mechanism.CALIBRATED, learning_rate_note),
+    )
+
+
+def _held_to_bounds(findings: Findings, attacked: Sequence[tuple[ReconstructionGame, float]]) -> Findings:
+    """What a binomial test of every game against its bound says: as a note, and first where a bound is too low."""
+    least = min(float(special.bdtrc(g.hits - 1, g.trials, bound)) if g.hits else 1.0 for g, bound in attacked)
+    if least * len(attacked) < 0.001:
+        conclusion = f"An attack beats its bound (p = {least:.2g}): an error. {findings.conclusion}"
+        beaten = dataclasses.replace(findings, conclusion=conclusion, agreement="no")
+        return beaten.with_notes("a bound lies below an attack")
+    return findings.with_notes(
+        f"no attack is significantly above its bound: of {len(attacked)} binomial tests the least p-value is "
+        f"{least:.2g}"
     )

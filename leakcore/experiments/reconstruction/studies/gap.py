@@ -10,6 +10,7 @@ import numpy as np
 from leakcore.attacks import ReconstructionGame
 from leakcore.bounds import orthogonal_success
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import (
     data,
     learning_rate,
@@ -81,14 +82,25 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         + "; the likelihood attack, which knows how long each gradient is, leaves "
         + ", ".join(f"{p.beside.bound - float(p.likelihood.value):+.3f}" for p in accurate) + "."
     )  # fmt: skip
+    findings = Findings(
+        conclusion=conclusion,
+        stated=stated,
+        panels=panels,
+        agreement="yes" if len(near) == len(clipped) else ("partly" if near else "no"),
+        notes=(_EFFECTIVE,),
+    )
     return notes.report(
-        experiment, context, conclusion=conclusion, stated=stated, panels=panels, splits=[split],
+        experiment,
+        context,
+        findings,
+        splits=[split],
         setting=_games.GameSetting(epsilon=epsilons[-1]),
-        agreement="yes" if len(near) == len(clipped) else ("partly" if near else "no"), runs=runs,
+        runs=runs,
         attacked=[(g, p.beside.bound) for p in (*clipped, *accurate) for g in (p.plain, p.likelihood)],
-        notes=(_EFFECTIVE,), learning_rate_note=learning_rate.NOTE, num_candidates=_CANDIDATES,
+        learning_rate_note=learning_rate.NOTE,
+        num_candidates=_CANDIDATES,
         learning_rates={f"{e:g}": [dataclasses.asdict(t) for t in tried[e]] for e in epsilons},
-    )  # fmt: skip
+    )
 
 
 _EFFECTIVE = (

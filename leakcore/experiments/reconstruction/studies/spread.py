@@ -11,6 +11,7 @@ from scipy import special
 
 from leakcore import bounds, kernels
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import mechanism as _mechanism
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
@@ -76,8 +77,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     ours = [[ten[m.name, samples, "null"] for m in _MECHANISMS] for samples in _PRINTED]
     gain = min(ten[m, n, "null"] / ten[m, n, "alternative"] for m, n, _ in ten)
     within = [o <= p for row, p in zip(ours, _PRINTED.values(), strict=True) for o in row]
-    return experiment.result(
-        context, stated=stated, panels=panels,
+    findings = Findings(
+        stated=stated,
+        panels=panels,
         agreement="yes" if all(within) else ("partly" if any(within) else "no"),
         conclusion="Standard deviation of Algorithm 1 at ε = 10 and a prior of 10: "
         + "; ".join(
@@ -86,9 +88,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         )
         + f", for {' and '.join(m.name for m in _MECHANISMS)}. Estimates from μ spread at least {gain:.1f} times less; "
         "the exact method does not spread.",
-        settings={"epsilon": _EPSILON, "delta": _mechanism.DELTA, "calls": _calls(context), "priors": _PRIORS},
         notes=(_mechanism.CALIBRATED, _THEORY, _INTERVALS, _SEEDS),
-    )  # fmt: skip
+    )
+    return experiment.result(
+        context,
+        findings,
+        settings={"epsilon": _EPSILON, "delta": _mechanism.DELTA, "calls": _calls(context), "priors": _PRIORS},
+    )
 
 
 _THEORY = (

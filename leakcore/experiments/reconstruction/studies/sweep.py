@@ -7,6 +7,7 @@ import numpy as np
 from leakcore.attacks import ReconstructionGame
 from leakcore.bounds import orthogonal_success
 from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import (
     data,
     learning_rate,
@@ -92,12 +93,22 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             f"the stated {printed:g} is "
             + (f"within the interval at η = {', '.join(f'{r:g}' for r in holds)}" if holds else "in no interval")
         )
-    return notes.report(
-        experiment, context, agreement="yes" if all(agree) else ("partly" if any(agree) else "no"),
+    findings = Findings(
+        agreement="yes" if all(agree) else ("partly" if any(agree) else "no"),
         conclusion=". ".join(told) + ". " + _by_clipping([g for g, _ in attacked[::2]]),
-        stated=stated, panels=panels, splits=[split], setting=setting, runs=runs, attacked=attacked,
+        stated=stated,
+        panels=panels,
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        splits=[split],
+        setting=setting,
+        runs=runs,
+        attacked=attacked,
         learning_rate_note="every learning rate is shown; none was chosen by the attack's success",
-    )  # fmt: skip
+    )
 
 
 def _by_clipping(games: list[ReconstructionGame]) -> str:
