@@ -1,0 +1,46 @@
+"""The notebooks of the tutorials run from top to bottom; what they assert holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.project.script import ROOT, load
+
+TUTORIALS = ROOT / "docs" / "tutorials"
+NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))
+
+
+def test_there_are_three_and_their_outputs_are_kept() -> None:
+    nbformat = pytest.importorskip("nbformat", reason="pip install '.[docs]' reads notebooks")
+    assert len(NOTEBOOKS) == 3
+    for path in NOTEBOOKS:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+        assert len(outputs) >= 3, path.name
+        assert not [output for output in outputs if output.output_type == "error"], path.name
+        assert any("assert" in cell.source for cell in notebook.cells if cell.cell_type == "code"), path.name
+        assert path.stat().st_size <= 200_000, path.name
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbclient = pytest.importorskip("nbclient", reason="pip install '.[docs]' runs notebooks")
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel", reason="pip install '.[docs]' runs notebooks")
+    if "opacus" in path.stem:
+        pytest.importorskip("opacus")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()
+
+
+def test_a_page_of_a_notebook_shows_what_its_cells_printed() -> None:
+    fenced = load("docs/hooks/notebooks.py").fenced
+    code = "```python\nfor i in a:\n    f(i)\n\n    g(i)\n```"
+    page = f"See [b](b.ipynb).\n\n{code}\n\n    1\n\n    2\n\n\nThen text.\n"
+    shown = "```{ .text .output }\n1\n\n2\n```\n"
+    assert fenced(page) == f"See [b](b.md).\n\n{code}\n\n{shown}\n\nThen text.\n"

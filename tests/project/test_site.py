@@ -1,0 +1,185 @@
+"""The built site: links, search, and what a phone shows, in headless Chromium where there is one."""
+
+from __future__ import annotations
+
+import functools
+import html
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.project.script import ROOT
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+PHONE = 375
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("material", reason="pip install '.[docs]' builds the site")
+    pytest.importorskip("mkdocstrings", reason="pip install '.[docs]' builds the site")
+    pytest.importorskip("nbconvert", reason="pip install '.[docs]' builds the site")
+    out = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(out)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    return out
+
+
+class Page(HTMLParser):
+    """What a page refers to, and what in it can be referred to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if value and name in ("id", "name"):
+                self.ids.add(value)
+            elif value and name in ("href", "src"):
+                self.links.append(value)
+
+
+def test_no_link_of_the_site_is_broken(site: Path) -> None:
+    """Pages, pictures, style sheets, and the places inside pages that links name."""
+    pages = {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html") if path.name != "404.html"}
+    assert len(pages) > 30
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            place = unquote(parts.fragment)
+            if not target.exists() or (place and target in pages and place not in pages[target].ids):
+                broken.append(f"{path.relative_to(site)}: {link}")
+    assert not broken, "\n".join(broken)
+
+
+def test_the_search_index_holds_every_page(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    indexed = {entry["location"].split("#")[0] for entry in index["docs"]}
+    pages = {path.parent.relative_to(site).as_posix() + "/" for path in site.rglob("index.html")}
+    assert {"" if page == "./" else page for page in pages} <= indexed
+    assert any("epsilon_lower_bound" in entry["title"] for entry in index["docs"])
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """The site's files. `/wait` is answered after `/done`: until then the browser takes the page for unfinished."""
+
+    done: threading.Event
+
+    def do_GET(self) -> None:
+        if self.path == "/done":
+            self.done.set()
+        if self.path == "/wait":
+            self.done.wait(120)
+        if self.path in ("/done", "/wait"):
+            self.send_response(204)
+            self.end_headers()
+        else:
+            super().do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: a test's output is its own."""
+
+
+def answer(site: Path, script: str, profile: Path) -> Any:
+    """What `script` hands to `answer(value)`, in a page next to the site's."""
+    browser = next((name for name in BROWSERS if shutil.which(name)), None)
+    if browser is None:
+        pytest.skip("no headless Chromium on PATH: the site was not laid out")
+    page = site / "asked.html"
+    send = "document.getElementById('answer').textContent = JSON.stringify(value); fetch('/done');"
+    page.write_text(
+        f'<!doctype html><body><pre id="answer"></pre><img src="/wait">'
+        f"<script>function answer(value) {{ {send} }}\n{script}</script>",
+        encoding="utf-8",
+    )
+    handler = type("OneHandler", (Handler,), {"done": threading.Event()})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(site))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            done = subprocess.run(
+                [
+                    browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
+                    "--window-size=1280,1000", "--hide-scrollbars", "--dump-dom", f"http://127.0.0.1:{server.server_port}/asked.html",
+                ],
+                capture_output=True, text=True, timeout=240, check=False,
+            )  # fmt: skip
+        finally:
+            server.shutdown()
+            thread.join()
+            page.unlink()
+    if done.returncode:
+        pytest.skip(f"{browser} does not run here: {done.stderr[-200:]}")
+    shown = re.search(r'<pre id="answer">(.+?)</pre>', done.stdout, re.DOTALL)
+    assert shown is not None, done.stdout[:500]
+    return json.loads(html.unescape(shown[1]))
+
+
+def test_a_search_leads_to_the_function(site: Path, tmp_path: Path) -> None:
+    script = """
+      const frame = document.createElement('iframe');
+      frame.width = 1200; frame.height = 800; frame.src = '/';
+      frame.onload = () => {
+        const inside = frame.contentDocument;
+        const input = inside.querySelector('.md-search__input');
+        const look = () => {
+          const links = [...inside.querySelectorAll('.md-search-result__link')].map((a) => a.href);
+          if (links.length) { answer(links); return; }
+          input.focus();
+          input.value = 'epsilon_lower_bound';
+          input.dispatchEvent(new KeyboardEvent('keyup', {bubbles: true}));
+          setTimeout(look, 300);
+        };
+        look();
+      };
+      document.body.appendChild(frame);
+    """
+    results = answer(site, script, tmp_path / "profile")
+    assert any("/reference/bounds/" in result for result in results), results
+
+
+def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path) -> None:
+    """Each page in a frame of a phone's width: a window has a least width, a frame has none."""
+    pages = sorted(path.parent.relative_to(site).as_posix() for path in site.rglob("index.html"))
+    script = """
+      const widths = {};
+      const next = (pages) => {
+        if (!pages.length) { answer(widths); return; }
+        const frame = document.createElement('iframe');
+        frame.width = PHONE; frame.height = 800; frame.style.border = 0;
+        frame.onload = () => {
+          const page = frame.contentDocument;
+          widths[pages[0]] = [page.documentElement.clientWidth, page.documentElement.scrollWidth, page.title];
+          frame.remove();
+          next(pages.slice(1));
+        };
+        frame.src = '/' + pages[0] + '/';
+        document.body.appendChild(frame);
+      };
+      next(PAGES);
+    """.replace("PHONE", str(PHONE)).replace("PAGES", json.dumps(pages))
+    widths = answer(site, script, tmp_path / "profile")
+    assert set(widths) == set(pages)
+    assert all(title.endswith("leakcore") for _, _, title in widths.values())
+    assert {page: w for page, (visible, w, _) in widths.items() if visible != PHONE or w > PHONE} == {}
