@@ -3,11 +3,14 @@
 `leakcore.attacks.labels` offers a function `last_layer`, which the module `last_layer` defines. Griffe reads files and
 takes the name for the module; at run time it is the function. Likewise a kernel behind the door of
 `leakcore.kernels.api` is shown as the kernel that it calls.
+
+A section `Example:` becomes `Examples:`, the only spelling under which griffe shows the lines as code.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import Any
 
 import griffe
@@ -19,6 +22,7 @@ class PublicNames(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         modules = _modules(pkg)
         for module in modules:
+            _spell_examples(module)
             for name, member in list(module.members.items()):
                 if not member.is_alias and member.is_attribute and str(member.value).startswith("_door("):
                     module.members[name] = module.members[str(member.value.arguments[0])].final_target
@@ -33,6 +37,14 @@ class PublicNames(griffe.Extension):
         ]
         for package, name, target in found:
             package.members[name] = griffe.Alias(name, target, parent=package)
+
+
+def _spell_examples(item: griffe.Object) -> None:
+    if item.docstring is not None:
+        item.docstring.value = re.sub(r"^Example:$", "Examples:", item.docstring.value, flags=re.MULTILINE)
+    for member in item.members.values():
+        if not member.is_alias and not member.is_module:
+            _spell_examples(member)
 
 
 def _modules(module: griffe.Module) -> list[griffe.Module]:

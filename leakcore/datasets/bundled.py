@@ -8,9 +8,18 @@ from leakcore.datasets.dataset import Dataset
 
 
 def digits() -> Dataset:
-    """1,797 scans of handwritten digits, 8×8 pixels, ten classes.
+    """1,797 scans of handwritten digits of 8×8 pixels, ten classes, as bundled with scikit-learn.
 
-    Features are the pixel counts 0..16 divided by 16, so they lie in [0, 1]. Rows keep scikit-learn's order.
+    The pixel counts 0..16 are divided by 16, so features lie in [0, 1]. Rows keep scikit-learn's order.
+
+    Returns:
+        A `Dataset` of (1797, 64) float64 features.
+
+    Example:
+        >>> from leakcore import datasets
+        >>> data = datasets.digits()
+        >>> data.features.shape, data.num_classes, float(data.features.max())
+        ((1797, 64), 10, 1.0)
     """
     from sklearn.datasets import load_digits
 
@@ -28,11 +37,20 @@ def digits() -> Dataset:
 
 
 def breast_cancer() -> Dataset:
-    """569 biopsies, 30 measurements each, two classes (0 malignant, 1 benign).
+    """569 biopsies with 30 measurements each, two classes (0 malignant, 1 benign), as bundled with scikit-learn.
 
-    Each feature is standardised to mean 0 and (population) standard deviation 1 over all 569 rows. That uses
-    statistics of the data set itself, which a private training run would have to pay for; for attacks on gradients it
-    is a mere choice of units. Rows keep scikit-learn's order.
+    Each feature is standardised to mean 0 and (population) standard deviation 1 over all 569 rows. This uses statistics
+    of the data set itself, which a private training run would have to pay for; for attacks on gradients it is only a
+    choice of units. Rows keep scikit-learn's order.
+
+    Returns:
+        A `Dataset` of (569, 30) float64 features.
+
+    Example:
+        >>> from leakcore import datasets
+        >>> data = datasets.breast_cancer()
+        >>> data.features.shape, int((data.labels == 0).sum())
+        ((569, 30), 212)
     """
     from sklearn.datasets import load_breast_cancer
 

@@ -1,4 +1,4 @@
-"""What a loaded data set is: features, labels, and where they come from."""
+"""A loaded data set: features, labels, and where they come from."""
 
 from __future__ import annotations
 
@@ -13,13 +13,34 @@ from leakcore._base import validate as check
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset:
-    """A labelled data set. The arrays are read-only: attacks and runs share them without copies.
+    """A labelled data set with read-only arrays, so that attacks and runs share it without copies.
 
-    features: (rows, dimensions) float64, or float32 where they were given so. labels: (rows,) int64 in
-        [0, num_classes).
-    scaling: what was done to the raw features, in words.
-    source, licence: where the data come from and on what terms they may be used.
-    shape: of one row's features as an image, (channels, height, width); None where they are none.
+    Two data sets are compared by identity.
+
+    Attributes:
+        features: (rows, dimensions), finite; float32 where float32 was passed, else float64.
+        labels: (rows,) int64 in [0, num_classes).
+        num_classes: number of classes, at least 1.
+        name: what the data set is called in reports.
+        scaling: what was done to the raw features, in words.
+        source: where the data come from.
+        licence: on what terms they may be used.
+        shape: of one row's features as an image, (channels, height, width); None where the features are not an image.
+
+    Raises:
+        ValueError: for shapes that do not match, features that are not finite, or labels outside [0, num_classes).
+        TypeError: for labels that are not integers, or features that are not real numbers.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import datasets
+        >>> data = datasets.Dataset(
+        ...     features=np.zeros((6, 4)), labels=[0, 1, 2, 0, 1, 2], num_classes=3, name="zeros", scaling="none",
+        ...     source="generated", licence="CC0", shape=(1, 2, 2),
+        ... )
+        >>> train, test = data.split(4, seed=0)
+        >>> len(train), len(test), data.images().shape
+        (4, 2, (6, 1, 2, 2))
     """
 
     features: np.ndarray
@@ -63,24 +84,54 @@ class Dataset:
         return len(self.labels)
 
     def split(self, first: int, *, seed: int) -> tuple[Dataset, Dataset]:
-        """Two disjoint parts after a seeded shuffle: `first` rows, and the rest.
+        """Two disjoint parts of the rows after a seeded shuffle.
 
-        The shuffle sorts rows by a uniform variate of Philox (stream DATA_ORDER, row index as column), so it is the
-        same on every machine. Raises ValueError unless 0 ≤ first ≤ rows.
+        The shuffle sorts the rows by a uniform variate of Philox (stream DATA_ORDER, row index as column), so the parts
+        are the same on every machine.
+
+        Args:
+            first: number of rows of the first part.
+            seed: of the shuffle.
+
+        Returns:
+            A part of `first` rows and a part of all other rows.
+
+        Raises:
+            ValueError: unless 0 ≤ first ≤ rows.
+
+        Example:
+            >>> from leakcore import datasets
+            >>> train, test = datasets.digits().split(1500, seed=0)
+            >>> len(train), len(test)
+            (1500, 297)
         """
         first = check.integer(0, len(self), first=first)
         order = self.order(seed)
         return self._rows(order[:first]), self._rows(order[first:])
 
     def order(self, seed: int) -> np.ndarray:
-        """(rows,) row numbers in the order into which `split` shuffles them."""
+        """The order into which `split` shuffles the rows.
+
+        Args:
+            seed: of the shuffle.
+
+        Returns:
+            (rows,) row numbers.
+        """
         keys = kernels.uniform((1, len(self)), seed=check.seed(seed=seed), purpose=kernels.Stream.DATA_ORDER)
         return np.argsort(keys[0], kind="stable")
 
     def images(self) -> np.ndarray:
-        """(rows, channels, height, width), a view of the features; ValueError where they are no images."""
+        """The features as images.
+
+        Returns:
+            (rows, channels, height, width), a view of the features.
+
+        Raises:
+            ValueError: if the features are not images (`shape` is None).
+        """
         if self.shape is None:
-            raise ValueError(f"{self.name}: its features are no images")
+            raise ValueError(f"{self.name}: its features are not images")
         return self.features.reshape(len(self), *self.shape)
 
     def _rows(self, index: np.ndarray) -> Dataset:

@@ -11,11 +11,30 @@ from leakcore.datasets.dataset import Dataset
 
 
 def lfw(*, min_faces: int = 20, path: str | os.PathLike[str] | None = None, download: bool = False) -> Dataset:
-    """Colour photographs of faces, 3×62×47, one class per person with at least `min_faces` of them.
+    """Labelled Faces in the Wild: colour photographs of 3×62×47 pixels, one class per person.
 
-    Pixels lie in [0, 1], rows as scikit-learn's `fetch_lfw_people` orders them, float32. The attributes of the paper
-    are no part of it; `leakage.input_attributes` makes plain ones. path: scikit-learn's data folder; None: its default.
-    download: allow scikit-learn to fetch 200 MB; FileNotFoundError where the set is not there and it may not.
+    Pixels lie in [0, 1]; rows keep the order of scikit-learn's `fetch_lfw_people`. The attributes that Mo et al. (2021)
+    use are not part of this data set; `leakage.input_attributes` makes plain ones.
+
+    Args:
+        min_faces: keep the persons with at least this many photographs.
+        path: scikit-learn's data folder; None takes its default.
+        download: allow scikit-learn to fetch 200 MB.
+
+    Returns:
+        A `Dataset` of float32 features.
+
+    Raises:
+        FileNotFoundError: if the data set is not in the folder and `download` is False.
+        ValueError: if `min_faces` is below 1.
+
+    Example:
+        >>> import tempfile
+        >>> from leakcore import datasets
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     datasets.lfw(path=folder)
+        Traceback (most recent call last):
+        FileNotFoundError: lfw: not in scikit-learn's data folder (...); pass download=True
     """
     from sklearn.datasets import fetch_lfw_people
 

@@ -1,4 +1,4 @@
-"""Where a data set's files are: a local folder, then the user's cache, then the network; always the right bytes."""
+"""Find a data set's file in a local folder, the user's cache or the network, and check its SHA-256."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMEOUT = 30.0
 
 @dataclasses.dataclass(frozen=True)
 class RemoteFile:
-    """A canonical file: its folder and name, its SHA-256, and where it can be had (none: only as a local file)."""
+    """A canonical file: its folder, its name, its SHA-256, and where to download it (nowhere if `urls` is empty)."""
 
     folder: str
     name: str
@@ -28,10 +28,11 @@ class RemoteFile:
 
 
 def find(file: RemoteFile, path: str | os.PathLike[str] | None, download: bool) -> Path:
-    """The file's path, with the bytes its SHA-256 says.
+    """The path of the file, whose SHA-256 is checked.
 
-    `path` is a folder that holds the file, or a folder of it; without it LEAKCORE_DATA, if set, is searched, then the
-    cache (LEAKCORE_CACHE, or leakcore under XDG_CACHE_HOME or ~/.cache), and last the mirrors, into the cache.
+    `path` is a folder that holds the file directly or in its own subfolder. Without `path`, LEAKCORE_DATA is searched
+    if it is set, then the cache (LEAKCORE_CACHE, or leakcore under XDG_CACHE_HOME or ~/.cache), then the mirrors, from
+    which the file is downloaded into the cache.
     FileNotFoundError says where it was looked for and how to get it; ValueError where the bytes are not the canonical
     ones.
     """
@@ -53,8 +54,8 @@ def find(file: RemoteFile, path: str | os.PathLike[str] | None, download: bool) 
 def _folders(file: RemoteFile, path: str | os.PathLike[str] | None) -> Iterator[Path]:
     roots = [Path(path)] if path is not None else []
     if path is None:
-        if given := os.environ.get("LEAKCORE_DATA", ""):
-            roots.append(Path(given))
+        if folder := os.environ.get("LEAKCORE_DATA", ""):
+            roots.append(Path(folder))
         roots.append(_cache())
     for root in roots:
         yield root / file.folder
@@ -63,13 +64,13 @@ def _folders(file: RemoteFile, path: str | os.PathLike[str] | None) -> Iterator[
 
 
 def _cache() -> Path:
-    if given := os.environ.get("LEAKCORE_CACHE", ""):
-        return Path(given)
+    if folder := os.environ.get("LEAKCORE_CACHE", ""):
+        return Path(folder)
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
         return (Path(base) if base else Path.home() / ".cache") / "leakcore"
     except RuntimeError:  # no HOME, and a user without an entry
-        raise ValueError("no home folder to keep data sets in: set LEAKCORE_DATA, LEAKCORE_CACHE or HOME") from None
+        raise ValueError("no home folder for data sets: set LEAKCORE_DATA, LEAKCORE_CACHE or HOME") from None
 
 
 def _checked(path: Path, file: RemoteFile) -> Path:
@@ -78,10 +79,10 @@ def _checked(path: Path, file: RemoteFile) -> Path:
     return path
 
 
-def _require(found: str, where: object, file: RemoteFile) -> None:
-    if found != file.sha256:
+def _require(digest: str, where: object, file: RemoteFile) -> None:
+    if digest != file.sha256:
         raise ValueError(
-            f"{where}: its SHA-256 is {found}, the canonical file's is {file.sha256}: remove or replace it"
+            f"{where}: its SHA-256 is {digest}, the canonical file's is {file.sha256}: remove or replace it"
         )
 
 
@@ -108,7 +109,7 @@ def _download(file: RemoteFile, tried: str) -> Path:
         except (OSError, ValueError) as why:
             failures.append(f"\n  {url}: {why}")
     raise FileNotFoundError(
-        f"{file.name} of {file.folder} was not found; looked for{tried}\nand no mirror gave it:{''.join(failures)}\n"
+        f"{file.name} of {file.folder} was not found; looked for{tried}\nand no mirror sent it:{''.join(failures)}\n"
         f"Without a network, put the file into {target.parent} or set LEAKCORE_DATA to a folder that holds "
         f"{file.folder}/{file.name} (SHA-256 {file.sha256})"
     )

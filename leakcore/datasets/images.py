@@ -1,4 +1,4 @@
-"""Image sets: MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100, from their canonical files, and small parts of the latter.
+"""Image sets: MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100 from their canonical files, and small local extracts.
 
 Pixels are divided by 255, so features lie in [0, 1]; rows keep the file's order and are flattened channels first, so
 `features.reshape(len(data), *data.shape)` is what a convolution takes. float32. Nothing is ever unpickled.
@@ -75,11 +75,30 @@ _PIXELS = "pixels 0..255 divided by 255"
 
 
 def mnist(split: str = "test", *, path: Folder | None = None, download: bool = True) -> Dataset:
-    """Handwritten digits, 28×28 grey pixels, ten classes: 60,000 "train" or 10,000 "test" rows of 784 features.
+    """MNIST: handwritten digits of 28×28 grey pixels, ten classes.
 
-    path: a folder that holds the canonical gzipped idx files, or a folder mnist of them; None: LEAKCORE_DATA, then the
-    user's cache, then (unless download=False) the mirrors. FileNotFoundError says where files were looked for;
-    ValueError where a file's SHA-256 is not the canonical one, or split is neither.
+    Pixels are divided by 255, so features lie in [0, 1]; rows keep the order of the canonical files.
+
+    Args:
+        split: "train" for 60,000 rows, or "test" for 10,000 rows.
+        path: a folder that holds the four canonical gzipped idx files, directly or in its subfolder `mnist`. None
+            searches LEAKCORE_DATA, then the user's cache, then the mirrors.
+        download: whether the mirrors may be asked when `path` is None.
+
+    Returns:
+        A `Dataset` of (rows, 784) float32 features, with `shape` (1, 28, 28).
+
+    Raises:
+        FileNotFoundError: says where the files were looked for.
+        ValueError: if the SHA-256 of a file is not the canonical one, or for another `split`.
+
+    Example:
+        >>> import tempfile
+        >>> from leakcore import datasets
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     datasets.mnist("test", path=folder)
+        Traceback (most recent call last):
+        FileNotFoundError: t10k-images-idx3-ubyte.gz of mnist was not found; ...
     """
     return _idx(
         "mnist",
@@ -95,11 +114,33 @@ def mnist(split: str = "test", *, path: Folder | None = None, download: bool = T
 def fashion_mnist(
     split: str = "test", *, part: str = "all", path: Folder | None = None, download: bool = True
 ) -> Dataset:  # fmt: skip
-    """Pictures of clothes, 28×28 grey pixels, ten classes; sizes and arguments as in `mnist`, folder fashion_mnist.
+    """Fashion-MNIST: pictures of clothes of 28×28 grey pixels, ten classes.
 
-    part: "all", or "classes-0-1": T-shirts and trousers only, 3,000 train rows each (a local extract,
-    train01-images-idx3-ubyte.gz and train01-labels-idx1-ubyte.gz, the first in canonical order, which is no download)
-    or 1,000 test rows each (of the canonical files).
+    Pixels are divided by 255, so features lie in [0, 1]; rows keep the order of the canonical files.
+
+    Args:
+        split: "train" for 60,000 rows, or "test" for 10,000 rows.
+        part: "all", or "classes-0-1" for T-shirts and trousers only: 1,000 test rows of each from the canonical files,
+            or the first 3,000 train rows of each from a local extract (train01-images-idx3-ubyte.gz and
+            train01-labels-idx1-ubyte.gz), which cannot be downloaded.
+        path: a folder that holds the files, directly or in its subfolder `fashion_mnist`. None searches LEAKCORE_DATA,
+            then the user's cache, then the mirrors.
+        download: whether the mirrors may be asked when `path` is None.
+
+    Returns:
+        A `Dataset` of (rows, 784) float32 features, with `shape` (1, 28, 28).
+
+    Raises:
+        FileNotFoundError: says where the files were looked for.
+        ValueError: if the SHA-256 of a file is not the canonical one, or for another `split` or `part`.
+
+    Example:
+        >>> import tempfile
+        >>> from leakcore import datasets
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     datasets.fashion_mnist("train", part="classes-0-1", path=folder)
+        Traceback (most recent call last):
+        FileNotFoundError: train01-images-idx3-ubyte.gz of fashion_mnist was not found; ...
     """
     two = check.one_of("all", "classes-0-1", part=part) != "all"
     check.one_of("train", "test", split=split)
@@ -114,19 +155,41 @@ def fashion_mnist(
     )
     if not two:
         return data
-    kept = data.labels < 2
+    chosen = data.labels < 2
     return dataclasses.replace(
-        data, features=data.features[kept], labels=data.labels[kept], num_classes=2,
+        data, features=data.features[chosen], labels=data.labels[chosen], num_classes=2,
         name=f"fashion_mnist {split} (classes 0 and 1)",
     )  # fmt: skip
 
 
 def cifar10(split: str = "train", *, part: str = "all", path: Folder | None = None, download: bool = True) -> Dataset:
-    """Colour photographs, 3×32×32, ten classes: 50,000 "train" or 10,000 "test" rows of 3,072 features.
+    """CIFAR-10: colour photographs of 3×32×32 pixels, ten classes.
 
-    part: "all", or "airplane-automobile": a local extract, cifar10_airplane_automobile.npz, of 2,000 train and 500 test
-    rows of these two classes (labels 0 and 1), which is no download and is never taken in place of the whole.
-    Other arguments as in `mnist`; the canonical file is cifar-10-binary.tar.gz in a folder cifar10.
+    Pixels are divided by 255, so features lie in [0, 1]; rows keep the file's order, flattened channels first.
+
+    Args:
+        split: "train" for 50,000 rows, or "test" for 10,000 rows.
+        part: "all", or "airplane-automobile" for a local extract, cifar10_airplane_automobile.npz, of 2,000 train and
+            500 test rows of these two classes (labels 0 and 1). The extract cannot be downloaded and never stands in
+            for the whole.
+        path: a folder that holds the file (cifar-10-binary.tar.gz for "all"), directly or in its subfolder `cifar10`.
+            None searches LEAKCORE_DATA, then the user's cache, then the authors' site.
+        download: whether the site may be asked when `path` is None.
+
+    Returns:
+        A `Dataset` of (rows, 3072) float32 features, with `shape` (3, 32, 32).
+
+    Raises:
+        FileNotFoundError: says where the file was looked for.
+        ValueError: if the SHA-256 of the file is not the canonical one, or for another `split` or `part`.
+
+    Example:
+        >>> import tempfile
+        >>> from leakcore import datasets
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     datasets.cifar10("train", path=folder)
+        Traceback (most recent call last):
+        FileNotFoundError: cifar-10-binary.tar.gz of cifar10 was not found; ...
     """
     check.one_of("all", "airplane-automobile", part=part)
     return _cifar("cifar10", split, part, path, download, classes=10 if part == "all" else 2)
@@ -135,9 +198,33 @@ def cifar10(split: str = "train", *, part: str = "all", path: Folder | None = No
 def cifar100(
     split: str = "train", *, part: str = "all", labels: str = "fine", path: Folder | None = None, download: bool = True
 ) -> Dataset:
-    """Colour photographs, 3×32×32, sizes as in `cifar10`; labels "fine" (100 classes) or "coarse" (20 of them).
+    """CIFAR-100: colour photographs of 3×32×32 pixels, 100 fine or 20 coarse classes.
 
-    part: "all", or "subset": a local extract, cifar100_subset.npz, of 20 train and 5 test rows per fine class.
+    Pixels are divided by 255, so features lie in [0, 1]; rows keep the file's order, flattened channels first.
+
+    Args:
+        split: "train" for 50,000 rows, or "test" for 10,000 rows.
+        part: "all", or "subset" for a local extract, cifar100_subset.npz, of 20 train and 5 test rows of each fine
+            class. The extract cannot be downloaded.
+        labels: "fine" for 100 classes, or "coarse" for 20 superclasses.
+        path: a folder that holds the file (cifar-100-binary.tar.gz for "all"), directly or in its subfolder `cifar100`.
+            None searches LEAKCORE_DATA, then the user's cache, then the authors' site.
+        download: whether the site may be asked when `path` is None.
+
+    Returns:
+        A `Dataset` of (rows, 3072) float32 features, with `shape` (3, 32, 32).
+
+    Raises:
+        FileNotFoundError: says where the file was looked for.
+        ValueError: if the SHA-256 of the file is not the canonical one, or for another `split`, `part` or `labels`.
+
+    Example:
+        >>> import tempfile
+        >>> from leakcore import datasets
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     datasets.cifar100("train", path=folder)
+        Traceback (most recent call last):
+        FileNotFoundError: cifar-100-binary.tar.gz of cifar100 was not found; ...
     """
     check.one_of("all", "subset", part=part)
     kind = check.one_of("fine", "coarse", labels=labels)
@@ -147,10 +234,30 @@ def cifar100(
 
 
 def uniform_noise(like: Dataset, rows: int, *, seed: int) -> Dataset:
-    """Uniform noise with uniform labels, at the distances of a data set (Hayes et al. 2023, Figure 9).
+    """Uniform noise with uniform labels, at the same distances as a data set (Hayes et al. 2023, Figure 9).
 
-    Features are uniform in [0, a], independent, with a such that the mean squared distance of two rows is that of two
-    rows of `like`: d·a²/6. Philox (stream UNIFORM_NOISE) makes it the same on every machine.
+    Features are independent and uniform in [0, a]. The mean squared distance of two rows is d·a²/6; a is chosen so that
+    it equals the mean squared distance of two rows of `like`.
+
+    Args:
+        like: the data set whose distances, dimensions, type, classes and `shape` the result has.
+        rows: number of rows, at least 1.
+        seed: of the noise and the labels. Philox (stream UNIFORM_NOISE) makes them the same on every machine.
+
+    Returns:
+        A `Dataset` of (rows, d) features.
+
+    Raises:
+        ValueError: if `rows` is below 1.
+        TypeError: if `like` is not a `Dataset`.
+
+    Example:
+        >>> from leakcore import datasets
+        >>> digits = datasets.digits()
+        >>> noise = datasets.uniform_noise(digits, 2000, seed=0)
+        >>> ratio = noise.features.var(axis=0).sum() / digits.features.var(axis=0).sum()
+        >>> noise.features.shape, f"{ratio:.1f}"
+        ((2000, 64), '1.0')
     """
     count = check.integer(1, None, rows=rows)
     check.instance(Dataset, like=like)
@@ -200,7 +307,7 @@ def _read_idx(path: Path, dims: int) -> np.ndarray:
     if len(raw) >= head:
         magic, *shape = struct.unpack_from(f">{dims + 1}I", raw)
     if len(raw) < head or magic != 0x800 + dims or len(raw) != head + math.prod(shape):
-        raise ValueError(f"{printable(path)}: no idx file of {dims} dimensions of bytes")
+        raise ValueError(f"{printable(path)}: not an idx file of bytes in {dims} dimensions")
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
 
 
@@ -212,11 +319,11 @@ def _cifar(
     if part == "all":
         images, labels = _read_binary(where, name, which, coarse)
     else:
-        kept = read_npz(where, {f"x_{which}", f"y_{which}", "coarse_of_fine"})
-        images = kept[f"x_{which}"].transpose(0, 3, 1, 2).reshape(-1, math.prod(_SHAPE))
-        labels = kept[f"y_{which}"]
+        stored = read_npz(where, {f"x_{which}", f"y_{which}", "coarse_of_fine"})
+        images = stored[f"x_{which}"].transpose(0, 3, 1, 2).reshape(-1, math.prod(_SHAPE))
+        labels = stored[f"y_{which}"]
         if coarse:
-            labels = kept["coarse_of_fine"][labels]
+            labels = stored["coarse_of_fine"][labels]
     return Dataset(
         features=np.divide(images, np.float32(255), dtype=np.float32),
         labels=labels.astype(np.int64),
@@ -238,12 +345,12 @@ def _read_binary(path: Path, name: str, split: str, coarse: bool) -> tuple[np.nd
         wanted, heads, label = [f"{split}.bin"], 2, 0 if coarse else 1
     size = heads + math.prod(_SHAPE)
     try:
-        found = read_tar(path, set(wanted))
-        if odd := [base for base in found if len(found[base]) % size]:
-            raise ValueError(f"{odd[0]} has {len(found[odd[0]])} bytes: no records of {size}")
+        members = read_tar(path, set(wanted))
+        if odd := [base for base in members if len(members[base]) % size]:
+            raise ValueError(f"{odd[0]} has {len(members[odd[0]])} bytes, which is not a multiple of {size}")
     except ValueError as why:
-        raise ValueError(f"{printable(path)}: is no archive of CIFAR's records ({why})") from why
-    if missing := [base for base in wanted if base not in found]:
+        raise ValueError(f"{printable(path)}: not an archive of CIFAR's records ({why})") from why
+    if missing := [base for base in wanted if base not in members]:
         raise ValueError(f"{printable(path)}: holds no {', '.join(missing)}")
-    records = np.concatenate([np.frombuffer(found[base], np.uint8).reshape(-1, size) for base in wanted])
+    records = np.concatenate([np.frombuffer(members[base], np.uint8).reshape(-1, size) for base in wanted])
     return records[:, heads:], records[:, label]

@@ -1,4 +1,4 @@
-"""The membership benchmarks of Shokri et al. (2017): tables of zeros and ones with cluster numbers as classes."""
+"""Membership benchmarks of Shokri et al. (2017): tables of zeros and ones with cluster numbers as classes."""
 
 from __future__ import annotations
 
@@ -24,24 +24,59 @@ _SOURCE = (
 
 
 def location30(*, path: Folder | None = None) -> Dataset:
-    """5,010 users of a location service, 446 features that are 0 or 1 (regions and kinds of places), 30 clusters.
+    """Location30 of Shokri et al. (2017): 5,010 users of a location service, 446 binary features, 30 clusters.
 
-    path: a folder that holds dataset_location.tgz, or a folder location30 of it; None: LEAKCORE_DATA, then the user's
-    cache. Never downloaded. FileNotFoundError says where it was looked for; ValueError where its SHA-256 is another, or
-    it does not hold 446 columns of zeros and ones.
+    A feature is 1 where the user visited a region or a kind of place. The file is never downloaded.
+
+    Args:
+        path: a folder that holds dataset_location.tgz, directly or in its subfolder `location30`. None searches
+            LEAKCORE_DATA, then the user's cache.
+
+    Returns:
+        A `Dataset` of (5010, 446) float32 features that are 0 or 1.
+
+    Raises:
+        FileNotFoundError: says where the file was looked for.
+        ValueError: if the SHA-256 of the file is not the canonical one, or the file is not such a table.
+
+    Example:
+        >>> import tempfile
+        >>> from leakcore import datasets
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     datasets.location30(path=folder)
+        Traceback (most recent call last):
+        FileNotFoundError: dataset_location.tgz of location30 was not found; ...
     """
     where = find(_LOCATION, path, download=False)
     return _table(where, "location30", columns=446, classes=30, source=f"{_SOURCE}, 2017; from Foursquare check-ins")
 
 
 def purchase100(path: Folder) -> Dataset:
-    """197,324 shoppers, 600 features that are 0 or 1 (products bought), 100 clusters: a user's own copy.
+    """Purchase100 of Shokri et al. (2017): 197,324 shoppers, 600 binary features, 100 clusters, from your own copy.
 
-    path: the file dataset_purchase.tgz, or a folder that holds it, or a folder purchase100 of it. It is not
-    redistributed, so its bytes are not checked against a SHA-256: columns, values and classes are.
+    A feature is 1 where the shopper bought a product. The file may not be redistributed, so its bytes are not compared
+    with a SHA-256; its columns, values and classes are checked.
+
+    Args:
+        path: the file dataset_purchase.tgz, or a folder that holds it directly or in its subfolder `purchase100`.
+
+    Returns:
+        A `Dataset` of (rows, 600) float32 features that are 0 or 1.
+
+    Raises:
+        FileNotFoundError: says where the file was looked for.
+        ValueError: if the file is not an archive of one such table.
+
+    Example:
+        >>> import tempfile
+        >>> from leakcore import datasets
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     datasets.purchase100(folder)
+        Traceback (most recent call last):
+        FileNotFoundError: dataset_purchase.tgz was not found; ...
     """
-    given = Path(path)
-    tried = [given, given / "dataset_purchase.tgz", given / "purchase100" / "dataset_purchase.tgz"]
+    start = Path(path)
+    tried = [start, start / "dataset_purchase.tgz", start / "purchase100" / "dataset_purchase.tgz"]
     for where in tried:
         if where.is_file():
             return _table(where, "purchase100", columns=600, classes=100, source=f"{_SOURCE}, 2017; from Kaggle's data")
@@ -49,14 +84,14 @@ def purchase100(path: Folder) -> Dataset:
 
 
 def _table(where: Path, name: str, *, columns: int, classes: int, source: str) -> Dataset:
-    """One line per row: "class",f1,…, the class counted from 1."""
+    """A data set from an archive whose one file has a line "class",f1,... for each row, classes counted from 1."""
     try:
         files = read_tar(where)
         if len(files) != 1:
             raise ValueError(f"holds {len(files)} files, must hold one")
         text = files.popitem()[1].replace(b'"', b"")
     except ValueError as why:
-        raise ValueError(f"{printable(where)}: is no archive of one table ({why})") from why
+        raise ValueError(f"{printable(where)}: not an archive of one table ({why})") from why
     if odd := set(text) - set(b"0123456789,\n\r "):
         raise ValueError(f"{printable(where)}: holds {bytes([min(odd)])!r}, must hold whole numbers between commas")
     if not text.strip():

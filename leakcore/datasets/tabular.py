@@ -1,7 +1,7 @@
 """Tables with sensitive binary labels: Cervical Cancer and Bank Marketing, from their canonical files.
 
 Rows keep the file's order. float64. Standardising uses statistics of the data set itself, which a private training run
-would have to pay for; for attacks on gradients it is a mere choice of units.
+would have to pay for; for attacks on gradients it is only a choice of units.
 """
 
 from __future__ import annotations
@@ -59,19 +59,35 @@ _BANK_COLUMNS = [
 
 
 def cervical_cancer(*, exams: bool = False, path: Folder | None = None, download: bool = True) -> Dataset:
-    """858 patients, label 1 where the biopsy was positive (55 of them); 32 risk factors.
+    """Cervical Cancer (UCI 383): 858 patients, 32 risk factors, label 1 where the biopsy was positive (55 patients).
 
-    A missing value becomes its column's median over the rows that have one (for a 0/1 column that is the more frequent
-    of the two); 3,622 values are missing, 787 each in the two times since a diagnosis. Then each column is standardised
-    to mean 0 and (population) standard deviation 1 over all rows; the two that never vary (cervical condylomatosis,
-    AIDS) become 0. 23 rows repeat an earlier one.
+    A missing value becomes the median of its column over the rows that have a value (for a binary column, the more
+    frequent value). 3,622 values are missing, 787 in each of the two times since a diagnosis. Each column is then
+    standardised to mean 0 and (population) standard deviation 1 over all rows; the two constant columns (cervical
+    condylomatosis, AIDS) become 0. 23 rows repeat an earlier one. Rows keep the file's order.
 
-    exams: adds the results of the three other examinations (Hinselmann, Schiller, cytology), which the file calls
-        targets as well: 35 features, and an easier task.
-    path: a folder that holds risk_factors_cervical_cancer.csv, or a folder cervical of it; None: LEAKCORE_DATA, then
-        the user's cache, then (unless download=False) the archive. FileNotFoundError says where the file was looked
-        for; ValueError names column and row of an entry that cannot be read, or the file whose SHA-256 is not the
-        canonical one.
+    Args:
+        exams: add the results of three other examinations (Hinselmann, Schiller, cytology), which the file also calls
+            targets. The task has then 35 features and is easier.
+        path: a folder that holds risk_factors_cervical_cancer.csv, directly or in its subfolder `cervical`. None
+            searches LEAKCORE_DATA, then the user's cache, then the UCI archive.
+        download: whether the archive may be asked when `path` is None.
+
+    Returns:
+        A `Dataset` of (858, 32) or (858, 35) float64 features.
+
+    Raises:
+        FileNotFoundError: says where the file was looked for.
+        ValueError: names the column and the row of an entry that cannot be read, or the file whose SHA-256 is not the
+            canonical one.
+
+    Example:
+        >>> import tempfile
+        >>> from leakcore import datasets
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     datasets.cervical_cancer(path=folder)
+        Traceback (most recent call last):
+        FileNotFoundError: risk_factors_cervical_cancer.csv of cervical was not found; ...
     """
     where = find(_CERVICAL, path, download)
     header, rows = _table(where, where.read_text(encoding="utf-8"), ",")
@@ -83,7 +99,7 @@ def cervical_cancer(*, exams: bool = False, path: Folder | None = None, download
     missing = np.isnan(features)
     if missing.all(axis=0).any():
         empty = [n for n in header if n not in left_out][int(np.argmax(missing.all(axis=0)))]
-        raise ValueError(f"{where}: column {empty!r} has no value in any row, so none to impute from")
+        raise ValueError(f"{where}: column {empty!r} has no value in any row, so missing values cannot be imputed")
     features = np.where(missing, np.nanmedian(features, axis=0), features)
     return Dataset(
         features=_standardised(features),
@@ -99,18 +115,35 @@ def cervical_cancer(*, exams: bool = False, path: Folder | None = None, download
 
 
 def bank_marketing(part: str = "additional", *, path: Folder | None = None, download: bool = True) -> Dataset:
-    """Calls of a Portuguese bank, label 1 where the client subscribed to a term deposit; 63 features.
+    """Bank Marketing (UCI 222): calls of a Portuguese bank, label 1 where the client subscribed to a term deposit.
 
-    part: "additional", bank-additional.csv: 4,119 rows, 451 positive, a random tenth of "additional-full",
-    bank-additional-full.csv: 41,188 rows, 4,640 positive.
+    The ten numeric columns come first, standardised to mean 0 and (population) standard deviation 1 over all rows. They
+    include `pdays` with its code 999 for "never contacted", and `duration`, which is known only after the call. The ten
+    categorical columns follow, one-hot in the order of the file's documentation; "unknown" is a category. Rows keep the
+    file's order.
 
-    The ten numeric columns are standardised to mean 0 and (population) standard deviation 1 over all rows (`pdays` with
-    its code 999 for "never contacted", and `duration`, which is known only after the call, included). Then the ten
-    categorical columns follow, 0 or 1 per category in the order of the file's documentation; "unknown" is a category,
-    as the documentation allows.
+    Args:
+        part: "additional" (bank-additional.csv) for 4,119 rows, 451 of them positive, a random tenth of
+            "additional-full" (bank-additional-full.csv) with 41,188 rows, 4,640 of them positive.
+        path: a folder that holds bank-additional.zip, directly or in its subfolder `bank`. None searches LEAKCORE_DATA,
+            then the user's cache, then the UCI archive.
+        download: whether the archive may be asked when `path` is None.
 
-    path: a folder that holds bank-additional.zip, or a folder bank of it; other arguments and errors as in
-    `cervical_cancer`.
+    Returns:
+        A `Dataset` of (rows, 63) float64 features.
+
+    Raises:
+        FileNotFoundError: says where the file was looked for.
+        ValueError: names the column and the row of an entry that cannot be read, or the file whose SHA-256 is not the
+            canonical one; or for another `part`.
+
+    Example:
+        >>> import tempfile
+        >>> from leakcore import datasets
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     datasets.bank_marketing(path=folder)
+        Traceback (most recent call last):
+        FileNotFoundError: bank-additional.zip of bank was not found; ...
     """
     name = f"bank-{check.one_of('additional', 'additional-full', part=part)}.csv"
     where = find(_BANK, path, download)
@@ -141,13 +174,13 @@ def bank_marketing(part: str = "additional", *, path: Folder | None = None, down
 
 
 def _zipped(where: Path, name: str) -> bytes:
-    """The file of that name in a zip archive, in whatever folder of it."""
+    """The bytes of the file of that name, in any folder of a zip archive."""
     try:
         with zip_file.opened(where) as (archive, size):
-            held = [entry for entry in archive.infolist() if Path(entry.filename).name == name]
-            if len(held) != 1:
-                raise ValueError(f"holds {f'{len(held)} files named' if held else 'no'} {name}")
-            return zip_file.read_entry(archive, held[0], size)
+            matches = [entry for entry in archive.infolist() if Path(entry.filename).name == name]
+            if len(matches) != 1:
+                raise ValueError(f"holds {f'{len(matches)} files named' if matches else 'no'} {name}")
+            return zip_file.read_entry(archive, matches[0], size)
     except ValueError as why:
         raise ValueError(f"{where}: {why}") from why
 

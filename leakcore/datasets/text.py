@@ -26,7 +26,25 @@ _WORDS = re.compile(r"[a-z']+")
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Reviews(Dataset):
-    """A `Dataset` of texts. lengths: (rows,) int64, words of each review, of which the first ones are embedded."""
+    """A `Dataset` of texts, which also knows the length of each text.
+
+    Attributes:
+        lengths: (rows,) int64, the number of words of each text, including those that were not embedded.
+
+    Raises:
+        ValueError: if `lengths` is not as long as `labels`; otherwise as `Dataset`.
+        TypeError: if `lengths` are not integers; otherwise as `Dataset`.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import datasets
+        >>> texts = datasets.Reviews(
+        ...     features=np.zeros((2, 6)), labels=[0, 1], num_classes=2, name="two texts", scaling="none",
+        ...     source="generated", licence="CC0", shape=(2, 3), lengths=[3, 17],
+        ... )
+        >>> int(texts.lengths.max())
+        17
+    """
 
     lengths: np.ndarray
 
@@ -36,7 +54,7 @@ class Reviews(Dataset):
         if not np.issubdtype(lengths.dtype, np.integer):
             raise TypeError(f"lengths.dtype={lengths.dtype}: must be an integer type")
         if lengths.shape != self.labels.shape:
-            raise ValueError(f"lengths.shape={lengths.shape}: must be that of labels, {self.labels.shape}")
+            raise ValueError(f"lengths.shape={lengths.shape}: must equal the shape of labels, {self.labels.shape}")
         lengths = lengths.astype(np.int64)
         lengths.flags.writeable = False
         object.__setattr__(self, "lengths", lengths)
@@ -50,15 +68,33 @@ class Reviews(Dataset):
 def imdb(
     split: str = "train", *, words: int = 100, embedding: int = 50, path: str | os.PathLike[str] | None = None
 ) -> Reviews:
-    """IMDB reviews, label 1 where positive: a local extract, imdb_subset.csv.gz, of 500 each per split. No download.
+    """IMDB reviews, label 1 where positive, from a local extract of 500 reviews of each label in each split.
 
-    Features are (embedding, words) float32, flattened: the vectors of the first `words` words, N(0, 1/embedding)
-    entries drawn from the word's own checksum, so a word has one vector everywhere; zeros after the end. A word is a
-    run of letters and apostrophes, in lower case, tags left out. split: "train" or "test". Rows keep the file's order,
-    in which labels are sorted.
+    A word is a run of letters and apostrophes in lower case; tags are left out. Each word has a fixed random vector
+    with entries N(0, 1/embedding), drawn from the checksum of the word, so it is the same everywhere. Positions after
+    the end of a review are zero. Rows keep the file's order, which is sorted by label. The file is never downloaded.
 
-    path: a folder that holds the file, or a folder imdb of it; None: LEAKCORE_DATA, then the user's cache.
-    FileNotFoundError says where it was looked for; ValueError where its SHA-256 is not the extract's.
+    Args:
+        split: "train" or "test".
+        words: how many words of each review are embedded.
+        embedding: numbers in the vector of a word.
+        path: a folder that holds imdb_subset.csv.gz, directly or in its subfolder `imdb`. None searches LEAKCORE_DATA,
+            then the user's cache.
+
+    Returns:
+        A `Reviews` of (1000, embedding·words) float32 features, with `shape` (embedding, words).
+
+    Raises:
+        FileNotFoundError: says where the file was looked for.
+        ValueError: if the SHA-256 of the file is not that of the extract, or for another `split`.
+
+    Example:
+        >>> import tempfile
+        >>> from leakcore import datasets
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     datasets.imdb(path=folder)
+        Traceback (most recent call last):
+        FileNotFoundError: imdb_subset.csv.gz of imdb was not found; ...
     """
     which = check.one_of("train", "test", split=split)
     count, size = check.integer(1, None, words=words), check.integer(1, None, embedding=embedding)
@@ -68,9 +104,9 @@ def imdb(
     features = np.zeros((len(texts), size, count), np.float32)
     lengths = np.empty(len(texts), np.int64)
     for i, text in enumerate(texts):
-        found = _WORDS.findall(text.lower().replace("<br />", " "))
-        lengths[i] = len(found)
-        for j, word in enumerate(found[:count]):
+        tokens = _WORDS.findall(text.lower().replace("<br />", " "))
+        lengths[i] = len(tokens)
+        for j, word in enumerate(tokens[:count]):
             if word not in vectors:
                 drawn = _vector(word, size)
                 vectors[word] = (drawn / np.sqrt(size)).astype(np.float32)
@@ -89,7 +125,7 @@ def imdb(
 
 
 def _vector(word: str, size: int) -> np.ndarray:
-    """(size,) standard normals: the word's own, whatever the seed of a run."""
+    """(size,) standard normals that depend on the word alone, not on the seed of a run."""
     return kernels.generator(0, kernels.Stream.WORD_VECTORS, row=zlib.crc32(word.encode())).normal(size=size)
 
 

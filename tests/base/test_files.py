@@ -375,7 +375,7 @@ def test_gzip_is_bounded_and_checked(tmp_path: Path) -> None:
         (gzip.compress(b"abc" * 99)[:-9], "damaged"),
         (gzip.compress(b"abc") + b"junk", "damaged"),
         (gzip.compress(b"abc")[:-8] + bytes(8), "damaged"),
-        (b"", "no idx|damaged"),
+        (b"", "not an idx|damaged"),
     ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=message):
@@ -404,7 +404,7 @@ def test_tar_is_bounded_and_checked(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             datasets.purchase100(path)
     path.write_bytes(_tar([("t.csv", b"1")], "w:xz"))
-    with pytest.raises(ValueError, match="is no archive"):
+    with pytest.raises(ValueError, match="not an archive"):
         datasets.purchase100(path)
 
 

@@ -82,5 +82,5 @@ def test_reviews_keep_their_lengths_through_a_split() -> None:
     parts = datasets.Reviews(**good).split(2, seed=1)
     for part in parts:
         np.testing.assert_array_equal(part.lengths, 5 * part.features[:, 0])
-    with pytest.raises(ValueError, match=r"lengths.shape=\(5,\): must be that of labels, \(6,\)"):
+    with pytest.raises(ValueError, match=r"lengths.shape=\(5,\): must equal the shape of labels, \(6,\)"):
         datasets.Reviews(**(good | {"lengths": np.arange(5)}))

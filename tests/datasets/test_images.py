@@ -64,7 +64,7 @@ def test_mnist_is_found_wherever_it_may_be(monkeypatch, tmp_path, where) -> None
 
 
 def test_offline_the_error_says_where_and_how(tmp_path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"(?s)looked for.*no mirror gave it.*set LEAKCORE_DATA to a folder"):
+    with pytest.raises(FileNotFoundError, match=r"(?s)looked for.*no mirror sent it.*set LEAKCORE_DATA to a folder"):
         datasets.mnist("train")
     with pytest.raises(FileNotFoundError, match=r"(?s)t10k-images.*pass path= \(.*--data; download file:"):
         datasets.mnist(path=tmp_path)
@@ -169,7 +169,7 @@ def test_uniform_noise_keeps_the_distances() -> None:
 
 
 def test_a_shape_must_fit_and_no_image_is_none() -> None:
-    with pytest.raises(ValueError, match="digits: its features are no images"):
+    with pytest.raises(ValueError, match="digits: its features are not images"):
         datasets.digits().images()
     with pytest.raises(ValueError, match=r"shape=\(1, 3, 3\): must hold the 4 columns"):
         datasets.Dataset(

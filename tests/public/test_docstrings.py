@@ -49,7 +49,6 @@ NOT_YET = {
     "leakcore.bounds",
     "leakcore.bounds.laplace",
     "leakcore.bounds.methods",
-    "leakcore.datasets",
     "leakcore.defenses",
     "leakcore.dpsgd",
     "leakcore.experiments",
