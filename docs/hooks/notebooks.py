@@ -33,6 +33,8 @@ def fenced(text: str) -> str:
 def _fence_outputs(text: str) -> str:
     def fence(match: re.Match[str]) -> str:
         lines = "\n".join(line[4:] for line in match[1].rstrip().splitlines())
+        if not lines:  # what a picture leaves
+            return "\n\n"
         return f"\n\n```{{ .text .output }}\n{lines}\n```\n"
 
     return re.sub(r"\n\n((?:    .*\n|\n(?=    ))+)", fence, text)
