@@ -1,9 +1,9 @@
 """Attribute inference: does the data behind a gradient have an attribute that its task never asked for?
 
-Melis et al. (2019), as Mo et al. (2021, Section 3.2) use it: the attacker has rows of its own with and without the
-attribute and snapshots of the model; it computes gradients of both kinds of rows, and learns to tell them apart.
-`layer_gradients` makes gradients, `matched_batches` the rows behind them, `gradient_sets` both over snapshots;
-`infer` is the attack. The measure that generalises its success is `leakage.v_information`.
+In the attack of Melis et al. (2019), as Mo et al. (2021, Section 3.2) use it, the attacker has rows of its own with and
+without the attribute, and snapshots of the model. It computes gradients of both kinds of rows and learns to tell them
+apart. `matched_batches` chooses the rows, `gradient_sets` computes their gradients on each snapshot, and `infer` is the
+attack. The measure that generalises its success is `leakage.v_information`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,14 @@ _MAX_TREES = 100_000
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class MatchedBatches:
-    """rows: (batches, size) rows of the data, each in at most one batch. attribute: (batches,) 0 or 1. targets:
-    (batches,) an integer for the targets of a batch: each occurs as often with the attribute as without."""
+    """Batches of rows with and without an attribute, matched by their targets.
+
+    Attributes:
+        rows: (batches, size) row numbers, each in at most one batch.
+        attribute: (batches,) 0 or 1.
+        targets: (batches,) an integer for the targets of each batch; each occurs as often with the attribute as
+            without.
+    """
 
     rows: np.ndarray
     attribute: np.ndarray
@@ -40,8 +46,15 @@ class MatchedBatches:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class GradientSets:
-    """gradients: {layer: (n, parameters)}. attribute: (n,) 0 or 1. batch, snapshot, targets: (n,) which batch and which
-    snapshot made each (gradients of one batch belong together), and the batch's targets, as in `MatchedBatches`."""
+    """Gradients of batches with and without an attribute, on several snapshots of a model.
+
+    Attributes:
+        gradients: {layer: (n, parameters)}.
+        attribute: (n,) 0 or 1.
+        batch: (n,) number of the batch behind each gradient; gradients of one batch belong together.
+        snapshot: (n,) number of the snapshot behind each gradient.
+        targets: (n,) the batch's targets, as in `MatchedBatches`.
+    """
 
     gradients: dict[str, np.ndarray]
     attribute: np.ndarray
@@ -50,17 +63,23 @@ class GradientSets:
     targets: np.ndarray
 
     def joined(self) -> np.ndarray:
-        """(n, all parameters)."""
+        """The gradients of all layers side by side, (n, all parameters)."""
         return np.concatenate(list(self.gradients.values()), axis=1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class AttributeInference(Result):
-    """value: the share of observed batches whose attribute the attack names rightly, kind "estimate".
+    """How often the attack names the attribute of an observed batch rightly.
 
-    interval: Clopper–Pearson over batches. chance: of always naming the more frequent one. auc: area under the ROC
-    curve. scores: (batches,) probability of the attribute, averaged over snapshots. named: (batches,) 0 or 1.
-    attribute: the truth. batches: their number.
+    Attributes:
+        value: share of observed batches whose attribute is named rightly, kind "estimate".
+        interval: Clopper–Pearson over batches.
+        chance: the share that always naming the more frequent value would reach.
+        auc: area under the ROC curve.
+        scores: (batches,) probability of the attribute, averaged over snapshots.
+        named: (batches,) 0 or 1, the attack's answer.
+        attribute: (batches,) 0 or 1, the truth.
+        batches: their number.
     """
 
     schema: ClassVar[str] = "leakcore.attribute_inference/1"
@@ -76,14 +95,34 @@ class AttributeInference(Result):
 def matched_batches(
     attribute: Any, targets: Any, *, size: int = 1, limit: int | None = None, seed: int
 ) -> MatchedBatches:
-    """Disjoint batches of rows that all have, or all lack, the attribute, with the same targets on either side.
+    """Disjoint batches whose rows all have, or all lack, the attribute, with the same targets on either side.
 
-    For each target the rows with and without the attribute are shuffled and paired; `size` pairs of one target make a
-    batch with and a batch without. What is left over is unused. The two sets are therefore equal in number, in size
-    and in targets: what tells them apart is the attribute, or what goes with it.
+    For each target the rows with and without the attribute are shuffled and paired; `size` pairs of one target make one
+    batch with the attribute and one without. Rows that are left over are unused. The two sets are therefore equal in
+    number, in size and in targets: what tells them apart is the attribute, or what correlates with it.
 
-    attribute: (n,) booleans, or 0 and 1. targets: (n,) integers; None: all alike. limit: batches per side at most,
-    drawn at random. Raises ValueError where not one pair of batches can be made.
+    Args:
+        attribute: (n,) booleans, or 0 and 1.
+        targets: (n,) integers; None: all alike.
+        size: rows per batch.
+        limit: batches per side at most, drawn at random; None: all.
+        seed: of the shuffles.
+
+    Returns:
+        `MatchedBatches`.
+
+    Raises:
+        ValueError: where not one pair of batches can be formed, and for bad shapes.
+        TypeError: for targets that are not integers.
+
+    Guarantees:
+        Deterministic given the seed.
+
+    Example:
+        >>> from leakcore.attacks import attributes
+        >>> batches = attributes.matched_batches([1, 1, 0, 0, 1, 0], [0, 1, 0, 1, 1, 1], seed=0)
+        >>> batches.rows.shape, batches.attribute.tolist()  # three pairs of single rows
+        ((6, 1), [0, 1, 0, 1, 0, 1])
     """
     has = check.plain_array(attribute=attribute)
     if has.ndim != 1 or not np.isin(has, (0, 1)).all():
@@ -127,9 +166,34 @@ def gradient_sets(
     loss: Callable[[Any, Any], Any] | None = None,
     layers: Sequence[str] | None = None,
 ) -> GradientSets:
-    """Mean gradients of every batch on every snapshot of the model; rows go snapshot by snapshot.
+    """Mean gradients of every batch on every snapshot of the model.
 
-    snapshots: the model at one or several steps of its training. Other arguments as in `layer_gradients`.
+    Args:
+        snapshots: the model at one or several steps of its training.
+        inputs: (n, ...), the rows behind the batches.
+        targets: (n, ...), one for each row, as the loss takes them.
+        batches: `MatchedBatches`, of row numbers.
+        loss: loss(outputs, targets); None: cross-entropy.
+        layers: names of the layers; None: all.
+
+    Returns:
+        `GradientSets`, snapshot by snapshot.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic for a machine and torch build.
+
+    Example:
+        >>> import torch
+        >>> from leakcore.attacks import attributes
+        >>> batches = attributes.matched_batches([1, 0, 1, 0], None, seed=0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+        >>> sets = attributes.gradient_sets(model, torch.eye(4, 3), torch.tensor([0, 1, 0, 1]), batches)
+        >>> {name: array.shape for name, array in sets.gradients.items()}
+        {'0': (4, 16), '2': (4, 10)}
     """
     check.instance(MatchedBatches, batches=batches)
     models = list(snapshots) if isinstance(snapshots, Sequence) else [snapshots]
@@ -155,14 +219,42 @@ def infer(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> AttributeInference:
-    """Name the attribute of observed batches by a random forest fitted on the attacker's own gradient sets.
+    """Name the attribute of observed batches with a random forest fitted to the attacker's own gradient sets.
 
-    known: of the attacker's rows. observed: of the victim's, from the same model; no row may stand behind both, which
-    is the caller's to see to. layers: what the attacker sees; None: all. Columns are brought to the range that they
-    have in `known`, so that a factor of all gradients changes nothing. Probabilities are averaged over snapshots of a
-    batch; ties name no attribute. Deterministic by seed.
+    Each column is scaled to the range that it has in `known`, so a common factor of all gradients changes nothing.
+    Probabilities are averaged over the snapshots of a batch (Melis et al. 2019; Mo et al. 2021, Section 3.2).
 
-    Raises ValueError where the two hold different layers, or one holds a single side or a batch of both.
+    Args:
+        known: gradients of the attacker's rows.
+        observed: gradients of the victim's rows, from the same model. The caller makes sure that no row is behind both.
+        layers: the layers that the attacker sees; None: all.
+        trees: in the forest, at least 1.
+        confidence: of the interval.
+        seed: of the forest.
+
+    Returns:
+        `AttributeInference`. A probability of exactly ½ counts as "without".
+
+    Raises:
+        ValueError: where the two have different layers, where one holds only one side, or where a batch has both.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic by seed. An estimate: another classifier may do better.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import attributes
+        >>> rng, side = np.random.default_rng(0), np.arange(40) % 2
+        >>> def sets():
+        ...     gradients = {"fc": rng.standard_normal((40, 5)) + 3 * side[:, None]}  # the attribute shifts them
+        ...     zeros = np.zeros(40, int)
+        ...     return attributes.GradientSets(
+        ...         gradients=gradients, attribute=side, batch=np.arange(40), snapshot=zeros, targets=zeros
+        ...     )
+        >>> answer = attributes.infer(sets(), sets(), trees=20)
+        >>> answer.value > 0.9, answer.chance
+        (True, 0.5)
     """
     from scipy.special import betaincinv
     from sklearn.ensemble import RandomForestClassifier
@@ -221,7 +313,7 @@ def infer(
 
 
 def _require_sides(**kwargs: GradientSets) -> tuple[np.ndarray, np.ndarray]:
-    """The attribute of each batch, in order of their numbers, and the place of each gradient's batch among them."""
+    """The attribute of each batch, in order of their numbers, and the position of each gradient's batch among them."""
     ((name, sets),) = kwargs.items()
     count = len(sets.attribute)
     if not np.isin(sets.attribute, (0, 1)).all() or len(np.unique(sets.attribute)) < 2:

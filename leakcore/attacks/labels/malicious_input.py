@@ -79,7 +79,8 @@ class MaliciousInput:
             `LabelRecovery`, "lower" if the prior proves the sign and the features were verified on a model.
 
         Raises:
-            ValueError, TypeError: names the argument.
+            ValueError: for a value or shape that is not allowed; the text names the argument.
+            TypeError: for an argument of another type.
 
         Guarantees:
             Deterministic.

@@ -46,8 +46,8 @@ def second_last_layer(
         every determined label.
 
     Raises:
-        ValueError, TypeError: names the argument; also for neurons out of range and activations that are not
-            elementwise.
+        ValueError: for bad shapes, neurons out of range and activations that are not elementwise.
+        TypeError: for an argument of another type.
 
     Guarantees:
         As `last_layer`. More: docs/explanation/attacks.md.

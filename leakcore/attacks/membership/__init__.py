@@ -1,14 +1,14 @@
 """Membership inference on many models: which rows was each model trained on?
 
-Every row is in or out of each model's training set by a fair coin of its own, so that what the guesses prove can be
-said with a confidence: `bounds.epsilon_from_membership(*guesses.tally(), coins="rows", rows=coins)`.
+Every row is in or out of each model's training set by a fair coin of its own, so that the guesses prove a privacy bound
+with a confidence: `bounds.epsilon_from_membership(*guesses.tally(), coins="rows", rows=coins)`.
 
-    seen = membership.play(ensemble, features, labels, runs=64)
-    yeom = membership.loss_threshold(seen.losses, threshold=0.3)
-    lira = membership.likelihood_ratio(seen.losses, others.losses, others.included)
-    membership.guess(lira, share=0.2).tally(seen.included)
+    trials = membership.play(ensemble, features, labels, runs=64)
+    yeom = membership.loss_threshold(trials.losses, threshold=0.3)
+    lira = membership.likelihood_ratio(trials.losses, references.losses, references.included)
+    membership.guess(lira, share=0.2).tally(trials.included)
 
-`play_canaries` is the audit by one run: rows made for it, their coins, and a score for each from all that was released.
+`play_canaries` is the audit by one run: crafted rows, their coins, and a score for each from all that was released.
 """
 
 from leakcore.attacks.membership.canaries import CanaryTrials, canaries, canary_coins, play_canaries

@@ -20,8 +20,13 @@ _LAST_RUN = 2**61
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class CanaryTrials:
-    """scores: (runs, canaries) float64, larger for "was there". included: (runs, canaries) bool, the coins. first_run:
-    number of the first model."""
+    """Scores of canaries, and the coins that decided which of them were in the training set.
+
+    Attributes:
+        scores: (runs, canaries) float64, larger for "was in the training set".
+        included: (runs, canaries) bool, the coins.
+        first_run: number of the first model.
+    """
 
     scores: np.ndarray
     included: np.ndarray
@@ -29,12 +34,32 @@ class CanaryTrials:
 
 
 def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """`count` rows of random direction, (count, inputs), as long as the rows of `features` on average, and random
-    labels (count,).
+    """Rows of random direction, as long as the data's rows on average, with random labels.
 
-    Directions are normal vectors, so two canaries' gradients are nearly orthogonal and disturb each other little; a
-    label is any of the classes. Pure functions of the seed, the same on every machine to rounding. Raises ValueError
-    or TypeError that names the argument.
+    Directions are normal vectors, so two canaries' gradients are nearly orthogonal and disturb each other little.
+
+    Args:
+        features: (rows, inputs) floating, the training data; only the mean of the rows' norms is used.
+        classes: number of classes, at least 2; each label is uniform over them.
+        count: how many canaries, at least 1.
+        seed: of directions and labels.
+
+    Returns:
+        Features (count, inputs), of the dtype of `features`, and labels (count,) int64.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Pure functions of the seed, the same on every machine to rounding.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import membership
+        >>> rows, labels = membership.canaries(np.eye(4), 10, count=3, seed=0)
+        >>> rows.shape, labels.shape, np.linalg.norm(rows, axis=1).round(6).tolist()
+        ((3, 4), (3,), [1.0, 1.0, 1.0])
     """
     x = check.real_array("finite", np.isfinite, features=features)
     if x.ndim != 2 or 0 in x.shape:
@@ -52,13 +77,34 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
 
 
 def canary_coins(runs: int | range, canaries: int, *, seed: int) -> np.ndarray:
-    """(runs, canaries) bool: the fair coins of `play_canaries`, a pure function of (seed, run, canary)."""
+    """Fair coins that decide which canaries `play_canaries` trains on.
+
+    Args:
+        runs: how many runs, or which, as range(first, stop).
+        canaries: how many canaries, at least 1.
+        seed: the ensemble's.
+
+    Returns:
+        (runs, canaries) bool, True for "in the training set".
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        A pure function of (seed, run, canary), the same on every machine, from a random stream that nothing else uses.
+
+    Example:
+        >>> from leakcore.attacks import membership
+        >>> membership.canary_coins(2, 5, seed=0).shape
+        (2, 5)
+    """
     count = check.integer(1, None, canaries=canaries)
     return fair_coins(runs, count, seed=seed, purpose=kernels.Stream.CANARY_COINS, name="canaries")
 
 
 def fair_coins(runs: int | range, count: int, *, seed: int, purpose: kernels.Stream, name: str) -> np.ndarray:
-    """(runs, count) bool; purpose: each use its own; name: of `count` in messages."""
+    """(runs, count) bool; purpose: each use has its own; name: what messages call `count`."""
     from leakcore.dpsgd import arguments
 
     first, stop = arguments.run_range(runs, most=_LAST_RUN)
@@ -77,29 +123,49 @@ def play_canaries(
     runs: int | range = 1,
     execution: Execution | None = None,
 ) -> CanaryTrials:
-    """Train on all rows and those canaries whose coin says so, and score every canary by what the run released.
+    """Train on all rows and on those canaries whose coin says so, and score every canary from what the run released.
 
-    The score of canary z is Σ_t ⟨clip_C(∇ℓ(θ_t, z)), ḡ_t⟩, with ḡ_t the released sum less the known rows' clipped
-    gradients: the attacker knows every row but the canaries' coins, and sees every release (the threat model of DP-SGD;
+    The score of canary z is Σ_t ⟨clip_C(∇ℓ(θ_t, z)), ḡ_t⟩, with ḡ_t the released sum minus the known rows' clipped
+    gradients: the attacker knows everything but the canaries' coins and sees every release (the threat model of DP-SGD;
     Steinke, Nasr and Jagielski 2023, Section 6, the white-box audit). The update is divided by the ensemble's expected
-    batch size, which must be given, whatever the coins say: adjacency add/remove.
+    batch size whatever the coins say, so the adjacency is add/remove.
 
     Args:
-        ensemble: the mechanism. Shuffled batches are refused: their size would depend on coins.
-        features, labels: (rows, inputs) and (rows,), always there.
-        canary_features, canary_labels: (m, inputs) and (m,).
+        ensemble: the mechanism, with an expected batch size. Shuffled batches are refused: their size would depend on
+            coins.
+        features: (rows, inputs), always in the training set.
+        labels: (rows,) class numbers.
+        canary_features: (m, inputs).
+        canary_labels: (m,) class numbers.
         runs: how many, or which, as range(first, stop). One is enough; several have coins of their own and count
             together.
         execution: as in `dpsgd.Ensemble.run`.
 
     Returns:
-        `CanaryTrials`. What the scores prove: `bounds.epsilon_lower_bound_one_run` on guesses at the coins.
+        `CanaryTrials`. `bounds.epsilon_lower_bound_one_run` turns guesses at the coins into a proof.
 
     Raises:
-        ValueError, TypeError: that names the argument.
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic on one machine.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import dpsgd
+        >>> from leakcore.attacks import membership
+        >>> x, y = np.eye(8, 100), np.arange(8) % 2
+        >>> rows, labels = membership.canaries(x, 2, count=30, seed=0)
+        >>> batches = dpsgd.PoissonBatches(1.0, expected_batch_size=8)
+        >>> model = dpsgd.Ensemble(
+        ...     (100, 2), sample_rate=batches,
+        ...     noise_multiplier=0.5, max_grad_norm=1.0, learning_rate=0.1, steps=20, seed=0,
+        ... )
+        >>> trials = membership.play_canaries(model, x, y, rows, labels)
+        >>> inside, outside = (trials.scores[trials.included == side].mean() for side in (True, False))
+        >>> bool(inside > outside + 3)  # the run's releases point towards the canaries that were trained on
+        True
     """
     from leakcore.dpsgd import Observer, PerRun, Rows
 
@@ -129,7 +195,7 @@ def play_canaries(
 
 
 def read_labelled(ensemble: Any, features: Any, labels: Any, *, by_coins: str) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and labels as arrays, for an ensemble whose batches may leave out what coins exclude, `by_coins`."""
+    """Rows and labels as arrays, for an ensemble whose batches may leave out what coins (of `by_coins`) exclude."""
     from leakcore.dpsgd import Ensemble
 
     check.instance(Ensemble, ensemble=ensemble)
@@ -145,7 +211,7 @@ def read_labelled(ensemble: Any, features: Any, labels: Any, *, by_coins: str) -
 
 
 def batches_by_coins(ensemble: Ensemble, runs: int | range, included: np.ndarray) -> np.ndarray:
-    """(runs, steps, rows) bool: the ensemble's own batches, less what each run's coins (runs, rows) exclude."""
+    """(runs, steps, rows) bool: the ensemble's own batches, without what each run's coins (runs, rows) exclude."""
     from leakcore.dpsgd import Streams, arguments
 
     count, rows = included.shape

@@ -1,4 +1,4 @@
-"""Models trained on random halves of the rows, and what guesses at membership make of their losses."""
+"""Models trained on random halves of the rows, and guesses at membership from their losses."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _LEAST_SPREAD = 1e-6
 class MembershipTrials:
     """Models trained on random halves of the rows.
 
-    losses: (runs, rows) float64, of each final model at every row. included: (runs, rows) bool, the coins. first_run:
-    number of the first model.
+    Attributes:
+        losses: (runs, rows) float64, of each final model at every row.
+        included: (runs, rows) bool, the coins.
+        first_run: number of the first model.
     """
 
     losses: np.ndarray
@@ -32,18 +34,32 @@ class MembershipTrials:
 
     @property
     def mean_training_loss(self) -> np.ndarray:
-        """(runs,): over each model's own training rows, which DP-SGD does not release."""
+        """Mean loss over each model's own training rows, (runs,); DP-SGD does not release it."""
         return np.asarray((self.losses * self.included).sum(axis=1) / np.maximum(self.included.sum(axis=1), 1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Guesses:
-    """guess: (runs, rows) int8, 1 "was trained on", −1 "was not", 0 no guess."""
+    """Guesses at who was in each model's training set.
+
+    Args:
+        guess: (runs, rows) int8, 1 "was trained on", −1 "was not", 0 no guess.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import membership
+        >>> guesses = membership.Guesses(np.array([[1, -1, 0, 1]], np.int8))
+        >>> guesses.tally(np.array([[True, False, True, False]]))  # two of three guesses are right
+        (2, 3)
+    """
 
     guess: np.ndarray
 
     def tally(self, included: Any) -> tuple[int, int]:
-        """(right, all) guesses, given who was there, (runs, rows) bool."""
+        """Number of right guesses and of all guesses.
+
+        `included` is (runs, rows) bool, True for rows that were in the training set.
+        """
         there = check.even_array(included=included)
         if there.shape != self.guess.shape or there.dtype != bool:
             raise ValueError(f"included.shape={there.shape}, dtype={there.dtype}: must be bool {self.guess.shape}")
@@ -52,7 +68,29 @@ class Guesses:
 
 
 def coins(runs: int | range, rows: int, *, seed: int) -> np.ndarray:
-    """(runs, rows) bool: fair coins, a pure function of (seed, run, row) on every machine."""
+    """Fair coins that decide which rows `play` trains each model on.
+
+    Args:
+        runs: how many models, or which, as range(first, stop).
+        rows: how many rows, at least 1.
+        seed: the ensemble's.
+
+    Returns:
+        (runs, rows) bool, True for "in the training set".
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        A pure function of (seed, run, row) on every machine.
+
+    Example:
+        >>> from leakcore.attacks import membership
+        >>> both = membership.coins(4, 100, seed=0)
+        >>> bool((membership.coins(range(2, 4), 100, seed=0) == both[2:]).all())
+        True
+    """
     count = check.integer(1, None, rows=rows)
     return fair_coins(runs, count, seed=seed, purpose=kernels.Stream.MEMBERSHIP_COINS, name="rows")
 
@@ -60,25 +98,40 @@ def coins(runs: int | range, rows: int, *, seed: int) -> np.ndarray:
 def play(
     ensemble: Ensemble, features: Any, labels: Any, *, runs: int | range, execution: Execution | None = None
 ) -> MembershipTrials:  # fmt: skip
-    """Train models, each on the rows that its coins include, and read their losses at all rows.
+    """Train models, each on the rows that its coins include, and evaluate their losses at all rows.
 
-    The update is divided by the ensemble's expected batch size (q·rows unless given), whatever the coins say, so
+    The update is divided by the ensemble's expected batch size (q·rows by default) whatever the coins say, so that
     nothing but a row's own gradient depends on its coin: adjacency add/remove.
 
     Args:
         ensemble: the mechanism. Shuffled batches are refused: their size would depend on coins.
-        features, labels: (rows, inputs) and (rows,).
-        runs: how many models, or which, as range(first, stop); ranges may be computed apart and concatenated.
+        features: (rows, inputs).
+        labels: (rows,) class numbers.
+        runs: how many models, or which, as range(first, stop); ranges may be computed separately and concatenated.
         execution: as in `dpsgd.Ensemble.run`.
 
     Returns:
         `MembershipTrials`.
 
     Raises:
-        ValueError, TypeError: that names the argument.
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
 
     Guarantees:
-        Deterministic.
+        Deterministic on one machine.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import dpsgd
+        >>> from leakcore.attacks import membership
+        >>> model = dpsgd.Ensemble(
+        ...     (20, 2), noise_multiplier=0.1, max_grad_norm=1.0, learning_rate=1.0, steps=20, seed=0
+        ... )
+        >>> trials = membership.play(model, np.eye(12, 20), np.arange(12) % 2, runs=32)
+        >>> trials.losses.shape
+        (32, 12)
+        >>> bool(trials.losses[trials.included].mean() < trials.losses[~trials.included].mean())
+        True
     """
     from leakcore.dpsgd import PerRun, Rows
 
@@ -98,10 +151,27 @@ def play(
 
 
 def loss_threshold(losses: Any, *, threshold: Any) -> np.ndarray:
-    """Scores threshold − loss: positive where the row is called a member (Yeom et al. 2018).
+    """Scores threshold − loss: positive where a row is called a member (Yeom et al. 2018).
 
-    losses: (runs, rows). threshold: a number or one per run; the text takes each model's mean training loss, which is
-    side information (`MembershipTrials.mean_training_loss`); a number found on other models is not.
+    Args:
+        losses: (runs, rows).
+        threshold: a number, or one per run. The text takes each model's mean training loss, which is side information
+            (`MembershipTrials.mean_training_loss`); a number chosen on other models is not.
+
+    Returns:
+        (runs, rows) float64.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> from leakcore.attacks import membership
+        >>> membership.loss_threshold([[0.25, 1.0]], threshold=0.5).tolist()
+        [[0.25, -0.5]]
     """
     values = _matrix(losses=losses)
     limit = check.real_array("finite", np.isfinite, threshold=threshold)
@@ -113,16 +183,38 @@ def loss_threshold(losses: Any, *, threshold: Any) -> np.ndarray:
 def likelihood_ratio(
     losses: Any, reference_losses: Any, reference_included: Any, *, spread: str = "shared"
 ) -> np.ndarray:  # fmt: skip
-    """Scores log N(φ; μ_in, s_in²) − log N(φ; μ_out, s_out²): positive where a row looks trained on.
+    """Scores log N(φ; μ_in, s_in²) − log N(φ; μ_out, s_out²): positive where a row looks trained on (LiRA).
 
-    φ = log(p/(1 − p)), p = e^{−loss} the model's probability of the true label (a loss below 2⁻⁵³ counts as 2⁻⁵³, all
-    that rounding leaves of it); its mean with and without the row is taken from reference models (Carlini et al. 2022,
-    the online attack).
+    φ = log(p/(1 − p)), with p = e^{−loss} the model's probability of the true label. Reference models give its mean
+    with and without the row (Carlini et al. 2022, the online attack). A loss below 2⁻⁵³ counts as 2⁻⁵³, which is all
+    that rounding leaves of it.
 
-    losses: (runs, rows) of the models under attack. reference_losses, reference_included: (references, rows), of other
-    models and their coins; each row must be in at least one and out of at least one of them. spread: "shared": one
-    standard deviation for all rows, one in and one out, for few references (some row in two, and some out of two);
-    "row": each row's own, for many (at least two in and two out). Returns (runs, rows).
+    Args:
+        losses: (runs, rows) of the models under attack.
+        reference_losses: (references, rows) of other models.
+        reference_included: (references, rows) bool, their coins. Each row must be in at least one of them and out of at
+            least one.
+        spread: "shared": one standard deviation for all rows, one in and one out, for few references (some row must be
+            in two, and some row out of two). "row": each row's own, for many (at least two in and two out).
+
+    Returns:
+        (runs, rows) float64.
+
+    Raises:
+        ValueError: for bad shapes or values, and for too few references.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import membership
+        >>> included = np.array([[True, False], [False, True], [True, False], [False, True]])
+        >>> losses = np.where(included, 0.1, 1.0) + np.array([[0.02], [0.0], [0.0], [0.02]])
+        >>> scores = membership.likelihood_ratio([[0.1, 1.0]], losses, included)
+        >>> (scores > 0).tolist()  # the first row was trained on, the second was not
+        [[True, False]]
     """
     attacked, known = _confidence(_matrix(losses=losses)), _confidence(_matrix(reference_losses=reference_losses))
     there = check.plain_array(reference_included=reference_included)
@@ -158,10 +250,26 @@ def likelihood_ratio(
 
 
 def guess(scores: Any, *, share: float = 1.0) -> Guesses:
-    """Guess where the scores are clearest: of each model's rows the share with the largest |score|, by its sign.
+    """Guess where the scores are clearest: for each model, the share of rows with the largest |score|, by its sign.
 
-    scores: (runs, rows), positive for "was trained on". share: in (0, 1]; at least one row per model is guessed, ties
-    go to the earlier row. A score of 0 is guessed "was not".
+    Args:
+        scores: (runs, rows), positive for "was trained on".
+        share: of the rows, in (0, 1]; at least one row per model is guessed.
+
+    Returns:
+        `Guesses`. A score of 0 is guessed "was not"; ties go to the earlier row.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> from leakcore.attacks import membership
+        >>> membership.guess([[0.1, -3.0, 2.0, 0.5]], share=0.5).guess.tolist()
+        [[0, -1, 1, 0]]
     """
     values = _matrix(scores=scores)
     part = check.probability(share=share)
@@ -179,8 +287,11 @@ def guess(scores: Any, *, share: float = 1.0) -> Guesses:
 
 
 def _confidence(losses: np.ndarray) -> np.ndarray:
-    """log(p/(1 − p)) of p = e^{−loss}. A loss is known to half an ulp of 1, so what rounded to 0 counts as that much:
-    far smaller would make one such row's φ drown all others' spread."""
+    """log(p/(1 − p)) of p = e^{−loss}.
+
+    A loss is known to half an ulp of 1, so one that rounded to 0 counts as that much: a far smaller number would make
+    one such row's φ drown all others' spread.
+    """
     return np.asarray(-losses - np.log(-np.expm1(-np.maximum(losses, 2.0**-53))))
 
 

@@ -1,9 +1,9 @@
 """Poisoning attacks for audits: rows placed in a training set so that the trained model shows whether they were there.
 
-Jagielski, Ullman and Oprea (2020). `Backdoor`, `ClipBKD`, `FrozenClipBKD` and `ZeroInput` choose the rows,
-`poisoning_scores` trains with and without them and returns one score per model. What the scores prove is
-`bounds.epsilon_lower_bound_from_scores`'s business. Under adjacency "replace" k rows are replaced by the poison, under
-"add-remove" k rows are added: the two must not be held against the same ε.
+Jagielski, Ullman and Oprea (2020). `Backdoor`, `ClipBKD`, `FrozenClipBKD` and `ZeroInput` choose the rows, and
+`poisoning_scores` trains with and without them and returns one score per model.
+`bounds.epsilon_lower_bound_from_scores` turns the scores into a proof. Under adjacency "replace" the poison replaces k
+rows, under "add-remove" it is added to them: each must be compared with an ε of its own adjacency.
 """
 
 from leakcore.attacks.poisoning.frozen_clipbkd import FrozenClipBKD, FrozenPoisoning, through

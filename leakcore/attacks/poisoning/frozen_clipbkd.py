@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class FrozenPoisoning(Poisoning):
-    """A `Poisoning` of features that a frozen network made. image: the poisoned input, (channels, height, width).
+    """A `Poisoning` of the features that a frozen network computes.
 
-    gain: share of the poison's features that lies along the low directions, ‖V_lowᵀh‖/‖h‖, at the start and at the end.
+    Attributes:
+        image: the poisoned input, (channels, height, width).
+        gain: share of the poison's features that lies along the low directions, ‖V_lowᵀh‖/‖h‖, at the start and at the
+            end of the descent.
     """
 
     image: np.ndarray
@@ -30,21 +33,40 @@ class FrozenPoisoning(Poisoning):
 
 
 class FrozenClipBKD:
-    """ClipBKD where the model under audit is trained on features f₀(x) of a frozen network, which the attacker knows.
+    """ClipBKD for a model that is trained on features f₀(x) of a frozen network, which the attacker knows.
 
-    The direction of least variance of the features is in general no feature vector of any image, so the image is
-    found by projected gradient descent on
+    The direction of least variance of the features is in general not the feature vector of any image, so projected
+    gradient descent searches for an image that minimises
 
         Σ_{v ∈ V_high} |⟨f₀(x), v⟩| − Σ_{v ∈ V_low} |⟨f₀(x), v⟩|,    x in [0, 1] per pixel,
 
     with V_high and V_low the right singular vectors of the features with the largest and the smallest singular values
-    (Jagielski, Ullman and Oprea 2020, Appendix C, whose display is lost in the text at hand: absolute values keep both
-    terms bounded in sign). Each step moves by learning_rate along the gradient at unit length times √(pixels)/100; the
-    best image seen is kept.
+    (Jagielski, Ullman and Oprea 2020, Appendix C, whose formula is missing from the copy we use: absolute values keep
+    both terms bounded in sign). Each step moves by learning_rate·√(pixels)/100 along the unit gradient, and the best
+    image wins.
 
-    extractor: the frozen torch module, images to (rows, features). shape: of an image, (channels, height, width).
-    least, most: sizes of V_low and V_high; most=None: half of the features. steps: at least 1. learning_rate > 0.
-    probabilities: as in `ClipBKD`, of features.
+    Args:
+        extractor: the frozen torch module, images to (rows, features).
+        shape: of an image, (channels, height, width).
+        least: size of V_low, at least 1.
+        most: size of V_high; None: half of the features.
+        steps: of the descent, at least 1.
+        learning_rate: > 0.
+        probabilities: as in `ClipBKD`, of features.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> import numpy as np
+        >>> import torch
+        >>> from leakcore.attacks import poisoning
+        >>> images = np.random.default_rng(0).random((20, 9))
+        >>> attack = poisoning.FrozenClipBKD(torch.nn.Flatten(), (1, 3, 3), steps=20)
+        >>> poison = attack.poison(images, np.arange(20) % 2, adjacency="replace", k=2)
+        >>> poison.image.shape, poison.k, poison.gain[1] > poison.gain[0]
+        ((1, 3, 3), 2, True)
     """
 
     def __init__(
@@ -72,10 +94,26 @@ class FrozenClipBKD:
     def poison(
         self, images: Any, labels: Any, *, adjacency: str, k: int = 1, seed: int = 0
     ) -> FrozenPoisoning:  # fmt: skip
-        """Features of (images, labels) with k random rows replaced by k copies of the poison's, or with these added.
+        """Replace k random rows by k copies of the poison, or add the copies, and return the features.
 
-        images: (rows, pixels) in [0, 1], flattened channels first, or (rows, channels, height, width). The descent
-        starts from the mean image. seed: of the choice of rows. Deterministic for a machine and torch build.
+        The descent starts from the mean image.
+
+        Args:
+            images: (rows, pixels) in [0, 1], flattened channels first, or (rows, channels, height, width).
+            labels: (rows,) class numbers.
+            adjacency: "replace" or "add-remove", as in `Backdoor.poison`.
+            k: how many rows.
+            seed: of the choice of rows.
+
+        Returns:
+            `FrozenPoisoning`.
+
+        Raises:
+            ValueError: for a value or shape that is not allowed; the text names the argument.
+            TypeError: for an argument of another type.
+
+        Guarantees:
+            Deterministic for a machine and torch build.
         """
         from leakcore import models
 
@@ -132,9 +170,33 @@ class FrozenClipBKD:
 
 
 def through(poisoning: Poisoning, extractor: torch.nn.Module, shape: Sequence[int]) -> Poisoning:
-    """A poisoning of images as one of the features that a frozen network makes of them.
+    """A poisoning of images as a poisoning of the features that a frozen network computes from them.
 
-    extractor: the torch module, images to (rows, features). shape: of an image, (channels, height, width).
+    Args:
+        poisoning: of flattened images, as `Backdoor.poison` returns.
+        extractor: the torch module, images to (rows, features).
+        shape: of an image, (channels, height, width).
+
+    Returns:
+        `Poisoning` with the features in place of the images; labels stay.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic for a machine and torch build.
+
+    Example:
+        >>> import numpy as np
+        >>> import torch
+        >>> from leakcore.attacks import poisoning
+        >>> images, labels = np.zeros((6, 16)), np.arange(6) % 2
+        >>> attack = poisoning.Backdoor((1, 4, 4), label=1, patch=2)
+        >>> poison = attack.poison(images, labels, images, labels, adjacency="replace")
+        >>> pooled = torch.nn.Sequential(torch.nn.AvgPool2d(2), torch.nn.Flatten())
+        >>> poisoning.through(poison, pooled, (1, 4, 4)).poison_features.tolist()
+        [[1.0, 0.0, 0.0, 0.0]]
     """
     from leakcore import models
 

@@ -1,4 +1,4 @@
-"""The direction in which rows vary least, the same on every machine where several are."""
+"""The direction in which rows vary least, the same on every machine even where several do."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from leakcore._base.one_thread import one_thread
 def least_direction(x: np.ndarray) -> np.ndarray:
     """(d,) unit: a right singular vector of the smallest singular value of the (n, d) rows, its largest entry positive.
 
-    Where that value is not single (features that are constant, fewer rows than features) a decomposition returns any
-    direction of its space, another with every BLAS and number of threads. Taken is what the space holds of the axis
-    that lies nearest to it, the first of several: of a constant feature, that feature alone.
+    Where that value is not simple (features that are constant, fewer rows than features) a decomposition returns any
+    direction of its space, another with every BLAS and number of threads. This takes the projection onto that space of
+    the axis that lies nearest to it, the first of several: of a constant feature, that feature alone.
     """
     with one_thread():
         # Of the triangle, whose singular values are those of the rows; the Gram matrix would square the condition.

@@ -14,7 +14,32 @@ if TYPE_CHECKING:
 
 
 def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
-    """(runs, rows) float64: each model's loss at each row, cross-entropy of softmax, or of the sigmoid of one logit."""
+    """Losses of trained models at rows: cross-entropy of softmax, or of the sigmoid of one logit.
+
+    Args:
+        run: an `EnsembleRun` with its parameters.
+        features: (rows, inputs) floating, finite.
+        labels: (rows,) class numbers.
+
+    Returns:
+        (runs, rows) float64.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic for a machine and torch build.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import dpsgd
+        >>> from leakcore.attacks import poisoning
+        >>> model = dpsgd.Ensemble((4, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=2, seed=0)
+        >>> x, y = np.eye(4), np.array([0, 1, 0, 1])
+        >>> poisoning.losses(model.run(x, y, runs=3), x, y).shape
+        (3, 4)
+    """
     import torch
     from torch.nn import functional
 
@@ -43,7 +68,7 @@ def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
 
 
 def read_rows(features: Any, labels: Any, prefix: str) -> tuple[np.ndarray, np.ndarray]:
-    """Both as arrays, one class for each row; errors name `prefix`features and `prefix`labels."""
+    """Both as arrays, one class for each row; errors call them `prefix`features and `prefix`labels."""
     array_memory.refuse_transforms(f"{prefix}features")
     x = check.plain_array(**{f"{prefix}features": features})
     y = check.plain_array(**{f"{prefix}labels": labels})

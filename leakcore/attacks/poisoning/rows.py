@@ -25,10 +25,16 @@ if TYPE_CHECKING:
 class Poisoning:
     """Two data sets that differ in k rows, and the points whose loss tells them apart.
 
-    common_features, common_labels: the rows that both hold. clean_features, clean_labels: the k rows of D₀, none under
-    add/remove. poison_features, poison_labels: k rows, what replaces them in D₁ or is added there. test_features,
-    test_labels: where the loss is measured; the statistic is minus its mean, larger where the poison was learned.
-    name: of the attack.
+    Attributes:
+        name: of the attack.
+        common_features: the rows that both data sets hold.
+        common_labels: their labels.
+        clean_features: the k rows that only D₀ holds; none under add/remove.
+        clean_labels: their labels.
+        poison_features: the k rows that only D₁ holds.
+        poison_labels: their labels.
+        test_features: where the loss is measured; the statistic is minus its mean, larger where the poison was learned.
+        test_labels: their labels.
     """
 
     name: str
@@ -43,7 +49,7 @@ class Poisoning:
 
     @property
     def k(self) -> int:
-        """Rows in which the data sets differ."""
+        """Number of rows in which the data sets differ."""
         return len(self.poison_labels)
 
     @property
@@ -63,8 +69,24 @@ class Backdoor:
     Algorithm 3; Gu et al. 2017). k rows of the training set become (Pert(x), y_p); the model is tested on Pert of
     held-out rows of other classes, with label y_p.
 
-    shape: of an image, (channels, height, width); rows are flattened in that order. label: y_p, of the perturbed rows.
-    patch: side, at least 1 and at most the image's. value: of the pixels, 1 for images in [0, 1].
+    Args:
+        shape: of an image, (channels, height, width); rows are flattened in that order.
+        label: y_p, of the perturbed rows.
+        patch: side of the square, at least 1 and at most the image's.
+        value: of its pixels; 1 for images in [0, 1].
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import poisoning
+        >>> attack = poisoning.Backdoor((1, 4, 4), label=1, patch=2)
+        >>> images, labels = np.zeros((6, 16)), np.arange(6) % 2
+        >>> poison = attack.poison(images, labels, images, labels, adjacency="add-remove", k=2)
+        >>> poison.poison_features.sum(axis=1).tolist(), poison.poison_labels.tolist(), poison.adjacency
+        ([4.0, 4.0], [1, 1], 'add-remove')
     """
 
     def __init__(self, shape: Sequence[int], *, label: int, patch: int = 5, value: float = 1.0) -> None:
@@ -76,7 +98,7 @@ class Backdoor:
         self.value = check.real(value=value)
 
     def perturb(self, features: Any) -> np.ndarray:
-        """Pert of each row of (rows, pixels), floating; a copy."""
+        """Pert of each row of `features`, (rows, pixels), floating; a copy."""
         rows = np.array(check.plain_array(features=features))
         if rows.dtype.kind != "f":
             raise ValueError(f"features of {rows.dtype}: must be floating; `value` is in their units")
@@ -99,12 +121,28 @@ class Backdoor:
         k: int = 1,
         seed: int = 0,
     ) -> Poisoning:
-        """Replace k random rows of (features, labels) that do not bear `label` by their perturbed selves.
+        """Replace k random rows that do not bear `label` by their perturbed copies, or add the copies.
 
-        test_features, test_labels: held-out rows; those of other classes are perturbed and tested.
-        adjacency: "replace": the perturbed rows replace their originals. "add-remove": they are added, the originals
-            stay. There is no default: what is in and out decides what an audit proves. seed: of the choice. Raises
-        ValueError where fewer than k rows, or no test row, have another label.
+        Args:
+            features: (rows, pixels) floating, the training set.
+            labels: (rows,) class numbers.
+            test_features: (rows, pixels), held-out rows; the ones of other classes are perturbed and tested.
+            test_labels: (rows,) class numbers.
+            adjacency: "replace": the perturbed rows replace their originals. "add-remove": they are added, the
+                originals stay. There is no default: what is in and out decides what an audit proves.
+            k: how many rows.
+            seed: of the choice.
+
+        Returns:
+            `Poisoning`.
+
+        Raises:
+            ValueError: where fewer than k rows, or no test row, have another label.
+            ValueError: for a value or shape that is not allowed; the text names the argument.
+            TypeError: for an argument of another type.
+
+        Guarantees:
+            A pure function of the seed and the data.
         """
         x, y = read_rows(features, labels, "")
         tx, ty = read_rows(test_features, test_labels, "test_")
@@ -127,12 +165,24 @@ class ClipBKD:
     Algorithm 4). Where several directions have that value (constant features, fewer rows than features), it is the one
     nearest to an axis; the largest entry is positive. The model is tested on (x_p, y_p) itself.
 
-    probabilities: a function from features (rows, d) to class probabilities (rows, classes) of a clean model; None: a
-        logistic regression fitted to the features. A model never trained on the audited release is what the attacker of
-        the paper has.
-    contrast: under "replace" let D₀ hold the same points with the class that the clean model finds likeliest, in place
-        of the rows. An auditor chooses both data sets; two gradients that point apart use the whole distance 2C that
-        replacement allows, a row that is learned anyway only about C of it.
+    Args:
+        probabilities: a function from features (rows, d) to class probabilities (rows, classes) of a clean model; None:
+            a logistic regression fitted to the features. The attacker of the paper has a model that was never trained
+            on the audited release.
+        contrast: under "replace", let D₀ hold the same points with the class that the clean model finds likeliest,
+            instead of the rows. An auditor chooses both data sets; two gradients that point apart use the whole
+            distance 2C that replacement allows, a row that is learned anyway only about C of it.
+
+    Raises:
+        TypeError: for probabilities that cannot be called.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import poisoning
+        >>> x = np.random.default_rng(0).standard_normal((40, 3)) * [3.0, 2.0, 0.0]  # the last feature never varies
+        >>> poison = poisoning.ClipBKD().poison(x, (x[:, 0] > 0).astype(int), adjacency="replace", k=2)
+        >>> [abs(p) > 0.1 for p in poison.poison_features[0].tolist()], poison.k
+        ([False, False, True], 2)
     """
 
     def __init__(
@@ -144,7 +194,7 @@ class ClipBKD:
         self.contrast = contrast
 
     def direction(self, features: Any) -> np.ndarray:
-        """x_p, (d,)."""
+        """The poisoned row's features x_p, (d,)."""
         x = check.real_array("finite", np.isfinite, features=features)
         if x.ndim != 2 or 0 in x.shape:
             raise ValueError(f"features.shape={x.shape}: must be (rows, dimensions), neither of them 0")
@@ -154,21 +204,49 @@ class ClipBKD:
     def poison(
         self, features: Any, labels: Any, *, adjacency: str, k: int = 1, seed: int = 0
     ) -> Poisoning:  # fmt: skip
-        """Replace k random rows of (features, labels) by k copies of (x_p, y_p), or add these. seed: of the choice."""
+        """Replace k random rows by k copies of (x_p, y_p), or add the copies.
+
+        Args:
+            features: (rows, d) floating, the training set.
+            labels: (rows,) class numbers.
+            adjacency: "replace" or "add-remove", as in `Backdoor.poison`.
+            k: how many rows.
+            seed: of the choice of rows.
+
+        Returns:
+            `Poisoning`.
+
+        Raises:
+            ValueError: for a value or shape that is not allowed; the text names the argument.
+            TypeError: for an argument of another type.
+        """
         x, y = read_rows(features, labels, "")
         point = self.direction(x)
         return copies("clipbkd", x, y, point, self.probabilities, k, adjacency, seed, contrast=self.contrast)
 
 
 class ZeroInput:
-    """k copies of the row of zeros: of the first layer only the biases learn from it.
+    """k copies of the row of zeros: in the first layer only the biases learn from it.
 
-    A canary for implementations that treat biases apart, such as one that forgets their noise: the gradient of the
-    first layer's weights at x = 0 is 0, so in logistic regression all that a clipped gradient may move goes into the
-    biases, and the model is tested at x = 0, where it shows nothing else.
+    A canary for implementations that treat biases differently, such as one that forgets their noise. At x = 0 the
+    gradient of the first layer's weights is 0, so in logistic regression the whole clipped gradient goes into the
+    biases, and the model is tested at x = 0, where only they count.
 
-    label: y of the row; None: the class that a clean model finds least likely for it, as in `ClipBKD`. probabilities:
-        of that model, likewise. contrast: as in `ClipBKD`; with a label given, D₀ holds class 0, or 1 where that is it.
+    Args:
+        label: y of the row; None: the class that a clean model finds least likely for it, as in `ClipBKD`.
+        probabilities: of that model, as in `ClipBKD`.
+        contrast: as in `ClipBKD`; with a label, D₀ holds class 0, or 1 where the label is 0.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import poisoning
+        >>> poison = poisoning.ZeroInput(label=1).poison(np.ones((6, 3)), np.arange(6) % 2, adjacency="add-remove")
+        >>> poison.poison_features.tolist(), poison.poison_labels.tolist()
+        ([[0.0, 0.0, 0.0]], [1])
     """
 
     def __init__(
@@ -188,7 +266,7 @@ class ZeroInput:
     def poison(
         self, features: Any, labels: Any, *, adjacency: str, k: int = 1, seed: int = 0
     ) -> Poisoning:  # fmt: skip
-        """Replace k random rows of (features, labels) by k rows of zeros, or add these. seed: of the choice."""
+        """Replace k random rows by k rows of zeros, or add these; arguments as in `ClipBKD.poison`."""
         x, y = read_rows(features, labels, "")
         probabilities = self.probabilities
         if self.label is not None:
@@ -208,7 +286,7 @@ def copies(
     name: str, x: np.ndarray, y: np.ndarray, point: np.ndarray,
     probabilities: Callable[[np.ndarray], Any] | None, k: int, adjacency: str, seed: int, contrast: bool = False,
 ) -> Poisoning:  # fmt: skip
-    """k copies of (point, its least likely class) in place of k random rows, or added to all rows."""
+    """k copies of (point, its least likely class), which replace k random rows or are added to all rows."""
     count = check.integer(1, len(x), k=k)
     row = point[None].astype(x.dtype)
     chances = _probabilities(x, y, row, probabilities)
@@ -224,7 +302,7 @@ def place(
     name: str, x: np.ndarray, y: np.ndarray, chosen: np.ndarray, adjacency: str, poison: np.ndarray, label: int,
     test: np.ndarray,
 ) -> Poisoning:  # fmt: skip
-    """`poison` in place of the `chosen` rows, or added to all rows."""
+    """`poison` replaces the `chosen` rows, or is added to all rows."""
     replaced = chosen if parse_adjacency(adjacency) == "replace" else chosen[:0]
     rest = np.setdiff1d(np.arange(len(y)), replaced)
     return Poisoning(
@@ -243,7 +321,7 @@ def place(
 def _probabilities(
     x: np.ndarray, y: np.ndarray, point: np.ndarray, probabilities: Callable[[np.ndarray], Any] | None
 ) -> np.ndarray:  # fmt: skip
-    """Of each class number, at the one point."""
+    """The clean model's probability of each class number at the one point."""
     if probabilities is None:
         from sklearn.linear_model import LogisticRegression
 

@@ -24,9 +24,15 @@ _TRIALS_PER_K = 2**40
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PoisoningScores:
-    """One score per trained model: scores_in with the poison (D₁), scores_out without it (D₀); larger means "in".
+    """One score per trained model, larger for "trained with the poison".
 
-    first_trial: number of the first trial, on both. k, name, adjacency: of the poisoning.
+    Attributes:
+        scores_in: (trials,) float64, of models trained with the poison (D₁).
+        scores_out: (trials,) float64, of models trained without it (D₀).
+        first_trial: number of the first trial, on both.
+        k: how many rows the poisoning replaces or adds.
+        name: of the poisoning.
+        adjacency: of the poisoning, "replace" or "add-remove".
     """
 
     scores_in: np.ndarray
@@ -40,26 +46,42 @@ class PoisoningScores:
 def poisoning_scores(
     ensemble: Ensemble, poisoning: Poisoning, *, trials: int | range, execution: Execution | None = None
 ) -> PoisoningScores:  # fmt: skip
-    """Train `trials` models on D₀ and as many on D₁, and score each.
+    """Train `trials` models on D₀ and as many on D₁, and score each by its loss at the test points.
+
+    The score is minus the mean loss, larger where the poison was learned.
 
     The common rows are held once. Trial i has its own initial parameters (unless the ensemble fixes them), batches and
     noise on either data set, a pure function of (ensemble.seed, i, data set): ranges of trials may be computed
     anywhere, in any order, and concatenated.
 
     Args:
-        ensemble: the mechanism under audit; with rows added, its expected_batch_size must be given.
-        poisoning: the two data sets, of `Backdoor.poison` or `ClipBKD.poison`.
+        ensemble: the mechanism under audit; where rows are added, it must have an expected_batch_size.
+        poisoning: the two data sets, as `Backdoor.poison` or `ClipBKD.poison` return them.
         trials: how many, or which, as range(first, stop).
         execution: threads, workers, checkpoint and progress, which counts models; None: all cores of this process.
 
     Returns:
-        `PoisoningScores`.
+        `PoisoningScores`. `bounds.epsilon_lower_bound_from_scores` turns them into a proof.
 
     Raises:
-        ValueError, TypeError: that names the argument.
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic on one machine.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import dpsgd
+        >>> from leakcore.attacks import poisoning
+        >>> x = np.random.default_rng(0).standard_normal((20, 4)) * [3.0, 2.0, 1.0, 0.0]
+        >>> poison = poisoning.ClipBKD().poison(x, (x[:, 0] > 0).astype(int), adjacency="replace", k=4)
+        >>> model = dpsgd.Ensemble(
+        ...     (4, 2), noise_multiplier=0.1, max_grad_norm=1.0, learning_rate=0.5, steps=20, seed=0
+        ... )
+        >>> scores = poisoning.poisoning_scores(model, poison, trials=32)
+        >>> scores.scores_in.shape, bool(scores.scores_in.mean() > scores.scores_out.mean())
+        ((32,), True)
     """
     _require_poisoning(poisoning)
     return poisoning_sweep(ensemble, poisoning, (poisoning.k,), trials=trials, execution=execution)[poisoning.k]
@@ -73,18 +95,34 @@ def poisoning_sweep(
     trials: int | range,
     execution: Execution | None = None,
 ) -> dict[int, PoisoningScores]:
-    """`poisoning_scores` for several numbers of poisoned rows, the first k of `poisoning`'s; D₀ is trained once.
+    """`poisoning_scores` for several numbers of poisoned rows; D₀ is trained once.
 
     Args:
-        ensemble, poisoning, trials, execution: as in `poisoning_scores`.
+        ensemble: as in `poisoning_scores`.
+        poisoning: as in `poisoning_scores`; each k uses its first k rows.
         ks: distinct, each in [1, poisoning.k].
+        trials: as in `poisoning_scores`.
+        execution: as in `poisoning_scores`.
 
     Returns:
-        The scores by k; scores_out is the same array for all, so the bounds for different k are not independent (each
-        is valid by itself, and so is a choice made on other trials).
+        {k: `PoisoningScores`}. All share one array scores_out, so the bounds for different k are not independent (each
+        is valid by itself, and so is a choice that was made on other trials).
 
     Raises:
-        ValueError, TypeError: that names the argument.
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        As `poisoning_scores`.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import dpsgd
+        >>> from leakcore.attacks import poisoning
+        >>> poison = poisoning.ZeroInput(label=1).poison(np.eye(8), np.arange(8) % 2, adjacency="replace", k=4)
+        >>> model = dpsgd.Ensemble((8, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=5, seed=0)
+        >>> sorted(poisoning.poisoning_sweep(model, poison, (1, 4), trials=8))
+        [1, 4]
     """
     _require_poisoning(poisoning)
     from leakcore.dpsgd import Ensemble, PerRun, Rows, arguments, read_execution

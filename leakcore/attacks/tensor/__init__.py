@@ -5,8 +5,8 @@
     answer = tensor.reconstruct(g, weights, num_examples=4, activation="elu")
     tensor.match(answer.inputs, inputs, signs_known=answer.signs_known).root_mean_square
 
-`hermite_coefficients` and `choose` say which orders an activation offers. What cannot be told from noise is counted in
-`answer.unrecoverable` and never guessed.
+`hermite_coefficients` and `choose` say which orders an activation offers. Samples that cannot be told from noise are
+counted in `answer.unrecoverable` and never guessed.
 """
 
 from leakcore.attacks.tensor.orders import Orders, choose, hermite_coefficients

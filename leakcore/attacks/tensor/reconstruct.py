@@ -30,18 +30,25 @@ SOURCE = "Wang, Lee and Lei (2023); Lecture 13 (Lei 2024), Section 5.2, eq. 5.2"
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TensorReconstruction(Result):
-    """value: share of the batch that was recovered; kind "estimate".
+    """Inputs that the tensor method recovered from one gradient.
 
-    inputs: (k, d) recovered inputs of unit length, k ≤ B, in no particular order. residuals: (k,) their r_i, in the
-    units of the gradient. error_estimates: (k,) how far each is off, estimated from the gradient alone (see
-    `reconstruct`). signs_known: False: each (x_i, r_i) may as well be (−x_i, −r_i).
-    unrecoverable: B − k samples whose share in the gradient is not above its noise: their residual is near 0 (or two
-    inputs are nearly parallel), or the decomposition failed. failed: the latter; then k = 0. reason: in words, "" if
-    all were recovered.
-    orders, coefficients: the Hermite orders used, and c_0 … c_4. spectrum: all eigenvalues (singular values) of the
-    span's moment, by falling magnitude; edge: where noise begins. misfit: χ² of the moments per degree of freedom.
-    remainder: rms of what inputs and residuals, least squares applied, leave of the gradient, over the gradient's own
-    rms: 0 for the exact gradient of such a network.
+    Attributes:
+        value: share of the batch that was recovered; kind "estimate".
+        inputs: (k, d) recovered inputs of unit length, k ≤ B, in no particular order.
+        residuals: (k,) their r_i, in the units of the gradient.
+        error_estimates: (k,) estimated ‖x̂ − x‖₂ of each, from the gradient alone.
+        signs_known: False: each (x_i, r_i) may just as well be (−x_i, −r_i).
+        unrecoverable: B − k samples whose share in the gradient is not above its noise: their residual is near 0, or
+            two inputs are nearly parallel, or the decomposition failed.
+        failed: whether the decomposition failed or the gradient showed nothing; then k = 0.
+        reason: in words, why inputs are missing; "" if all were recovered.
+        orders: the Hermite orders that were used.
+        coefficients: c_0 … c_4 of the activation.
+        spectrum: all eigenvalues (singular values) of the span's moment, by falling magnitude.
+        edge: where noise begins in the spectrum.
+        misfit: χ² of the moments per degree of freedom.
+        remainder: rms of the part of the gradient that inputs and residuals, after least squares, leave unexplained,
+            over the gradient's own rms: 0 for the exact gradient of such a network.
     """
 
     inputs: np.ndarray
@@ -61,19 +68,26 @@ class TensorReconstruction(Result):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decomposition:
-    """Which moments of the gradient are estimated, and how their tensor is taken apart.
+    """Which moments of the gradient are estimated, and how their tensor is decomposed.
 
     Args:
-        orders: None: computed (`choose`). (2, 3), (2, 4) or (3,) to force; a vanishing order is refused, naming the
-            ones to use.
-        subtract: take the lower orders off g before the next is estimated. False: the plain moments of the paper.
-        method: "diagonal": simultaneous diagonalisation and a least-squares polish against all moments; any residuals.
-            "power": whitening and robust power iteration with deflation, no polish; residuals of one sign, order 2.
-            "auto": both as starts, polished, the better one.
-        margin: a direction counts as signal above margin × the largest eigenvalue that noise alone would have.
+        orders: None: computed by `choose`. (2, 3), (2, 4) or (3,) forces them; a vanishing order is refused.
+        subtract: subtract the lower orders from g before the next one is estimated. False: the plain moments of the
+            paper.
+        method: "diagonal": simultaneous diagonalisation and a least-squares polish against all moments, for any
+            residuals. "power": whitening and robust power iteration with deflation, no polish, for residuals of one
+            sign and order 2. "auto": both as starts, polished; the better one wins.
+        margin: a direction counts as signal above margin × the largest eigenvalue that noise alone would have, > 0.
 
     Raises:
-        ValueError, TypeError: that names the argument; orders are checked against the activation by the attack.
+        ValueError: for a value that is not allowed; the text names the argument. The attack checks the orders against
+            the activation.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore.attacks import tensor
+        >>> tensor.Decomposition(method="diagonal").margin
+        1.2
     """
 
     orders: Sequence[int] | None = None
@@ -100,45 +114,44 @@ def reconstruct(
     certify: bool = True,
     seed: int = 0,
 ) -> TensorReconstruction:
-    """Inputs x_1 … x_B of unit length from g_j = Σ_i r_i σ(w_jᵀx_i), w_j ~ N(0, I_d) known (Wang, Lee and Lei 2023).
+    """Inputs of unit length from the gradient g_j = Σ_i r_i σ(w_jᵀx_i) of a two-layer network's output weights.
 
-    (1/m) Σ_j g_j He_p(w_j) estimates c_p Σ_i r_i x_i^{⊗p}, He_p the Hermite tensors, c_p = E[σ^{(p)}(z)]. Order 2 gives
-    the span of the inputs (leading eigenvectors by magnitude: residuals have signs), order 3 or 4 in that span a B × …
-    × B tensor whose components are the inputs; where order 2 vanishes (tanh, sigmoid, erf) the span comes from the
-    unfolded order 3. Error O(B√(d/m)) (eq. 5.2). Weights are read in blocks; beyond g, memory is O(d² + B⁴), or O(d³)
-    for order 3 alone.
+    (1/m) Σ_j g_j He_p(w_j) estimates c_p Σ_i r_i x_i^{⊗p} for known w_j ~ N(0, I_d) (Wang, Lee and Lei 2023). Order 2
+    gives the span of the inputs, order 3 or 4 a tensor in that span whose components are the inputs. The error is
+    O(B√(d/m)) (Lecture 13, eq. 5.2). Memory beyond g is O(d² + B⁴), or O(d³) for order 3 alone.
 
     Args:
-        gradient: (m,) dL/da_j, NumPy or CPU torch, finite; any common factor (2, 1/B, 1e-300) goes into the residuals.
-            It may bear noise or have been clipped: the attack does not know and reports what it finds.
-        weights: `GaussianWeights(m, d, seed)`, read in blocks, or an (m, d) array.
-        num_examples: B, from 1 to d; more than d inputs have no span to find and are refused.
-        activation: a name ("elu", "relu", …), an `Activation`, or anything callable on torch tensors, elementwise.
-            Kinks are fine; where Hermite orders 3 and 4 vanish (a linear network) the attack is refused, for only
-            Σ r_i x_i leaks.
-        decomposition: orders, method and margin, where the defaults do not serve.
-        refined: True: return what least squares on the gradient itself makes of the result, exact for exact gradients;
-            beyond the paper, and what an attacker would do. False: the tensor method's own answer.
-        certify: False: return the answer whatever it is, not held against the gradient, with no estimate of its error
-            (NaN; with refined=True the distance moved, an answer's error only if it is right): for gradients that a
-            defence has bent out of this form (pruned, averaged over steps). Several times faster.
-        seed: of the decomposition's random starts.
+        gradient: (m,) dL/da_j, finite, NumPy or CPU torch. Any common factor goes into the residuals.
+        weights: `GaussianWeights`, or an (m, d) array.
+        num_examples: B, from 1 to d.
+        activation: a name, an `Activation`, or an elementwise callable on torch tensors.
+        decomposition: orders, method and margin; None: the defaults.
+        refined: also run least squares on the gradient, which is exact for exact gradients and goes beyond the paper.
+        certify: False: return the answer untested, with errors NaN (with refined: the distance moved). Faster, and for
+            gradients that a defence changed.
+        seed: of the random starts.
 
     Returns:
-        `TensorReconstruction`. Samples that cannot be told from noise are counted as unrecoverable, not guessed. The
-        answer is held against the gradient by least squares from it (on as many entries as settle the unknowns 8 times
-        over): if that leaves more than the subtracted lower orders did, or anything that still depends on w beyond
-        noise, or if the spectrum shows more than B inputs, the decomposition has failed and nothing is returned; else
-        the distance each input moves, with the least squares' own noise and a share for samples below the noise,
-        estimates its error, and one that moves more than 0.5 is dropped. Signs: order 3 with 2 determines them, order 4
-        through the linear part (c_1 ≠ 0); for odd σ (up to a constant) g is the same for (−x_i, −r_i), which
-        `signs_known` says.
+        `TensorReconstruction`. Inputs that cannot be told from noise are counted, not guessed; an answer that the
+        gradient contradicts counts as failed and is withheld.
 
     Raises:
-        ValueError, TypeError: that names the argument.
+        ValueError: for bad shapes or values, and for a linear network, which leaks only Σ r_i x_i.
+        TypeError: for an argument of another type.
 
     Guarantees:
-        Deterministic for a machine and its number of BLAS threads.
+        Deterministic for a machine and its BLAS threads. How answers are tested: docs/explanation/attacks.md.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import tensor
+        >>> x = np.eye(5)[:2]  # two inputs of unit length
+        >>> weights = tensor.GaussianWeights(num_neurons=4_000, num_inputs=5, seed=0)
+        >>> g = tensor.output_gradient(x, [1.0, -0.5], weights, "elu")  # released
+        >>> answer = tensor.reconstruct(g, weights, num_examples=2, activation="elu", refined=True)
+        >>> error = tensor.match(answer.inputs, x).root_mean_square
+        >>> answer.value, bool(error < 1e-3)
+        (1.0, True)
     """
     source = Weights.read(weights)
     g, _ = check.host_array(gradient=gradient)
@@ -176,7 +189,7 @@ def reconstruct(
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class _Attempt:
-    """One reconstruction, everything read and checked."""
+    """One reconstruction, with everything read and checked."""
 
     source: Weights
     orders: Orders
@@ -245,7 +258,7 @@ class _Attempt:
         *,
         answer: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
     ) -> TensorReconstruction:
-        """What was reached: answer (inputs, residuals, error estimates), or why there is none."""
+        """The result: answer (inputs, residuals, error estimates), or why there is none."""
         used = self.orders
         inputs, residuals, errors = answer or (np.empty((0, self.source.num_inputs)), np.empty(0), np.empty(0))
         size = math.sqrt(float(g @ g) / len(g))
@@ -285,8 +298,13 @@ class _Attempt:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Matched:
-    """errors: (k,) ‖x̂ − x‖₂ of each recovered input and the true one it was matched with. order: (k,) which that is.
-    root_mean_square: √(mean of errors²), eq. 5.2's left side; NaN for k = 0."""
+    """Recovered inputs matched with true ones.
+
+    Attributes:
+        errors: (k,) ‖x̂ − x‖₂ of each recovered input and its true one.
+        order: (k,) index of the true input that each was matched with.
+        root_mean_square: √(mean of errors²), the left side of Lecture 13, eq. 5.2; NaN for k = 0.
+    """
 
     errors: np.ndarray
     order: np.ndarray
@@ -294,10 +312,29 @@ class Matched:
 
 
 def match(recovered: Any, inputs: Any, *, signs_known: bool = True) -> Matched:
-    """Distances of recovered inputs (k, d) to the true ones (B, d), k ≤ B, under the assignment with the least sum of
-    squares.
+    """Distances of recovered inputs to the true ones, under the assignment with the least sum of squares.
 
-    signs_known: False: the nearer of x and −x counts. Raises ValueError or TypeError that names the argument.
+    Args:
+        recovered: (k, d), as `TensorReconstruction.inputs`.
+        inputs: (B, d), k ≤ B.
+        signs_known: False: the nearer of x and −x counts.
+
+    Returns:
+        `Matched`.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import tensor
+        >>> matched = tensor.match(np.array([[0.0, -1.0]]), np.eye(2), signs_known=False)
+        >>> matched.order.tolist(), matched.root_mean_square
+        ([1], 0.0)
     """
     here, _ = check.host_array(recovered=recovered)
     truth, _ = check.host_array(inputs=inputs)

@@ -1,4 +1,4 @@
-"""Least squares on the gradient itself from where the tensor method arrived: its certificate, and a far better answer.
+"""Least squares on the gradient itself, started from the tensor method's answer: it tests and improves that answer.
 
 g_j = Σ_i r_i σ(w_jᵀx_i) is m equations in B(d + 1) unknowns. Gauss–Newton steps converge from a start that is right,
 and how far they move is the start's own error; from a wrong start they stall above what the lower orders alone explain.
@@ -23,12 +23,11 @@ _ROWS_PER_UNKNOWN = 8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Refined:
-    """inputs (k, d) unit rows, residuals (k,), and the rms of what they leave of g, per degree of freedom. errors: (k,)
-    root mean square error of each input, were that remainder noise, from the last step's normal equations, and the
-    length of that step.
+    """inputs (k, d) unit rows, residuals (k,), and the rms of the part of g that they leave, per degree of freedom.
 
-    structure: rms of the part of that which still depends on w (linear, quadratic, and cubic in the inputs' span)
-    beyond what noise would show: noise on the gradient leaves none, a wrong answer does.
+    errors: (k,) root mean square error of each input if that remainder is noise, from the last step's normal equations,
+    and the length of that step. structure: rms of the part of the remainder that still depends on w (linear, quadratic,
+    and cubic in the inputs' span) beyond what noise would show: noise on the gradient leaves none, a wrong answer does.
     """
 
     inputs: np.ndarray
@@ -42,8 +41,11 @@ def refine(
     inputs: np.ndarray, residuals: np.ndarray, gradient: np.ndarray, weights: Weights,
     sigma: Callable[[np.ndarray], np.ndarray], *, all_rows: bool, others: bool,
 ) -> Refined:  # fmt: skip
-    """Levenberg–Marquardt with ‖x_i‖ = 1. others: there are samples besides these, whose constant and linear part are
-    fitted along. all_rows: use all of g, else as many entries as settle the unknowns many times over."""
+    """Levenberg–Marquardt with ‖x_i‖ = 1.
+
+    others: there are samples besides these, whose constant and linear part are fitted as well. all_rows: use all of g,
+    else as many entries as determine the unknowns many times over.
+    """
     k, d = inputs.shape
     extra = d + 1 if others else 0
     unknowns = k * (d + 1) + extra

@@ -1,4 +1,4 @@
-"""The network's weights as the tensor method reads them: in blocks, from memory or made anew from a seed."""
+"""The network's weights as the tensor method reads them: in blocks, from memory or drawn again from a seed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,23 @@ _BLOCK = 2**21
 
 @dataclasses.dataclass(frozen=True)
 class GaussianWeights:
-    """w_j ~ N(0, I_d), j < num_neurons, made anew from the seed wherever they are read: row j depends on (seed, j)
-    alone.
+    """Weights w_j ~ N(0, I_d), drawn again from the seed wherever they are read, so that they take no memory.
 
-    The generator of `kernels.standard_normal`, stream TENSOR_WEIGHTS. num_neurons: m ≥ 1. num_inputs: d ≥ 1.
+    Row j depends on (seed, j) alone; the generator is that of `kernels.standard_normal`.
+
+    Args:
+        num_neurons: m ≥ 1.
+        num_inputs: d ≥ 1.
+        seed: of the weights.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore.attacks import tensor
+        >>> tensor.GaussianWeights(num_neurons=1_000_000, num_inputs=20, seed=0).rows(5, 8).shape
+        (3, 20)
     """
 
     num_neurons: int
@@ -33,7 +46,7 @@ class GaussianWeights:
         check.seed(seed=self.seed)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """(stop − start, d) float64."""
+        """Weights of the neurons start … stop − 1, (stop − start, d) float64."""
         draws = kernels.standard_normal(
             (stop - start, self.num_inputs), seed=self.seed, purpose=kernels.Stream.TENSOR_WEIGHTS, first_row=start
         )
@@ -68,11 +81,30 @@ class Weights:
 
 
 def output_gradient(inputs: Any, residuals: Any, weights: Any, activation: Any) -> np.ndarray:
-    """(m,) g_j = Σ_i r_i σ(w_jᵀx_i), the gradient of the output weights (Lecture 13, eq. 4.4; ∝ dL/da_j).
+    """Gradient g_j = Σ_i r_i σ(w_jᵀx_i) of the output weights of a two-layer network (Lecture 13, eq. 4.4; ∝ dL/da_j).
 
-    inputs: (B, d), B ≥ 1. residuals: (B,). weights: `GaussianWeights` or (m, d). activation: a name, an `Activation` or
-    a callable on torch tensors. Reads the weights in blocks: memory does not grow with m but for the result.
-    Deterministic for a machine and its number of BLAS threads. Raises ValueError or TypeError that names the argument.
+    Args:
+        inputs: (B, d), B ≥ 1.
+        residuals: (B,), the r_i.
+        weights: `GaussianWeights` or an (m, d) array. They are read in blocks, so memory grows with m only for the
+            result.
+        activation: a name, an `Activation`, or an elementwise callable on torch tensors.
+
+    Returns:
+        (m,) float64.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic for a machine and its number of BLAS threads.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import tensor
+        >>> tensor.output_gradient(np.eye(2), [1.0, -1.0], np.array([[3.0, 1.0], [-2.0, 2.0]]), "relu").tolist()
+        [2.0, -2.0]
     """
     from leakcore.attacks.tensor.orders import read_activation
 
