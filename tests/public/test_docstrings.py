@@ -46,7 +46,6 @@ NOT_YET = {
     "leakcore.bounds.laplace",
     "leakcore.bounds.methods",
     "leakcore.defenses",
-    "leakcore.dpsgd",
     "leakcore.experiments",
     "leakcore.kernels",
     "leakcore.leakage",

@@ -34,37 +34,46 @@ from leakcore.dpsgd.ensemble.workers import Collector, Piece, train, train_elsew
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
 class Ensemble:
-    """Independent DP-SGD runs of one network, as batched matrix products.
+    """Independent DP-SGD runs of one network, trained together as batched matrix products.
 
-    The mechanism (Abadi et al. 2016, Algorithm 1; Opacus's convention for the mean). In step t each run draws its
-    batch B_t (each row with probability q, or all rows when q = 1) and moves
+    In step t each run draws a batch B_t and moves its parameters by Abadi et al. (2016), Algorithm 1:
 
         g_t = Σ_{z ∈ B_t} ∇ℓ(θ_t, z)·min{1, C/‖∇ℓ(θ_t, z)‖} + σC·N(0, I),    θ_{t+1} = θ_t − η·g_t / B,
 
-    with B the *expected* batch size q·rows, not the drawn one. Clipping is by the joint norm of all parameters. The
-    loss is softmax cross-entropy for two or more outputs, binary cross-entropy on the logit for one.
-
-    Per-sample norms are analytic, ‖∇ℓ‖² = Σ_layers (‖a‖² + 1)·‖δ‖² (Goodfellow 2015), and the clip factor is folded
-    into the backward product, so no per-sample gradient is ever stored.
+    with B the *expected* batch size q·rows, as in Opacus. The norm is that of all parameters together. The loss is
+    softmax cross-entropy for two or more outputs, binary cross-entropy on the logit for one output.
 
     Args:
-        network: (inputs, hidden..., outputs), a perceptron with the defaults of `Network`; or a `Network`; or a
-            `ModuleNetwork`, any torch module.
-        noise_multiplier: σ ≥ 0. max_grad_norm: C > 0. learning_rate: η > 0. steps: T ≥ 0.
-        sample_rate: q in (0, 1] of Poisson batches, 1 for all rows in each step; or how batches are drawn, as
-            `PoissonBatches` or `ShuffledBatches`.
-        seed: 64-bit; everything random is a pure function of (seed, run, step), see below.
-        fault: a `Fault` makes it an implementation that departs from the definition, for tests of audits; None is the
-            mechanism.
+        network: (inputs, hidden..., outputs) of a perceptron, a `Network`, or a `ModuleNetwork` for any torch module.
+        noise_multiplier: σ, at least 0.
+        max_grad_norm: C, above 0; C² must be a normal number in the network's dtype.
+        learning_rate: η, above 0.
+        steps: T, at least 0.
+        sample_rate: q in (0, 1] of Poisson batches (1: all rows in each step), or a `PoissonBatches` or
+            `ShuffledBatches`.
+        seed: 64-bit. Everything random is a pure function of (seed, run, step).
+        fault: a `Fault`, to test audits.
 
-    Determinism. Run r of a seed has the same bits whatever other runs are asked for, in whatever ranges and order, on
-    any number of threads, as long as machine, torch build, dtype and data are the same: blocks have a fixed number of
-    slots, run r always sits in slot r mod 32, and every product has a fixed shape. Of LEAKCORE_ISA, avx2 and avx512
-    give the same bits; the baseline, which does not fuse multiply-adds, rounds differently. Its random numbers
-    (Philox4x32-10) are the same everywhere; results of different machines agree to rounding. The generator is
-    statistical, not cryptographic: this class measures mechanisms, it does not train models to be released.
+    Raises:
+        ValueError: names the argument, its value and what is allowed.
+        TypeError: for an argument of another type.
 
-    Raises ValueError or TypeError that names the argument, its value and what is allowed.
+    Guarantees:
+        Run r of a seed has the same bits in any range of runs, on any number of threads and workers, for one machine,
+        torch build, dtype and data; other machines agree to rounding (docs/explanation/ensembles.md). The generator is
+        statistical, not cryptographic: use this class to measure mechanisms, not to train models that will be released.
+
+    Example:
+        >>> from leakcore import datasets, dpsgd
+        >>> data = datasets.breast_cancer()
+        >>> ensemble = dpsgd.Ensemble(
+        ...     (30, 1), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1.0, steps=20, seed=0
+        ... )
+        >>> result = ensemble.run(data.features, data.labels, runs=8)
+        >>> result.parameters.shape
+        (8, 31)
+        >>> bool((result.accuracy(data.features, data.labels) > 0.9).all())
+        True
     """
 
     network: Network | ModuleNetwork
@@ -108,47 +117,58 @@ class Ensemble:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """(inputs, hidden..., outputs); of a module (inputs, outputs)."""
+        """(inputs, hidden..., outputs), or (inputs, outputs) of a module."""
         return tuple(self.network.layers)
 
     @property
     def activation(self) -> str:
-        """Of the hidden layers."""
+        """Name of the activation of the hidden layers."""
         return self.network.activation
 
     @property
     def dtype(self) -> str:
-        """ "float32" or "float64"."""
+        """Either "float32" or "float64"."""
         return self.network.dtype
 
     @property
     def sample_rate(self) -> float:
-        """q; 1 where batches are shuffled."""
+        """The rate q of Poisson batches; 1 where batches are shuffled."""
         return self.sampling.sample_rate if isinstance(self.sampling, PoissonBatches) else 1.0
 
     @property
     def batch_size(self) -> int | None:
-        """Of shuffled batches; None of others."""
+        """Rows of a shuffled batch; None for Poisson batches."""
         return self.sampling.batch_size if isinstance(self.sampling, ShuffledBatches) else None
 
     @property
     def expected_batch_size(self) -> float | None:
-        """B, where it was given."""
+        """The divisor B, if the caller chose it, else None."""
         return self.sampling.expected_batch_size
 
     @property
     def num_parameters(self) -> int:
-        """Length of a run's flat parameter vector."""
+        """Length of the flat parameter vector of a run."""
         return self.network.num_parameters
 
     def replace(self, **changes: Any) -> Ensemble:
-        """The same ensemble with other arguments, by the names of the constructor."""
+        """The same ensemble with some arguments changed.
+
+        Args:
+            **changes: arguments of the constructor, by name.
+
+        Returns:
+            A new `Ensemble`.
+        """
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         own["sample_rate"] = own.pop("sampling")
         return Ensemble(**own | changes)
 
     def settings(self) -> dict[str, Any]:
-        """Everything that was given, as plain values; a module by its class."""
+        """All arguments as plain values; a module is represented by the name of its class.
+
+        Returns:
+            A dict that JSON can hold.
+        """
         own, fault = self.network, dataclasses.asdict(self.fault or Fault())
         slack = fault.pop("clip_slack")
         out = {
@@ -189,20 +209,27 @@ class Ensemble:
     ) -> EnsembleRun:
         """Train runs.
 
-        Args:
-            features, labels: (rows, inputs) and (rows,), the rows that all runs share; held once. Labels are class
-                numbers (0 or 1 for one output).
-            runs: how many, runs 0, 1, …; or which, as range(first, stop).
-            per_run: what each run has of its own: extra rows, ready-made initial parameters, noise or batches.
-            observer: what an attacker sees and scores in every step; None: nothing is scored or recorded.
-            probes: rows whose logits and losses under the *final* model are wanted, not trained on, for all runs or for
-                each. Labels may be left out: then `probe_losses` is None.
-            keep_parameters: False drops the final parameters.
-            execution: device, threads, workers, checkpoint, progress; None: all cores of this process.
+        torch's intra-op thread count is 1 during the call and is restored afterwards. On KeyboardInterrupt the blocks
+        that are being trained stop within a step.
 
-        While it works, torch's intra-op thread count is 1; it is restored afterwards. On KeyboardInterrupt the blocks
-        under way stop within a step. Raises FloatingPointError where a run's parameters overflow, ValueError or
-        TypeError that names the argument.
+        Args:
+            features: (rows, inputs), the rows that all runs share, stored once.
+            labels: (rows,) class numbers (0 or 1 for one output).
+            runs: how many runs, 0, 1, ...; or which, as range(first, stop).
+            per_run: what differs between runs: extra rows, and ready-made initial parameters, noise or batches.
+            observer: what an attacker sees and scores in every step. None: nothing is scored or recorded.
+            probes: rows at which the *final* models are evaluated, for all runs or for each. They are not trained on.
+                Without labels `probe_losses` is None.
+            keep_parameters: False drops the final parameters.
+            execution: device, threads, workers, checkpoint and progress. None: all cores of this process.
+
+        Returns:
+            An `EnsembleRun`, whose row i is run `first_run + i`.
+
+        Raises:
+            FloatingPointError: if the parameters of a run overflow.
+            ValueError: names the argument, its value and what is allowed.
+            TypeError: for an argument of another type.
         """
         execution = read_execution(execution)
         request = self._request(features, labels, runs, per_run, observer, probes, keep_parameters, execution.device)
@@ -296,7 +323,7 @@ class Ensemble:
         )
 
     def _require_representable(self, expected: float) -> None:
-        """ValueError where training would multiply by what is no number in the dtype."""
+        """ValueError if training would multiply by a factor that the dtype cannot represent."""
         noise, norm, rate = self.noise_multiplier, self.max_grad_norm, self.learning_rate
         initial, slack = self._initialisation, (self.fault or Fault()).clip_slack
         largest = float(np.finfo(self.dtype).max)

@@ -12,24 +12,30 @@ from leakcore._base import validate as check
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Execution:
-    """How runs are carried out. Nothing here changes a result, but for `device` in its last digits.
+    """How runs are carried out. No option changes a result, except `device` in the last digits.
 
     Args:
-        device: "cpu", "cuda" or "cuda:0", …: where products and activations are computed. Everything random is drawn on
-            the CPU, so that the integers are the same; results agree with the CPU's to rounding, which training
-            amplifies. Arrays go in and come back as NumPy's.
-        num_threads: threads over blocks of 32 runs; None: all cores this process may use, or one thread in each worker
-            of an executor. A range that is not aligned to 32 costs as much as the aligned range around it.
-        executor: any `concurrent.futures.Executor`; ranges of runs go to its workers. The bits are the same for any
+        device: "cpu", "cuda" or "cuda:0", ...: where products and activations are computed. Everything random is drawn
+            on the CPU. Results on CUDA agree with the CPU's to rounding, which training amplifies. Arrays are NumPy's.
+        num_threads: threads over blocks of 32 runs. None: all cores that this process may use, or one thread in each
+            worker of an executor. A range of runs that is not aligned to 32 costs as much as the aligned range around
+            it.
+        executor: any `concurrent.futures.Executor`, whose workers train ranges of runs. The bits are the same for any
             number of workers on machines of one kind.
-        checkpoint: a folder where finished runs are kept, in files that are each written atomically and never changed.
-            The same call again, whether the last one was killed or wants more runs, reads them and trains what is
-            missing, with the same result to the bit; pieces of another mechanism, data set, version or arithmetic
-            (`kernels.arithmetic`) are not touched. Nobody but the caller deletes it. Scorers, and what a module holds,
-            are told apart by value and code: TypeError names what has neither, as a lock.
-        progress: called as progress(done, total) with numbers of runs, from the calling thread.
+        checkpoint: a folder for finished runs. Each file is written atomically and never changed. The same call again
+            reads them and trains only the missing runs, with the same bits. Files of another mechanism, data set,
+            version or arithmetic (`kernels.arithmetic`) are ignored. leakcore never deletes the folder. Scorers and
+            modules are compared by value and code, so an object that has neither, such as a lock, raises TypeError.
+        progress: called as `progress(done, total)`, in runs, from the calling thread.
 
-    Raises ValueError or TypeError that names the argument.
+    Raises:
+        ValueError: for a device that does not exist here, or a number out of range.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import dpsgd
+        >>> dpsgd.Execution(num_threads=2).device
+        'cpu'
     """
 
     device: str = "cpu"

@@ -21,10 +21,22 @@ _DTYPES = ("float32", "float64")
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A multilayer perceptron.
+    """A multilayer perceptron for an ensemble.
 
-    layers: (inputs, hidden..., outputs) as in `models.mlp`; two sizes give logistic regression. activation: one of
-    `models.ACTIVATIONS`. initialisation: one of the names of `Initialisation`, or one. dtype: "float32" or "float64".
+    Args:
+        layers: (inputs, hidden..., outputs) as in `models.mlp`; two sizes give logistic regression.
+        activation: one of `models.ACTIVATIONS`.
+        initialisation: an `Initialisation`, or one of its names.
+        dtype: "float32" or "float64".
+
+    Raises:
+        ValueError: for an unknown name, fewer than two sizes, or a size below 1.
+        TypeError: for a size that is not an integer.
+
+    Example:
+        >>> from leakcore import dpsgd
+        >>> dpsgd.Network((30, 64, 1), "relu", dtype="float64").num_parameters
+        2049
     """
 
     layers: Sequence[int]
@@ -45,23 +57,35 @@ class Network:
         return models.num_parameters(self.layers)
 
     def initial(self) -> np.ndarray | None:
-        """Initial parameters of all runs, where they are not drawn: none."""
+        """None: the initial parameters of a `Network` are drawn, not prescribed."""
         return None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModuleNetwork:
-    """Any `torch.nn.Module`: slower than `Network`, by per-sample gradients of torch.func, one run after the other.
+    """Any torch module for an ensemble.
 
-    module: takes (rows, *input_shape) and returns (rows, outputs) logits; rows must not influence each other, so batch
-        normalisation and active dropout are refused. It is copied. All runs start from its parameters;
-        `initialisation_noise`, or `PerRun(initial=...)`, makes them differ. Biases, for `Fault` and for the noise of
-        initial parameters, are the parameters with fewer than two axes.
-    input_shape: of one row; features of `Ensemble.run` are flat, (rows, prod(input_shape)).
-    initialisation_noise: s ≥ 0, as `Initialisation.noise`. dtype: "float32" or "float64".
+    It is slower than `Network`: per-sample gradients come from `torch.func`, one run after the other, in parts of 32 MB
+    (float32). Biases, for `Fault` and for the noise of initial parameters, are the parameters with fewer than two axes.
 
-    Per-sample gradients are held for one run and a few rows at a time (32 MB in float32). Raises ValueError or
-    TypeError that names the argument.
+    Args:
+        module: maps (rows, *input_shape) to (rows, outputs) logits. Rows must not influence each other, so batch
+            normalisation and active dropout are refused. The module is copied. All runs start from its parameters,
+            unless `initialisation_noise` or `PerRun(initial=...)` makes them differ.
+        input_shape: of one row. The features of `Ensemble.run` are flat, (rows, prod(input_shape)).
+        initialisation_noise: s, at least 0, as `Initialisation.noise`.
+        dtype: "float32" or "float64".
+
+    Raises:
+        ValueError: for a module that mixes rows, has nothing to train, has frozen parameters, or does not give (rows,
+            outputs) for rows of `input_shape`.
+        TypeError: if `module` is not a torch module.
+
+    Example:
+        >>> from leakcore import dpsgd, models
+        >>> network = dpsgd.ModuleNetwork(models.lenet(10, shape=(1, 28, 28)), (1, 28, 28))
+        >>> network.layers
+        (784, 10)
     """
 
     module: torch.nn.Module
@@ -90,12 +114,12 @@ class ModuleNetwork:
 
     @property
     def activation(self) -> str:
-        """ "identity": the module has its own."""
+        """Always "identity", because the module has its own activations."""
         return "identity"
 
     @property
     def initialisation(self) -> Initialisation:
-        """The module's own parameters for all runs, with each run's noise."""
+        """All runs start from the module's own parameters, plus noise of their own."""
         return Initialisation("fixed", noise=self.initialisation_noise)
 
     @property
@@ -104,7 +128,7 @@ class ModuleNetwork:
         return sum(p.numel() for p in self.module.parameters())
 
     def initial(self) -> np.ndarray:
-        """The module's parameters."""
+        """The module's parameters, flat, in the ensemble's dtype."""
         with torch.no_grad():
             flat = torch.nn.utils.parameters_to_vector(self.module.parameters())
         out: np.ndarray = flat.cpu().numpy().astype(self.dtype)

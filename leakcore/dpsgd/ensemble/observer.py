@@ -13,23 +13,35 @@ from leakcore.dpsgd.ensemble.scorer import Scorer
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Observer:
-    """An attacker who sees every released sum g_t (hence θ_t), and the points that he considers.
+    """An attacker who sees every released sum g_t (hence every θ_t) and scores the candidates.
+
+    The result then has s_{t,i} = ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩ as `dots` and ‖clip_C(∇ℓ(θ_t, z_i))‖ as `norms`, with ḡ_t
+    = g_t − Σ_{known z in B_t} clip_C(∇ℓ(θ_t, z)).
 
     Args:
-        candidates: points that are *not* trained on (unless they are extra rows too) but scored in every step. `dots`
-            and `norms` of the result are s_{t,i} = ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩ and ‖clip_C(∇ℓ(θ_t, z_i))‖,
-            ḡ_t = g_t − Σ_{known z in B_t} clip_C(∇ℓ(θ_t, z)).
-        subtract_known: the threat model of Hayes et al. 2023, Section 3.4: he knows the common rows and which of *them*
-            are in B_t, and subtracts their clipped gradients; the extra rows, and whether they were sampled, he does
-            not know. ḡ_t is then what the extra rows and the noise left, and is computed as that, without the
-            cancellation. False: ḡ_t = g_t, the weaker attacker of their Appendix E.
-        scorers: attacks carried along, by name: each step's scores go to them, and `scores` of the result holds what
-            they end with.
-        cosines: also report how close each candidate's gradient is to the nearest other's.
-        keep_steps: False drops `dots` and `norms`, so that memory does not grow with steps.
+        candidates: the rows that are scored in every step. They are not trained on, unless they are extra rows as well.
+        subtract_known: the threat model of Hayes et al. (2023), Section 3.4: the attacker knows the common rows and
+            which of *them* are in B_t, and subtracts their clipped gradients; ḡ_t is the rest, due to the extra rows
+            and the noise, and is computed without cancellation. False: ḡ_t = g_t, the weaker attacker of their Appendix
+            E.
+        scorers: attacks by name. Each sees the scores of every step; the result's `scores` hold what they end with.
+        cosines: also report how similar each candidate's gradient is to the nearest other one.
+        keep_steps: False drops `dots` and `norms`, so that memory does not grow with the steps.
         record: keep θ_t and ḡ_t of every step (`thetas`, `observed`): 2·steps·parameters numbers per run.
 
-    Raises ValueError or TypeError that names the argument.
+    Raises:
+        ValueError: for options that need candidates where there are none.
+        TypeError: for an argument of another type, or a scorer without `start`.
+
+    Example:
+        >>> from leakcore import datasets, dpsgd
+        >>> data = datasets.breast_cancer()
+        >>> watcher = dpsgd.Observer(dpsgd.Rows(data.features[:2], data.labels[:2], index=[[0, 1]] * 3))
+        >>> result = dpsgd.Ensemble(
+        ...     (30, 1), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1.0, steps=5, seed=0
+        ... ).run(data.features[2:], data.labels[2:], runs=3, observer=watcher)
+        >>> result.dots.shape, bool((result.norms <= 1.0).all())
+        ((3, 5, 2), True)
     """
 
     candidates: Rows | None = None
@@ -53,7 +65,7 @@ class Observer:
                     raise TypeError(f"scorers[{name!r}]={scorer!r}: must have a start(shape) method, see dpsgd.Scorer")
 
     def watch(self) -> Watch:
-        """What the training loop needs of it."""
+        """The part of these options that the training loop needs."""
         return Watch(
             subtract_known=self.subtract_known, keep_steps=self.keep_steps, cosines=self.cosines, record=self.record,
             scorers=dict(self.scorers or {}),

@@ -15,14 +15,28 @@ from leakcore.dpsgd.ensemble.rows import Rows
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PerRun:
-    """What each run has of its own, beyond the rows that all of them share.
+    """What differs between runs, besides their random numbers.
 
     Args:
-        extra: further training rows; they follow the common rows in the numbering of batches.
+        extra: further training rows of each run. In batches they are numbered after the common rows.
         initial: ready-made initial parameters, (parameters,) or (runs, parameters), flat in the order of
-            `models.mlp(...).parameters()`, or of the module's.
+            `models.mlp(...).parameters()` or of the module's parameters.
         noise: ready-made standard normal variates (runs, steps, parameters), in the same order.
         batches: ready-made batches, bool (runs, steps, common rows + extra rows).
+
+    Raises:
+        TypeError: if `extra` is not a `Rows`.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import dpsgd
+        >>> zeros = dpsgd.PerRun(initial=np.zeros(5, dtype=np.float32))
+        >>> ensemble = dpsgd.Ensemble(
+        ...     (4, 1), noise_multiplier=0.0, max_grad_norm=1.0, learning_rate=1.0, steps=1, seed=0
+        ... )
+        >>> result = ensemble.run(np.ones((6, 4)), [0, 1, 1, 1, 1, 1], runs=2, per_run=zeros)
+        >>> bool(np.array_equal(result.parameters[0], result.parameters[1]))  # nothing random is left
+        True
     """
 
     extra: Rows | None = None
@@ -37,9 +51,15 @@ class PerRun:
     def draws(
         self, network: Network | ModuleNetwork, shape: tuple[int, int, int], *, noisy: bool
     ) -> dict[str, np.ndarray | None]:
-        """initial, noise and batches, checked against the network and (runs, steps, rows of a training set).
+        """The initial parameters, noise and batches, checked against the network and the sizes.
 
-        noisy: whether the mechanism adds noise.
+        Args:
+            network: whose parameters are initialised.
+            shape: (runs, steps, rows of a training set).
+            noisy: whether the mechanism adds noise.
+
+        Returns:
+            A dict of arrays; None for what is drawn instead.
         """
         runs, steps, _ = shape
         size = network.num_parameters

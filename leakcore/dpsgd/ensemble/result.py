@@ -18,22 +18,41 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class EnsembleRun:
-    """Finished runs first_run, first_run + 1, ...; row i of every array is run first_run + i.
+    """Finished runs of an ensemble; row i of every array belongs to run `first_run + i`.
 
-    layers, activation: the architecture; of a `ModuleNetwork` (inputs, outputs), and `template` is the module.
-    max_grad_norm: C.
-    parameters: (runs, parameters), flat in the order of `models.mlp(...).parameters()`; (runs, 0) where they were not
-        kept.
-    dots: (runs, steps, candidates), ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩; None without candidates or with keep_steps=False.
-    norms: (runs, steps, candidates), ‖clip_C(∇ℓ(θ_t, z_i))‖; exactly C where clipped.
-    cosine: (runs,) float64, cosine between a candidate's gradient and the most similar other candidate's, mean over
-        candidates and steps; None unless asked for.
-    clipped: (runs,) int64, how many of the steps × candidates gradients clipping shortened to C; None without
-        candidates.
-    scores: each scorer's (runs, candidates) float64, by name.
-    probe_logits: (runs, probes, outputs), what the final models say of the probes; None without probes.
-    probe_losses: (runs, probes) float64, their loss; None without probe labels.
-    thetas: (runs, steps, parameters), θ_t before step t. observed: likewise, ḡ_t. None unless recorded.
+    Below, clip_C(∇ℓ(θ_t, z_i)) is the clipped gradient of candidate i in step t, and ḡ_t is what the observer has of
+    the released sum (see `Observer`).
+
+    Attributes:
+        layers: sizes of the network; (inputs, outputs) of a `ModuleNetwork`.
+        activation: of the hidden layers.
+        max_grad_norm: C.
+        first_run: number of the first run.
+        parameters: (runs, parameters) after the last step, flat in the order of `models.mlp(...).parameters()`; (runs,
+            0) with `keep_parameters=False`.
+        dots: (runs, steps, candidates), ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩; None without candidates or with
+            `keep_steps=False`.
+        norms: (runs, steps, candidates), ‖clip_C(∇ℓ(θ_t, z_i))‖, exactly C where clipped; None as `dots`.
+        cosine: (runs,) float64, the cosine between a candidate's gradient and the most similar other one, mean over
+            candidates and steps; None unless requested.
+        clipped: (runs,) int64, how many of the steps × candidates gradients were longer than C; None without
+            candidates.
+        scores: (runs, candidates) float64 of each scorer, by its name.
+        thetas: (runs, steps, parameters), θ_t before step t; None unless recorded.
+        observed: (runs, steps, parameters), ḡ_t; None unless recorded.
+        probe_logits: (runs, probes, outputs) of the final models; None without probes.
+        probe_losses: (runs, probes) float64; None without labels of the probes.
+        template: the module of a `ModuleNetwork`, else None.
+
+    Example:
+        >>> from leakcore import datasets, dpsgd
+        >>> data = datasets.breast_cancer()
+        >>> target = dpsgd.Rows(data.features[:1], data.labels[:1])
+        >>> result = dpsgd.Ensemble(
+        ...     (30, 1), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1.0, steps=5, seed=0
+        ... ).run(data.features[1:], data.labels[1:], runs=3, probes=target)
+        >>> result.probe_losses.shape
+        (3, 1)
     """
 
     layers: tuple[int, ...]
@@ -56,7 +75,17 @@ class EnsembleRun:
         return len(self.parameters)
 
     def module(self, run: int) -> torch.nn.Module:
-        """Run `run` (its absolute number) as a torch module in the ensemble's dtype."""
+        """One run as a torch module in the ensemble's dtype.
+
+        Args:
+            run: its absolute number, from `first_run` on.
+
+        Returns:
+            A new torch module with the run's final parameters.
+
+        Raises:
+            ValueError: if the run is not one of these, or the parameters were dropped.
+        """
         import torch
 
         run = check.integer(self.first_run, self.first_run + len(self) - 1, run=run)
@@ -71,7 +100,15 @@ class EnsembleRun:
         return module
 
     def accuracy(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """(runs,) float64: each run's share of rows whose most likely class is the label."""
+        """The accuracy of each run.
+
+        Args:
+            features: (rows, inputs).
+            labels: (rows,) class numbers.
+
+        Returns:
+            (runs,) float64, the share of rows whose most likely class is the label.
+        """
         import torch
 
         labels = check.plain_array(labels=labels)

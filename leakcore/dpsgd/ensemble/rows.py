@@ -17,15 +17,26 @@ from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows and their labels, for each run or for all of them.
-
-    Args:
-        features, labels: (runs, n, inputs) and (runs, n), or (n, inputs) and (n,) for all runs. Labels are class
-            numbers (0 or 1 for one output); None where only the features count.
-        index: (runs, n) row numbers: each run has these rows of a pool, features (pool, inputs) and labels (pool,),
-            which is held once: memory for features is then one block's, whatever the number of runs.
+    """Rows and their labels, for each run or for all runs.
 
     Shapes and values are checked where the rows are used, against the network and the number of runs.
+
+    Args:
+        features: (runs, n, inputs), or (n, inputs) where all runs share the rows; with `index` a pool (pool, inputs).
+        labels: (runs, n), (n,) or (pool,) class numbers (0 or 1 for one output); None where only the features count.
+        index: (runs, n) row numbers of the pool: the rows of each run. The pool is stored once, so memory does not grow
+            with the number of runs.
+
+    Raises:
+        ValueError: for an `index` into a pool without labels.
+        TypeError: if `features` is None.
+
+    Example:
+        >>> from leakcore import datasets, dpsgd
+        >>> data = datasets.digits()
+        >>> canaries = dpsgd.Rows(data.features, data.labels, index=[[0, 1], [2, 3], [4, 5]])  # two a run
+        >>> len(canaries.index)
+        3
     """
 
     features: Any

@@ -9,11 +9,25 @@ from leakcore._base import validate as check
 
 @dataclasses.dataclass(frozen=True)
 class PoissonBatches:
-    """Each step takes each row with probability `sample_rate`, independently; 1: all rows, full batches.
+    """Each step includes each row with probability `sample_rate`, independently.
 
-    sample_rate: q in (0, 1]. expected_batch_size: B > 0, by which the sum is divided; None: q·(common rows + extra
-    rows). Give it where B must not depend on whether the target is there: an attacker who knows B would otherwise learn
-    that from the update's scale.
+    Args:
+        sample_rate: q in (0, 1]; 1 takes all rows in each step (full batches).
+        expected_batch_size: B above 0, by which the sum is divided; None: q·(common rows + extra rows). Choose it where
+            B must not depend on whether the target is present: an attacker who knows B would otherwise learn that from
+            the scale of the update.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Example:
+        >>> from leakcore import dpsgd
+        >>> batches = dpsgd.PoissonBatches(0.1, expected_batch_size=50)
+        >>> ensemble = dpsgd.Ensemble(
+        ...     (4, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=9, sample_rate=batches, seed=0
+        ... )
+        >>> ensemble.sample_rate, ensemble.expected_batch_size
+        (0.1, 50.0)
     """
 
     sample_rate: float = 1.0
@@ -29,10 +43,25 @@ class PoissonBatches:
 
 @dataclasses.dataclass(frozen=True)
 class ShuffledBatches:
-    """Minibatches of exactly `batch_size` rows: each epoch has a fresh order of all rows, cut into batches.
+    """Minibatches of exactly `batch_size` rows: each epoch shuffles all rows and cuts the order into batches.
 
-    The order is a function of (seed, run, epoch); rows mod batch_size rows sit an epoch out. expected_batch_size: B,
-    by which the sum is divided; None: batch_size.
+    The order is a function of (seed, run, epoch). The rows that remain after the last whole batch sit the epoch out.
+
+    Args:
+        batch_size: rows of each batch, at least 1.
+        expected_batch_size: B above 0, by which the sum is divided; None: `batch_size`.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Example:
+        >>> from leakcore import dpsgd
+        >>> ensemble = dpsgd.Ensemble(
+        ...     (4, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=10,
+        ...     sample_rate=dpsgd.ShuffledBatches(50), seed=0,
+        ... )
+        >>> ensemble.batch_size
+        50
     """
 
     batch_size: int

@@ -17,15 +17,27 @@ NAMES = ("per-run", "fixed", "glorot", "fixed-glorot")
 
 @dataclasses.dataclass(frozen=True)
 class Initialisation:
-    """Initial parameters θ₀ = scale·base + noise·Glorot normal.
+    """Initial parameters θ₀ = scale·base + noise·(Glorot normal).
 
-    name: "per-run" (each run its own) or "fixed" (all runs those of run 0): uniform in ±1/√fan_in for weights and
-        biases, torch.nn.Linear's default; "glorot" or "fixed-glorot": likewise, weights N(0, 2/(fan_in + fan_out)),
-        biases 0 (Glorot and Bengio 2010).
-    scale: factor ≥ 0 on those values. noise: s ≥ 0, adds s times a Glorot normal of each run's own, to weights only,
-        also to parameters that are ready-made (`PerRun.initial`).
+    The names "fixed-glorot", and "glorot" with scale 0.5, 1 and 2, are those of Jagielski, Ullman and Oprea (2020),
+    Table 2.
 
-    Jagielski, Ullman and Oprea 2020, Table 2: "fixed-glorot", and "glorot" with scale 0.5, 1 and 2.
+    Args:
+        name: distribution of the base. "per-run" and "fixed" are torch.nn.Linear's default, uniform in ±1/√fan_in for
+            weights and biases; "glorot" and "fixed-glorot" have weights N(0, 2/(fan_in + fan_out)) and biases 0 (Glorot
+            and Bengio 2010). With the "fixed" names all runs have the base of run 0, otherwise each run draws its own.
+        scale: factor of the base, at least 0.
+        noise: factor, at least 0, of a Glorot normal that each run draws for its weights. It is also added to
+            ready-made parameters (`PerRun.initial`).
+
+    Raises:
+        ValueError: for another name, or a negative number.
+
+    Example:
+        >>> from leakcore import dpsgd
+        >>> network = dpsgd.Network((30, 1), initialisation=dpsgd.Initialisation("glorot", scale=0.5))
+        >>> network.initialisation.scale
+        0.5
     """
 
     name: str = "per-run"

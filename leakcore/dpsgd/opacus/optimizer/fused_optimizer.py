@@ -29,33 +29,46 @@ _ADDED = 1e-6
 
 
 class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no types
-    """A drop-in for Opacus's `DPOptimizer` (flat clipping): the same step for the same noise, in less time and memory.
+    """A drop-in replacement for Opacus's `DPOptimizer` (flat clipping): the same step in less time and memory.
 
-    The release is (Σ_i g_i·min(1, C/(‖g_i‖ + 1e-6)) + σC·z)/expected_batch_size, z ~ N(0, I) (Abadi et al. 2016,
-    Algorithm 1, with Opacus's added constant): sensitivity C, and the accountant's ε is Opacus's.
+    The release is (Σ_i g_i·min(1, C/(‖g_i‖ + 1e-6)) + σC·z)/expected_batch_size with z ~ N(0, I) (Abadi et al. 2016,
+    Algorithm 1, with Opacus's constant): sensitivity C, and Opacus's ε.
 
-    Per-sample gradients are not made. Layers keep their inputs and output gradients in one backward pass; norms and the
-    clipped sum come from these (book-keeping: Bu, Wang, Zha and Karypis 2022, sections 3 and 4), and the gradients
-    that a plain backward pass would compute for the parameters are left out. Known: Linear, Conv1d to 3d, Embedding,
-    EmbeddingBag, LayerNorm, RMSNorm, GroupNorm, InstanceNorm, SequenceBias, and the layers of Opacus's DPRNN, DPLSTM,
-    DPGRU (packed sequences in any order) and DPMultiheadAttention (either layout); a parameter shared by several of
-    them, or used several times, too. Every other layer keeps Opacus's hooks, and its rows are clipped with the others;
-    ValueError names a layer whose rows Opacus gets wrong.
+    Per-sample gradients are not built: norms and the clipped sum come from the layers' inputs and output gradients
+    (book-keeping: Bu, Wang, Zha and Karypis 2022, sections 3 and 4). Layers without such a rule keep Opacus's hooks.
+    docs/how-to/opacus.md lists the layers and says what the row check can miss.
 
-    Steps 1, 2, 4, 8, … first compare a few rows with plain autograd's (docs/how-to/opacus.md says what that can miss),
-    and ValueError names the layers whose rows are not the batch's: nothing is released by such a step. `p.grad_sample`
-    of a known layer holds what rows are made from; `optimizer.grad_samples` makes them.
+    Args:
+        optimizer: the torch optimizer to wrap.
+        module: the `GradSampleModule` (or, with `wrap_model=False`, the hooks) that Opacus made. None: the first module
+            called that has Opacus's hooks and holds the parameters.
+        **settings: further arguments of Opacus's `DPOptimizer`. `generator` gives one 64-bit seed per step for Philox
+            noise, which is statistical, for experiments and audits. `secure_mode=True` draws noise by `secure_normal`
+            instead, for models to be released.
 
-    module: what holds the parameters: the `GradSampleModule` (or, with `wrap_model=False`, the hooks) that Opacus made.
-        None: found at the first call of a module that has Opacus's hooks and holds the parameters.
-    generator: a `torch.Generator` (or torch's default) gives one 64-bit seed per step; noise is then a pure function of
-        it, by the kernels' Philox generator, which is statistical, not cryptographic: right for experiments and audits.
-    secure_mode: True draws noise from operating-system entropy instead (`secure_normal`), for models to be released;
-        `generator` is then not used. Drawn on the CPU and copied where the parameters are elsewhere.
+    Raises:
+        ValueError: in a step, before anything is released, for layers whose rows are not the batch's (steps 1, 2, 4, 8,
+            ... compare a few rows with autograd), and on the CPU for non-finite gradients, with the row. On CUDA those
+            make the sum NaN.
+        TypeError: for per-layer clipping norms.
 
-    Non-finite gradients raise ValueError with the row's index on the CPU, where Opacus would silently make all
-    parameters NaN; on CUDA they make the sum NaN. After `backward` `p.grad` holds no plain gradient. Arguments
-    otherwise as Opacus documents them; other keywords are passed to it.
+    Guarantees:
+        After `backward`, `p.grad` holds no plain gradient; `optimizer.grad_samples` builds per-sample gradients on
+        demand.
+
+    Example:
+        >>> import torch
+        >>> from opacus import GradSampleModule
+        >>> from leakcore import dpsgd
+        >>> model = GradSampleModule(torch.nn.Linear(4, 2))
+        >>> optimizer = dpsgd.FusedDPOptimizer(
+        ...     torch.optim.SGD(model.parameters(), lr=0.1), module=model, noise_multiplier=1.0, max_grad_norm=1.0,
+        ...     expected_batch_size=20,
+        ... )
+        >>> torch.nn.functional.cross_entropy(model(torch.ones(20, 4)), torch.arange(20) % 2).backward()
+        >>> [gradient.shape for gradient in optimizer.grad_samples]
+        [torch.Size([20, 2, 4]), torch.Size([20, 2])]
+        >>> _ = optimizer.step()
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, module: Any = None, **settings: Any) -> None:
@@ -73,11 +86,19 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
 
     @classmethod
     def replace(cls, optimizer: DPOptimizer, module: Any = None) -> FusedDPOptimizer:
-        """The same optimizer with this step: settings, accounting hook and wrapped optimizer of `optimizer`, which
-        should no longer be used. What `PrivacyEngine.make_private` returned may be given; `module` as above.
+        """The same optimizer with this class's step.
 
-        Raises TypeError for anything but a plain `DPOptimizer` (per-layer, adaptive, distributed and ghost clipping
-        step differently).
+        Args:
+            optimizer: Opacus's `DPOptimizer`, as `PrivacyEngine.make_private` returned it. Its settings, accounting
+                hook and wrapped optimizer are taken over; do not use it any more.
+            module: as in the constructor.
+
+        Returns:
+            A `FusedDPOptimizer`.
+
+        Raises:
+            TypeError: for anything but a plain `DPOptimizer`, because per-layer, adaptive, distributed and ghost
+                clipping step differently.
         """
         require_type(optimizer, (DPOptimizer,), "Opacus's DPOptimizer with flat clipping")
         made = cls(
@@ -98,7 +119,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         self._check.start(None if args is None else module, args or ())
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
-        """Clip, sum, and unless a virtual step ends here add noise, divide and tell the accountant."""
+        """Clip and sum; unless a virtual step ends here, also add noise, divide and inform the accountant."""
         if not self.params:
             return True
         self.clip_and_accumulate()

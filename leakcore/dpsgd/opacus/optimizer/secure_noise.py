@@ -15,11 +15,27 @@ _CHUNK = 1 << 18
 
 
 def secure_normal(count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """`count` standard normals, float64, from operating-system entropy (`os.urandom`): different at every call.
+    """Standard normal variates from operating-system entropy, for models that will be released.
 
-    Each is half the sum of four independent normals Φ⁻¹((w + ½)·2⁻⁵³), w of 53 random bits: |z| ≤ 16.5. The
-    floating-point grid of a single sample, which can tell sums of nearby inputs apart (Mironov 2012), is blurred as
-    Holohan and Braghin (2021), section 5.1, propose with n = 2 and as Opacus's secure mode does.
+    Each variate is half the sum of four independent normals Φ⁻¹((w + ½)·2⁻⁵³), with w of 53 random bits, so |z| ≤ 16.5.
+    The sum blurs the floating-point grid of a single variate, which can reveal which of two nearby inputs was noised
+    (Mironov 2012), as proposed by Holohan and Braghin (2021), section 5.1, with n = 2, and as in Opacus's secure mode.
+
+    Args:
+        count: how many variates, at least 0.
+
+    Returns:
+        (count,) float64, different at every call.
+
+    Raises:
+        ValueError: if `count` is negative, or the array would not fit into memory.
+        TypeError: if `count` is not an integer.
+
+    Example:
+        >>> from leakcore import dpsgd
+        >>> noise = dpsgd.secure_normal(10_000)
+        >>> noise.shape, f"{noise.std():.0f}"
+        ((10000,), '1')
     """
     memory_limit.require(8 * check.integer(0, None, count=count), count=count)
     out = np.zeros(count)

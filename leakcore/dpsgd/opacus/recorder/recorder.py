@@ -47,46 +47,80 @@ def record(
     out: str | Path | None = None,
     memory: int = _MEMORY,
 ) -> Recorder:
-    """Watch an Opacus run: `with leakcore.record(optimizer, candidates=(x, y)) as trace:` around the training loop.
+    """Record an Opacus run while it trains: `with leakcore.record(...) as recorder:` around the loop.
 
-    At every step, after Opacus has clipped, summed and noised and before it moves the parameters, the gradients of the
-    candidates at the present parameters are computed, clipped, and multiplied with what the step releases; only these
-    products are kept (see `Trace`). The run itself is not changed, to the bit: no random number of its own is drawn, no
-    gradient, buffer or cache touched. What fails is said in a warning, and the step is left out: the loop goes on.
+    In every step, after Opacus has clipped, summed and noised, the candidates' gradients at the present parameters are
+    computed, clipped and multiplied with the released sum; only the products are stored (see `Trace`). Details:
+    docs/how-to/opacus.md.
 
     Args:
-        optimizer: what `PrivacyEngine.make_private` returned (flat or ghost clipping), or `FusedDPOptimizer`.
-        candidates: (inputs, targets), n rows in the form the model takes them: training rows and others that were not
-            trained on. Rows with equal inputs and targets are refused.
-        members: (n,) bool, which of them are training rows. None: those that turn up in a batch (so a row that sampling
-            never picks counts as no member). Where inputs are transformed on the way into the model rows cannot be
-            recognised, and `members` is needed; the scores of pairs are then those of noise alone.
-        model: None: the module called in the loop that holds the optimizer's parameters.
-        criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss that the loop goes back
-            from; a loop that calls a function (`functional.cross_entropy`), or adds to a loss, must name it here. One
-            that mixes rows, as a mean by class weights does, is refused: no ε is proved for it. A penalty on parameters
-            is in no release of Opacus's, and the log says so.
-        sample_rate: q of the Poisson sampling. None: as in Opacus's accounting hook, where one is attached; of a step
-            that accumulates batches then 1, if together they are all rows, or a ValueError. The loop must sample so
-            (Opacus's default); `Trace.not_poisson` says where the batches show that it does not.
-        out: npz file for the trace, written at the end, also after an exception, and every 100 steps. ValueError where
-            it is there already: each part of a run has its own (`audit.join`).
-        memory: bytes for candidates' gradients at a time; more candidates than fit are computed in parts, each step
-            anew.
+        optimizer: what `make_private` returned (flat or ghost clipping), or a `FusedDPOptimizer`.
+        candidates: (inputs, targets) of n distinct rows, some trained on and some not.
+        members: (n,) bool, which candidates are trained on. None: those that turn up in a batch; if inputs are
+            transformed before the model, `members` is needed.
+        model: None: the module called in the loop that holds the parameters.
+        criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss that the loop uses;
+            pass a function or a sum of losses. A loss that mixes rows is refused.
+        sample_rate: q of the Poisson sampling. None: as in Opacus's accounting hook.
+        out: npz file for the trace, written every 100 steps and at the end, also after an exception. An existing file
+            is refused.
+        memory: bytes for gradients of candidates at a time; more are computed in parts.
 
-    Returns a context manager; `as trace` gives the `Recorder`, whose `.trace()` is the `Trace`, and which
-    `leakcore.audit.from_trace` takes as it is. Steps of the run outside the block are counted, too: by the accountant
-    that the optimizer's hook tells, else (as "at least") by the optimizer that it wraps. Dropout is off in the
-    candidates' gradients (the adversary does not know the mask). Cost: one forward and backward pass over the
-    candidates per step; candidate by candidate, with a warning, where torch's vmap does not take the model.
+    Returns:
+        A `Recorder`, a context manager.
 
-    Raises TypeError or ValueError that names the argument, at the latest in the first step.
+    Raises:
+        ValueError: names the argument, at the latest in the first step.
+        TypeError: for an optimizer that clips otherwise, or an argument of another type.
+
+    Guarantees:
+        The run is unchanged, to the bit. A later failure is logged, the step is left out, and the training continues.
+
+    Example:
+        >>> import warnings, torch, leakcore
+        >>> from opacus import PrivacyEngine
+        >>> warnings.filterwarnings("ignore")  # Opacus's remarks on hooks
+        >>> x, y = torch.randn(40, 4), torch.arange(40) % 2
+        >>> model = torch.nn.Linear(4, 2)
+        >>> model, optimizer, loader = PrivacyEngine(accountant="rdp").make_private(
+        ...     module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0,
+        ...     max_grad_norm=1.0, data_loader=torch.utils.data.DataLoader(list(zip(x[:20], y[:20])), batch_size=10),
+        ... )
+        >>> loss, members = torch.nn.CrossEntropyLoss(), torch.arange(40) < 20
+        >>> with leakcore.record(optimizer, candidates=(x, y), members=members) as recorder:
+        ...     for inputs, targets in loader:
+        ...         optimizer.zero_grad()
+        ...         loss(model(inputs), targets).backward()
+        ...         optimizer.step()
+        >>> recorder.steps, recorder.trace().sample_rate
+        (2, 0.5)
     """
     return Recorder(optimizer, candidates, members, model, criterion, sample_rate, out, memory)
 
 
 class Recorder:
-    """The context manager of `record`."""
+    """A recording of one run; `record` creates it and explains the arguments and the guarantees.
+
+    Use it as a context manager around the training loop. `audit.from_trace` takes a recorder as well as a `Trace`.
+    Steps outside the block are counted too: by the accountant that the optimizer's hook informs, or else (as "at
+    least") by the wrapped optimizer. In the candidates' gradients dropout is off, because the adversary does not know
+    the mask. The cost is one forward and backward pass over the candidates per step; models that torch's vmap refuses
+    are evaluated candidate by candidate, with a warning.
+
+    Args:
+        optimizer: Opacus's optimizer, or a `FusedDPOptimizer`.
+        candidates: (inputs, targets) of n rows.
+        members: (n,) bool, or None.
+        model: the module that holds the parameters, or None.
+        criterion: the loss, or None.
+        sample_rate: q, or None.
+        out: npz file for the trace, or None.
+        memory: bytes for gradients of candidates at a time.
+
+    Raises:
+        ValueError: names the argument, its value and what is allowed.
+        TypeError: for an optimizer that clips otherwise, or an argument of another type.
+    """
 
     def __init__(
         self,
@@ -180,9 +214,13 @@ class Recorder:
         return len(self._schedule)
 
     def trace(self) -> Trace:
-        """What was recorded so far, and what else the run did until now, steps that could not be recorded included.
+        """The recording so far, with the run's other steps until now, including those that could not be recorded.
 
-        ValueError before the first step, and where the recording stopped because rows or targets are wrong.
+        Returns:
+            A `Trace`.
+
+        Raises:
+            ValueError: before the first step, or if the recording stopped because rows or targets are wrong.
         """
         if not self._schedule:
             why = self._failure or "did optimizer.step() run inside the with block?"

@@ -43,23 +43,44 @@ _LEAST = {"noise_multiplier": 0, "max_grad_norm": 0, "batch_rows": 0, "times_see
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Trace:
-    """`steps` steps of a DP-SGD run as the white-box adversary of Hayes, Mahloujifar and Balle (2023), section 3,
-    sees them, reduced to scores of n candidates while it ran: no gradient and no model state is kept.
+    """A recorded DP-SGD run, as scores of n candidates for a white-box adversary.
 
-    noise_multiplier, max_grad_norm, batch_rows: (steps,) σ_t, C_t and rows of the batch, as the optimizer had them.
-    sample_rate: q, None where neither the caller nor the accountant's hook said. expected_batch_size: as given.
-    members: (n,) bool, candidates in the training data; members_given: as the caller said, else those seen in a batch.
-    times_seen: (n,) int, batches that the candidate was in; all zero where inputs could not be recognised.
-    clipped_share: (n,) share of steps in which the candidate's gradient was longer than C.
-    membership_sum: (n,) Σ_t ⟨c_tj, ḡ_t⟩/C_t²; membership_likelihood: Σ_t log(1 − q + q·exp((2⟨c_tj, ḡ_t⟩ − ‖c_tj‖²)/
-        (2σ_t²C_t²))), NaN without q or noise; c_tj is candidate j's clipped gradient at θ_t, ḡ_t the release (a sum)
-        less the clipped gradients of every row that is no candidate.
-    pair_sum, pair_likelihood: (n, n) the same with ḡ_t less every row but i, for the attacker who knows all rows but
-        candidate i: entry (i, j) is the score of candidate j when i is the one to be found.
-    unrecorded: the run's other steps, ((after, σ, q, steps), …): so many steps at σ and q (None: not known) that came
-        after so many recorded ones. complete: whether these are all; False: the run has at least these. A trace that
-        is made by hand says with the defaults that it holds the whole run.
-    origin: by what parts of one run are known (digests of candidates and parameters), None where nothing is.
+    The adversary is that of Hayes, Mahloujifar and Balle (2023), section 3. No gradient and no model is stored. Below,
+    c_tj is candidate j's clipped gradient at θ_t, and ḡ_t the released sum less the clipped gradients of all rows of
+    the batch that are not candidates.
+
+    Attributes:
+        noise_multiplier: (steps,) σ_t.
+        max_grad_norm: (steps,) C_t.
+        batch_rows: (steps,) rows of each batch.
+        sample_rate: q, or None if unknown.
+        expected_batch_size: as the optimizer has it, or None.
+        members: (n,) bool, candidates in the training data.
+        members_given: whether the caller named the members; otherwise they were recognised in batches.
+        times_seen: (n,) batches with the candidate; all zero if inputs could not be recognised.
+        clipped_share: (n,) share of steps in which the gradient was longer than C.
+        membership_sum: (n,) Σ_t ⟨c_tj, ḡ_t⟩/C_t².
+        membership_likelihood: (n,) Σ_t log(1 − q + q·exp((2⟨c_tj, ḡ_t⟩ − ‖c_tj‖²)/(2σ_t²C_t²))), NaN without q or
+            noise.
+        pair_sum: (n, n), entry (i, j) is the sum for j if the adversary knows all rows but i.
+        pair_likelihood: (n, n), likewise for the likelihood.
+        unrecorded: the run's other steps as (after, σ, q, steps): so many steps after so many recorded ones; None for
+            an unknown σ or q.
+        complete: False if the run may have more steps.
+        origin: digests of candidates and parameters, by which `audit.join` recognises parts of a run.
+        version: of leakcore.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import dpsgd
+        >>> z, zz = np.zeros(2), np.zeros((2, 2))
+        >>> trace = dpsgd.Trace(
+        ...     noise_multiplier=np.ones(5), max_grad_norm=np.ones(5), batch_rows=np.full(5, 9), sample_rate=0.1,
+        ...     expected_batch_size=9.0, members=np.array([True, False]), members_given=True, times_seen=z,
+        ...     clipped_share=z, membership_sum=z, membership_likelihood=z, pair_sum=zz, pair_likelihood=zz,
+        ... )
+        >>> trace.steps, trace.candidates
+        (5, 2)
     """
 
     noise_multiplier: np.ndarray
@@ -90,21 +111,22 @@ class Trace:
 
     @property
     def run_steps(self) -> int:
-        """Steps of the run up to the end of the recording; at least so many where it is not `complete`."""
+        """Steps of the run up to the end of the recording; if the trace is not `complete`, at least so many."""
         return self.steps + sum(s.steps for s in self.unrecorded)
 
     @property
     def candidates(self) -> int:
-        """n."""
+        """The number n of candidates."""
         return len(self.members)
 
     @property
     def not_poisson(self) -> str:
-        """How the batches show that they are not Poisson samples: all of one size, but for the last of an epoch.
+        """A sentence if the batches are too equal in size for Poisson samples, else "".
 
-        "" where they do not, or nothing can be said: q = 1, one step, unknown q or expected size, or batches not seen.
-        Under Poisson sampling of n rows a size has at most p = max_k P(Bin(n, q) = k), so that all but m of T steps
-        have one size with probability at most binom(T, m)·p^(T − m − 1); said if that is below 1e-6.
+        It is "" where nothing can be said: q = 1, one step, unknown q or expected size, or unknown batches. Under
+        Poisson sampling of n rows a size has probability at most p = max_k P(Bin(n, q) = k), so all but m of T steps
+        have one size with probability at most binom(T, m)·p^(T − m − 1). The sentence appears if that is below 1e-6.
+        The last batch of an epoch may differ.
         """
         q, expected = self.sample_rate, self.expected_batch_size
         if not q or q >= 1 or not expected or self.steps < 2 or not self.batch_rows.any():
@@ -121,7 +143,11 @@ class Trace:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write an npz file (plain arrays and one JSON text; nothing is pickled), atomically."""
+        """Write an npz file atomically: plain arrays and one JSON text, nothing pickled.
+
+        Args:
+            path: of the file.
+        """
         facts = {
             "schema": SCHEMA,
             "version": self.version,
@@ -142,8 +168,18 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
-        """Read what `save` wrote, also before traces knew of steps that were not recorded: such a trace is not
-        `complete`. ValueError says what is wrong with any other file; nothing is unpickled.
+        """Read a file that `save` wrote. Nothing is unpickled.
+
+        Traces of older versions do not mention steps that were not recorded; they are not `complete`.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            A `Trace`.
+
+        Raises:
+            ValueError: says what is wrong with any other file.
         """
         where = printable(path)
         try:
