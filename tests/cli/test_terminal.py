@@ -20,8 +20,11 @@ from click.testing import CliRunner, Result
 from leakcore import audit
 from leakcore._base.printable import LONGEST_MESSAGE, name_of, names_of, printable, visible
 from leakcore._base.progress import progress_bars
-from leakcore.audit.report.page import Section, render
+from leakcore.audit.report.cards import Card
+from leakcore.audit.report.html import to_html
+from leakcore.audit.report.page import Page, Section
 from leakcore.audit.report.tables import Cell, Column, Row, Table
+from leakcore.audit.report.terminal import to_text
 from leakcore.cli import main
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.terminal import Drawing, in_lines, spelt_out_streams
@@ -219,13 +222,16 @@ def test_reports_are_spelt_out_on_the_terminal_and_on_the_page(tmp_path: Path) -
 
 def test_the_page_spells_out_every_text_in_it() -> None:
     table = Table(EVIL, (Column(EVIL, "upper"),), (Row((Cell(EVIL, EVIL),)),), EVIL)
-    page = render(
-        title=EVIL, tone="good", word=EVIL, verdict=EVIL, limit=EVIL, findings=[f"{EVIL}: <b>{EVIL}"],
-        sections=[Section(EVIL, (table,))], assumptions=[EVIL], seconds=1.0, settings={EVIL: EVIL},
-        environment={EVIL: EVIL},
+    card = Card(question=EVIL, value=EVIL, kind="upper", interval=EVIL, confidence=EVIL, adjacency=EVIL, detail=EVIL)
+    page = Page(
+        title=EVIL, tone="good", word=EVIL, verdict=(EVIL, EVIL), limit=EVIL, cards=(card,),
+        findings=(f"{EVIL}: <b>{EVIL}",), sections=(Section(EVIL, (table,)),), assumptions=(EVIL,), seconds=1.0,
+        settings={EVIL: EVIL}, environment={EVIL: EVIL},
     )  # fmt: skip
-    assert OBEYED.search(page) is None
-    assert "<b>a" not in page
+    assert OBEYED.search(to_text(page, 80)) is None
+    html = to_html(page)
+    assert OBEYED.search(html) is None
+    assert "<b>a" not in html
 
 
 def test_the_library_spells_out_names_by_itself(tmp_path: Path) -> None:

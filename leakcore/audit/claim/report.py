@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import io
+import functools
 from typing import Any, ClassVar
 
 import numpy as np
 
-from leakcore._base.figure_style import figure_style
 from leakcore._base.results import Result, jsonable
 from leakcore.audit.claim.config import ClaimConfig
 from leakcore.audit.report import page
+from leakcore.audit.report.area import area, area_limits
+from leakcore.audit.report.cards import BEATS, EPSILON, REACHED, Card, adjacency_words, proof_card
 from leakcore.audit.report.claim import ClaimedEpsilon
-from leakcore.audit.report.format import ADJACENCY, above, guarantee, number, power
+from leakcore.audit.report.format import ADJACENCY, above, fixed, guarantee, number, power
 from leakcore.audit.report.page import Finding
 from leakcore.audit.report.report import TOO_WEAK, AuditReport
 from leakcore.audit.report.tables import Cell, Column, Row, Table
@@ -121,26 +122,79 @@ class ClaimReport(AuditReport):
         """At the confidence of all proofs together: each one alone is surer."""
         return guarantee(dataclasses.replace(proof.found, confidence=self.config.audit["confidence"]))
 
-    def verdict(self) -> str:
+    def verdict_sentences(self) -> list[str]:
         if self.contradictions:
             above_it = [p.found for p in self.proofs if p.epsilon > self.claim.epsilon]
             gaussian = all(isinstance(f, EpsilonFromScores) and f.family == "gdp" for f in above_it)
             unless = ", or the release is not Gaussian, as that bound takes it" if gaussian else ""
-            return " ".join(self.contradictions) + f" Either the implementation or its accounting is wrong{unless}."
+            return [*self.contradictions, f"Either the implementation or its accounting is wrong{unless}."]
+        proved = (
+            f"The audit proves ε ≥ {number(self.epsilon, kind='lower')} ({self._guarantee(self.best)}), which does not "
+            f"exceed the claimed ε = {number(self.claim.epsilon)} under the same adjacency."
+        )
+        most = number(max(p.ceiling for p in self.proofs), kind="upper")
+        limits = (
+            f"That does not prove the claim right: an audit of this size can prove at most ε = {most}, and a better "
+            "attack may prove more."
+        )
+        return [proved, limits]
+
+    def cards(self) -> tuple[Card, Card, Card, Card]:
+        best, claim = self.best, self.claim
         return (
-            f"The audit proves ε ≥ {number(self.epsilon, kind='lower')} ({self._guarantee(self.best)}); claimed is ε = "
-            f"{number(self.claim.epsilon)} of the same adjacency. That is no proof that the claim is right: an audit "
-            f"of this size can prove at most ε = {number(max(p.ceiling for p in self.proofs), kind='upper')}, and a "
-            "better attack may prove more."
+            Card(
+                question=BEATS,
+                detail="This audit tests the claimed ε. It derives no bound on what an attack can reach from it.",
+            ),
+            self._reached(),
+            proof_card(
+                dataclasses.replace(best.found, confidence=self.config.audit["confidence"]), claim.delta,
+                f"by {best.method}, {best.what}. This audit cannot prove more than ε = "
+                f"{number(max(p.ceiling for p in self.proofs), kind='upper')}.",
+            ),
+            Card(
+                question=EPSILON, value=f"ε = {number(claim.epsilon)}", kind="parameter", confidence="claimed",
+                adjacency=adjacency_words(self._adjacency), detail=f"At δ = {power(claim.delta)}: {claim.how}.",
+            ),
+        )  # fmt: skip
+
+    def _reached(self) -> Card:
+        name = self._shown
+        inside, outside, _ = self.scores[name]
+        value, confidence, interval = area(inside, outside), "no guarantee", ""
+        what = f"Area under the ROC curve of the attacker's statistic, {name}: 0.5 is guessing, 1 is perfect."
+        if self.config.audit["attack"] in ("membership", "one-run"):
+            what += " Without an interval, because rows scored by one model are not independent."
+        else:
+            level = self.config.audit["confidence"]
+            # One of several statistics is shown: the error is shared among all.
+            low, high = area_limits(value, min(len(inside), len(outside)), 1 - (1 - level) / len(self.scores))
+            interval, confidence = f"{fixed(low, 3, 'lower')}–{fixed(high, 3, 'upper')}", f"{100 * level:g}% confidence"
+        return Card(
+            question=REACHED, value=f"{value:.3f}", kind="estimate", confidence=confidence, interval=interval,
+            adjacency=adjacency_words(None), detail=what,
+        )  # fmt: skip
+
+    @property
+    def _shown(self) -> str:
+        """The statistic of the best proof, or the first one."""
+        return self.best.what if self.best.what in self.scores else next(iter(self.scores))
+
+    def _converted(self) -> str:
+        claim = self.claim
+        if claim.adjacency == claim.stated_adjacency:
+            return f", {claim.how}"
+        return (
+            f"; under {ADJACENCY[self._adjacency]} adjacency, which this audit tests, that is ε = "
+            f"{number(claim.epsilon)} at δ = {power(claim.delta)} ({claim.how})"
         )
 
     def findings(self) -> list[str]:
         out: list[str] = [
             Finding(
-                f"The claim: ε = {number(self.claim.stated)} at δ = {power(self.config.claim['delta'])} against "
-                f"{ADJACENCY[self._stated_adjacency]}; for this audit that is ε = {number(self.claim.epsilon)} at δ = "
-                f"{power(self.claim.delta)} against {ADJACENCY[self._adjacency]} ({self.claim.how}).",
-                verdict="What is proved below is held against this number, of the same adjacency.",
+                f"The claim: ε = {number(self.claim.stated)} at δ = {power(self.config.claim['delta'])} under "
+                f"{ADJACENCY[self._stated_adjacency]} adjacency{self._converted()}.",
+                verdict="The proofs below are compared with this number, under the same adjacency.",
             )
         ]
         for p in self.proofs:
@@ -201,7 +255,7 @@ class ClaimReport(AuditReport):
             for p in self.proofs
         )  # fmt: skip
         proved = Table(
-            "Proved beside claimed",
+            "Proved compared with claimed",
             (
                 Column("method", "parameter"), Column("chosen", "parameter"), Column("audited ε", "lower"),
                 Column("claimed ε", "upper"), Column("most this\naudit can prove", "parameter"), Column("", ""),
@@ -209,6 +263,7 @@ class ClaimReport(AuditReport):
             rows,
             f"δ = {power(self.claim.delta)}, {ADJACENCY[self._adjacency]} adjacency throughout; lower bounds together "
             f"at {100 * self.config.audit['confidence']:g}%.",
+            marked="the best proof",
         )  # fmt: skip
         statistic = Table(
             "The attacker's statistic",
@@ -232,11 +287,13 @@ class ClaimReport(AuditReport):
         return {"proved": proved, "statistic": statistic}
 
     def sections(self) -> tuple[page.Section, ...]:
+        from leakcore.audit.report.plots import histograms_svg
+
         tables = self.tables()
-        name = self.best.what if self.best.what in self.scores else next(iter(self.scores))
+        name = self._shown
         inside, outside, _ = self.scores[name]
         figure = page.Figure(
-            svg=_histogram(inside, outside),
+            svg=functools.partial(histograms_svg, inside, outside),
             alt=f"Two histograms of the attacker's statistic, with and without the attacker's rows, {name}: mean "
             f"{number(float(inside.mean()))} with, {number(float(outside.mean()))} without; area under the ROC curve "
             f"{area(inside, outside):.3f}.",
@@ -244,7 +301,7 @@ class ClaimReport(AuditReport):
             f"{_overlap(inside, outside)}",
         )
         return (
-            page.Section("Proved beside claimed", (tables["proved"],)),
+            page.Section("Proved compared with claimed", (tables["proved"],)),
             page.Section("What the attacker saw", (tables["statistic"],), figure),
         )
 
@@ -286,37 +343,8 @@ def _sorted(values: np.ndarray) -> np.ndarray:
     return np.sort(values)
 
 
-def area(inside: np.ndarray, outside: np.ndarray) -> float:
-    """P(a score with the rows is larger than one without) + half the ties."""
-    pooled, counts = np.unique(np.concatenate([inside, outside]), return_counts=True)
-    middle = np.cumsum(counts) - (counts - 1) / 2
-    ranks = middle[np.searchsorted(pooled, inside)].sum()
-    return float((ranks - len(inside) * (len(inside) + 1) / 2) / (len(inside) * len(outside)))
-
-
 def _overlap(inside: np.ndarray, outside: np.ndarray) -> str:
     apart = abs(area(inside, outside) - 0.5)
     if apart < 0.05:
         return "here they nearly coincide."
     return "here they are far apart." if apart > 0.4 else "here they overlap in part."
-
-
-def _histogram(inside: np.ndarray, outside: np.ndarray) -> str:
-    from matplotlib.figure import Figure
-
-    with figure_style({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
-        figure = Figure(figsize=(5.4, 3.9), layout="constrained")
-        axes = figure.subplots()
-        both = np.concatenate([inside, outside])
-        edges = np.linspace(both.min(), both.max() + 1e-12 + 1e-6 * abs(both.max()), 41).tolist()
-        for values, name, colour in ((outside, "without the rows", "#5f6b7a"), (inside, "with the rows", "#b3261e")):
-            weights = np.full(len(values), 1 / len(values))
-            axes.hist(values, edges, weights=weights, histtype="stepfilled", alpha=0.45, color=colour, label=name)
-        axes.set_xlabel("statistic (minus the loss, or the membership score)")
-        axes.set_ylabel("share of models or rows")
-        axes.spines[["top", "right"]].set_visible(False)
-        figure.legend(frameon=False, loc="outside lower left")
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    svg = buffer.getvalue()
-    return svg[svg.index("<svg") :]

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from leakcore._base.results import require_same_adjacency
+from leakcore.audit.report.cards import BEATS, REACHED, Card, card, epsilon_card, proof_card
 from leakcore.audit.report.format import above, guarantee, interval, number, percent, power
 from leakcore.audit.report.page import Finding
 
@@ -45,31 +46,55 @@ def contradictions(points: list[ReconstructionPoint]) -> list[str]:
     return found
 
 
-def verdict(points: list[ReconstructionPoint]) -> str:
-    """One sentence for the top of the page."""
-    found = contradictions(points)
-    if found:
-        return " ".join(found) + " Either the mechanism is not what it claims to be, or its accounting is wrong."
+def verdict(points: list[ReconstructionPoint]) -> list[str]:
+    """The verdict in one sentence, and the sentences that qualify it."""
+    contradicted = contradictions(points)
+    if contradicted:
+        return [*contradicted, "Either the mechanism is not what it claims to be, or its accounting is wrong."]
     p = next(q for q in points if q.claimed)
-    return (
+    numbers = (
         f"At σ = {number(p.noise_multiplier, 4)} no attacker who holds a prior of {p.num_candidates} candidates names "
         f"the target with probability above {percent(p.bound)} ({guarantee(p.bound)}); the best attack we ran "
-        f"reached {percent(p.attack)} ({interval(p.attack)}). No attack at any noise level proved more "
-        f"than was claimed.{'' if p.testable else _untestable(p)}"
+        f"reached {percent(p.attack)} ({interval(p.attack)})."
     )
+    within = "No attack at any noise level proved more leakage than was claimed."
+    return [within, numbers] if p.testable else [*_untestable(p), numbers]
 
 
-def _untestable(p: ReconstructionPoint) -> str:
-    bound = float(p.bound.value)
-    needed = ""
-    if 0 < bound < 1:
-        # The lower limit of n hits in n is m^(1/n), m the chance of a miss.
-        trials = math.floor(p.attack.trials * math.log(p.attack_ceiling) / math.log(bound)) + 1
-        needed = f" An attack that never errs takes {trials:,} trainings to be proved above it."
+def _untestable(p: ReconstructionPoint) -> list[str]:
+    bound, trials = float(p.bound.value), p.attack.trials
+    untestable = (
+        f"No attack could have proved more than was claimed: {trials:,} right answers of {trials:,} would prove a "
+        f"success of {percent(p.attack_ceiling, 'lower')}, below the bound."
+    )
+    if not 0 < bound < 1:
+        return [untestable]
+    # The lower limit of n hits in n is m^(1/n), m the chance of a miss.
+    needed = math.floor(trials * math.log(p.attack_ceiling) / math.log(bound)) + 1
+    return [untestable, f"An attack that never errs takes {needed:,} trainings to be proved above it."]
+
+
+def cards(config: AuditConfig, p: ReconstructionPoint) -> tuple[Card, Card, Card, Card]:
+    """The four numbers of the audited configuration."""
+    among = f"of naming the target among {config.num_candidates} equally likely candidates"
     return (
-        f" Here that could not have been otherwise: {p.attack.trials:,} right answers of {p.attack.trials:,} would "
-        f"prove a success of {percent(p.attack_ceiling, 'lower')}, below the bound.{needed}"
-    )
+        card(
+            BEATS, p.bound, percent(p.bound),
+            f"The probability {among}; guessing reaches {percent(1 / config.num_candidates)}.",
+        ),
+        card(
+            REACHED, p.attack, percent(p.attack),
+            f"The share {among}: {p.attack.hits:,} of {p.attack.trials:,} trainings.", interval=interval(p.attack),
+        ),
+        proof_card(
+            p.epsilon_audited, config.delta,
+            f"from the same trainings. This game cannot prove more than ε = {number(p.audit_ceiling, 3)}.",
+        ),
+        epsilon_card(
+            p.epsilon, config.delta,
+            f"the accountant's ε of σ = {number(p.noise_multiplier, 4)} over {config.steps:,} steps.",
+        ),
+    )  # fmt: skip
 
 
 def sentences(config: AuditConfig, points: list[ReconstructionPoint], labels: LabelStudy) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, ClassVar
 
 from leakcore._base.results import jsonable
@@ -12,6 +13,7 @@ from leakcore.audit.hyperparameters.label_section import LabelStudy
 from leakcore.audit.hyperparameters.reconstruction_section import BoundCurve, ReconstructionPoint
 from leakcore.audit.report import page
 from leakcore.audit.report import tables as _tables
+from leakcore.audit.report.cards import Card
 from leakcore.audit.report.report import TOO_WEAK, AuditReport
 
 
@@ -53,8 +55,11 @@ class RunReport(AuditReport):
             page.judged("the ε that the attack proves there", p.epsilon_audited),
         )
 
-    def verdict(self) -> str:
+    def verdict_sentences(self) -> list[str]:
         return _findings.verdict(self.points)
+
+    def cards(self) -> tuple[Card, Card, Card, Card]:
+        return _findings.cards(self.config, self.claimed)
 
     def findings(self) -> list[str]:
         return _findings.sentences(self.config, self.points, self.labels)
@@ -75,12 +80,12 @@ class RunReport(AuditReport):
 
         tables = self.tables()
         figure = page.Figure(
-            svg=sandwich_svg(self.curve, self.points),
+            svg=functools.partial(sandwich_svg, self.curve, self.points),
             alt=_findings.figure_alt(self.points),
             caption=_findings.figure_caption(self.config, self.points),
         )
         return (
-            page.Section("Reconstruction: attack below bound", (tables["reconstruction"],), figure),
+            page.Section("Reconstruction: the attack compared with its bound", (tables["reconstruction"],), figure),
             page.Section("The accountant", (tables["accounting"],)),
             page.Section("Labels from one aggregated gradient", (tables["labels"], tables["label_epsilon"])),
         )

@@ -98,10 +98,13 @@ def counted(n: int, one: str, more: str = "") -> str:
     return f"{n:,} {one if n == 1 else more or f'{one}s'}"
 
 
-def guarantee(result: Result) -> str:
-    """Kind, confidence and adjacency in brackets: the words that must follow a number."""
+def confidence_words(result: Result) -> str:
+    """`99% confidence`, `deterministic`, or `no guarantee`."""
     if result.confidence is not None:
-        sure = f"{100 * result.confidence:g}% confidence"
-    else:
-        sure = "no guarantee" if result.kind == "estimate" else "deterministic"
-    return f"{result.kind}, {sure}, {ADJACENCY[result.adjacency]} adjacency"
+        return f"{100 * result.confidence:g}% confidence"
+    return "no guarantee" if result.kind == "estimate" else "deterministic"
+
+
+def guarantee(result: Result) -> str:
+    """Kind, confidence and adjacency: the words that must follow a number."""
+    return f"{result.kind}, {confidence_words(result)}, {ADJACENCY[result.adjacency]} adjacency"

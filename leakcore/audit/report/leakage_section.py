@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ def where_it_sits(measures: LeakageByLayer) -> Part:
     if not isinstance(measures, LeakageByLayer):
         raise TypeError(f"measures={type(measures).__name__}: must be what leakage.by_layer returns")
     figure = Figure(
-        svg=heat_map_svg(measures),
+        svg=functools.partial(heat_map_svg, measures),
         alt="Heat map, layers by measures; the table below holds the same numbers.",
         caption="Colour is relative to the largest of its column: red says where a measure is largest, not that it is "
         "large. A star: no permutation of the labels gave as much.",

@@ -1,36 +1,40 @@
-"""The page and the terminal text that every report is shown as: verdict, findings, sections, assumptions."""
+"""What a report shows, before it is written as HTML or as terminal text: a verdict, four numbers, findings, tables."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import re
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from leakcore._base.printable import visible
-from leakcore._base.version import __version__
 from leakcore.audit.report.format import above, guarantee, number
 
 if TYPE_CHECKING:
     from leakcore._base.results import Result
+    from leakcore.audit.report.cards import Card
     from leakcore.audit.report.tables import Table
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """svg: trusted markup of our own drawing. alt: for those who do not see it. caption: what to conclude."""
+    """A picture with its description and its conclusion.
 
-    svg: str
+    svg: trusted markup of our own drawing, or the call that draws it: a terminal never needs the drawing. alt: the
+    picture in words. caption: what to conclude from it.
+    """
+
+    svg: str | Callable[[], str]
     alt: str
     caption: str
+
+    def markup(self) -> str:
+        """The drawing."""
+        return self.svg if isinstance(self.svg, str) else self.svg()
 
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A heading, a figure perhaps, and tables."""
+    """A heading, perhaps a figure, and tables."""
 
     title: str
     tables: tuple[Table, ...] = ()
@@ -38,23 +42,28 @@ class Section:
 
 
 class Finding(str):
-    """A finding, "what it is about: what was found", with what follows from it and what must hold for that.
+    """One finding, written "subject: result", with what follows from it (`verdict`) and the conditions (`assumes`).
 
-    A plain string is a finding, too: one without the two.
+    A plain string is a finding without these two.
     """
 
     verdict: str
     assumes: str
 
     def __new__(cls, text: str, *, verdict: str = "", assumes: str = "") -> Finding:
-        made = super().__new__(cls, text)
-        made.verdict, made.assumes = verdict, assumes
-        return made
+        finding = super().__new__(cls, text)
+        finding.verdict, finding.assumes = verdict, assumes
+        return finding
 
 
 def about(finding: str) -> str:
-    """What a finding is about: its first words, up to the colon."""
+    """The subject of a finding: its first words, up to the colon."""
     return str(finding).partition(": ")[0]
+
+
+def follows(finding: str) -> tuple[str, str]:
+    """What follows from a finding, and the conditions; empty for a plain string."""
+    return getattr(finding, "verdict", ""), getattr(finding, "assumes", "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,81 +116,29 @@ class Part:
     content: Any = None
 
 
-def render(
-    *,
-    title: str,
-    tone: str,
-    word: str,
-    verdict: str,
-    limit: str,
-    findings: Sequence[str],
-    sections: Sequence[Section],
-    assumptions: Sequence[str],
-    seconds: float,
-    settings: dict[str, Any],
-    environment: dict[str, Any],
-) -> str:
-    """One self-contained HTML page. tone: of the head, "good", "neutral" or "bad"."""
-    import jinja2
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Page:
+    """Everything that one report shows, in the order in which it is shown.
 
-    loader = jinja2.PackageLoader("leakcore.audit.report", ".")
-    pages = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, finalize=_plain
-    )  # fmt: skip
-    html: str = pages.get_template("report.html").render(
-        title=title,
-        tone=tone,
-        word=word,
-        verdict=verdict,
-        limit=limit,
-        findings=[(about(f), _sentence(str(f).partition(": ")[2]), *_follows(f)) for f in findings],
-        sections=_own_ids(sections),
-        assumptions=assumptions,
-        version=__version__,
-        elapsed=f"{seconds:.0f} s",
-        config=json.dumps(settings, indent=2, ensure_ascii=False),
-        environment=json.dumps(environment, indent=2, ensure_ascii=False),
-    )
-    return html
+    word: the verdict in a few words; tone: its colour, "good", "neutral" or "bad". verdict: sentences, the first of
+    which is the verdict. limit: what a limit on ε was held against; empty without one. cards: the four numbers.
+    sections: their first figure is the picture under the cards. settings, environment: JSON-ready.
+    """
 
+    title: str
+    tone: str
+    word: str
+    verdict: tuple[str, ...]
+    limit: str = ""
+    cards: tuple[Card, ...] = ()
+    findings: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    seconds: float
+    settings: dict[str, Any]
+    environment: dict[str, Any]
 
-def _plain(value: Any) -> Any:
-    """Texts with control characters spelt out: bidirectional ones reorder a page as they do a terminal."""
-    return type(value)(visible(value)) if isinstance(value, str) else value
-
-
-def _sentence(text: str) -> str:
-    """With a capital, but for Greek letters, which are symbols."""
-    return text[:1].upper() + text[1:] if text[:1].isascii() else text
-
-
-def _own_ids(sections: Sequence[Section]) -> list[Section]:
-    """Every drawing names its parts alike; on one page the names must differ."""
-
-    def own(i: int, figure: Figure) -> Figure:
-        svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>f{i}-", figure.svg)
-        return dataclasses.replace(figure, svg=svg)
-
-    return [
-        s if s.figure is None else dataclasses.replace(s, figure=own(i, s.figure)) for i, s in enumerate(sections, 1)
-    ]
-
-
-def _follows(finding: str) -> tuple[str, str]:
-    return getattr(finding, "verdict", ""), getattr(finding, "assumes", "")
-
-
-def text(*, title: str, word: str, verdict: str, findings: Sequence[str], tables: Iterable[Table], width: int) -> str:
-    """Tables and findings for a terminal, readable without colour."""
-
-    def wrap(line: str, lead: str) -> str:
-        return textwrap.fill(line, width, initial_indent=lead, subsequent_indent=" " * len(lead))
-
-    def found(i: int, finding: str) -> str:
-        follows, _ = _follows(finding)
-        return wrap(finding, f"{i:>2}. ") + (f"\n{wrap(follows, '    => ')}" if follows else "")
-
-    head = f"leakcore {__version__}: {title}"
-    shown = "\n\n".join(table.to_text(width) for table in tables)
-    listed = "\n".join(found(i, finding) for i, finding in enumerate(findings, 1))
-    return visible("\n\n".join([wrap(head, ""), shown, listed, wrap(f"{word} {verdict}", "")]))
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables of all sections."""
+        return tuple(table for section in self.sections for table in section.tables)

@@ -1,41 +1,38 @@
-"""Figures of the reports: attack ≤ bound over ε with the optimum between them; a test's ROC below its bound."""
+"""Figures of the reports: attack ≤ bound over ε, a test's ROC below its bound, two histograms, layers by measures."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leakcore._base.figure_style import figure_style
-from leakcore.audit.report.format import power
+from leakcore.audit.report.drawing import ATTACK, BOUND, INK, MIDDLE, RDP, Tips, drawing_style, svg_of
+from leakcore.audit.report.format import interval, number, percent, power
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from leakcore.audit.hyperparameters.reconstruction_section import BoundCurve, ReconstructionPoint
     from leakcore.leakage import LeakageByLayer
 
-INK, BOUND, RDP, MIDDLE, ATTACK = "#1f2430", "#b3261e", "#d98a86", "#5f6b7a", "#0b57a4"
-
 
 def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> str:
-    """The figure as an SVG element with text drawn as paths (it looks the same everywhere and loads nothing)."""
+    """Probability of naming the target over ε: attacks, bounds and the optimum between them."""
     from matplotlib.figure import Figure
 
-    with figure_style({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
-        figure = Figure(figsize=(5.4, 5.2), layout="constrained")
-        axes = figure.subplots()
-        axes.plot(curve.epsilon, curve.bound_rdp, color=RDP, ls="--", lw=1.6, label="upper bound from RDP")
-        axes.plot(curve.epsilon, curve.bound, color=BOUND, lw=2.4, label="exact upper bound: no attacker beats it")
+    with drawing_style():
+        figure = Figure(figsize=(4.7, 4.9), layout="constrained")
+        axes, tips = figure.subplots(), Tips()
+        lines = [
+            (curve.bound_rdp, "upper bound from RDP", {"color": RDP, "ls": "--", "lw": 1.6}),
+            (curve.bound, "exact upper bound: no attacker beats it", {"color": BOUND, "lw": 2.4}),
+        ]
         if curve.reference is not None:
-            axes.plot(
-                curve.epsilon,
-                curve.reference,
-                color=MIDDLE,
-                ls="-.",
-                lw=1.6,
-                label="best attack if gradients were orthogonal",
-            )
+            style = {"color": MIDDLE, "ls": "-.", "lw": 1.6}
+            lines.append((curve.reference, "best attack if gradients were orthogonal", style))
+        for values, name, style in lines:
+            axes.plot(curve.epsilon, values, label=name, **style)  # type: ignore[arg-type]
         at = [float(p.epsilon.value) for p in points]
         rate = [float(p.attack.value) for p in points]
         low = [r - float(p.attack.interval[0]) for r, p in zip(rate, points, strict=True) if p.attack.interval]
@@ -49,7 +46,7 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
             color=ATTACK,
             capsize=4,
             ms=6,
-            label=f"prior-aware attack, {level} interval",
+            label=f"attack that we ran, {level} interval",
         )
         axes.axhline(curve.chance, color=INK, lw=0.9, ls=":", label="guessing")
         axes.set_xscale("log")
@@ -58,10 +55,19 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
         axes.set_ylim(0, 1.02)
         axes.set_xlabel(f"ε at δ = {power(curve.delta)}, add/remove (exact accountant)")
         axes.set_ylabel("probability of naming the target")
-        axes.grid(alpha=0.25, lw=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        _plain(axes)
+        for values, name, _ in lines:
+            tips.points(
+                axes, curve.epsilon, values,
+                [f"ε = {number(e, 3)}: {percent(v)}, {name}" for e, v in zip(curve.epsilon, values, strict=True)],
+            )  # fmt: skip
+        tips.points(
+            axes, at, rate,
+            [f"ε = {number(p.epsilon)}: the attack reached {percent(p.attack)} ({level} interval "
+             f"{interval(p.attack)}); no attacker beats {percent(p.bound)}" for p in points],
+        )  # fmt: skip
         figure.legend(frameon=False, loc="outside lower left")
-        return _svg(figure)
+        return svg_of(figure, tips)
 
 
 def roc_svg(
@@ -73,14 +79,15 @@ def roc_svg(
     found_name: str = "membership test on this run",
     intervals: Sequence[tuple[float, float, float, float]] = (),
 ) -> str:
-    """A membership test's ROC below the curve that no attacker beats (None: no such curve), both axes logarithmic, as
-    an SVG element. intervals: (false-positive rate, rate, low, high) drawn as bars.
+    """A membership test's ROC below the curve that no attacker beats (None: no such curve), both axes logarithmic.
+
+    intervals: (false-positive rate, rate, low, high) drawn as bars.
     """
     from matplotlib.figure import Figure
 
-    with figure_style({"svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5}):
-        figure = Figure(figsize=(5.4, 5.4), layout="constrained")
-        axes = figure.subplots()
+    with drawing_style():
+        figure = Figure(figsize=(4.7, 5.0), layout="constrained")
+        axes, tips = figure.subplots(), Tips()
         if bound is not None:
             axes.plot(fpr, bound, color=BOUND, lw=2.4, label=bound_name)
         least = float(fpr[0])
@@ -98,25 +105,73 @@ def roc_svg(
         axes.plot(fpr, fpr, color=INK, lw=0.9, ls=":", label="guessing")
         axes.set_xscale("log")
         axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda rate, _: percent(rate) if rate < 0.1 else f"{100 * rate:g}%")
         axes.set_xlim(least, 1.05)
         axes.set_ylim(least, 1.15)
         axes.set_xlabel("false-positive rate")
         axes.set_ylabel("true-positive rate")
-        axes.grid(alpha=0.25, lw=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        _plain(axes)
+        every = slice(None, None, 1 + int(shown.sum()) // 60)
+        for rates, values, name in (
+            *([(fpr, bound, bound_name)] if bound is not None else []),
+            (found[0][shown][every], found[1][shown][every], found_name),
+        ):
+            said = zip(rates, values, strict=True)
+            tips.points(
+                axes, rates, values, [f"{percent(v)} at {percent(f)} false positives: {name}" for f, v in said]
+            )  # fmt: skip
+        tips.points(
+            axes, [f for f, *_ in intervals], [max(rate, low, least) for _, rate, low, _ in intervals],
+            [f"{percent(rate)} at {percent(f)} false positives, interval {percent(low, 'lower')}–"
+             f"{percent(high, 'upper')}: {found_name}" for f, rate, low, high in intervals],
+        )  # fmt: skip
         figure.legend(frameon=False, loc="outside lower left")
-        return _svg(figure)
+        return svg_of(figure, tips)
+
+
+def histograms_svg(inside: np.ndarray, outside: np.ndarray) -> str:
+    """The attacker's statistic with and without the attacker's rows."""
+    from matplotlib.figure import Figure
+
+    with drawing_style():
+        figure = Figure(figsize=(4.7, 3.7), layout="constrained")
+        axes, tips = figure.subplots(), Tips()
+        both = np.concatenate([inside, outside])
+        edges = np.linspace(both.min(), both.max() + 1e-12 + 1e-6 * abs(both.max()), 41)
+        shares = []
+        for values, name, colour in ((outside, "without the rows", MIDDLE), (inside, "with the rows", BOUND)):
+            weights = np.full(len(values), 1 / len(values))
+            share, _, _ = axes.hist(
+                values, edges.tolist(), weights=weights, histtype="stepfilled", alpha=0.45, color=colour, label=name
+            )
+            shares.append(np.asarray(share))
+        axes.set_xlabel("statistic (minus the loss, or the membership score)")
+        axes.set_ylabel("share of models or rows")
+        _plain(axes)
+        tips.areas(
+            axes, edges,
+            [f"statistic {number(a)} to {number(b)}: {percent(w)} with the rows, {percent(wo)} without"
+             for a, b, wo, w in zip(edges[:-1], edges[1:], *shares, strict=True)],
+        )  # fmt: skip
+        figure.legend(frameon=False, loc="outside lower left")
+        return svg_of(figure, tips)
 
 
 def heat_map_svg(measures: LeakageByLayer) -> str:
-    """Layers by measures, as an SVG element."""
+    """Layers by measures."""
+    with drawing_style():
+        figure, tips = measures.figure(), Tips()
+        axes = figure.axes[0]
+        layers = measures.layers
+        names = [text.get_text().replace("\n", " ") for text in axes.get_xticklabels()]
+        values = iter([text.get_text() for text in axes.texts])
+        for j, name in enumerate(names):
+            for i, layer in enumerate(layers):
+                tips.box(axes, (j - 0.5, i - 0.5), (1.0, 1.0), f"layer {layer}, {name}: {next(values)}")
+        return svg_of(figure, tips, opaque=True)
 
-    with figure_style({"svg.hashsalt": "leakcore", "svg.fonttype": "path"}):
-        return _svg(measures.figure())
 
-
-def _svg(figure: Any) -> str:
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    svg = buffer.getvalue()
-    return svg[svg.index("<svg") :]
+def _plain(axes: Axes) -> None:
+    axes.grid(alpha=0.25, lw=0.6)
+    axes.spines[["top", "right"]].set_visible(False)

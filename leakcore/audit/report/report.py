@@ -13,8 +13,11 @@ from leakcore._base.files.writing import write_atomically
 from leakcore._base.results import jsonable
 from leakcore._base.version import __version__
 from leakcore.audit.report import page
+from leakcore.audit.report.cards import Card
+from leakcore.audit.report.html import to_html
 from leakcore.audit.report.page import about
 from leakcore.audit.report.tables import Table
+from leakcore.audit.report.terminal import to_text
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -136,9 +139,17 @@ class AuditReport(abc.ABC):
         outcome = "FAILED" if self.exceeded else "NOT DECIDED" if self.undecided else "kept"
         return f"Limit ε = {self.fail_above:g}, {outcome}. Judged: {judged}."
 
-    @abc.abstractmethod
     def verdict(self) -> str:
-        """One sentence for the top of the page."""
+        """What the report concludes: the verdict in one sentence, then what qualifies it."""
+        return " ".join(self.verdict_sentences())
+
+    @abc.abstractmethod
+    def verdict_sentences(self) -> list[str]:
+        """The verdict in one sentence, for the top of the page, and the sentences that qualify it."""
+
+    @abc.abstractmethod
+    def cards(self) -> tuple[Card, Card, Card, Card]:
+        """The four numbers, in the order of `cards.QUESTIONS`."""
 
     @abc.abstractmethod
     def findings(self) -> list[str]:
@@ -199,40 +210,31 @@ class AuditReport(abc.ABC):
 
     def to_html(self, path: str | Path | None = None) -> str:
         """One self-contained HTML page, also written to `path` (atomically) when one is given."""
-        html = page.render(
-            title=self.title,
-            tone=self.tone,
-            word=self.word,
-            verdict=self._verdict(),
-            limit=self.limit_kept(),
-            findings=self.all_findings,
-            sections=(*self.sections(), *(section for part in self.parts for section in part.sections)),
-            assumptions=self._assumed(),
-            seconds=self.seconds,
-            settings=self.settings(),
-            environment=self.environment,
-        )
+        html = to_html(self._page())
         if path is not None:
             write_atomically(Path(path), html)
         return html
 
     def to_text(self, width: int = 110) -> str:
-        """Tables and findings for a terminal, readable without colour."""
-        return page.text(
-            title=self.title,
-            word=self.word,
-            verdict=f"{self._verdict()} {self.limit_kept()}".strip(),
-            findings=self.all_findings,
-            tables=[
-                *self.tables().values(),
-                *(table for part in self.parts for section in part.sections for table in section.tables),
-            ],
-            width=width,
-        )
+        """Verdict, four numbers, findings and tables for a terminal, readable without colour."""
+        return to_text(self._page(), width)
 
-    def _verdict(self) -> str:
-        said = [*(text for part in self.parts for text in part.contradictions), *self.exceeded, self.verdict()]
-        return " ".join(said)
+    def _page(self) -> page.Page:
+        claims = [text for part in self.parts for text in part.contradictions]
+        return page.Page(
+            title=self.title,
+            tone=self.tone,
+            word=self.word,
+            verdict=(*claims, *self.exceeded, *self.verdict_sentences()),
+            limit=self.limit_kept(),
+            cards=self.cards(),
+            findings=tuple(self.all_findings),
+            sections=(*self.sections(), *(section for part in self.parts for section in part.sections)),
+            assumptions=tuple(self._assumed()),
+            seconds=self.seconds,
+            settings=self.settings(),
+            environment=self.environment,
+        )
 
     def _assumed(self) -> list[str]:
         return [*self.assumptions(), *(text for part in self.parts for text in part.assumptions)]

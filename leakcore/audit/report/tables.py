@@ -31,7 +31,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Cells in the order of the columns; the claimed configuration is highlighted."""
+    """Cells in the order of the columns. highlight: whether it is the row that the report is about."""
 
     cells: tuple[Cell, ...]
     highlight: bool = False
@@ -39,12 +39,13 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A titled table with a caption that says confidence and adjacency."""
+    """A titled table with a caption that says confidence and adjacency. marked: what the highlighted rows are."""
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     caption: str
+    marked: str = "the audited configuration"
 
     def to_text(self, width: int = 110) -> str:
         """Aligned plain text, readable without colour."""
@@ -70,7 +71,8 @@ class Table:
                 c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
             ).rstrip()
 
-        caption = textwrap.fill(self.caption, width, initial_indent="  ", subsequent_indent="  ")
+        marks = f"> marks {self.marked}. " if any(row.highlight for row in self.rows) else ""
+        caption = textwrap.fill(f"{marks}{self.caption}", width, initial_indent="  ", subsequent_indent="  ")
         return "\n".join([self.title, rule, *map(line, grid), rule, *map(line, body), rule, caption])
 
 

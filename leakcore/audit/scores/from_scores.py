@@ -15,8 +15,8 @@ from leakcore import bounds
 from leakcore._base import validate as check
 from leakcore._base.adjacency import HOW_TO_CHOOSE
 from leakcore._base.results import Adjacency, Assumptions, Result, parse_adjacency
-from leakcore.audit.claim.report import area
 from leakcore.audit.doctor import environment
+from leakcore.audit.report.area import area, area_limits
 from leakcore.audit.report.report import GATE
 from leakcore.audit.scores.coins import audited, require_fair
 from leakcore.audit.scores.file import ScoreFile, read_scores
@@ -241,20 +241,3 @@ def rate_limits(
         method="threshold from the non-members; order-statistic and Clopper–Pearson limits",
         assumptions=_assumed(notes), provenance=_PROVENANCE,
     )  # fmt: skip
-
-
-def area_limits(value: float, pairs: int, level: float) -> tuple[float, float]:
-    """All μ with pairs·KL(value ‖ μ) ≤ log(2/(1 − level)), each side at half of the error."""
-    budget = math.log(2 / (1 - level)) / pairs
-
-    def apart(mu: float) -> float:
-        return float(special.rel_entr(value, mu) + special.rel_entr(1 - value, 1 - mu))
-
-    ends = []
-    for far in (0.0, 1.0):
-        near, beyond = value, far
-        for _ in range(60):
-            middle = 0.5 * (near + beyond)
-            near, beyond = (middle, beyond) if apart(middle) <= budget else (near, middle)
-        ends.append(beyond)
-    return ends[0], ends[1]

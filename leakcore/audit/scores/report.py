@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, ClassVar
 
 import numpy as np
 
 from leakcore._base.results import Result, jsonable, require_same_adjacency
 from leakcore.audit.report import page
+from leakcore.audit.report.cards import BEATS, EPSILON, PROVED, REACHED, Card, adjacency_words, card, proof_card
 from leakcore.audit.report.format import ADJACENCY, above, ends, guarantee, interval, number, percent, power
 from leakcore.audit.report.page import Finding
 from leakcore.audit.report.report import GATE, TOO_WEAK, AuditReport
@@ -109,16 +111,42 @@ class ScoresReport(AuditReport):
     def _kind(self) -> str:
         return guarantee(self.epsilon)
 
-    def verdict(self) -> str:
+    def verdict_sentences(self) -> list[str]:
         if self.contradictions:
-            return " ".join(self.contradictions)
+            return self.contradictions
         said = (
             "The scores tell members from non-members with an area under the ROC curve of "
             f"{number(self.area, 3)} ({_span(self.area)}, {100 * self.confidence:g}%; 0.5 is guessing)."
         )
         if self.proved:
-            return f"{said} They prove ε ≥ {number(self.epsilon, 3)} at δ = {power(self.delta)} ({self._kind()})."
-        return f"{said} They prove nothing about ε, because nothing random chose who was a member."
+            return [said, f"They prove ε ≥ {number(self.epsilon, 3)} at δ = {power(self.delta)} ({self._kind()})."]
+        return [said, "They prove nothing about ε, because nothing random chose who was a member."]
+
+    def cards(self) -> tuple[Card, Card, Card, Card]:
+        claimed = self.claimed_epsilon
+        proved = (
+            proof_card(self.epsilon, self.delta, f"by {self.epsilon.method}.")
+            if self.proved
+            else Card(
+                question=PROVED, absent="nothing",
+                detail="Nothing random chose who was a member. Choose members by fair coins, or retrain, and say so.",
+            )
+        )  # fmt: skip
+        return (
+            Card(question=BEATS, detail="Scores show what one attack reached, not what the best attack could."),
+            card(
+                REACHED, self.area, number(self.area, 3),
+                "Area under the ROC curve of these scores: 0.5 is guessing, 1 is perfect.", interval=_span(self.area),
+            ),
+            proved,
+            Card(question=EPSILON, detail="No ε was claimed, and no accountant saw the training.")
+            if claimed is None
+            else Card(
+                question=EPSILON, value=f"ε = {number(claimed)}", kind="parameter", confidence="claimed",
+                adjacency=adjacency_words(self.epsilon.adjacency),
+                detail=f"At δ = {power(self.delta)}: as claimed; no accountant saw the training.",
+            ),
+        )  # fmt: skip
 
     def findings(self) -> list[str]:
         return [self._separation(), self._rates(), self._epsilon()]
@@ -259,8 +287,9 @@ class ScoresReport(AuditReport):
             for r in self.at_fpr
             if r is not None and r.interval is not None
         ]
-        svg = roc_svg(
-            fpr, bound, self.roc, bound_name="most that the claimed ε allows", found_name="these scores", intervals=bars
+        svg = functools.partial(
+            roc_svg, fpr, bound, self.roc, bound_name="most that the claimed ε allows", found_name="these scores",
+            intervals=bars,
         )  # fmt: skip
         limit = (
             "" if bound is None or not self.retrained else " An interval wholly above the solid curve speaks against "

@@ -9,9 +9,9 @@ import numpy as np
 from scipy import special, stats
 
 from leakcore._base.results import Assumptions, Result
-from leakcore.audit.claim.report import area
+from leakcore.audit.report.area import area, area_limits
 from leakcore.audit.report.format import interval, percent
-from leakcore.audit.scores.from_scores import area_limits, rate_limits
+from leakcore.audit.scores.from_scores import rate_limits
 
 _EXACT = 50_000
 """Members times non-members up to which the rank sum's exact law is summed: a quarter of a second."""

@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 from leakcore._base.results import jsonable
 from leakcore.audit.report import page
+from leakcore.audit.report.cards import Card
 from leakcore.audit.report.format import counted, guarantee, interval, number, percent, power
 from leakcore.audit.report.report import GATE, TOO_WEAK
 from leakcore.audit.report.tables import Table
+from leakcore.audit.trace.cards import cards
 from leakcore.audit.trace.facts import TraceFacts
 from leakcore.audit.trace.findings import findings, membership
 from leakcore.audit.trace.rates import Measured, for_picked
@@ -68,22 +70,26 @@ class TraceReport(TraceFacts):
             f"{counted(self.non_members, 'non-member')} watched"
         )
 
-    def verdict(self) -> str:
+    def cards(self) -> tuple[Card, Card, Card, Card]:
+        return cards(self)
+
+    def verdict_sentences(self) -> list[str]:
         if self.contradictions:
-            return " ".join(self.contradictions)
+            return self.contradictions
         bound, size = self.reconstruction[-1], self.num_candidates
         epsilon = f"ε = {number(self.epsilon)} at δ = {power(self.delta)} ({guarantee(self.epsilon)})"
         if self.undecided:
-            said = (
-                f"These are {self.run.words}, and no bound of the run follows: {self.undecided}. {self._capital_alone} "
-                f"alone are {epsilon}"
-            )
+            said = [
+                f"These are {self.run.words}, and no bound of the run follows: {self.undecided}.",
+                f"{self._capital_alone} alone are {epsilon}.",
+            ]
         else:
             steps = f", over {counted(self.run.steps, 'step')}, {self.run.recorded:,} of them recorded"
-            said = (
+            bounded = (
                 f"The run is {epsilon}{steps * self.run.partial}: no attacker who holds a prior of {size} candidates "
-                f"names a training row with probability above {percent(bound)}"
+                f"names a training row with probability above {percent(bound)}."
             )
+            said = [bounded]
         odd = [c.said() for c in (*self.names(), *self.tells()) if c.odd]
         shown = zip(self.candidate_counts, self.named, self.reconstruction, strict=True)
         measured = [(p, m, b) for p, m, b in shown if m is not None]
@@ -91,10 +97,13 @@ class TraceReport(TraceFacts):
             among, best, beside = measured[-1]
             whose = "" if among == size and not self.undecided else f", among {among},"
             where = " in the recorded steps" if self.run.partial else ""
-            said += f"; the attack on this run's candidates{where}{whose} reached {self._estimate(best)}"
-            if self.lift < 1:
-                said += f", held against {percent(self.held(float(beside.value)), 'upper')}{for_picked(self.lift)}"
-        return " ".join([f"{said}.", *odd])
+            held = percent(self.held(float(beside.value)), "upper")
+            against = f", held against {held}{for_picked(self.lift)}" if self.lift < 1 else ""
+            said.append(
+                f"For comparison, the attack on this run's candidates{where}{whose} reached "
+                f"{self._estimate(best)}{against}."
+            )
+        return [*said, *odd]
 
     @property
     def _capital_alone(self) -> str:
@@ -115,7 +124,7 @@ class TraceReport(TraceFacts):
     def sections(self) -> tuple[page.Section, ...]:
         tables = self.tables()
         figure = None if self.roc is None else roc_figure(self, self.roc, membership(self))
-        shown = [page.Section("Attacks beside their bounds", (tables["attacks"],), figure)]
+        shown = [page.Section("Attacks compared with their bounds", (tables["attacks"],), figure)]
         if "exposed" in tables:
             shown.append(page.Section("Most exposed members", (tables["exposed"],)))
         return tuple(shown)

@@ -4,6 +4,8 @@ against.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from leakcore.audit.report import page
@@ -50,7 +52,7 @@ def attacks_table(report: TraceFacts) -> Table:
         )
     if any(found is None for found in (*report.named, *report.found_at_fpr)):
         caption += " —: too few candidates to measure, or none recognised."
-    return Table("Attacks beside their bounds", columns, tuple(rows), caption)
+    return Table("Attacks compared with their bounds", columns, tuple(rows), caption)
 
 
 def exposed_table(report: TraceFacts) -> Table:
@@ -82,8 +84,8 @@ def roc_figure(report: TraceFacts, found: tuple[np.ndarray, np.ndarray], alt: st
     bound = np.array([report.held(float(b)) for b in np.atleast_1d(report.membership.value)])
     picked = for_picked(report.lift)
     alone = f"bound of {report.run.alone} alone" if report.run.unknown else ""
-    svg = roc_svg(
-        levels(report.membership), bound, found, intervals=bars,
+    svg = functools.partial(
+        roc_svg, levels(report.membership), bound, found, intervals=bars,
         bound_name=alone or ("bound for members that sampling picked" if picked else "bound: no attacker beats it"),
     )  # fmt: skip
     upper = (

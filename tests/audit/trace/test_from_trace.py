@@ -184,13 +184,16 @@ def test_the_page_colours_a_head_by_its_tone() -> None:
     trace = _simulated(np.random.default_rng(2).random(200) < 0.5, sigma=16.0, rate=1.0)
     heads = {
         "neutral": audit.from_trace(trace),
-        "passed": audit.from_trace(trace, claimed_epsilon=1.5, coins=True),
-        "failed": audit.from_trace(trace, claimed_epsilon=0.5),
+        "good": audit.from_trace(trace, claimed_epsilon=1.5, coins=True),
+        "bad": audit.from_trace(trace, claimed_epsilon=0.5),
     }
+    colours = {"neutral": "--soft", "good": "--lower", "bad": "--upper"}
     for tone, report in heads.items():
-        (opened,) = re.findall(r'<div class="verdict ([^"]*)"( style="--lower: var\(--soft\)")?>', report.to_html())
-        assert opened[0] == tone
-        assert bool(opened[1]) == (tone == "neutral"), "the template's green is --lower"
+        html = report.to_html()
+        assert re.findall(r'<header class="verdict ([^"]*)">', html) == [tone]
+        rule = ".verdict" if tone == "neutral" else f".verdict.{tone}"
+        declared = re.findall(re.escape(rule) + r" \{ --tone: var\((.*?)\)", html)
+        assert declared == [colours[tone]], "the stylesheet's green is --lower"
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.3 * (1 + 1e-8), 1.0])

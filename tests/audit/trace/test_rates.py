@@ -291,6 +291,7 @@ def test_a_rate_stands_beside_the_bound_that_it_is_held_against(monkeypatch: pyt
     monkeypatch.setattr("leakcore.audit.report.plots.roc_svg", draw)
     figure = report.sections()[0].figure
     assert figure is not None
+    assert figure.markup() == "<svg></svg>"
     assert words in figure.caption
     assert drawn["bound_name"] == "bound for members that sampling picked"
     plain = np.atleast_1d(report.membership.value)

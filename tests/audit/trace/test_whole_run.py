@@ -149,7 +149,7 @@ def test_the_page_of_a_part_says_so() -> None:
     page = audit.from_trace(OLD, claimed_epsilon=100.0).to_html()
     assert "bound of the 20 recorded steps alone" in page
     assert "Not judged: a part of the run is known." in page
-    assert '<div class="verdict neutral"' in page
+    assert '<header class="verdict neutral"' in page
 
 
 def test_a_part_alone_can_contradict() -> None:

@@ -1,0 +1,71 @@
+"""The four numbers at the head of every report, each with its kind, confidence and adjacency, or why there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from leakcore.audit.report.format import ADJACENCY, confidence_words, number, power
+
+if TYPE_CHECKING:
+    from leakcore._base.results import Adjacency, Result
+
+BEATS = "What no attacker can beat"
+REACHED = "What the best attack reached"
+PROVED = "What is proved"
+EPSILON = "The privacy parameter ε"
+QUESTIONS = (BEATS, REACHED, PROVED, EPSILON)
+"""The questions that the cards answer, in the order in which they stand."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Card:
+    """One of the four numbers.
+
+    question: which one. value: as it is printed, empty where the report has no such number; absent: what is printed
+    then. kind: upper, lower, estimate, or parameter for a number that was only stated. interval: as it is printed,
+    empty without one. confidence, adjacency: in words. detail: what the number measures, or why there is none.
+    """
+
+    question: str
+    value: str = ""
+    kind: str = ""
+    interval: str = ""
+    confidence: str = ""
+    adjacency: str = ""
+    absent: str = "not audited"
+    detail: str
+
+    @property
+    def guarantee(self) -> str:
+        """Interval, confidence and adjacency in one line; empty without a number."""
+        interval = f"interval {self.interval}" if self.interval else ""
+        return ", ".join(filter(None, (interval, self.confidence, self.adjacency)))
+
+    @property
+    def shown(self) -> str:
+        """The number, or that there is none."""
+        return self.value or self.absent
+
+
+def adjacency_words(adjacency: Adjacency | None) -> str:
+    """`add/remove adjacency`; of a number that no privacy parameter is part of, that it has none."""
+    return "adjacency does not apply" if adjacency is None else f"{ADJACENCY[adjacency]} adjacency"
+
+
+def card(question: str, result: Result, value: str, detail: str, *, interval: str = "") -> Card:
+    """A card with the kind, confidence and adjacency of `result`. value, interval: as they are printed."""
+    return Card(
+        question=question, value=value, kind=result.kind, interval=interval, confidence=confidence_words(result),
+        adjacency=adjacency_words(result.adjacency), detail=detail,
+    )  # fmt: skip
+
+
+def epsilon_card(result: Result, delta: float, detail: str) -> Card:
+    """The accountant's ε. detail: of what."""
+    return card(EPSILON, result, f"ε = {number(result)}", f"At δ = {power(delta)}: {detail}")
+
+
+def proof_card(result: Result, delta: float, detail: str) -> Card:
+    """A lower bound on ε. detail: what proves it."""
+    return card(PROVED, result, f"ε ≥ {number(result, 3)}", f"At δ = {power(delta)}: {detail}")
