@@ -7,7 +7,6 @@ import html
 import http.server
 import json
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,9 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests.audit.report.browser import chromium
 from tests.project.script import ROOT
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PHONE = 375
 
 
@@ -101,11 +100,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         """Nothing: a test's output is its own."""
 
 
-def answer(site: Path, script: str, profile: Path) -> Any:
+def answer(site: Path, script: str, folder: Path) -> Any:
     """What `script` hands to `answer(value)`, in a page next to the site's."""
-    browser = next((name for name in BROWSERS if shutil.which(name)), None)
-    if browser is None:
-        pytest.skip("no headless Chromium on PATH: the site was not laid out")
     page = site / "asked.html"
     send = "document.getElementById('answer').textContent = JSON.stringify(value); fetch('/done');"
     page.write_text(
@@ -118,21 +114,14 @@ def answer(site: Path, script: str, profile: Path) -> Any:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            done = subprocess.run(
-                [
-                    browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
-                    "--window-size=1280,1000", "--hide-scrollbars", "--dump-dom", f"http://127.0.0.1:{server.server_port}/asked.html",
-                ],
-                capture_output=True, text=True, timeout=240, check=False,
-            )  # fmt: skip
+            url = f"http://127.0.0.1:{server.server_port}/asked.html"
+            dom = chromium(folder, "--window-size=1280,1000", "--hide-scrollbars", "--dump-dom", url)
         finally:
             server.shutdown()
             thread.join()
             page.unlink()
-    if done.returncode:
-        pytest.skip(f"{browser} does not run here: {done.stderr[-200:]}")
-    shown = re.search(r'<pre id="answer">(.+?)</pre>', done.stdout, re.DOTALL)
-    assert shown is not None, done.stdout[:500]
+    shown = re.search(r'<pre id="answer">(.+?)</pre>', dom, re.DOTALL)
+    assert shown is not None, dom[:500]
     return json.loads(html.unescape(shown[1]))
 
 
@@ -155,7 +144,7 @@ def test_a_search_leads_to_the_function(site: Path, tmp_path: Path) -> None:
       };
       document.body.appendChild(frame);
     """
-    results = answer(site, script, tmp_path / "profile")
+    results = answer(site, script, tmp_path)
     assert any("/reference/bounds/" in result for result in results), results
 
 
@@ -179,7 +168,7 @@ def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path) -> None:
       };
       next(PAGES);
     """.replace("PHONE", str(PHONE)).replace("PAGES", json.dumps(pages))
-    widths = answer(site, script, tmp_path / "profile")
+    widths = answer(site, script, tmp_path)
     assert set(widths) == set(pages)
     assert all(title.endswith("leakcore") for _, _, title in widths.values())
     assert {page: w for page, (visible, w, _) in widths.items() if visible != PHONE or w > PHONE} == {}

@@ -36,7 +36,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
 
     Per-sample gradients are not built: norms and the clipped sum come from the layers' inputs and output gradients
     (book-keeping: Bu, Wang, Zha and Karypis 2022, sections 3 and 4). Layers without such a rule keep Opacus's hooks.
-    docs/how-to/opacus.md lists the layers and says what the row check can miss.
+    docs/how-to/fused-optimizer.md lists the layers; docs/explanation/recording.md says what the row check can miss.
 
     Args:
         optimizer: the torch optimizer to wrap.
