@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from leakcore._base.progress import Progress
-from leakcore._store import PartialResults
+from leakcore._base.run_folder.partial_results import PartialResults
 
 T = TypeVar("T")
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from concurrent.futures import Executor
 from pathlib import Path
 
+from leakcore import kernels
 from leakcore._base import validate as check
+from leakcore._base.files.writing import write_atomically
 from leakcore._base.progress import Progress
-from leakcore._store import PartialResults, identity, require_ours, require_writable, write_atomically
+from leakcore._base.run_folder.identity import identity
+from leakcore._base.run_folder.output_folder import require_ours, require_writable
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.experiments.context import SCALES, TRAINERS, Context
 from leakcore.experiments.registry import find
 from leakcore.experiments.result import ExperimentResult
@@ -61,7 +65,7 @@ def run(
         require_writable(folder, name="out")
         require_ours(folder, f"{name}.json")
     # Not the folder of the data: pieces made from data carry a digest of its content.
-    bound_to = identity("reproduce", {"name": name, "scale": size, "trainer": how}, start)
+    bound_to = identity("reproduce", {"name": name, "scale": size, "trainer": how}, start, kernels.arithmetic())
     with PartialResults(folder, name, bound_to) as pieces:
         context = Context(
             scale=size,

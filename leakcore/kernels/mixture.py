@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from leakcore import _C
 from leakcore._base import memory_limit, validate
+from leakcore._base.digest import digest
 from leakcore.kernels import threads
 from leakcore.kernels.arrays import arrays
 from leakcore.kernels.mixture_tail import Brackets, MixtureTail, finish
@@ -71,8 +71,7 @@ class _Mixture:
 
     def digest(self) -> str:
         sigma, rate, several, *_ = self.schedules
-        head = f"{self.seed} {self.alternative} {self.single} {several} {sigma.shape} ".encode()
-        return hashlib.sha256(head + sigma.tobytes() + rate.tobytes()).hexdigest()[:32]
+        return digest(self.seed, self.alternative, self.single, several, sigma, rate)
 
 
 def mixture_log_ratio(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,10 +11,10 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate as check
+from leakcore._base.digest import digest
 from leakcore._base.progress import Progress
-from leakcore._base.results import Assumptions, jsonable
-from leakcore._base.run_folder.pieces import from_piece, to_piece
-from leakcore._store import PartialResults
+from leakcore._base.results import jsonable
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.attacks import attributes as attack
 from leakcore.gradients import LayeredModel, gradients_of_layers
 from leakcore.leakage import table
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 _EXACT = 5 * 10**8
 """Numbers in one sample's Jacobian (parameters × inputs) up to which its norms are computed exactly: seconds."""
 _PROBES = 16
-_KEPT = (Assumptions, Sensitivity, OriginalInformation, VInformation, SubspaceDistance)
 _MEANS = 16
 """Means of gradients per side behind a subspace distance, which its null deals anew."""
 _PAIRS = 10
@@ -196,21 +194,20 @@ def measure_layers(
     matched = _matched(model, how, start)
     report: Progress = progress or (lambda task, done, total: None)
 
-    def piece(name: str, run: Callable[[], Any]) -> Any:
-        if pieces.folder is None:
-            return run()
-        return from_piece(pieces.get_or_run(name, lambda: {"kept": to_piece(run())})["kept"], _KEPT)
-
     def counter(task: str) -> Callable[[int, int], object]:
         return lambda done, total: report(task, done, total)
 
     jacobian = how.jacobian_of(model)
     norms = ("F",) if jacobian.probes else NORMS
-    moved = piece("sensitivity", lambda: measure_sensitivity(few, norms, jacobian, start, counter("sensitivity")))
+    moved = pieces.get_or_run(
+        "sensitivity", lambda: measure_sensitivity(few, norms, jacobian, start, counter("sensitivity")), Sensitivity
+    )
     inverted = None
     if how.iterations:
         search = PairInversion(iterations=how.iterations)
-        inverted = piece("original", lambda: invert_pairs(few, search, start, executor, counter("inversion")))
+        inverted = pieces.get_or_run(
+            "original", lambda: invert_pairs(few, search, start, executor, counter("inversion")), OriginalInformation
+        )
     latent, apart = {}, {}
     for number, (name, batches) in enumerate(matched.items()):
 
@@ -230,8 +227,8 @@ def measure_layers(
             flat = [{k: v if v.ndim > 2 else v.reshape(len(v), 1, -1) for k, v in side.items()} for side in means]
             return dict(subspace_distance(*flat, permutations=how.permutations, paired=True, seed=start))
 
-        latent[name] = piece(f"latent-{number}", read_latent)
-        apart[name] = piece(f"subspace-{number}", read_subspace)
+        latent[name] = pieces.get_or_run(f"latent-{number}", read_latent, VInformation)
+        apart[name] = pieces.get_or_run(f"subspace-{number}", read_subspace, dict[str, SubspaceDistance])
         report("attributes", number + 1, len(matched))
     return LeakageByLayer(
         layers=model.names,
@@ -278,17 +275,10 @@ def _one_for_each(attribute: Any, number: int) -> np.ndarray:
 
 def _first_of_equals(data: LayeredModel) -> np.ndarray:
     """Where each different sample occurs first."""
-    import torch
-
-    number = len(data.inputs)
-    # As bytes: NumPy has no bfloat16.
-    sides = [
-        part.detach().cpu().reshape(number, -1).contiguous().view(torch.uint8).numpy()
-        for part in (data.inputs, data.targets)
-    ]
-    first: dict[bytes, int] = {}
-    for i in range(number):
-        first.setdefault(hashlib.sha256(b"".join(side[i].tobytes() for side in sides)).digest(), i)
+    first: dict[str, int] = {}
+    inputs, targets = data.inputs.detach().cpu(), data.targets.detach().cpu()
+    for i in range(len(inputs)):
+        first.setdefault(digest(inputs[i], targets[i]), i)
     return np.array(list(first.values()))
 
 

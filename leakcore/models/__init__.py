@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from leakcore.models.features import evaluating as evaluating
     from leakcore.models.features import extract_features as extract_features
     from leakcore.models.features import train_extractor as train_extractor
-    from leakcore.models.frozen import load_state_text as load_state_text
+    from leakcore.models.frozen import load_state_arrays as load_state_arrays
     from leakcore.models.frozen import standardised as standardised
-    from leakcore.models.frozen import state_text as state_text
+    from leakcore.models.frozen import state_arrays as state_arrays
     from leakcore.models.leakage_nets import alexnet as alexnet
     from leakcore.models.leakage_nets import lenet as lenet
     from leakcore.models.leakage_nets import textclf as textclf
@@ -35,9 +35,9 @@ _NAMES = {
     "dlg_lenet": ".dlg_lenet",
     "extract_features": ".features",
     "train_extractor": ".features",
-    "load_state_text": ".frozen",
+    "load_state_arrays": ".frozen",
     "standardised": ".frozen",
-    "state_text": ".frozen",
+    "state_arrays": ".frozen",
     "alexnet": ".leakage_nets",
     "lenet": ".leakage_nets",
     "textclf": ".leakage_nets",

@@ -1,15 +1,13 @@
-"""A trained network as the frozen first part of another: standardised outputs, and its state as text."""
+"""A trained network as the frozen first part of another: standardised outputs, and its state as arrays."""
 
 from __future__ import annotations
 
-import base64
-import io
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from leakcore._base.files.npz_file import read_npz
 from leakcore.models.features import extract_features
 
 _ROUNDING = 2.0**-21
@@ -52,36 +50,32 @@ def standardised(extractor: torch.nn.Module, images: Any) -> torch.nn.Sequential
     return torch.nn.Sequential(extractor, standard).eval()
 
 
-def state_text(module: torch.nn.Module) -> str:
-    """All parameters and buffers of a module as text.
+def state_arrays(module: torch.nn.Module) -> dict[str, np.ndarray]:
+    """All parameters and buffers of a module, by name.
 
-    The text holds the arrays of `module.state_dict()` (including the running moments of batch norms) as base64 of an
-    npz archive. Nothing is pickled.
+    They are the arrays of `module.state_dict()`, including the running moments of batch norms.
 
     Args:
         module: any torch module.
 
     Returns:
-        ASCII text, from which `load_state_text` restores the same bits.
+        Copies, from which `load_state_arrays` restores the same bits.
 
     Example:
         >>> from leakcore import models
-        >>> text = models.state_text(models.mlp((4, 2)))
-        >>> text.isascii()
-        True
+        >>> arrays = models.state_arrays(models.mlp((4, 2)))
+        >>> arrays["0.weight"].shape
+        (2, 4)
     """
-    out = io.BytesIO()
-    arrays: dict[str, Any] = {name: value.detach().cpu().numpy() for name, value in module.state_dict().items()}
-    np.savez(out, **arrays)
-    return base64.b64encode(out.getvalue()).decode()
+    return {name: value.detach().cpu().numpy().copy() for name, value in module.state_dict().items()}
 
 
-def load_state_text(module: torch.nn.Module, text: str) -> None:
-    """Restore the parameters and buffers of a module, in place, from the text of `state_text`.
+def load_state_arrays(module: torch.nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
+    """Restore the parameters and buffers of a module, in place, from the arrays of `state_arrays`.
 
     Args:
-        module: a torch module of the same architecture as the one that the text came from.
-        text: what `state_text` returned.
+        module: a torch module of the same architecture as the one that the arrays came from.
+        arrays: what `state_arrays` returned.
 
     Returns:
         None. `module` then has the same bits as the original.
@@ -93,9 +87,8 @@ def load_state_text(module: torch.nn.Module, text: str) -> None:
         >>> import torch
         >>> from leakcore import models
         >>> first, second = models.mlp((4, 2)), models.mlp((4, 2))
-        >>> models.load_state_text(second, models.state_text(first))
+        >>> models.load_state_arrays(second, models.state_arrays(first))
         >>> torch.equal(first[0].weight, second[0].weight)
         True
     """
-    arrays = read_npz(io.BytesIO(base64.b64decode(text)))
-    module.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+    module.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakcore import _store, dpsgd
+from leakcore import dpsgd
 from leakcore._base.files.writing import write_atomically
-from leakcore._store import PartialResults
+from leakcore._base.run_folder import partial_results
+from leakcore._base.run_folder.partial_results import PartialResults
 from tests.base.crashing_disk import Recorder, State, content, restore, states
 
 ME = {"command": "mine"}
@@ -116,7 +117,8 @@ def test_a_run_folder_loses_nothing_that_was_sealed(tmp_path: Path) -> None:
 def test_the_check_notices_a_folder_that_is_not_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "crashed").mkdir()
-    monkeypatch.setattr(_store, "sync_folder", lambda folder: None)  # of `remove`: pieces would go before their folder
+    # Of `remove`: pieces would go before their folder.
+    monkeypatch.setattr(partial_results, "sync_folder", lambda folder: None)
     with pytest.raises((AssertionError, ValueError)):
         _check_a_run_folder(tmp_path / "one", tmp_path / "crashed")
 
@@ -127,7 +129,7 @@ ROWS = np.random.default_rng(0).random((9, 4)), np.arange(9) % 2
 
 def _trained(out: Path, report: Callable[[int], object]) -> np.ndarray:
     """An ensemble in a run's folder, as audits keep theirs."""
-    with PartialResults(out, "run", ME, arrays=True) as pieces:
+    with PartialResults(out, "run", ME, checkpoints=True) as pieces:
         pieces.begin()
         found = ENSEMBLE.run(
             *ROWS,

@@ -8,6 +8,7 @@ import json
 import re
 import struct
 import tarfile
+import tempfile
 import tracemalloc
 import warnings
 import zipfile
@@ -23,11 +24,12 @@ from leakcore._base.files import csv_file, limits, toml_file
 from leakcore._base.files.gzip_file import read_gzip
 from leakcore._base.files.json_file import parse_json, read_json
 from leakcore._base.files.npz_file import read_npz
+from leakcore._base.run_folder.sealed_file import seal, unseal
 from leakcore.cli.user_files import read_arrays
 from leakcore.datasets import images, tabular
 from leakcore.dpsgd import Trace
+from leakcore.dpsgd.ensemble.block.block import BlockOutput
 from leakcore.dpsgd.ensemble.checkpoint import _read as _read_checkpoint
-from leakcore.models.frozen import load_state_text, state_text
 
 FREE = 2**20
 
@@ -47,14 +49,19 @@ def _npy(array: Any) -> bytes:
     return out.getvalue()
 
 
+def _unzipped(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
 def _entries(door: str) -> dict[str, bytes]:
     """What a good file of the door holds."""
     if door == "trace":
-        with zipfile.ZipFile(TRACE) as file:
-            return {name: file.read(name) for name in file.namelist()}
+        return _unzipped(TRACE)
     rng = np.random.default_rng(0)
     if door == "checkpoint":
-        return {"parameters.npy": _npy(rng.normal(size=(2, 3))), "range of runs.npy": _npy(np.array([0, 2]))}
+        with tempfile.TemporaryDirectory() as folder:
+            return _unzipped(seal(Path(folder), "f", BlockOutput(parameters=rng.normal(size=(2, 3)))))
     names = {"scores": ("members", "non_members"), "arrays": ("inputs", "labels")}[door]
     return {f"{name}.npy": _npy(rng.normal(size=20)) for name in names}
 
@@ -441,17 +448,14 @@ def test_json_has_one_value_for_a_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_a_megabyte")
-def test_a_networks_state_as_text_is_read_by_the_same_rules() -> None:
-    import base64
-
-    import torch
-
-    module = torch.nn.Linear(2, 2)
-    load_state_text(module, state_text(module))
+def test_a_sealed_file_of_arrays_is_read_by_the_same_rules(tmp_path: Path) -> None:
+    path = seal(tmp_path, "network", {"weight": np.ones((2, 2))})
+    np.testing.assert_array_equal(unseal(path)["weight"], np.ones((2, 2)))
     for trick in ("two of one name", "objects", "bomb"):
-        text = base64.b64encode(TRICKS[trick][0]({"weight.npy": _npy(np.ones((2, 2)))})).decode()
-        with pytest.raises(ValueError, match=TRICKS[trick][1]):
-            load_state_text(module, text)
+        path.write_bytes(TRICKS[trick][0]({"weight.npy": _npy(np.ones((2, 2)))}))
+        with pytest.raises(ValueError, match=r"network.npz: is damaged") as refused:
+            unseal(path)
+        assert re.search(TRICKS[trick][1], str(refused.value.__cause__))
 
 
 def test_one_reader_for_every_format() -> None:

@@ -7,6 +7,7 @@ import fcntl
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from leakcore import _store
+from leakcore._base.files.writing import CannotWrite
 from leakcore._base.run_folder import lock as _lock
 from leakcore._base.run_folder.lock import FolderBusy, FolderLock
-from leakcore._store import CannotWrite, PartialResults
+from leakcore._base.run_folder.partial_results import PartialResults
 
 ME = {"command": "mine", "seed": 0}
 OTHER = {"command": "mine", "seed": 1}
@@ -137,7 +138,7 @@ def _child(code: str, *words: object) -> subprocess.CompletedProcess[str]:
 _WORK = """
 import sys
 from pathlib import Path
-from leakcore._store import PartialResults
+from leakcore._base.run_folder.partial_results import PartialResults
 print(PartialResults(Path(sys.argv[1]), "run", {"command": "mine", "seed": 0}).get_or_run("b", lambda: {"v": 9}))
 """
 
@@ -185,7 +186,7 @@ def test_a_child_neither_works_nor_keeps_the_lock_alive(tmp_path: Path) -> None:
     script.write_text(
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from leakcore._store import PartialResults\n"
+        "from leakcore._base.run_folder.partial_results import PartialResults\n"
         "pieces = PartialResults(Path(sys.argv[1]), 'run', {'command': 'mine', 'seed': 0})\n"
         "pieces.get_or_run('a', lambda: {'v': 1})\n"
         "if os.fork() == 0:\n"
@@ -343,7 +344,7 @@ def test_what_a_finished_run_left_is_cleared_away(tmp_path: Path, monkeypatch: p
     pieces = folder(tmp_path)
     pieces.get_or_run("a", lambda: {"v": 1})
     with monkeypatch.context() as patched:
-        patched.setattr(_store.shutil, "rmtree", lambda *_, **__: None)  # killed in the middle
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed in the middle
         pieces.remove()
     (left,) = (tmp_path / "partial").iterdir()
     assert left.name.startswith(".run.")

@@ -30,12 +30,17 @@ def test_to_json_is_strict_json_with_infinities_as_words() -> None:
     assert data["assumptions"] == {"adjacency": "add-remove", "attacker": "sees everything", "notes": []}
 
 
-def test_results_are_frozen_and_compare_by_identity() -> None:
-    one = result()
+def test_results_are_frozen_and_equal_by_value() -> None:
+    one = result(value=np.array([1.0, math.nan]))
     with pytest.raises(AttributeError):
         one.value = 2.0  # type: ignore[misc]
-    assert one == one
-    assert one != result()
+    assert one == result(value=np.array([1.0, math.nan]))
+    assert hash(one) == hash(result(value=np.array([1.0, math.nan])))
+    for other in (
+        result(), result(value=np.array([1.0, 2.0])), result(value=np.array([1.0, math.nan]), seed=3),
+        result(value=np.array([1.0, math.nan], np.float32)), result(value=np.array([[1.0, math.nan]])),
+    ):  # fmt: skip
+        assert one != other
 
 
 def test_kind_is_checked() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from leakcore._base.files import writing as _writing
 from leakcore._base.files.writing import CannotWrite, make_folder, replacing, write_atomically
-from leakcore._store import require_ours, require_writable
+from leakcore._base.run_folder.output_folder import require_ours, require_writable
 
 
 def mode(path: Path) -> int:
@@ -283,7 +283,7 @@ def test_a_device_that_is_full_says_so() -> None:
 
 
 _WRITERS = {
-    "os.replace": {"_base/files/writing.py", "_store.py"},
+    "os.replace": {"_base/files/writing.py", "_base/run_folder/partial_results.py"},
     "os.rename": set(),
     "os.open": {
         "_base/files/writing.py",

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from leakcore import experiments, models
-from leakcore._store import PartialResults
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.experiments.context import Context
 from leakcore.experiments.draw import _panel, draw
 from leakcore.experiments.findings import Findings
@@ -121,7 +121,7 @@ def test_a_kept_network_has_its_buffers() -> None:
         trained, fresh = network(1), network(2)
     trained(images)
     assert not torch.equal(trained.state_dict()["1.running_mean"], torch.zeros(2))
-    models.load_state_text(fresh, models.state_text(trained))
+    models.load_state_arrays(fresh, models.state_arrays(trained))
     for name, value in trained.state_dict().items():
         assert torch.equal(value, fresh.state_dict()[name]), name
     assert torch.equal(trained.eval()(images), fresh.eval()(images))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from leakcore import experiments
-from leakcore._store import PartialResults
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.experiments.context import Context
 from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage.notes import images

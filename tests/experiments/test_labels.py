@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from leakcore import bounds, experiments, models
-from leakcore._store import PartialResults
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.experiments.context import Context
 from leakcore.experiments.labels import network
 from leakcore.experiments.labels import study as _study

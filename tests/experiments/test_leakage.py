@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from leakcore import datasets, experiments, leakage
-from leakcore._store import PartialResults
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.experiments.context import Context
 from leakcore.experiments.leakage import fine_classes, notes
 from leakcore.experiments.leakage import study as _study

@@ -27,11 +27,10 @@ LAYERS = (
     {"gradients"},
     {"accounting"},
     {"datasets", "models"},
-    {"_store"},
     {"numerics", "kernels"},
     {"_base", "_C"},
 )
-TORCH_FREE = {"bounds", "numerics", "accounting", "reference", "__init__", "_store", "_base"}
+TORCH_FREE = {"bounds", "numerics", "accounting", "reference", "__init__", "_base"}
 ONLY_KERNELS = "_C"
 REACHES: dict[tuple[str, str], str] = {}
 """{(importing module, imported name): why it needs what its package does not share}; at most 20."""
@@ -130,7 +129,7 @@ def _reaches(module: str, room: str, imports: Iterator[Import]) -> list[tuple[st
     out = []
     for i in imports:
         parts = i.module.split(".")
-        if parts[0] != "leakcore" or len(parts) == 1 or i.room in (room, "_base", "_store"):
+        if parts[0] != "leakcore" or len(parts) == 1 or i.room in (room, "_base"):
             continue
         # Down to the module, every step must be on offer: leakcore.attacks offers labels, which offers last_layer.
         steps = [(".".join(parts[:k]), parts[k]) for k in range(2, len(parts))] + [(i.module, i.name)]

@@ -21,7 +21,7 @@ import torch
 from leakcore import audit, bounds, experiments, leakage, models
 from leakcore._base.futures import answers, in_order
 from leakcore._base.one_thread import one_thread
-from leakcore._store import PartialResults
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.audit.hyperparameters import layer_section, reconstruction_section
 
 SMALL: dict[str, Any] = {

@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore import bounds, kernels
-from leakcore._store import PartialResults, identity
+from leakcore._base.run_folder.identity import identity
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.cli import main
 
 HERE = kernels.build_info()["simd"]
@@ -35,7 +36,7 @@ def test_it_names_what_rounds() -> None:
     assert found["blas"]
     assert found["libraries"]["scipy"]
     assert json.loads(json.dumps(found)) == found
-    assert identity("x", {}, 0)["arithmetic"] == found
+    assert identity("x", {}, 0, found)["arithmetic"] == found
     found["variables"]["LEAKCORE"] = "changed by a caller"
     assert "LEAKCORE" not in kernels.arithmetic()["variables"]
 
@@ -73,8 +74,11 @@ def test_threads_are_no_part_of_it() -> None:
 _FOLDER = """
 import sys
 from pathlib import Path
-from leakcore._store import PartialResults, identity
-PartialResults(Path(sys.argv[1]), "run", identity("mine", {}, 0)).get_or_run(sys.argv[2], lambda: {"v": 1})
+from leakcore import kernels
+from leakcore._base.run_folder.identity import identity
+from leakcore._base.run_folder.partial_results import PartialResults
+me = identity("mine", {}, 0, kernels.arithmetic())
+PartialResults(Path(sys.argv[1]), "run", me).get_or_run(sys.argv[2], lambda: {"v": 1})
 """
 
 
@@ -83,30 +87,30 @@ def test_a_run_folder_of_another_tier_is_refused_by_both_names(tmp_path: Path) -
     assert _run(_FOLDER, tmp_path, "a", LEAKCORE_ISA=OTHER).returncode == 0
     before = sorted(p.read_bytes() for p in tmp_path.rglob("*.json"))
     with pytest.raises(ValueError, match=rf'arithmetic\.simd is "{OTHER}" there, "{HERE}" here'):
-        PartialResults(tmp_path, "run", identity("mine", {}, 0))
+        PartialResults(tmp_path, "run", identity("mine", {}, 0, kernels.arithmetic()))
     assert sorted(p.read_bytes() for p in tmp_path.rglob("*.json")) == before
     assert _run(_FOLDER, tmp_path, "b", LEAKCORE_ISA=OTHER).returncode == 0
 
 
 def test_a_folder_that_does_not_say_it_is_refused(tmp_path: Path) -> None:
-    old = {name: value for name, value in identity("mine", {}, 0).items() if name != "arithmetic"}
+    old = {name: value for name, value in identity("mine", {}, 0, kernels.arithmetic()).items() if name != "arithmetic"}
     PartialResults(tmp_path, "run", old).get_or_run("a", lambda: {"v": 1})
     with pytest.raises(ValueError, match=r"another kind \(arithmetic is null there, "):
-        PartialResults(tmp_path, "run", identity("mine", {}, 0))
+        PartialResults(tmp_path, "run", identity("mine", {}, 0, kernels.arithmetic()))
 
 
 _COMMAND = ("attack", "prior-aware", "--runs", "600", "--steps", "3", "--num-rows", "30", "--quiet", "--out")
 _CUT = """
 import sys
-from leakcore import _store
+from leakcore._base.run_folder import sealed_file
 from leakcore.cli import main
-write, done = _store.write_atomically, []
+write, done = sealed_file.write_atomically, []
 def stop(path, text):
     write(path, text)
     done.append(path)
     if len(done) == 2:
         raise KeyboardInterrupt
-_store.write_atomically = stop
+sealed_file.write_atomically = stop
 main(sys.argv[1:])
 """
 
@@ -151,5 +155,5 @@ def test_a_certificate_begun_elsewhere_is_not_continued() -> None:
     moved = {**state, "computed_with": {**state["computed_with"], "simd": "another"}}
     with pytest.raises(ValueError, match=r'resume: was begun elsewhere \(simd is "another" there, ".*" here\)'):
         bounds.reconstruction(1.0, 0.5, 3, kappa=0.1, method=dataclasses.replace(again, resume=moved))
-    with pytest.raises(ValueError, match="damaged, KeyError"):
+    with pytest.raises(ValueError, match=r"this one is damaged \(it: lacks computed_with\)"):
         dataclasses.replace(again, resume={k: v for k, v in state.items() if k != "computed_with"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate as check
+from leakcore._base.digest import digest
 from leakcore._base.futures import answers
 from leakcore.attacks.reconstruction import prior_aware, running_scores
 from leakcore.attacks.reconstruction.game_result import COUNTS, FIXED_POINT, ReconstructionGame, result
@@ -164,16 +164,16 @@ class _Game:
     methods: dict[str, str]
 
     def settings(self) -> dict[str, Any]:
-        """What results must share to merge, but for the method and the confidence."""
+        """JSON-ready: what results must share to merge, but for the method and the confidence."""
         rules = self.rules
         return {
-            **self.ensemble.settings(),
+            **{name: list(v) if isinstance(v, tuple) else v for name, v in self.ensemble.settings().items()},
             "num_candidates": rules.num_candidates,
             "prior": None if rules.prior is None else list(rules.prior),
             "subtract_known": rules.subtract_known,
             "nearest_cosines": rules.nearest_cosines,
             "known_rows": self.known.rows,
-            "data": _digest(self.known.features, self.known.labels, self.pool.features, self.pool.labels),
+            "data": digest(self.known.features, self.known.labels, self.pool.features, self.pool.labels),
         }
 
 
@@ -302,15 +302,6 @@ def draw_candidates(
         edges = np.cumsum(prior)
         place = np.searchsorted(edges / edges[-1], keys[:, pool], side="right")
     return order, np.minimum(place, num_candidates - 1)
-
-
-def _digest(*arrays: np.ndarray) -> str:
-    """SHA-256 of the arrays' shapes, types and bytes: shards of different data must not merge."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(repr((array.shape, array.dtype.str)).encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
 
 
 def _cosine_units(cosines: np.ndarray) -> int:

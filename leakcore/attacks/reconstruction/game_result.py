@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from leakcore._base import validate as check
-from leakcore._base.results import Assumptions, Result, jsonable
+from leakcore._base.results import Assumptions, Result
 from leakcore.numerics import clopper_pearson
 
 COUNTS = ("hits", "undecided", "clipped", "gradients", "cosine_units")
@@ -35,7 +34,7 @@ class ReconstructionGame(Result):
     settings: everything that defines the game; games merge only where it is equal.
     """
 
-    schema: ClassVar[str] = "leakcore.reconstruction_game/1"
+    schema: ClassVar[str] = "leakcore.reconstruction_game/2"
 
     hits: int
     trials: int
@@ -81,44 +80,26 @@ class ReconstructionGame(Result):
             cosine_units=self.cosine_units + other.cosine_units,
         )
 
-    def state(self) -> dict[str, Any]:
-        """What `from_state` needs to rebuild this result, JSON-ready: the integers, the runs and the settings."""
-        return {
-            "schema": self.schema,
-            "settings": jsonable(self.settings),
-            "run_ranges": [list(r) for r in self.run_ranges],
-            **{name: getattr(self, name) for name in COUNTS},
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> ReconstructionGame:
-        """The result that `state` was taken from, also after a trip through JSON; ValueError if it cannot be one."""
-        if state.get("schema") != cls.schema:
-            raise ValueError(f"state: schema={state.get('schema')!r}: must be {cls.schema!r}")
-        try:
-            return cls._rebuilt(state)
-        except KeyError as why:
-            raise ValueError(f"state: lacks {why}") from None
-
-    @classmethod
-    def _rebuilt(cls, state: Mapping[str, Any]) -> ReconstructionGame:
-        settings = dict(state["settings"])
-        for sizes in settings.keys() & {"layers", "input_shape"}:
-            settings[sizes] = tuple(settings[sizes])
-        ranges = tuple((check.integer(0, run=low), check.integer(0, run=high)) for low, high in state["run_ranges"])
-        counts = {name: check.integer(**{name: state[name]}) for name in COUNTS}
-        trials = sum(high - low for low, high in ranges)
-        if not (0 <= counts["hits"] <= counts["hits"] + counts["undecided"] <= trials):
-            raise ValueError(f"state: {counts} over {trials} runs: hits and undecided must not exceed the runs")
-        if not 0 <= counts["clipped"] <= counts["gradients"]:
-            raise ValueError(f"state: {counts}: clipped must be among the gradients")
-        return result(settings, _joined(ranges), **counts)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "run_ranges", _joined(self.run_ranges))
+        trials = sum(high - low for low, high in self.run_ranges)
+        if not (0 <= self.hits <= self.hits + self.undecided <= trials == self.trials):
+            raise ValueError(
+                f"hits={self.hits}, undecided={self.undecided}, trials={self.trials}: must not exceed the {trials} runs"
+            )
+        if self.value != self.hits / trials:
+            raise ValueError(f"value={self.value}: must be hits/trials, {self.hits}/{trials}")
+        if not 0 <= self.clipped <= self.gradients:
+            raise ValueError(f"clipped={self.clipped}: must be among the gradients ({self.gradients})")
 
 
 def _joined(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     """Sorted and with neighbours united; ValueError where two overlap."""
     out: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
+        if not 0 <= low <= high:
+            raise ValueError(f"run_ranges: ({low}, {high}) is no range of runs")
         if out and low < out[-1][1]:
             raise ValueError(f"other: run {low} is in both games and would count twice")
         if out and low == out[-1][1]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from leakcore import kernels, models
 from leakcore._base import array_memory, memory_limit
 from leakcore._base import validate as check
+from leakcore._base.codec.npz import from_npz, to_npz
+from leakcore._base.files.writing import write_atomically
+from leakcore._base.printable import printable
+from leakcore._base.results.record import Record
 from leakcore.attacks.box import read_finite_box
 
 if TYPE_CHECKING:
@@ -78,7 +83,7 @@ def shadow_models(
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Reconstructor:
+class Reconstructor(Record):
     """A trained reconstructor network (RecoNN; Balle, Cherubin and Hayes 2022, as in Hayes et al. 2023, Section 2.1).
 
     layers: of the network, (parameters, hidden…, inputs). mean, scale: (parameters,), the standardisation of its input.
@@ -95,6 +100,8 @@ class Reconstructor:
     losses: np.ndarray
     held_out: float
 
+    schema: ClassVar[str] = "leakcore.reconstructor/1"
+
     def reconstruct(self, parameters: Any) -> np.ndarray:
         """(models, inputs) float32 in [low, high], from final parameters (models, parameters)."""
         import torch
@@ -106,27 +113,27 @@ class Reconstructor:
             out: np.ndarray = network(_standardised(values, self.mean, self.scale)).numpy()
         return np.asarray(out.clip(self.low, self.high))
 
-    def state(self) -> dict[str, np.ndarray]:
-        """What `from_state` needs, as arrays: fit for `np.savez`."""
-        return {f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self)}
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", models.layer_sizes(self.layers))
+        number = models.num_parameters(self.layers)
+        sizes = {"mean": self.layers[0], "scale": self.layers[0], "weights": number}
+        for name, size in sizes.items():
+            if getattr(self, name).shape != (size,):
+                raise ValueError(f"{name}.shape={getattr(self, name).shape}: must be ({size},)")
+
+    def save(self, path: str | Path) -> None:
+        """Write an npz file, atomically; nothing is pickled. `CannotWrite`, an OSError, where the system refuses."""
+        write_atomically(Path(path), to_npz(self))
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Reconstructor:
-        """The reconstructor that `state` was taken from, also after a trip through an npz file."""
-        missing = [f.name for f in dataclasses.fields(cls) if f.name not in state]
-        if missing:
-            raise ValueError(f"state: lacks {', '.join(missing)}")
-        arrays = {name: np.asarray(state[name]) for name in ("mean", "scale", "weights", "losses")}
-        return cls(
-            layers=models.layer_sizes([int(n) for n in state["layers"]]),
-            mean=arrays["mean"],
-            scale=arrays["scale"],
-            weights=arrays["weights"],
-            losses=arrays["losses"],
-            low=float(state["low"]),
-            high=float(state["high"]),
-            held_out=float(state["held_out"]),
-        )
+    def load(cls, path: str | Path) -> Reconstructor:
+        """Read what `save` wrote; ValueError says what is wrong with any other file, FileNotFoundError where there is
+        none."""
+        try:
+            out: Reconstructor = from_npz(path, cls)
+        except ValueError as why:
+            raise ValueError(f"{printable(path)}: cannot be read as a reconstructor ({why})") from why
+        return out
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

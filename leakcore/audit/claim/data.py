@@ -9,7 +9,7 @@ import numpy as np
 
 from leakcore import datasets, kernels, models
 from leakcore._base.progress import Progress
-from leakcore._store import PartialResults
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.audit.claim.config import ClaimConfig
 
 if TYPE_CHECKING:
@@ -95,9 +95,9 @@ def _through(config: ClaimConfig, rows: ClaimRows, kept: PartialResults, show: P
             network, public.images(), public.labels, epochs=_EPOCHS, seed=config.audit["seed"],
             progress=lambda done, total: show("frozen network", done, total),
         )  # fmt: skip
-        return {"accuracy": accuracy, "state": models.state_text(network)}
+        return {"accuracy": accuracy, "state": models.state_arrays(network)}
 
-    models.load_state_text(network, kept.get_or_run("frozen-network", train)["state"])
+    models.load_state_arrays(network, kept.get_or_run("frozen-network", train)["state"])
     extractor = models.standardised(network, public.images())
     assert rows.shape is not None
     shape = rows.shape

@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leakcore import attacks, bounds, dpsgd
+from leakcore import attacks, bounds, dpsgd, kernels
 from leakcore._base import validate as check
 from leakcore._base.progress import Progress
 from leakcore._base.results import Result
-from leakcore._store import PartialResults, identity
+from leakcore._base.run_folder.identity import identity
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.attacks import membership, poisoning
 from leakcore.audit.claim.config import ClaimConfig
 from leakcore.audit.claim.data import ClaimRows, load
@@ -65,9 +66,9 @@ def claim(
     target = None if folder is None else Path(folder)
     if target is not None:
         require_report_folder(target)
-    bound_to = identity("audit --attack", config.to_dict(), config.audit["seed"])
+    bound_to = identity("audit --attack", config.to_dict(), config.audit["seed"], kernels.arithmetic())
     show = progress or (lambda task, done, total: None)
-    with PartialResults(target, "audit-attack", bound_to, arrays=True) as kept:
+    with PartialResults(target, "audit-attack", bound_to, checkpoints=True) as kept:
         return _claim(config, target, kept, show, {"executor": executor, "num_threads": num_threads})
 
 

@@ -11,7 +11,7 @@ from leakcore import accounting, bounds, numerics
 from leakcore._base.one_thread import one_thread
 from leakcore._base.progress import Progress
 from leakcore._base.results import Assumptions, Result, jsonable
-from leakcore._store import PartialResults
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.audit.hyperparameters import defense_rules
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.hyperparameters.reconstruction_section import ReconstructionPoint

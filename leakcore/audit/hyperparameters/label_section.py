@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from leakcore import accounting, bounds, datasets, dpsgd, kernels
 from leakcore._base.one_thread import one_thread
 from leakcore._base.progress import Progress
 from leakcore._base.results import Assumptions, Result
-from leakcore._base.run_folder.pieces import from_piece, to_piece
-from leakcore._store import PartialResults
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.attacks import labels as label_attacks
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.report.format import power
@@ -104,8 +103,8 @@ def study(
         epsilon = min(float(point.epsilon.value), LARGEST_EPSILON)
         jobs[f"labels-{number}"] = functools.partial(_level, config, epsilon, point.claimed, show)
     levels: dict[str, list[LabelOutcome]] = {}
-    for name, piece in pieces.each(jobs, executor):
-        levels[name] = from_piece(piece["outcomes"], _KEPT)
+    for name, piece in pieces.each(jobs, executor, list[LabelOutcome]):
+        levels[name] = piece
         if executor is not None:
             progress("labels", len(levels), len(points))
     outcomes = [outcome for name in jobs for outcome in levels[name]]
@@ -136,13 +135,13 @@ def study(
 
 def _level(
     config: AuditConfig, epsilon: float, claimed: bool, progress: Callable[[int, int], object] | None
-) -> dict[str, Any]:
-    """The release at one ε as a piece; where it is the claimed one, its model's release without noise before it."""
+) -> list[LabelOutcome]:
+    """The release at one ε; where it is the claimed one, its model's release without noise before it."""
     with one_thread():
         sigma = _companion_noise(config, epsilon)
         batches = _companion(config, sigma)
         noisy = _with_noise(config, batches, sigma, epsilon, claimed, progress)
-        return {"outcomes": to_piece([_without_noise(config, batches), noisy] if claimed else [noisy])}
+        return [_without_noise(config, batches), noisy] if claimed else [noisy]
 
 
 def _companion_noise(config: AuditConfig, epsilon: float) -> float:

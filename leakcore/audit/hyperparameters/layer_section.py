@@ -5,25 +5,21 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from leakcore import datasets, kernels
+from leakcore import datasets, kernels, leakage
 from leakcore._base.one_thread import one_thread
 from leakcore._base.progress import Progress
-from leakcore._base.results import Assumptions, jsonable
-from leakcore._base.run_folder.pieces import from_piece, to_piece
-from leakcore._store import PartialResults
+from leakcore._base.results import jsonable
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.audit.hyperparameters import reconstruction_section
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.report.format import number
 from leakcore.audit.report.leakage_section import at, beside, beyond, nats, told
 from leakcore.audit.report.page import Finding, Part, Section
 from leakcore.audit.report.tables import Cell, Column, Row, Table
-
-if TYPE_CHECKING:
-    from leakcore.leakage import LeakageByLayer, VInformation
 
 ATTRIBUTE = "texture"
 """The latent attribute: whether neighbouring pixels of a digit differ more than the median digit's do."""
@@ -38,8 +34,8 @@ class LayerStudy:
     single rows. noise_multiplier: σ.
     sizes: (inputs, outputs) of every layer."""
 
-    measures: LeakageByLayer
-    released: VInformation
+    measures: leakage.LeakageByLayer
+    released: leakage.VInformation
     noise_multiplier: float
     sizes: tuple[tuple[int, int], ...]
 
@@ -135,12 +131,8 @@ def study(
 
     Deterministic by the configuration.
     """
-    from leakcore import leakage
-
-    measured = (leakage.LeakageByLayer, leakage.Sensitivity, leakage.VInformation, leakage.SubspaceDistance)
-    piece = pieces.get_or_run("layers", lambda: {"study": to_piece(_measured(config, noise, progress, executor))})
-    found: LayerStudy = from_piece(piece["study"], (LayerStudy, *measured, Assumptions))
-    return found
+    measured: LayerStudy = pieces.get_or_run("layers", lambda: _measured(config, noise, progress, executor), LayerStudy)
+    return measured
 
 
 def _measured(config: AuditConfig, noise: float, progress: Progress, executor: Executor | None) -> LayerStudy:
@@ -188,7 +180,7 @@ def _measured(config: AuditConfig, noise: float, progress: Progress, executor: E
     )
 
 
-def _without_gains(found: VInformation) -> VInformation:
+def _without_gains(found: leakage.VInformation) -> leakage.VInformation:
     return dataclasses.replace(found, gains=np.empty(0))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from leakcore import accounting, attacks, bounds, datasets, dpsgd, numerics
 from leakcore._base.progress import Progress
 from leakcore._base.results import Assumptions, Result
-from leakcore._store import PartialResults
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.stated_epsilon import proved_epsilon
 from leakcore.numerics import AccuracyError
@@ -138,16 +138,16 @@ def _games(
             # One bar: workers finish pieces of several levels in any order.
             progress(f"attack, {len(noises)} noise levels", sum(done), config.runs * len(noises))
 
-    jobs: dict[str, Callable[[], dict[str, Any]]] = {}
+    jobs: dict[str, Callable[[], attacks.ReconstructionGame]] = {}
     for name, (number, first) in names.items():
         how: dict[str, Any] = {"num_threads": 1}
         if executor is None:
             how = {"num_threads": None, "progress": lambda more, _, number=number: show(number, more)}
         jobs[name] = functools.partial(_play, config, noises[number], first, counts[first], **how)
     found = {}
-    for name, state in pieces.each(jobs, executor):
+    for name, game in pieces.each(jobs, executor, attacks.ReconstructionGame):
         number, first = names[name]
-        found[name] = attacks.ReconstructionGame.from_state(state)
+        found[name] = game
         done[number] += counts[first]
         show(number)
     # In the order of runs, whoever finished first.
@@ -171,8 +171,8 @@ def _require_rows(config: AuditConfig) -> None:
 def _play(
     config: AuditConfig, noise: float, first: int, count: int, *, num_threads: int | None,
     progress: Callable[[int, int], object] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Runs [first, first + count) as a piece. Made from the configuration alone, wherever it is called."""
+) -> attacks.ReconstructionGame:  # fmt: skip
+    """Runs [first, first + count). Made from the configuration alone, wherever it is called."""
     data = datasets.digits()
     known = config.num_rows - 1
     return attacks.reconstruction_game(
@@ -183,7 +183,7 @@ def _play(
         runs=range(first, first + count),
         confidence=config.confidence,
         execution=dpsgd.Execution(num_threads=num_threads, progress=progress),
-    ).state()
+    )
 
 
 def _point(

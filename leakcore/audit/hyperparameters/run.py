@@ -8,9 +8,12 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
+from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.progress import Progress
-from leakcore._store import PartialResults, identity, require_ours, require_writable
+from leakcore._base.run_folder.identity import identity
+from leakcore._base.run_folder.output_folder import require_ours, require_writable
+from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.audit.doctor import environment
 from leakcore.audit.hyperparameters import (
     defense_section,
@@ -62,7 +65,8 @@ def run(
     target = None if folder is None else Path(folder)
     if target is not None:
         require_report_folder(target)
-    with PartialResults(target, "audit", identity("audit", config.to_dict(), config.seed)) as pieces:
+    bound_to = identity("audit", config.to_dict(), config.seed, kernels.arithmetic())
+    with PartialResults(target, "audit", bound_to) as pieces:
         return _run(config, target, pieces, executor, report_progress)
 
 

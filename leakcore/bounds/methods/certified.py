@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, parse_adjacency
-from leakcore._store import difference
+from leakcore._base.run_folder.identity import difference
 from leakcore.bounds.methods.method import POINTWISE, PROVENANCE, SampledLimits, assumptions
 from leakcore.bounds.reconstruction.arguments import Kappa, ReconstructionBound, SampledGaussian
 from leakcore.bounds.reconstruction.certificate import Certificate, CertificateState, certify, samples_needed
@@ -50,7 +50,12 @@ class Certified(SampledLimits):
         if self.width is not None:
             object.__setattr__(self, "width", validate.positive(width=self.width))
         if self.resume is not None and not isinstance(self.resume, CertificateState):
-            object.__setattr__(self, "resume", CertificateState.from_dict(self.resume))
+            try:
+                object.__setattr__(self, "resume", CertificateState.from_dict(self.resume))
+            except ValueError as why:
+                raise ValueError(
+                    f"resume: must be the `state` of an earlier result, this one is damaged ({why})"
+                ) from why
 
     def bound(self, mechanism: SampledGaussian, prior: Kappa) -> ReconstructionBound:
         """See `Method`."""

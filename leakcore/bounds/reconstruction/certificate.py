@@ -12,11 +12,12 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from leakcore._base.futures import in_order
+from leakcore._base.results.record import Record
 from leakcore.bounds.reconstruction.pair import CHUNK, SHARD, Pair, computed_with, draw, fingerprint, ranges
 from leakcore.numerics import betting_upper_limit, choose_bet, clopper_pearson
 
@@ -24,13 +25,12 @@ _MOST_SHARDS = 1 << 13
 """Of one count: a cluster's scheduler takes milliseconds for each."""
 _SIZES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 """Sample sizes for which an anytime-valid limit places its bets."""
-_STATE_SCHEMA = "leakcore.certificate-state/2"
 _BINS = 1 << 14
 """Outcomes in [0, 1] are counted in cells and rounded against us: costs at most 2⁻¹⁴ of the event's probability."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CertificateState:
+class CertificateState(Record):
     """What a run that may be continued has seen: integers only, of the same size whatever the number of samples.
 
     next_sample: where to go on. counts: per κ as of `_cells`. pair: see `fingerprint`; it must be the same when
@@ -49,56 +49,19 @@ class CertificateState:
     confidence: float
     computed_with: Mapping[str, Any]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types; counts as (cell, count) pairs of the cells that were hit. Floats survive exactly."""
-        return {
-            "schema": _STATE_SCHEMA,
-            "pair": self.pair,
-            "log_kappa": self.log_kappa.tolist(),
-            "thresholds": self.thresholds.tolist(),
-            "pilot_counts": [_sparse(row) for row in self.pilot_counts],
-            "counts": [_sparse(row) for row in self.counts],
-            "num_pilot": self.num_pilot,
-            "next_sample": self.next_sample,
-            "seed": self.seed,
-            "confidence": self.confidence,
-            "computed_with": dict(self.computed_with),
-        }
+    schema: ClassVar[str] = "leakcore.certificate-state/3"
 
-    @classmethod
-    def from_dict(cls, data: Any) -> CertificateState:
-        """The inverse of `to_dict`; ValueError for anything else."""
-        if not isinstance(data, dict) or data.get("schema") != _STATE_SCHEMA:
-            raise ValueError(f"state: must be what CertificateState.to_dict returns, schema {_STATE_SCHEMA!r}")
-        try:
-            state = cls(
-                pair=str(data["pair"]),
-                log_kappa=np.array(data["log_kappa"], dtype=np.float64),
-                thresholds=np.array(data["thresholds"], dtype=np.float64),
-                pilot_counts=np.array([_dense(row) for row in data["pilot_counts"]], dtype=np.int64),
-                counts=np.array([_dense(row) for row in data["counts"]], dtype=np.int64),
-                num_pilot=int(data["num_pilot"]),
-                next_sample=int(data["next_sample"]),
-                seed=int(data["seed"]),
-                confidence=float(data["confidence"]),
-                computed_with=dict(data["computed_with"]),
-            )
-        except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise ValueError(f"state: damaged, {error!r}") from error
-        state._require_whole()
-        return state
-
-    def _require_whole(self) -> None:
+    def __post_init__(self) -> None:
         """ValueError unless every sample that was drawn is counted once for each κ."""
-        rows = (self.log_kappa.shape[0], _BINS + 1)
+        rows = (self.log_kappa.size, _BINS + 1)
         drawn = {"pilot_counts": self.num_pilot, "counts": self.next_sample - self.num_pilot}
         for name, wanted in drawn.items():
             counts = getattr(self, name)
-            sound = wanted >= 0 and counts.shape == rows and (counts >= 0).all()
+            sound = wanted >= 0 and counts.shape == rows and counts.dtype == np.int64 and (counts >= 0).all()
             if not (sound and (counts.sum(axis=1) == wanted).all()):
-                raise ValueError(f"state: damaged, {name} do not add up to {wanted} samples for each kappa")
-        if self.thresholds.shape != self.log_kappa.shape or not np.isfinite(self.thresholds).all():
-            raise ValueError("state: damaged, thresholds are not one finite number for each kappa")
+                raise ValueError(f"{name} do not add up to {wanted} samples for each kappa")
+        if self.thresholds.shape != (self.log_kappa.size,) or not np.isfinite(self.thresholds).all():
+            raise ValueError("thresholds are not one finite number for each kappa")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,19 +148,6 @@ def _counted_up_to(pair: Pair, state: CertificateState, stop: int, executor: Exe
     for part in in_order(_count, shards, executor):
         counts += part
     return dataclasses.replace(state, counts=counts, next_sample=max(stop, state.next_sample))
-
-
-def _sparse(row: np.ndarray) -> list[list[int]]:
-    return [[int(i), int(row[i])] for i in np.flatnonzero(row)]
-
-
-def _dense(pairs: Any) -> np.ndarray:
-    row = np.zeros(_BINS + 1, dtype=np.int64)
-    for cell, count in pairs:
-        if cell < 0:
-            raise IndexError(f"cell {cell}")
-        row[cell] = count
-    return row
 
 
 def dual_thresholds(log_ratio: np.ndarray, log_kappa: np.ndarray) -> np.ndarray:

@@ -13,13 +13,13 @@ and under ν it is distributed as −L is under μ: the pair is symmetric.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from typing import Any
 
 import numpy as np
 from scipy import special
 
 from leakcore._base import validate
+from leakcore._base.digest import digest
 from leakcore.numerics import parse_schedule
 
 _CELLS = 1 << 21
@@ -40,8 +40,7 @@ class FixedBatchPair:
 
     def fingerprint(self) -> str:
         """Equal for equal pairs only, but for a chance of 2⁻²⁵⁶."""
-        whole = hashlib.sha256(self.noise_multiplier.tobytes() + self.sample_rate.tobytes())
-        return f"FixedBatchPair {len(self.sample_rate)} {whole.hexdigest()}"
+        return f"FixedBatchPair {digest(self.noise_multiplier, self.sample_rate)}"
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
         """(num_samples,) float64: log μ/ν of samples first_sample, …; 64 random bits for each step."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import Any, ClassVar, Protocol
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from leakcore._base import validate
+from leakcore._base.digest import digest
 from leakcore._base.futures import in_order
 from leakcore._base.results import parse_adjacency
 from leakcore._base.version import __version__
@@ -49,8 +49,7 @@ class MixturePair:
     def fingerprint(self) -> str:
         """Equal for equal pairs only, but for a chance of 2⁻²⁵⁶."""
         parts = (np.asarray(part, dtype=np.float64) for part in (self.noise_multiplier, self.sample_rate, self.steps))
-        whole = hashlib.sha256(b"".join(f"{part.shape}".encode() + part.tobytes() for part in parts))
-        return f"MixturePair {whole.hexdigest()}"
+        return f"MixturePair {digest(*parts)}"
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
         """See `Pair`."""

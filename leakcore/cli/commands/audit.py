@@ -235,7 +235,7 @@ def _read_files(sections: Any, given: dict[str, Any]) -> dict[str, Any]:
 
 def _require_apart(places: dict[str, Path], folder: Path | None, read: dict[str, Any]) -> None:
     """A report must not replace what the audit reads, nor one of its own."""
-    from leakcore._store import is_stream
+    from leakcore._base.files.writing import is_stream
 
     # What is no path is refused later, by whoever reads it.
     paths = {name: path for name, path in read.items() if isinstance(path, str | Path) and "\0" not in str(path)}

@@ -80,7 +80,7 @@ def inversion(out: Path | None, as_json: bool, dataset: str | None, **options: A
         if alone:
             raise click.UsageError(f"--{alone[0].replace('_', '-')}: only with --dataset")
     if out is not None:
-        from leakcore._store import require_writable
+        from leakcore._base.run_folder.output_folder import require_writable
 
         checked(lambda: require_writable(out, name="out"))
     inverted = checked(lambda: _inverted(dataset, out, **options))
@@ -98,7 +98,7 @@ def _inverted(
     dataset: str | None, out: Path | None, *, unknown_labels: bool, method: str, restarts: int,
     iterations: int | None, total_variation: str, seed: int, quiet: bool, **where: Any,
 ) -> Any:  # fmt: skip
-    from leakcore._store import write_atomically
+    from leakcore._base.files.writing import write_atomically
     from leakcore.attacks import inversion as attack
 
     try:

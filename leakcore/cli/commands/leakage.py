@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import click
 
 from leakcore import kernels
+from leakcore._base.digest import digest
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import count
 from leakcore.cli.options import WEIGHTS, run_folder, seed_json_quiet
@@ -87,7 +87,7 @@ def leakage(model: str, figure: Path | None, as_json: bool, quiet: bool, **given
 def _drawn(report: Any, figure: Path) -> None:
     import io
 
-    from leakcore._store import write_atomically
+    from leakcore._base.files.writing import write_atomically
 
     held = io.BytesIO()
     report.figure().savefig(held, format=figure.suffix[1:], dpi=130)
@@ -105,7 +105,10 @@ def _measured(
     import torch
 
     from leakcore._base import validate as check
-    from leakcore._store import PartialResults, identity, require_ours, require_writable, write_atomically
+    from leakcore._base.files.writing import write_atomically
+    from leakcore._base.run_folder.identity import identity
+    from leakcore._base.run_folder.output_folder import require_ours, require_writable
+    from leakcore._base.run_folder.partial_results import PartialResults
     from leakcore.gradients import LayeredModel
     from leakcore.leakage import LayerMeasures, measure_layers
     from leakcore.models import load_safetensors
@@ -141,7 +144,7 @@ def _measured(
         "content": _content([*module.state_dict().items(), ("x", x), ("y", y), *(chosen or {}).items(),
                              *_behaviour(module, x[:2])]),
     }  # fmt: skip
-    with PartialResults(out, "leakage", identity("leakage", settings, seed)) as pieces:
+    with PartialResults(out, "leakage", identity("leakage", settings, seed, kernels.arithmetic())) as pieces:
         report = measure_layers(
             LayeredModel.of(module, x, y, loss=losses[loss]),
             LayerMeasures(
@@ -178,15 +181,7 @@ def _behaviour(module: Any, x: Any) -> Iterable[tuple[str, Any]]:
 
 def _content(named: Iterable[tuple[str, Any]]) -> str:
     """A digest of arrays and tensors by name."""
-    import numpy as np
-
-    found = hashlib.sha256()
-    for name, values in named:
-        known = not str(getattr(values, "dtype", "")).endswith("bfloat16")  # NumPy has none; float32 holds each of them
-        array = np.ascontiguousarray(values if known else values.float())
-        found.update(repr((name, array.dtype.str if known else "bfloat16", array.shape)).encode())
-        found.update(array.tobytes())
-    return found.hexdigest()
+    return digest(*(part for pair in named for part in pair))
 
 
 def _classes(module: Any, x: Any, y: Any) -> Any:

@@ -128,9 +128,12 @@ def _played(
     num_rows: int, num_candidates: int, quiet: bool, out: Path | None, *, max_grad_norm: float, learning_rate: float,
     hidden: int, runs: int, method: str, no_subtraction: bool, confidence: float, seed: int,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    from leakcore import accounting, attacks, bounds, datasets, dpsgd
+    from leakcore import accounting, attacks, bounds, datasets, dpsgd, kernels
     from leakcore._base import validate as check
-    from leakcore._store import PartialResults, identity, require_ours, require_writable, write_atomically
+    from leakcore._base.files.writing import write_atomically
+    from leakcore._base.run_folder.identity import identity
+    from leakcore._base.run_folder.output_folder import require_ours, require_writable
+    from leakcore._base.run_folder.partial_results import PartialResults
 
     if out is not None:
         require_writable(out, name="out")
@@ -167,7 +170,7 @@ def _played(
         "method": method, "subtract_known": not no_subtraction, "confidence": confidence,
     }  # fmt: skip
 
-    def play(first: int, count: int) -> dict[str, Any]:
+    def play(first: int, count: int) -> attacks.ReconstructionGame:
         try:
             return attacks.reconstruction_game(
                 ensemble,
@@ -180,16 +183,17 @@ def _played(
                 execution=dpsgd.Execution(
                     progress=None if shown is None else lambda done, _: shown("prior-aware attack", first + done, total)
                 ),
-            ).state()
+            )
         except FloatingPointError as error:
             raise overflowed(error, "take a smaller --learning-rate, or a larger --num-rows") from error
 
     game: attacks.ReconstructionGame | None = None
     size = total if out is None else _PIECE
-    with PartialResults(out, _RUN, identity("attack prior-aware", settings, seed)) as pieces:
+    bound_to = identity("attack prior-aware", settings, seed, kernels.arithmetic())
+    with PartialResults(out, _RUN, bound_to) as pieces:
         for first in range(0, total, size):
-            piece = attacks.ReconstructionGame.from_state(
-                pieces.get_or_run(f"game-{first}", functools.partial(play, first, min(size, total - first)))
+            piece = pieces.get_or_run(
+                f"game-{first}", functools.partial(play, first, min(size, total - first)), attacks.ReconstructionGame
             )
             game = piece if game is None else game.merge(piece)
         bound = bounds.reconstruction(noise, sample_rate, steps, kappa=1 / num_candidates)

@@ -1,14 +1,13 @@
 """Finished runs on disk: one file per range of runs, each written atomically, none ever changed.
 
 A killed run loses the ranges under way and nothing else. Files lie in a folder of their own per identity (mechanism,
-scorers, data, versions, arithmetic), so that those of another mechanism are never read. NumPy's npz without pickling.
+scorers, data, versions, arithmetic), so that those of another mechanism are never read, and each has the form and the
+checksum of a run folder's pieces. Several processes may work in one folder, each on its own runs: nothing is locked.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,9 @@ import numpy as np
 import torch
 
 from leakcore import kernels
-from leakcore._base.files.npz_file import read_npz
-from leakcore._base.files.writing import make_folder, write_atomically
+from leakcore._base.digest import digest
+from leakcore._base.files.writing import make_folder
+from leakcore._base.run_folder.sealed_file import seal, unseal
 from leakcore._base.version import __version__
 from leakcore.dpsgd.ensemble.arguments import Samples
 from leakcore.dpsgd.ensemble.block.block import ARRAYS, SLOTS, BlockOutput, Plan
@@ -27,9 +27,6 @@ from leakcore.dpsgd.ensemble.rows import Source
 from leakcore.dpsgd.ensemble.run_request import Request
 
 _NAME = re.compile(r"runs-(\d+)-(\d+)\.npz")
-_SCORES = "scores/"
-_RANGE = "range of runs"
-"""In the file as well as in its name: a copy under another name would pass for other runs."""
 
 
 class Checkpoint:
@@ -54,11 +51,7 @@ class Checkpoint:
 
     def save(self, low: int, high: int, piece: BlockOutput) -> None:
         """Keep runs [low, high)."""
-        arrays = {name: array for name in ARRAYS if (array := getattr(piece, name)) is not None}
-        arrays |= {_SCORES + name: scores for name, scores in piece.scores.items()}
-        file = io.BytesIO()
-        np.savez(file, allow_pickle=False, **arrays, **{_RANGE: np.array([low, high])})
-        write_atomically(self._folder / f"runs-{low}-{high}.npz", file.getvalue())
+        seal(self._folder, f"runs-{low}-{high}", piece)
 
     @staticmethod
     def _range(path: Path) -> tuple[int, int]:
@@ -71,17 +64,15 @@ class Checkpoint:
 def _read(path: Path, within: tuple[int, int], low: int, stop: int) -> BlockOutput:
     """Runs [low, stop) of the file that holds those of `within`; ValueError where it is not as it was written."""
     try:
-        arrays = read_npz(path)
-        runs = arrays.pop(_RANGE, None)
-        if not arrays or runs is None or runs.tolist() != list(within):
-            raise ValueError("it does not hold the runs that its name says")
-        if any(len(a) != within[1] - within[0] for a in arrays.values()):
-            raise ValueError("its arrays do not hold the runs that its name says")
-        arrays = {name: a[low - within[0] : stop - within[0]] for name, a in arrays.items()}
-        scores = {name.removeprefix(_SCORES): arrays.pop(name) for name in list(arrays) if name.startswith(_SCORES)}
-        return BlockOutput(**arrays, scores=scores)
-    except Exception as why:
-        raise ValueError(f"checkpoint: {path}: is damaged ({why}); remove it, and its runs are trained anew") from why
+        piece: BlockOutput = unseal(path, BlockOutput)
+        arrays = {name: array for name in ARRAYS if (array := getattr(piece, name)) is not None}
+        if any(len(a) != within[1] - within[0] for a in [*arrays.values(), *piece.scores.values()]):
+            raise ValueError(f"{path}: is damaged (its arrays do not hold the runs that its name says); remove it")
+    except ValueError as why:
+        raise ValueError(f"checkpoint: {why}") from why
+    part = slice(low - within[0], stop - within[0])
+    scores = {name: scores[part] for name, scores in piece.scores.items()}
+    return BlockOutput(**{name: array[part] for name, array in arrays.items()}, scores=scores)
 
 
 def _digest(plan: Plan, request: Request) -> str:
@@ -90,10 +81,10 @@ def _digest(plan: Plan, request: Request) -> str:
     TypeError names a scorer, or a part of the module, that nothing tells from another of its type.
     """
     teller = Teller()
-    digest = hashlib.sha256()
+    parts: list[bytes] = []
 
     def add(name: str, *values: object) -> None:
-        digest.update(teller.tell(values, name))
+        parts.append(teller.tell(values, name))
 
     def add_array(name: str, array: np.ndarray | None) -> None:
         if array is None:
@@ -120,18 +111,18 @@ def _digest(plan: Plan, request: Request) -> str:
         # Values of parameters are what `initial` says.
         add(where, name, [(n, tuple(p.shape)) for n, p in part.named_parameters(recurse=False)])
         add(where, *part.named_buffers(recurse=False))
-        digest.update(teller.module_settings(part, where))
+        parts.append(teller.module_settings(part, where))
     watch, scorers = request.watch, request.watch.scorers
     add("request", request.device, request.keep_parameters, dataclasses.replace(watch, scorers={}))
     for name in sorted(scorers):
         add(f"scorers[{name!r}]", name)
-        digest.update(teller.tell(scorers[name], f"scorers[{name!r}]"))
+        parts.append(teller.tell(scorers[name], f"scorers[{name!r}]"))
     for name in ("common", "extra", "candidates"):
         add_rows(name, getattr(request, name))
     add_rows("own probes" if isinstance(request.probes, Source) else "probes", request.probes)
     for name in ("initial", "noise", "batches"):
         add_array(name, getattr(request, name))
-    return digest.hexdigest()
+    return digest(*parts)
 
 
 def _device(device: str) -> tuple[object, ...]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 import math
 from typing import Any, Literal
 
 import numpy as np
 
 from leakcore import accounting, bounds, datasets, dpsgd
+from leakcore._base.digest import digest
 from leakcore.attacks import membership, poisoning
 from leakcore.experiments.context import Context
 from leakcore.experiments.reconstruction.setting import data as _data
@@ -49,7 +48,7 @@ class AuditingRows:
     @functools.cached_property
     def content(self) -> str:
         """A digest of all rows."""
-        return _data.digest(self.features, self.labels, self.test_features, self.test_labels)[:20]
+        return digest(self.features, self.labels, self.test_features, self.test_labels)[:20]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,5 +230,4 @@ def guessed(context: Context, rows: AuditingRows, mechanism: AuditedTraining, mo
 
 
 def _digest(mechanism: AuditedTraining, rows: AuditingRows, ks: tuple[int, ...], trials: int) -> str:
-    text = json.dumps([dataclasses.asdict(mechanism), rows.content, ks, trials])
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+    return digest(dataclasses.asdict(mechanism), rows.content, ks, trials)[:20]

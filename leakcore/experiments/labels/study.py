@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from leakcore import accounting, bounds, datasets, dpsgd
+from leakcore._base.digest import digest
 from leakcore._base.one_thread import one_thread
 from leakcore.experiments.context import Context
 from leakcore.experiments.labels import opacus_training
@@ -57,11 +57,7 @@ class LabelData:
     @functools.cached_property
     def content(self) -> str:
         """A digest of all rows: a kept piece serves the data that it was made from and no other."""
-        found = hashlib.sha256()
-        for array in (self.features, self.labels):
-            found.update(repr((array.shape, array.dtype.str)).encode())
-            found.update(np.ascontiguousarray(array).tobytes())
-        return found.hexdigest()[:20]
+        return digest(self.features, self.labels)[:20]
 
     def epsilon(self, noise_multiplier: float) -> float:
         """The accountant's ε of the training, add/remove."""
@@ -198,8 +194,7 @@ def all_leaks(
     names = {}
     jobs = {}
     for key, (networks, sigma, clip, scope) in asked.items():
-        digest = hashlib.sha256(np.ascontiguousarray(networks).tobytes()).hexdigest()[:20]
-        name = f"leak-{sigma!r}-{clip!r}-{scope}-{digest}-{study.content}"
+        name = f"leak-{sigma!r}-{clip!r}-{scope}-{digest(networks)[:20]}-{study.content}"
         names[key] = name
         jobs[name] = functools.partial(_leak, study, neurons(context), networks, sigma, clip, scope)
     found = {}

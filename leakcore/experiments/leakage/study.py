@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 
 from leakcore import datasets, kernels, leakage, models
+from leakcore._base.digest import digest
 from leakcore.attacks import attributes as attack
 from leakcore.experiments.context import Context
 from leakcore.gradients import LayeredModel, gradients_of_layers
@@ -80,16 +80,14 @@ def trained(
     context: Context, study: LayerData, kind: str, epochs: Sequence[int], *, rate: float = 0.05
 ) -> list[torch.nn.Module]:
     """The network after each number of epochs of SGD, batches of 32 and momentum 0.5, on all rows; kept as a piece."""
-    named = repr((kind, list(epochs), rate, study.classes)).encode()
-    for part in (study.inputs, study.targets):
-        named += hashlib.sha256(np.ascontiguousarray(part.numpy()).data).digest()
+    named = digest(kind, list(epochs), rate, study.classes, study.inputs, study.targets)
     piece = context.pieces.get_or_run(
-        f"{kind}-{hashlib.sha256(named).hexdigest()[:20]}",
-        lambda: {"networks": [models.state_text(m) for m in _train(study, kind, epochs, context.seed, rate)]},
+        f"{kind}-{named[:20]}",
+        lambda: {"networks": [models.state_arrays(m) for m in _train(study, kind, epochs, context.seed, rate)]},
     )
     out = [network(study, kind, context.seed).eval() for _ in piece["networks"]]
     for model, state in zip(out, piece["networks"], strict=True):
-        models.load_state_text(model, state)
+        models.load_state_arrays(model, state)
     return out
 
 

@@ -168,20 +168,23 @@ def test_merging_what_does_not_belong_together() -> None:
         game.merge(3)
 
 
-def test_state_survives_json() -> None:
+def test_a_game_survives_json() -> None:
     game = _play(3.0, known=60, runs=16, steps=3)
-    back = attacks.ReconstructionGame.from_state(json.loads(json.dumps(game.state())))
+    back = attacks.ReconstructionGame.from_dict(json.loads(json.dumps(game.to_dict())))
+    assert back == game
     assert _same(back, game)
     assert back.merge(_play(3.0, known=60, runs=16, steps=3, game={"first_run": 16})).trials == 32
     assert json.loads(game.to_json())["hits"] == game.hits
-    with pytest.raises(ValueError, match="schema='other'"):
-        attacks.ReconstructionGame.from_state(game.state() | {"schema": "other"})
-    with pytest.raises(ValueError, match="hits and undecided must not exceed the runs"):
-        attacks.ReconstructionGame.from_state(game.state() | {"hits": 17})
-    with pytest.raises(ValueError, match="clipped must be among the gradients"):
-        attacks.ReconstructionGame.from_state(game.state() | {"clipped": -5})
-    with pytest.raises(ValueError, match="state: lacks 'settings'"):
-        attacks.ReconstructionGame.from_state({"schema": attacks.ReconstructionGame.schema})
+    with pytest.raises(ValueError, match="schema is 'other'"):
+        attacks.ReconstructionGame.from_dict(game.to_dict() | {"schema": "other"})
+    with pytest.raises(ValueError, match=r"hits=17.* must not exceed the 16 runs"):
+        attacks.ReconstructionGame.from_dict(game.to_dict() | {"hits": 17})
+    with pytest.raises(ValueError, match=r"value=0\.99: must be hits/trials"):
+        attacks.ReconstructionGame.from_dict(game.to_dict() | {"value": 0.99})
+    with pytest.raises(ValueError, match="must be among the gradients"):
+        attacks.ReconstructionGame.from_dict(game.to_dict() | {"clipped": -5})
+    with pytest.raises(ValueError, match="it: lacks value, kind"):
+        attacks.ReconstructionGame.from_dict({"schema": attacks.ReconstructionGame.schema})
 
 
 @pytest.mark.parametrize("name", ["subtract_known", "nearest_cosines"])

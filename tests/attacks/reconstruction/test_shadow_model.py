@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -63,9 +65,13 @@ def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_surv
     again, _ = _attack(0.0, epochs=2)
     assert torch.equal(before, torch.get_rng_state())
     assert (found.weights == again.weights).all()
-    np.savez(tmp_path / "kept.npz", **found.state())
-    with np.load(tmp_path / "kept.npz", allow_pickle=False) as kept:
-        loaded = attacks.Reconstructor.from_state(kept)
+    found.save(tmp_path / "kept.npz")
+    loaded = attacks.Reconstructor.load(tmp_path / "kept.npz")
+    assert loaded == found
+    assert attacks.Reconstructor.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    np.savez(tmp_path / "other.npz", weights=np.zeros(3))
+    with pytest.raises(ValueError, match=r"other.npz: cannot be read as a reconstructor"):
+        attacks.Reconstructor.load(tmp_path / "other.npz")
     assert (loaded.reconstruct(seen) == found.reconstruct(seen)).all()
     assert loaded.layers == (650, 128, 64)
 
@@ -125,5 +131,5 @@ def test_arrays_backwards_and_read_only_are_read_as_they_are() -> None:
     np.testing.assert_array_equal(back.reconstruct(seen[::-1]), straight.reconstruct(seen[::-1].copy()))
     with pytest.raises(ValueError, match="parameters: requires grad"):
         attacks.reconstructor(torch.ones(4, 3, requires_grad=True), points[:4], **settings)
-    with pytest.raises(ValueError, match="state: lacks layers, mean"):
-        attacks.Reconstructor.from_state({})
+    with pytest.raises(ValueError, match="schema is None"):
+        attacks.Reconstructor.from_dict({})

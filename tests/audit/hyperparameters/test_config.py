@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakcore._store import identity
+from leakcore._base.run_folder.identity import identity
 from leakcore.audit.hyperparameters.config import AuditConfig
 
 
@@ -42,6 +42,6 @@ def test_the_sweep_is_a_sorted_set() -> None:
 
 
 def test_partial_results_of_another_release_are_not_mixed_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = identity("audit", AuditConfig().to_dict(), 0)
-    monkeypatch.setattr("leakcore._store.__version__", "99.0")
-    assert identity("audit", AuditConfig().to_dict(), 0) != before
+    before = identity("audit", AuditConfig().to_dict(), 0, {})
+    monkeypatch.setattr("leakcore._base.run_folder.identity.__version__", "99.0")
+    assert identity("audit", AuditConfig().to_dict(), 0, {}) != before

@@ -301,7 +301,7 @@ def test_an_empty_file_and_a_device_are_written_to(tmp_path: Path) -> None:
     assert Trace.load(tmp_path / "target.npz").steps == 5
 
 
-def test_a_file_says_what_the_trace_says_and_an_older_one_says_nothing(tmp_path: Path) -> None:
+def test_a_file_says_what_the_trace_says(tmp_path: Path) -> None:
     import json
 
     run = Run()
@@ -311,11 +311,16 @@ def test_a_file_says_what_the_trace_says_and_an_older_one_says_nothing(tmp_path:
     assert (loaded.unrecorded, loaded.complete, loaded.origin) == (trace.unrecorded, True, trace.origin)
     arrays = dict(np.load(tmp_path / "trace.npz"))
     facts = json.loads(str(arrays.pop("facts")))
-    old = {key: value for key, value in facts.items() if key not in ("unrecorded", "complete", "origin")}
-    for schema in ("leakcore.trace/1", "leakcore.trace/2"):
-        np.savez(tmp_path / "old.npz", facts=np.array(json.dumps({**old, "schema": schema})), **arrays)
-        before = Trace.load(tmp_path / "old.npz")
-        assert (before.complete, before.unrecorded, before.origin) == (False, (), None)
+    assert loaded == trace
+    assert facts["noise_multiplier"] == {"array": "noise_multiplier"}
+    for less in ("unrecorded", "complete", "origin"):  # absent, it would be taken for a run without other steps
+        rest = {name: value for name, value in facts.items() if name != less}
+        np.savez(tmp_path / "bad.npz", facts=np.array(json.dumps(rest)), **arrays)
+        with pytest.raises(ValueError, match=f"bad.npz: it: lacks {less}: damaged"):
+            Trace.load(tmp_path / "bad.npz")
+    np.savez(tmp_path / "bad.npz", facts=np.array(json.dumps({**facts, "schema": "leakcore.trace/2"})), **arrays)
+    with pytest.raises(ValueError, match=r"bad.npz: schema 'leakcore.trace/2': must be 'leakcore.trace/3'"):
+        Trace.load(tmp_path / "bad.npz")
     for key, value in (
         ("unrecorded", 3), ("unrecorded", [[0, 1.5, 0.2]]), ("unrecorded", [[0, 1.5, 0.2, 0]]),
         ("unrecorded", [[6, 1.5, 0.2, 1]]), ("unrecorded", [[0, -1.5, 0.2, 1]]), ("unrecorded", [[0, 1.5, 1.2, 1]]),
@@ -325,7 +330,7 @@ def test_a_file_says_what_the_trace_says_and_an_older_one_says_nothing(tmp_path:
         ("origin", {**facts["origin"], "shapes": [[-1]]}), ("origin", {**facts["origin"], "candidates": None}),
     ):  # fmt: skip
         np.savez(tmp_path / "bad.npz", facts=np.array(json.dumps({**facts, key: value})), **arrays)
-        with pytest.raises(ValueError, match=f"bad.npz: {key}: .*: damaged"):
+        with pytest.raises(ValueError, match=f"bad.npz: {key}.*: damaged"):
             Trace.load(tmp_path / "bad.npz")
     text = json.dumps({**facts, "unrecorded": [[0, float("nan"), 0.2, 1]]})
     np.savez(tmp_path / "bad.npz", facts=np.array(text), **arrays)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from leakcore._base.digest import digest
 from leakcore.dpsgd.opacus.recorder.accountant import accountants_of, read_history, step_count
-from leakcore.dpsgd.opacus.trace.origin import Origin, digest
+from leakcore.dpsgd.opacus.trace.origin import Origin
 from leakcore.dpsgd.opacus.trace.unrecorded_steps import Stretch, between, settings_of
 
 Place = tuple[int, int]

@@ -3,46 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from scipy import special
 
-from leakcore._base.files.json_file import parse_json
-from leakcore._base.files.limits import allowed
-from leakcore._base.files.npz_file import read_npz
+from leakcore._base.codec import from_plain
+from leakcore._base.codec.npz import FACTS, to_npz, unpack
 from leakcore._base.files.writing import write_atomically
 from leakcore._base.printable import printable
+from leakcore._base.results.record import Record
 from leakcore._base.version import __version__
-from leakcore.dpsgd.opacus.trace.origin import Origin, read_origin
-from leakcore.dpsgd.opacus.trace.unrecorded_steps import Stretch, read_unrecorded
+from leakcore.dpsgd.opacus.trace.checks import ARRAYS, check_file
+from leakcore.dpsgd.opacus.trace.origin import Origin
+from leakcore.dpsgd.opacus.trace.unrecorded_steps import Stretch
 
-SCHEMA = "leakcore.trace/2"
-_BEFORE = "leakcore.trace/1"
-"""Says nothing of the steps that were not recorded."""
-_ARRAYS = {
-    "noise_multiplier": 1,
-    "max_grad_norm": 1,
-    "batch_rows": 1,
-    "members": 1,
-    "times_seen": 1,
-    "clipped_share": 1,
-    "membership_sum": 1,
-    "membership_likelihood": 1,
-    "pair_sum": 2,
-    "pair_likelihood": 2,
-}
 _CHANCE = 1e-6
 """Batch sizes that Poisson sampling gives with less probability are taken for another sampling's."""
-_LEAST = {"noise_multiplier": 0, "max_grad_norm": 0, "batch_rows": 0, "times_seen": 0, "clipped_share": 0}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Trace:
+class Trace(Record):
     """A recorded DP-SGD run, as scores of n candidates for a white-box adversary.
 
     The adversary is that of Hayes, Mahloujifar and Balle (2023), section 3. No gradient and no model is stored. Below,
@@ -82,6 +65,8 @@ class Trace:
         >>> trace.steps, trace.candidates
         (5, 2)
     """
+
+    schema: ClassVar[str] = "leakcore.trace/3"
 
     noise_multiplier: np.ndarray
     max_grad_norm: np.ndarray
@@ -148,29 +133,11 @@ class Trace:
         Args:
             path: of the file.
         """
-        facts = {
-            "schema": SCHEMA,
-            "version": self.version,
-            "sample_rate": self.sample_rate,
-            "expected_batch_size": self.expected_batch_size,
-            "members_given": self.members_given,
-            "unrecorded": self.unrecorded,
-            "complete": self.complete,
-            "origin": None if self.origin is None else dataclasses.asdict(self.origin),
-        }
-        buffer = io.BytesIO()
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        np.savez_compressed(buffer, allow_pickle=False, facts=np.array(json.dumps(facts)), **arrays)
-        if sum(np.asarray(a).nbytes for a in arrays.values()) > allowed(buffer.tell()) // 2:  # `load` would refuse it
-            buffer = io.BytesIO()
-            np.savez(buffer, allow_pickle=False, facts=np.array(json.dumps(facts)), **arrays)
-        write_atomically(Path(path), buffer.getvalue())
+        write_atomically(Path(path), to_npz(self, compressed=True))
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
         """Read a file that `save` wrote. Nothing is unpickled.
-
-        Traces of older versions do not mention steps that were not recorded; they are not `complete`.
 
         Args:
             path: of the file.
@@ -183,29 +150,21 @@ class Trace:
         """
         where = printable(path)
         try:
-            arrays: dict[str, Any] = read_npz(path, {"facts", *_ARRAYS}, text=True)
+            facts, arrays = unpack(path, {FACTS, *ARRAYS})
         except ValueError as error:
-            raise ValueError(f"{error}: cannot be read as a trace of leakcore") from error
-        if missing := sorted({"facts", *_ARRAYS} - set(arrays)):
+            raise ValueError(f"{where}: cannot be read as a trace of leakcore ({printable(error)})") from error
+        if missing := sorted(ARRAYS.keys() - arrays.keys()):
             raise ValueError(f"{where}: is no trace of leakcore: {', '.join(missing)} missing")
+        if not isinstance(facts, dict) or facts.get("schema") != cls.schema:
+            schema = facts.get("schema") if isinstance(facts, dict) else facts
+            raise ValueError(f"{where}: schema {printable(repr(schema), 100)}: must be {cls.schema!r}")
         try:
-            facts = parse_json(str(arrays.pop("facts")))
+            facts["version"] = printable(facts.get("version"), 100)
+            trace: Trace = from_plain(facts, cls, arrays=arrays)
+            check_file(trace)
         except ValueError as error:
-            raise ValueError(f"{where}: cannot be read as a trace of leakcore ({error})") from error
-        if not isinstance(facts, dict) or facts.get("schema") not in (SCHEMA, _BEFORE):
-            found = facts.get("schema") if isinstance(facts, dict) else facts
-            raise ValueError(f"{where}: schema {printable(repr(found), 100)}: must be {SCHEMA!r}")
-        _check_shapes(where, arrays)
-        return cls(
-            **arrays,
-            sample_rate=_number(where, "sample_rate", facts.get("sample_rate")),
-            expected_batch_size=_number(where, "expected_batch_size", facts.get("expected_batch_size")),
-            members_given=bool(facts.get("members_given")),
-            unrecorded=read_unrecorded(where, facts.get("unrecorded", []), len(arrays["noise_multiplier"])),
-            complete=facts.get("complete") is True,
-            origin=read_origin(where, facts.get("origin")),
-            version=printable(facts.get("version"), 100),
-        )
+            raise ValueError(f"{where}: {error}: damaged") from error
+        return trace
 
 
 def _log_likeliest(rows: float, q: float) -> float:
@@ -214,32 +173,3 @@ def _log_likeliest(rows: float, q: float) -> float:
     k = min(int((n + 1) * q), n)
     ways = -math.log(n + 1) - float(special.betaln(k + 1, n - k + 1))
     return ways + k * math.log(q) + (n - k) * math.log1p(-q)
-
-
-def _number(where: str, name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**53:
-        return float(value)
-    raise ValueError(f"{where}: {name}={printable(value, 40)}: must be a number of at least 0, or null")
-
-
-def _check_shapes(where: str, arrays: dict[str, Any]) -> None:
-    steps, n = arrays["noise_multiplier"].shape[:1], arrays["members"].shape[:1]
-    for name, dimensions in _ARRAYS.items():
-        values = arrays[name]
-        per_step = name in ("noise_multiplier", "max_grad_norm", "batch_rows")
-        wanted = steps if per_step else n * dimensions
-        if values.ndim != dimensions or values.shape != wanted or values.dtype.kind not in "biuf":
-            raise ValueError(f"{where}: {name} has shape {values.shape} and type {values.dtype}: damaged")
-    if steps == (0,) or n == (0,):
-        raise ValueError(f"{where}: holds {steps[0]} steps and {n[0]} candidates: must hold at least one of each")
-    for name, low in _LEAST.items():
-        values = arrays[name]
-        if not (np.isfinite(values) & (values >= low)).all():
-            raise ValueError(f"{where}: {name}: must be finite numbers of at least {low}: damaged")
-    if arrays["members"].dtype != np.bool_:
-        raise ValueError(f"{where}: members is of type {arrays['members'].dtype}, must be bool: damaged")
-    for name in ("membership_sum", "pair_sum"):
-        if not np.isfinite(arrays[name]).all():
-            raise ValueError(f"{where}: {name}: must be finite: damaged")

@@ -1,14 +1,11 @@
-"""Steps of a run that a trace does not hold: where they lie, their settings, and how a trace's file says so."""
+"""Steps of a run that a trace does not hold: where they lie, and their settings."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-
-_MOST = 2**53
 
 
 class Stretch(NamedTuple):
@@ -40,36 +37,3 @@ def settings_of(
             out.append(Stretch(after, sigma, rate, stop - first))
             first, entry = stop, entry + 1
     return tuple(out)
-
-
-def read_unrecorded(where: str, stretches: Any, steps: int) -> tuple[Stretch, ...]:
-    """What a trace's file says of the steps outside it. ValueError where that is damaged."""
-    out, before, total = [], 0, steps
-    items: list[Any] = stretches if isinstance(stretches, list) else [None]
-    for item in items:
-        if not _is_stretch(item, before, steps) or (total := total + item[3]) > _MOST:
-            raise ValueError(
-                f"{where}: unrecorded: must be a list of [recorded steps before, noise_multiplier, sample_rate, "
-                "steps]: damaged"
-            )
-        before = item[0]
-        sigma, rate = (None if value is None else float(value) for value in item[1:3])
-        out.append(Stretch(before, sigma, rate, item[3]))
-    return tuple(out)
-
-
-def _is_stretch(item: Any, before: int, steps: int) -> bool:
-    return (
-        isinstance(item, list) and len(item) == 4 and _is_count(item[0], before, steps)
-        and _is_number(item[1], math.inf) and _is_number(item[2], 1) and _is_count(item[3], 1, _MOST)
-    )  # fmt: skip
-
-
-def _is_count(value: Any, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def _is_number(value: Any, high: float) -> bool:
-    if value is None:
-        return True
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= min(high, 2**1000)

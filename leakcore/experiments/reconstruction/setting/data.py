@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore import datasets, kernels, models
+from leakcore._base.digest import digest
 from leakcore.experiments.context import Context
 
 if TYPE_CHECKING:
@@ -43,15 +43,6 @@ class Split:
         return dataclasses.replace(
             self, known_features=self.known_features[:rows], known_labels=self.known_labels[:rows]
         )
-
-
-def digest(*arrays: np.ndarray) -> str:
-    """Of shapes, types and bytes."""
-    found = hashlib.sha256()
-    for array in arrays:
-        found.update(repr((array.shape, array.dtype.str)).encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
 
 
 def mnist(context: Context, known: int) -> Split:
@@ -121,10 +112,10 @@ def _extractor(context: Context) -> tuple[torch.nn.Module, str]:
             seed=context.seed,
             progress=lambda done, total: context.progress("feature extractor", done, total),
         )
-        return {"accuracy": accuracy, "state": models.state_text(extractor)}
+        return {"accuracy": accuracy, "state": models.state_arrays(extractor)}
 
     piece = context.pieces.get_or_run(f"extractor-{digest(images, public.labels)[:20]}", train)
-    models.load_state_text(extractor, piece["state"])
+    models.load_state_arrays(extractor, piece["state"])
     return models.standardised(extractor, images), (
         f"{len(public):,} images of CIFAR-100 for {epochs} epochs, standardised by the same images' mean and variance"
     )

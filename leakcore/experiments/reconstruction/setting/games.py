@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from leakcore import attacks, dpsgd
+from leakcore._base.digest import digest
 from leakcore.experiments.context import Context
 from leakcore.experiments.reconstruction.setting import mechanism
 from leakcore.experiments.reconstruction.setting.data import Split
@@ -66,7 +65,7 @@ def play(
 ) -> dict[str, attacks.ReconstructionGame]:
     """All methods on the same runs, `_PIECE` at a time, each portion kept."""
     described = [dataclasses.asdict(setting), num_candidates, methods, subtract_known, task, split.content]
-    key = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:20]
+    key = digest(described)[:20]
     model = ensemble(context, split, setting)
     known, pool = (
         dpsgd.Rows(split.known_features, split.known_labels), dpsgd.Rows(split.pool_features, split.pool_labels)
@@ -75,7 +74,7 @@ def play(
     counts = {first: min(_PIECE, runs - first) for first in range(0, runs, _PIECE)}
     firsts = {f"game-{key}-{first}": first for first in counts}
     done = 0
-    jobs: dict[str, Callable[[], dict[str, Any]]] = {}
+    jobs: dict[str, Callable[[], dict[str, attacks.ReconstructionGame]]] = {}
     for name, first in firsts.items():
         how = dpsgd.Execution(num_threads=1)
         if context.executor is None:
@@ -85,22 +84,22 @@ def play(
             execution=how,
         )  # fmt: skip
     found = {}
-    for name, piece in context.pieces.each(jobs, context.executor):
+    for name, piece in context.pieces.each(jobs, context.executor, dict[str, attacks.ReconstructionGame]):
         found[firsts[name]] = piece
         done += counts[firsts[name]]
         context.progress(task, done, runs)
 
     def merged(method: str) -> attacks.ReconstructionGame:
         # In the order of runs, whoever finished first.
-        parts = (attacks.ReconstructionGame.from_state(found[first][method]) for first in counts)
+        parts: Iterator[attacks.ReconstructionGame] = (found[first][method] for first in counts)
         return functools.reduce(lambda total, part: total.merge(part), parts)
 
     return {method: merged(method) for method in methods}
 
 
-def _portion(*given: Any, **how: Any) -> dict[str, Any]:
-    """`attacks.reconstruction_games` as a piece."""
-    return {name: game.state() for name, game in attacks.reconstruction_games(*given, **how).items()}
+def _portion(*given: Any, **how: Any) -> dict[str, attacks.ReconstructionGame]:
+    """`attacks.reconstruction_games`, by a name that workers can import."""
+    return attacks.reconstruction_games(*given, **how)
 
 
 def series(name: str, role: str, x: tuple[float, ...], games: list[attacks.ReconstructionGame]) -> Series:

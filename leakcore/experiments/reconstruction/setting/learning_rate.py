@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 from typing import Any
 
 import numpy as np
 
 from leakcore import dpsgd
+from leakcore._base.digest import digest
 from leakcore._base.one_thread import one_thread
 from leakcore.experiments.context import Context
 from leakcore.experiments.reconstruction.setting import games
@@ -49,8 +48,7 @@ def sweep(context: Context, split: Split, setting: games.GameSetting, rates: tup
     jobs, names = {}, []
     for rate in rates:
         tried = at(setting, rate)
-        described = json.dumps([dataclasses.asdict(tried), split.content])
-        names.append(f"learning-rate-{hashlib.sha256(described.encode()).hexdigest()[:20]}")
+        names.append(f"learning-rate-{digest(dataclasses.asdict(tried), split.content)[:20]}")
         jobs[names[-1]] = functools.partial(
             _tried, games.ensemble(context, split, tried), split.known_features, split.known_labels,
             split.pool_features, split.pool_labels,

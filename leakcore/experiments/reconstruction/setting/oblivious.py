@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from leakcore import attacks, dpsgd, kernels
+from leakcore._base.digest import digest
 from leakcore.experiments.context import Context
 from leakcore.experiments.reconstruction.setting import games
 from leakcore.experiments.reconstruction.setting.data import Split
@@ -60,8 +59,7 @@ def settings(context: Context) -> dict[str, Any]:
 def attack(context: Context, split: Split, setting: games.GameSetting, *, targets: int) -> Reconstructions:
     """One run per target; the label is known, as in the text."""
     how = settings(context)
-    key = json.dumps([dataclasses.asdict(setting), how, split.shape, split.content])
-    digest = hashlib.sha256(key.encode()).hexdigest()[:20]
+    key = digest(dataclasses.asdict(setting), how, split.shape, split.content)[:20]
     model = games.ensemble(context, split, setting)
     draws = kernels.uniform((1, len(split.pool_labels)), seed=context.seed, purpose=kernels.Stream.GRADIENT_TARGETS)[0]
     index = np.argsort(draws, kind="stable")[:targets]
@@ -74,7 +72,7 @@ def attack(context: Context, split: Split, setting: games.GameSetting, *, target
         train = functools.cache(functools.partial(_trained, model, split, rows, start))
         jobs: dict[str, Callable[[], dict[str, Any]]] = {}
         for low in range(0, len(rows), _PIECE):
-            name, part = f"gradient-{digest}-{start + low}-{len(rows)}", slice(low, min(low + _PIECE, len(rows)))
+            name, part = f"gradient-{key}-{start + low}-{len(rows)}", slice(low, min(low + _PIECE, len(rows)))
             # What is stored needs no training.
             jobs[name] = dict if context.pieces.has(name) else functools.partial(
                 _reconstructed, _part(train(), part), split.pool_labels[rows[part]], seed=context.seed,

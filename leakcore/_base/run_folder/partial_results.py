@@ -9,50 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from leakcore._base.files import zip_file
-from leakcore._base.files.json_file import read_json
 from leakcore._base.files.writing import TEMPORARY as _TEMPORARY
-from leakcore._base.files.writing import CannotWrite as CannotWrite
-from leakcore._base.files.writing import is_stream as is_stream
-from leakcore._base.files.writing import make_folder, sync_folder, try_folder
-from leakcore._base.files.writing import try_writing as try_writing
-from leakcore._base.files.writing import write_atomically as write_atomically
+from leakcore._base.files.writing import CannotWrite, make_folder, sync_folder
 from leakcore._base.futures import answers
-from leakcore._base.installed import version_of
+from leakcore._base.run_folder.identity import difference
 from leakcore._base.run_folder.lock import FILE as _LOCK
 from leakcore._base.run_folder.lock import FolderBusy, FolderLock
-from leakcore._base.version import __version__
-
-_MANIFEST = "run.json"
-_SCHEMA = "leakcore.run/2"
-
-
-def identity(command: str, config: Any, seed: int | None = None) -> dict[str, Any]:
-    """What a run is bound to: pieces of another configuration, seed, version or arithmetic would give another report.
-
-    ValueError where the native core refuses an environment variable.
-    """
-    from leakcore import kernels
-
-    return {
-        "command": command,
-        "config": config,
-        "seed": seed,
-        "versions": {"leakcore": __version__, **{name: version_of(name) for name in ("numpy", "torch")}},
-        "arithmetic": kernels.arithmetic(),
-    }
+from leakcore._base.run_folder.sealed_file import MANIFEST, check_seal, seal, unseal
 
 
 class PartialResults:
@@ -64,12 +38,13 @@ class PartialResults:
     `remove` or the end of this object, the folder is locked: whoever else begins, in any thread or process, is refused
     by `FolderBusy`, a ValueError, before he computes anything. As a context manager it closes itself, so that what an
     exception keeps alive does not keep the lock.
-    `arrays`: it also holds folders of npz files (`dpsgd.Execution(checkpoint=…)`), which are checked as well.
+    `checkpoints`: it also holds the folders of `dpsgd.Execution(checkpoint=…)`, which are checked as well.
     """
 
-    def __init__(self, out: Path | None, run: str, bound_to: Any = None, *, arrays: bool = False) -> None:
+    def __init__(self, out: Path | None, run: str, bound_to: Any = None, *, checkpoints: bool = False) -> None:
         self._folder = None if out is None else out / "partial" / run
-        self._bound_to, self._arrays = json.loads(json.dumps(bound_to)), arrays
+        # As JSON will give it back: keys are text, tuples are lists.
+        self._bound_to, self._checkpoints = json.loads(json.dumps(bound_to)), checkpoints
         self._lock: FolderLock | None = None
         self._beginning = threading.Lock()
         self._names: set[str] = set()
@@ -89,39 +64,42 @@ class PartialResults:
         """Where the pieces lie."""
         return self._folder
 
-    def get_or_run(self, name: str, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The stored piece, or `run()` stored under `name`. A piece is a JSON-ready dict."""
+    def get_or_run(self, name: str, run: Callable[[], Any], kind: Any = Any) -> Any:
+        """The stored piece, or `run()` stored under `name`: a value that the codec takes, such as a dict or a result.
+
+        kind: its type, as `from_plain` takes it; Any: plain values and arrays.
+        """
         if self._folder is None:
             return run()
-        path = self._folder / f"{name}.json"
-        if name not in self._names or not path.exists():
+        if name not in self._names or self._file(name) is None:
             self._names.discard(name)
             self._begin(self._folder)
             if name not in self._names:  # another run may have stored it before this one began
                 with self._left_clean():
                     piece = run()
                 self._begin(self._folder)  # where the folder was removed meanwhile, in a new one
-                write_atomically(path, _sealed("piece", piece, name=name))
+                seal(self._folder, name, piece, kind)
                 self._names.add(name)
                 return piece
-        stored: dict[str, Any] = _unsealed(path, "piece", name=name)
-        return stored
+        path = self._file(name)
+        assert path is not None
+        return unseal(path, kind)
 
     def each(
-        self, jobs: Mapping[str, Callable[[], dict[str, Any]]], executor: Executor | None = None
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        self, jobs: Mapping[str, Callable[[], Any]], executor: Executor | None = None, kind: Any = Any
+    ) -> Iterator[tuple[str, Any]]:
         """(name, piece) of all: the stored ones first, the others as they finish, each stored at once.
 
-        Without an executor they are done in order; with one by its workers (`_futures.answers`).
+        Without an executor they are done in order; with one by its workers (`futures.answers`). kind: of each piece.
         """
         if any(not self.has(name) for name in jobs):
             self.begin()
         missing = [(name, job) for name, job in jobs.items() if not self.has(name)]
         for name in [name for name in jobs if self.has(name)]:
-            yield name, self.get_or_run(name, jobs[name])
+            yield name, self.get_or_run(name, jobs[name], kind)
         with self._left_clean(), contextlib.closing(answers(missing, executor)) as finished:
             for name, piece in finished:
-                yield name, self.get_or_run(name, functools.partial(dict, piece))
+                yield name, self.get_or_run(name, functools.partial(_same, piece), kind)
 
     def begin(self) -> None:
         """Make the folder ours now: for a caller who puts arrays into it."""
@@ -159,6 +137,12 @@ class PartialResults:
             lock.release()
         with contextlib.suppress(OSError):
             folder.parent.rmdir()  # unless another run lies beside it
+
+    def _file(self, name: str) -> Path | None:
+        """Where the piece lies, None where it does not."""
+        assert self._folder is not None
+        paths = (self._folder / f"{name}.{ending}" for ending in ("json", "npz"))
+        return next((path for path in paths if path.exists()), None)
 
     def _open(self, folder: Path) -> None:
         """Read what is there; with pieces the folder is locked from here on, unless this process is at work in it."""
@@ -202,7 +186,7 @@ class PartialResults:
             try:
                 self._names = set()
                 if not self._check(folder):
-                    write_atomically(folder / _MANIFEST, _sealed("run", self._bound_to, _SCHEMA))
+                    seal(folder, Path(MANIFEST).stem, self._bound_to)
             except BaseException:
                 lock.release()
                 raise
@@ -217,7 +201,7 @@ class PartialResults:
         except BaseException:
             if self._folder is not None and not self._names:
                 with contextlib.suppress(OSError):
-                    if {path.name for path in self._folder.iterdir()} <= {_MANIFEST, _LOCK}:
+                    if {path.name for path in self._folder.iterdir()} <= {MANIFEST, _LOCK}:
                         self.remove()
             raise
 
@@ -228,30 +212,34 @@ class PartialResults:
         there = sorted(p for p in folder.iterdir() if p.name != _LOCK and not _TEMPORARY.fullmatch(p.name))
         if not there:
             return False
-        manifest = folder / _MANIFEST
+        manifest = folder / MANIFEST
         if manifest not in there:
             raise ValueError(
-                f"{folder}: holds {there[0].name} but no {_MANIFEST}: is no unfinished run of this version of "
+                f"{folder}: holds {there[0].name} but no {MANIFEST}: is no unfinished run of this version of "
                 "leakcore; remove the folder if nobody needs it, or choose another output folder"
             )
-        found = _unsealed(manifest, "run", _SCHEMA)
+        there_bound_to = unseal(manifest)
         pieces = [p for p in there if p != manifest]
-        if pieces and (apart := difference(found, self._bound_to)):
+        if pieces and (apart := difference(there_bound_to, self._bound_to)):
             raise ValueError(
                 f"{folder}: holds an unfinished run of another kind ({apart}); finish that one by its own "
                 "command, remove the folder, or choose another output folder"
             )
         for path in pieces:
-            if path.suffix == ".json" and path.is_file():
-                _unsealed(path, "piece", name=path.stem)
+            if path.suffix in (".json", ".npz") and path.is_file() and not path.name.startswith("."):
+                check_seal(path)
                 self._names.add(path.stem)
-            elif self._arrays and path.is_dir():
-                _check_arrays(path)
+            elif self._checkpoints and path.is_dir():
+                _check_checkpoint(path)
             else:
                 raise ValueError(
                     f"{path}: is no file of leakcore's; move it elsewhere: {folder} is removed when its run is finished"
                 )
         return bool(pieces)
+
+
+def _same(piece: Any) -> Any:
+    return piece
 
 
 def _locked(folder: Path) -> FolderLock:
@@ -278,31 +266,6 @@ def _clear_leftovers(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def require_writable(folder: Path, *, name: str = "folder") -> None:
-    """Fail before the work, not after it: ValueError where the folder does not take files."""
-    try:
-        try_folder(folder)
-    except OSError as error:
-        raise ValueError(f"{name}={str(folder)!r}: cannot be written ({error.strerror})") from error
-
-
-def require_ours(folder: Path, report: str, schema: str = "leakcore.") -> None:
-    """ValueError where a report of that name is there which must not be overwritten: it is not leakcore's, or it is
-    read-only."""
-    path = folder / report
-    if not path.exists():
-        return
-    found = None
-    with contextlib.suppress(OSError, ValueError):
-        found = read_json(path, constants=True)
-    if not isinstance(found, dict) or not str(found.get("schema", "")).startswith(schema):
-        raise ValueError(
-            f"{path}: is no report of leakcore's and would be overwritten; move it, or choose another folder"
-        )
-    if not os.access(path, os.W_OK, effective_ids=True):
-        raise ValueError(f"{path}: is read-only and would be overwritten; move it, or choose another folder")
-
-
 def _check_beside(folder: Path) -> None:
     """What lies beside a run's folder must be other runs' folders."""
     parent = folder.parent
@@ -321,67 +284,11 @@ def _check_beside(folder: Path) -> None:
             )
 
 
-def _sealed(what: str, value: Any, schema: str = _SCHEMA, *, name: str = "") -> str:
-    """JSON text with a checksum of the value and of the name it is kept under: a copy is no other piece."""
-    value = json.loads(json.dumps(value))  # as it will be read: keys are text, tuples are lists
-    return json.dumps({"schema": schema, "sha256": _digest([name, value]), what: value})
-
-
-def _unsealed(path: Path, what: str, schema: str = _SCHEMA, *, name: str = "") -> Any:
-    try:
-        found = read_json(path, constants=True)
-        if found["schema"] != schema:
-            raise ValueError(f"schema {found['schema']!r}, not {schema!r}")
-        if found["sha256"] != _digest([name, found[what]]):
-            raise ValueError("its checksum is another's")
-    except (OSError, ValueError, KeyError, TypeError) as why:
-        raise ValueError(_damaged(path, why)) from why
-    return found[what]
-
-
-def _damaged(path: Path, why: Exception) -> str:
-    how = f"remove {path.parent}, which cannot be told to be this run's"
-    if path.name != _MANIFEST:
-        how = "remove this file, and it is computed anew"
-    return f"{path}: is damaged ({type(why).__name__}: {str(why)[:120]}); {how}"
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def difference(there: Any, here: Any, where: str = "") -> str:
-    """The first thing in which the two differ, in words; empty where they are equal."""
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        for key in dict.fromkeys([*here, *there]):
-            inner = f"{where}.{key}" if where else str(key)
-            if found := difference(there.get(key), here.get(key), inner):
-                return found
-        return ""
-    # JSON text, so that NaN equals NaN.
-    one, two = json.dumps(there), json.dumps(here)
-    return "" if one == two else f"{where or 'it'} is {one[:80]} there, {two[:80]} here"
-
-
-def _check_arrays(folder: Path) -> None:
-    """Every npz in it whole: zip files carry a checksum per array."""
-    for path in _files(folder):
+def _check_checkpoint(folder: Path) -> None:
+    """Every file of `dpsgd.Execution(checkpoint=…)` as it was written."""
+    for path in sorted(p for p in folder.iterdir() if not _TEMPORARY.fullmatch(p.name)):
         if path.suffix != ".npz":
             raise ValueError(
                 f"{path}: is no file of leakcore's; move it elsewhere: the folder is removed when finished"
             )
-        check_npz(path)
-
-
-def _files(folder: Path) -> Iterable[Path]:
-    return sorted(p for p in folder.iterdir() if not _TEMPORARY.fullmatch(p.name))
-
-
-def check_npz(path: Path) -> None:
-    """ValueError where the file is truncated or its bytes are not those that were written."""
-    try:
-        with zip_file.opened(path) as (archive, _):
-            if bad := archive.testzip():
-                raise ValueError(f"the checksum of {bad} is another's")
-    except (OSError, ValueError) as why:
-        raise ValueError(_damaged(path, why)) from why
+        check_seal(path)

@@ -1,6 +1,6 @@
 """Results carry their guarantee: what kind of number, how sure, for which neighbours, and where the formula is from.
 
-Every public bound and audit returns a frozen subclass of `Result`. Results compare by identity (they may hold arrays).
+Every public bound and audit returns a frozen subclass of `Result`. Results are equal by value, arrays included.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+
+from leakcore._base.codec import by_codec, to_plain
+from leakcore._base.results.record import Record
 
 Kind = Literal["upper", "lower", "estimate"]
 Adjacency = Literal["add-remove", "replace"]
@@ -57,7 +60,7 @@ class Assumptions:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Result:
+class Result(Record):
     """A number with its guarantee.
 
     Attributes:
@@ -92,10 +95,10 @@ class Result:
         """The neighbouring relation under which the number holds."""
         return self.assumptions.adjacency
 
+    @by_codec
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-ready types with the schema's version; infinities become "inf" and "-inf", NaN "nan"."""
-        fields = {f.name: jsonable(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        return {"schema": self.schema, **fields}
+        return dict(to_plain(self, Result))
 
     def to_json(self, *, indent: int | None = None) -> str:
         """`to_dict` as strict JSON (no bare Infinity or NaN)."""

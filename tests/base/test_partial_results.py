@@ -13,12 +13,16 @@ from typing import Any
 
 import pytest
 
-from leakcore import _store
-from leakcore._store import CannotWrite, PartialResults, identity, require_ours, write_atomically
+from leakcore import kernels
+from leakcore._base.files.writing import CannotWrite, write_atomically
+from leakcore._base.run_folder.identity import identity
+from leakcore._base.run_folder.output_folder import require_ours
+from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder.sealed_file import seal
 from leakcore.audit.hyperparameters.config import AuditConfig
 
-ME = identity("audit", AuditConfig(seed=0).to_dict(), 0)
-OTHER = identity("audit", AuditConfig(seed=1).to_dict(), 1)
+ME = identity("audit", AuditConfig(seed=0).to_dict(), 0, kernels.arithmetic())
+OTHER = identity("audit", AuditConfig(seed=1).to_dict(), 1, kernels.arithmetic())
 
 
 def folder(out: Path, bound_to: Any = ME, **how: bool) -> PartialResults:
@@ -53,7 +57,7 @@ def test_without_a_folder_nothing_is_kept() -> None:
 
 def test_the_folder_says_whose_it_is(tmp_path: Path) -> None:
     folder(tmp_path).get_or_run("piece", lambda: {"hits": 7})
-    found = json.loads((tmp_path / "partial" / "audit" / "run.json").read_text())["run"]
+    found = json.loads((tmp_path / "partial" / "audit" / "run.json").read_text())["piece"]
     assert found["config"]["runs"] == 1000
     assert found["seed"] == 0
     assert set(found["versions"]) == {"leakcore", "numpy", "torch"}
@@ -64,7 +68,10 @@ def test_the_folder_says_whose_it_is(tmp_path: Path) -> None:
     ("other", "named"),
     [
         (OTHER, r"config\.seed is 0 there, 1 here"),
-        (identity("audit", AuditConfig(runs=7).to_dict(), 0), r"config\.runs is 1000 there, 7 here"),
+        (
+            identity("audit", AuditConfig(runs=7).to_dict(), 0, kernels.arithmetic()),
+            r"config\.runs is 1000 there, 7 here",
+        ),
         ({**ME, "versions": {**ME["versions"], "numpy": "1.0"}}, r"versions\.numpy is .* there, \"1\.0\" here"),
         ({**ME, "command": "audit --attack"}, "command is"),
     ],
@@ -101,8 +108,7 @@ def _nested(path: Path) -> None:
 
 def _other_value(path: Path) -> None:
     found = json.loads(path.read_text())
-    key = "piece" if "piece" in found else "run"
-    found[key] = {**found[key], "hits": 700}
+    found["piece"] = {**found["piece"], "hits": 700}
     path.write_text(json.dumps(found))
 
 
@@ -161,19 +167,19 @@ def test_a_folder_of_somebody_elses_is_refused(tmp_path: Path) -> None:
 def test_damaged_arrays_are_refused(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     import numpy as np
 
-    pieces = folder(tmp_path, arrays=True)
+    pieces = folder(tmp_path, checkpoints=True)
     pieces.begin()
-    path = tmp_path / "partial" / "audit" / "0123" / "runs-0-9.npz"
-    path.parent.mkdir()
-    np.savez(path, parameters=np.arange(900.0))
-    folder(tmp_path, arrays=True)
+    checkpoint = tmp_path / "partial" / "audit" / "0123"
+    checkpoint.mkdir()
+    path = seal(checkpoint, "runs-0-9", {"parameters": np.arange(900.0)})
+    folder(tmp_path, checkpoints=True)
     content = path.read_bytes()
     path.write_bytes(content[:500] + bytes([content[500] ^ 1]) + content[501:])
-    with pytest.raises(ValueError, match=r"runs-0-9\.npz: is damaged .*checksum.*; remove this file"):
-        folder(tmp_path, arrays=True)
+    with pytest.raises(ValueError, match=r"runs-0-9\.npz: is damaged .*CRC.*; remove this file"):
+        folder(tmp_path, checkpoints=True)
     damage(path)
     with pytest.raises(ValueError, match=r"runs-0-9\.npz: is damaged .*; remove this file"):
-        folder(tmp_path, arrays=True)
+        folder(tmp_path, checkpoints=True)
 
 
 def test_what_a_kill_left_half_written_is_cleared_away(tmp_path: Path) -> None:
@@ -188,7 +194,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     pieces = folder(tmp_path)
     pieces.get_or_run("piece", lambda: {"hits": 7})
     code = (
-        "import sys; from pathlib import Path; from leakcore._store import PartialResults\n"
+        "import sys; from pathlib import Path; from leakcore._base.run_folder.partial_results import PartialResults\n"
         f"PartialResults(Path(sys.argv[1]), 'audit', {ME!r})"
     )
     other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
@@ -242,7 +248,7 @@ def test_a_full_disk_is_an_error_that_says_what_to_do(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(_store.os, place, full)
+        patched.setattr(os, place, full)
         with pytest.raises(
             CannotWrite, match=r"report\.json: cannot be written \(No space left.*run the same again"
         ) as e:

@@ -1,0 +1,181 @@
+"""From JSON to values: what does not fit its annotation is refused, and only classes that were named are made."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import inspect
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from leakcore._base.codec.annotations import (
+    arguments,
+    elements,
+    hints,
+    is_mapping,
+    is_named_tuple,
+    named,
+    options,
+    says_itself,
+)
+from leakcore._base.codec.numbers import MISSING, WORDS, float_of, plain_array, tagged_array
+from leakcore._base.codec.writing import TAGS
+from leakcore._base.printable import name_of, printable
+
+
+class Reader:
+    def __init__(self, classes: Iterable[type], arrays: Mapping[str, np.ndarray]) -> None:
+        self._classes = {c.__name__: c for c in classes}
+        self._arrays = arrays
+
+    def read(self, plain: Any, kind: Any, where: str) -> Any:
+        for option in options(kind):
+            value = self._one(plain, option, where)
+            if value is not MISSING:
+                return value
+        raise ValueError(f"{where or 'it'} is {printable(repr(plain), 60)}: must be {named(kind)}")
+
+    def _one(self, plain: Any, kind: Any, where: str) -> Any:
+        """The value where it can be of this type, else MISSING."""
+        origin = typing.get_origin(kind) or kind
+        if origin is Any or origin is object or isinstance(kind, typing.TypeVar):
+            return self._any(plain, where)
+        if origin is type(None):
+            return None if plain is None else MISSING
+        if origin is Literal:
+            return plain if any(plain == a and type(plain) is type(a) for a in typing.get_args(kind)) else MISSING
+        if origin in (bool, int):
+            return plain if type(plain) is origin else MISSING
+        if origin is float:
+            return float_of(plain)
+        if origin is str:
+            return _text(plain)
+        if origin is np.ndarray:
+            return self._array(plain, where)
+        if origin in (tuple, list, collections.abc.Sequence):
+            return self._sequence(plain, kind, origin, where)
+        if is_named_tuple(origin):
+            values = self._sequence(plain, kind, tuple, where)
+            return MISSING if values is MISSING else origin(*values)
+        if is_mapping(origin):
+            keys, inside = arguments(kind, 2)
+            return self._mapping(plain, keys, inside, where)
+        if inspect.isclass(origin):
+            return self._dataclass(plain, origin, where)
+        return MISSING
+
+    def _any(self, plain: Any, where: str) -> Any:
+        if isinstance(plain, str):
+            return WORDS.get(plain, plain)
+        if isinstance(plain, list):
+            return [self._any(v, f"{where}[{i}]") for i, v in enumerate(plain)]
+        if not isinstance(plain, dict):
+            return plain
+        if "class" in plain:
+            return self._dataclass(plain, object, where)
+        if set(plain) == {"text"}:
+            return _text(plain)
+        if set(plain) == {"tuple"}:
+            return tuple(self._any(plain["tuple"], where))
+        if "dtype" in plain or set(plain) == {"array"}:
+            return self._array(plain, where)
+        return self._mapping(plain, Any, Any, where)
+
+    def _array(self, plain: Any, where: str) -> Any:
+        if isinstance(plain, list):
+            return plain_array(plain)
+        if not isinstance(plain, dict):
+            return MISSING
+        if set(plain) == {"array"}:
+            name = plain["array"]
+            if not isinstance(name, str) or name not in self._arrays:
+                raise ValueError(f"{where or 'it'}: the array {printable(repr(name), 60)} is missing")
+            return self._arrays[name]
+        if set(plain) not in TAGS[:2]:
+            return MISSING
+        try:
+            return tagged_array(plain)
+        except (TypeError, ValueError, IndexError, OverflowError, KeyError) as why:
+            raise ValueError(f"{where or 'it'}: is a damaged array ({printable(why, 120)})") from None
+
+    def _sequence(self, plain: Any, kind: Any, origin: Any, where: str) -> Any:
+        if origin is tuple and isinstance(plain, dict) and set(plain) == {"tuple"}:
+            plain, kind = plain["tuple"], tuple
+        kinds = elements(kind, len(plain)) if isinstance(plain, list) else None
+        if kinds is None:
+            return MISSING
+        parts = zip(plain, kinds, strict=True)
+        values = [self.read(v, h, f"{where}[{i}]") for i, (v, h) in enumerate(parts)]
+        return values if origin is list else tuple(values)
+
+    def _mapping(self, plain: Any, keys: Any, inside: Any, where: str) -> Any:
+        if not isinstance(plain, dict):
+            return MISSING
+        if set(plain) == {"items"}:
+            pairs = plain["items"]
+            if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):
+                raise ValueError(f"{where or 'it'}: must be pairs of a key and a value")
+            read = [(self.read(k, keys, where), self.read(v, inside, where)) for k, v in pairs]
+        else:
+            read = [
+                (_key(k, keys, where), self.read(v, inside, f"{where}.{name_of(k)}".lstrip(".")))
+                for k, v in plain.items()
+            ]
+        try:
+            return dict(read)
+        except TypeError as why:
+            raise ValueError(f"{where or 'it'}: {printable(why)}") from None
+
+    def _dataclass(self, plain: Any, base: type, where: str) -> Any:
+        if not isinstance(plain, dict):
+            return MISSING
+        fields = dict(plain)
+        name = fields.pop("class", None)
+        cls = base if name in (None, base.__name__) else self._classes.get(str(name)) or _heir(base, name)
+        if cls is None or not dataclasses.is_dataclass(cls):
+            whose = f"{where or 'it'}: is of class {printable(repr(name), 60)}"
+            raise ValueError(f"{whose}: must be a {base.__name__} that is known here")
+        if says_itself(cls):
+            return cls.from_dict(fields)  # type: ignore[attr-defined]
+        schema = getattr(cls, "schema", None)
+        if isinstance(schema, str) and fields.pop("schema", None) != schema:
+            raise ValueError(
+                f"{where or 'it'}: schema is {printable(repr(plain.get('schema')), 60)}: must be {schema!r}"
+            )
+        kinds = hints(cls)
+        if unknown := sorted(set(fields) - set(kinds)):
+            raise ValueError(f"{where or 'it'}: a {cls.__name__} has no field {name_of(unknown[0])}")
+        if lacking := [n for n in kinds if n not in fields]:
+            raise ValueError(f"{where or 'it'}: lacks {', '.join(lacking)}")
+        return cls(**{n: self.read(v, kinds[n], f"{where}.{n}".lstrip(".")) for n, v in fields.items()})
+
+
+def _heir(base: type, name: Any) -> type | None:
+    """The subclass of that name. `object` has none here: a file must not choose among all classes there are."""
+    if base is object:
+        return None
+    heirs: list[type] = base.__subclasses__()
+    for cls in heirs:
+        if cls.__name__ == name:
+            return cls
+        if (further := _heir(cls, name)) is not None:
+            return further
+    return None
+
+
+def _text(plain: Any) -> Any:
+    if isinstance(plain, dict) and set(plain) == {"text"} and isinstance(plain["text"], str):
+        return plain["text"]
+    return plain if isinstance(plain, str) and plain not in WORDS else MISSING
+
+
+def _key(key: str, kind: Any, where: str) -> Any:
+    if int not in options(kind):
+        return key
+    try:
+        return int(key)
+    except ValueError:
+        raise ValueError(f"{where or 'it'}: {name_of(key)} must be a whole number") from None

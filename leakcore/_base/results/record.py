@@ -1,0 +1,44 @@
+"""What frozen dataclasses share that users keep: equality by value, and a form in JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from leakcore._base.codec import by_codec, from_plain, to_plain
+from leakcore._base.results.equal import equal
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Record:
+    """A frozen dataclass (declared with eq=False) that is equal by value and goes to JSON and back.
+
+    A class attribute `schema` names the form and its version in the JSON, and is checked when it is read.
+    """
+
+    @by_codec
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-ready types; infinities become "inf" and "-inf", NaN "nan"."""
+        return dict(to_plain(self))
+
+    @classmethod
+    @by_codec
+    def from_dict(cls, data: Any) -> Self:
+        """The inverse of `to_dict`, also after a trip through JSON.
+
+        Raises:
+            ValueError: that names what is wrong and where, for anything else.
+        """
+        out: Self = from_plain(data, cls)
+        return out
+
+    def __eq__(self, other: object) -> bool:
+        return equal(self, other) if isinstance(other, type(self)) else NotImplemented
+
+    def __hash__(self) -> int:
+        # Of what has a hash anyway, so that equal records have one hash; arrays are left to the comparison.
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        small = (getattr(self, f.name) for f in fields if f.compare)
+        return hash((type(self).__name__, *(v for v in small if isinstance(v, (str, int)))))

@@ -1,0 +1,35 @@
+"""Checks of the folder that a report goes to, made before the work and not after it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from leakcore._base.files.json_file import read_json
+from leakcore._base.files.writing import try_folder
+
+
+def require_writable(folder: Path, *, name: str = "folder") -> None:
+    """ValueError where the folder does not take files."""
+    try:
+        try_folder(folder)
+    except OSError as error:
+        raise ValueError(f"{name}={str(folder)!r}: cannot be written ({error.strerror})") from error
+
+
+def require_ours(folder: Path, report: str, schema: str = "leakcore.") -> None:
+    """ValueError where a report of that name is there which must not be overwritten: it is not leakcore's, or it is
+    read-only."""
+    path = folder / report
+    if not path.exists():
+        return
+    content = None
+    with contextlib.suppress(OSError, ValueError):
+        content = read_json(path, constants=True)
+    if not isinstance(content, dict) or not str(content.get("schema", "")).startswith(schema):
+        raise ValueError(
+            f"{path}: is no report of leakcore's and would be overwritten; move it, or choose another folder"
+        )
+    if not os.access(path, os.W_OK, effective_ids=True):
+        raise ValueError(f"{path}: is read-only and would be overwritten; move it, or choose another folder")

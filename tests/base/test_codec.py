@@ -1,0 +1,143 @@
+"""Values to JSON or npz and back: to the bit, and nothing that was not expected is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from leakcore._base.codec import from_plain, to_plain
+from leakcore._base.codec.npz import from_npz, to_npz
+from leakcore._base.results.equal import equal
+from leakcore._base.results.record import Record
+
+PLAIN = (
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats() | st.text(max_size=5)
+    | st.sampled_from(["inf", "-inf", "nan", "class", "array"])
+    | arrays.arrays(st.sampled_from(["f8", "f4", "i8", "u1", "?", "U3"]), arrays.array_shapes(min_dims=0, min_side=0))
+)  # fmt: skip
+KEYS = st.text(max_size=4) | st.sampled_from(["array", "dtype", "tuple", "items", "class", "text", "shape"])
+ANY = st.recursive(
+    PLAIN,
+    lambda inside: (
+        st.lists(inside, max_size=3)
+        | st.lists(inside, max_size=3).map(tuple)
+        | st.dictionaries(KEYS, inside, max_size=3)
+        | st.dictionaries(st.integers(0, 9), inside, max_size=2)
+    ),
+    max_leaves=8,
+)
+
+
+def _types(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value), [_types(v) for v in value]
+    return {k: _types(v) for k, v in value.items()} if isinstance(value, dict) else type(value)
+
+
+@given(ANY)
+def test_any_value_survives_json_and_npz(value: Any) -> None:
+    text = json.dumps(to_plain(value, Any), allow_nan=False)
+    for back in (from_plain(json.loads(text), Any), from_npz(io.BytesIO(to_npz(value, Any)), Any)):
+        assert equal(back, value)
+        assert _types(back) == _types(value)
+
+
+class Step(NamedTuple):
+    number: int
+    rate: float | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Base(Record):
+    value: float | np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Heir(Base):
+    mode: Literal["a", "b"]
+    steps: tuple[Step, ...]
+    pair: tuple[float, np.ndarray] | None
+    by_k: Mapping[int, np.ndarray]
+    other: Base | None = None
+
+    schema = "test.heir/1"
+
+
+HEIR = Heir(
+    np.array([1.0, math.inf]), "a", (Step(1, None), Step(2, 0.5)), (math.nan, np.zeros(2)), {3: np.ones((2, 2))},
+    Heir(-math.inf, "b", (), None, {}),
+)  # fmt: skip
+
+
+def test_dataclasses_survive_and_read_plainly() -> None:
+    plain = HEIR.to_dict()
+    assert plain == {
+        "schema": "test.heir/1", "value": [1.0, "inf"], "mode": "a", "steps": [[1, None], [2, 0.5]],
+        "pair": ["nan", [0.0, 0.0]], "by_k": {"3": [[1.0, 1.0], [1.0, 1.0]]},
+        "other": {"class": "Heir", "schema": "test.heir/1", "value": "-inf", "mode": "b", "steps": [], "pair": None,
+                  "by_k": {}, "other": None},
+    }  # fmt: skip
+    back = Heir.from_dict(json.loads(json.dumps(plain, allow_nan=False)))
+    assert back == HEIR
+    assert type(back.other) is Heir
+    assert isinstance(back.steps[0], Step)
+    assert from_npz(io.BytesIO(to_npz(HEIR)), Heir) == HEIR
+    assert Base.from_dict({"class": "Heir", **plain}) == HEIR
+
+
+def _with(**changes: Any) -> dict[str, Any]:
+    return {**HEIR.to_dict(), **changes}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (3, "it is 3: must be a Heir"),
+        (_with(schema="test.heir/2"), "it: schema is 'test.heir/2': must be 'test.heir/1'"),
+        (_with(value="many"), "value is 'many': must be a number or an array of numbers"),
+        (_with(value=True), "value is True: must be"),
+        (_with(value=[1.0, "x"]), "value is .*must be a number or an array"),
+        (_with(value=[[1.0], [1.0, 2.0]]), "value is .*must be a number or an array"),
+        (_with(mode="c"), "mode is 'c': must be 'a' or 'b'"),
+        (_with(steps=[[1]]), r"steps\[0\] is \[1\]"),
+        (_with(steps=[["1", None]]), r"steps\[0\]\[0\] is '1': must be a whole number"),
+        (_with(pair=[1.0]), "pair is .*must be a list of 2 values or null"),
+        (_with(by_k={"x": [1.0]}), "by_k: x must be a whole number"),
+        (_with(other={**HEIR.to_dict(), "class": "Path"}), "other: is of class 'Path': must be a Base that is known"),
+        (_with(more=1), "it: a Heir has no field more"),
+        ({k: v for k, v in HEIR.to_dict().items() if k != "pair"}, "it: lacks pair"),
+        (_with(value={"cells": [[0, 1.0]], "dtype": "int64", "shape": [2**40]}), "value: is a damaged array .*may be"),
+        (_with(value={"cells": [[-1, 1]], "dtype": "int64", "shape": [4]}), "value: is a damaged array"),
+        (_with(value={"array": [1.0], "dtype": "float64", "shape": [2]}), "value: is a damaged array"),
+        (_with(value={"array": [1.0], "dtype": "O", "shape": [1]}), "value: is a damaged array"),
+        (_with(value={"array": [1.0], "dtype": "float65", "shape": [1]}), "value: is a damaged array"),
+        (_with(value={"array": "elsewhere"}), "value: the array 'elsewhere' is missing"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_its_place(data: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Heir.from_dict(data)
+
+
+def test_a_file_chooses_among_named_classes_only() -> None:
+    written = to_plain({"a": HEIR})
+    assert written["a"]["class"] == "Heir"
+    with pytest.raises(ValueError, match="a: is of class 'Heir'"):
+        from_plain(written, dict)
+    assert from_plain(written, dict, classes=(Heir,)) == {"a": HEIR}
+
+
+def test_what_no_file_holds_is_refused() -> None:
+    for value, place in (({"a": [object()]}, "a.0"), (Base(value=np.array([1j])), "value"), ({1, 2}, "it")):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=f"{place} is a.* which no file of leakcore's holds"):
+            to_plain(value)
