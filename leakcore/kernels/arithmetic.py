@@ -24,15 +24,24 @@ _LIBRARIES = ("scipy", "scikit-learn", "opacus")
 def arithmetic() -> dict[str, Any]:
     """What decides the last bits of a floating result on this machine, as plain values.
 
-    Returns:
-        simd: the native core's instruction tier (fused multiply-add rounds once where two operations round twice).
-        machine, processor: architecture and vendor, by which torch's linear algebra chooses its code.
-        numpy: the instruction sets that NumPy found and uses. blas: the libraries behind NumPy and SciPy, each with
-        version and the processor that it computes for. libc: of the elementary functions. libraries: versions of
-        SciPy and others. variables: what the environment says to torch and the libraries below it.
+    What was begun under one arithmetic must not be finished under another: checkpoints are bound to it. The versions of
+    leakcore, NumPy and torch are recorded elsewhere. The number of threads does not appear, because no result depends
+    on it.
 
-    Versions of leakcore, NumPy and torch stand elsewhere in what a run is bound to. Numbers of threads are not among
-    them: no result depends on these. ValueError where `LEAKCORE_ISA` names what this machine does not have.
+    Returns:
+        A dict: `simd`, the instruction tier of the native core (fused multiply-add rounds once where two operations
+        round twice); `machine` and `processor`, architecture and vendor, by which torch's linear algebra chooses its
+        code; `numpy`, the instruction sets that NumPy uses; `blas`, the libraries behind NumPy and SciPy, each with its
+        version and processor; `libc`, of the elementary functions; `libraries`, versions of SciPy and others;
+        `variables`, the environment variables by which torch and the libraries below it choose their instructions.
+
+    Raises:
+        ValueError: if LEAKCORE_ISA names a tier that this machine does not have.
+
+    Example:
+        >>> from leakcore import kernels
+        >>> kernels.arithmetic() == kernels.arithmetic()
+        True
     """
     return {"simd": _C.build_info()["simd"], **copy.deepcopy(_found())}
 

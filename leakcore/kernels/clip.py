@@ -22,7 +22,13 @@ _FINITE = "must be finite (check_finite=False lets it pass)"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Clipped:
-    """sum: the clipped, noised sum, not divided by the batch size. norms: every row's joint norm before clipping."""
+    """What `clip_and_noise` returns.
+
+    Attributes:
+        sum: the clipped and noised sum, not divided by the batch size: (D,), (runs, D), or a list of arrays shaped like
+            the parameters.
+        norms: the joint norm of every row *before* clipping, (B,) or (runs, B).
+    """
 
     sum: Any
     norms: Any
@@ -30,7 +36,12 @@ class Clipped:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores:
-    """dots: ⟨clip_C(g_i), o_m⟩, `(M, n)` or `(n,)`. norms: ‖clip_C(g_i)‖, `(n,)`. With runs, `(runs, …)`."""
+    """What `clip_scores` returns.
+
+    Attributes:
+        dots: ⟨clip_C(g_i), o_m⟩, (M, n), or (n,) for one observation; with runs (runs, ...).
+        norms: ‖clip_C(g_i)‖, (n,); with runs (runs, n).
+    """
 
     dots: Any
     norms: Any
@@ -51,36 +62,44 @@ def clip_and_noise(
 ) -> Clipped:
     """The sum that DP-SGD releases: Σ_i g_i·min(1, C/‖g_i‖) + σC·z, z ~ N(0, I) (Abadi et al. 2016, Algorithm 1).
 
-    Not divided by the batch size. A factor has no added epsilon: a gradient on the sphere of radius C stays as it is.
+    It is not divided by the batch size. Precision: docs/explanation/kernels.md.
 
-    grads: `(B, D)`; or `(runs, B, D)`, each run with noise of its own; or a list or tuple of `(B, …)` arrays, one per
-        parameter, clipped by their joint norm (flat clipping). NumPy, torch or DLPack; float16, bfloat16, float32 or
-        float64; any strides, never copied.
-    max_grad_norm: C in (0, ∞). noise_multiplier: σ in [0, ∞).
-    seed, noise: with σ > 0 one of them must be given, a seed or ready-made standard normals shaped like the sum: a
-        default would give two calls the same noise, which their difference cancels. Noise from a seed depends on (seed,
-        step, run, column) alone and equals `standard_normal((runs, D), seed=seed, purpose="clip_noise", step=step,
-        first_row=first_run)`, columns of several parameters in the order given. It is for simulations; a model to be
-        released needs `noise` from a secure source.
-    step: in [0, 2²⁴), the training step, so that one seed serves a whole run. first_run: index of the first run.
-    mask: bool, `(B,)` or `(runs, B)`; rows where it is False are left out of the sum (Poisson sampling). Their norms
-        are computed all the same.
-    out: where to put the sum (float64 for float64 gradients, else float32); a sequence for a sequence.
-    check_finite: True (the default on the CPU) raises before anything is written if a row that counts has a NaN, an
-        infinity, or a norm beyond float64, or with σ > 0 `noise` has a number that is not finite. With False such a row
-        makes the sum NaN. On a CUDA device the default is False; True waits for the stream and raises when the sum has
-        been written, and looks at rows alone.
+    Args:
+        grads: (B, D); or (runs, B, D), each run with its own noise; or a list of (B, ...) arrays, one per parameter,
+            clipped by their joint norm. NumPy, torch or DLPack; a floating type; never copied.
+        max_grad_norm: C in (0, ∞).
+        noise_multiplier: σ in [0, ∞); above 0 it needs `seed` or `noise`.
+        seed: of the noise, a function of (seed, step, run, column) alone (`standard_normal` with purpose "clip_noise").
+            For simulations: use secure `noise` for a model to be released.
+        step: in [0, 2²⁴).
+        noise: ready-made standard normals, shaped like the sum.
+        mask: bool, (B,) or (runs, B); False leaves a row out of the sum.
+        out: where to put the sum.
+        check_finite: True (default on the CPU) refuses non-finite rows before writing. On CUDA the default is False;
+            True waits for the stream. Unchecked, such a row makes the sum NaN.
+        first_run: index of the first run.
 
-    Returns `.sum`: `(D,)`, `(runs, D)` or a list of arrays shaped like the parameters; `.norms`: `(B,)` or `(runs, B)`.
-    float64 from float64, otherwise float32; accumulated in float64 and rounded once. On the CPU float16 and bfloat16
-    are first added in float32, four squares or four rows at a time: before it is rounded, a norm is then within 9e-8 of
-    itself and a column j of the sum within 4e-7·Σ_i |clip_C(g_i)_j| + B·2⁻¹⁴⁹ of the exact one. An empty batch gives
-    pure noise and no norms. A factor below 2e-308, of a float64 row 1e308 times as long as C, has fewer digits. The
-    bits do not depend on threads, nor on strides.
+    Returns:
+        A `Clipped` with `.sum` and `.norms`, in the arrays' library and on their device; float64 from float64, else
+        float32. An empty batch gives pure noise.
 
-    Raises ValueError or TypeError, naming the argument, for: C ≤ 0, σ < 0, σ > 0 without seed or noise (or with both),
-    a step or seed out of range, wrong or differing shapes, integer types, mixed types or libraries, tensors that
-    require grad, arrays on a CUDA device in a CPU-only build, non-finite rows or noise (with their index).
+    Raises:
+        ValueError: names the argument: out of range, other shapes, σ > 0 without noise, non-finite rows (with index).
+        TypeError: for integers, mixed types, or tensors that require grad.
+
+    Guarantees:
+        The bits do not depend on threads or strides.
+
+    Example:
+        >>> import numpy as np
+        >>> import leakcore
+        >>> grads = np.array([[3.0, 4.0], [0.3, 0.4]])
+        >>> clipped = leakcore.clip_and_noise(grads, 1.0)
+        >>> clipped.sum.round(6).tolist(), clipped.norms.round(6).tolist()
+        ([0.9, 1.2], [5.0, 0.5])
+        >>> noisy = leakcore.clip_and_noise(grads, 1.0, 0.5, seed=0)
+        >>> bool((noisy.sum == clipped.sum).any())
+        False
     """
     kernel = "clip_and_noise"
     several = isinstance(grads, (list, tuple))
@@ -249,31 +268,41 @@ def clip_scores(
     product_dtype: Any = "float64",
     check_finite: bool | None = None,
 ) -> Scores:
-    """⟨clip_C(g_i), o_m⟩ and ‖clip_C(g_i)‖ from one read of the gradients, clip_C(v) = v·min(1, C/‖v‖).
+    """Inner products of clipped gradients with observations, from one read of the gradients.
 
-    The prior-aware attacks of Hayes, Mahloujifar and Balle (2023, Algorithms 2 and 3 and Appendix G) are functions of
-    these two arrays.
+    It computes ⟨clip_C(g_i), o_m⟩ and ‖clip_C(g_i)‖ with clip_C(v) = v·min(1, C/‖v‖). The prior-aware attacks of Hayes,
+    Mahloujifar and Balle (2023, Algorithms 2 and 3 and Appendix G) are functions of these two arrays. Precision:
+    docs/explanation/kernels.md.
 
-    grads: `(n, D)`, one candidate per row. observed: `(M, D)`, or `(D,)` for one observation. Or a batch of runs,
-        `(runs, n, D)` with `(runs, M, D)`, or `(runs, D)` for one observation each. NumPy, torch or DLPack from the
-        same library; float16, bfloat16, float32 or float64; any strides, never copied.
-    max_grad_norm: C in (0, ∞).
-    product_dtype: "float64", or "float32" for speed with several observations (1.2 times that with four of them, 1.6
-        with 16), where both arrays hold at most 32 bits an element: inner products run in float32, 32 terms at a time,
-        and these sums are added in float64. Before it is rounded, a score is then within
-        2.1e-6·Σ_j |clip_C(g_i)_j·o_mj| + D·2⁻¹²⁶ of the exact one, typically a hundredth of that. Norms are the same
-        bit for bit.
-    check_finite: True (the default on the CPU) raises for a row of either array that is not finite. On a CUDA device
-        the default is False, since True waits for the stream.
+    Args:
+        grads: (n, D), one candidate per row, or (runs, n, D). NumPy, torch or DLPack; float16, bfloat16, float32 or
+            float64; any strides, never copied.
+        observed: (M, D), or (D,) for one observation; with runs (runs, M, D) or (runs, D). From the same library.
+        max_grad_norm: C in (0, ∞).
+        product_dtype: "float64", or "float32" for speed with several observations (1.2 times with four, 1.6 times with
+            16). "float32" needs arrays of at most 32 bits per element.
+        check_finite: True (the default on the CPU) raises for a row of either array that is not finite. On CUDA the
+            default is False; True waits for the stream.
 
-    Returns `.dots`: `(M, n)`, or `(n,)` for one observation; `.norms`: `(n,)`, after clipping; with runs, `(runs, …)`.
-    float64 if either input is float64, otherwise float32; accumulated in float64 (but see product_dtype; norms of
-    float16 and bfloat16 are those of `clip_and_noise`, within 9e-8) and rounded once. The bits do not depend on
-    threads, nor on what other runs and rows are in the call.
+    Returns:
+        A `Scores` with `.dots` and `.norms`, in the arrays' library and on their device; float64 if either input is
+        float64, else float32.
 
-    Raises ValueError or TypeError, naming the argument, for C ≤ 0, wrong shapes, different D, integer types, mixed
-    libraries, products in float32 of a float64 array, tensors that require grad, arrays on a CUDA device in a CPU-only
-    build, non-finite rows (with their index).
+    Raises:
+        ValueError: names the argument: C ≤ 0, wrong shapes, different D, float32 products of a float64 array,
+            non-finite rows (with their index).
+        TypeError: for integers, mixed libraries, or tensors that require grad.
+
+    Guarantees:
+        Accumulated in float64 and rounded once. The bits do not depend on threads, nor on the other runs and rows.
+
+    Example:
+        >>> import numpy as np
+        >>> import leakcore
+        >>> grads = np.array([[3.0, 4.0], [0.3, 0.4]])
+        >>> scores = leakcore.clip_scores(grads, np.array([1.0, 0.0]), 1.0)
+        >>> scores.dots.round(6).tolist()
+        [0.6, 0.3]
     """
     kernel = "clip_scores"
     g = _arrays.read(kernel, "grads", grads)

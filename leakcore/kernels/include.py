@@ -6,9 +6,19 @@ import pathlib
 
 
 def get_include() -> str:
-    """The folder to add to an extension's include path: it holds `leakcore/kernels.h`, which says the rest.
+    """The folder to add to the include path of an extension that calls a kernel from C or C++.
 
-    The header declares a table of C functions (`mixture_log_ratio`, `clip_and_noise`) that the installed leakcore hands
-    over at run time: nothing is linked, and no other header is needed. `examples/embed_kernel` is a whole extension.
+    It holds `leakcore/kernels.h`, which documents a table of C functions (`mixture_log_ratio`, `clip_and_noise`). The
+    installed leakcore hands the table over at run time: nothing is linked, and no other header is needed.
+    `examples/embed_kernel` is a whole extension.
+
+    Returns:
+        The path as text.
+
+    Example:
+        >>> import leakcore
+        >>> from pathlib import Path
+        >>> (Path(leakcore.get_include()) / "leakcore" / "kernels.h").is_file()
+        True
     """
     return str(pathlib.Path(__file__).resolve().parents[1] / "include")

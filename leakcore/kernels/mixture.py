@@ -87,35 +87,45 @@ def mixture_log_ratio(
     out: Any = None,
     like: Any = None,
 ) -> Any:
-    """L = log μ(x)/ν(x) for samples of the dominating pair (Hayes, Mahloujifar and Balle 2023, Corollary 4).
+    """Samples of L = log μ(x)/ν(x), the privacy loss of Poisson-sampled DP-SGD (Hayes et al. 2023, Corollary 4).
 
-    ν = N(0, σ² I_T), μ = Π_t [(1−q) N(0, σ²) + q N(1, σ²)], so L = Σ_t log(1 − q_t + q_t·exp((2x_t − 1)/(2σ_t²))).
+    ν = N(0, σ²I_T) and μ = Π_t [(1−q)N(0, σ²) + qN(1, σ²)], so L = Σ_t log(1 − q_t + q_t·exp((2x_t − 1)/(2σ_t²))).
+    Precision and layout of the random numbers: docs/explanation/kernels.md.
 
-    num_samples ≥ 0. noise_multiplier: σ_t in [0, ∞), sample_rate: q_t in [0, 1]; scalars, or arrays of length `steps`
-        (schedules), or arrays of shape (configs, steps) or (configs, 1): several configurations over the same random
-        numbers, drawn once. σ = 0 is the limit: log(1−q) per step whose point is x = 0, +∞ once x = 1 was drawn.
-    under: "null" draws x ~ ν, "alternative" x ~ μ. The two draw from independent streams, even under one seed.
-    seed, first_sample: sample i depends only on (seed, under, first_sample + i), here and in `mixture_tail`, so ranges
-        can be computed anywhere and put together.
-    dtype: "float64", or "float32" for nearly twice the speed: the same integers, with normals and factors in float32,
-        their product, logarithm and sum in float64. Within 2e-6·(1 + 1/σ²)·√T of the float64 result for T ≤ 1,000
-        (typically a twentieth of that), its mean error below 5e-6 standard deviations of L (typically 4e-7: σ and q are
-        rounded once for all steps); then rounded to float32. Groups of four steps with a σ below about 1/2 or a q above
-        1/2 among them are computed in float64.
-    out: a contiguous array of the result's shape and dtype to fill and return. Filling one anew spares the operating
-        system's clearing of fresh memory, a third of the time at T = 1 and 10⁷ samples.
-    like: an array whose library the result follows. Where torch is tracing it decides whether the call becomes a torch
-        operator, which takes numbers for σ and q, no schedules.
+    Args:
+        num_samples: at least 0.
+        noise_multiplier: σ in [0, ∞), a number or an array of length `steps`; or (configs, steps) or (configs, 1) for
+            several configurations over the same random numbers. σ = 0 is the limit.
+        sample_rate: q in [0, 1], likewise.
+        steps: T, at least 0.
+        under: "null" draws x ~ ν, "alternative" x ~ μ, from independent streams.
+        seed: 64-bit.
+        first_sample: index of the first sample. Sample i depends on (seed, under, first_sample + i) alone, here and in
+            `mixture_tail`.
+        dtype: "float64", or "float32" for nearly twice the speed.
+        out: a contiguous array of the result's shape and dtype, to fill and return.
+        like: an array whose library and device the result follows. If torch traces it, the call becomes a torch
+            operator, which takes numbers for σ and q.
 
-    At T ≥ 2 sample i is row i of `standard_normal((…, T), purpose="mixture")`, step 0 under the null and 1 under the
-    alternative. At T = 1 four samples share a row of four draws: sample i is draw i % 4 of row i // 4 of purpose
-    "mixture_one", so that no random number is wasted. So is the draw that picks the component.
+    Returns:
+        (num_samples,), or (configs, num_samples).
 
-    Returns `(num_samples,)`, or `(configs, num_samples)`, each row equal to a call of its own bit for bit. Stable for
-    every σ and q; the normals' law is a fine grid (see `standard_normal`). The bits do not depend on threads; tiers and
-    devices with fused multiply-add agree on them, and baseline x86-64 to 1.2e-14/σ + 1e-15/σ² + 3e-15 per step.
+    Raises:
+        ValueError: names the argument that is out of range, or a schedule of another length.
+        TypeError: for an argument of another type.
 
-    Raises ValueError or TypeError, naming the argument, for values out of range or schedules of another length.
+    Guarantees:
+        Stable for every σ and q. The bits do not depend on threads or ranges; processors without fused multiply-add
+        differ by at most 1.2e-14/σ + 1e-15/σ² + 3e-15 per step.
+
+    Example:
+        >>> import numpy as np
+        >>> import leakcore
+        >>> settings = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 10, "under": "alternative"}
+        >>> loss = leakcore.mixture_log_ratio(1000, **settings)
+        >>> rest = leakcore.mixture_log_ratio(400, first_sample=600, **settings)
+        >>> loss.shape, bool(np.array_equal(rest, loss[600:]))
+        ((1000,), True)
     """
     kernel = "mixture_log_ratio"
     target = float_dtype(kernel, dtype)
@@ -171,25 +181,45 @@ def mixture_tail(
     dtype: Any = "float64",
     like: Any = None,
 ) -> MixtureTail:
-    """Tail counts and sums of L over samples that are never stored: constant memory for any `num_samples`.
+    """Tail counts and sums of L over samples that are never stored: constant memory for any number of samples.
 
-    `.counts`: samples with L ≥ t. `.sums[0]`: Σ (1 − e^{t−L})₊, whose mean under μ plus e^t·κ bounds B_κ from above.
-    `.sums[1]`: Σ e^{−L}·1{L ≥ t}, whose mean under μ is ν(L ≥ t). The summands e^{−L} are added exactly, in integers
-    wide enough for every float64, so shards merge to the same bits in any order (`shard + shard`). The first sum is the
-    count less e^t times the second, so it is right to 4e-16 of the count. A summand e^{−L} beyond float64 counts as
-    the largest float64.
+    L is that of `mixture_log_ratio`, sample by sample. With κ the prior success, e^t·κ plus the mean under μ of (1 −
+    e^{t−L})₊ bounds the attacker's success from above, and the mean under μ of e^{−L}·1{L ≥ t} is ν(L ≥ t).
 
-    thresholds: t, a scalar or an array of any shape, ±∞ allowed; counts and sums follow it. Everything else as in
-        `mixture_log_ratio`, whose sample i is the same as here.
-    noise_multiplier, sample_rate of shape (configs, steps) or (configs, 1): several configurations over the same random
-        numbers, drawn once. Then `thresholds` is a scalar, an array of one dimension (for all), or of shape
-        (configs, …) (each its own); counts are `(configs, …)` and sums `(2, configs, …)`, each configuration's equal to
-        those of a call of its own bit for bit.
-    dtype: "float64", or "float32" for twice the speed: a sample within the error stated in `mixture_log_ratio` of a
-        threshold may then fall on its other side.
+    Args:
+        num_samples: at least 0.
+        thresholds: t, a number or an array of any shape, ±∞ allowed. With several configurations: a number, an array of
+            one dimension for all, or (configs, ...).
+        noise_multiplier: σ, as in `mixture_log_ratio`.
+        sample_rate: q, as in `mixture_log_ratio`.
+        steps: T.
+        under: "null" draws x ~ ν, "alternative" x ~ μ.
+        seed: 64-bit.
+        first_sample: index of the first sample.
+        dtype: "float64", or "float32" for twice the speed: a sample that lies within the float32 error of a threshold
+            may then be counted on its other side.
+        like: an array whose library and device the result follows.
 
-    Raises ValueError or TypeError, naming the argument, for values out of range, NaN thresholds or schedules of another
-    length.
+    Returns:
+        A `MixtureTail` with `.counts`, `.sums` and `.num_samples`.
+
+    Raises:
+        ValueError: names the argument that is out of range, NaN thresholds, or a schedule of another length.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        e^{−L} is summed exactly, in integers, so shards (`shard + shard`) merge to the same bits in any order. The
+        first sum is right to 4e-16 of the count. A summand beyond float64 counts as the largest float64.
+
+    Example:
+        >>> import leakcore
+        >>> settings = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 10}
+        >>> whole = leakcore.mixture_tail(1000, [0.0, 1.0], **settings)
+        >>> first = leakcore.mixture_tail(300, [0.0, 1.0], **settings)
+        >>> second = leakcore.mixture_tail(700, [0.0, 1.0], first_sample=300, **settings)
+        >>> merged = first + second
+        >>> bool((merged.sums == whole.sums).all()), merged.num_samples
+        (True, 1000)
     """
     kernel = "mixture_tail"
     single = float_dtype(kernel, dtype).itemsize == 4

@@ -23,13 +23,16 @@ with L ≥ t."""
 class MixtureTail:
     """Counts and sums over the samples of one or several shards; `+` merges shards to the bits of the undivided run.
 
-    counts: int64, samples with L ≥ t, shaped like `thresholds`; `(configs, …)` where there are several configurations.
+    Attributes:
+        counts: int64, shaped like `thresholds`, or (configs, ...): samples with L ≥ t.
+        sums: float64, (2, ...): Σ (1 − e^{t−L})₊, right to 4e-16 of the count, and Σ e^{−L}·1{L ≥ t}, the exact sum of
+            the float64 summands, rounded once.
         num_samples: how many samples there were.
-    sums: float64, `(2, …)`: Σ (1 − e^{t−L})₊, right to 4e-16 of the count, and Σ e^{−L}·1{L ≥ t}, the exact sum of the
-        float64 summands, rounded once.
-    exact_sums: the integers from which both come, in units of 2⁻¹⁰⁷⁴.
-    samples: the index ranges [a, b) covered, ascending.
-    experiment: a digest of what was sampled (σ, q, steps, under, seed, dtype).
+        thresholds: t.
+        samples: the index ranges [a, b) covered, ascending.
+        exact_sums: the integers, in units of 2⁻¹⁰⁷⁴, from which counts and sums come.
+        experiment: a digest of σ, q, steps, under, seed and dtype.
+        configs: number of configurations, None for one.
     """
 
     counts: Any
@@ -42,7 +45,17 @@ class MixtureTail:
     configs: int | None = None
 
     def __add__(self, other: MixtureTail) -> MixtureTail:
-        """The merged result; ValueError unless both are disjoint shards of one experiment with the same thresholds."""
+        """Merge two disjoint shards of one experiment.
+
+        Args:
+            other: a `MixtureTail` with the same thresholds.
+
+        Returns:
+            The `MixtureTail` that one call over all samples would have returned.
+
+        Raises:
+            ValueError: if the experiments or the thresholds differ, or a sample is in both.
+        """
         if not isinstance(other, MixtureTail):
             return NotImplemented
         if self.experiment != other.experiment:

@@ -22,10 +22,14 @@ _WORK_PER_CALL = 500_000_000  # multiply-adds, some tenths of a second: how long
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelSolution:
-    """residual: estimates of p − y, `(..., N)` or `(..., N, K)`. leverage: diag((CᵀC)⁺), `(..., N)`.
+    """What `solve_labels` returns.
 
-    identifiable: bool, `(..., N)`. error: a bound on each residual's rounding error, shaped like it, infinite where not
-    identifiable. rank: `(...)`, int64.
+    Attributes:
+        residual: estimates of p − y, (..., N) or (..., N, K).
+        leverage: diag((CᵀC)⁺), (..., N). Gradient noise of variance s² gives a residual the variance N²·s²·leverage.
+        identifiable: bool, (..., N). Where it is False the system does not determine the label: do not guess it.
+        error: bound on the rounding error of each residual, shaped like it; infinite where not identifiable.
+        rank: (...), int64, the number of singular values above the cut.
     """
 
     residual: Any
@@ -38,51 +42,40 @@ class LabelSolution:
 def solve_labels(
     jacobian: Any, gradient: Any, *, rcond: float | None = None, check_finite: bool | None = None
 ) -> LabelSolution:
-    """e = N·C⁺·(dL/dW): the residuals p − y behind an averaged gradient (Yuan et al., Algorithms 1, 3 and 4).
+    """The residuals e = p − y behind an averaged gradient: e = N·C⁺·(dL/dW) (Yuan et al. 2022, Algorithms 1, 3 and 4).
 
-    dL/dW = (1/N)·C·e, where column r of C is dZ_r/dW. A label is 1 where its residual is negative (binary), or the
-    class whose residual is the most negative (K classes).
+    The averaged gradient is dL/dW = (1/N)·C·e, where column r of C is dZ_r/dW. The label of sample r is 1 where its
+    residual is negative (binary), or the class with the most negative residual. Methods and precision:
+    docs/explanation/kernels.md.
 
-    jacobian: `(..., N, d)`, row r = dZ_r/dW, that is Cᵀ. gradient: `(..., d)`, or `(..., d, K)` for K right-hand sides;
-        the same leading dimensions. NumPy, torch or DLPack; float16, bfloat16, float32 or float64; any strides,
-        never copied.
-    rcond: singular values of C up to rcond·(largest) count as zero. Default, with ε the spacing of the Jacobian's type
-        at 1: ε·max(N, d) for float64, whose entries and arithmetic both round; max(ε, 2⁻⁵²·max(N, d)) for narrower
-        types, where the arithmetic is float64 and rounded entries move C by about 0.3·ε·‖C‖ if they round
-        independently.
-    check_finite: input that is not finite raises on the CPU, always. On a CUDA device it raises only if this is True,
-        which waits for the stream; otherwise such a problem has NaN residuals, infinite errors, nothing identifiable
-        and a negative rank (−1: the Jacobian is to blame, −2: the gradient).
+    Args:
+        jacobian: (..., N, d), row r = dZ_r/dW, that is Cᵀ. NumPy, torch or DLPack; float16, bfloat16, float32 or
+            float64; never copied. N and d may be 0.
+        gradient: (..., d), or (..., d, K) for K classes, with the same leading dimensions.
+        rcond: singular values of C up to rcond·(largest one) count as zero. None: ε·max(N, d) for float64 and max(ε,
+            2⁻⁵²·max(N, d)) for narrower types, with ε the spacing of the Jacobian's type at 1.
+        check_finite: on the CPU non-finite input always raises. On CUDA it raises only with True, which waits for the
+            stream; otherwise such a problem has NaN residuals and rank −1 (Jacobian) or −2 (gradient).
 
-    Returns arrays of the caller's kind, float64 from float64, otherwise float32:
-    `.residual`: the minimum-norm least-squares solution, the 1/N undone.
-    `.leverage`: diag((CᵀC)⁺). Gradient noise of variance s² gives a residual the variance N²·s²·leverage. Its relative
-        error in float64 is below 2⁻¹⁹ where normal equations solve, and in practice below 1e-8. Its size is that of
-        1/‖C‖²: rounded to float32 it is 0 or infinite where the entries of C are beyond 1e22 or below 1e-19.
-    `.identifiable`: row r's label is determined by this system, (C⁺C)_rr = 1. False for a zero row, a repeated one, or
-        any that takes part in a linear dependence, as happens when N > d. Judged by the row's weight in the null
-        space, which must be at most rcond·‖C‖·‖C⁺‖ (Frobenius norms) and at most 1e-3. Where it is False the label is
-        undetermined: never guess it.
-    `.error`: residual ± error holds the exact solution. It covers the rounding of C and of the gradient, whose entries
-        may each be off by (20 + 2√N)·u times the sum of the magnitudes that made them (u: unit roundoff of the input
-        type; √N: growth of rounding in sums of N) and by what underflow in that type takes, the float64 arithmetic
-        here, and what the null space could move, given |e| ≤ 1. First order in u. It does not cover noise added to the
-        gradient. Infinite where not identifiable, and where the result's type does not hold the residual. A residual
-        smaller than its error has no sign.
-    `.rank`: the number of singular values above the cut.
+    Returns:
+        A `LabelSolution`, in the arrays' library and on their device; float64 from float64, else float32.
 
-    Two routes, chosen per problem. Well-conditioned systems: normal equations, corrected from the residual in float64
-    (corrected semi-normal equations: Björck, 1987), as long as the inverse of the Cholesky factor proves that every
-    singular value is above the cut and that (d + 5N + 10)·2⁻⁵³·N·Σ_r ‖c_r‖²·leverage_r is at most 2⁻²⁰. All others:
-    QR with column pivoting, and a singular value decomposition where the cut falls among the singular values. Rank and
-    `.identifiable` mean the same on both, and `.error` is derived for each.
+    Raises:
+        ValueError: names the argument: wrong shapes, rcond outside [0, 1), non-finite input (with the problem's index).
+        TypeError: for integers, mixed libraries, or tensors that require grad.
 
-    N = 0 and d = 0 are allowed (rank 0, nothing identifiable). The bits do not depend on threads, nor on the other
-    problems; they are the same on AVX2 and AVX-512 (LEAKCORE_ISA), and within `.error` of them on other processors.
+    Guarantees:
+        residual ± error holds the exact solution, to first order, unless noise was added to the gradient. The bits do
+        not depend on threads, nor on the other problems.
 
-    Raises ValueError or TypeError, naming the argument, for wrong or differing shapes, integer types, mixed libraries,
-    tensors that require grad, arrays on a CUDA device in a CPU-only build, rcond outside [0, 1), non-finite input
-    (with the problem's index).
+    Example:
+        >>> import numpy as np
+        >>> import leakcore
+        >>> jacobian = np.array([[1.0, 0.0, 1.0], [0.0, 2.0, 1.0]])  # two samples, three parameters
+        >>> residual = np.array([-0.3, 0.4])  # of labels 1 and 0
+        >>> solution = leakcore.solve_labels(jacobian, jacobian.T @ residual / 2)
+        >>> solution.residual.round(6).tolist(), solution.identifiable.tolist()
+        ([-0.3, 0.4], [True, True])
     """
     kernel = "solve_labels"
     check_finite = validate.optional_boolean(check_finite=check_finite)

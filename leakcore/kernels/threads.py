@@ -23,7 +23,23 @@ _chunk: contextvars.ContextVar[int] = contextvars.ContextVar("leakcore_chunk", d
 
 
 def num_threads() -> int:
-    """The number of threads the next kernel may use; small inputs use fewer."""
+    """The number of threads that the next kernel may use; small inputs use fewer.
+
+    In this order: `thread_limit`, `set_num_threads`, LEAKCORE_NUM_THREADS, torch's setting if torch has been imported,
+    OMP_NUM_THREADS, the processors that this process may run on.
+
+    Returns:
+        At least 1.
+
+    Raises:
+        ValueError: if LEAKCORE_NUM_THREADS is not a positive integer of at most 4096.
+
+    Example:
+        >>> from leakcore import kernels
+        >>> with kernels.thread_limit(2):
+        ...     kernels.num_threads()
+        2
+    """
     limit = _limit.get()
     if limit is not None:
         return limit
@@ -46,9 +62,24 @@ def num_threads() -> int:
 
 
 def set_num_threads(count: int | None) -> None:
-    """Fix the number of threads for this process; None returns to the automatic choice.
+    """Fix the number of threads for this process. It changes the time, never a result.
 
-    Raises TypeError or ValueError unless `count` is a positive integer or None.
+    Args:
+        count: a positive integer, or None to return to the automatic choice.
+
+    Returns:
+        None.
+
+    Raises:
+        ValueError: unless `count` is in [1, 4096].
+        TypeError: if `count` is not an integer.
+
+    Example:
+        >>> from leakcore import kernels
+        >>> kernels.set_num_threads(2)
+        >>> kernels.num_threads()
+        2
+        >>> kernels.set_num_threads(None)
     """
     global _chosen
     _chosen = None if count is None else validate.integer(1, _MOST, count=count)
@@ -58,7 +89,21 @@ def set_num_threads(count: int | None) -> None:
 def thread_limit(count: int) -> Iterator[None]:
     """Within the block, kernels called from this thread or task use `count` threads.
 
-    Raises TypeError or ValueError unless `count` is a positive integer.
+    Args:
+        count: a positive integer.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        ValueError: unless `count` is in [1, 4096].
+        TypeError: if `count` is not an integer.
+
+    Example:
+        >>> from leakcore import kernels
+        >>> with kernels.thread_limit(1):
+        ...     kernels.num_threads()
+        1
     """
     token = _limit.set(validate.integer(1, _MOST, count=count))
     try:

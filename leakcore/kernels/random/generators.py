@@ -19,21 +19,60 @@ _WORD = 2**32 - 1
 
 
 def generator(seed: int, purpose: Stream | str, *, step: int = 0, row: int = 0) -> np.random.Generator:
-    """NumPy's generator for one use: its numbers depend on (seed, purpose, step, row) alone.
+    """A NumPy generator for one use: its numbers depend on (seed, purpose, step, row) alone.
 
-    SFC64, its state hashed from the four by `np.random.SeedSequence`, so the uses of one seed are independent. The bits
-    are the same on every machine; what a distribution makes of them is NumPy's, which may change it in a new version.
-    purpose, step: as in `uniform`; row in [0, 2⁶³). Raises ValueError or TypeError that names the argument.
+    It is SFC64, whose state `np.random.SeedSequence` hashes from these four, so the uses of one seed are independent.
+    The bits are the same on every machine. Distributions are NumPy's, which may change them in a new version.
+
+    Args:
+        seed: 64-bit.
+        purpose: a `Stream` or its name in lower case; "caller" is for your own draws.
+        step: in [0, 2²⁴), or fewer if the stream has fewer.
+        row: in [0, 2⁶³).
+
+    Returns:
+        A `numpy.random.Generator`.
+
+    Raises:
+        ValueError: names the argument that is out of range.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import kernels
+        >>> first = kernels.generator(0, "caller").integers(100, size=5)
+        >>> again = kernels.generator(0, "caller").integers(100, size=5)
+        >>> bool((first == again).all())
+        True
     """
     key, word, number = _read(seed, purpose, step, row)
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence(key, spawn_key=(word, number))))
 
 
 def subseed(seed: int, purpose: Stream | str, *, step: int = 0, row: int = 0, bits: int = 64) -> int:
-    """A seed of `bits` ≤ 64 bits made from another one, for a library or a function that takes a seed of its own.
+    """A seed derived from another one, for a library or a function that takes a seed.
 
-    The leading bits of Philox's first two words at (seed, purpose, step, row): seeds of different uses, or of different
-    parents, are as good as independent, which sums and products of a seed are not. Arguments as in `generator`.
+    It consists of the leading bits of Philox's first two words at (seed, purpose, step, row). Seeds of different uses,
+    or of different parents, are as good as independent; sums and products of a seed are not.
+
+    Args:
+        seed: 64-bit.
+        purpose: a `Stream` or its name in lower case; "caller" is for your own draws.
+        step: in [0, 2²⁴), or fewer if the stream has fewer.
+        row: in [0, 2⁶³).
+        bits: length of the result, 1 to 64.
+
+    Returns:
+        An integer in [0, 2**bits).
+
+    Raises:
+        ValueError: names the argument that is out of range.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import kernels
+        >>> seeds = [kernels.subseed(0, "caller", row=r, bits=32) for r in range(3)]
+        >>> len(set(seeds)), max(seeds) < 2**32
+        (3, True)
     """
     key, word, number = _read(seed, purpose, step, row)
     size = validate.integer(1, 64, bits=bits)
@@ -42,7 +81,28 @@ def subseed(seed: int, purpose: Stream | str, *, step: int = 0, row: int = 0, bi
 
 
 def torch_generator(seed: int, purpose: Stream | str, *, step: int = 0, row: int = 0) -> torch.Generator:
-    """torch's generator on the CPU, seeded by `subseed`; arguments likewise."""
+    """A torch generator on the CPU, seeded by `subseed`.
+
+    Args:
+        seed: 64-bit.
+        purpose: a `Stream` or its name in lower case; "caller" is for your own draws.
+        step: in [0, 2²⁴), or fewer if the stream has fewer.
+        row: in [0, 2⁶³).
+
+    Returns:
+        A `torch.Generator`.
+
+    Raises:
+        ValueError: names the argument that is out of range.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import kernels
+        >>> first = torch.rand(3, generator=kernels.torch_generator(0, "caller"))
+        >>> torch.equal(first, torch.rand(3, generator=kernels.torch_generator(0, "caller")))
+        True
+    """
     import torch
 
     return torch.Generator().manual_seed(subseed(seed, purpose, step=step, row=row))
@@ -50,8 +110,34 @@ def torch_generator(seed: int, purpose: Stream | str, *, step: int = 0, row: int
 
 @contextlib.contextmanager
 def torch_seeded(seed: int, purpose: Stream | str, *, step: int = 0, row: int = 0) -> Iterator[None]:
-    """torch's default generator on the CPU, seeded by `subseed` while the block runs and put back after it: for what
-    draws from it without being asked, as a new layer's weights and dropout do."""
+    """Seed torch's default CPU generator within a block, and restore it afterwards.
+
+    Use it for code that draws from the default generator implicitly, such as the weights of a new layer, or dropout.
+    The seed is that of `subseed`.
+
+    Args:
+        seed: 64-bit.
+        purpose: a `Stream` or its name in lower case; "caller" is for your own draws.
+        step: in [0, 2²⁴), or fewer if the stream has fewer.
+        row: in [0, 2⁶³).
+
+    Returns:
+        A context manager.
+
+    Raises:
+        ValueError: names the argument that is out of range.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import kernels
+        >>> with kernels.torch_seeded(0, "caller"):
+        ...     first = torch.nn.Linear(3, 2)
+        >>> with kernels.torch_seeded(0, "caller"):
+        ...     second = torch.nn.Linear(3, 2)
+        >>> torch.equal(first.weight, second.weight)
+        True
+    """
     import torch
 
     key = subseed(seed, purpose, step=step, row=row)

@@ -22,10 +22,23 @@ _FLOATS = {name: np.dtype(name) for name in ("float32", "float64")}
 
 
 def philox4x32(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, int, int]:
-    """Philox4x32-10 (Salmon, Moraes, Dror and Shaw 2011) of four counter words and two key words, each in [0, 2³²).
+    """One block of the generator Philox4x32-10 (Salmon, Moraes, Dror and Shaw 2011).
 
-    Equals the known answers published with Random123. Raises ValueError for the wrong number of words or a word out of
-    range.
+    Args:
+        counter: four words in [0, 2³²).
+        key: two words in [0, 2³²).
+
+    Returns:
+        Four words in [0, 2³²), equal to the known answers published with Random123.
+
+    Raises:
+        ValueError: for the wrong number of words, or a word out of range.
+        TypeError: if they are not integers.
+
+    Example:
+        >>> from leakcore import kernels
+        >>> [hex(word) for word in kernels.philox4x32((0, 0, 0, 0), (0, 0))]
+        ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
     words, keys = _words(counter=counter), _words(key=key)
     if len(words) != 4 or len(keys) != 2:
@@ -52,17 +65,39 @@ def standard_normal(
     out: Any = None,
     like: Any = None,
 ) -> Any:
-    """Standard normals of this shape, (rows, columns): row r depends only on (seed, purpose, step, first_row + r).
+    """Standard normal variates; row r depends only on (seed, purpose, step, first_row + r).
 
-    Box–Muller on a 2³² × 2³² grid, a fixed number of draws per output: |z| ≤ 6.7637, and every interval's probability
-    is right to 2⁻³⁰: far below what any simulation here can see, and not what a secure release needs.
-
-    purpose: a `Stream` or its name in lower case; your own draws take "caller", from which nothing here draws. step: in
-        [0, 2²⁴), fewer where the stream has fewer. At most 2³⁴ columns.
-    dtype: "float64" or "float32" (rounded once). out: an array to fill, of either type.
-    like: an array whose library and device the result follows. On CUDA the values are those of the CPU's tiers with
-        fused multiply-add, bit for bit.
+    Box–Muller on a 2³² × 2³² grid, with a fixed number of draws per variate: |z| ≤ 6.7637, and the probability of every
+    interval is right to 2⁻³⁰. That is far below what a simulation can notice, and not enough for a secure release.
     `clip_and_noise` with the same seed and step adds exactly `standard_normal((runs, D), purpose="clip_noise")`.
+
+    Args:
+        shape: (rows, columns), at most 2³⁴ columns.
+        seed: 64-bit.
+        purpose: a `Stream` or its name in lower case. Take "caller" for your own draws: nothing in leakcore uses it.
+        step: in [0, 2²⁴), or fewer if the stream has fewer.
+        first_row: index of the first row.
+        dtype: "float64", or "float32" (rounded once).
+        out: an array of either type, to fill.
+        like: an array whose library and device the result follows.
+
+    Returns:
+        An array of that shape, or `out`.
+
+    Raises:
+        ValueError: names the argument that is out of range.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        On CUDA the values are those of CPUs with fused multiply-add, bit for bit.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import kernels
+        >>> z = kernels.standard_normal((1000, 3), seed=7, purpose="caller")
+        >>> later = kernels.standard_normal((10, 3), seed=7, purpose="caller", first_row=990)
+        >>> f"{z.std():.1f}", bool(np.array_equal(later, z[990:]))
+        ('1.0', True)
     """
     return _Draws.parse("standard_normal", shape, seed, purpose, step, first_row).fill(dtype, out, like)
 
@@ -77,9 +112,31 @@ def uniform(
     out: Any = None,
     like: Any = None,
 ) -> Any:
-    """Uniforms (w + ½)·2⁻³², w a 32-bit word, float64 in the open (0, 1), of this shape, (rows, columns).
+    """Uniform variates (w + ½)·2⁻³² with w a 32-bit word; row r depends only on (seed, purpose, step, first_row + r).
 
-    Arguments as in `standard_normal`; out: float64. `u < q` has probability q to within 2⁻³³.
+    `u < q` has probability q to within 2⁻³³.
+
+    Args:
+        shape: (rows, columns), at most 2³⁴ columns.
+        seed: 64-bit.
+        purpose: a `Stream` or its name in lower case; "caller" is for your own draws.
+        step: in [0, 2²⁴), or fewer if the stream has fewer.
+        first_row: index of the first row.
+        out: a float64 array to fill.
+        like: an array whose library and device the result follows.
+
+    Returns:
+        A float64 array of that shape in the open interval (0, 1), or `out`.
+
+    Raises:
+        ValueError: names the argument that is out of range.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import kernels
+        >>> u = kernels.uniform((2, 1000), seed=7, purpose="caller")
+        >>> f"{u.mean():.1f}", bool((u > 0).all() and (u < 1).all())
+        ('0.5', True)
     """
     return _Draws.parse("uniform", shape, seed, purpose, step, first_row).fill("float64", out, like)
 

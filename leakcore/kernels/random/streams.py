@@ -11,11 +11,19 @@ STEP_BITS = 24
 
 
 class Stream(enum.IntEnum):
-    """What a random number is for: its value is the first of the `steps` stream words that no other member reaches.
+    """What a random number is for. No two members share a draw under one seed.
 
-    A draw is a pure function of (seed, stream word, row, number of the draw), the stream word being the member's value
-    plus the step. What a step and a row are is said with each member; where nothing is said, both are 0. Members whose
-    words share a leading byte keep the words that they had before they had names. `CALLER` is for callers.
+    A draw is a pure function of (seed, stream word, row, number of the draw); the stream word is the member's value
+    plus the step. Each member documents its steps and rows; where it does not, both are 0. `CALLER` is for your own
+    draws.
+
+    Attributes:
+        steps: how many steps the member has, that is the stream words that no other member reaches.
+
+    Example:
+        >>> from leakcore import kernels
+        >>> kernels.Stream.CALLER.steps == 2**24
+        True
     """
 
     steps: int
@@ -27,6 +35,8 @@ class Stream(enum.IntEnum):
         member._value_ = word
         member.steps = 2**STEP_BITS - first if steps is None else steps
         return member
+
+    # Members whose words share a leading byte keep the words that they had before they had names.
 
     # Kernels and mechanisms. What native code draws stands in csrc/core/rng/streams.h as well; a test compares the two.
     MIXTURE = 1, 0, 2

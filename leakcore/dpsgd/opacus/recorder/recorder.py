@@ -51,7 +51,7 @@ def record(
 
     In every step, after Opacus has clipped, summed and noised, the candidates' gradients at the present parameters are
     computed, clipped and multiplied with the released sum; only the products are stored (see `Trace`). Details:
-    docs/how-to/opacus.md.
+    docs/explanation/recording.md.
 
     Args:
         optimizer: what `make_private` returned (flat or ghost clipping), or a `FusedDPOptimizer`.
