@@ -16,7 +16,21 @@ from leakcore.experiments.result import ExperimentResult
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """name, title; statement: what the paper says it shows; needs: data sets, empty where only bounds are computed."""
+    """A figure or table of a paper that leakcore can reproduce.
+
+    Attributes:
+        name: by which `run` and `leakcore reproduce` find it, such as "reconstruction-fig3".
+        title: what it is about.
+        statement: what the paper says that it shows.
+        needs: names of the data sets that it reads; empty if it computes bounds only.
+        module: in leakcore.experiments, which is imported when the experiment runs.
+
+    Example:
+        >>> from leakcore import experiments
+        >>> experiment = experiments.find("labels-fig1")
+        >>> experiment.module, len(experiment.needs) > 0
+        ('labels.fig1', True)
+    """
 
     name: str
     title: str
@@ -26,11 +40,15 @@ class Experiment:
 
     @property
     def quick(self) -> str:
-        """How long it takes at the quick scale on two cores, roughly."""
+        """How long it takes at the quick scale on two cores, roughly, such as "about 10 s"."""
         return at_quick_scale(self.name)
 
     def load(self) -> Callable[[Experiment, Context], ExperimentResult]:
-        """The function that runs it."""
+        """Import the experiment's module.
+
+        Returns:
+            The function `run(experiment, context)` of the module.
+        """
         module = importlib.import_module(f"leakcore.experiments.{self.module}")
         return cast(Callable[["Experiment", Context], ExperimentResult], module.run)
 
@@ -43,7 +61,18 @@ class Experiment:
         settings: dict[str, Any] | None = None,
         provenance: str = ExperimentResult.provenance,
     ) -> ExperimentResult:
-        """The findings as this experiment's result at the context's scale and seed."""
+        """The findings as this experiment's result, at the context's scale and seed.
+
+        Args:
+            context: of the run.
+            findings: what the run found.
+            data: what was read, in words.
+            settings: everything that defines the run.
+            provenance: the paper.
+
+        Returns:
+            An `ExperimentResult`.
+        """
         return ExperimentResult(
             name=self.name,
             title=self.title,
@@ -95,12 +124,36 @@ EXPERIMENTS = (
 
 
 def names() -> list[str]:
-    """Every experiment's name, paper by paper, in their order."""
+    """The names of all experiments, paper by paper.
+
+    Returns:
+        A list in the order of the papers' figures and tables.
+
+    Example:
+        >>> from leakcore import experiments
+        >>> "reconstruction-table2" in experiments.names()
+        True
+    """
     return list(EXPERIMENTS)
 
 
 def find(name: str) -> Experiment:
-    """The experiment; ValueError lists the names there are."""
+    """The experiment of a name.
+
+    Args:
+        name: one of `names()`.
+
+    Returns:
+        An `Experiment`.
+
+    Raises:
+        ValueError: for another name; the text lists all names.
+
+    Example:
+        >>> from leakcore import experiments
+        >>> experiments.find("reconstruction-table2").needs
+        ()
+    """
     if name not in EXPERIMENTS:
         raise ValueError(f"name={name!r}: no such experiment; there are {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[name]

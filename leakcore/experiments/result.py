@@ -24,10 +24,15 @@ KINDS = ("", "upper", "lower", "estimate")
 class Series:
     """A line or a row of points.
 
-    role: decides how it looks, the same in every figure: "bound", "rdp", "orthogonal", "simplex", "attack", "attack-2",
-        "attack-3", "baseline" or "chance".
-    x, y: of one length. low, high: the interval of each y, None without one. colour: a third value per point, drawn as
-        its colour.
+    Attributes:
+        name: in the legend.
+        role: decides the style, the same in every figure: "bound", "rdp", "orthogonal", "simplex", "attack",
+            "attack-2", "attack-3", "baseline" or "chance".
+        x: one-dimensional.
+        y: as long as x.
+        low: lower end of each y's interval, or None.
+        high: upper end of each y's interval, or None.
+        colour: a third value for each point, drawn as its colour, or None.
     """
 
     name: str
@@ -51,9 +56,18 @@ class Series:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Panel:
-    """One pair of axes. log_x, log_y: logarithmic axes. y_range: None lets the data decide. colour_label: what a
-    series'
-    colour means."""
+    """One pair of axes.
+
+    Attributes:
+        title: above the axes.
+        x_label: of the horizontal axis.
+        y_label: of the vertical axis.
+        series: lines and points.
+        log_x: whether the horizontal axis is logarithmic.
+        log_y: whether the vertical axis is logarithmic.
+        y_range: of the vertical axis; None lets the data decide.
+        colour_label: what the colour of a series means.
+    """
 
     title: str
     x_label: str
@@ -77,13 +91,16 @@ class Pictures:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Stated:
-    """A number or sentence of the paper, and ours beside it.
+    """A number or sentence of the paper, with our number for comparison.
 
-    paper: as it is printed. ours: our number, an int where it counts something, None where the statement is no number.
-    interval: of ours, None for an exact value. comment: where the two differ, why; or what the data say of the
-    sentence. kind: "upper" or "lower" for a bound, "estimate" for what was measured, "" where that was not said.
-    confidence: of the interval, or of the bound; None where there is none: an interval is then a range, and `what`
-    says of what.
+    Attributes:
+        what: which quantity.
+        paper: the number or sentence as it is printed.
+        ours: our number, an int for a count; None if the statement has no number.
+        interval: of our number; None for an exact value.
+        comment: why the two differ, or what the data say about the sentence.
+        kind: "upper" or "lower" for a bound, "estimate" for a measurement, "" if not stated.
+        confidence: of the interval or the bound. None: an interval is then a range, and `what` says of what.
     """
 
     what: str
@@ -106,7 +123,7 @@ class Stated:
 
 
 def ours(result: Result) -> dict[str, Any]:
-    """`Stated`'s fields of one number; its interval where that is one of a confidence, not of rounding."""
+    """The fields of `Stated` that one number fills; its interval only if it has a confidence."""
     ends = None if result.interval is None or result.confidence is None else tuple(map(float, result.interval))
     return {"ours": float(result.value), "interval": ends, "kind": result.kind, "confidence": result.confidence}
 
@@ -115,10 +132,35 @@ def ours(result: Result) -> dict[str, Any]:
 class ExperimentResult:
     """A reproduced figure or table.
 
-    name, title: of the experiment; statement: what the paper says that it shows. conclusion: what our numbers say, the
-    figure's caption. agreement: whether they show what the paper says: "yes", "partly", "no", or "" where that was not
-    judged. data: what was really used. settings: everything that defines the run. notes: what a reader must
-    know before quoting a number. `seconds` is not kept: an interrupted run's JSON equals an uninterrupted one's.
+    It does not hold the time that the run took, so the JSON of an interrupted run equals that of an uninterrupted one.
+
+    Attributes:
+        name: of the experiment.
+        title: of the experiment.
+        statement: what the paper says that it shows.
+        scale: "tiny", "quick" or "paper".
+        seed: of everything random.
+        conclusion: what our numbers say.
+        stated: the paper's numbers, with ours.
+        agreement: whether our numbers show what the paper says: "yes", "partly", "no", or "" if that was not judged.
+        panels: axes to draw.
+        pictures: rows of pictures to draw.
+        data: the data that were used, in words.
+        settings: everything that defines the run.
+        notes: what a reader must know before quoting a number.
+        provenance: the paper.
+
+    Raises:
+        ValueError: for another `agreement`.
+
+    Example:
+        >>> from leakcore import experiments
+        >>> result = experiments.ExperimentResult(
+        ...     name="mine", title="A figure", statement="Success falls with noise.", scale="quick", seed=0,
+        ...     conclusion="It falls.", stated=(), agreement="yes",
+        ... )
+        >>> result.caption
+        "The paper's finding is reproduced. It falls."
     """
 
     schema: ClassVar[str] = "leakcore.experiment/1"
@@ -156,7 +198,7 @@ class ExperimentResult:
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
 
     def to_text(self) -> str:
-        """Title, the paper's numbers beside ours, data, conclusion and notes, for a terminal."""
+        """The title, the paper's numbers with ours, data, conclusion and notes, for a terminal."""
         stated = [(s.what, s.paper, s.shown(), s.comment) for s in self.stated]
         remarks = [("data", line) for line in self.data] + [("note", line) for line in self.notes]
         head = f"{self.name}  {self.title}  (scale {self.scale}, seed {self.seed})"

@@ -28,26 +28,41 @@ def run(
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> ExperimentResult:
-    """Reproduce a figure or table of Hayes, Mahloujifar and Balle (2023) or of Yuan, Xue, Wang and Shen (2022).
+    """Reproduce a figure or table of a paper.
 
     Args:
-        name: one of `names()`. scale: "quick" (minutes on two cores), "paper" (the paper's sizes) or "tiny" (seconds,
-            too few runs to conclude from). seed: of everything random.
-        data: folder of data sets; None: `LEAKCORE_DATA`, then the user's cache. Nothing is downloaded.
-        out: folder for NAME.json, NAME.png and NAME.svg, each written atomically when all is done. Until then finished
-            pieces are kept in out/partial/NAME, bound to this experiment, scale, seed and versions, and a later call
-            goes on from them; what was computed from data is also bound to the data's content (of the leakage figures
-            the trained networks are such pieces, and no more). None: write nothing.
+        name: one of `names()`.
+        scale: "quick" (minutes on two cores), "paper" (the paper's sizes) or "tiny" (seconds, too few runs for a
+            conclusion).
+        seed: of everything random.
+        data: folder of data sets. None: LEAKCORE_DATA, then the user's cache. Nothing is downloaded.
+        out: folder for NAME.json, NAME.png and NAME.svg, each written atomically at the end. Finished pieces are stored
+            in out/partial/NAME until then, and a later call continues from them. They are bound to this experiment,
+            scale, seed, versions and content of the data. None: write nothing.
+        trainer: what trains the networks of the label figures: "ensemble" (`dpsgd.Ensemble`) or "opacus".
         executor: any `concurrent.futures.Executor`, whose workers play the games, train the models, run the searches
-            and fit the readers, as far as these do not wait for each other; None: this process, on all its cores. Data
-            are read here and sent to them.
-        progress: called as progress(task, done, total), here, of what all workers have done.
+            and fit the readers. None: this process, on all its cores. The data are read here and sent to the workers.
+        progress: called here as `progress(task, done, total)`, for the work of all workers.
 
-    Returns an `ExperimentResult`, equal whether or not the run was interrupted, for any number of workers and none:
-    a folder may be begun with workers and finished without.
-    Raises ValueError that names argument, value and what is allowed; FileNotFoundError for a data set that is not
-    there, ImportError for trainer="opacus" without Opacus; ValueError where `out` holds damaged pieces, another run's,
-    or files that are not leakcore's; CannotWrite (an OSError) where the disk is full: what was finished is kept.
+    Returns:
+        An `ExperimentResult`.
+
+    Raises:
+        ValueError: names the argument, its value and what is allowed; or `out` holds damaged pieces, pieces of another
+            run, or files that are not leakcore's.
+        FileNotFoundError: for a data set that is missing.
+        ImportError: for `trainer="opacus"` without Opacus.
+        OSError: if the disk is full (CannotWrite); the finished pieces remain.
+
+    Guarantees:
+        The result is the same whether or not the run was interrupted, and for any number of workers. A folder may be
+        begun with workers and finished without.
+
+    Example:
+        >>> from leakcore import experiments
+        >>> result = experiments.run("reconstruction-table2", scale="tiny")
+        >>> result.agreement
+        'yes'
     """
     experiment = find(name)
     size = check.one_of(*SCALES, scale=scale)

@@ -45,7 +45,6 @@ NOT_YET = {
     "leakcore.bounds.laplace",
     "leakcore.bounds.methods",
     "leakcore.defenses",
-    "leakcore.experiments",
     "leakcore.leakage",
     "leakcore.numerics",
 }
