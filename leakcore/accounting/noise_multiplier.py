@@ -27,18 +27,18 @@ class NoiseMultiplier(Result):
 
 @one_thread()
 def noise_multiplier(
+    sample_rate: float,
+    steps: int,
     *,
     epsilon: float,
     delta: float,
-    sample_rate: float,
-    steps: int,
     adjacency: str = "add-remove",
     method: str = "exact",
     orders: Any = None,
 ) -> NoiseMultiplier:
     """The smallest σ, the same in every step, with which DP-SGD is proved (ε, δ)-private.
 
-    epsilon: in [0, ∞); delta: in [0, 1); sample_rate: a scalar q. Other arguments as in `epsilon`.
+    sample_rate: a scalar q. epsilon: in [0, ∞). delta: in [0, 1). Other arguments as in `epsilon`.
 
     σ is on the safe side of a search to a relative 1e-9 (1e-6 for "pld" and "rdp"); where the search rests on upper
     bounds of ε that are not that tight, σ suffices and a note says that a little less may do.

@@ -11,8 +11,8 @@
 | `Dropout(keep_probability)` | training | B√(d/(mp)), p the probability to *keep* (`nn.Dropout` takes the opposite) |
 | `ClipSamples(max_grad_norm)` | every sample's gradient | none given |
 | `DPSGD(max_grad_norm, noise_multiplier)` | the sum | none given: the text's DP-SGD is `Compose(Clip, GaussianNoise)` |
-| `Clip(max_norm)` | the release | B√(d/m) |
-| `GaussianNoise(scale)` | the release | (B + σ)√(d/m); after `Clip(s)`: (B + σ·max{1, ‖g‖/s})√(d/m) |
+| `Clip(max_grad_norm)` | the release | B√(d/m) |
+| `GaussianNoise(std)` | the release | (B + σ)√(d/m); after `Clip(s)`: (B + σ·max{1, ‖g‖/s})√(d/m) |
 | `Laplace(scale)` | the release | none given |
 | `Prune(keep_fraction)` | the release | none given |
 

@@ -31,8 +31,8 @@ _KINDS: dict[str, tuple[type[Any], _Numbers, _Words]] = {
     "dp-sgd": (
         DPSGD, (("max_grad_norm", float), ("noise_multiplier", float), ("expected_batch_size", float)), (),
     ),
-    "clip": (Clip, (("max_norm", float),), ()),
-    "gaussian-noise": (GaussianNoise, (("scale", float),), ()),
+    "clip": (Clip, (("max_grad_norm", float),), ()),
+    "gaussian-noise": (GaussianNoise, (("std", float),), ()),
     "laplace": (Laplace, (("scale", float),), ()),
     "prune": (Prune, (("keep_fraction", float),), ()),
 }  # fmt: skip
@@ -43,7 +43,7 @@ def parse(text: str, *, learning_rate: float | None = None) -> Defense:
     """The defence that `text` names: name:numbers and words, several with + in the order of their stages.
 
     "clip:S", "clip-samples:C", "dp-sgd:C,σ" or "dp-sgd:C,σ,n", "dropout:KEEP" (or "dropout:KEEP,shared": one
-    sub-network for the batch), "gaussian-noise:SCALE", "laplace:SCALE", "local-steps:K,RATE" (or
+    sub-network for the batch), "gaussian-noise:STD", "laplace:SCALE", "local-steps:K,RATE" (or
     "local-steps:K,RATE,minibatches"), "prune:KEPT". learning_rate: RATE where it is left out. `spell` goes back.
     Raises ValueError or TypeError that names what is wrong.
     """

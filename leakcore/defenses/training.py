@@ -157,6 +157,6 @@ def defended(run: EnsembleRun, defense: Defense, *, seed: int) -> EnsembleRun:
         drawn = part.drawn(runs * steps, size, seed=part_seed(seed, number), first_row=run.first_run * steps)
         observed = observed + drawn.reshape(observed.shape).astype(observed.dtype)
     return dataclasses.replace(
-        run, observed=observed, dots=None, norms=None, clipped=None,
+        run, observed=observed, dots=None, clipped_norms=None, clipped=None,
         cosine=None, scores={},
     )  # fmt: skip

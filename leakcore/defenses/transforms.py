@@ -92,13 +92,13 @@ def _clipped(gradients: Any, limit: float) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class GaussianNoise(Defense):
-    """Adds N(0, scale²) to every coordinate of the release; scale ≥ 0, in units of the release itself."""
+    """Adds N(0, std²) to every coordinate of the release; std ≥ 0, in units of the release itself."""
 
-    scale: float
+    std: float
     stage: ClassVar[str] = "release"
 
     def __post_init__(self) -> None:
-        check.non_negative(scale=self.scale)
+        check.non_negative(std=self.std)
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
         """As `Defense.apply`."""
@@ -111,7 +111,7 @@ class GaussianNoise(Defense):
         z = kernels.standard_normal(
             (rows, columns), seed=key, purpose=kernels.Stream.DEFENSE_GAUSSIAN, step=step, first_row=first_row
         )  # fmt: skip
-        return np.asarray(self.scale * z)
+        return np.asarray(self.std * z)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,17 +143,17 @@ class Laplace(Defense):
 
 @dataclasses.dataclass(frozen=True)
 class Clip(Defense):
-    """Scales the release to norm max_norm where it is longer: the text's gradient clipping, of the aggregate."""
+    """Scales the release to norm max_grad_norm where it is longer: the text's gradient clipping, of the aggregate."""
 
-    max_norm: float
+    max_grad_norm: float
     stage: ClassVar[str] = "release"
 
     def __post_init__(self) -> None:
-        check.positive(max_norm=self.max_norm)
+        check.positive(max_grad_norm=self.max_grad_norm)
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
         """As `Defense.apply`; draws nothing."""
-        return _clipped(_rows("Clip", gradients), self.max_norm)
+        return _clipped(_rows("Clip", gradients), self.max_grad_norm)
 
 
 @dataclasses.dataclass(frozen=True)

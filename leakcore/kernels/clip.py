@@ -40,11 +40,11 @@ class Scores:
 
     Attributes:
         dots: ⟨clip_C(g_i), o_m⟩, (M, n), or (n,) for one observation; with runs (runs, ...).
-        norms: ‖clip_C(g_i)‖, (n,); with runs (runs, n).
+        clipped_norms: ‖clip_C(g_i)‖, (n,); with runs (runs, n).
     """
 
     dots: Any
-    norms: Any
+    clipped_norms: Any
 
 
 def clip_and_noise(
@@ -285,7 +285,7 @@ def clip_scores(
             default is False; True waits for the stream.
 
     Returns:
-        A `Scores` with `.dots` and `.norms`, in the arrays' library and on their device; float64 if either input is
+        A `Scores` with `.dots` and `.clipped_norms`, in the arrays' library and on their device; float64 if either input is
         float64, else float32.
 
     Raises:
@@ -369,4 +369,4 @@ def clip_scores(
         dots, norms = dots[0], norms[0]
     dtype = max(g.result_dtype, o.result_dtype, key=lambda t: t.itemsize)
     clipped = library.cast(library.at_most(norms, clip), dtype)
-    return Scores(dots=library.give(library.cast(dots, dtype)), norms=library.give(clipped))
+    return Scores(dots=library.give(library.cast(dots, dtype)), clipped_norms=library.give(clipped))

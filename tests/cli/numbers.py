@@ -163,15 +163,15 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
             Form(("--dataset", "digits", "--method", "cosine", "--iterations", "2", "--restarts", "1", "--quiet")),
         ],
         ("leakage",): [
-            Form(("leakcore.models:digits_mlp", "--data", "digits", "--samples", "1", "--rows", "20", "--permutations",
-                  "1", "--no-inversion", "--quiet")),
+            Form(("leakcore.models:digits_mlp", "--data", "digits", "--samples", "1", "--num-rows", "20",
+                  "--permutations", "1", "--no-inversion", "--quiet")),
         ],
         ("audit",): [
             Form((*quick, *short), only=("--epsilon", "--delta", "--num-candidates", "--runs", "--fail-above")),
             Form((*quick, *short, "--noise-multiplier", "1", "--sample-rate", "0.5")),
             Form((*quick, *short), only=("--defense", "--sweep")),
-            Form(("--attack", "clipbkd", *short)),
-            Form(("--attack", "one-run", "--num-rows", "40", "--runs", "4", "--steps", "2", "--quiet")),
+            Form(("--attack", "clipbkd", "--num-rows", "20", "--trials", "4", "--steps", "2", "--quiet")),
+            Form(("--attack", "one-run", "--num-rows", "40", "--trials", "4", "--steps", "2", "--quiet")),
             Form(("--trace", str(corpus / "trace" / "good.npz"), "--sample-rate", "0.5")),
             Form(("--scores", str(corpus / "scores-npz" / "good.npz"), "--adjacency", "replace")),
             Form(("--scores", str(corpus / "scores-npz" / "good.npz"), "--retrained", "--adjacency", "replace")),
@@ -179,13 +179,13 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
     }  # fmt: skip
 
 
-_QUICK = "sweep = []\nlabel_steps = 2\nlabel_draws = 2\nlabel_batch_size = 4\nlabel_hidden = 4\n"
+_QUICK = "sweep = []\nlabel_steps = 2\nlabel_trials = 2\nlabel_batch_size = 4\nlabel_hidden = 4\n"
 
 
 def configurations() -> dict[str, dict[str, str]]:
     """A quick configuration of each form of audit, as text by section."""
     corpus = Path(__file__).parents[1] / "fuzz" / "corpus"
-    trials = {"data": "rows = 40\n", "mechanism": "noise_multiplier = 2\nsteps = 2\n"}
+    trials = {"data": "num_rows = 40\n", "mechanism": "noise_multiplier = 2\nsteps = 2\n"}
     return {
         "run": {"run": f"num_rows = 20\nruns = 4\nsteps = 2\n{_QUICK}"},
         "claim": {**trials, "model": "", "fault": "", "claim": "", "audit": "trials = 4\nk = [1]\n"},

@@ -39,7 +39,7 @@ def test_a_bundled_digit_with_its_picture(tmp_path: Path) -> None:
 
 def test_noise_hides_the_digit() -> None:
     code, text = _call(
-        "--dataset", "digits", "--restarts", "1", "--noise", "1", "--iterations", "60", "--json", "--quiet"
+        "--dataset", "digits", "--restarts", "1", "--noise-std", "1", "--iterations", "60", "--json", "--quiet"
     )
     assert code == 0, text
     found = json.loads(text)
@@ -98,10 +98,10 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bad_options() -> None:
     assert _call("--dataset", "digits", "--gradient", "g.npz")[0] == 2
     assert _call("--gradient", "g.npz")[0] == 2
-    code, text = _call("--dataset", "digits", "--rows", "0", "--quiet")
+    code, text = _call("--dataset", "digits", "--num-rows", "0", "--quiet")
     assert code == 2
-    assert "'--rows': 0 is not in the range 1<=x<=65536" in text
-    for value, refusal in (("-1", "--noise=-1.0: must be"), ("nan", "'--noise': nan: must be")):
-        code, text = _call("--dataset", "digits", "--noise", value, "--quiet")
+    assert "'--num-rows': 0 is not in the range 1<=x<=65536" in text
+    for value, refusal in (("-1", "--noise-std=-1.0: must be"), ("nan", "'--noise-std': nan: must be")):
+        code, text = _call("--dataset", "digits", "--noise-std", value, "--quiet")
         assert code == 2
         assert refusal in text

@@ -145,7 +145,7 @@ def test_an_encoding_that_lacks_a_sign_ends_no_audit(tmp_path: Path) -> None:
 
 def _claim(folder: Path) -> tuple[str, ...]:
     (folder / "claim.toml").write_text(
-        "[data]\nrows = 40\n[mechanism]\nnoise_multiplier = 2\nsteps = 2\n[audit]\nattack = 'clipbkd'\ntrials = 4\n"
+        "[data]\nnum_rows = 40\n[mechanism]\nnoise_multiplier = 2\nsteps = 2\n[audit]\nattack = 'clipbkd'\ntrials = 4\n"
     )
     return "audit", "--config", str(folder / "claim.toml"), "--out", str(folder / "out")
 

@@ -56,8 +56,8 @@ MINE = ("nets_to_measure:build", "--data", "rows.npz")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((*MINE, "--rows", "1"), "'--rows': 1 is not in the range 20<=x<=1000000"),
-        ((*MINE, "--rows", "19"), "'--rows': 19 is not in the range 20<=x<=1000000"),
+        ((*MINE, "--num-rows", "1"), "'--num-rows': 1 is not in the range 20<=x<=1000000"),
+        ((*MINE, "--num-rows", "19"), "'--num-rows': 19 is not in the range 20<=x<=1000000"),
         ((*MINE, "--permutations", "-1"), "'--permutations': -1 is not in the range 0<=x<=100000"),
         ((*MINE, "--samples", "0"), "'--samples': 0 is not in the range 1<=x<=100000"),
         (
@@ -88,7 +88,7 @@ def test_what_is_wrong_is_named_before_any_work(user: Path, arguments: tuple[str
 
 def test_the_least_number_of_rows_is_measured() -> None:
     done = run(
-        "leakcore.models:digits_mlp", "--data", "digits", "--rows", "20", "--samples", "1", "--permutations", "0",
+        "leakcore.models:digits_mlp", "--data", "digits", "--num-rows", "20", "--samples", "1", "--permutations", "0",
         "--no-inversion",
     )  # fmt: skip
     assert done.exit_code == 0, done.output

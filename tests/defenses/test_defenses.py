@@ -321,9 +321,9 @@ def test_noise_and_pruning_move_gradient_inversion():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: GaussianNoise(-1.0), "scale=-1.0"),
+        (lambda: GaussianNoise(-1.0), "std=-1.0"),
         (lambda: Laplace(-1.0), "scale=-1.0"),
-        (lambda: Clip(0.0), "max_norm=0.0"),
+        (lambda: Clip(0.0), "max_grad_norm=0.0"),
         (lambda: ClipSamples(0.0), "max_grad_norm=0.0"),
         (lambda: DPSGD(1.0, -1.0), "noise_multiplier=-1.0"),
         (lambda: Dropout(0.0), "keep_probability=0.0"),

@@ -160,7 +160,7 @@ ARRAYS = {
     "kernels.clip_scores": Call(
         lambda: {"grads": rng().normal(size=(3, 5)), "observed": rng().normal(size=(2, 5)), "max_grad_norm": 1.0,
                  "product_dtype": "float64"},
-        lambda r: quality(r.dots) and at_least_zero(r.norms),
+        lambda r: quality(r.dots) and at_least_zero(r.clipped_norms),
     ),
     "kernels.solve_labels": Call(
         lambda: {"jacobian": rng().normal(size=(3, 5)), "gradient": rng().normal(size=5)},
@@ -187,7 +187,7 @@ ARRAYS = {
     "kernels.set_num_threads": Call(lambda: {"count": None}),
     "kernels.thread_limit": Call(lambda: {"count": 1}),
     "attacks.prior_aware": Call(
-        lambda: {"dots": rng().random((2, 3, 4)), "norms": np.ones((2, 3, 4)), "max_grad_norm": 1.0,
+        lambda: {"dots": rng().random((2, 3, 4)), "clipped_norms": np.ones((2, 3, 4)), "max_grad_norm": 1.0,
                  "sample_rate": 0.5, "noise_multiplier": 1.0, "method": "auto"},
         also=("method",),
     ),
@@ -412,12 +412,12 @@ ARRAYS = {
     "defenses.spell": Call(lambda: {"defense": _defense()}),
     "defenses.attach": Call(lambda: {"optimizer": _optimizer(), "defense": _defense(), "seed": 0}),
     "defenses.defended": Call(lambda: {"run": run(), "defense": _defense(), "seed": 0}),
-    "defenses.Clip": Call(lambda: {"max_norm": 1.0}),
+    "defenses.Clip": Call(lambda: {"max_grad_norm": 1.0}),
     "defenses.ClipSamples": Call(lambda: {"max_grad_norm": 1.0}),
     "defenses.Compose": Call(dict),
     "defenses.DPSGD": Call(lambda: {"max_grad_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 3.0}),
     "defenses.Dropout": Call(lambda: {"keep_probability": 0.5, "per_sample": False}),
-    "defenses.GaussianNoise": Call(lambda: {"scale": 0.1}),
+    "defenses.GaussianNoise": Call(lambda: {"std": 0.1}),
     "defenses.Laplace": Call(lambda: {"scale": 0.1}),
     "defenses.LocalSteps": Call(lambda: {"steps": 2, "learning_rate": 0.1, "minibatches": False}),
     "defenses.Prune": Call(lambda: {"keep_fraction": 0.5}),

@@ -128,7 +128,9 @@ NUMBERS = {
     ),
     "bounds.methods.Importance": Call(lambda: {"num_samples": 2000, "confidence": 0.99, "seed": 0}),
     "bounds.methods.DKW": Call(lambda: {"num_samples": 2000, "confidence": 0.99, "seed": 0}),
-    "bounds.measured_pair": Call(lambda: {"noise_multiplier": 1.0, "sample_rate": 0.5, "norms": np.full(3, 0.5)}),
+    "bounds.measured_pair": Call(
+        lambda: {"noise_multiplier": 1.0, "sample_rate": 0.5, "clipped_norms": np.full(3, 0.5)}
+    ),
     "bounds.fixed_batch_pair": Call(_mechanism()),
     "bounds.membership": Call(_mechanism(fpr=0.1), unit),
     "bounds.orthogonal_success": Call(

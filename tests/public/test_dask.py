@@ -66,7 +66,7 @@ def test_the_same_numbers_for_any_number_of_workers(workers: Any) -> None:
 
 
 def _audited(executor: Any, **more: Any) -> dict[str, Any]:
-    config = audit.AuditConfig(runs=320, sweep=(4.0,), num_rows=200, steps=20, label_draws=5)
+    config = audit.AuditConfig(runs=320, sweep=(4.0,), num_rows=200, steps=20, label_trials=5)
     found = audit.run(config, executor=executor, **more).to_dict()
     del found["seconds"]
     return found

@@ -25,7 +25,7 @@ from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.audit.hyperparameters import layer_section, reconstruction_section
 
 SMALL: dict[str, Any] = {
-    "runs": 96, "sweep": (4.0,), "num_rows": 100, "steps": 10, "label_draws": 2, "label_steps": 1,
+    "runs": 96, "sweep": (4.0,), "num_rows": 100, "steps": 10, "label_trials": 2, "label_steps": 1,
     "defense": "prune:0.5",
 }  # fmt: skip
 

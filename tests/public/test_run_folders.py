@@ -25,10 +25,10 @@ from leakcore.audit.hyperparameters import reconstruction_section
 from leakcore.cli import main
 
 SMALL = {
-    "epsilon": 10.0, "sweep": (4.0,), "steps": 6, "num_rows": 60, "runs": 96, "label_steps": 4, "label_draws": 4,
+    "epsilon": 10.0, "sweep": (4.0,), "steps": 6, "num_rows": 60, "runs": 96, "label_steps": 4, "label_trials": 4,
 }  # fmt: skip
 CLAIM: dict[str, Any] = {
-    "data": {"name": "breast-cancer", "rows": 40},
+    "data": {"name": "breast-cancer", "num_rows": 40},
     "model": {"hidden": []},
     "mechanism": {"steps": 4, "noise_multiplier": 1.0},
     "claim": {"epsilon": 50.0},

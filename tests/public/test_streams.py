@@ -282,7 +282,7 @@ def test_an_audited_claim_shares_nothing(attack):
 
 @pytest.mark.slow
 def test_an_audit_shares_nothing():
-    small = {"runs": 32, "sweep": (), "num_rows": 60, "steps": 4, "label_draws": 2}
+    small = {"runs": 32, "sweep": (), "num_rows": 60, "steps": 4, "label_trials": 2}
     with recorded() as draws:
         audit.run(audit.AuditConfig(**small))
         audit.run(audit.AuditConfig(**small, defense="local-steps:2 + dropout:0.5 + gaussian-noise:0.1 + laplace:0.1"))

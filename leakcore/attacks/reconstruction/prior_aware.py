@@ -37,7 +37,7 @@ class PriorAware:
 
 def prior_aware(
     dots: Any,
-    norms: Any = None,
+    clipped_norms: Any = None,
     *,
     max_grad_norm: float,
     sample_rate: float = 1.0,
@@ -53,7 +53,7 @@ def prior_aware(
 
     Args:
         dots: (..., steps, candidates) real, finite; runs and the like in front. Summed in float64.
-        norms: likewise, in [0, C]; only the likelihood needs them.
+        clipped_norms: likewise, in [0, C]; only the likelihood needs them.
         max_grad_norm: C > 0. sample_rate: q in (0, 1]. noise_multiplier: σ > 0, only the likelihood needs it.
         prior: None (uniform), or (candidates,) or (..., candidates) probabilities that sum to one; likelihood only.
         method:
@@ -70,7 +70,7 @@ def prior_aware(
 
     Ties. A best score that two candidates share exactly is no guess: `index` is −1 and `undecided` True, so that equal
     scores (all zero, say: nothing observed, or identical candidates) never favour the candidate that happens to stand
-    first. Equal columns of `dots` and `norms` give exactly equal scores. A single candidate is always guessed.
+    first. Equal columns of `dots` and `clipped_norms` give exactly equal scores. A single candidate is always guessed.
 
     Deterministic. Raises ValueError or TypeError that names argument, value and what is allowed.
     """
@@ -87,16 +87,16 @@ def prior_aware(
     values, _ = _steps("dots", dots)
     lengths = values
     if which == "likelihood":
-        if norms is None:
-            raise ValueError("norms=None: method='likelihood' needs the clipped norms beside the dots")
-        lengths, roundoff = _steps("norms", norms)
+        if clipped_norms is None:
+            raise ValueError("clipped_norms=None: method='likelihood' needs them as well as the dots")
+        lengths, roundoff = _steps("clipped_norms", clipped_norms)
         if lengths.shape != values.shape:
-            raise ValueError(f"norms.shape={lengths.shape}: must be that of dots, {values.shape}")
+            raise ValueError(f"clipped_norms.shape={lengths.shape}: must be that of dots, {values.shape}")
         most = norm * (1 + max(_CLIPPED, 4 * roundoff))
         if lengths.size and not (lengths.min() >= 0 and lengths.max() <= most):
             raise ValueError(
-                f"norms span [{lengths.min()}, {lengths.max()}]: must lie in [0, max_grad_norm={norm}], of clipped "
-                "gradients"
+                f"clipped_norms span [{lengths.min()}, {lengths.max()}]: must lie in [0, max_grad_norm={norm}], of "
+                "clipped gradients"
             )
     steps = values.shape[-2]
     shape = (*values.shape[:-2], values.shape[-1])

@@ -48,7 +48,7 @@ class _RunningSum:
         self._total = np.zeros(shape)
         self._unit = max_grad_norm**2
 
-    def add(self, dots: np.ndarray, norms: np.ndarray) -> None:
+    def add(self, dots: np.ndarray, clipped_norms: np.ndarray) -> None:
         self._total += dots
 
     def scores(self) -> np.ndarray:
@@ -60,7 +60,7 @@ class _RunningTop:
         self._best = np.full((count, *shape), -np.inf)
         self._unit = max_grad_norm**2
 
-    def add(self, dots: np.ndarray, norms: np.ndarray) -> None:
+    def add(self, dots: np.ndarray, clipped_norms: np.ndarray) -> None:
         least = self._best.argmin(axis=0)[None]
         larger = np.maximum(np.take_along_axis(self._best, least, axis=0), dots[None])
         np.put_along_axis(self._best, least, larger, axis=0)
@@ -79,8 +79,8 @@ class _RunningLikelihood:
         self._noise = rule.noise_multiplier * rule.max_grad_norm
         self._rate = rule.sample_rate
 
-    def add(self, dots: np.ndarray, norms: np.ndarray) -> None:
-        self._total += step_log_ratio(dots, norms, self._noise, self._rate)
+    def add(self, dots: np.ndarray, clipped_norms: np.ndarray) -> None:
+        self._total += step_log_ratio(dots, clipped_norms, self._noise, self._rate)
 
     def scores(self) -> np.ndarray:
         return self._total

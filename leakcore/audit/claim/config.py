@@ -38,7 +38,7 @@ INITIALISATIONS = ("per-run", "fixed", "glorot", "fixed-glorot")
 KEYS: dict[str, Keys] = {
     "data": {
         "name": ("digits", words(*DATA)),
-        "rows": (None, optional(whole(10))),
+        "num_rows": (None, optional(whole(10))),
         "path": (None, optional(text)),
         "features": ("pixels", words("pixels", "frozen")),
     },

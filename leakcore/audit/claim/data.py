@@ -38,7 +38,8 @@ class ClaimRows:
 
 
 def load(config: ClaimConfig, kept: PartialResults, show: Progress) -> ClaimRows:
-    """The configured rows: a seeded shuffle, the first `data.rows` of the training part. A frozen network is trained
+    """The configured rows: a seeded shuffle, the first `data.num_rows` of the training part. A frozen network is
+    trained
     once and kept: how it is rounded depends on torch's threads."""
     name, path, seed = config.data["name"], config.data["path"], config.audit["seed"]
     test: datasets.Dataset | None = None
@@ -66,10 +67,10 @@ def load(config: ClaimConfig, kept: PartialResults, show: Progress) -> ClaimRows
         train, test = whole.split(len(whole) - round(_HELD_OUT * len(whole)), seed=seed)
     else:
         train, _ = whole.split(len(whole), seed=seed)
-    rows = config.data["rows"]
+    rows = config.data["num_rows"]
     if rows is not None:
         if rows > len(train):
-            raise ValueError(f"data.rows={rows}: {name} has {len(train)} training rows")
+            raise ValueError(f"data.num_rows={rows}: {name} has {len(train)} training rows")
         train = dataclasses.replace(train, features=train.features[:rows], labels=train.labels[:rows])
     found = ClaimRows(
         train.features.astype(np.float32),

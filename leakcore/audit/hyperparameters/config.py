@@ -44,7 +44,7 @@ class AuditConfig:
             level.
     The label game (scikit-learn's breast cancer, MLP 30–label_hidden–1 ReLU):
         label_batch_size: rows per observed gradient. label_steps: DP-SGD steps of the companion training.
-        label_draws: noise draws per batch.
+        label_trials: repetitions of the label attack per batch, each with noise of its own.
     defense: a `leakcore.defenses.Defense`, or its spelling ("prune:0.1", see `defenses.parse`): the reconstruction game
         is also played with each release of the claimed configuration put through it, in a section of its own. Full
         batches only; None: no such section. Kept as spelt.
@@ -72,7 +72,7 @@ class AuditConfig:
     label_batch_size: int = 32
     label_hidden: int = 64
     label_steps: int = 100
-    label_draws: int = 100
+    label_trials: int = 100
 
     defense: Any = None
 
@@ -110,7 +110,7 @@ class AuditConfig:
         put("label_batch_size", check.integer(1, 569, label_batch_size=self.label_batch_size))
         put("label_hidden", check.integer(1, None, label_hidden=self.label_hidden))
         put("label_steps", check.integer(1, 2**24 - 1, label_steps=self.label_steps))
-        put("label_draws", check.integer(1, None, label_draws=self.label_draws))
+        put("label_trials", check.integer(1, None, label_trials=self.label_trials))
         put("confidence", check.confidence(confidence=self.confidence))
         put("gate_confidence", check.confidence(gate_confidence=self.gate_confidence))
         put("seed", check.seed(seed=self.seed))

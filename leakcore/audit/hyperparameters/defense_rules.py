@@ -85,4 +85,4 @@ def noise_multiplier(defense: Defense | None, noise: float, num_rows: int, max_g
     parts = [] if defense is None else [part for part in defense.parts if not isinstance(part, Dropout)]
     if not parts or not isinstance(parts[0], GaussianNoise):
         return None
-    return math.hypot(noise, parts[0].scale * num_rows / max_grad_norm)
+    return math.hypot(noise, parts[0].std * num_rows / max_grad_norm)

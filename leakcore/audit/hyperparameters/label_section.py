@@ -120,7 +120,7 @@ def study(
         caption=(
             f"Breast cancer, MLP 30–{config.label_hidden}–1 ReLU, {count} batches of {size}; one released last-layer "
             f"gradient each. The noisy rows clip at C = {MAX_GRAD_NORM:g} by the joint norm and name labels by sign; "
-            f"their share is a mean over {config.label_draws} noise draws per batch with a {level} Hoeffding interval. "
+            f"their share is a mean over {config.label_trials} trials per batch with a {level} Hoeffding interval. "
             f"The named ε is the companion's own training ({config.label_steps} steps, add/remove, upper)"
             + (f"; levels above {LARGEST_EPSILON:g} stand at it." if beyond else ".")
         ),
@@ -215,7 +215,7 @@ def _with_noise(
     progress: Callable[[int, int], object] | None,
 ) -> LabelOutcome:  # fmt: skip
     count, _, width = batches.hidden.shape
-    draws = config.label_draws
+    draws = config.label_trials
     shares = []
     determined = ones = 0
     for b, y in enumerate(batches.labels):

@@ -123,18 +123,19 @@ def _plain(array: np.ndarray) -> Any:
     return float(array) if array.ndim == 0 else array
 
 
-def measured_pair(noise_multiplier: Any, sample_rate: Any, norms: Any) -> MixturePair:
+def measured_pair(noise_multiplier: Any, sample_rate: Any, clipped_norms: Any) -> MixturePair:
     """The pair for `reconstruction_of` when the target's clipped gradients are known to be shorter than C.
 
     With measured n_t = ‖clip_C(∇ℓ(θ_t, z))‖/C a step is (1−q) N(0, σ²) + q N(n_t, σ²): a step of noise multiplier σ/n_t
     (Hayes et al. 2023, Appendix K: unclipped gradients leak less). The norms depend on the run, so nothing is proved:
     the result is an estimate, conditional on the trace.
 
-    norms: (T,) in [0, 1]. noise_multiplier > 0 and sample_rate as in `reconstruction`. Raises ValueError or TypeError.
+    clipped_norms: (T,) in [0, 1], in units of C. noise_multiplier > 0 and sample_rate as in `reconstruction`. Raises
+        ValueError or TypeError.
     """
-    lengths = validate.real_array("in [0, 1]", lambda v: (v >= 0.0) & (v <= 1.0), norms=norms)
+    lengths = validate.real_array("in [0, 1]", lambda v: (v >= 0.0) & (v <= 1.0), clipped_norms=clipped_norms)
     if lengths.ndim != 1:
-        raise ValueError(f"norms of shape {lengths.shape}: must be one-dimensional, one per step")
+        raise ValueError(f"clipped_norms of shape {lengths.shape}: must be one-dimensional, one per step")
     mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, len(lengths))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         sigma = np.where(lengths > 0.0, mechanism.sigma / lengths, np.inf)

@@ -39,15 +39,15 @@ _CLAIM_KEYS = {
     "steps": ("mechanism", "steps"),
     "sample_rate": ("mechanism", "sample_rate"),
     "max_grad_norm": ("mechanism", "max_grad_norm"),
-    "num_rows": ("data", "rows"),
-    "runs": ("audit", "trials"),
+    "num_rows": ("data", "num_rows"),
+    "trials": ("audit", "trials"),
     "confidence": ("audit", "confidence"),
     "adjacency": ("audit", "adjacency"),
     "seed": ("audit", "seed"),
     "attack": ("audit", "attack"),
 }
-_NOT_OF_A_RUN = {"trace", "scores", "attack", "coins", "retrained", "k", "adjacency", "members", "non_members",
-                 "values", "labels", "higher"}  # fmt: skip
+_NOT_OF_A_RUN = {"trace", "scores", "attack", "trials", "coins", "retrained", "k", "adjacency", "members",
+                 "non_members", "values", "labels", "higher"}  # fmt: skip
 _RUNS = {"run": "audit", "claim": "audit-attack"}
 """Form of the audit: name of the folder that keeps its finished pieces, where it takes long enough to have any."""
 _CLAIM = 10.0
@@ -109,8 +109,11 @@ _file = click.Path(dir_okay=False, path_type=Path)
     metavar="NAME:NUMBERS",
     help="Play the game also with releases put through it: prune:0.1, local-steps:4.",
 )
+@click.option("--runs", type=count(1, MOST_RUNS), help="Runs (one training each) per noise level.  [default: 1000]")
 @click.option(
-    "--runs", type=count(1, MOST_RUNS), help="Trainings per noise level; trials of --attack.  [default: 1000; 500]"
+    "--trials",
+    type=count(1, MOST_RUNS),
+    help="Trials of --attack that are counted, and as many that choose its threshold.  [default: 500]",
 )
 @click.option("--confidence", type=REAL, help="Of intervals and proofs.  [default: 0.95; with --attack 0.99]")
 @click.option(

@@ -43,8 +43,8 @@ _MOST_NUMBERS = 2**24
     help="Instead of files: the reconstruction paper's MLP (digits, mnist) or DLG's LeNet (cifar100).",
 )  # fmt: skip
 @DATA_FOLDER
-@click.option("--rows", type=count(1, 2**16), help="With --dataset: rows in the batch.  [default: 1]")
-@click.option("--noise", type=REAL, help="With --dataset: standard deviation of noise on the gradient.")
+@click.option("--num-rows", type=count(1, 2**16), help="With --dataset: rows in the batch.  [default: 1]")
+@click.option("--noise-std", type=REAL, help="With --dataset: standard deviation of noise on the gradient.")
 @click.option("--keep-fraction", type=REAL, help="With --dataset: prune the gradient to this share of its entries.")
 @click.option(
     "--defense", metavar="NAME:NUMBERS",
@@ -70,7 +70,7 @@ def inversion(out: Path | None, as_json: bool, dataset: str | None, **options: A
     Every restart is reported; the best is chosen by what the attacker sees.
     """
     files = [n for n in ("model", "weights", "gradient", "shape", "batch", "batch_size") if options[n] is not None]
-    alone = [n for n in ("rows", "noise", "keep_fraction", "defense", "data") if options[n] is not None]
+    alone = [n for n in ("num_rows", "noise_std", "keep_fraction", "defense", "data") if options[n] is not None]
     if dataset is not None and files:
         raise click.UsageError(f"--dataset and --{files[0].replace('_', '-')}: give one or the other")
     if dataset is None:
@@ -171,20 +171,20 @@ def _from_files(
 
 
 def _from_data(
-    dataset: str, *, data: Path | None, rows: int | None, noise: float | None, keep_fraction: float | None,
+    dataset: str, *, data: Path | None, num_rows: int | None, noise_std: float | None, keep_fraction: float | None,
     defense: str | None, seed: int, **_: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     import torch
 
     from leakcore import datasets, defenses, models
 
-    if noise is not None and check.non_negative(**{"--noise": noise}) > _MOST_NOISE:
+    if noise_std is not None and check.non_negative(**{"--noise-std": noise_std}) > _MOST_NOISE:
         raise ValueError(
-            f"--noise={noise}: must be at most {_MOST_NOISE:g}: squares of the gradient are summed in float32"
+            f"--noise-std={noise_std}: must be at most {_MOST_NOISE:g}: squares of the gradient are summed in float32"
         )
-    count = 1 if rows is None else rows
+    count = 1 if num_rows is None else num_rows
     if count < 1:
-        raise ValueError(f"rows={count}: must be at least 1")
+        raise ValueError(f"num_rows={count}: must be at least 1")
     if dataset == "digits":
         whole = datasets.digits()
     elif dataset == "mnist":
@@ -206,7 +206,7 @@ def _from_data(
     parts: list[defenses.Defense] = [] if defense is None else [defenses.parse(defense)]
     if keep_fraction is not None:
         parts.append(defenses.Prune(keep_fraction))
-    if noise is not None:
-        parts.append(defenses.GaussianNoise(noise))
+    if noise_std is not None:
+        parts.append(defenses.GaussianNoise(noise_std))
     released = defenses.release(module, inputs, labels, defense=defenses.Compose(*parts), seed=seed)
     return module, released, shape, inputs, labels, count

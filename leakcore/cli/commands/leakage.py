@@ -51,7 +51,7 @@ _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar
     help="Inputs for sensitivity and inversion.",
 )
 @click.option(
-    "--rows", type=count(20, 10**6), default=400, show_default=True,
+    "--num-rows", type=count(20, 10**6), default=400, show_default=True,
     help="Gradients behind the latent measures, at most, half of them with the attribute; five folds take 20.",
 )  # fmt: skip
 @click.option("--permutations", type=count(0, 10**5), default=9, show_default=True, help="Of every null.")
@@ -99,7 +99,7 @@ def _drawn(report: Any, figure: Path) -> None:
 
 def _measured(
     model: str, *, data: str, weights: Path | None, attributes: tuple[str, ...], loss: str, family: str, samples: int,
-    rows: int, permutations: int, no_inversion: bool, seed: int, quiet: bool, out: Path | None,
+    num_rows: int, permutations: int, no_inversion: bool, seed: int, quiet: bool, out: Path | None,
 ) -> Any:  # fmt: skip
     import numpy as np
     import torch
@@ -139,8 +139,9 @@ def _measured(
     if loss == "cross-entropy":
         y = _classes(module, x, y)
     settings = {
-        "model": model, "loss": loss, "family": family, "samples": samples, "rows": rows, "permutations": permutations,
-        "inversion": not no_inversion, "attributes": None if chosen is None else list(chosen),
+        "model": model, "loss": loss, "family": family, "samples": samples, "num_rows": num_rows,
+        "permutations": permutations, "inversion": not no_inversion,
+        "attributes": None if chosen is None else list(chosen),
         "content": _content([*module.state_dict().items(), ("x", x), ("y", y), *(chosen or {}).items(),
                              *_behaviour(module, x[:2])]),
     }  # fmt: skip
@@ -148,7 +149,7 @@ def _measured(
         report = measure_layers(
             LayeredModel.of(module, x, y, loss=losses[loss]),
             LayerMeasures(
-                attributes=chosen, family=family, samples=samples, rows=rows, permutations=permutations,
+                attributes=chosen, family=family, samples=samples, rows=num_rows, permutations=permutations,
                 iterations=0 if no_inversion else 100,
             ),
             pieces, seed=seed, progress=bars(quiet),

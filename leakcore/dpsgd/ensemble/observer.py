@@ -15,7 +15,7 @@ from leakcore.dpsgd.ensemble.scorer import Scorer
 class Observer:
     """An attacker who sees every released sum g_t (hence every θ_t) and scores the candidates.
 
-    The result then has s_{t,i} = ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩ as `dots` and ‖clip_C(∇ℓ(θ_t, z_i))‖ as `norms`, with ḡ_t
+    The result then has s_{t,i} = ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩ as `dots` and ‖clip_C(∇ℓ(θ_t, z_i))‖ as `clipped_norms`, with ḡ_t
     = g_t − Σ_{known z in B_t} clip_C(∇ℓ(θ_t, z)).
 
     Args:
@@ -26,7 +26,7 @@ class Observer:
             E.
         scorers: attacks by name. Each sees the scores of every step; the result's `scores` hold what they end with.
         cosines: also report how similar each candidate's gradient is to the nearest other one.
-        keep_steps: False drops `dots` and `norms`, so that memory does not grow with the steps.
+        keep_steps: False drops `dots` and `clipped_norms`, so that memory does not grow with the steps.
         record: keep θ_t and ḡ_t of every step (`thetas`, `observed`): 2·steps·parameters numbers per run.
 
     Raises:
@@ -40,7 +40,7 @@ class Observer:
         >>> result = dpsgd.Ensemble(
         ...     (30, 1), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1.0, steps=5, seed=0
         ... ).run(data.features[2:], data.labels[2:], runs=3, observer=watcher)
-        >>> result.dots.shape, bool((result.norms <= 1.0).all())
+        >>> result.dots.shape, bool((result.clipped_norms <= 1.0).all())
         ((3, 5, 2), True)
     """
 

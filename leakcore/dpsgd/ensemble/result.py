@@ -32,7 +32,7 @@ class EnsembleRun:
             0) with `keep_parameters=False`.
         dots: (runs, steps, candidates), ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩; None without candidates or with
             `keep_steps=False`.
-        norms: (runs, steps, candidates), ‖clip_C(∇ℓ(θ_t, z_i))‖, exactly C where clipped; None as `dots`.
+        clipped_norms: (runs, steps, candidates), ‖clip_C(∇ℓ(θ_t, z_i))‖, exactly C where clipped; None as `dots`.
         cosine: (runs,) float64, the cosine between a candidate's gradient and the most similar other one, mean over
             candidates and steps; None unless requested.
         clipped: (runs,) int64, how many of the steps × candidates gradients were longer than C; None without
@@ -61,7 +61,7 @@ class EnsembleRun:
     first_run: int
     parameters: np.ndarray
     dots: np.ndarray | None = None
-    norms: np.ndarray | None = None
+    clipped_norms: np.ndarray | None = None
     cosine: np.ndarray | None = None
     clipped: np.ndarray | None = None
     scores: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)

@@ -10,12 +10,12 @@ import numpy as np
 class Running(Protocol):
     """The running scores of one attack, for a block of runs. A `Scorer` creates it."""
 
-    def add(self, dots: np.ndarray, norms: np.ndarray) -> None:
+    def add(self, dots: np.ndarray, clipped_norms: np.ndarray) -> None:
         """Take the scores of one step.
 
         Args:
             dots: (..., candidates) float64, ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩.
-            norms: (..., candidates) float64, ‖clip_C(∇ℓ(θ_t, z_i))‖.
+            clipped_norms: (..., candidates) float64, ‖clip_C(∇ℓ(θ_t, z_i))‖.
         """
 
     def scores(self) -> np.ndarray:
@@ -34,7 +34,7 @@ class Scorer(Protocol):
         >>> class LastStep:  # a Running, created by itself
         ...     def start(self, shape):
         ...         return LastStep()
-        ...     def add(self, dots, norms):
+        ...     def add(self, dots, clipped_norms):
         ...         self.dots = dots
         ...     def scores(self):
         ...         return self.dots

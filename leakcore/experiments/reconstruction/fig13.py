@@ -83,8 +83,8 @@ def _mean_norm(context: Context, split: data.Split, setting: _games.GameSetting)
             per_run=dpsgd.PerRun(dpsgd.Rows(split.pool_features[:1], split.pool_labels[:1])),
             observer=dpsgd.Observer(dpsgd.Rows(split.pool_features[:100], split.pool_labels[:100])),
         )
-        assert trained.norms is not None
-        return {"norm": float(trained.norms.mean(dtype=np.float64))}
+        assert trained.clipped_norms is not None
+        return {"norm": float(trained.clipped_norms.mean(dtype=np.float64))}
 
     name = f"norm-{setting.max_grad_norm:g}-{setting.epsilon:g}-{split.content[:20]}"
     return float(context.pieces.get_or_run(name, measure)["norm"])

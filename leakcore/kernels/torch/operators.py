@@ -161,7 +161,7 @@ def _scores(
     product_dtype: str = "float64",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     done = _clip_scores(grads, observed, max_grad_norm, check_finite=check_finite, product_dtype=product_dtype)
-    return done.dots, done.norms
+    return done.dots, done.clipped_norms
 
 
 def _scores_fake(grads: torch.Tensor, observed: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:

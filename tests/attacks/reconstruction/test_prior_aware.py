@@ -87,7 +87,7 @@ def test_the_ensembles_own_scores_meet_the_curves(antipodal) -> None:
         ),
         observer=dpsgd.Observer(dpsgd.Rows(points, np.ones(n, dtype=int))),
     )
-    assert (out.norms == 0.1).all()
+    assert (out.clipped_norms == 0.1).all()
     hits = int((attacks.prior_aware(out.dots, max_grad_norm=0.1).index == target).sum())
     expected = stats.norm.cdf(1.0) if antipodal else orthogonal_success(n, 1.0)
     assert stats.binomtest(hits, runs, expected).pvalue > 0.001
@@ -161,7 +161,7 @@ def test_leading_axes_are_kept() -> None:
         (
             {
                 "dots": np.zeros((2, 4, 3)),
-                "norms": np.ones((2, 4, 3)),
+                "clipped_norms": np.ones((2, 4, 3)),
                 "noise_multiplier": 1.0,
                 "prior": np.full((4, 3), 1 / 3),
             },
@@ -183,7 +183,7 @@ def test_norms_that_no_clipping_leaves_are_refused(wrong) -> None:
     settings = {"max_grad_norm": 2.0, "noise_multiplier": 1.0, "method": "likelihood"}
     attacks.prior_aware(norms, norms * (1 + 1e-7), **settings)
     norms[0, 1, 2] = wrong
-    with pytest.raises(ValueError, match=r"norms span .* \[0, max_grad_norm=2.0\]"):
+    with pytest.raises(ValueError, match=r"clipped_norms span .* \[0, max_grad_norm=2.0\]"):
         attacks.prior_aware(norms, norms, **settings)
 
 

@@ -54,7 +54,7 @@ def test_all_attacks_are_functions_of_the_two_arrays_of_clip_scores() -> None:
         expected += np.log(1 - Q + Q * np.exp(-gap / (2 * SIGMA**2 * C**2)))
         found = kernels.clip_scores(g, seen, C)
         dots.append(found.dots)
-        norms.append(found.norms)
+        norms.append(found.clipped_norms)
     guess = attacks.prior_aware(
         np.array(dots), np.array(norms), max_grad_norm=C, sample_rate=Q, noise_multiplier=SIGMA, method="likelihood"
     )
@@ -114,8 +114,8 @@ def test_the_likelihood_attack_is_the_best_and_its_posterior_is_calibrated() -> 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"norms": None}, ValueError, "norms=None: method='likelihood' needs"),
-        ({"norms": NORMS[:2]}, ValueError, r"norms.shape=\(2, 30, 5\): must be that of dots"),
+        ({"clipped_norms": None}, ValueError, "clipped_norms=None: method='likelihood' needs"),
+        ({"clipped_norms": NORMS[:2]}, ValueError, r"clipped_norms.shape=\(2, 30, 5\): must be that of dots"),
         ({"noise_multiplier": None}, ValueError, r"noise_multiplier=None: must be in \(0, inf\)"),
         ({"noise_multiplier": 0}, ValueError, r"noise_multiplier=0"),
         ({"prior": [1.0]}, ValueError, r"prior.shape=\(1,\)"),
@@ -125,9 +125,9 @@ def test_the_likelihood_attack_is_the_best_and_its_posterior_is_calibrated() -> 
     ],
 )
 def test_errors(change, error, message) -> None:
-    good = {"norms": NORMS, "noise_multiplier": 1.0, "method": "likelihood"} | change
+    good = {"clipped_norms": NORMS, "noise_multiplier": 1.0, "method": "likelihood"} | change
     with pytest.raises(error, match=message):
-        attacks.prior_aware(DOTS, good.pop("norms"), max_grad_norm=C, sample_rate=Q, **good)
+        attacks.prior_aware(DOTS, good.pop("clipped_norms"), max_grad_norm=C, sample_rate=Q, **good)
 
 
 def _games(runs: int, **more) -> dict[str, attacks.ReconstructionGame]:
@@ -155,10 +155,10 @@ def test_games_carry_exactly_what_prior_aware_says_of_the_stored_steps() -> None
     )
     for method, scores in out.scores.items():
         guess = attacks.prior_aware(
-            out.dots, out.norms, max_grad_norm=0.1, sample_rate=0.05, noise_multiplier=0.8, method=method
+            out.dots, out.clipped_norms, max_grad_norm=0.1, sample_rate=0.05, noise_multiplier=0.8, method=method
         )
         assert (guess.scores == scores).all()
-    assert out.clipped.tolist() == (out.norms >= np.float32(0.1)).sum(axis=(1, 2)).tolist()
+    assert out.clipped.tolist() == (out.clipped_norms >= np.float32(0.1)).sum(axis=(1, 2)).tolist()
     lean = ensemble.run(
         first.features,
         first.labels,
@@ -167,7 +167,7 @@ def test_games_carry_exactly_what_prior_aware_says_of_the_stored_steps() -> None
         observer=dpsgd.Observer(dpsgd.Rows(rest.features[index], rest.labels[index]), scorers=rules, keep_steps=False),
     )
     assert lean.dots is None
-    assert lean.norms is None
+    assert lean.clipped_norms is None
     assert all((lean.scores[m] == out.scores[m]).all() for m in rules)
 
 

@@ -24,7 +24,7 @@ from leakcore.cli import main
 
 DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
 QUICK: dict[str, dict[str, Any]] = {
-    "data": {"name": "digits", "rows": 200},
+    "data": {"name": "digits", "num_rows": 200},
     "mechanism": {"learning_rate": 0.5, "steps": 20},
     "claim": {"epsilon": 4.0},
     "audit": {"trials": 40, "k": [1, 2]},
@@ -45,10 +45,10 @@ def _claim(**sections: dict[str, Any]) -> Any:
         ({"dat": {}}, r"\[dat\]: no such section; there are data, model"),
         (
             {"data": {"nam": 1}},
-            r"data.nam=1: no such key; there are name, rows, path, features \(did you mean name\?\)",
+            r"data.nam=1: no such key; there are name, num_rows, path, features \(did you mean name\?\)",
         ),
         ({"data": {"name": "cats"}}, "data.name='cats'"),
-        ({"data": {"rows": 10**6}}, "data.rows=1000000: digits has 1438"),
+        ({"data": {"num_rows": 10**6}}, "data.num_rows=1000000: digits has 1438"),
         ({"model": {"hidden": [0]}}, r"model.hidden\[0\]=0"),
         ({"mechanism": {"noise_multiplier": -1}}, "mechanism.noise_multiplier=-1"),
         ({"mechanism": {"sample_rate": 0.5, "batch_size": 10}}, "shuffled or Poisson batches, not both"),
@@ -99,7 +99,7 @@ def test_the_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
 
 
 def test_options_stand_for_keys_of_the_file(tmp_path: Path) -> None:
-    options = {"--epsilon": "3", "--delta": "1e-6", "--steps": "4", "--num-rows": "60", "--runs": "16", "--seed": "5"}
+    options = {"--epsilon": "3", "--delta": "1e-6", "--steps": "4", "--num-rows": "60", "--trials": "16", "--seed": "5"}
     flat = [word for pair in options.items() for word in pair]
     done = CliRunner().invoke(
         main, ["audit", "--attack", "zero-input", *flat, "--out", str(tmp_path), "--quiet", "--json"]
@@ -107,7 +107,7 @@ def test_options_stand_for_keys_of_the_file(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     config = json.loads(done.stdout)["config"]
     assert (config["claim"]["epsilon"], config["claim"]["delta"], config["mechanism"]["steps"]) == (3.0, 1e-6, 4)
-    assert (config["data"]["rows"], config["audit"]["trials"], config["audit"]["seed"]) == (60, 16, 5)
+    assert (config["data"]["num_rows"], config["audit"]["trials"], config["audit"]["seed"]) == (60, 16, 5)
     assert config["audit"]["attack"] == "zero-input"
 
 
@@ -194,7 +194,7 @@ def test_a_correct_mechanism_passes_and_the_report_says_what_was_proved(tmp_path
 def test_without_noise_on_biases_a_canary_of_zeros_ends_with_exit_code_1(tmp_path: Path) -> None:
     path = tmp_path / "audit.toml"
     path.write_text(
-        '[data]\nname = "digits"\nrows = 200\n[mechanism]\nlearning_rate = 0.5\nsteps = 20\n[fault]\nbias_noise = 0.0\n'
+        '[data]\nname = "digits"\nnum_rows = 200\n[mechanism]\nlearning_rate = 0.5\nsteps = 20\n[fault]\nbias_noise = 0.0\n'
         '[claim]\nepsilon = 1.0\n[audit]\ntrials = 200\nk = [1]\nadjacency = "add-remove"\n',
         encoding="utf-8",
     )
@@ -211,7 +211,7 @@ def test_without_noise_on_biases_a_canary_of_zeros_ends_with_exit_code_1(tmp_pat
 
 @pytest.mark.parametrize("attack", ["backdoor", "membership"])
 def test_the_other_attacks_run(attack: str) -> None:
-    report = audit.claim(_with(audit={"attack": attack, "trials": 16}, model={"hidden": [4]}, data={"rows": 60}))
+    report = audit.claim(_with(audit={"attack": attack, "trials": 16}, model={"hidden": [4]}, data={"num_rows": 60}))
     assert report.passed
     assert report.claim.adjacency == "add-remove"
     if attack == "membership":
@@ -221,7 +221,7 @@ def test_the_other_attacks_run(attack: str) -> None:
 
 def test_one_run_with_canaries_is_an_audit(tmp_path: Path) -> None:
     """A correct mechanism passes, one that forgets its noise does not, and the result says what it rests on."""
-    sections = _with(audit={"attack": "one-run", "canaries": 300}, claim={"epsilon": 1.0}, data={"rows": 1000})
+    sections = _with(audit={"attack": "one-run", "canaries": 300}, claim={"epsilon": 1.0}, data={"num_rows": 1000})
     report = audit.claim(sections)
     assert report.passed
     (proof,) = report.proofs
@@ -260,7 +260,7 @@ def test_two_hundred_one_run_audits_of_a_correct_mechanism_pass() -> None:
 def test_frozen_features_of_cifar10(attack: str, tmp_path: Path) -> None:
     """The network is trained once, kept, and gone with the other pieces; the audit is one of its features."""
     sections = _with(
-        data={"name": "cifar10", "rows": 100, "features": "frozen", "path": str(DATA)},
+        data={"name": "cifar10", "num_rows": 100, "features": "frozen", "path": str(DATA)},
         audit={"attack": attack, "trials": 16},
     )
     seen: list[str] = []
@@ -355,7 +355,7 @@ def test_an_audit_too_small_to_contradict_the_claim_has_not_tested_it() -> None:
     """Two models a side: their counts, all of them right, prove ε ≥ 0; fifty a side 2.9."""
     weak = "Not tested: this audit could not have contradicted the claim."
     small = {
-        "data": {"rows": 100},
+        "data": {"num_rows": 100},
         "mechanism": {"learning_rate": 0.5, "steps": 2, "sample_rate": 0.5},
         "claim": {"epsilon": 4.0},
         "audit": {"trials": 4, "k": [1]},

@@ -90,6 +90,8 @@ def test_options_that_belong_to_another_form_are_refused(tmp_path: Path, trace: 
         (("--trace", trace, "--runs", "7"), "--runs: not with --trace"),
         (("--trace", trace, "--scores", "x.npz"), "--trace, --scores: different audits"),
         (("--attack", "clipbkd", "--config", config), "describes another audit, [run]"),
+        (("--trials", "7"), "--trials: only with --attack"),
+        (("--attack", "clipbkd", "--runs", "7"), "--runs does not go with --attack"),
         (("--coins",), "--coins: only with --trace or --scores"),
         (("--members", "a"), "--members: only with --scores"),
         (("--retrained",), "--retrained: only with --scores"),
@@ -142,7 +144,7 @@ def test_the_limit_is_a_gate_of_its_own(tmp_path: Path, trace: Path) -> None:
 
 
 def test_the_default_audit_from_a_file(tmp_path: Path) -> None:
-    text = "[run]\nepsilon = 2.0\nsweep = []\nruns = 16\nnum_rows = 60\nsteps = 4\nlabel_draws = 2\nlabel_steps = 4\n"
+    text = "[run]\nepsilon = 2.0\nsweep = []\nruns = 16\nnum_rows = 60\nsteps = 4\nlabel_trials = 2\nlabel_steps = 4\n"
     done = run("--config", written(tmp_path, text), "--noise-multiplier", "3", "--fail-above", "0.5", "--out", tmp_path)
     assert done.exit_code == 1, done.output
     found = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
@@ -166,7 +168,7 @@ def test_the_annotated_example_is_read_and_every_key_in_it_exists(tmp_path: Path
             file.run_config(given["run"], {})
         else:
             assert set(file.read_form(name, given[name])) == set(file.SECTIONS[name])
-    done = run("--config", EXAMPLE, "--runs", "20", "--steps", "4", "--out", tmp_path / "out")
+    done = run("--config", EXAMPLE, "--trials", "20", "--steps", "4", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert "Limit ε = 4, kept. Judged: the audited ε" in done.stdout.replace("\n", " ").replace("  ", " ")
     assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["config"]["audit"]["trials"] == 20

@@ -83,7 +83,7 @@ def test_the_finding_says_what_the_numbers_say(study: layer_section.LayerStudy) 
 
 @pytest.mark.slow
 def test_it_is_in_the_report_interrupted_or_not(tmp_path: Path) -> None:
-    config = audit.AuditConfig(**SMALL, runs=8, sweep=(), label_draws=2)
+    config = audit.AuditConfig(**SMALL, runs=8, sweep=(), label_trials=2)
     report = audit.run(config)
     found = json.loads(report.to_json())
     assert found["layers"]["measures"]["layers"] == ["0", "2"]

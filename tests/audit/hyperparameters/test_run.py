@@ -14,7 +14,7 @@ import pytest
 from leakcore import audit
 from leakcore.audit.hyperparameters import findings, reconstruction_section
 
-SMALL: dict[str, Any] = {"runs": 64, "sweep": (4.0,), "num_rows": 200, "steps": 20, "label_draws": 5}
+SMALL: dict[str, Any] = {"runs": 64, "sweep": (4.0,), "num_rows": 200, "steps": 20, "label_trials": 5}
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_an_interrupted_audit_goes_on_and_gives_the_same_report(
 def test_an_audit_that_could_not_have_failed_says_so(report: audit.RunReport) -> None:
     # 64 right answers of 64 lie above the bound at ε = 10 and below that at ε = 40.
     assert report.claimed.testable
-    weak = audit.run(audit.AuditConfig(**{**SMALL, "runs": 16, "epsilon": 40.0, "sweep": (), "label_draws": 1}))
+    weak = audit.run(audit.AuditConfig(**{**SMALL, "runs": 16, "epsilon": 40.0, "sweep": (), "label_trials": 1}))
     p = weak.claimed
     # The lower limit of n hits in n at 1 − m is m^(1/n).
     assert p.attack_ceiling == pytest.approx(0.001 ** (1 / 16), rel=1e-9)

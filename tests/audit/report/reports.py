@@ -31,7 +31,7 @@ def scores() -> audit.AuditReport:
 def claim() -> audit.AuditReport:
     return audit.claim(
         {
-            "data": {"rows": 100},
+            "data": {"num_rows": 100},
             "mechanism": {"learning_rate": 0.5, "steps": 4},
             "claim": {"epsilon": 4.0},
             "audit": {"trials": 20, "k": [1]},
@@ -41,7 +41,7 @@ def claim() -> audit.AuditReport:
 
 @functools.cache
 def run() -> audit.AuditReport:
-    small: dict[str, Any] = {"runs": 16, "sweep": (4.0,), "num_rows": 60, "steps": 4, "label_draws": 2}
+    small: dict[str, Any] = {"runs": 16, "sweep": (4.0,), "num_rows": 60, "steps": 4, "label_trials": 2}
     report = audit.run(audit.AuditConfig(**small, label_steps=4))
     figure = page.Figure(svg=report.sections()[0].figure.markup(), alt="again", caption="again")  # type: ignore[union-attr]
     part = page.Part(

@@ -170,5 +170,5 @@ def test_measured_norms_are_an_estimate() -> None:
     assert low <= truth <= high
     claimed = bounds.StatedPair(pair, dominates=True)
     assert bounds.reconstruction_of(claimed, kappa=0.1, num_samples=1000).kind == "upper"
-    with pytest.raises(ValueError, match=r"norms\[1\]=1\.5"):
+    with pytest.raises(ValueError, match=r"clipped_norms\[1\]=1\.5"):
         bounds.measured_pair(1.0, 0.3, [1.0, 1.5])

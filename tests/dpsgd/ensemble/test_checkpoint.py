@@ -152,7 +152,7 @@ def test_scorers_and_scores_come_back(tmp_path) -> None:
     given = {"candidate_features": np.eye(3, 20), "candidate_labels": [0, 1, 2], "scorers": {"sum": Sum(1.0)}}
     one, two = (_small(tmp_path, runs=40, **given) for _ in range(2))
     assert len(_files(tmp_path)) == 2
-    for field in ("dots", "norms", "clipped"):
+    for field in ("dots", "clipped_norms", "clipped"):
         assert (getattr(one, field) == getattr(two, field)).all()
     assert (one.scores["sum"] == two.scores["sum"]).all()
 

@@ -14,7 +14,7 @@ from leakcore.dpsgd.ensemble.block import block, native_sums
 from leakcore.dpsgd.ensemble.randomness import Streams
 from tests.dpsgd.ensemble import flat_arguments as flat
 
-FIELDS = ("parameters", "dots", "norms", "cosine")
+FIELDS = ("parameters", "dots", "clipped_norms", "cosine")
 TOTAL = 80
 
 

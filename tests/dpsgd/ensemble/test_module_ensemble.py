@@ -39,7 +39,7 @@ def test_an_mlp_given_as_a_module_is_that_mlp(layers, how, monkeypatch) -> None:
     ours = flat.run(flat.module_ensemble(module, (6,), **MECHANISM | how), **data)
     start = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
     theirs = flat.run(flat.ensemble(layers, "tanh", **MECHANISM | how), **data, initial=start)
-    for field in ("parameters", "dots", "norms", "cosine", "clipped", "probe_logits", "probe_losses"):
+    for field in ("parameters", "dots", "clipped_norms", "cosine", "clipped", "probe_logits", "probe_losses"):
         np.testing.assert_allclose(getattr(ours, field), getattr(theirs, field), rtol=0, atol=1e-10, err_msg=field)
 
 

@@ -15,7 +15,7 @@ from leakcore.dpsgd.ensemble.block import block, native_sums, poisson_gather
 from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
 from tests.dpsgd.ensemble import flat_arguments as flat
 
-FIELDS = ("parameters", "dots", "norms", "cosine", "clipped")
+FIELDS = ("parameters", "dots", "clipped_norms", "cosine", "clipped")
 ROWS, RUNS = 1500, 70
 RNG = np.random.default_rng(5)
 X, Y = RNG.random((ROWS, 6)), RNG.integers(0, 4, ROWS)
@@ -102,7 +102,7 @@ def test_a_pool_gives_the_same_bits_as_features() -> None:
         per_run=dpsgd.PerRun(dpsgd.Rows(X[index[:, :1]], labels[index[:, :1]])),
         observer=dpsgd.Observer(dpsgd.Rows(X[index], labels[index])),
     )
-    for field in ("parameters", "dots", "norms"):
+    for field in ("parameters", "dots", "clipped_norms"):
         assert (getattr(by_index, field) == getattr(by_features, field)).all()
 
 

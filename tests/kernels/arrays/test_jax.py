@@ -50,7 +50,7 @@ CASES = {
         wanted = kernels.clip_scores(x, x[:2], 1.0)
         found = kernels.clip_scores(jnp.asarray(x), jnp.asarray(x[:2]), 1.0)
         same(found.dots, wanted.dots)
-        same(found.norms, wanted.norms)
+        same(found.clipped_norms, wanted.clipped_norms)
         """,
     "solve_labels": """
         c, g = rng.normal(size=(2, 5, 20)), rng.normal(size=(2, 20))

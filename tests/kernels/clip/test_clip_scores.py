@@ -23,7 +23,7 @@ def check(result, grads, observed, clip):
     dtype = result.dots.dtype
     assert result.dots.shape == dots.shape
     assert (np.abs(result.dots - dots) <= tolerances.score(columns, terms, dots, dtype)).all()
-    np.testing.assert_allclose(result.norms, norms, rtol=2 * tolerances.norm(columns, dtype), atol=1e-300)
+    np.testing.assert_allclose(result.clipped_norms, norms, rtol=2 * tolerances.norm(columns, dtype), atol=1e-300)
 
 
 @checked
@@ -58,11 +58,11 @@ def test_one_observation_gives_one_row():
     single, several = kernels.clip_scores(grads, observed, 1.0), kernels.clip_scores(grads, observed[None], 1.0)
     assert single.dots.shape == (5,)
     np.testing.assert_array_equal(single.dots, several.dots[0])
-    np.testing.assert_array_equal(single.norms, several.norms)
+    np.testing.assert_array_equal(single.clipped_norms, several.clipped_norms)
 
 
 def test_clipped_norms_never_exceed_the_clip():
-    assert (kernels.clip_scores(normals(1, 50, 30), normals(2, 30), 0.3).norms == 0.3).all()
+    assert (kernels.clip_scores(normals(1, 50, 30), normals(2, 30), 0.3).clipped_norms == 0.3).all()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -77,7 +77,8 @@ class BlockInput:
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
-    """What is wanted of the steps beside the final parameters. `keep_steps` keeps every step's dots and norms."""
+    """What is wanted of the steps beside the final parameters. `keep_steps` keeps every step's dots and clipped "
+    "norms."""
 
     subtract_known: bool
     keep_steps: bool
@@ -92,7 +93,7 @@ class BlockOutput:
 
     parameters: np.ndarray
     dots: np.ndarray | None = None
-    norms: np.ndarray | None = None
+    clipped_norms: np.ndarray | None = None
     cosine: np.ndarray | None = None
     clipped: np.ndarray | None = None
     scores: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -101,7 +102,7 @@ class BlockOutput:
     probe_logits: np.ndarray | None = None
 
 
-ARRAYS = ("parameters", "dots", "norms", "cosine", "clipped", "thetas", "observed", "probe_logits")
+ARRAYS = ("parameters", "dots", "clipped_norms", "cosine", "clipped", "thetas", "observed", "probe_logits")
 """Fields of `BlockOutput` that hold an array."""
 
 
@@ -293,7 +294,7 @@ class Trainer:
             out.clipped = np.zeros(SLOTS, np.int64)
             if watch.keep_steps:
                 out.dots = np.empty((SLOTS, plan.steps, self._scored), plan.dtype)
-                out.norms = np.empty((SLOTS, plan.steps, self._scored), plan.dtype)
+                out.clipped_norms = np.empty((SLOTS, plan.steps, self._scored), plan.dtype)
             if watch.cosines:
                 out.cosine = np.zeros(SLOTS)
         if watch.record:
@@ -313,9 +314,9 @@ class Trainer:
         # A norm n becomes nC/(n + slack), which grows with n, where n + slack > C; at the border both are C − slack.
         least = max(self._plan.max_grad_norm - self._plan.fault.clip_slack, 0.0)
         out.clipped += ((norms >= norms.dtype.type(least)) & (norms > 0)).sum(axis=1)
-        if out.dots is not None and out.norms is not None:
+        if out.dots is not None and out.clipped_norms is not None:
             out.dots[:, step] = dots
-            out.norms[:, step] = norms
+            out.clipped_norms[:, step] = norms
         for scores in running.values():
             scores.add(dots.astype(np.float64), norms.astype(np.float64))
         if out.cosine is not None:

@@ -101,7 +101,7 @@ class CandidateGradients:
             rows = self._gradients(np.arange(n)[chosen]) if whole is None else whole
             scores = kernels.clip_scores(rows, targets, norm)
             dots[:, chosen] = scores.dots.cpu().numpy()
-            norms[chosen] = scores.norms.cpu().numpy()
+            norms[chosen] = scores.clipped_norms.cpu().numpy()
         return dots[0], norms, dots[1:]
 
     def misfit(self, error: Exception, passes: Sequence[ForwardPass]) -> str:

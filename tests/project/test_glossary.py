@@ -1,0 +1,109 @@
+"""The glossary is regular, names what exists, and no public name uses a word that it replaced."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from leakcore.audit.config import file
+from leakcore.cli import main
+
+GLOSSARY = Path(__file__).resolve().parents[2] / "docs" / "glossary.md"
+ENTRY = re.compile(r"^\*\*(.+)\*\*\n: (.+)\n(?:: (.+)\n)?", re.MULTILINE)
+NAMES = re.compile(r"(Python|option|TOML) `([^`]+)`")
+PACKAGES = (
+    "accounting", "attacks", "audit", "bounds", "datasets", "defenses", "dpsgd", "experiments", "kernels", "leakage",
+    "models", "numerics",
+)  # fmt: skip
+
+REPLACED = {
+    "prior_size": "num_candidates", "prior_sizes": "candidate_counts", "max_norm": "max_grad_norm",
+    "label_draws": "label_trials", "draws": "trials", "nprior": "num_candidates",
+}  # fmt: skip
+"""Names that public functions had for what the glossary calls otherwise."""
+
+
+def _entries() -> dict[str, tuple[str, dict[str, str]]]:
+    """{word: (meaning, {where: name})}."""
+    text = GLOSSARY.read_text(encoding="utf-8")
+    return {word: (meaning, dict(NAMES.findall(names or ""))) for word, meaning, names in ENTRY.findall(text)}
+
+
+def _offered(module: Any, known: set[int]) -> Iterator[Any]:
+    for name in getattr(module, "__all__", ()):
+        value = getattr(module, name)
+        if id(value) not in known:
+            known.add(id(value))
+            if inspect.ismodule(value):
+                yield from _offered(value, known)
+            else:
+                yield value
+
+
+def _parameters() -> set[str]:
+    """Names of the parameters of every public function and class, and of the fields of results."""
+    known: set[int] = set()
+    names = set()
+    for package in PACKAGES:
+        for value in _offered(importlib.import_module(f"leakcore.{package}"), known):
+            if not callable(value):
+                continue
+            members = [m for n, m in inspect.getmembers(value, inspect.isroutine) if n[0] != "_"]
+            for function in (value, *members) if inspect.isclass(value) else (value,):
+                try:
+                    names |= set(inspect.signature(function).parameters)
+                except (TypeError, ValueError):  # a function of another library
+                    continue
+            if dataclasses.is_dataclass(value):
+                names |= {field.name for field in dataclasses.fields(value)}
+    return names
+
+
+def _options(command: click.Command) -> set[str]:
+    own = {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
+    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    return own.union(*map(_options, inner))
+
+
+def _toml_keys() -> set[str]:
+    return {f"[{section}] {key}" for section, keys in file.SECTIONS.items() for key in keys}
+
+
+def test_every_bold_line_is_an_entry_of_at_most_two_lines() -> None:
+    text = GLOSSARY.read_text(encoding="utf-8")
+    assert len(_entries()) == len(re.findall(r"^\*\*", text, re.MULTILINE)) >= 30
+    for block in re.split(r"^\*\*.+\*\*\n", text, flags=re.MULTILINE)[1:]:
+        lines = block.partition("\n\n")[0].splitlines()
+        assert len(lines) <= 2
+        assert all(line.startswith(": ") for line in lines), block
+        assert len(lines) == 1 or NAMES.search(lines[1]), block
+
+
+@pytest.mark.parametrize("word", _entries())
+def test_the_names_of_an_entry_exist(word: str) -> None:
+    _, names = _entries()[word]
+    if "option" in names:
+        assert names["option"] in _options(main)
+    if "TOML" in names:
+        assert names["TOML"] in _toml_keys()
+    if "Python" in names and "." not in names["Python"]:
+        assert names["Python"] in _parameters()
+
+
+def test_no_public_name_uses_a_replaced_word() -> None:
+    keys = {key.split("] ")[1] for key in _toml_keys()}
+    options = {option[2:].replace("-", "_") for option in _options(main)}
+    for old, new in REPLACED.items():
+        assert old not in _parameters() | keys | options, f"{old}: say {new}"
+
+
+def test_no_option_of_the_command_is_a_prior_or_a_number_of_rows_by_another_name() -> None:
+    assert not {"--prior", "--rows", "--noise", "--prior-size"} & _options(main)
