@@ -195,7 +195,7 @@ def test_the_commands_of_the_documentation(tmp_path, monkeypatch):
     exec(compile(rows, "where-it-leaks.md", "exec"), {})
     commands = re.findall(r"^\$ leakcore leakage (.*)$", page, re.MULTILINE)
     assert len(commands) == 1
-    short = ["--samples", "1", "--permutations", "0", "--rows", "60", "--attribute", "left", "--no-inversion"]
+    short = ["--samples", "1", "--permutations", "0", "--num-rows", "60", "--attribute", "left", "--no-inversion"]
     done = _run(*commands[0].split(), *short)
     assert done.exit_code == 0, done.output
     assert "latent: left" in done.output
@@ -241,7 +241,7 @@ def test_faces_that_were_not_downloaded_are_named(tmp_path, monkeypatch):
 def test_command_on_bundled_data_with_another_loss():
     done = _run(
         "leakcore.models:breast_cancer_mlp", "--data", "breast-cancer", "--loss", "logistic", "--samples", "1",
-        "--permutations", "0", "--rows", "60", "--no-inversion",
+        "--permutations", "0", "--num-rows", "60", "--no-inversion",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "latent: mean" in done.output

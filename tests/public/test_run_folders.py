@@ -38,7 +38,7 @@ PRIOR = (
     "attack", "prior-aware", "--runs", "600", "--steps", "4", "--num-rows", "40", "--quiet", "--json",
 )  # fmt: skip
 LEAKAGE = (
-    "leakage", "leakcore.models:digits_mlp", "--data", "digits", "--rows", "40", "--permutations", "2", "--samples",
+    "leakage", "leakcore.models:digits_mlp", "--data", "digits", "--num-rows", "40", "--permutations", "2", "--samples",
     "2", "--no-inversion", "--quiet", "--json",
 )  # fmt: skip
 

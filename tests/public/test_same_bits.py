@@ -52,7 +52,7 @@ def _pair() -> tuple[Any, ...]:
 def _claim() -> tuple[Any, ...]:
     report = audit.claim(
         {
-            "data": {"name": "digits", "rows": 60},
+            "data": {"name": "digits", "num_rows": 60},
             "mechanism": {"learning_rate": 0.5, "steps": 3, "noise_multiplier": 1.0},
             "audit": {"trials": 12, "k": [1], "attack": "clipbkd"},
         }

@@ -270,7 +270,7 @@ def test_a_composition_and_what_is_beneath_it_share_nothing():
 @pytest.mark.parametrize("attack", ["zero-input", "membership", "one-run"])
 def test_an_audited_claim_shares_nothing(attack):
     config = {
-        "data": {"name": "digits", "rows": 60},
+        "data": {"name": "digits", "num_rows": 60},
         "mechanism": {"learning_rate": 0.5, "steps": 3, "noise_multiplier": 1.0},
         "audit": {"trials": 12, "k": [1], "attack": attack, **({"canaries": 20} if attack == "one-run" else {})},
     }

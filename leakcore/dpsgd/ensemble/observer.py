@@ -15,8 +15,8 @@ from leakcore.dpsgd.ensemble.scorer import Scorer
 class Observer:
     """An attacker who sees every released sum g_t (hence every θ_t) and scores the candidates.
 
-    The result then has s_{t,i} = ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩ as `dots` and ‖clip_C(∇ℓ(θ_t, z_i))‖ as `clipped_norms`, with ḡ_t
-    = g_t − Σ_{known z in B_t} clip_C(∇ℓ(θ_t, z)).
+    The result then has s_{t,i} = ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩ as `dots` and ‖clip_C(∇ℓ(θ_t, z_i))‖ as `clipped_norms`,
+    with ḡ_t = g_t − Σ_{known z in B_t} clip_C(∇ℓ(θ_t, z)).
 
     Args:
         candidates: the rows that are scored in every step. They are not trained on, unless they are extra rows as well.

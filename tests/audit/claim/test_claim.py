@@ -194,8 +194,8 @@ def test_a_correct_mechanism_passes_and_the_report_says_what_was_proved(tmp_path
 def test_without_noise_on_biases_a_canary_of_zeros_ends_with_exit_code_1(tmp_path: Path) -> None:
     path = tmp_path / "audit.toml"
     path.write_text(
-        '[data]\nname = "digits"\nnum_rows = 200\n[mechanism]\nlearning_rate = 0.5\nsteps = 20\n[fault]\nbias_noise = 0.0\n'
-        '[claim]\nepsilon = 1.0\n[audit]\ntrials = 200\nk = [1]\nadjacency = "add-remove"\n',
+        '[data]\nname = "digits"\nnum_rows = 200\n[mechanism]\nlearning_rate = 0.5\nsteps = 20\n'
+        '[fault]\nbias_noise = 0.0\n[claim]\nepsilon = 1.0\n[audit]\ntrials = 200\nk = [1]\nadjacency = "add-remove"\n',
         encoding="utf-8",
     )
     arguments = ["audit", "--attack", "zero-input", "--config", str(path), "--out", str(tmp_path), "--quiet"]
