@@ -26,7 +26,7 @@ PACKAGES = (
 
 REPLACED = {
     "prior_size": "num_candidates", "prior_sizes": "candidate_counts", "max_norm": "max_grad_norm",
-    "label_draws": "label_trials", "draws": "trials", "nprior": "num_candidates",
+    "label_draws": "label_trials", "draws": "trials",
 }  # fmt: skip
 """Names that public functions had for what the glossary calls otherwise."""
 
