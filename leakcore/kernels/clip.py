@@ -285,8 +285,8 @@ def clip_scores(
             default is False; True waits for the stream.
 
     Returns:
-        A `Scores` with `.dots` and `.clipped_norms`, in the arrays' library and on their device; float64 if either input is
-        float64, else float32.
+        A `Scores` with `.dots` and `.clipped_norms`, in the arrays' library and on their device; float64 if either
+        input is float64, else float32.
 
     Raises:
         ValueError: names the argument: C ≤ 0, wrong shapes, different D, float32 products of a float64 array,
