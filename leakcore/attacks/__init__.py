@@ -1,4 +1,4 @@
-"""What an attacker can do: each attack a pure function, or a game that plays one many times and counts."""
+"""What an attacker can do: each attack is a pure function, or a game that repeats one and counts its successes."""
 
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from leakcore.attacks import poisoning as poisoning
     from leakcore.attacks import tensor as tensor
     from leakcore.attacks.inversion.image_quality import ssim as ssim
+    from leakcore.attacks.reconstruction.frozen_embedding import FrozenEmbedding as FrozenEmbedding
     from leakcore.attacks.reconstruction.game import GameRules as GameRules
     from leakcore.attacks.reconstruction.game import draw_candidates as draw_candidates
     from leakcore.attacks.reconstruction.game import reconstruction_game as reconstruction_game
     from leakcore.attacks.reconstruction.game import reconstruction_games as reconstruction_games
     from leakcore.attacks.reconstruction.game_result import ReconstructionGame as ReconstructionGame
     from leakcore.attacks.reconstruction.gradient_descent import Descent as Descent
-    from leakcore.attacks.reconstruction.gradient_descent import FrozenEmbedding as FrozenEmbedding
     from leakcore.attacks.reconstruction.gradient_descent import (
         GradientReconstruction as GradientReconstruction,
     )
@@ -46,7 +46,7 @@ _NAMES = {
     "poisoning": ".poisoning",
     "tensor": ".tensor",
     "Descent": ".reconstruction.gradient_descent",
-    "FrozenEmbedding": ".reconstruction.gradient_descent",
+    "FrozenEmbedding": ".reconstruction.frozen_embedding",
     "GradientReconstruction": ".reconstruction.gradient_descent",
     "gradient": ".reconstruction.gradient_descent",
     "gradient_loss": ".reconstruction.gradient_descent",

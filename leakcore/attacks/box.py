@@ -1,4 +1,4 @@
-"""The range that an input's numbers can have, as attacks take it."""
+"""The range of an input's numbers, as attacks take it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leakcore._base import validate as check
 def read_box(box: Any) -> tuple[float, float]:
     """(low, high) with low below high, either may be infinite; ValueError or TypeError that names `box`.
 
-    An array of two numbers is a pair, too.
+    An array of two numbers is also a pair.
     """
     pair = box
     if isinstance(box, np.ndarray) or array_memory.is_torch(box):
@@ -31,7 +31,7 @@ def read_box(box: Any) -> tuple[float, float]:
 
 
 def read_finite_box(box: Any) -> tuple[float, float]:
-    """Likewise, of numbers whose squares float32 holds with room."""
+    """As `read_box`, for numbers whose squares fit float32 with room to spare."""
     low, high = read_box(box)
     if not (abs(low) < 1e30 and abs(high) < 1e30):
         raise ValueError(f"box=({low}, {high}): must be below 1e30 in size")

@@ -38,8 +38,6 @@ PACKAGES = (
 # can only shrink.
 NOT_YET = {
     "leakcore.accounting",
-    "leakcore.attacks",
-    "leakcore.attacks.inversion",
     "leakcore.audit",
     "leakcore.bounds",
     "leakcore.bounds.laplace",

@@ -11,8 +11,8 @@
 | `Cosine` | `SignedAdam`, with a box and total variation | deep networks, batches, gradients of unknown scale |
 | `DPSGDSteps` (Equation 1 of Hayes et al.) | `Adam`; clipped, many steps, known rows subtracted | DP-SGD's releases |
 
-`closed_form`: the same without a search, where the first layer is linear. Labels: known, optimised, or recovered.
-`ReleasedGradient` says more of the gradient: its loss, its parameters, its steps.
+`closed_form` needs no search where the first layer is linear. Labels may be known, optimised, or recovered.
+`ReleasedGradient` tells the attack more about the gradient: its loss, its parameters, its steps.
 """
 
 from leakcore.attacks.inversion.image_quality import Quality, compare, ssim

@@ -1,4 +1,4 @@
-"""Gradient inversion itself: every restart searched, the best chosen by what the attacker can see."""
+"""Gradient inversion itself: a search from each start, and the best one chosen by what the attacker can see."""
 
 from __future__ import annotations
 
@@ -29,11 +29,35 @@ def gradient(
     loss: Callable[[Any, Any], Any] | None = None,
     parameters: Sequence[str] | None = None,
 ) -> torch.Tensor:
-    """(D,) gradient of the batch's loss at the model's present parameters, flat: what a client releases undefended.
+    """Gradient of the batch's loss at the model's present parameters, flat: what a client without a defence releases.
 
-    inputs: (B, ...), targets: (B,) classes, or what the loss takes. loss: as in `ReleasedGradient`. Parameters in the
-    order of `model.parameters()` that require grad, or those named. With a defence: `defenses.release`. Raises
-    ValueError or TypeError that names the argument.
+    `defenses.release` computes it under a defence.
+
+    Args:
+        model: a torch module in eval mode.
+        inputs: (B, ...), B ≥ 1, finite.
+        targets: (B,) classes, or what the loss takes.
+        loss: loss(outputs, targets), mean over rows; None: cross-entropy (of a logit, where there is one output).
+        parameters: names of the parameters to differentiate, in that order; None: all that require grad, in the order
+            of `model.parameters()`.
+
+    Returns:
+        (D,) tensor of the model's type and device.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic for a machine and torch build.
+
+    Example:
+        >>> import torch
+        >>> from leakcore.attacks import inversion
+        >>> model = torch.nn.Linear(2, 2)
+        >>> _ = torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
+        >>> inversion.gradient(model, [[1.0, 2.0]], [0]).tolist()  # weights row by row, then biases
+        [-0.5, -1.0, 0.5, 1.0, -0.5, 0.5]
     """
     import torch
 
@@ -79,36 +103,45 @@ def invert(
 ) -> Inversion:
     """Inputs whose gradient is closest to the one that was released (Lecture 13, eq. 5.1), for any torch model.
 
-    Minimises the objective, the distance of a guessed batch's gradient from the released one, over inputs (and labels)
-    from several starts, and keeps the restart with the least distance.
+    Minimises the objective over inputs (and unknown labels) from several starts and keeps the restart with the least
+    distance.
 
     Args:
-        model: in eval mode (no batch norm or dropout at work); its float type and device are those of the search.
-        gradient: (D,) numbers, a list of tensors (one per parameter, as `torch.autograd.grad` gives), a dict by name,
-            what `defenses.release` returned, or a `ReleasedGradient`, which also says of how many rows, which loss,
-            which parameters and which steps.
-        shape: of one input, (3, 32, 32) say.
-        labels: (B,) known classes, −1 where unknown; None: all are optimised with the inputs, as softmax weights;
-            "recover": by the signs of the last layer's gradient (`attacks.labels.idlg`, one row), and optimised where
-            these do not tell (one or two logits without a bias); or a result of `attacks.labels`. With a loss of your
-            own: targets as it takes them; None: real ones, of the outputs' shape.
-        objective: `L2` (None: with its defaults), `Cosine` or `DPSGDSteps`.
-        optimizer: `LBFGS`, `Adam` or `SignedAdam`; None: the objective's own, with its defaults.
+        model: in eval mode (no active batch norm or dropout); its float type and device are those of the search.
+        gradient: (D,) numbers, a list of tensors (one per parameter), a dict by name, what `defenses.release` returned,
+            or a `ReleasedGradient`.
+        shape: of one input, such as (3, 32, 32).
+        labels: (B,) classes, −1 where unknown. None: all are optimised with the inputs. "recover": read from the signs
+            of the last layer's gradient (one row), and optimised where these do not decide. Or a result of
+            `attacks.labels`. With a custom loss: its targets; None: real ones, of the outputs' shape.
+        objective: `L2`, `Cosine` or `DPSGDSteps`; None: `L2()`.
+        optimizer: `LBFGS`, `Adam` or `SignedAdam`; None: the objective's own.
         seed: of the starts.
         progress: called as progress(done, total), of restarts, or of iterations for Adam.
 
     Returns:
-        `Inversion`: how each restart ended; a restart that failed is among `every` and in `failed`.
-        `Inversion.compared_with` measures it against the originals, which the search does not see.
+        `Inversion`, with every restart. Its `compared_with` measures it against the originals, which the search does
+        not see.
 
     Raises:
-        ValueError, TypeError: that names the argument, before any work.
-
-    Warns:
-        UserWarning: where the model is not twice differentiable (ReLU, max-pooling, …), with the names of what is not.
+        ValueError: for a value or shape that is not allowed, before any work; the text names the argument.
+        TypeError: for an argument of another type.
 
     Guarantees:
-        Deterministic by seed on a machine and torch build.
+        An estimate: a better search may reconstruct more. Deterministic by seed on a machine and torch build. Warns
+        (UserWarning) where the model is not twice differentiable (ReLU, max-pooling, …), naming the operations.
+
+    Example:
+        >>> import torch
+        >>> from leakcore.attacks import inversion
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Sigmoid(), torch.nn.Linear(8, 3))
+        >>> secret = torch.tensor([[0.1, 0.9, 0.4, 0.6]])
+        >>> released = inversion.gradient(model, secret, [2])
+        >>> optimizer = inversion.LBFGS(iterations=200, restarts=1)
+        >>> inverted = inversion.invert(model, released, (4,), labels=[2], optimizer=optimizer)
+        >>> inverted.ends, bool(abs(inverted.reconstructions - secret.numpy()).max() < 0.01)
+        (('converged',), True)
     """
     from leakcore.attacks.inversion import search
     from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps
@@ -172,21 +205,36 @@ def invert(
 
 
 def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> np.ndarray:
-    """The input of a first linear layer with bias, without any search: (*shape) float64.
+    """The input of a first linear layer with bias, read off the gradient without any search.
 
-    For one row dL/dW = δxᵀ and dL/db = δ, so x = (dL/dW)ᵀδ/‖δ‖², which is exact up to rounding (Phong et al. 2018,
-    Section 3); of a batch it is the mean of rows weighted by what they add to ‖Σδ‖², no row of its own (of a linear
-    network the gradient holds nothing else: Lecture 13, Section 4.4).
+    For one row dL/dW = δxᵀ and dL/db = δ, so x = (dL/dW)ᵀδ/‖δ‖², exact up to rounding (Phong et al. 2018, Section 3).
+    For a batch it is a mean of the rows, weighted by what they add to ‖Σδ‖², and not a single row (the gradient of a
+    linear network holds nothing else: Lecture 13, Section 4.4).
 
     Args:
-        model: its first module with parameters must be nn.Linear with bias, be fed the flattened input as it is, and be
-            called once.
-        gradient: as in `invert`, of one state.
+        model: its first module with parameters must be nn.Linear with bias, receive the flattened input unchanged, and
+            be called once.
+        gradient: as in `invert`, at one state.
         shape: of the input.
 
+    Returns:
+        (*shape) float64.
+
     Raises:
-        ValueError: for another model (a random input is passed through it to see), several states, and where dL/db is 0
-            (a saturated row).
+        ValueError: for another model (a random input is passed through it to check), for several states, and where
+            dL/db is 0 (a saturated row).
+
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> import torch
+        >>> from leakcore.attacks import inversion
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> released = inversion.gradient(model, [[0.25, 0.5, 1.0]], [1])
+        >>> inversion.closed_form(model, released, (3,)).round(4).tolist()
+        [0.25, 0.5, 1.0]
     """
     from leakcore.attacks.inversion.problem import released_rows
     from leakcore.attacks.inversion.release import read_release
@@ -207,7 +255,7 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
 
 
 def _first_linear(flat: FlatModule, shape: tuple[int, ...]) -> tuple[str, str]:
-    """Names of weight and bias of the linear layer that the input enters first, flattened; ValueError without one."""
+    """Names of weight and bias of the linear layer that the flattened input enters first; ValueError without one."""
     import torch
 
     from leakcore.attacks.inversion.problem import input_probe

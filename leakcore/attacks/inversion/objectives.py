@@ -51,7 +51,7 @@ class _Objective:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Of the total variation, through which a search goes one by one."""
+        """Weights of the total variation, through which a search goes one by one."""
         return tuple(self.total_variation)  # type: ignore[arg-type]
 
     @property
@@ -60,7 +60,7 @@ class _Objective:
         return (-math.inf, math.inf) if self.box is None else self.box
 
     def distance(self, problem: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Scalar, without the prior on images: of one guess x (B, *shape) with targets y."""
+        """Distance (a scalar) of one guess x (B, *shape) with targets y, without the prior on images."""
         raise NotImplementedError
 
 
@@ -76,16 +76,25 @@ def _box(box: Any) -> tuple[float, float] | None:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class L2(_Objective):
-    """‖G − g‖²/‖g‖², G the gradient of a guess and g the released one (DLG: Zhu, Liu and Han 2019, Algorithm 1).
+    """‖G − g‖²/‖g‖², with G the gradient of a guess and g the released one (DLG: Zhu, Liu and Han 2019, Algorithm 1).
 
-    Good for smooth networks, one row or few. Searched by `LBFGS` unless the caller names another optimizer.
+    Good for smooth networks and one row or few. Searched by `LBFGS` unless the caller names another optimizer.
 
     Args:
-        box: (low, high), what an input's numbers can be; every search stays in it. None: anything.
-        total_variation: weight of the mean absolute difference of neighbouring pixels; of images in [0, 1], 1e-3 is a
-            good one. Several, falling: one search for each, from where the last one ended, which share the iterations;
-            for a batch (1e-2, 3e-3, 1e-3, 3e-4, 1e-4) finds what no single weight does.
+        box: (low, high), the range of an input's numbers; every search stays in it. None: no limits.
+        total_variation: weight of the mean absolute difference of neighbouring pixels; 1e-3 suits images in [0, 1].
+            Several, falling: one search for each, started where the last one ended; they share the iterations. For a
+            batch (1e-2, 3e-3, 1e-3, 3e-4, 1e-4) reconstructs what no single weight does.
         tolerance: distance at which a search ends.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore.attacks import inversion
+        >>> inversion.L2(box=(0, 1), total_variation=1e-3).weights
+        (0.001,)
     """
 
     tolerance: float = 1e-9
@@ -94,19 +103,30 @@ class L2(_Objective):
     default_optimizer: ClassVar[LBFGS | Adam] = LBFGS()
 
     def distance(self, problem: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """As in the class's first line."""
+        """The distance in the class's first line."""
         return (_gradients(problem, x, y) - problem.released).square().sum() / problem.released.square().sum()
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Cosine(_Objective):
-    """1 − ⟨G, g⟩/(‖G‖‖g‖), G the gradient of a guess and g the released one (Geiping et al. 2020, equation 4).
+    """1 − ⟨G, g⟩/(‖G‖‖g‖), with G the gradient of a guess and g the released one (Geiping et al. 2020, equation 4).
 
     Good for deep networks, batches, and gradients of unknown scale. Searched by `SignedAdam` unless the caller names
     another optimizer.
 
     Args:
-        box, total_variation, tolerance: as in `L2`.
+        box: as in `L2`.
+        total_variation: as in `L2`.
+        tolerance: as in `L2`.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore.attacks import inversion
+        >>> inversion.Cosine(box=(0, 1), total_variation=1e-2).default_optimizer.name
+        'signed-adam'
     """
 
     tolerance: float = 1e-6
@@ -115,7 +135,7 @@ class Cosine(_Objective):
     default_optimizer: ClassVar[LBFGS | Adam] = SignedAdam()
 
     def distance(self, problem: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """As in the class's first line."""
+        """The distance in the class's first line."""
         gradients, released = _gradients(problem, x, y), problem.released
         # A gradient of zeros has no direction; the tiny number keeps its derivative finite and its cosine 0.
         tiny = torch.finfo(x.dtype).tiny
@@ -125,16 +145,27 @@ class Cosine(_Objective):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DPSGDSteps(_Objective):
-    """Σ_t −⟨g_t, ḡ_t⟩/C² + λ‖g_t − ḡ_t‖₁/C, g_t = Σ_i clip_C(∇ℓ(θ_t, x_i)) (Hayes et al. 2023, Equation 1).
+    """Σ_t −⟨g_t, ḡ_t⟩/C² + λ‖g_t − ḡ_t‖₁/C, with g_t = Σ_i clip_C(∇ℓ(θ_t, x_i)) (Hayes et al. 2023, Equation 1).
 
     For what DP-SGD releases: ḡ_t, the noisy *sum* of clipped gradients of each step. Searched by `Adam` unless the
     caller names another optimizer. For an MLP and many runs `attacks.gradient` has the same loss and is faster.
 
     Args:
         max_grad_norm: C > 0.
-        known: (inputs, labels) whose clipped gradients the attacker subtracts.
+        known: (inputs, labels) of rows that the attacker knows; it subtracts their clipped gradients. None: no rows.
         l1_weight: λ ≥ 0; None: 1/C, which is the equation as printed, divided by C².
-        box, total_variation, tolerance: as in `L2`; by default no distance ends a search.
+        box: as in `L2`.
+        total_variation: as in `L2`.
+        tolerance: as in `L2`; by default no distance ends a search.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore.attacks import inversion
+        >>> inversion.DPSGDSteps(max_grad_norm=1.0, box=(0, 1)).default_optimizer.name
+        'adam'
     """
 
     max_grad_norm: float
@@ -154,7 +185,7 @@ class DPSGDSteps(_Objective):
             raise ValueError("known: must be a pair, (inputs, labels)")
 
     def distance(self, problem: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """As in the class's first line; the problem's released sums have the known rows' part subtracted."""
+        """The distance in the class's first line; `problem.released` already lacks the known rows."""
         weight = 1.0 / self.max_grad_norm if self.l1_weight is None else self.l1_weight
 
         def one_state(theta: torch.Tensor, step: torch.Tensor) -> torch.Tensor:

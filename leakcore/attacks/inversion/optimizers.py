@@ -27,7 +27,7 @@ class _Optimizer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LBFGS(_Optimizer):
-    """LBFGS with strong Wolfe line search, one restart after the other: for smooth networks, one row or few.
+    """LBFGS with strong Wolfe line search, one restart after the other, for smooth networks and one row or few.
 
     In a box it searches t in x = low + (high − low)(1 + sin t)/2.
 
@@ -37,6 +37,15 @@ class LBFGS(_Optimizer):
         restarts: R ≥ 1, from different starts.
         start: "uniform" in the box ([0, 1] without one) or "normal".
         patience: iterations over which the objective must fall by 10⁻⁴ of itself, or the search has stalled.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore.attacks import inversion
+        >>> inversion.LBFGS(restarts=5).iterations
+        3000
     """
 
     iterations: int = 3000
@@ -46,12 +55,24 @@ class LBFGS(_Optimizer):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adam(_Optimizer):
-    """Adam, its step falling to 0 along a cosine; in a box it clamps.
+    """Adam, whose step falls to 0 along a cosine; in a box it clamps.
 
     Args:
-        iterations, restarts, start, patience: as in `LBFGS`. Searches that run together end early only when all agree.
-        learning_rate: in units of high − low, where there is a box; > 0.
+        iterations: of each search, at least 1. Searches that run together end early only when all of them have ended.
+        learning_rate: > 0, in units of high − low where there is a box.
+        restarts: as in `LBFGS`.
+        start: as in `LBFGS`.
+        patience: as in `LBFGS`.
         together: search all restarts at once (`torch.func.vmap`), or one after the other.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore.attacks import inversion
+        >>> inversion.Adam(iterations=500).together
+        True
     """
 
     iterations: int = 1000
@@ -66,7 +87,25 @@ class Adam(_Optimizer):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SignedAdam(Adam):
-    """Adam on the signs of the derivative (Geiping et al. 2020), for deep networks and batches; set as `Adam` is."""
+    """Adam on the signs of the derivative, for deep networks and batches (Geiping et al. 2020).
+
+    Args:
+        iterations: as in `Adam`.
+        learning_rate: as in `Adam`.
+        restarts: as in `LBFGS`.
+        start: as in `LBFGS`.
+        patience: as in `LBFGS`.
+        together: as in `Adam`.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore.attacks import inversion
+        >>> inversion.SignedAdam().iterations
+        2000
+    """
 
     iterations: int = 2000
     learning_rate: float = 0.1

@@ -25,10 +25,13 @@ Objective = L2 | Cosine | DPSGDSteps
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """states, released: (T, D). known_labels: (B,) classes with −1 for the unknown, or (B, ...) targets of a loss of
-    the caller's, or None (all unknown). targets: what the model puts out for one input, (K,). total_variation: weight
-    of the prior now, of the objective's `weights`, through which a search goes one by one. recovered: whether the label
-    was read from the gradient's signs."""
+    """One inversion to search.
+
+    states, released: (T, D). known_labels: (B,) classes with −1 for the unknown, or (B, ...) targets of a custom loss,
+    or None (all unknown). targets: shape of the model's output for one input, (K,). total_variation: the present weight
+    of the prior, one of the objective's `weights`, through which a search goes one by one. recovered: whether the label
+    was read from the gradient's signs.
+    """
 
     flat: FlatModule
     objective: Objective
@@ -49,11 +52,11 @@ class Problem:
 
     @property
     def free_labels(self) -> bool:
-        """Whether any label is to be found."""
+        """Whether any label is optimised."""
         return self.known_labels is None or (not self.own_loss and bool((self.known_labels < 0).any()))
 
     def targets_of(self, free: torch.Tensor) -> torch.Tensor:
-        """What the loss is given: from (B, *targets) numbers the search moves, and the labels that are known."""
+        """The loss's targets: from (B, *targets) numbers that the search moves, and the labels that are known."""
         if self.own_loss:
             return free if self.known_labels is None else self.known_labels
         if self.known_labels is not None and not self.free_labels:
@@ -75,7 +78,7 @@ class Problem:
         return (targets[:, 0] > 0.5).long() if self.targets == (1,) else targets.argmax(-1)
 
     def distance(self, x: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
-        """Scalar, without the prior: of one guess (B, *shape) and its free labels."""
+        """Distance (a scalar) of one guess (B, *shape) and its free labels, without the prior."""
         return self.objective.distance(self, x, self.targets_of(free))
 
     def penalised(self, x: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
@@ -136,7 +139,7 @@ def _states(flat: FlatModule, states: Any) -> torch.Tensor:
 
 
 def _joined(flat: FlatModule, parts: Mapping[str, Any], what: str) -> torch.Tensor:
-    """(D,) from tensors by name, each of its parameter's shape: of a transposed one the numbers would fit, too."""
+    """(D,) from tensors by name, each of its parameter's shape: the numbers of a transposed one would fit as well."""
     for name, shape in zip(flat.names, flat.shapes, strict=True):
         if name not in parts:
             raise ValueError(f"{what}: lacks the parameter {name!r}")
@@ -218,7 +221,7 @@ def _labels(
 
 
 def _recovered(flat: FlatModule, gradient: torch.Tensor, shape: tuple[int, ...], classes: int) -> np.ndarray:
-    """iDLG on the last linear layer; −1, to be optimised, where its signs do not tell."""
+    """iDLG on the last linear layer; −1, to be optimised, where its signs do not decide."""
     name = _output_layer(flat, shape)
     parts = flat.split(gradient)
     key = f"{name}." if name else ""
@@ -238,7 +241,7 @@ def _recovered(flat: FlatModule, gradient: torch.Tensor, shape: tuple[int, ...],
 
 
 def input_probe(shape: tuple[int, ...]) -> torch.Tensor:
-    """(1, *shape) of uniforms, the same at every call: what is fed to a model to see what it calls."""
+    """(1, *shape) of uniforms, the same at every call, to see which modules a model calls."""
     return torch.rand((1, *shape), generator=kernels.torch_generator(0, kernels.Stream.INPUT_PROBE))
 
 

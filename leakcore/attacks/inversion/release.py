@@ -1,4 +1,4 @@
-"""The gradient that an attacker inverts, with what is to be said of it where the defaults do not hold."""
+"""The gradient that an attacker inverts, and how it came about where the defaults do not hold."""
 
 from __future__ import annotations
 
@@ -17,16 +17,24 @@ class ReleasedGradient:
     """A released gradient and how it came about; a gradient alone stands for `ReleasedGradient(gradient)`.
 
     Args:
-        gradient: (D,) or (T, D), a list of tensors (one per parameter, as `torch.autograd.grad` gives), a dict by name,
-            or what `defenses.release` returned. For `DPSGDSteps`: ḡ_t, the noisy *sum* of clipped gradients.
-        batch_size: B, where labels do not tell; 1.
+        gradient: (D,) or (T, D), a list of tensors (one per parameter, as `torch.autograd.grad` returns), a dict by
+            name, or what `defenses.release` returned. For `DPSGDSteps`: ḡ_t, the noisy *sum* of clipped gradients.
+        batch_size: B, where the labels do not show it; None: 1.
         loss: loss(outputs, targets), mean over rows; None: cross-entropy (of a logit, where there is one output).
-        parameters: names of the parameters whose gradient was seen, in that order; None: all that require grad.
-        states: (T, D) parameters, or state dicts, at which the T gradients were taken; None: the model's present ones.
+        parameters: names of the parameters whose gradient was observed, in that order; None: all that require grad.
+        states: (T, D) parameters, or state dicts, at which the T gradients were computed; None: the model's present
+            ones.
 
     Raises:
-        ValueError, TypeError: that names the argument, for what holds no real numbers; shapes are checked against the
-            model by the attack.
+        ValueError: for a value that is not allowed. The attack checks shapes against the model.
+        TypeError: for anything that does not hold real numbers.
+
+    Example:
+        >>> import torch
+        >>> from leakcore.attacks import inversion
+        >>> released = inversion.ReleasedGradient(torch.zeros(2, 6), states=torch.zeros(2, 6))  # two steps
+        >>> released.gradient.shape
+        torch.Size([2, 6])
     """
 
     gradient: Any
@@ -57,5 +65,5 @@ def _read_gradient(gradient: Any) -> Any:
 
 
 def read_release(gradient: Any) -> ReleasedGradient:
-    """With the defaults, where the gradient comes alone."""
+    """The release as it is, or a gradient alone with the defaults."""
     return gradient if isinstance(gradient, ReleasedGradient) else ReleasedGradient(gradient)

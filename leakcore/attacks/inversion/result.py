@@ -1,4 +1,4 @@
-"""What gradient inversion hands back: the best restart, and every other."""
+"""What gradient inversion returns: the best restart and every other one."""
 
 from __future__ import annotations
 
@@ -17,16 +17,25 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Inversion(Result):
-    """Reconstructed inputs; R restarts, B rows. kind "estimate": another search may find more.
+    """Inputs of B rows, reconstructed by R restarts; kind "estimate", since another search may reconstruct more.
 
-    value: the distance that the best restart reached (relative squared ℓ2, 1 − cosine, or Equation 1), comparable for
-    one gradient only. best: which restart, chosen by its distance alone, or −1 where all diverged.
-    reconstructions: (B, ...) of the best. labels: (B,) classes, or targets, of the best.
-    every: (R, B, ...) reconstructions of all restarts; distances: (R,); ends: (R,) "converged" (distance ≤ tolerance),
-    "stalled", "iterations" (the budget was spent) or "diverged" (not finite); iterations: (R,).
-    originals: (B, ...) after `compared_with`, then quality: of each restart, and all rows are in the originals' order.
-    box: the inputs' range in the search, or None. value_range: what a number of an input can be: the box; without one
-    [0, 1], or the originals' range beyond it. kinked: operations without a second derivative to speak of.
+    Attributes:
+        value: the distance that the best restart reached (relative squared ℓ2, 1 − cosine, or Equation 1), comparable
+            for one gradient only; ∞ where all diverged.
+        best: index of the best restart, chosen by its distance alone, or −1 where all diverged.
+        reconstructions: (B, ...) of the best restart.
+        labels: (B,) classes, or targets, of the best restart.
+        every: (R, B, ...) reconstructions of all restarts.
+        distances: (R,) of all restarts.
+        ends: (R,) "converged" (distance ≤ tolerance), "stalled", "iterations" (the budget was spent) or "diverged" (not
+            finite).
+        iterations: (R,) how many each restart took.
+        originals: (B, ...) after `compared_with`, else None. All rows then follow the originals' order.
+        quality: (R,) `Quality` of each restart after `compared_with`, else None.
+        box: the inputs' range in the search, or None.
+        value_range: range of an input's numbers: the box; without one [0, 1], or the originals' range where that is
+            wider.
+        kinked: names of the model's operations that are not twice differentiable.
     """
 
     best: int
@@ -43,7 +52,7 @@ class Inversion(Result):
     kinked: tuple[str, ...]
 
     def compared_with(self, originals: Any) -> Inversion:
-        """The same, with `quality`, and all rows in the order of the originals that they are most like.
+        """The same result with `quality`, and each restart's rows in the order of the originals that they match.
 
         Args:
             originals: (B, ...), the truth, which the search did not see.
@@ -134,7 +143,7 @@ def _span(truth: torch.Tensor) -> tuple[float, float]:
 
 
 def host(values: torch.Tensor) -> np.ndarray:
-    """As NumPy has it: bfloat16, which it does not know, as float32."""
+    """A NumPy array of the values; bfloat16, which NumPy lacks, as float32."""
     here = values.detach().cpu()
     out: np.ndarray = (here.float() if here.is_floating_point() and here.element_size() < 4 else here).numpy()
     return out

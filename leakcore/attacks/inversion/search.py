@@ -25,8 +25,10 @@ _Progress = Callable[[int, int], object] | None
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Restarts:
-    """Of all restarts R: points (R, B, *shape), free labels (R, B, K), distances (R,) without the prior, ends and
-    numbers of iterations."""
+    """The R restarts of a search.
+
+    points (R, B, *shape), free labels (R, B, K), distances (R,) without the prior, ends and numbers of iterations.
+    """
 
     points: torch.Tensor
     free: torch.Tensor
@@ -80,7 +82,7 @@ def _through(
     run: Callable[[Problem, Any, torch.Tensor, torch.Tensor, _Progress], Restarts],
     problem: Problem, optimizer: Optimizer, x: torch.Tensor, y: torch.Tensor, progress: _Progress,
 ) -> Restarts:  # fmt: skip
-    """One search for every weight of the prior, each from where the one before it ended."""
+    """One search for every weight of the prior, each started where the one before it ended."""
     stages = problem.objective.weights
     share = dataclasses.replace(optimizer, iterations=-(-optimizer.iterations // len(stages)))
     spent = np.zeros(len(x), np.int64)

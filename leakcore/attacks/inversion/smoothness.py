@@ -1,4 +1,4 @@
-"""Which operations of a model have no second derivative to speak of, so that inverting its gradient is hampered."""
+"""Which operations of a model are not twice differentiable, which hampers inverting its gradient."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ derivative jumps at 0, but is there and not zero, which suffices in practice."""
 
 @locked
 def kinked(model: nn.Module, x: torch.Tensor) -> tuple[str, ...]:
-    """Piecewise linear operations met on the way of x (B, ...) through the model: "ReLU (layer 1)", or "ReLU" for a
-    function that is no module."""
+    """Piecewise linear operations between x (B, ...) and the model's output.
+
+    Each is named "ReLU (layer 1)", or "ReLU" where it is a function and not a module.
+    """
     with torch.enable_grad():
         out: Any = model(x.detach().clone().requires_grad_())
     met: dict[str, None] = {}

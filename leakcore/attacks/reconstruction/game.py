@@ -38,12 +38,20 @@ class GameRules:
 
     Args:
         num_candidates: n ≥ 2, how many distinct rows of the pool are candidates.
-        prior: None, or the (n,) probabilities with which the first, second, … candidate drawn is the target, known to
-            the attacker (method "likelihood").
-        subtract_known: see `dpsgd.Observer`; False is the weaker attacker of Appendix E.
+        prior: None (uniform), or the (n,) probabilities with which the first, second, … candidate drawn is the target,
+            known to the attacker (method "likelihood").
+        subtract_known: whether the attacker subtracts the known rows' gradients, as in `dpsgd.Observer`. False is the
+            weaker attacker of Appendix E.
         nearest_cosines: measure how close candidates' gradients are; None: if there are at most 256 candidates.
 
-    Raises ValueError or TypeError that names argument, value and what is allowed.
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import attacks
+        >>> attacks.GameRules(num_candidates=4, prior=[0.7, 0.1, 0.1, 0.1]).prior
+        (0.7, 0.1, 0.1, 0.1)
     """
 
     num_candidates: int = 10
@@ -76,32 +84,43 @@ def reconstruction_game(
     confidence: float = 0.95,
     execution: Execution | None = None,
 ) -> ReconstructionGame:
-    """Play the game of Hayes et al. 2023 (Section 3.4, Algorithms 2 and 3, Appendix G) in independent runs.
+    """Play the reconstruction game of Hayes et al. 2023 (Section 3.4, Algorithms 2 and 3, Appendix G) in many runs.
 
-    In each run: draw `num_candidates` distinct rows of the pool and make one of them the target; train with DP-SGD on
-    the known rows and the target; the attacker, who sees every released gradient, knows the known rows, which of them
-    were in each batch, and the candidates, guesses the target by `prior_aware`; count. The scores are carried along
-    step by step:
-    no gradient is stored, and memory depends neither on the number of runs nor on the number of steps.
+    Each run draws `num_candidates` distinct rows of the pool, makes one of them the target, and trains with DP-SGD on
+    the known rows and the target. The attacker sees every released gradient and knows the known rows, which of them
+    were in each batch, and the candidates; it guesses the target by `prior_aware`. Scores are carried along step by
+    step, so memory depends neither on the number of runs nor on the number of steps.
 
     Args:
-        ensemble: the mechanism; its seed seeds the game. Every run has its own initial parameters unless the network
-            says `initialisation="fixed"`. Shuffled batches are refused: they are not add/remove's.
-        known: D₋, an object with features (rows, inputs) and labels (rows,): `dpsgd.Rows`, or a data set. pool:
-            likewise, where candidates come from; rows held out from D₋, at least `num_candidates` of them.
-        rules: how many candidates, how likely each is, what the attacker subtracts; None: the defaults of `GameRules`.
-        method: see `prior_aware`.
+        ensemble: the mechanism; its seed seeds the game. Shuffled batches are refused: they are not add/remove.
+        known: D₋, an object with features (rows, inputs) and labels (rows,), such as `dpsgd.Rows` or a data set.
+        pool: likewise, at least `num_candidates` rows held out from D₋, from which candidates are drawn.
+        rules: number of candidates, prior, attacker; None: the defaults of `GameRules`.
+        method: as in `prior_aware`.
         runs: how many, or which, as range(first, stop). Multiples of 32 waste nothing.
         confidence: of the interval, in (0, 1 − 1e-12].
-        execution: device, threads, workers and progress; a game keeps no checkpoint. With an executor, ranges of 128
-            runs go to its workers, each with the rows; at most 4 GiB of them, but at least 64 ranges, are handed out at
-            a time.
+        execution: device, threads, workers and progress; a game has no checkpoint.
 
-    Resume and shards: results over disjoint ranges `merge` to exactly what one call over all of them returns, since
-    run r is a pure function of (seed, r) and the data, and all sums are integers; for the same reason threads and
-    workers change nothing. Adjacency: add/remove (the target is there or not).
+    Returns:
+        `ReconstructionGame`.
 
-    Raises ValueError or TypeError that names argument, value and what is allowed.
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Run r is a pure function of (seed, r) and the data: results over disjoint ranges `merge` to exactly one call's
+        over all of them. Adjacency: add/remove.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import attacks, dpsgd
+        >>> x, y = np.eye(40, 50), np.arange(40) % 2
+        >>> model = dpsgd.Ensemble((50, 2), noise_multiplier=1, max_grad_norm=1, learning_rate=0.1, steps=10, seed=0)
+        >>> known, pool = dpsgd.Rows(x[:20], y[:20]), dpsgd.Rows(x[20:], y[20:])
+        >>> game = attacks.reconstruction_game(model, known, pool, attacks.GameRules(num_candidates=4), runs=64)
+        >>> game.value > game.interval[0] > game.chance, game.kind
+        (True, 'estimate')
     """
     games = reconstruction_games(
         ensemble, known, pool, rules, methods=(method,), runs=runs, confidence=confidence, execution=execution
@@ -120,11 +139,42 @@ def reconstruction_games(
     confidence: float = 0.95,
     execution: Execution | None = None,
 ) -> dict[str, ReconstructionGame]:
-    """`reconstruction_game` for several attacks on the same runs: the result of each of `methods`, by its name.
+    """`reconstruction_game` for several attacks on the same runs.
 
-    Training costs far more than attacking, so three attacks cost little more than one; and as they see the same
-    gradients, their difference is measured more sharply than on runs of their own. Each interval holds by itself, not
-    all at once: do not quote the best of several without a correction.
+    Training costs far more than attacking, so three attacks cost little more than one. They see the same gradients, so
+    their difference is measured more precisely than on separate runs. Each interval holds by itself, not all at once:
+    do not quote the best of several without a correction.
+
+    Args:
+        ensemble: as in `reconstruction_game`.
+        known: as in `reconstruction_game`.
+        pool: as in `reconstruction_game`.
+        rules: as in `reconstruction_game`.
+        methods: names of attacks, as in `prior_aware`.
+        runs: as in `reconstruction_game`.
+        confidence: of each interval, in (0, 1 − 1e-12].
+        execution: as in `reconstruction_game`. With an executor, ranges of 128 runs go to its workers, each with the
+            rows; at most 4 GiB of them, but at least 64 ranges, are handed out at a time.
+
+    Returns:
+        {method: `ReconstructionGame`}.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        As `reconstruction_game`.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import attacks, dpsgd
+        >>> x, y = np.eye(40, 50), np.arange(40) % 2
+        >>> model = dpsgd.Ensemble((50, 2), noise_multiplier=1, max_grad_norm=1, learning_rate=0.1, steps=10, seed=0)
+        >>> known, pool = dpsgd.Rows(x[:20], y[:20]), dpsgd.Rows(x[20:], y[20:])
+        >>> games = attacks.reconstruction_games(model, known, pool, methods=("sum", "likelihood"), runs=32)
+        >>> {name: game.trials for name, game in games.items()}
+        {'sum': 32, 'likelihood': 32}
     """
     from leakcore.dpsgd import read_execution
 
@@ -155,7 +205,7 @@ def reconstruction_games(
 
 @dataclasses.dataclass(frozen=True)
 class _Game:
-    """The checked game. methods: what each was called, to what it is ("auto" resolved)."""
+    """The checked game. methods: from each name that the caller used to the method it stands for ("auto" resolved)."""
 
     ensemble: Ensemble
     known: arguments.Samples
@@ -164,7 +214,7 @@ class _Game:
     methods: dict[str, str]
 
     def settings(self) -> dict[str, Any]:
-        """JSON-ready: what results must share to merge, but for the method and the confidence."""
+        """What results must share to merge, except for the method and the confidence; JSON-ready."""
         rules = self.rules
         return {
             **{name: list(v) if isinstance(v, tuple) else v for name, v in self.ensemble.settings().items()},
@@ -224,7 +274,7 @@ def _rule(ensemble: Ensemble, method: str) -> running_scores.Rule:
 
 
 def _played(game: _Game, first: int, count: int, how: Execution) -> Iterator[tuple[_Counts, int | None]]:
-    """Counts of each portion as it finishes, and how many runs are done where nobody has reported that yet."""
+    """Counts of each portion as it finishes, and how many runs are done where that has not been reported yet."""
     stop = first + count
     if how.executor is None:
         for start in range(first, stop, _PORTION):
@@ -252,7 +302,7 @@ def _played(game: _Game, first: int, count: int, how: Execution) -> Iterator[tup
 
 
 def _play(game: _Game, runs: range, how: Execution) -> _Counts:
-    """These runs: what each attack counted."""
+    """Play these runs: what each attack counted."""
     from leakcore.dpsgd import Observer, PerRun, Rows
 
     ensemble, rules, pool = game.ensemble, game.rules, game.pool

@@ -18,20 +18,24 @@ FIXED_POINT = 2**40
 class ReconstructionGame(Result):
     """Success rate of a prior-aware attack over independent runs, with its Clopper–Pearson interval.
 
-    value = hits/trials estimates the success probability of *this* attack over everything the game draws (prior,
-    target, initial parameters, batches, noise); `interval` holds it with probability `confidence`. It is kind
-    "estimate": what a better attack achieves it does not say.
-
-    hits, trials: integers. undecided: trials in which two candidates shared the best score; they count as misses, so a
-        guess among them could add at most `undecided` hits.
-    num_candidates: n. chance: the largest prior probability, 1/n where candidates are equally likely: what a guess that
-        sees nothing achieves, the κ of the bound.
-    clipped, gradients: how many of the candidates' gradients, over all runs, steps and candidates, had norm C after
-        clipping, and how many there were. Unclipped gradients are weaker signals than the bound assumes.
-    cosine_units: Σ over runs of round(2⁴⁰ · the run's mean cosine between a candidate's gradient and the nearest other
-        candidate's). Near ones are hard to tell apart; the orthogonal curve assumes 0.
-    run_ranges: [first, stop) of the runs counted, sorted, disjoint.
-    settings: everything that defines the game; games merge only where it is equal.
+    Attributes:
+        value: hits/trials, an estimate of the success probability of *this* attack over everything the game draws
+            (prior, target, initial parameters, batches, noise). It does not say what a better attack achieves.
+        interval: contains that probability with probability `confidence`.
+        hits: trials in which the guess was right.
+        trials: number of runs.
+        undecided: trials in which two candidates shared the best score. They count as misses, so guessing among them
+            could add at most `undecided` hits.
+        num_candidates: n.
+        chance: the largest prior probability, 1/n where candidates are equally likely: what a guess without any
+            observation achieves, the κ of the bound.
+        clipped: how many of the candidates' gradients, over all runs, steps and candidates, had norm C after clipping.
+            Unclipped gradients are weaker signals than the bound assumes.
+        gradients: how many candidates' gradients there were.
+        cosine_units: Σ over runs of round(2⁴⁰ · the run's mean cosine between a candidate's gradient and the nearest
+            other candidate's). Near ones are hard to tell apart; the orthogonal curve assumes 0.
+        run_ranges: [first, stop) of the runs counted, sorted, disjoint.
+        settings: everything that defines the game; games merge only where it is equal.
     """
 
     schema: ClassVar[str] = "leakcore.reconstruction_game/2"
@@ -54,8 +58,7 @@ class ReconstructionGame(Result):
 
     @property
     def nearest_cosine(self) -> float:
-        """Cosine between a candidate's gradient and the nearest other's, mean over all of them; NaN without steps or
-        where the game did not measure it."""
+        """Mean cosine between a candidate's gradient and the nearest other's; NaN without steps or measurement."""
         measured = self.gradients and self.settings["nearest_cosines"]
         return self.cosine_units / (FIXED_POINT * self.trials) if measured else float("nan")
 

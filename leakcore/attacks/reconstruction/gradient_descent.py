@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import functools
 import math
@@ -20,8 +19,8 @@ from leakcore._base.cores import usable_cores
 from leakcore._base.futures import answers
 from leakcore._base.one_thread import one_thread
 from leakcore.attacks.box import read_finite_box
+from leakcore.attacks.reconstruction.frozen_embedding import FrozenEmbedding
 from leakcore.dpsgd import arguments
-from leakcore.gradients import lock_of
 
 if TYPE_CHECKING:
     import torch
@@ -33,10 +32,13 @@ if TYPE_CHECKING:
 class GradientReconstruction:
     """The reconstructed points; row i belongs to run first_run + i.
 
-    points: (runs, inputs) in [low, high], in the trace's dtype; what enters `embed` where there was one.
-    labels: (runs,) int64, as given, or of the best class.
-    losses: (runs,) float64, the loss reached, the least over restarts (and labels); comparable within a run only.
-    restart: (runs,) int64, which restart reached it.
+    Attributes:
+        points: (runs, inputs) in [low, high], in the trace's dtype; with an embedding, its input.
+        labels: (runs,) int64, the known ones, or the ones of the best class.
+        losses: (runs,) float64, the loss that was reached, the least over restarts (and labels); comparable within a
+            run only.
+        restart: (runs,) int64, which restart reached it.
+        first_run: number of the first run.
     """
 
     points: np.ndarray
@@ -47,7 +49,7 @@ class GradientReconstruction:
 
 
 def _require_recorded(run: Any) -> None:
-    """Errors where it is no recorded run of an MLP."""
+    """Errors for anything but a recorded run of an MLP."""
     from leakcore import models
     from leakcore.dpsgd import EnsembleRun
 
@@ -70,7 +72,7 @@ def _require_recorded(run: Any) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Descent:
-    """How `gradient` searches: Adam from several uniform starts, its step falling to zero along a cosine.
+    """How `gradient` searches: Adam from several uniform starts, with a step that falls to zero along a cosine.
 
     Hayes et al. 2023 take 10⁶ steps of plain gradient descent at 0.01 with five restarts.
 
@@ -80,7 +82,13 @@ class Descent:
         learning_rate: at the start, > 0.
 
     Raises:
-        ValueError, TypeError: that names argument, value and what is allowed.
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import attacks
+        >>> attacks.Descent(iterations=200).restarts
+        5
     """
 
     iterations: int = 1000
@@ -91,43 +99,6 @@ class Descent:
         object.__setattr__(self, "iterations", check.integer(1, None, iterations=self.iterations))
         object.__setattr__(self, "restarts", check.integer(1, None, restarts=self.restarts))
         object.__setattr__(self, "learning_rate", check.positive(learning_rate=self.learning_rate))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class FrozenEmbedding:
-    """The frozen network on whose features a run was trained: `gradient` then searches for what enters it.
-
-    Args:
-        module: from points (rows, *shape) to (rows, inputs); taken in evaluation mode, on a copy.
-        shape: of one point, (3, 32, 32) say.
-
-    Raises:
-        ValueError, TypeError: that names argument, value and what is allowed.
-    """
-
-    module: torch.nn.Module
-    shape: Sequence[int]
-
-    def __post_init__(self) -> None:
-        import torch
-
-        check.instance(torch.nn.Module, module=self.module)
-        object.__setattr__(self, "shape", check.sizes(shape=self.shape))
-
-    def frozen(self, inputs: int, dtype: str) -> torch.nn.Module:
-        """A copy, so that no gradient of the search reaches the caller's parameters."""
-        import torch
-
-        with lock_of(self.module):
-            copied = copy.deepcopy(self.module)
-        module = copied.eval().requires_grad_(False).to(getattr(torch, dtype))
-        try:
-            out = tuple(module(torch.zeros((1, *self.shape), dtype=getattr(torch, dtype))).shape)
-        except RuntimeError as why:
-            raise ValueError(f"embedding: does not take inputs of shape={self.shape}: {why}") from why
-        if out != (1, inputs):
-            raise ValueError(f"embedding: makes {out} of shape={self.shape}, must make (1, {inputs})")
-        return module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,38 +126,46 @@ def gradient(
     seed: int = 0,
     execution: Execution | None = None,
 ) -> GradientReconstruction:
-    """Reconstruct each run's unknown point without a prior (Hayes et al. 2023, Equation 1), within a box.
+    """Reconstruct each run's unknown point without a prior, within a box (Hayes et al. 2023, Equation 1).
 
-    Minimise over z, from uniform starts,
+    Adam minimises over z, from uniform starts and projected to the box after each step,
 
-        L(z) = Σ_t −⟨clip_C(∇ℓ(θ_t, z)), ḡ_t⟩ + ‖clip_C(∇ℓ(θ_t, z)) − ḡ_t‖₁
-
-    by Adam, z projected to the box after each step; the best start counts.
+        L(z) = Σ_t −⟨clip_C(∇ℓ(θ_t, z)), ḡ_t⟩ + ‖clip_C(∇ℓ(θ_t, z)) − ḡ_t‖₁.
 
     Args:
-        run: a recorded run, `dpsgd.Ensemble.run(..., observer=Observer(record=True))`: the attacker sees θ_t and ḡ_t.
-            Full batches: the loss takes the target to be in every batch. Of another module: `inversion.invert`.
+        run: a recorded run of an MLP, `dpsgd.Ensemble.run(..., observer=Observer(record=True))`; the attacker sees θ_t
+            and ḡ_t. The loss takes the target to be in every batch (full batches). For other modules:
+            `inversion.invert`.
         labels: (runs,), the targets' labels, which the text takes as known; None: each class is tried and the one with
-            the least loss counts, at `classes` times the cost.
+            the least loss wins, at `classes` times the cost.
         descent: iterations, restarts and learning rate; None: the defaults.
-        l1_weight: λ in front of the norm, gradients being in units of C; None: 1/C, which is the equation as printed,
-            divided by C². 0 leaves the inner product alone, as the prior-aware attack has it.
-        box: (low, high), what a feature can be.
-        embedding: where the run trained on features of a frozen network, that network; the point is then what enters
-            it, an image say, flattened.
-        seed: of the starts, a pure function of (seed, run, restart).
-        execution: threads (runs at a time), workers, and progress, called with numbers of runs; the search is on the
-            CPU and keeps no checkpoint. None: all cores of this process.
+        l1_weight: λ of the norm, for gradients in units of C; None: 1/C, the equation as printed divided by C². 0
+            leaves the inner product alone, as in the prior-aware attack.
+        box: (low, high), the range of a feature.
+        embedding: the frozen network on whose features the run was trained; the point is then its input, flattened.
+        seed: of the starts.
+        execution: threads, workers, and progress in runs, on the CPU without a checkpoint; None: all cores of this
+            process.
 
     Returns:
         `GradientReconstruction`.
 
     Raises:
-        ValueError, TypeError: that names argument, value and what is allowed.
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
 
     Guarantees:
-        A run's result is a pure function of its trace and these settings, on one machine and torch build; it depends
-        neither on the other runs nor on threads or workers.
+        A run's result is a pure function of its trace and these settings, on one machine and torch build.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import attacks, dpsgd
+        >>> model = dpsgd.Ensemble((4, 2), noise_multiplier=0.01, max_grad_norm=1.0, learning_rate=0.1, steps=5, seed=0)
+        >>> target = np.array([[0.2, 0.8, 0.5, 0.4]])  # all that the model is trained on
+        >>> run = model.run(target, [1], runs=1, observer=dpsgd.Observer(record=True, subtract_known=False))
+        >>> answer = attacks.gradient(run, [1], descent=attacks.Descent(iterations=100, restarts=1))
+        >>> bool(abs(answer.points - target).max() < 0.1)
+        True
     """
     from leakcore.dpsgd import read_execution
 
@@ -240,10 +219,36 @@ def gradient(
 
 
 def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: float | None = None) -> np.ndarray:
-    """(runs, points) float64: Equation 1 of each run at given points, (points, inputs) or (runs, points, inputs).
+    """The loss that `gradient` minimises, evaluated at points of the caller's choice.
 
-    labels: (points,) or (runs, points). In the units of `gradient` (the printed loss divided by C²). Where the target's
-    loss lies above the reconstruction's, the optimiser did its work and the noise, not the search, hides the target.
+    Where the true point's loss lies above the reconstruction's, the search did its work, and it is the noise that hides
+    the target.
+
+    Args:
+        run: a recorded run, as in `gradient`.
+        points: (points, inputs), or (runs, points, inputs).
+        labels: (points,), or (runs, points).
+        l1_weight: as in `gradient`.
+
+    Returns:
+        (runs, points) float64, Equation 1 of Hayes et al. 2023 divided by C².
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic for a machine and torch build.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import attacks, dpsgd
+        >>> model = dpsgd.Ensemble((4, 2), noise_multiplier=0.01, max_grad_norm=1.0, learning_rate=0.1, steps=5, seed=0)
+        >>> target = np.array([[0.2, 0.8, 0.5, 0.4]])
+        >>> run = model.run(target, [1], runs=1, observer=dpsgd.Observer(record=True, subtract_known=False))
+        >>> true, other = attacks.gradient_loss(run, [target[0], 1 - target[0]], [1, 1])[0]
+        >>> bool(true < other)
+        True
     """
     import torch
 
@@ -293,7 +298,7 @@ def _targets(labels: Sequence[int], outputs: int, dtype: Any) -> Any:
 def _reconstruct(
     task: _Task, thetas: np.ndarray, observed: np.ndarray, label: int | None, run: int
 ) -> tuple[np.ndarray, int, float, int]:
-    """(point, label, loss, restart) of one run, by one torch thread; the caller's worker gets its own number back."""
+    """(point, label, loss, restart) of one run, on one torch thread; the worker's own number of threads is restored."""
     import torch
 
     from leakcore.attacks.reconstruction.gradient_loss import ReleasedSteps, losses

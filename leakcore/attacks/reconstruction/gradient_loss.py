@@ -1,8 +1,8 @@
-"""Equation 1 of Hayes et al. 2023 for an MLP, differentiable in the reconstructed point and in little memory.
+"""Equation 1 of Hayes et al. 2023 for an MLP, differentiable in the reconstructed point, with little memory.
 
-A per-sample gradient of a linear layer is the outer product δ ⊗ (a, 1), so the clipped one is u ⊗ h with u = f·δ,
-f = min{1, C/‖∇ℓ‖}. The loss of one layer, −⟨u ⊗ h, G⟩ + λ‖u ⊗ h − G‖₁, has derivatives Mh and Mᵀu with the one matrix
-M = λ·sign(u ⊗ h − G) − G: two small products instead of a graph through every entry.
+A per-sample gradient of a linear layer is the outer product δ ⊗ (a, 1), so the clipped one is u ⊗ h with u = f·δ, f =
+min{1, C/‖∇ℓ‖}. The loss of one layer, −⟨u ⊗ h, G⟩ + λ‖u ⊗ h − G‖₁, has derivatives Mh and Mᵀu with the single matrix M
+= λ·sign(u ⊗ h − G) − G: two small products instead of a graph through every entry.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def losses(
 def _passes(
     points: torch.Tensor, targets: torch.Tensor, trace: ReleasedSteps, activation: str
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Each layer's inputs with a last one, (K, 1 or steps, in + 1), and δ, (K, steps, out)."""
+    """Each layer's inputs with a final one appended, (K, 1 or steps, in + 1), and δ, (K, steps, out)."""
     apply = models.activation_module(activation)
     inputs = [_with_one(points.unsqueeze(1))]
     pre: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""The prior-aware attacks: which of n candidates was the training point, from their scores in every step."""
+"""The prior-aware attacks: which of n candidates was the training point, judged by their scores in every step."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ _CLIPPED = 1e-6
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PriorAware:
-    """The attacker's guesses. `...` is whatever stood in front of (steps, candidates).
+    """The attacker's guesses; `...` stands for the axes in front of (steps, candidates).
 
-    index: (...) int64, the guessed candidate; −1 where the attack is undecided.
-    undecided: (...) bool, the best score is shared by two or more candidates.
-    scores: (..., candidates) float64. "sum" and "top": each candidate's score in units of C²: about T for a clipped
-        target, 0 for an orthogonal candidate. "likelihood": its log likelihood ratio to "no candidate", in nats, plus
-        the log of its prior probability where a prior was given.
-    method: "sum" (Algorithm 2), "top" (Algorithm 3) or "likelihood" (Appendix G). top: how many steps were summed.
+    Attributes:
+        index: (...) int64, the guessed candidate; −1 where the attack is undecided.
+        undecided: (...) bool, whether two or more candidates share the best score.
+        scores: (..., candidates) float64. "sum" and "top": each candidate's score in units of C²: about T for a clipped
+            target, 0 for an orthogonal candidate. "likelihood": its log likelihood ratio to "no candidate", in nats,
+            plus the log of its prior probability where there is a prior.
+        method: "sum" (Algorithm 2), "top" (Algorithm 3) or "likelihood" (Appendix G).
+        top: how many steps were summed.
     """
 
     index: np.ndarray
@@ -47,32 +49,38 @@ def prior_aware(
 ) -> PriorAware:
     """Guess the target from s_{t,i} = ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩ and n_{t,i} = ‖clip_C(∇ℓ(θ_t, z_i))‖.
 
-    The two arrays are those of `clip_scores`, or of `dpsgd.Ensemble.run`, which carries them along; ḡ_t is the released
-    gradient less the clipped gradients of the known rows in the batch (or not less: then these are the scores of an
-    attacker who does not subtract).
+    Both come from `clip_scores` or `dpsgd.Ensemble.run`; ḡ_t is the released gradient, minus the known rows' clipped
+    gradients where the attacker subtracts them (Hayes et al. 2023, Section 3.4).
 
     Args:
-        dots: (..., steps, candidates) real, finite; runs and the like in front. Summed in float64.
-        clipped_norms: likewise, in [0, C]; only the likelihood needs them.
-        max_grad_norm: C > 0. sample_rate: q in (0, 1]. noise_multiplier: σ > 0, only the likelihood needs it.
-        prior: None (uniform), or (candidates,) or (..., candidates) probabilities that sum to one; likelihood only.
-        method:
-            "sum": argmax_i Σ_t s_{t,i} (Hayes et al. 2023, Algorithm 2), right for full batches.
-            "top": each candidate's max{1, ⌊qT + ½⌋} largest values (Algorithm 3), as the target is in about qT batches.
-            "likelihood": argmax_i of Σ_t log(1 − q + q·exp((2 s_{t,i} − n²_{t,i})/(2σ²C²))) + log p_i (Appendix G; E3:
-            the text multiplies this log-likelihood by p_i, the posterior adds log p_i). With subtraction it is the
-            best possible guess in mean: noise and sampling are what the attacker believes them to be.
-            "auto": "sum" if q = 1, else "top"; "likelihood" where a prior is given.
+        dots: (..., steps, candidates) real, finite; summed in float64.
+        clipped_norms: likewise, in [0, C]; required by "likelihood".
+        max_grad_norm: C > 0.
+        sample_rate: q in (0, 1].
+        noise_multiplier: σ > 0; required by "likelihood".
+        prior: None (uniform), or (candidates,) or (..., candidates) probabilities that sum to one; "likelihood" only.
+        method: "sum": argmax_i Σ_t s_{t,i}/C² (Algorithm 2), right for full batches. "top": the max{1, ⌊qT + ½⌋}
+            largest values of each candidate (Algorithm 3), as the target is in about qT batches. "likelihood": argmax_i
+            of Σ_t log(1 − q + q·exp((2s_{t,i} − n²_{t,i})/(2σ²C²))) + log p_i (Appendix G). "auto": "likelihood" with a
+            prior, else "sum" if q = 1, else "top".
 
-    "sum" and "top" are divided by C², so that the target's score has mean one per step it was sampled in when its
-    gradient is clipped (the normalisation the text recommends). Returns a frozen `PriorAware`. No steps: scores are
-    zero, or log p.
+    Returns:
+        `PriorAware`. A best score that candidates share exactly is no guess: index −1, undecided True. A single
+        candidate is always guessed. Without steps scores are zero, or log p.
 
-    Ties. A best score that two candidates share exactly is no guess: `index` is −1 and `undecided` True, so that equal
-    scores (all zero, say: nothing observed, or identical candidates) never favour the candidate that happens to stand
-    first. Equal columns of `dots` and `clipped_norms` give exactly equal scores. A single candidate is always guessed.
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
 
-    Deterministic. Raises ValueError or TypeError that names argument, value and what is allowed.
+    Guarantees:
+        With subtraction "likelihood" is the best possible guess on average. Deterministic.
+
+    Example:
+        >>> from leakcore import attacks
+        >>> dots = [[0.9, 0.1, -0.2], [1.1, 0.3, 0.0]]  # two steps, three candidates, C = 1
+        >>> guess = attacks.prior_aware(dots, max_grad_norm=1.0)
+        >>> int(guess.index), guess.scores.round(1).tolist(), guess.method
+        (0, [2.0, 0.4, -0.2], 'sum')
     """
     norm = check.positive(max_grad_norm=max_grad_norm)
     rate = check.probability(sample_rate=sample_rate)
@@ -118,7 +126,7 @@ def prior_aware(
 
 
 def resolve(method: str, sample_rate: float, prior: Any) -> str:
-    """What "auto" stands for."""
+    """The method that "auto" stands for."""
     if method != "auto":
         return method
     if prior is not None:
@@ -139,7 +147,7 @@ def log_prior(prior: Any, candidates: int) -> np.ndarray:
 
 
 def _steps(name: str, array: Any) -> tuple[np.ndarray, float]:
-    """(..., steps, candidates), finite, and the unit roundoff of what they were given in."""
+    """(..., steps, candidates), finite, and the unit roundoff of the caller's dtype."""
     values = check.even_array(**{name: array})
     roundoff = check.roundoff(array) if values.dtype.kind == "f" else 0.0
     if values.dtype.kind not in "fiu":

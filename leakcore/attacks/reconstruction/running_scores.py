@@ -1,4 +1,4 @@
-"""The prior-aware attacks as running scores: one step at a time, for arrays in memory and for ensembles alike."""
+"""The prior-aware attacks as running scores, one step at a time, for arrays in memory and for ensembles alike."""
 
 from __future__ import annotations
 

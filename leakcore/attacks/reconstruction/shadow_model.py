@@ -37,22 +37,38 @@ def shadow_models(
     first_run: int = 0,
     execution: Execution | None = None,
 ) -> np.ndarray:
-    """(points, parameters): final parameters of one model per point, trained on the known rows and that point.
+    """Final parameters of one model per point, each trained on the known rows and that point.
 
-    Run first_run + i trains on point i, so ranges of runs can be trained in any order, anywhere: the same run has the
-    same bits. The attacker knows the initial parameters: give the network a fixed initialisation, as the text does;
-    with one per run the reconstructor must also see through those. The target's model is one more such run, of a number
-    that no shadow model has.
+    Run first_run + i trains on point i, so ranges of runs can be trained in any order, anywhere. The attacker knows the
+    initial parameters: use a fixed initialisation, as the text does; with one per run the reconstructor must also see
+    through those. The target's model is one more such run, with a number that no shadow model has.
 
     Args:
         ensemble: the mechanism.
-        known_features, known_labels: (rows, inputs) and (rows,), the rows that the attacker knows.
-        points, labels: (points, inputs) and (points,), one for each shadow model.
+        known_features: (rows, inputs), the rows that the attacker knows.
+        known_labels: (rows,) class numbers.
+        points: (points, inputs), one for each shadow model.
+        labels: (points,) class numbers.
         first_run: number of the first model.
-        execution: device, threads, workers and progress; no checkpoint is kept. None: all cores of this process.
+        execution: device, threads, workers and progress, without a checkpoint. None: all cores of this process.
+
+    Returns:
+        (points, parameters) in the ensemble's dtype.
 
     Raises:
-        ValueError, TypeError, FloatingPointError: as `dpsgd.Ensemble.run`.
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+        FloatingPointError: as `dpsgd.Ensemble.run`.
+
+    Guarantees:
+        The same run has the same bits, as in `dpsgd.Ensemble.run`.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import attacks, dpsgd
+        >>> model = dpsgd.Ensemble((4, 2), noise_multiplier=0.1, max_grad_norm=1.0, learning_rate=0.1, steps=3, seed=0)
+        >>> attacks.shadow_models(model, np.eye(4), np.arange(4) % 2, np.ones((6, 4)), np.arange(6) % 2).shape
+        (6, 10)
     """
     from leakcore.dpsgd import Ensemble, PerRun, Rows, read_execution
 
@@ -86,9 +102,15 @@ def shadow_models(
 class Reconstructor(Record):
     """A trained reconstructor network (RecoNN; Balle, Cherubin and Hayes 2022, as in Hayes et al. 2023, Section 2.1).
 
-    layers: of the network, (parameters, hidden…, inputs). mean, scale: (parameters,), the standardisation of its input.
-    weights: the network's flat parameters, in the order of `models.mlp`. low, high: what a feature can be.
-    losses: (epochs,) training loss; held_out: mean squared error on the shadow models held out, NaN without any.
+    Attributes:
+        layers: of the network, (parameters, hidden…, inputs).
+        mean: (parameters,), subtracted from its input.
+        scale: (parameters,), by which its input is then divided.
+        weights: the network's flat parameters, in the order of `models.mlp`.
+        low: least value of a feature.
+        high: largest value of a feature.
+        losses: (epochs,) training loss.
+        held_out: mean squared error on the held-out shadow models, NaN without any.
     """
 
     layers: tuple[int, ...]
@@ -127,8 +149,10 @@ class Reconstructor(Record):
 
     @classmethod
     def load(cls, path: str | Path) -> Reconstructor:
-        """Read what `save` wrote; ValueError says what is wrong with any other file, FileNotFoundError where there is
-        none."""
+        """Read what `save` wrote.
+
+        ValueError says what is wrong with any other file; FileNotFoundError where it does not exist.
+        """
         try:
             out: Reconstructor = from_npz(path, cls)
         except ValueError as why:
@@ -138,17 +162,24 @@ class Reconstructor(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReconstructorTraining:
-    """How the reconstructor network is trained: Adam on mean squared plus mean absolute error, ReLU.
+    """How the reconstructor network is trained: Adam on mean squared plus mean absolute error, with ReLU.
 
     Args:
         hidden: sizes of the network's hidden layers.
         epochs: passes over the shadow models, at least 1.
         batch_size: shadow models per step, at least 1.
         learning_rate: at the start, > 0; it falls to zero along a cosine.
-        held_out: share of the shadow models, the last ones, that does not train, in [0, 1); 0: the last epoch counts.
+        held_out: share of the shadow models, the last ones, that is not trained on, in [0, 1). 0: the last epoch's
+            weights are used.
 
     Raises:
-        ValueError, TypeError: that names argument, value and what is allowed.
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import attacks
+        >>> attacks.ReconstructorTraining(hidden=(32,), epochs=5).batch_size
+        128
     """
 
     hidden: Sequence[int] = (1000, 1000)
@@ -177,15 +208,15 @@ def reconstructor(
 ) -> Reconstructor:
     """Train a network that maps final parameters to the point they were trained on.
 
-    The attacker of Hayes et al. 2023, Section 2.1, sees the final model only. Parameters are standardised by the shadow
+    The attacker of Hayes et al. 2023, Section 2.1, sees only the final model. Parameters are standardised by the shadow
     models' mean and standard deviation (a parameter that never varies becomes 0). The weights are those of the epoch
-    with the least error on the shadow models held out.
+    with the least error on the held-out shadow models.
 
     Args:
         parameters: (models, parameters), of `shadow_models`.
         points: (models, inputs), what each was trained on.
         training: sizes of the network, epochs and the like; None: the defaults.
-        box: (low, high), what a feature can be; reconstructions are clipped to it.
+        box: (low, high), the range of a feature; reconstructions are clipped to it.
         seed: of weights and order.
         progress: called as progress(epochs done, epochs).
 
@@ -193,11 +224,21 @@ def reconstructor(
         The trained `Reconstructor`.
 
     Raises:
-        ValueError, TypeError: that names argument, value and what is allowed.
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
 
     Guarantees:
-        Deterministic for a machine, torch build and number of torch threads. One chain of steps, each from the last, so
-        there is nothing to share out (`shadow_models`, before it, there is).
+        Deterministic for a machine, torch build and number of torch threads. It is one chain of steps, so there is no
+        work to distribute, unlike in `shadow_models`.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import attacks
+        >>> points = np.random.default_rng(0).random((64, 2))
+        >>> training = attacks.ReconstructorTraining(hidden=(16,), epochs=20, batch_size=8, learning_rate=0.01)
+        >>> network = attacks.reconstructor(points @ [[1.0, 2.0, 0.5], [-1.0, 1.0, 3.0]], points, training=training)
+        >>> network.held_out < attacks.UNIFORM_MSE / 10  # far better than a uniform guess
+        True
     """
     import torch
 

@@ -1,5 +1,4 @@
-"""From reconstructions to success: nearest prior point, pixels within a tolerance, squared error and what to compare it
-with."""
+"""From reconstructions to success: nearest prior point, pixels within a tolerance, squared error and its references."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ _BLOCK = 2**22
 class SuccessRate(Result):
     """Mean over reconstructions of the probability of success, with an empirical Bernstein interval over them.
 
-    each: (reconstructions,) float64 in [0, 1].
+    Attributes:
+        each: (reconstructions,) float64 in [0, 1], the probability for each of them.
     """
 
     schema: ClassVar[str] = "leakcore.success_rate/1"
@@ -33,17 +33,37 @@ class SuccessRate(Result):
 def nearest_prior(
     reconstructions: Any, target_index: Any, pool: Any, *, num_candidates: int, confidence: float = 0.95
 ) -> SuccessRate:
-    """How often the prior's point nearest to the reconstruction (Euclidean) is the target (Hayes et al. 2023, App. D).
+    """How often the target is the prior's point that is nearest to the reconstruction (Hayes et al. 2023, Appendix D).
 
     The prior is the target and num_candidates − 1 distinct others, uniform from the rest of the pool. The text draws
-    1,000 such priors per target; this is the exact average over all of them: with k of the m others at most as far from
-    ẑ as the target (ties count against the attack), it is Π_{j<n−1} (m − k − j)/(m − j).
+    1,000 such priors per target; this is the exact average over all of them: if k of the m others are at most as far
+    from ẑ as the target (ties count against the attack), it is Π_{j<n−1} (m − k − j)/(m − j). Distances are Euclidean.
 
-    reconstructions: (rows, d). target_index: (rows,), each target's row in pool. pool: (P, d). num_candidates: n ≥ 2,
-    at most P. confidence: of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
+    Args:
+        reconstructions: (rows, d).
+        target_index: (rows,), each target's row in the pool.
+        pool: (P, d).
+        num_candidates: n ≥ 2, at most P.
+        confidence: of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
 
-    Returns a `SuccessRate`; its `value` compares with a prior-aware attack with as many candidates, chance being 1/n.
-    Raises ValueError or TypeError that names argument, value and what is allowed.
+    Returns:
+        `SuccessRate`, kind "estimate". Its `value` compares with a prior-aware attack with as many candidates; chance
+        is 1/n.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic; rounding decides no comparison of distances.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import attacks
+        >>> pool = np.eye(5)
+        >>> rate = attacks.nearest_prior(pool[:2] + 0.1, [0, 1], pool, num_candidates=3)
+        >>> rate.value, rate.kind  # each reconstruction is nearest to its target
+        (1.0, 'estimate')
     """
     points, others = _points(reconstructions=reconstructions), _points(pool=pool)
     index = check.plain_array(target_index=target_index)
@@ -74,9 +94,29 @@ def nearest_prior(
 
 
 def pixels_within(reconstructions: Any, originals: Any, *, tolerance: float = 32 / 255) -> np.ndarray:
-    """(rows,) float64: each reconstruction's share of features with |z − ẑ| < tolerance (Hayes et al. 2023, App. I).
+    """Each reconstruction's share of features with |z − ẑ| < tolerance (Hayes et al. 2023, Appendix I).
 
-    Both (rows, d). A reconstruction is a success at level ρ where the share is at least ρ.
+    A reconstruction is a success at level ρ where the share is at least ρ; `pixel_success` counts these.
+
+    Args:
+        reconstructions: (rows, d).
+        originals: (rows, d).
+        tolerance: > 0, in units of a feature.
+
+    Returns:
+        (rows,) float64 in [0, 1].
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> from leakcore import attacks
+        >>> attacks.pixels_within([[0.0, 0.1, 0.5, 1.0]], [[0.0, 0.0, 0.0, 0.0]]).tolist()
+        [0.5]
     """
     points, true = _pair(reconstructions, originals)
     limit = check.positive(tolerance=tolerance)
@@ -86,10 +126,33 @@ def pixels_within(reconstructions: Any, originals: Any, *, tolerance: float = 32
 def pixel_success(
     reconstructions: Any, originals: Any, *, fraction: float, tolerance: float = 32 / 255, confidence: float = 0.95
 ) -> SuccessRate:
-    """Share of reconstructions with at least `fraction` (ρ) of their features within tolerance of the target's.
+    """Share of reconstructions with at least `fraction` of their features within a tolerance of the original's.
 
-    Hayes et al. 2023, Appendix I; the κ to compare with is P(Bin(d, 2·tolerance) ≥ ρd), which the text prints as
-    (2·tolerance)^{ρd} (E9).
+    Hayes et al. 2023, Appendix I. The κ to compare it with is P(Bin(d, 2·tolerance) ≥ ρd) with ρ = fraction, which the
+    text prints as (2·tolerance)^{ρd} (E9).
+
+    Args:
+        reconstructions: (rows, d).
+        originals: (rows, d).
+        fraction: ρ in [0, 1].
+        tolerance: > 0, in units of a feature.
+        confidence: of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
+
+    Returns:
+        `SuccessRate`, kind "estimate".
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import attacks
+        >>> attacks.pixel_success(np.array([[0.0, 0.1], [0.0, 0.9]]), np.zeros((2, 2)), fraction=1.0).value
+        0.5
     """
     share = check.probability(fraction=fraction)
     within = pixels_within(reconstructions, originals, tolerance=tolerance)
@@ -103,14 +166,54 @@ def pixel_success(
 
 
 def mean_squared_error(reconstructions: Any, originals: Any) -> np.ndarray:
-    """(rows,) float64: mean over features of (z − ẑ)², the error of Figure 1 of Hayes et al. 2023. Both (rows, d)."""
+    """Mean over features of (z − ẑ)², the error of Figure 1 of Hayes et al. 2023.
+
+    Args:
+        reconstructions: (rows, d).
+        originals: (rows, d).
+
+    Returns:
+        (rows,) float64. A uniform guess at a uniform point in [0, 1] has `UNIFORM_MSE` = 1/6.
+
+    Raises:
+        ValueError: for a shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> from leakcore import attacks
+        >>> attacks.mean_squared_error([[0.0, 1.0]], [[0.5, 1.0]]).tolist()
+        [0.125]
+    """
     points, true = _pair(reconstructions, originals)
     return np.asarray(np.square(points - true).mean(axis=1))
 
 
 def nearest_neighbour_mse(points: Any) -> np.ndarray:
-    """(rows,) float64: mean squared error between each point and the nearest other one, Figure 1's threshold for a
-    near-perfect reconstruction (its mean). points: (rows ≥ 2, d)."""
+    """Mean squared error between each point and the nearest other one.
+
+    Its mean is the threshold for a near-perfect reconstruction in Figure 1 of Hayes et al. 2023.
+
+    Args:
+        points: (rows, d), at least two rows.
+
+    Returns:
+        (rows,) float64.
+
+    Raises:
+        ValueError: for a shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> from leakcore import attacks
+        >>> attacks.nearest_neighbour_mse([[0.0, 0.0], [0.0, 1.0], [4.0, 1.0]]).tolist()
+        [0.5, 0.5, 8.0]
+    """
     values = _points(points=points)
     if len(values) < 2:
         raise ValueError(f"points.shape={values.shape}: must have at least two rows")
