@@ -91,7 +91,7 @@ def _code(stopped: KeyboardInterrupt) -> int:
 
 
 def _holds_any(pieces: Path) -> bool:
-    """Whether a run's folder holds a finished piece, beside what the folder holds for itself."""
+    """Whether a run's folder holds a finished piece, besides what the folder holds for itself."""
     own = {"run.json", "lock"}
     return any(p.is_file() and p.name not in own and not p.name.startswith(".") for p in pieces.rglob("*"))
 

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from leakcore.cli.numbers import MOST_STEPS, REAL, count
+from leakcore.cli.progress import set_loudness
+
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 SEED: Option = click.option("--seed", type=int, default=0, show_default=True)
-QUIET: Option = click.option("--quiet", is_flag=True, help="No progress bars.")
+
+
+def _hush(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        set_loudness(context, quiet=True)
+
+
+QUIET: Option = click.option(
+    "--quiet", is_flag=True, expose_value=False, callback=_hush, help="No progress bars and no warnings."
+)
 MODEL: Option = click.option(
     "--model", metavar="MODULE:FACTORY", help="What returns the torch module when called: package.module:factory."
 )
@@ -46,7 +59,57 @@ def seed_json_quiet(what: str = "everything") -> Option:
     return decorate
 
 
-def one_kappa(
+def chance_of_a_guess(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--num-candidates, --kappa and --log-kappa, exactly one of which must be given; the command gets kappa and
+    log_kappa, one of them None.
+    """
+
+    @functools.wraps(command)
+    def call(*, num_candidates: int | None, kappa: float | None, log_kappa: float | None, **rest: Any) -> Any:
+        kappa, log_kappa = _one_kappa(num_candidates, kappa, log_kappa)
+        return command(kappa=kappa, log_kappa=log_kappa, **rest)
+
+    for option in (
+        click.option("--log-kappa", type=REAL, help="Natural logarithm of κ, for priors too small for a float."),
+        click.option("--kappa", type=REAL, help="Prior success probability κ of the attacker, in (0, 1]."),
+        click.option("--num-candidates", type=int, metavar="N", help="Uniform prior over N candidates: κ = 1/N."),
+    ):
+        call = option(call)
+    return call
+
+
+def run_length(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--sample-rate and --steps of a run, both required."""
+    rate = click.option(
+        "--sample-rate", type=REAL, required=True, metavar="q", help="Poisson sampling rate; 1 for full batches."
+    )
+    steps = click.option(
+        "--steps", type=count(0, MOST_STEPS), required=True, metavar="T", help="Number of DP-SGD steps."
+    )
+    return rate(steps(command))
+
+
+def refuse_mixed(
+    given: Mapping[str, Any], *, files: Sequence[str], required: Sequence[str], bundled: Sequence[str]
+) -> None:
+    """UsageError unless --dataset is given with options of bundled data alone, or the required files without these."""
+
+    def option(name: str) -> str:
+        return f"--{name.replace('_', '-')}"
+
+    mixed = [name for name in files if given[name] is not None]
+    alone = [name for name in bundled if given[name] is not None]
+    missing = [name for name in required if given[name] is None]
+    if given["dataset"] is not None:
+        if mixed:
+            raise click.UsageError(f"--dataset and {option(mixed[0])}: give one or the other")
+    elif missing:
+        raise click.UsageError(f"{option(missing[0])} is missing (or give --dataset)")
+    elif alone:
+        raise click.UsageError(f"{option(alone[0])}: only with --dataset")
+
+
+def _one_kappa(
     num_candidates: int | None, kappa: float | None, log_kappa: float | None
 ) -> tuple[float | None, float | None]:
     """(κ, log κ) as the bounds take them, one of them None, from the one of three options that was given."""

@@ -14,22 +14,35 @@ from leakcore.cli.commands.audit import audit
 from leakcore.cli.commands.bench import bench
 from leakcore.cli.commands.bound import bound
 from leakcore.cli.commands.calibrate import calibrate
+from leakcore.cli.commands.completion import completion
 from leakcore.cli.commands.doctor import doctor
 from leakcore.cli.commands.leakage import leakage
 from leakcore.cli.commands.reproduce import reproduce
 from leakcore.cli.commands.selftest import selftest
-from leakcore.cli.exit_codes import Commands
+from leakcore.cli.grouped import GroupedCommands
+from leakcore.cli.progress import set_loudness
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=GroupedCommands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--quiet", is_flag=True, help="No progress bars, and errors alone.")
+@click.option("--verbose", is_flag=True, help="What leakcore logs as well: files that it fetches, what it decides.")
 @click.version_option(__version__)
-def main() -> None:
+@click.pass_context
+def main(context: click.Context, quiet: bool, verbose: bool) -> None:
     """Measure and bound how much a gradient leaks.
 
     Exit codes: 0 done; 1 a gate failed; 2 bad input, or no place to write; 70 an error of leakcore's own; 130
-    interrupted; 141 whoever read the output closed it (`| head`), whatever the answer.
+    interrupted; 141 the reader of the output closed it (`| head`), whatever the answer.
     """
+    if quiet and verbose:
+        raise click.UsageError("--quiet, --verbose: give one or the other")
+    set_loudness(context, quiet=quiet, verbose=verbose)
 
 
-for command in (attack, audit, bench, bound, calibrate, doctor, leakage, reproduce, selftest):
-    main.add_command(command)
+main.answers("What can no attacker do?", (bound, calibrate))
+main.answers("What does my run, my claim or my scores file prove?", (audit,))
+main.answers("What can the best attack do?", (attack,))
+main.answers("Where does the leak sit?", (leakage,))
+main.answers("What did the papers find?", (reproduce,))
+main.answers("Is this installation sound, and how fast is it?", (doctor, selftest, bench))
+main.answers("How do I use the command?", (completion,))

@@ -1,4 +1,4 @@
-"""What reaches the terminal: text, never a command to it, whoever wrote the names in it."""
+"""What reaches the terminal: text, never a command to it, even where a name holds one."""
 
 from __future__ import annotations
 

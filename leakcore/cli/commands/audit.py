@@ -12,7 +12,8 @@ import click
 from leakcore._base.adjacency import HOW_TO_CHOOSE
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import MOST_RUNS, MOST_STEPS, REAL, count, overflowed
-from leakcore.cli.output import require_place
+from leakcore.cli.options import QUIET
+from leakcore.cli.output import finish, require_place
 from leakcore.cli.progress import bars
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 )  # fmt: skip
 @click.option("--epsilon", type=REAL, help="Claimed ε (add/remove adjacency).  [default: 10; files say their own]")
 @click.option("--noise-multiplier", type=REAL, help="Noise multiplier σ, instead of computing it from --epsilon.")
-@click.option("--sweep", callback=_levels, help="Further ε to audit beside it, '' for none.  [default: 1,4,10,40]")
+@click.option("--sweep", callback=_levels, help="Further ε to audit as well, '' for none.  [default: 1,4,10,40]")
 @click.option("--delta", type=REAL, help="[default: 1e-5]")
 @click.option(
     "--steps",
@@ -146,8 +147,8 @@ _file = click.Path(dir_okay=False, path_type=Path)
     "--fail-above", type=REAL, metavar="ε",
     help="Exit with 1 where the accountant's ε (add/remove), or the one proved, is above this; says what it judged.",
 )  # fmt: skip
-@click.option("--quiet", is_flag=True, help="No progress bars.")
-def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
+@QUIET
+def audit(config_path: Path | None, **params: Any) -> None:
     """Audit a DP-SGD run: bounds, attacks and what they prove, in one report.
 
     \b
@@ -161,7 +162,7 @@ def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
     Options go before the file's keys. Interrupted, the same command goes on where it stopped. Exit codes: 0 nothing
     contradicts the claim and --fail-above; 1 an attack proves more than is claimed, or an ε is above the limit; 2 bad
     input, a gate that a part of a run cannot decide, or no place to write; 70 an error of leakcore's own; 130
-    interrupted; 141 whoever read standard output closed it (`| head`), whatever the answer: the report's files are
+    interrupted; 141 the reader of standard output closed it (`| head`), whatever the answer: the report's files are
     written by then.
     """
     from leakcore.audit import read_config, read_report
@@ -181,7 +182,7 @@ def audit(config_path: Path | None, quiet: bool, **params: Any) -> None:
     limit = report["fail_above"]
     if limit is not None:
         checked(lambda: _require_limit(limit))
-    show = bars(quiet)
+    show = bars()
     made = {"trace": _trace, "scores": _scores, "claim": _claim, "run": _run}[form]
     kept = None if folder is None or form not in _RUNS else folder / "partial" / _RUNS[form]
     found = checked(lambda: made(sections, given, folder, show), pieces=kept, names=_as_options(form, given))
@@ -240,7 +241,7 @@ def _require_apart(places: dict[str, Path], folder: Path | None, read: dict[str,
     """A report must not replace what the audit reads, nor one of its own."""
     from leakcore._base.files.writing import is_stream
 
-    # What is no path is refused later, by whoever reads it.
+    # What is not a path is refused later, where it is read.
     paths = {name: path for name, path in read.items() if isinstance(path, str | Path) and "\0" not in str(path)}
     taken = {Path(path).resolve(): name for name, path in paths.items()}
     if folder is not None:
@@ -344,12 +345,9 @@ def _finish(found: audits.AuditReport, folder: Path | None, report: dict[str, An
         done = list(places)
     places += [(kind, Path(report[kind])) for kind in ("html", "json") if report[kind] not in (None, "-")]
     checked(lambda: _write(found, places))
-    if report["json"] == "-":
-        click.echo(found.to_json(indent=2))
-    else:
-        width = min(110, max(72, shutil.get_terminal_size((110, 24)).columns))
-        click.echo(found.to_text(width=width))
-        click.echo("\n" + "\n".join(str(path) for _, path in dict.fromkeys([*done, *places])))
+    width = min(110, max(72, shutil.get_terminal_size((110, 24)).columns))
+    files = [path for _, path in dict.fromkeys([*done, *places])]
+    finish(found, report["json"] == "-", lambda: found.to_text(width=width), files)
     if found.passed is None and found.gated:
         click.echo(f"GATE NOT DECIDED: {found.undecided}.", err=True)
         sys.exit(2)

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from leakcore.cli.exit_codes import checked
-from leakcore.cli.numbers import MOST_STEPS, REAL, count
-from leakcore.cli.options import one_kappa
+from leakcore.cli.numbers import REAL, count
+from leakcore.cli.options import SEED, as_json, chance_of_a_guess, run_length
+from leakcore.cli.output import finish
+
+if TYPE_CHECKING:
+    from leakcore.bounds import ReconstructionBound
 
 _MOST_DRAWS = 10**11
 
 
 @click.command()
 @click.option(
-    "--noise-multiplier",
-    type=REAL,
-    required=True,
-    metavar="σ",
-    help="Noise standard deviation over the clipping norm.",
+    "--noise-multiplier", type=REAL, required=True, metavar="σ", help="Noise standard deviation over the clipping norm."
 )
-@click.option("--sample-rate", type=REAL, required=True, metavar="q", help="Poisson sampling rate; 1 for full batches.")
-@click.option("--steps", type=count(0, MOST_STEPS), required=True, metavar="T", help="Number of DP-SGD steps.")
-@click.option("--num-candidates", type=int, metavar="N", help="Uniform prior over N candidates: κ = 1/N.")
-@click.option("--kappa", type=REAL, help="Prior success probability κ of the attacker, in (0, 1].")
-@click.option("--log-kappa", type=REAL, help="Natural logarithm of κ, for priors too small for a float.")
+@run_length
+@chance_of_a_guess
 @click.option(
     "--method",
     default="auto",
@@ -44,49 +44,27 @@ _MOST_DRAWS = 10**11
     show_default=True,
     help="Confidence of the interval of certified, importance and dkw-bennett.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
-def bound(
-    noise_multiplier: float,
-    sample_rate: float,
-    steps: int,
-    num_candidates: int | None,
-    kappa: float | None,
-    log_kappa: float | None,
-    method: str,
-    num_samples: int,
-    confidence: float,
-    seed: int,
-    as_json: bool,
-) -> None:
+@SEED
+@as_json("the whole result")
+def bound(noise_multiplier: float, sample_rate: float, steps: int, as_json: bool, **how: Any) -> None:
     """Bound the success of any reconstruction attack on a DP-SGD run.
 
     Example: leakcore bound --noise-multiplier 1 --sample-rate 1 --steps 1 --num-candidates 10
     """
     from leakcore import bounds
+
+    if how["method"] in bounds.methods.taking("executor") and how["num_samples"] * steps > _MOST_DRAWS:
+        raise click.UsageError(
+            f"--num-samples={how['num_samples']}: times --steps={steps} must be at most {_MOST_DRAWS:,}, which takes "
+            "an hour"
+        )
+    result = checked(lambda: bounds.reconstruction(noise_multiplier, sample_rate, steps, **how))
+    finish(result, as_json, lambda: _lines(result))
+
+
+def _lines(result: ReconstructionBound) -> Iterator[str]:
     from leakcore.audit import fixed, guarantee, number
 
-    kappa, log_kappa = one_kappa(num_candidates, kappa, log_kappa)
-    if method in bounds.methods.taking("executor") and num_samples * steps > _MOST_DRAWS:
-        raise click.UsageError(
-            f"--num-samples={num_samples}: times --steps={steps} must be at most {_MOST_DRAWS:,}, which takes an hour"
-        )
-    result = checked(
-        lambda: bounds.reconstruction(
-            noise_multiplier,
-            sample_rate,
-            steps,
-            kappa=kappa,
-            log_kappa=log_kappa,
-            method=method,
-            num_samples=num_samples,
-            confidence=confidence,
-            seed=seed,
-        )
-    )
-    if as_json:
-        click.echo(result.to_json(indent=2))
-        return
     value, log_value = float(result.value), float(result.log_value)
     shown = (
         fixed(result, 4)
@@ -95,17 +73,15 @@ def bound(
         if value > 0
         else f"exp({number(log_value, 6, result.kind)})"
     )
-    click.echo(f"reconstruction success  {shown}")
-    click.echo(f"kind        {guarantee(result)}")
-    click.echo(f"method      {result.method}")
+    yield f"reconstruction success  {shown}"
+    yield f"kind        {guarantee(result)}"
+    yield f"method      {result.method}"
     if result.interval is not None:
         low, high = (float(v) for v in result.interval)
-        click.echo(f"interval    {number(low, 10, 'lower')} to {number(high, 10, 'upper')}")
+        yield f"interval    {number(low, 10, 'lower')} to {number(high, 10, 'upper')}"
     if result.standard_error is not None:
-        click.echo(f"std. error  {float(result.standard_error):.3g}")
-    click.echo(f"attacker    {result.assumptions.attacker}")
-    for note in result.assumptions.notes:
-        click.echo(f"note        {note}")
-    for warning in result.warnings:
-        click.echo(f"WARNING     {warning}")
-    click.echo(f"source      {result.provenance}")
+        yield f"std. error  {float(result.standard_error):.3g}"
+    yield f"attacker    {result.assumptions.attacker}"
+    yield from (f"note        {note}" for note in result.assumptions.notes)
+    yield from (f"WARNING     {warning}" for warning in result.warnings)
+    yield f"source      {result.provenance}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from leakcore.cli.exit_codes import checked
-from leakcore.cli.numbers import MOST_STEPS, REAL, count
-from leakcore.cli.options import as_json, one_kappa
+from leakcore.cli.numbers import REAL
+from leakcore.cli.options import as_json, chance_of_a_guess, run_length
+from leakcore.cli.output import finish
 
 if TYPE_CHECKING:
     from leakcore.bounds import CalibratedNoise
@@ -17,16 +19,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--target-success", type=REAL, required=True, metavar="γ", help="Success that no attack may exceed.")
-@click.option("--num-candidates", type=int, help="Uniform prior over N candidates: κ = 1/N.", metavar="N")
-@click.option("--kappa", type=REAL, help="Prior success probability κ of the attacker, in (0, 1].")
-@click.option("--log-kappa", type=REAL, help="Natural logarithm of κ, for priors too small for a float.")
-@click.option("--sample-rate", type=REAL, required=True, metavar="q")
-@click.option("--steps", type=count(0, MOST_STEPS), required=True, metavar="T")
+@chance_of_a_guess
+@run_length
 @click.option("--delta", type=REAL, default=1e-5, show_default=True, help="δ of the comparison with ε-calibration.")
 @as_json("the whole result")
 def calibrate(
     target_success: float,
-    num_candidates: int | None,
     kappa: float | None,
     log_kappa: float | None,
     sample_rate: float,
@@ -39,26 +37,26 @@ def calibrate(
     Example: leakcore calibrate --target-success 0.5 --num-candidates 10 --sample-rate 1 --steps 100
     """
     from leakcore import bounds
-    from leakcore.audit import guarantee, number
 
-    kappa, log_kappa = one_kappa(num_candidates, kappa, log_kappa)
     result = checked(
         lambda: bounds.calibrate_noise(
             target_success, kappa=kappa, log_kappa=log_kappa, sample_rate=sample_rate, steps=steps, delta=delta
         )
     )
-    if as_json:
-        click.echo(result.to_json(indent=2))
-        return
+    finish(result, as_json, lambda: _lines(result, target_success))
+
+
+def _lines(result: CalibratedNoise, target_success: float) -> Iterator[str]:
+    from leakcore.audit import guarantee, number
+
     sure, limit = guarantee(result), number(target_success, 6, result.kind)
-    click.echo(f"noise multiplier  {number(result, 6)}  no attack succeeds with more than {limit} ({sure})")
-    click.echo(f"success bound     {number(result.success, 6, result.kind)}  at that noise ({sure})")
-    click.echo(f"by ε instead      {number(result.epsilon_noise_multiplier, 6, result.kind)}  {_by_epsilon(result)}")
-    click.echo(f"less noise by     {_less(result)}")
-    for note in result.assumptions.notes[1:]:
-        click.echo(f"note              {note}")
-    click.echo(f"attacker          {result.assumptions.attacker}")
-    click.echo(f"source            {result.provenance}")
+    yield f"noise multiplier  {number(result, 6)}  no attack succeeds with more than {limit} ({sure})"
+    yield f"success bound     {number(result.success, 6, result.kind)}  at that noise ({sure})"
+    yield f"by ε instead      {number(result.epsilon_noise_multiplier, 6, result.kind)}  {_by_epsilon(result)}"
+    yield f"less noise by     {_less(result)}"
+    yield from (f"note              {note}" for note in result.assumptions.notes[1:])
+    yield f"attacker          {result.assumptions.attacker}"
+    yield f"source            {result.provenance}"
 
 
 def _by_epsilon(result: CalibratedNoise) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import click
 
+from leakcore.cli.options import as_json
+from leakcore.cli.output import finish
+
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
+@as_json("the facts")
 def doctor(as_json: bool) -> None:
     """Say what this installation has, what is missing, and what is wrong (exit code 2).
 
@@ -18,12 +22,13 @@ def doctor(as_json: bool) -> None:
     from leakcore.audit import diagnose
 
     facts = diagnose()
-    if as_json:
-        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
-    else:
-        width = max(map(len, facts))
-        for name, value in facts.items():
-            between = "\n" + " " * (width + 2) if name in ("missing", "wrong") else ", "
-            shown = between.join(map(str, value)) or "none" if isinstance(value, list) else value
-            click.echo(f"{name:<{width}}  {shown}")
+    finish(facts, as_json, lambda: _lines(facts))
     sys.exit(0 if facts["wrong"] == "nothing" else 2)
+
+
+def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        between = "\n" + " " * (width + 2) if name in ("missing", "wrong") else ", "
+        shown = between.join(map(str, value)) or "none" if isinstance(value, list) else value
+        yield f"{name:<{width}}  {shown}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -15,9 +16,13 @@ from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import REAL, count
-from leakcore.cli.options import DATA_FOLDER, MODEL, WEIGHTS, seed_json_quiet
+from leakcore.cli.options import DATA_FOLDER, MODEL, WEIGHTS, refuse_mixed, seed_json_quiet
+from leakcore.cli.output import finish
 from leakcore.cli.progress import bars
 from leakcore.cli.user_files import built_model, read_arrays
+
+if TYPE_CHECKING:
+    from leakcore.attacks.inversion import L2, Cosine, Inversion
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _MOST_NOISE = 1e12
@@ -60,7 +65,7 @@ _MOST_NUMBERS = 2**24
 )  # fmt: skip
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write inversion.png and .npz here.")
 @seed_json_quiet("the result")
-def inversion(out: Path | None, as_json: bool, dataset: str | None, **options: Any) -> None:
+def inversion(out: Path | None, as_json: bool, **options: Any) -> None:
     """Reconstruct the inputs behind one gradient.
 
     \b
@@ -69,69 +74,84 @@ def inversion(out: Path | None, as_json: bool, dataset: str | None, **options: A
 
     Every restart is reported; the best is chosen by what the attacker sees.
     """
-    files = [n for n in ("model", "weights", "gradient", "shape", "batch", "batch_size") if options[n] is not None]
-    alone = [n for n in ("num_rows", "noise_std", "keep_fraction", "defense", "data") if options[n] is not None]
-    if dataset is not None and files:
-        raise click.UsageError(f"--dataset and --{files[0].replace('_', '-')}: give one or the other")
-    if dataset is None:
-        missing = [n for n in ("model", "gradient", "shape") if options[n] is None]
-        if missing:
-            raise click.UsageError(f"--{missing[0]} is missing (or give --dataset)")
-        if alone:
-            raise click.UsageError(f"--{alone[0].replace('_', '-')}: only with --dataset")
+    refuse_mixed(
+        options,
+        files=("model", "weights", "gradient", "shape", "batch", "batch_size"),
+        required=("model", "gradient", "shape"),
+        bundled=("num_rows", "noise_std", "keep_fraction", "defense", "data"),
+    )
     if out is not None:
         from leakcore._base.run_folder.output_folder import require_writable
 
         checked(lambda: require_writable(out, name="out"))
-    inverted = checked(lambda: _inverted(dataset, out, **options))
-    if as_json:
-        click.echo(inverted.to_json(indent=2))
-        return
-    click.echo(inverted.summary())
-    click.echo(f"labels     {' '.join(str(v) for v in np.asarray(inverted.labels).reshape(-1).tolist())}")
-    click.echo(f"attacker   {inverted.assumptions.attacker}")
-    if out is not None:
-        click.echo("\n" + "\n".join(str(p) for p in (out / "inversion.npz", out / "inversion.png") if p.exists()))
+    inverted = checked(lambda: _inverted(out, **options))
+    written = [] if out is None else [p for p in (out / "inversion.npz", out / "inversion.png") if p.exists()]
+    finish(inverted, as_json, lambda: _lines(inverted), written)
 
 
-def _inverted(
-    dataset: str | None, out: Path | None, *, unknown_labels: bool, method: str, restarts: int,
-    iterations: int | None, total_variation: str, seed: int, quiet: bool, **where: Any,
-) -> Any:  # fmt: skip
+def _lines(inverted: Inversion) -> Iterator[str]:
+    yield inverted.summary()
+    yield f"labels     {' '.join(str(v) for v in np.asarray(inverted.labels).reshape(-1).tolist())}"
+    yield f"attacker   {inverted.assumptions.attacker}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """How the inputs are looked for, as the options of the same names say."""
+
+    method: str
+    restarts: int
+    iterations: int | None
+    total_variation: str
+
+    def weights(self) -> tuple[float, ...]:
+        """Of the prior on images, one after the other."""
+        try:
+            weights = tuple(float(part) for part in self.total_variation.split(","))
+        except ValueError:
+            raise ValueError(f"total_variation={self.total_variation!r}: must be numbers between commas") from None
+        if not all(0 <= weight <= _MOST_WEIGHT for weight in weights):
+            raise ValueError(f"total_variation={self.total_variation!r}: must be numbers in [0, {_MOST_WEIGHT:g}]")
+        return weights
+
+    def objective(self, weights: tuple[float, ...], box: tuple[float, float] | None) -> L2 | Cosine:
+        from leakcore.attacks import inversion as attack
+
+        kind = attack.Cosine if self.method == "cosine" else attack.L2
+        return kind(total_variation=weights, box=box)
+
+    def optimizer(self, objective: L2 | Cosine) -> Any:
+        optimizer = dataclasses.replace(objective.default_optimizer, restarts=self.restarts)
+        return optimizer if self.iterations is None else dataclasses.replace(optimizer, iterations=self.iterations)
+
+
+def _inverted(out: Path | None, *, dataset: str | None, unknown_labels: bool, seed: int, **options: Any) -> Inversion:
     from leakcore._base.files.writing import write_atomically
     from leakcore.attacks import inversion as attack
 
-    try:
-        weights = tuple(float(part) for part in total_variation.split(","))
-    except ValueError:
-        raise ValueError(f"total_variation={total_variation!r}: must be numbers between commas") from None
-    if not all(0 <= weight <= _MOST_WEIGHT for weight in weights):
-        raise ValueError(f"total_variation={total_variation!r}: must be numbers in [0, {_MOST_WEIGHT:g}]")
+    search = _Search(**{field.name: options.pop(field.name) for field in dataclasses.fields(_Search)})
+    weights = search.weights()
     check.seed(seed=seed)
     if dataset is None:
-        module, gradient, shape, inputs, labels, rows = _from_files(**where)
+        module, gradient, shape, inputs, labels, rows = _from_files(**options)
     else:
-        module, gradient, shape, inputs, labels, rows = _from_data(dataset, seed=seed, **where)
+        module, gradient, shape, inputs, labels, rows = _from_data(dataset, seed=seed, **options)
     batch = rows or 1
     if inputs is not None and inputs.shape != (batch, *shape):
         raise ValueError(
             f"--batch: holds inputs of shape {inputs.shape}, must be {(batch, *shape)}: --batch-size rows of --shape"
         )
-    bar = bars(quiet)
-    boxed = method == "cosine" and inputs is not None and inputs.min() >= 0 and inputs.max() <= 1
+    bar = bars()
+    boxed = search.method == "cosine" and inputs is not None and inputs.min() >= 0 and inputs.max() <= 1
     box = (0.0, 1.0) if boxed else None
-    kind = attack.Cosine if method == "cosine" else attack.L2
-    objective = kind(total_variation=weights, box=box)
-    optimizer = dataclasses.replace(objective.default_optimizer, restarts=restarts)
-    if iterations is not None:
-        optimizer = dataclasses.replace(optimizer, iterations=iterations)
+    objective = search.objective(weights, box)
     inverted = attack.invert(
         module,
         attack.ReleasedGradient(gradient, batch_size=rows),
         shape,
         labels=None if unknown_labels else labels,
         objective=objective,
-        optimizer=optimizer,
+        optimizer=search.optimizer(objective),
         seed=seed,
         progress=None if bar is None else lambda done, total: bar("gradient inversion", done, total),
     )

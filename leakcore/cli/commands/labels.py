@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import numpy as np
 from leakcore._base import validate as check
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import REAL, count
-from leakcore.cli.options import DATA_FOLDER, MODEL, SEED, WEIGHTS, as_json
+from leakcore.cli.options import DATA_FOLDER, MODEL, SEED, WEIGHTS, as_json, refuse_mixed
+from leakcore.cli.output import finish
 from leakcore.cli.user_files import built_model, read_arrays
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -36,7 +36,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--confidence", type=REAL, default=0.99, show_default=True, help="That no determined label is wrong.")
 @SEED
 @as_json()
-def labels(**options: Any) -> None:
+def labels(as_json: bool, **options: Any) -> None:
     """Recover the labels of a batch from one aggregated gradient.
 
     \b
@@ -46,30 +46,20 @@ def labels(**options: Any) -> None:
     A label that the gradient does not determine is reported as -1, never guessed. Without --noise-std the noise is
     unknown and the labels are estimates.
     """
-    as_json = options.pop("as_json")
-    files = [n for n in ("model", "weights", "batch", "gradient") if options[n] is not None]
-    alone = [n for n in ("noise_multiplier", "max_grad_norm", "batches", "data") if options[n] is not None]
-    if options["dataset"] is not None:
-        if files:
-            raise click.UsageError(f"--dataset and --{files[0]}: give one or the other")
-        report = checked(lambda: _on_data(**options))
-    else:
-        missing = [n for n in ("model", "batch", "gradient") if options[n] is None]
-        if missing:
-            raise click.UsageError(f"--{missing[0]} is missing (or give --dataset)")
-        if alone:
-            raise click.UsageError(f"--{alone[0].replace('_', '-')}: only with --dataset")
-        report = checked(lambda: _on_files(**options))
-    if as_json:
-        click.echo(json.dumps(report, indent=2, ensure_ascii=False))
-        return
-    for name, value in report["shown"].items():
-        click.echo(f"{name:<12}{value}")
+    refuse_mixed(
+        options,
+        files=("model", "weights", "batch", "gradient"),
+        required=("model", "batch", "gradient"),
+        bundled=("noise_multiplier", "max_grad_norm", "batches", "data"),
+    )
+    recover = _on_files if options["dataset"] is None else _on_data
+    report = checked(lambda: recover(**options))
+    finish(report, as_json, lambda: (f"{name:<12}{value}" for name, value in report["shown"].items()))
 
 
 def _on_files(
-    *, model: str, weights: Path | None, batch: Path, gradient: Path, parameters: tuple[str, ...], known_probs: bool,
-    reduction: str, batch_size: float | None, noise_std: float | None, confidence: float, **_: Any,
+    *, model: str, weights: Path | None, batch: Path, gradient: Path, parameters: tuple[str, ...],
+    noise_std: float | None, confidence: float, **how: Any,
 ) -> dict[str, Any]:  # fmt: skip
     from leakcore.attacks import labels as attack
     from leakcore.models import load_safetensors
@@ -95,10 +85,10 @@ def _on_files(
     recovery = attack.general(
         attack.KnownModel(module, rows["inputs"]),
         attack.GradientObservation(
-            [gradients[n] for n in names], reduction="sum" if reduction == "sum" else "mean", batch_size=batch_size
+            [gradients[n] for n in names], reduction=how["reduction"], batch_size=how["batch_size"]
         ),
         parameters=names,
-        known_probs=known_probs or None,
+        known_probs=how["known_probs"] or None,
         noise=None if noise_std is None else attack.Noise(noise_std, confidence if noise_std else None),
     )
     lines = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from leakcore._base.digest import digest
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import count
 from leakcore.cli.options import WEIGHTS, run_folder, seed_json_quiet
-from leakcore.cli.output import require_place
+from leakcore.cli.output import as_json_text, finish, require_place
 from leakcore.cli.progress import bars
 from leakcore.cli.user_files import built_model, read_arrays
 
@@ -59,7 +58,7 @@ _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar
 @click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Write the heat map: png, svg or pdf.")
 @run_folder("leakage.json", "measures")
 @seed_json_quiet()
-def leakage(model: str, figure: Path | None, as_json: bool, quiet: bool, **given: Any) -> None:
+def leakage(model: str, figure: Path | None, as_json: bool, **options: Any) -> None:
     """Say how much original and latent information each layer's gradient carries.
 
     MODULE:FACTORY is what returns the torch module when called; the current folder is searched as well.
@@ -72,16 +71,11 @@ def leakage(model: str, figure: Path | None, as_json: bool, quiet: bool, **given
         raise click.UsageError(f"--figure {figure}: must end in .png, .svg or .pdf")
     if figure is not None:
         require_place("figure", figure)
-    kept = None if given["out"] is None else given["out"] / "partial" / "leakage"
-    report = checked(lambda: _measured(model, quiet=quiet, **given), pieces=kept)
+    kept = None if options["out"] is None else options["out"] / "partial" / "leakage"
+    report = checked(lambda: _measured(model, **options), pieces=kept)
     if figure is not None:
         checked(lambda: _drawn(report, figure))
-    if as_json:
-        click.echo(json.dumps(report.to_dict(), indent=2, allow_nan=False, ensure_ascii=False))
-        return
-    click.echo(report.to_text())
-    if figure is not None:
-        click.echo(f"\n{figure}")
+    finish(report.to_dict(), as_json, report.to_text, [] if figure is None else [figure])
 
 
 def _drawn(report: Any, figure: Path) -> None:
@@ -98,8 +92,8 @@ def _drawn(report: Any, figure: Path) -> None:
 
 
 def _measured(
-    model: str, *, data: str, weights: Path | None, attributes: tuple[str, ...], loss: str, family: str, samples: int,
-    num_rows: int, permutations: int, no_inversion: bool, seed: int, quiet: bool, out: Path | None,
+    model: str, *, data: str, weights: Path | None, attributes: tuple[str, ...], loss: str, seed: int, out: Path | None,
+    num_rows: int, **sizes: Any,
 ) -> Any:  # fmt: skip
     import numpy as np
     import torch
@@ -118,6 +112,7 @@ def _measured(
         require_ours(out, "leakage.json")
 
     check.seed(seed=seed)
+    inverted = not sizes.pop("no_inversion")
     inputs, targets, chosen = _data(data, attributes)
     with kernels.torch_seeded(seed, kernels.Stream.FACTORY_MODEL):  # a factory's initial weights
         module = built_model(model)
@@ -139,8 +134,7 @@ def _measured(
     if loss == "cross-entropy":
         y = _classes(module, x, y)
     settings = {
-        "model": model, "loss": loss, "family": family, "samples": samples, "num_rows": num_rows,
-        "permutations": permutations, "inversion": not no_inversion,
+        "model": model, "loss": loss, "num_rows": num_rows, **sizes, "inversion": inverted,
         "attributes": None if chosen is None else list(chosen),
         "content": _content([*module.state_dict().items(), ("x", x), ("y", y), *(chosen or {}).items(),
                              *_behaviour(module, x[:2])]),
@@ -148,15 +142,11 @@ def _measured(
     with PartialResults(out, "leakage", identity("leakage", settings, seed, kernels.arithmetic())) as pieces:
         report = measure_layers(
             LayeredModel.of(module, x, y, loss=losses[loss]),
-            LayerMeasures(
-                attributes=chosen, family=family, samples=samples, rows=num_rows, permutations=permutations,
-                iterations=0 if no_inversion else 100,
-            ),
-            pieces, seed=seed, progress=bars(quiet),
+            LayerMeasures(attributes=chosen, rows=num_rows, iterations=100 if inverted else 0, **sizes),
+            pieces, seed=seed, progress=bars(),
         )  # fmt: skip
         if out is not None:
-            text = json.dumps(report.to_dict(), indent=2, allow_nan=False, ensure_ascii=False)
-            write_atomically(out / "leakage.json", text + "\n")
+            write_atomically(out / "leakage.json", as_json_text(report.to_dict()) + "\n")
             pieces.remove()
     return report
 
@@ -171,7 +161,7 @@ def _behaviour(module: Any, x: Any) -> Iterable[tuple[str, Any]]:
         try:
             out = module(x)
         except RuntimeError:
-            return  # whoever measures says what does not fit
+            return  # the measures say what does not fit
         if not isinstance(out, torch.Tensor):
             raise TypeError(f"model: returns a {type(out).__name__}, must return a tensor")
         trained = [p for p in module.parameters() if p.requires_grad] if out.requires_grad else []

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import MOST_HIDDEN, MOST_RUNS, MOST_STEPS, REAL, count, overflowed
 from leakcore.cli.options import DATA_FOLDER, run_folder, seed_json_quiet
+from leakcore.cli.output import as_json_text, finish
 from leakcore.cli.progress import bars
 
 if TYPE_CHECKING:
     from leakcore._base.results import Result
+    from leakcore.attacks import ReconstructionGame
+    from leakcore.datasets import Dataset
 
 
 @click.command("prior-aware")
@@ -46,55 +50,74 @@ if TYPE_CHECKING:
 @click.option("--confidence", type=REAL, default=0.95, show_default=True)
 @run_folder("prior-aware.json", "runs")
 @seed_json_quiet("attack and bound")
-def prior_aware(
-    dataset: str,
-    data: Path | None,
-    epsilon: float | None,
-    noise_multiplier: float | None,
-    delta: float,
-    steps: int,
-    sample_rate: float,
-    num_rows: int,
-    num_candidates: int,
-    as_json: bool,
-    quiet: bool,
-    out: Path | None,
-    **rest: Any,
-) -> None:
+def prior_aware(as_json: bool, out: Path | None, **options: Any) -> None:
     """Name the training record among a prior of candidates, from all released gradients.
 
     Example: leakcore attack prior-aware --epsilon 10 --runs 500
     """
-    if epsilon is not None and noise_multiplier is not None:
+    if options["epsilon"] is not None and options["noise_multiplier"] is not None:
         raise click.UsageError("give --epsilon or --noise-multiplier, not both")
-    game, bound, reference = checked(
-        lambda: _played(
-            dataset, data, 10.0 if epsilon is None else epsilon, noise_multiplier, delta, steps, sample_rate, num_rows,
-            num_candidates, quiet, out, **rest,
-        ),
+    setting = _Setting(**options)
+    played = checked(
+        lambda: _played(setting, out),
         pieces=None if out is None else out / "partial" / _RUN,
         names={"expected_batch_size": "--sample-rate × --num-rows"},
-    )  # fmt: skip
-    if as_json:
-        click.echo(json.dumps(_as_dict(game, bound, reference), indent=2, ensure_ascii=False))
-        return
+    )
+    finish(played.to_dict(), as_json, lambda: _lines(played, setting), [] if out is None else [out / _REPORT])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Setting:
+    """What the options say, by their names."""
+
+    dataset: str
+    data: Path | None
+    epsilon: float | None
+    noise_multiplier: float | None
+    delta: float
+    steps: int
+    sample_rate: float
+    max_grad_norm: float
+    learning_rate: float
+    hidden: int
+    num_rows: int
+    num_candidates: int
+    runs: int
+    method: str
+    no_subtraction: bool
+    confidence: float
+    seed: int
+
+
+class _Played(NamedTuple):
+    """The game, the bound on it, and, of full batches, the optimum for orthogonal gradients."""
+
+    game: ReconstructionGame
+    bound: Result
+    reference: Result | None
+
+    def to_dict(self) -> dict[str, Any]:
+        both = {"schema": "leakcore.prior-aware/1", "attack": self.game.to_dict(), "bound": self.bound.to_dict()}
+        return both if self.reference is None else {**both, "orthogonal": self.reference.to_dict()}
+
+
+def _lines(played: _Played, setting: _Setting) -> Iterator[str]:
     from leakcore.audit import guarantee, number
 
-    low, high = (number(end, 4, side) for end, side in zip(game.interval, ("lower", "upper"), strict=True))
-    click.echo(f"attack      {_shown(game)}  [{low}, {high}]  of {game.trials:,} runs ({guarantee(game)})")
-    click.echo(f"bound       {_shown(bound)}  no attack succeeds more often ({guarantee(bound)})")
+    game, bound, reference = played
+    low, high = (number(end, 4, side) for end, side in zip(game.interval or (), ("lower", "upper"), strict=True))
+    yield f"attack      {_shown(game)}  [{low}, {high}]  of {game.trials:,} runs ({guarantee(game)})"
+    yield f"bound       {_shown(bound)}  no attack succeeds more often ({guarantee(bound)})"
     if reference is not None:
-        click.echo(
+        yield (
             f"orthogonal  {_shown(reference)}  the optimum, were candidates' gradients orthogonal "
             f"({guarantee(reference)})"
         )
-    click.echo(f"guessing    {game.chance:.4f}")
-    click.echo(f"clipped     {100 * game.clipped_share:.1f}% of candidates' gradients")
+    yield f"guessing    {game.chance:.4f}"
+    yield f"clipped     {100 * game.clipped_share:.1f}% of candidates' gradients"
     sigma = game.settings["noise_multiplier"]
-    click.echo(f"noise       σ = {number(sigma, 6, 'upper')}: {_epsilon(sigma, sample_rate, steps, delta)}")
-    click.echo(f"attacker    {game.assumptions.attacker}")
-    if out is not None:
-        click.echo(f"\n{out / _REPORT}")
+    yield f"noise       σ = {number(sigma, 6, 'upper')}: {_epsilon(sigma, setting)}"
+    yield f"attacker    {game.assumptions.attacker}"
 
 
 def _shown(success: Result) -> str:
@@ -104,12 +127,12 @@ def _shown(success: Result) -> str:
     return fixed(success, 4) if not 0 < float(success.value) < 1e-3 else number(success)
 
 
-def _epsilon(sigma: float, sample_rate: float, steps: int, delta: float) -> str:
+def _epsilon(sigma: float, setting: _Setting) -> str:
     """What the accountant says of the noise, as text."""
     from leakcore.audit import guarantee, number, power, proved_epsilon
 
-    found = proved_epsilon(sigma, sample_rate, steps, delta=delta)
-    return f"ε = {number(found)} at δ = {power(delta)} ({guarantee(found)})"
+    proved = proved_epsilon(sigma, setting.sample_rate, setting.steps, delta=setting.delta)
+    return f"ε = {number(proved)} at δ = {power(setting.delta)} ({guarantee(proved)})"
 
 
 _RUN = "prior-aware"
@@ -118,17 +141,26 @@ _PIECE = 256
 """Runs that a kill may cost: seconds."""
 
 
-def _as_dict(game: Any, bound: Any, reference: Any) -> dict[str, Any]:
-    both = {"schema": "leakcore.prior-aware/1", "attack": game.to_dict(), "bound": bound.to_dict()}
-    return both if reference is None else {**both, "orthogonal": reference.to_dict()}
+def _data(setting: _Setting) -> Dataset:
+    """All rows; ValueError where they are too few for the game."""
+    from leakcore import datasets
+
+    if setting.dataset == "digits":
+        whole = datasets.digits()
+    else:
+        load = datasets.mnist if setting.dataset == "mnist" else datasets.fashion_mnist
+        whole = load("test", path=setting.data, download=False)
+    rows = len(whole.labels)
+    if setting.num_rows - 1 + setting.num_candidates > rows:
+        raise ValueError(
+            f"num_rows={setting.num_rows}, num_candidates={setting.num_candidates}: {setting.dataset} has {rows:,} "
+            "rows; the game takes num_rows - 1 and num_candidates more"
+        )
+    return whole
 
 
-def _played(
-    dataset: str, data: Path | None, epsilon: float, noise: float | None, delta: float, steps: int, sample_rate: float,
-    num_rows: int, num_candidates: int, quiet: bool, out: Path | None, *, max_grad_norm: float, learning_rate: float,
-    hidden: int, runs: int, method: str, no_subtraction: bool, confidence: float, seed: int,
-) -> tuple[Any, Any, Any]:  # fmt: skip
-    from leakcore import accounting, attacks, bounds, datasets, dpsgd, kernels
+def _played(setting: _Setting, out: Path | None) -> _Played:
+    from leakcore import accounting, attacks, bounds, dpsgd, kernels
     from leakcore._base import validate as check
     from leakcore._base.files.writing import write_atomically
     from leakcore._base.run_folder.identity import identity
@@ -138,36 +170,28 @@ def _played(
     if out is not None:
         require_writable(out, name="out")
         require_ours(out, _REPORT)
-    check.open_probability(delta=delta)
+    check.open_probability(delta=setting.delta)
+    steps, sample_rate, noise = setting.steps, setting.sample_rate, setting.noise_multiplier
     if noise is None:
-        found = accounting.noise_multiplier(epsilon=epsilon, delta=delta, sample_rate=sample_rate, steps=steps)
-        noise = float(found.value)
-    if dataset == "digits":
-        whole = datasets.digits()
-    else:
-        load = datasets.mnist if dataset == "mnist" else datasets.fashion_mnist
-        whole = load("test", path=data, download=False)
-    rows = len(whole.labels)
-    if num_rows - 1 + num_candidates > rows:
-        raise ValueError(
-            f"num_rows={num_rows}, num_candidates={num_candidates}: {dataset} has {rows:,} rows; the game takes "
-            "num_rows - 1 and num_candidates more"
-        )
-    known, pool = whole.split(num_rows - 1, seed=seed)
+        epsilon = 10.0 if setting.epsilon is None else setting.epsilon
+        needed = accounting.noise_multiplier(epsilon=epsilon, delta=setting.delta, sample_rate=sample_rate, steps=steps)
+        noise = float(needed.value)
+    known, pool = _data(setting).split(setting.num_rows - 1, seed=setting.seed)
     ensemble = dpsgd.Ensemble(
-        (known.features.shape[1], hidden, known.num_classes),
+        (known.features.shape[1], setting.hidden, known.num_classes),
         noise_multiplier=noise,
-        max_grad_norm=max_grad_norm,
-        learning_rate=learning_rate,
+        max_grad_norm=setting.max_grad_norm,
+        learning_rate=setting.learning_rate,
         steps=steps,
-        sample_rate=dpsgd.PoissonBatches(sample_rate, expected_batch_size=sample_rate * num_rows),
-        seed=seed,
+        sample_rate=dpsgd.PoissonBatches(sample_rate, expected_batch_size=sample_rate * setting.num_rows),
+        seed=setting.seed,
     )
-    shown = bars(quiet)
-    total = check.integer(1, None, runs=runs)
+    shown = bars()
+    total = check.integer(1, None, runs=setting.runs)
     settings = {
-        **ensemble.settings(), "dataset": dataset, "num_rows": num_rows, "num_candidates": num_candidates, "runs": runs,
-        "method": method, "subtract_known": not no_subtraction, "confidence": confidence,
+        **ensemble.settings(), "dataset": setting.dataset, "num_rows": setting.num_rows,
+        "num_candidates": setting.num_candidates, "runs": setting.runs, "method": setting.method,
+        "subtract_known": not setting.no_subtraction, "confidence": setting.confidence,
     }  # fmt: skip
 
     def play(first: int, count: int) -> attacks.ReconstructionGame:
@@ -176,10 +200,10 @@ def _played(
                 ensemble,
                 known,
                 pool,
-                attacks.GameRules(num_candidates, subtract_known=not no_subtraction),
-                method=method,
+                attacks.GameRules(setting.num_candidates, subtract_known=not setting.no_subtraction),
+                method=setting.method,
                 runs=range(first, first + count),
-                confidence=confidence,
+                confidence=setting.confidence,
                 execution=dpsgd.Execution(
                     progress=None if shown is None else lambda done, _: shown("prior-aware attack", first + done, total)
                 ),
@@ -189,17 +213,18 @@ def _played(
 
     game: attacks.ReconstructionGame | None = None
     size = total if out is None else _PIECE
-    bound_to = identity("attack prior-aware", settings, seed, kernels.arithmetic())
+    bound_to = identity("attack prior-aware", settings, setting.seed, kernels.arithmetic())
     with PartialResults(out, _RUN, bound_to) as pieces:
         for first in range(0, total, size):
             piece = pieces.get_or_run(
                 f"game-{first}", functools.partial(play, first, min(size, total - first)), attacks.ReconstructionGame
             )
             game = piece if game is None else game.merge(piece)
-        bound = bounds.reconstruction(noise, sample_rate, steps, kappa=1 / num_candidates)
-        reference = bounds.orthogonal_success(noise, steps, num_candidates) if sample_rate == 1 else None
+        bound = bounds.reconstruction(noise, sample_rate, steps, kappa=1 / setting.num_candidates)
+        reference = bounds.orthogonal_success(noise, steps, setting.num_candidates) if sample_rate == 1 else None
+        assert game is not None
+        played = _Played(game, bound, reference)
         if out is not None:
-            text = json.dumps(_as_dict(game, bound, reference), indent=2, ensure_ascii=False)
-            write_atomically(out / _REPORT, text + "\n")
+            write_atomically(out / _REPORT, as_json_text(played.to_dict()) + "\n")
             pieces.remove()
-    return game, bound, reference
+    return played

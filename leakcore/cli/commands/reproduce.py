@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.options import DATA_FOLDER, QUIET, SEED, as_json
-from leakcore.cli.progress import bars
+from leakcore.cli.output import finish
+from leakcore.cli.progress import bars, is_quiet
 
 
 @click.command()
@@ -34,9 +36,7 @@ from leakcore.cli.progress import bars
 )
 @as_json("the result")
 @QUIET
-def reproduce(
-    name: str, scale: str, out: Path, data: Path | None, seed: int, trainer: str, as_json: bool, quiet: bool
-) -> None:
+def reproduce(name: str, scale: str, out: Path, as_json: bool, **how: Any) -> None:
     """Reproduce figure or table NAME; `list` shows the names.
 
     Writes OUT/NAME.json, .png and .svg. Interrupted, it goes on where it stopped when called again (a leakage
@@ -51,22 +51,9 @@ def reproduce(
             takes = f"  ({found.quick})" if found.quick else ""
             click.echo(f"{key:<24} {found.title}{needs}{takes}")
         return
-    if scale == "quick" and not quiet and name in experiments.names() and (takes := experiments.find(name).quick):
+    if scale == "quick" and not is_quiet() and name in experiments.names() and (takes := experiments.find(name).quick):
         click.echo(f"{name} at quick scale: {takes} on two cores", err=True)
     result = checked(
-        lambda: experiments.run(
-            name,
-            scale=scale,
-            seed=seed,
-            data=data,
-            out=out,
-            trainer=trainer,
-            progress=bars(quiet),
-        ),
-        pieces=out / "partial" / name,
+        lambda: experiments.run(name, scale=scale, out=out, progress=bars(), **how), pieces=out / "partial" / name
     )
-    if as_json:
-        click.echo(result.to_json(indent=2))
-        return
-    click.echo(result.to_text())
-    click.echo("\n" + "\n".join(f"{out / name}.{kind}" for kind in ("png", "svg", "json")))
+    finish(result, as_json, result.to_text, [out / f"{name}.{kind}" for kind in ("png", "svg", "json")])

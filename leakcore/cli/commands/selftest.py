@@ -9,6 +9,7 @@ import click
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import REAL, count
 from leakcore.cli.options import seed_json_quiet
+from leakcore.cli.output import finish
 from leakcore.cli.progress import bars
 
 
@@ -18,7 +19,7 @@ from leakcore.cli.progress import bars
 )
 @click.option("--confidence", type=REAL, default=0.95, show_default=True, help="Of the bounds that are tested.")
 @seed_json_quiet()
-def selftest(audits: int, confidence: float, seed: int, as_json: bool, quiet: bool) -> None:
+def selftest(audits: int, confidence: float, seed: int, as_json: bool) -> None:
     """Audit mechanisms whose ε is known and count how often a lower bound exceeds it.
 
     Prints the false-positive rate and the coverage of every method with their intervals, in well under a minute. Exits
@@ -26,6 +27,6 @@ def selftest(audits: int, confidence: float, seed: int, as_json: bool, quiet: bo
     """
     from leakcore import audit as audits_of
 
-    found = checked(lambda: audits_of.selftest(audits=audits, confidence=confidence, seed=seed, progress=bars(quiet)))
-    click.echo(found.to_json(indent=2) if as_json else found.to_text())
+    found = checked(lambda: audits_of.selftest(audits=audits, confidence=confidence, seed=seed, progress=bars()))
+    finish(found, as_json, found.to_text)
     sys.exit(0 if found.passed else 1)

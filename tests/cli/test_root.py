@@ -1,0 +1,134 @@
+"""The command's own face: help by question, completion, how much it says."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from leakcore._base.progress import progress_bars
+from leakcore.cli import main
+from leakcore.cli.commands.completion import SHELLS
+
+BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--num-candidates", "10")
+
+
+def run(*arguments: str, **more: Any) -> Any:
+    return CliRunner().invoke(main, arguments, prog_name="leakcore", **more)
+
+
+def test_help_lists_every_command_once_under_a_question() -> None:
+    lines = run("--help").output.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.endswith("?"))
+    named = [line.split()[0] for line in lines[start:] if line.startswith("  ") and not line.startswith("   ")]
+    assert sorted(named) == sorted(main.commands)
+    headings = [line for line in lines[start:] if line and not line.startswith(" ")]
+    assert len(headings) >= 5
+    assert all(line.endswith("?") for line in headings)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_completion_script_asks_the_command(shell: str) -> None:
+    script = run("completion", shell).output
+    assert "_LEAKCORE_COMPLETE" in script
+    assert f"{shell}_complete" in script
+    program = shutil.which(shell)
+    if program is not None:
+        read = subprocess.run([program, "-n"], input=script, capture_output=True, text=True, check=False)
+        assert (read.returncode, read.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [("leakcore ca", {"calibrate"}), ("leakcore bound --num", {"--num-candidates", "--num-samples"}),
+     ("leakcore attack ", {"labels", "inversion", "prior-aware"})],
+)  # fmt: skip
+def test_commands_and_options_are_completed(words: str, wanted: set[str]) -> None:
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_LEAKCORE_COMPLETE": "bash_complete"}
+    answers = run(env=asked).output.split()
+    assert {answer.partition(",")[2] for answer in answers} == wanted
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_by_the_script(tmp_path: Path) -> None:
+    command = tmp_path / "leakcore"
+    command.write_text(f"#!{sys.executable}\nfrom leakcore.cli import main\nmain(prog_name='leakcore')\n")
+    command.chmod(0o755)
+    ask = "COMP_WORDS=(leakcore doc); COMP_CWORD=1; _leakcore_completion leakcore; echo ${COMPREPLY[@]}"
+    done = subprocess.run(
+        ["bash", "-c", f"{run('completion', 'bash').output}\n{ask}"], capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert done.stdout.split() == ["doctor"], done.stderr
+
+
+@pytest.fixture
+def _logging_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    from leakcore import bounds
+
+    compute = bounds.reconstruction
+
+    def logging_too(*args: Any, **kwargs: Any) -> Any:
+        for level in (logging.DEBUG, logging.WARNING, logging.ERROR):
+            logging.getLogger("leakcore.somewhere").log(level, "said at %s", logging.getLevelName(level))
+        return compute(*args, **kwargs)
+
+    monkeypatch.setattr(bounds, "reconstruction", logging_too)
+
+
+@pytest.mark.usefixtures("_logging_bound")
+@pytest.mark.parametrize(
+    ("options", "levels"),
+    [((), ["WARNING", "ERROR"]), (("--quiet",), ["ERROR"]), (("--verbose",), ["DEBUG", "WARNING", "ERROR"])],
+)
+def test_how_much_is_said(options: tuple[str, ...], levels: list[str]) -> None:
+    before = logging.getLogger("leakcore").handlers[:], logging.getLogger("leakcore").level
+    for _ in range(2):
+        done = run(*options, *BOUND)
+        assert done.exit_code == 0
+        assert done.stderr.splitlines() == [f"{level} leakcore.somewhere: said at {level}" for level in levels]
+        assert "said" not in done.stdout
+    assert (logging.getLogger("leakcore").handlers, logging.getLogger("leakcore").level) == before
+
+
+def test_quiet_and_verbose_exclude_each_other() -> None:
+    done = run("--quiet", "--verbose", *BOUND)
+    assert done.exit_code == 2
+    assert "--quiet, --verbose: give one or the other" in done.stderr
+
+
+def test_bars_say_the_time_left() -> None:
+    stream = io.StringIO()
+    show = progress_bars(stream)
+    show("trainings", 0, 4)
+    show("trainings", 1, 4)
+    last = stream.getvalue().split("\r")[-1]
+    assert "trainings" in last
+    assert "1/4" in last or "0/4" in last
+    assert "<" in last, "elapsed < left"
+
+
+def test_an_option_of_a_command_silences_as_that_of_the_root_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    from leakcore.cli import progress
+
+    answers = []
+
+    @click.command()
+    def probe() -> None:
+        answers.append(progress.is_quiet())
+
+    from leakcore.cli.options import QUIET
+
+    monkeypatch.setitem(main.commands, "probe", QUIET(probe))
+    for arguments in (("probe",), ("--quiet", "probe"), ("probe", "--quiet")):
+        assert run(*arguments).exit_code == 0
+    assert answers == [False, True, True]
