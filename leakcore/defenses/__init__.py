@@ -1,4 +1,4 @@
-"""What one may do about it: transforms of what is released, which compose, for every attack, audit and training loop.
+"""What can be done about a leak: transforms of what is released, which compose, for attacks, audits and training loops.
 
     defense = Compose(LocalSteps(4, learning_rate=0.1), Prune(keep_fraction=0.1), GaussianNoise(1e-3))
     released = defenses.release(model, x, y, defense=defense, seed=1)     # .gradient (D,), .parts by parameter's name
@@ -9,25 +9,23 @@
 | none | | B√(d/m) |
 | `LocalSteps(k, learning_rate)` | training | kB√(d/m) |
 | `Dropout(keep_probability)` | training | B√(d/(mp)), p the probability to *keep* (`nn.Dropout` takes the opposite) |
-| `ClipSamples(max_grad_norm)` | every sample's gradient | none given |
-| `DPSGD(max_grad_norm, noise_multiplier)` | the sum | none given: the text's DP-SGD is `Compose(Clip, GaussianNoise)` |
+| `ClipSamples(max_grad_norm)` | every sample's gradient | none stated |
+| `DPSGD(max_grad_norm, noise_multiplier)` | the sum | none stated (its text uses `Compose(Clip, GaussianNoise)`) |
 | `Clip(max_grad_norm)` | the release | B√(d/m) |
 | `GaussianNoise(std)` | the release | (B + σ)√(d/m); after `Clip(s)`: (B + σ·max{1, ‖g‖/s})√(d/m) |
-| `Laplace(scale)` | the release | none given |
-| `Prune(keep_fraction)` | the release | none given |
+| `Laplace(scale)` | the release | none stated |
+| `Prune(keep_fraction)` | the release | none stated |
 
 A release passes four stages in this order: training (the model, or several steps of it), samples (B, D) → (B, D), sum
-(B, D) → (D,), a mean where no defence says otherwise, release (..., D) → (..., D). Only `DPSGD`, and noise on what
-has a proven sensitivity, are private; the rest makes one attack harder.
+(B, D) → (D,), a mean where no defence says otherwise, release (..., D) → (..., D). Only `DPSGD`, and noise on a
+quantity of proven sensitivity, are private; everything else makes one attack harder.
 
-Where each is used:
-- an attack: `release(model, x, y, defense=..., seed=...)`, or `defense.apply(gradient, seed=...)` on one at hand;
-- audits and games on recorded runs: `defended(run, defense, seed=...)`, what the attacker saw replaced;
-- a training loop, also Opacus's: `attach(optimizer, defense, seed=...)`;
-- `audit.run` and `leakcore audit --defense`: the reconstruction game under a defence, beside the same without.
-`parse` and `spell` write them as text, for files and command lines: "local-steps:4,0.1 + prune:0.1".
-Noise here is statistical, for measurement: to release a model take
-`leakcore.dpsgd.FusedDPOptimizer(secure_mode=True)`, or Opacus's secure mode.
+Where each is used: - an attack: `release(model, x, y, defense=..., seed=...)`, or `defense.apply(gradient, seed=...)`
+on a gradient; - audits and games on recorded runs: `defended(run, defense, seed=...)`, which replaces what the attacker
+saw; - a training loop, also Opacus's: `attach(optimizer, defense, seed=...)`; - `audit.run` and `leakcore audit
+--defense`: the reconstruction game with and without a defence. `parse` and `spell` read and write them as text, for
+files and command lines: "local-steps:4,0.1 + prune:0.1". Noise here is statistical, for measurement. To release a model
+use `leakcore.dpsgd.FusedDPOptimizer(secure_mode=True)`, or Opacus's secure mode.
 """
 
 from typing import TYPE_CHECKING
@@ -35,6 +33,10 @@ from typing import TYPE_CHECKING
 from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore.defenses.defense import STAGES as STAGES
+    from leakcore.defenses.defense import Defense as Defense
+    from leakcore.defenses.noise import GaussianNoise as GaussianNoise
+    from leakcore.defenses.noise import Laplace as Laplace
     from leakcore.defenses.release import Release as Release
     from leakcore.defenses.release import release as release
     from leakcore.defenses.spelling import parse as parse
@@ -43,14 +45,10 @@ if TYPE_CHECKING:
     from leakcore.defenses.training import attach as attach
     from leakcore.defenses.training import defended as defended
     from leakcore.defenses.transforms import DPSGD as DPSGD
-    from leakcore.defenses.transforms import STAGES as STAGES
     from leakcore.defenses.transforms import Clip as Clip
     from leakcore.defenses.transforms import ClipSamples as ClipSamples
     from leakcore.defenses.transforms import Compose as Compose
-    from leakcore.defenses.transforms import Defense as Defense
     from leakcore.defenses.transforms import Dropout as Dropout
-    from leakcore.defenses.transforms import GaussianNoise as GaussianNoise
-    from leakcore.defenses.transforms import Laplace as Laplace
     from leakcore.defenses.transforms import LocalSteps as LocalSteps
     from leakcore.defenses.transforms import Prune as Prune
 
@@ -63,14 +61,14 @@ _NAMES = {
     "attach": ".training",
     "defended": ".training",
     "DPSGD": ".transforms",
-    "STAGES": ".transforms",
+    "STAGES": ".defense",
     "Clip": ".transforms",
     "ClipSamples": ".transforms",
     "Compose": ".transforms",
-    "Defense": ".transforms",
+    "Defense": ".defense",
     "Dropout": ".transforms",
-    "GaussianNoise": ".transforms",
-    "Laplace": ".transforms",
+    "GaussianNoise": ".noise",
+    "Laplace": ".noise",
     "LocalSteps": ".transforms",
     "Prune": ".transforms",
 }

@@ -13,13 +13,20 @@ from torch import nn
 
 from leakcore import kernels
 from leakcore._base.quiet import quiet_batching
-from leakcore.defenses.transforms import Defense, Dropout, LocalSteps, need_seed, through
+from leakcore.defenses.defense import Defense, need_seed
+from leakcore.defenses.transforms import Dropout, LocalSteps, through
 from leakcore.gradients import FlatModule, lock_of, require_classes, tensor
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Release:
-    """What leaves the client. gradient: (D,); parts: the same by parameter's name; defense: what was done to it."""
+    """What leaves the client.
+
+    Attributes:
+        gradient: (D,) tensor.
+        parts: the same gradient by parameter's name, each of its parameter's shape.
+        defense: the defence that was applied, or None.
+    """
 
     gradient: torch.Tensor
     parts: Mapping[str, torch.Tensor]
@@ -36,11 +43,35 @@ def release(
     seed: int | None = None,
     step: int = 0,
 ) -> Release:
-    """The mean gradient of a batch as it leaves a client under a defence; None: as it is.
+    """The mean gradient of a batch as it leaves a client under a defence.
 
-    model: in eval mode (dropout is `Dropout`'s, here); its parameters are not changed. inputs: (B, ...), targets: (B,)
-    classes, or what the loss takes. loss: loss(outputs, targets), mean over rows; None: cross-entropy. seed: required
-    where anything is drawn. Deterministic. Raises ValueError or TypeError that names the argument.
+    Args:
+        model: in eval mode (dropout is the defence `Dropout` here); its parameters do not change.
+        inputs: (B, ...), finite.
+        targets: (B,) classes, or what the loss takes.
+        defense: None: the gradient itself.
+        loss: loss(outputs, targets), mean over rows; None: cross-entropy (of a logit, where there is one output).
+        seed: required where anything is random.
+        step: of a training run, in [0, 2²⁴); each step has noise of its own.
+
+    Returns:
+        `Release`, which attacks take as a gradient.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic; the same seed and step give the same noise.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import defenses
+        >>> model = torch.nn.Linear(2, 2)
+        >>> _ = torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
+        >>> released = defenses.release(model, [[1.0, 2.0]], [0], defense=defenses.Prune(keep_fraction=0.34))
+        >>> released.gradient.tolist()  # the 3 largest of 6 entries
+        [-0.5, -1.0, 0.0, 1.0, 0.0, 0.0]
     """
     if defense is not None and not isinstance(defense, Defense):
         raise TypeError(f"defense={type(defense).__name__}: must be a leakcore.defenses.Defense")
@@ -112,7 +143,7 @@ def _each(flat: FlatModule, theta: torch.Tensor, x: torch.Tensor, y: torch.Tenso
 
 
 class _Mask:
-    """Multiplies what enters a layer; row: of which sample, None: all of the batch's."""
+    """Multiplies the inputs of a layer; row: of which sample, None: of the whole batch."""
 
     def __init__(self, dropout: Dropout, batch: int, seed: int, step: int, local_step: int) -> None:
         self.dropout = dropout
@@ -149,7 +180,7 @@ class _Mask:
 
 
 def _hidden(flat: FlatModule, x: torch.Tensor) -> tuple[nn.Module, ...]:
-    """All linear layers but the first layer with parameters, in the order in which the model calls them."""
+    """All linear layers except the first layer with parameters, in the order in which the model calls them."""
     order = dict.fromkeys(module for module, _ in flat.calls(x))
     hidden = tuple(module for module in list(order)[1:] if isinstance(module, nn.Linear))
     if not hidden:

@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from leakcore.defenses.defense import Defense
+from leakcore.defenses.noise import GaussianNoise, Laplace
 from leakcore.defenses.transforms import (
     DPSGD,
     Clip,
     ClipSamples,
     Compose,
-    Defense,
     Dropout,
-    GaussianNoise,
-    Laplace,
     LocalSteps,
     Prune,
 )
@@ -40,12 +39,30 @@ _KINDS: dict[str, tuple[type[Any], _Numbers, _Words]] = {
 
 
 def parse(text: str, *, learning_rate: float | None = None) -> Defense:
-    """The defence that `text` names: name:numbers and words, several with + in the order of their stages.
+    """The defence that a text names.
 
-    "clip:S", "clip-samples:C", "dp-sgd:C,σ" or "dp-sgd:C,σ,n", "dropout:KEEP" (or "dropout:KEEP,shared": one
-    sub-network for the batch), "gaussian-noise:STD", "laplace:SCALE", "local-steps:K,RATE" (or
-    "local-steps:K,RATE,minibatches"), "prune:KEPT". learning_rate: RATE where it is left out. `spell` goes back.
-    Raises ValueError or TypeError that names what is wrong.
+    name:numbers and words, several joined by + in the order of their stages. The names are "clip:S", "clip-samples:C",
+    "dp-sgd:C,σ" or "dp-sgd:C,σ,n", "dropout:KEEP" (or "dropout:KEEP,shared": one sub-network for the batch),
+    "gaussian-noise:STD", "laplace:SCALE", "local-steps:K,RATE" (or "local-steps:K,RATE,minibatches") and "prune:KEEP".
+
+    Args:
+        text: the spelling.
+        learning_rate: RATE where it is left out; None: it must not be.
+
+    Returns:
+        The `Defense`; `spell` is the inverse.
+
+    Raises:
+        ValueError: for an unknown name, or a value that is missing, superfluous or not allowed.
+        TypeError: for anything but text.
+
+    Guarantees:
+        parse(spell(defense)) equals the defence.
+
+    Example:
+        >>> from leakcore import defenses
+        >>> defenses.parse("clip:1 + gaussian-noise:0.1")
+        Compose(Clip(max_grad_norm=1.0), GaussianNoise(std=0.1))
     """
     if not isinstance(text, str):
         raise TypeError(f"defense={text!r}: must be text, such as 'prune:0.1 + laplace:0.5'")
@@ -91,7 +108,25 @@ def _usage(name: str) -> str:
 
 
 def spell(defense: Defense) -> str:
-    """The text that `parse` makes the same defence of. Raises TypeError for what is no defence of this package."""
+    """The text that `parse` turns back into the same defence.
+
+    Args:
+        defense: one of this package, or a `Compose` of them.
+
+    Returns:
+        The spelling.
+
+    Raises:
+        TypeError: for a defence of any other class.
+
+    Guarantees:
+        parse(spell(defense)) equals the defence.
+
+    Example:
+        >>> from leakcore import defenses
+        >>> defenses.spell(defenses.Compose(defenses.LocalSteps(4, learning_rate=0.1), defenses.Prune(0.1)))
+        'local-steps:4,0.1 + prune:0.1'
+    """
     if not isinstance(defense, Defense):
         raise TypeError(f"defense={type(defense).__name__}: must be a leakcore.defenses.Defense")
     return " + ".join(_spelt(part) for part in defense.parts)

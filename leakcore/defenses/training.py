@@ -1,4 +1,4 @@
-"""Defences where gradients are not at hand but pass by: in a training loop, and in recorded runs."""
+"""Defences inside a training loop, and on recorded runs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from leakcore._base import validate as check
-from leakcore.defenses.transforms import Defense, GaussianNoise, Laplace, part_seed, through
+from leakcore.defenses.defense import Defense
+from leakcore.defenses.noise import GaussianNoise, Laplace
+from leakcore.defenses.transforms import part_seed, through
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import EnsembleRun
 
 
 class Attached:
-    """The handle of `attach`. step: how many optimizer steps were defended; remove(): take the defence off."""
+    """The handle of `attach`, which counts the defended steps in `step`.
+
+    Args:
+        optimizer: as in `attach`.
+        defense: as in `attach`.
+        seed: as in `attach`.
+    """
 
     def __init__(self, optimizer: Any, defense: Defense, seed: int | None) -> None:
         self.step = 0
@@ -34,7 +42,7 @@ class Attached:
             self._handle = optimizer.register_step_pre_hook(self._before_step)
 
     def remove(self) -> None:
-        """Take this defence off, and no other; what Opacus's optimizer had before it stays or comes back."""
+        """Remove this defence and no other; a hook that Opacus's optimizer had before it stays or comes back."""
         if not self._opacus:
             self._handle.remove()
             return
@@ -98,16 +106,34 @@ def _rows(grad_sample: Any) -> torch.Tensor | None:
 def attach(optimizer: Any, defense: Defense, *, seed: int | None = None) -> Attached:
     """From now on every `optimizer.step()` moves the parameters by the defended gradient.
 
-    optimizer: any torch.optim.Optimizer, stepped without a closure (else ValueError), or Opacus's (then the defence
-        comes after Opacus has clipped, summed and noised, and before `leakcore.record` looks, which must be entered
-        later).
-    defense: on the release; on samples or the sum where the model is an `opacus.GradSampleModule` with a plain
-        optimizer (all gradients are joined, and the mean is what steps). What acts on training (`LocalSteps`,
-        `Dropout`) is the loop's own affair: several steps, nn.Dropout.
-    seed: required where anything is drawn; the step number makes each step's draws its own.
+    Args:
+        optimizer: any torch.optim.Optimizer that steps without a closure, or Opacus's. There the defence comes after
+            Opacus has clipped, summed and added noise, and before `leakcore.record` looks, which must be entered later.
+        defense: on the release; on samples or the sum where the model is an `opacus.GradSampleModule` with a plain
+            optimizer (all gradients are joined, and the mean steps). The loop itself does what acts on training
+            (`LocalSteps`, `Dropout`): several steps, nn.Dropout.
+        seed: required where anything is random; each step has draws of its own.
 
-    A defence after Opacus's is post-processing: ε stays what Opacus says, also where it adds noise of its own.
-    Raises ValueError or TypeError that names the argument.
+    Returns:
+        `Attached`, whose `remove()` takes the defence off.
+
+    Raises:
+        ValueError: for a defence that the optimizer cannot apply, and at a step with a closure or without gradients.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        A defence after Opacus's is post-processing: ε stays what Opacus reports, also where the defence adds noise.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import defenses
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> optimizer = torch.optim.SGD([weight], lr=1.0)
+        >>> handle = defenses.attach(optimizer, defenses.Clip(max_grad_norm=1.0))
+        >>> (weight @ torch.tensor([-3.0, -4.0])).backward()
+        >>> optimizer.step()
+        >>> [f"{w:.1f}" for w in weight.tolist()], handle.step  # the gradient of length 5 became one of length 1
+        (['0.6', '0.8'], 1)
     """
     if not isinstance(defense, Defense):
         raise TypeError(f"defense={type(defense).__name__}: must be a leakcore.defenses.Defense")
@@ -128,13 +154,34 @@ def attach(optimizer: Any, defense: Defense, *, seed: int | None = None) -> Atta
 
 
 def defended(run: EnsembleRun, defense: Defense, *, seed: int) -> EnsembleRun:
-    """A recorded run of `dpsgd.Ensemble` whose observed gradients have noise on top, for the attacks that take a run.
+    """A recorded run whose observed gradients have noise on top, for the attacks that take a run.
 
-    run: with thetas and observed (record=True). defense: `GaussianNoise`, `Laplace` or a composition of them, drawn
-    anew for every run and step, the same for a run whatever its neighbours, in units of the *sum*. The training itself
-    is as it was. What is not linear in the release (clipping, pruning) is refused, since the record holds the sum with
-    the known rows taken off: use `attach` in the loop. Scores computed before (dots, scores) are dropped. Raises
-    ValueError or TypeError.
+    Args:
+        run: of `dpsgd.Ensemble`, with thetas and observed (`Observer(record=True)`).
+        defense: `GaussianNoise`, `Laplace` or a composition of them, in units of the *sum*. What is not linear in the
+            release (clipping, pruning) is refused, since the record holds the sum without the known rows: use `attach`
+            in the loop.
+        seed: of the noise, drawn for every run and step, whatever the run's neighbours.
+
+    Returns:
+        A copy of the run. The training itself is unchanged, and scores that were computed before (dots, scores) are
+        dropped.
+
+    Raises:
+        ValueError: for a run without a record, or a defence that is not additive.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic: a pure function of the run and the seed.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import defenses, dpsgd
+        >>> model = dpsgd.Ensemble((4, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=3, seed=0)
+        >>> run = model.run(np.eye(4), np.arange(4) % 2, runs=2, observer=dpsgd.Observer(record=True))
+        >>> noisy = defenses.defended(run, defenses.GaussianNoise(0.5), seed=1)
+        >>> noisy.observed.shape == run.observed.shape, bool((noisy.observed != run.observed).all())
+        (True, True)
     """
     from leakcore.dpsgd import EnsembleRun
 

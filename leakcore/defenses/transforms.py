@@ -1,4 +1,4 @@
-"""The defences themselves: small frozen objects, each of which says which stage of a release it acts on."""
+"""Defences that clip, prune, sum or train otherwise, and their composition: small frozen objects."""
 
 from __future__ import annotations
 
@@ -11,63 +11,11 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate as check
-
-STAGES = ("training", "samples", "sum", "release")
-"""The order in which a release passes them."""
-
-
-class Defense:
-    """One transform; `stage` says what it acts on. `apply` neither changes its argument nor keeps any state."""
-
-    stage: ClassVar[str]
-
-    def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
-        """The transformed gradients, same library, device and dtype.
-
-        gradients: (..., D) finite floats, NumPy or torch: each row one release ("release" stage) or one sample's
-        gradient ("samples", "sum": (B, D), "sum" gives (D,)). seed: required where anything is drawn; step: of a
-        training run, in [0, 2²⁴): same seed and step, same noise. Raises ValueError or TypeError that names the
-        argument, and for what acts on training, which a gradient at hand cannot be subjected to: `release` does.
-        """
-        raise NotImplementedError
-
-    @property
-    def parts(self) -> tuple[Defense, ...]:
-        """The defences it is composed of, in order."""
-        return (self,)
-
-
-def _rows(name: str, gradients: Any, least: int = 1) -> Any:
-    gradients = check.floating(f"{name}: gradients", gradients)
-    shape = tuple(gradients.shape)
-    if len(shape) < least or 0 in shape:
-        raise ValueError(f"{name}: gradients.shape={shape}: must be (..., D), nothing empty")
-    if isinstance(gradients, np.ndarray):
-        finite = bool(np.isfinite(gradients).all())
-    else:  # not asked of a device, which would have to be waited for
-        finite = gradients.device.type != "cpu" or bool(gradients.isfinite().all())
-    if not finite:
-        raise ValueError(f"{name}: gradients: must be finite")
-    return gradients
-
-
-def _like(values: np.ndarray, gradients: Any) -> Any:
-    """A float64 array in the library, device and dtype of `gradients`."""
-    if isinstance(gradients, np.ndarray):
-        return values.astype(gradients.dtype)
-    import torch
-
-    return torch.from_numpy(np.ascontiguousarray(values)).to(gradients)
-
-
-def need_seed(name: str, seed: int | None) -> int:
-    if seed is None:
-        raise ValueError(f"{name}: seed: required, two calls must not share their noise unawares")
-    return check.seed(seed=seed)
+from leakcore.defenses.defense import STAGES, Defense, need_seed, read_rows
 
 
 def _norms(gradients: Any) -> Any:
-    """(..., 1), float64, in the array's own library; no finite row looks infinite or, but for zeros, of length 0."""
+    """(..., 1), float64, in the array's own library, without overflow; only rows of zeros have length 0."""
     if isinstance(gradients, np.ndarray):
         largest = np.abs(gradients).max(axis=-1, keepdims=True).astype(np.float64)
         scale = np.where(largest > 0, largest, 1.0)
@@ -91,59 +39,21 @@ def _clipped(gradients: Any, limit: float) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class GaussianNoise(Defense):
-    """Adds N(0, std²) to every coordinate of the release; std ≥ 0, in units of the release itself."""
-
-    std: float
-    stage: ClassVar[str] = "release"
-
-    def __post_init__(self) -> None:
-        check.non_negative(std=self.std)
-
-    def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
-        """As `Defense.apply`."""
-        g = _rows("GaussianNoise", gradients)
-        return g + _like(self.drawn(math.prod(g.shape[:-1]), g.shape[-1], seed=seed, step=step).reshape(g.shape), g)
-
-    def drawn(self, rows: int, columns: int, *, seed: int | None, step: int = 0, first_row: int = 0) -> np.ndarray:
-        """(rows, columns) of the noise; each row's depends on seed, step and its number alone."""
-        key = need_seed("GaussianNoise", seed)
-        z = kernels.standard_normal(
-            (rows, columns), seed=key, purpose=kernels.Stream.DEFENSE_GAUSSIAN, step=step, first_row=first_row
-        )  # fmt: skip
-        return np.asarray(self.std * z)
-
-
-@dataclasses.dataclass(frozen=True)
-class Laplace(Defense):
-    """Adds Lap(scale), of variance 2·scale², to every coordinate; `bounds.laplace.noise_scale` says how much ε needs.
-
-    Not the floating-point-safe mechanism: that is `bounds.laplace.mechanism`.
-    """
-
-    scale: float
-    stage: ClassVar[str] = "release"
-
-    def __post_init__(self) -> None:
-        check.non_negative(scale=self.scale)
-
-    def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
-        """As `Defense.apply`."""
-        g = _rows("Laplace", gradients)
-        return g + _like(self.drawn(math.prod(g.shape[:-1]), g.shape[-1], seed=seed, step=step).reshape(g.shape), g)
-
-    def drawn(self, rows: int, columns: int, *, seed: int | None, step: int = 0, first_row: int = 0) -> np.ndarray:
-        """(rows, columns) of the noise; each row's depends on seed, step and its number alone."""
-        key = need_seed("Laplace", seed)
-        u = kernels.uniform(
-            (rows, columns), seed=key, purpose=kernels.Stream.DEFENSE_LAPLACE, step=step, first_row=first_row
-        )  # fmt: skip
-        return np.asarray(self.scale * np.where(u < 0.5, np.log(2 * u), -np.log(2 * (1 - u))))
-
-
-@dataclasses.dataclass(frozen=True)
 class Clip(Defense):
-    """Scales the release to norm max_grad_norm where it is longer: the text's gradient clipping, of the aggregate."""
+    """Scales the release to norm max_grad_norm where it is longer: the clipping of the aggregate in Lecture 13.
+
+    Args:
+        max_grad_norm: > 0.
+
+    Raises:
+        ValueError: for a norm that is not allowed.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import defenses
+        >>> defenses.Clip(max_grad_norm=1.0).apply(np.array([3.0, 4.0])).round(6).tolist()
+        [0.6, 0.8]
+    """
 
     max_grad_norm: float
     stage: ClassVar[str] = "release"
@@ -152,13 +62,26 @@ class Clip(Defense):
         check.positive(max_grad_norm=self.max_grad_norm)
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
-        """As `Defense.apply`; draws nothing."""
-        return _clipped(_rows("Clip", gradients), self.max_grad_norm)
+        """As `Defense.apply`, without randomness."""
+        return _clipped(read_rows("Clip", gradients), self.max_grad_norm)
 
 
 @dataclasses.dataclass(frozen=True)
 class Prune(Defense):
-    """Keeps the ⌈keep_fraction·D⌉ entries of largest magnitude of every row and sets the rest to 0; in (0, 1]."""
+    """Keeps the ⌈keep_fraction·D⌉ entries of largest magnitude of every row and sets the rest to 0.
+
+    Args:
+        keep_fraction: in (0, 1].
+
+    Raises:
+        ValueError: for a fraction that is not allowed.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import defenses
+        >>> defenses.Prune(keep_fraction=0.5).apply(np.array([1.0, -3.0, 2.0, 0.5])).tolist()
+        [0.0, -3.0, 2.0, 0.0]
+    """
 
     keep_fraction: float
     stage: ClassVar[str] = "release"
@@ -168,8 +91,8 @@ class Prune(Defense):
             raise ValueError(f"keep_fraction={self.keep_fraction!r}: must be in (0, 1]")
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
-        """As `Defense.apply`; draws nothing. Ties: the earlier entry is kept."""
-        g = _rows("Prune", gradients)
+        """As `Defense.apply`, without randomness. Of equal entries the earlier one stays."""
+        g = read_rows("Prune", gradients)
         count = math.ceil(Fraction(repr(float(self.keep_fraction))) * g.shape[-1])  # .55 of 100 are 55, in floats 56
         if isinstance(g, np.ndarray):
             order = np.argsort(-np.abs(g), axis=-1, kind="stable")[..., :count]
@@ -184,7 +107,20 @@ class Prune(Defense):
 
 @dataclasses.dataclass(frozen=True)
 class ClipSamples(Defense):
-    """Scales each sample's gradient to norm max_grad_norm where it is longer; the mean follows."""
+    """Scales each sample's gradient to norm max_grad_norm where it is longer; their mean is then released.
+
+    Args:
+        max_grad_norm: > 0.
+
+    Raises:
+        ValueError: for a norm that is not allowed.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import defenses
+        >>> defenses.ClipSamples(1.0).apply(np.array([[3.0, 4.0], [0.3, 0.4]])).round(6).tolist()
+        [[0.6, 0.8], [0.3, 0.4]]
+    """
 
     max_grad_norm: float
     stage: ClassVar[str] = "samples"
@@ -193,16 +129,31 @@ class ClipSamples(Defense):
         check.positive(max_grad_norm=self.max_grad_norm)
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
-        """As `Defense.apply`; draws nothing."""
-        return _clipped(_rows("ClipSamples", gradients), self.max_grad_norm)
+        """As `Defense.apply`, without randomness."""
+        return _clipped(read_rows("ClipSamples", gradients), self.max_grad_norm)
 
 
 @dataclasses.dataclass(frozen=True)
 class DPSGD(Defense):
-    """(1/n)(Σ_i g_i·min(1, C/‖g_i‖) + N(0, (σC)²)): the DP-SGD release (Abadi et al. 2016, Algorithm 1).
+    """The DP-SGD release, (1/n)(Σ_i g_i·min(1, C/‖g_i‖) + N(0, (σC)²)) (Abadi et al. 2016, Algorithm 1).
 
-    max_grad_norm: C; noise_multiplier: σ; expected_batch_size: n, the batch's size where None. By the kernel
-    `clip_and_noise`. (The text's Table 1 clips the aggregate instead: `Compose(Clip(s), GaussianNoise(σ))`.)
+    Computed by the kernel `clip_and_noise`. Lecture 13, Table 1 clips the aggregate instead: `Compose(Clip(s),
+    GaussianNoise(σ))`.
+
+    Args:
+        max_grad_norm: C > 0.
+        noise_multiplier: σ, at least 0.
+        expected_batch_size: n > 0; None: the batch's size.
+
+    Raises:
+        ValueError: for a value that is not allowed.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import defenses
+        >>> private = defenses.DPSGD(max_grad_norm=1.0, noise_multiplier=0.0)
+        >>> private.apply(np.array([[3.0, 4.0], [0.0, 0.5]])).round(6).tolist()  # the clipped mean, no noise
+        [0.3, 0.65]
     """
 
     max_grad_norm: float
@@ -218,7 +169,7 @@ class DPSGD(Defense):
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
         """As `Defense.apply`: (B, D) → (D,)."""
-        g = _rows("DPSGD", gradients, least=2)
+        g = read_rows("DPSGD", gradients, least=2)
         if len(g.shape) != 2:
             raise ValueError(f"DPSGD: gradients.shape={tuple(g.shape)}: must be (B, D), one row per sample")
         key = need_seed("DPSGD", seed) if self.noise_multiplier > 0 else None
@@ -229,12 +180,28 @@ class DPSGD(Defense):
 
 @dataclasses.dataclass(frozen=True)
 class LocalSteps(Defense):
-    """k-local aggregation: k steps of SGD from the model, and (θ_0 − θ_k)/(k·learning_rate) is released.
+    """k-local aggregation: k steps of SGD from the model, then (θ_0 − θ_k)/(k·learning_rate) is released.
 
-    The mean gradient along the path; at k = 1 the gradient itself. minibatches: each step takes its own k-th of the
-    rows, in their order (their number must be a multiple of k), so that k·B rows share one release; else every step
-    takes all rows. Defences on samples and the sum act in every step,
-    those on the release once, on the mean.
+    That is the mean gradient along the path; for k = 1 the gradient itself. Defences on samples and the sum act in
+    every step, and defences on the release act once, on the mean.
+
+    Args:
+        steps: k, at least 1.
+        learning_rate: > 0.
+        minibatches: each step takes its own k-th of the rows, in their order (their number must be a multiple of k), so
+            that k·B rows share one release. False: every step takes all rows.
+
+    Raises:
+        ValueError: for a value that is not allowed.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import defenses
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Linear(3, 2)
+        >>> local = defenses.LocalSteps(4, learning_rate=0.1)
+        >>> defenses.release(model, torch.eye(3), [0, 1, 0], defense=local).gradient.shape
+        torch.Size([8])
     """
 
     steps: int
@@ -247,17 +214,34 @@ class LocalSteps(Defense):
         check.positive(learning_rate=self.learning_rate)
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
-        """Refused: it needs the model."""
+        """Refused, because it needs the model."""
         raise ValueError("LocalSteps: acts on training, not on a gradient at hand: use defenses.release(model, ...)")
 
 
 @dataclasses.dataclass(frozen=True)
 class Dropout(Defense):
-    """Each hidden unit is kept with keep_probability, in (0, 1], and then divided by it; else it is 0.
+    """Keeps each hidden unit with keep_probability and divides it by that; the others are 0.
 
-    Hidden units are the inputs of all linear layers but the first layer with parameters. `nn.Dropout(p)` names the
-    probability to *drop*: keep_probability = 1 − p. per_sample: each sample draws its own (as `nn.Dropout`), or all
-    share one sub-network per step, of which the attacker sees pm neurons and nothing of the others.
+    Hidden units are the inputs of all linear layers except the first layer with parameters. `nn.Dropout(p)` names the
+    probability to *drop*: keep_probability = 1 − p.
+
+    Args:
+        keep_probability: in (0, 1].
+        per_sample: each sample draws its own mask (as `nn.Dropout`). False: all share one sub-network per step, of
+            which the attacker sees pm neurons and nothing of the others.
+
+    Raises:
+        ValueError: for a probability that is not allowed.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import defenses
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+        >>> shared = defenses.Dropout(0.5, per_sample=False)
+        >>> gradient = defenses.release(model, torch.eye(3), [0, 1, 0], defense=shared, seed=0).parts["2.weight"]
+        >>> bool((gradient == 0).all(0).any())  # a dropped unit has no gradient
+        True
     """
 
     keep_probability: float
@@ -269,12 +253,27 @@ class Dropout(Defense):
             raise ValueError(f"keep_probability={self.keep_probability!r}: must be in (0, 1]")
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
-        """Refused: it needs the model."""
+        """Refused, because it needs the model."""
         raise ValueError("Dropout: acts on training, not on a gradient at hand: use defenses.release(model, ...)")
 
 
 class Compose(Defense):
-    """Several defences, one after the other; stages must not go back (training, samples, sum, release)."""
+    """Several defences, one after the other.
+
+    Args:
+        defenses: in the order of their stages: training, samples, sum, release.
+
+    Raises:
+        ValueError: for stages out of order, and for two defences of which there can only be one.
+        TypeError: for anything but defences.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import defenses
+        >>> both = defenses.Compose(defenses.Clip(1.0), defenses.Prune(0.5))
+        >>> both.apply(np.array([3.0, 4.0])).round(6).tolist()
+        [0.0, 0.8]
+    """
 
     def __init__(self, *defenses: Defense) -> None:
         parts = tuple(part for d in defenses for part in (d.parts if isinstance(d, Defense) else (d,)))
@@ -306,7 +305,7 @@ class Compose(Defense):
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
         """As `Defense.apply`: with a part on samples or the sum (B, D) → (D,), else (..., D) → (..., D)."""
-        out = _rows("Compose", gradients)
+        out = read_rows("Compose", gradients)
         stages = {part.stage for part in self._parts}
         reduces = bool(stages & {"samples", "sum"})
         if reduces and len(out.shape) != 2:
@@ -315,7 +314,7 @@ class Compose(Defense):
 
 
 def part_seed(seed: int | None, number: int) -> int | None:
-    """Two noises of one composition never share their draws; the first takes the seed itself, as it does alone."""
+    """Two noises of one composition never share their draws; the first uses the seed itself, as it does alone."""
     if seed is None or number == 0:
         return seed
     return kernels.subseed(seed, kernels.Stream.DEFENSE_PARTS, row=number)
