@@ -56,5 +56,7 @@ def _hidden(package: griffe.Module) -> list[tuple[str, str]]:
     """(name, full path) of what the package imports under the name of one of its modules."""
     modules = {name for name, m in package.members.items() if not m.is_alias and m.is_module}
     return [
-        (name, path) for name, path in package.imports.items() if name in modules and path != f"{package.path}.{name}"
+        (name, path)
+        for name, path in package.imports.items()
+        if name in modules and path.startswith("leakcore.") and path != f"{package.path}.{name}"
     ]
