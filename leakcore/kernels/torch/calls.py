@@ -1,71 +1,84 @@
-"""Calls of the kernels as torch operators, with the kernels' own signatures and results."""
+"""Calls of the kernels as torch operators: arguments are bound by the kernel's own signature, which stands once."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 from leakcore.kernels.clip import PRODUCTS, Clipped, Scores
+from leakcore.kernels.clip import clip_and_noise as _clip_and_noise
+from leakcore.kernels.clip import clip_scores as _clip_scores
+from leakcore.kernels.mixture import mixture_log_ratio as _mixture_log_ratio
 from leakcore.kernels.random.philox import float_dtype
 from leakcore.kernels.solve_labels import LabelSolution
+from leakcore.kernels.solve_labels import solve_labels as _solve_labels
 from leakcore.kernels.torch import operators
 from leakcore.kernels.torch.integers import signed
 
 
-def clip_and_noise(
-    grads: Any,
-    max_grad_norm: float,
-    noise_multiplier: float = 0.0,
-    *,
-    seed: int | None = None,
-    step: int = 0,
-    noise: Any = None,
-    mask: Any = None,
-    out: Any = None,
-    check_finite: bool | None = None,
-    first_run: int = 0,
-) -> Clipped:
+def _bound(kernel: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """What binds a call's arguments to the kernel's parameters, defaults included; TypeError as the kernel's own."""
+    # inspect.Signature.bind cannot be traced by torch.compile; a function of names and defaults can.
+    parameters = inspect.signature(kernel).parameters
+    names = tuple(parameters)
+    positional = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters.values())
+    defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+    title = kernel.__name__
+
+    def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if len(args) > positional:
+            raise TypeError(f"{title}() takes {positional} positional arguments but {len(args)} were given")
+        given = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name in given:
+                raise TypeError(f"{title}() got multiple values for argument {name!r}")
+            if name not in names:
+                raise TypeError(f"{title}() got an unexpected keyword argument {name!r}")
+            given[name] = value
+        for name in names:
+            if name not in given and name not in defaults:
+                raise TypeError(f"{title}() missing a required argument: {name!r}")
+        return {name: given[name] if name in given else defaults[name] for name in names}
+
+    return bind
+
+
+_CLIP, _SCORES = _bound(_clip_and_noise), _bound(_clip_scores)
+_LABELS, _RATIO = _bound(_solve_labels), _bound(_mixture_log_ratio)
+
+
+def clip_and_noise(*args: Any, **kwargs: Any) -> Clipped:
     """`kernels.clip_and_noise`, traced."""
-    _require_no_out("clip_and_noise", out)
-    op = operators.clip_and_noise_list if isinstance(grads, (list, tuple)) else operators.clip_and_noise
-    key = signed(seed)
-    return Clipped(*op(grads, max_grad_norm, noise_multiplier, key, step, noise, mask, check_finite, first_run))
+    x = _CLIP(args, kwargs)
+    _require_no_out("clip_and_noise", x.pop("out"))
+    op = operators.clip_and_noise_list if isinstance(x["grads"], (list, tuple)) else operators.clip_and_noise
+    x["seed"] = signed(x["seed"])
+    return Clipped(*op(*x.values()))
 
 
-def clip_scores(
-    grads: Any, observed: Any, max_grad_norm: float, *, check_finite: bool | None = None, product_dtype: Any = "float64"
-) -> Scores:
+def clip_scores(*args: Any, **kwargs: Any) -> Scores:
     """`kernels.clip_scores`, traced."""
-    kind = product_dtype
-    if not isinstance(kind, str):
-        kind = float_dtype("clip_scores", product_dtype, PRODUCTS).name
-    return Scores(*operators.clip_scores(grads, observed, max_grad_norm, check_finite, kind))
+    x = _SCORES(args, kwargs)
+    if not isinstance(x[PRODUCTS], str):
+        x[PRODUCTS] = float_dtype("clip_scores", x[PRODUCTS], PRODUCTS).name
+    kind = x.pop(PRODUCTS)  # the operator's last
+    return Scores(*operators.clip_scores(*x.values(), kind))
 
 
-def solve_labels(
-    jacobian: Any, gradient: Any, *, rcond: float | None = None, check_finite: bool | None = None
-) -> LabelSolution:
+def solve_labels(*args: Any, **kwargs: Any) -> LabelSolution:
     """`kernels.solve_labels`, traced."""
-    return LabelSolution(*operators.solve_labels(jacobian, gradient, rcond, check_finite))
+    return LabelSolution(*operators.solve_labels(*_LABELS(args, kwargs).values()))
 
 
-def mixture_log_ratio(
-    num_samples: int,
-    *,
-    noise_multiplier: Any,
-    sample_rate: Any,
-    steps: int,
-    under: str = "null",
-    seed: int = 0,
-    first_sample: int = 0,
-    dtype: Any = "float64",
-    out: Any = None,
-    like: Any = None,
-) -> Any:
+def mixture_log_ratio(*args: Any, **kwargs: Any) -> Any:
     """`kernels.mixture_log_ratio`, traced."""
-    _require_no_out("mixture_log_ratio", out)
-    kind = dtype if isinstance(dtype, str) else float_dtype("mixture_log_ratio", dtype).name
-    key, first = signed(seed), signed(first_sample, "first_sample")
-    return operators.mixture_log_ratio(like, num_samples, noise_multiplier, sample_rate, steps, under, key, first, kind)
+    x = _RATIO(args, kwargs)
+    _require_no_out("mixture_log_ratio", x.pop("out"))
+    if not isinstance(x["dtype"], str):
+        x["dtype"] = float_dtype("mixture_log_ratio", x["dtype"]).name
+    x["seed"], x["first_sample"] = signed(x["seed"]), signed(x["first_sample"], "first_sample")
+    return operators.mixture_log_ratio(x.pop("like"), *x.values())
 
 
 def _require_no_out(kernel: str, out: Any) -> None:

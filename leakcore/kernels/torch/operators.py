@@ -32,8 +32,12 @@ if not hasattr(torch.library, "custom_op"):
 
 # Annotations are read by torch, which knows no strings: each signature is given as a schema.
 _CLIP = (
-    "float max_grad_norm, float noise_multiplier, int? seed, int step, {noise}, Tensor? mask, bool? check_finite, "
-    "int first_run"
+    "float max_grad_norm, float noise_multiplier, int? seed, int step, Tensor{many}? noise, Tensor? mask, "
+    "bool? check_finite, int first_run"
+)
+_RATIO = (
+    "int num_samples, float noise_multiplier, float sample_rate, int steps, str under, int seed, int first_sample, "
+    "str dtype"
 )
 
 
@@ -89,29 +93,16 @@ def _zeros(result: Any) -> Any:
     return 0 if isinstance(result, torch.Tensor) else type(result)(_zeros(part) for part in result)
 
 
-def _clip(
-    grads: torch.Tensor,
-    max_grad_norm: float,
-    noise_multiplier: float,
-    seed: int | None,
-    step: int,
-    noise: torch.Tensor | None,
-    mask: torch.Tensor | None,
-    check_finite: bool | None,
-    first_run: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    done = _clip_and_noise(
-        grads,
-        max_grad_norm,
-        noise_multiplier,
-        seed=unsigned(seed),
-        step=step,
-        noise=noise,
-        mask=mask,
-        check_finite=check_finite,
-        first_run=first_run,
-    )
+def _clip(grads: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    done = _clip_and_noise(grads, **_keywords(_CLIP, rest))
     return done.sum, done.norms
+
+
+def _keywords(schema: str, values: Sequence[Any]) -> dict[str, Any]:
+    """An operator's arguments by the names in its schema; seeds and first samples as the kernels take them."""
+    names = [part.partition("=")[0].split()[-1] for part in schema.split(", ")]
+    out = dict(zip(names, values, strict=True))
+    return out | {name: unsigned(out[name]) for name in ("seed", "first_sample") if name in out}
 
 
 def _clip_fake(grads: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,28 +113,10 @@ def _clip_fake(grads: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor
     return grads.new_empty((*lead, grads.shape[-1]), dtype=kind), grads.new_empty(grads.shape[:-1], dtype=kind)
 
 
-def _clip_list(
-    grads: Sequence[torch.Tensor],
-    max_grad_norm: float,
-    noise_multiplier: float,
-    seed: int | None,
-    step: int,
-    noise: Sequence[torch.Tensor] | None,
-    mask: torch.Tensor | None,
-    check_finite: bool | None,
-    first_run: int,
-) -> tuple[list[torch.Tensor], torch.Tensor]:
-    done = _clip_and_noise(
-        list(grads),
-        max_grad_norm,
-        noise_multiplier,
-        seed=unsigned(seed),
-        step=step,
-        noise=None if noise is None else list(noise),
-        mask=mask,
-        check_finite=check_finite,
-        first_run=first_run,
-    )
+def _clip_list(grads: Sequence[torch.Tensor], *rest: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
+    how = _keywords(_CLIP, rest)
+    noise = how.pop("noise")
+    done = _clip_and_noise(list(grads), **how, noise=None if noise is None else list(noise))
     return list(done.sum), done.norms
 
 
@@ -195,28 +168,8 @@ def _labels_fake(jacobian: torch.Tensor, gradient: torch.Tensor, *_: Any) -> _Fi
     )
 
 
-def _ratio(
-    like: torch.Tensor,
-    num_samples: int,
-    noise_multiplier: float,
-    sample_rate: float,
-    steps: int,
-    under: str,
-    seed: int,
-    first_sample: int,
-    dtype: str,
-) -> torch.Tensor:
-    made: torch.Tensor = _mixture_log_ratio(
-        num_samples,
-        noise_multiplier=noise_multiplier,
-        sample_rate=sample_rate,
-        steps=steps,
-        under=under,
-        seed=unsigned(seed),
-        first_sample=unsigned(first_sample),
-        dtype=dtype,
-        like=like,
-    )
+def _ratio(like: torch.Tensor, *rest: Any) -> torch.Tensor:
+    made: torch.Tensor = _mixture_log_ratio(**_keywords(_RATIO, rest), like=like)
     return made
 
 
@@ -227,13 +180,13 @@ def _ratio_fake(like: torch.Tensor, num_samples: int, *rest: Any) -> torch.Tenso
 
 clip_and_noise = _operator(
     "clip_and_noise",
-    f"(Tensor grads, {_CLIP.format(noise='Tensor? noise')}) -> (Tensor, Tensor)",
+    f"(Tensor grads, {_CLIP.format(many='')}) -> (Tensor, Tensor)",
     _clip,
     _clip_fake,
 )
 clip_and_noise_list = _operator(
     "clip_and_noise_list",
-    f"(Tensor[] grads, {_CLIP.format(noise='Tensor[]? noise')}) -> (Tensor[], Tensor)",
+    f"(Tensor[] grads, {_CLIP.format(many='[]')}) -> (Tensor[], Tensor)",
     _clip_list,
     _clip_list_fake,
 )
@@ -253,8 +206,7 @@ solve_labels = _operator(
 )
 mixture_log_ratio = _operator(
     "mixture_log_ratio",
-    "(Tensor like, int num_samples, float noise_multiplier, float sample_rate, int steps, str under, int seed, "
-    "int first_sample, str dtype) -> Tensor",
+    f"(Tensor like, {_RATIO}) -> Tensor",
     _ratio,
     _ratio_fake,
 )
