@@ -16,6 +16,7 @@ from leakcore.cli.commands.bound import bound
 from leakcore.cli.commands.calibrate import calibrate
 from leakcore.cli.commands.completion import completion
 from leakcore.cli.commands.doctor import doctor
+from leakcore.cli.commands.explain import explain
 from leakcore.cli.commands.leakage import leakage
 from leakcore.cli.commands.reproduce import reproduce
 from leakcore.cli.commands.selftest import selftest
@@ -45,4 +46,4 @@ main.answers("What can the best attack do?", (attack,))
 main.answers("Where does the leak sit?", (leakage,))
 main.answers("What did the papers find?", (reproduce,))
 main.answers("Is this installation sound, and how fast is it?", (doctor, selftest, bench))
-main.answers("How do I use the command?", (completion,))
+main.answers("What does a word mean, and how does my shell complete one?", (explain, completion))

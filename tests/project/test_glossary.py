@@ -16,7 +16,7 @@ import pytest
 from leakcore.audit.config import file
 from leakcore.cli import main
 
-GLOSSARY = Path(__file__).resolve().parents[2] / "docs" / "reference" / "glossary.md"
+GLOSSARY = Path(__file__).resolve().parents[2] / "leakcore" / "cli" / "glossary.md"
 ENTRY = re.compile(r"^\*\*(.+)\*\*\n: (.+)\n(?:: (.+)\n)?", re.MULTILINE)
 NAMES = re.compile(r"(Python|option|TOML) `([^`]+)`")
 PACKAGES = (
