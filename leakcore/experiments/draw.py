@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import textwrap
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore._base.figure_style import figure_style
+from leakcore._base.figures.style import figure_style
+from leakcore._base.figures.tips import Tips
 from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Series
 
 if TYPE_CHECKING:
@@ -59,12 +62,14 @@ def draw(result: ExperimentResult) -> tuple[bytes, str]:
         figure.supxlabel(caption, fontsize=9.5, x=0.02, ha="left")
         grid: Any = figure.subfigures(len(heights) or 1, 1, height_ratios=heights or [1])
         parts = np.atleast_1d(grid)
+        drawn = []
         for row in range(rows):
             axes = np.atleast_1d(parts[row].subplots(1, columns))
             for place, ax in enumerate(axes):
                 index = row * columns + place
                 if index < len(result.panels):
                     _panel(figure, ax, result.panels[index])
+                    drawn.append((ax, result.panels[index]))
                 else:
                     ax.set_axis_off()
         if names:
@@ -73,8 +78,31 @@ def draw(result: ExperimentResult) -> tuple[bytes, str]:
             _pictures(part, pictures)
         png, svg = io.BytesIO(), io.StringIO()
         figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
+        tips = Tips()
+        for ax, panel in drawn:
+            _values(tips, ax, panel)
         figure.savefig(svg, format="svg", metadata={"Date": None})
-    return png.getvalue(), svg.getvalue()
+    return png.getvalue(), _named(tips.written(svg.getvalue()), result)
+
+
+def _values(tips: Tips, axes: Axes, panel: Panel) -> None:
+    """Every point of the panel with its values under the pointer."""
+    for series in panel.series:
+        points = zip(series.x, series.y, strict=True)
+        texts = [f"{series.name}: {panel.x_label} {x:.4g}, {panel.y_label} {y:.4g}" for x, y in points]
+        if series.low is not None and series.high is not None:
+            ends = zip(texts, series.low, series.high, strict=True)
+            texts = [f"{text} [{low:.4g}, {high:.4g}]" for text, low, high in ends]
+        tips.points(axes, series.x, series.y, texts)
+
+
+def _named(svg: str, result: ExperimentResult) -> str:
+    """The SVG as a picture with a name and a description, for screen readers."""
+    title, caption = (escape(text) for text in (f"{result.name}: {result.title}", result.caption))
+    attributes = ' role="img" aria-labelledby="figure-title figure-description"'
+    names = f'<title id="figure-title">{title}</title>\n <desc id="figure-description">{caption}</desc>'
+    opened = re.sub(r"<svg\b", lambda tag: tag[0] + attributes, svg, count=1)
+    return re.sub(r"(<svg\b[^>]*>)", lambda tag: f"{tag[0]}\n {names}", opened, count=1)
 
 
 def _names(result: ExperimentResult) -> dict[str, str]:

@@ -198,8 +198,8 @@ class ExperimentResult:
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
 
     def to_text(self) -> str:
-        """The title, the paper's numbers with ours, data, conclusion and notes, for a terminal."""
+        """Title, conclusion, the paper's numbers compared with ours, data and notes, for a terminal."""
         stated = [(s.what, s.paper, s.shown(), s.comment) for s in self.stated]
         remarks = [("data", line) for line in self.data] + [("note", line) for line in self.notes]
         head = f"{self.name}  {self.title}  (scale {self.scale}, seed {self.seed})"
-        return text.render(head, self.statement, stated, [*remarks, ("conclusion", self.caption)])
+        return text.render(head, self.caption, self.statement, stated, remarks)

@@ -1,4 +1,4 @@
-"""A result in a terminal: the paper's numbers beside ours."""
+"""A result in a terminal: the conclusion, then the paper's numbers compared with ours."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ _ROUNDING = {"lower": decimal.ROUND_FLOOR, "upper": decimal.ROUND_CEILING}
 
 
 def render(
-    head: str, statement: str, stated: Sequence[tuple[str, str, str, str]], remarks: Sequence[tuple[str, str]]
+    head: str,
+    conclusion: str,
+    statement: str,
+    stated: Sequence[tuple[str, str, str, str]],
+    remarks: Sequence[tuple[str, str]],
 ) -> str:
-    """Head, what the paper says, a table of (what, paper, ours, comment), then remarks, each with its label."""
-    lines = [head, "", *_folded("the paper says", statement), ""]
+    """Head, conclusion, what the paper says, a table of (what, paper, ours, comment), remarks with their labels."""
+    lines = [head, "", *_folded("conclusion", conclusion), "", *_folded("the paper says", statement), ""]
     if stated:
         rows = [("stated", "paper", "ours"), *(row[:3] for row in stated)]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]

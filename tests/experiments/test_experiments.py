@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -155,6 +156,22 @@ def test_an_attack_that_beats_its_bound_is_called_an_error() -> None:
     wrong = notes.report(*where, attacked=[(game, 1.0), (game, 0.3)], **given)
     assert wrong.agreement == "no"
     assert "beats its bound" in wrong.caption
+
+
+def test_the_svg_has_a_name_a_description_and_the_values_of_its_points() -> None:
+    x = np.array([1.0, 10.0])
+    points = Series(name="a < b", role="attack", x=x, y=x / 20, low=x / 20 - 0.04, high=x / 20 + 0.3)
+    line = Series(name="bound", role="bound", x=x, y=np.array([0.5, 7.0]))
+    panel = Panel(title="p", x_label="ε", y_label="rate", series=(points, line), log_x=True)
+    _, svg = draw(_result(panels=(panel,), agreement="yes"))
+    drawing = ElementTree.fromstring(svg[svg.index("<svg") :])
+    titles = [str(title.text) for title in drawing.iter("{http://www.w3.org/2000/svg}title")]
+    values = ["a < b: ε 1, rate 0.05 [0.01, 0.35]", "a < b: ε 10, rate 0.5 [0.46, 0.8]", "bound: ε 1, rate 0.5"]
+    assert titles == ["reconstruction-fig0: t", *values], "a point outside the axes has none"
+    (description,) = drawing.iter("{http://www.w3.org/2000/svg}desc")
+    assert description.text == "The paper's finding is reproduced. So it is."
+    assert drawing.attrib["role"] == "img"
+    assert drawing.attrib["aria-labelledby"] == "figure-title figure-description"
 
 
 @pytest.mark.parametrize("count", range(1, 10))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from leakcore import datasets
-from leakcore._base.figure_style import figure_style
+from leakcore._base.figures.style import figure_style
 from leakcore._base.quiet import quiet
 from tests.datasets.test_membership import _archive
 

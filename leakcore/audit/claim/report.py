@@ -175,6 +175,9 @@ class ClaimReport(AuditReport):
             adjacency=adjacency_words(None), detail=what,
         )  # fmt: skip
 
+    def _k_words(self) -> str:
+        return " k is the number of rows that the attacker places." if self._shown.startswith("k = ") else ""
+
     @property
     def _shown(self) -> str:
         """The statistic of the best proof, or the first one."""
@@ -201,8 +204,8 @@ class ClaimReport(AuditReport):
             found = p.found
             if isinstance(found, EpsilonFromScores):
                 seen = (
-                    f"the event (score at least {'—' if found.threshold is None else number(found.threshold)}) in "
-                    f"{found.hits[0]} of {found.trials[0]} models with the rows and {found.hits[1]} of "
+                    f"the event (score at least {'—' if found.threshold is None else number(found.threshold)}) "
+                    f"occurred in {found.hits[0]} of {found.trials[0]} models with the rows and {found.hits[1]} of "
                     f"{found.trials[1]} without"
                 )
             else:
@@ -222,7 +225,7 @@ class ClaimReport(AuditReport):
             out.append(
                 Finding(
                     f"{p.method[0].upper()}{p.method[1:]}: ε ≥ {number(p.epsilon, kind='lower')} "
-                    f"({self._guarantee(p)}) by {p.what}: {seen}. The most that counts of this size can prove is "
+                    f"({self._guarantee(p)}), {p.what}: {seen}. The most that counts of this size can prove is "
                     f"{number(p.ceiling, kind='upper')}.",
                     verdict=follows,
                     assumes=_assumed(p),
@@ -261,8 +264,8 @@ class ClaimReport(AuditReport):
                 Column("claimed ε", "upper"), Column("most this\naudit can prove", "parameter"), Column("", ""),
             ),
             rows,
-            f"δ = {power(self.claim.delta)}, {ADJACENCY[self._adjacency]} adjacency throughout; lower bounds together "
-            f"at {100 * self.config.audit['confidence']:g}%.",
+            f"δ = {power(self.claim.delta)}, {ADJACENCY[self._adjacency]} adjacency throughout; the lower bounds hold "
+            f"together with {100 * self.config.audit['confidence']:g}% confidence.{self._k_words()}",
             marked="the best proof",
         )  # fmt: skip
         statistic = Table(
@@ -281,8 +284,8 @@ class ClaimReport(AuditReport):
                 )
                 for name, (a, b, _) in self.scores.items()
             ),
-            "All trials, those that chose and those that were counted: a description, nothing is proved by it. 0.5 is "
-            "guessing, 1 perfect.",
+            "Over all trials, those that chose the threshold and those that were counted. This describes, and proves "
+            f"nothing. An area of 0.5 is guessing, 1 is perfect.{self._k_words()}",
         )  # fmt: skip
         return {"proved": proved, "statistic": statistic}
 
@@ -297,8 +300,8 @@ class ClaimReport(AuditReport):
             alt=f"Two histograms of the attacker's statistic, with and without the attacker's rows, {name}: mean "
             f"{number(float(inside.mean()))} with, {number(float(outside.mean()))} without; area under the ROC curve "
             f"{area(inside, outside):.3f}.",
-            caption=f"{name}: the more the two histograms overlap, the less the models tell; "
-            f"{_overlap(inside, outside)}",
+            caption=f"The attacker's statistic with and without the attacker's rows, {name}. The more the two "
+            f"histograms overlap, the less a model reveals; {_overlap(inside, outside)}{self._k_words()}",
         )
         return (
             page.Section("Proved compared with claimed", (tables["proved"],)),

@@ -145,8 +145,8 @@ def _part(config: AuditConfig, point: ReconstructionPoint, plain: Side, under: S
         f"{runs} trainings ({interval(under.attack)}; {guarantee(under.attack)}), without the defence in "
         f"{percent(plain.attack)} ({interval(plain.attack)}) of the same. The models' accuracy is "
         f"{percent(under.accuracy)}, without {percent(plain.accuracy)}. Bound and ε hold under it: {why}; {says}.",
-        verdict="A measured effect on one attacker; what no attacker can do is in the column “no attacker above”.",
-        assumes="The attacker knows the defence and its settings, not its random draws.",
+        verdict="This is the measured effect on one attacker; the column “no attacker above” bounds every attacker.",
+        assumes="the attacker knows the defence and its settings, not its random draws.",
     )
     return Part(
         key="defense",

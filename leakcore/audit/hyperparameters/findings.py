@@ -141,9 +141,9 @@ def _attack(p: ReconstructionPoint) -> str:
     low, high = (float(v) for v in p.attack.interval)
     bound = float(p.bound.value)
     follows = (
-        "Below the bound, with its whole interval: as it must be."
+        "The whole interval lies below the bound, as it must."
         if high <= bound
-        else "The interval reaches across the bound: too wide to tell."
+        else "The interval contains the bound: it is too wide to tell."
         if low <= bound
         else "Above the bound: see the verdict."
     )
@@ -162,13 +162,13 @@ def _gaps(p: ReconstructionPoint) -> list[str]:
     middle, attack = float(p.reference.value), float(p.attack.value)
     first = (
         f"Why the bound is higher ({percent(p.bound)} against {percent(middle)}): it must hold for every prior with κ "
-        f"= 1/{p.num_candidates} and is reached by telling the target from one alternative. Choosing among candidates "
-        "does not reach it when their gradients are all clipped and orthogonal; the middle number is that case's "
-        "optimum (an estimate: a model of the candidates, no guarantee for these)."
+        f"= 1/{p.num_candidates}, and the worst of these priors only asks to tell the target from one alternative. "
+        "Choosing among candidates whose gradients are all clipped and orthogonal is harder; the smaller number is the "
+        "optimum for that case (an estimate: it models the candidates, and guarantees nothing about these)."
     )
     facts = (
-        f"{percent(p.clipped_share)} of the candidates' gradients were clipped, and the cosine between a candidate's "
-        f"gradient and the nearest other's was {p.nearest_cosine:.2f} on average"
+        f"{percent(p.clipped_share)} of the candidates' gradients were clipped, and the average cosine between a "
+        f"candidate's gradient and its nearest neighbour's was {p.nearest_cosine:.2f}"
     )
     low, high = (float(v) for v in p.attack.interval) if p.attack.interval else (attack, attack)
     if low <= middle <= high:
@@ -192,7 +192,7 @@ def _gaps(p: ReconstructionPoint) -> list[str]:
 def _audited(p: ReconstructionPoint) -> str:
     proved, claimed = float(p.epsilon_audited.value), float(p.epsilon.value)
     return Finding(
-        f"What the attack proves: ε ≥ {number(p.epsilon_audited, 3)} ({guarantee(p.epsilon_audited)}). A "
+        f"What the attack proves: ε ≥ {number(p.epsilon_audited)} ({guarantee(p.epsilon_audited)}). A "
         f"game with {p.num_candidates} candidates cannot prove more than log {p.num_candidates} = "
         f"{number(p.audit_ceiling, 3)}, so this is a check that nothing is broken, not a measurement of ε.",
         verdict=(
@@ -211,8 +211,8 @@ def _labels(study: LabelStudy) -> list[str]:
         Finding(
             f"Labels without noise: one averaged last-layer gradient of {study.batch_size} rows gave away "
             f"{clean.right} of {clean.determined} determined labels ({percent(clean.recovered)}); "
-            f"{clean.labels - clean.determined} of {clean.labels} were undetermined and are reported as such, never "
-            "guessed.",
+            f"{clean.labels - clean.determined} of {clean.labels} labels could not be determined; leakcore reports "
+            "those, and does not guess them.",
             verdict=(
                 "Averaging does not protect labels: share such gradients only with noise."
                 if open_

@@ -85,7 +85,7 @@ class LayerStudy:
             "for larger layers read more by chance. The last column: the same gradients clipped to C with the noise "
             "of one step, all other rows known. Estimates; no bound on any attack."
         )
-        return Table("Where it sits", columns, tuple(rows), caption)
+        return Table("Where the leak sits", columns, tuple(rows), caption)
 
     def finding(self) -> Finding:
         """What was found, what follows, and what must hold for that."""
@@ -104,9 +104,9 @@ class LayerStudy:
                 "Nothing to conclude on the order of layers: this family of attackers reads the attribute in none."
             )
         return Finding(
-            f"Where it sits: for its size the gradient of {self.name(most)} follows the input most closely "
-            f"({number(per[most], 3)} per root of the number of parameters). Of whether a digit has more texture than "
-            f"the median, which the task never asks for, {shown}; after clipping and one step's noise {left} "
+            f"Where the leak sits: for its size the gradient of {self.name(most)} follows the input most closely "
+            f"({number(per[most], 3)} per root of the number of parameters). The task never asks whether a digit has "
+            f"more texture than the median: about that {shown}; after clipping and one step's noise {left} "
             f"(by whole intervals, {100 * (latent.confidence or 0):g}%, above every permutation of the labels; "
             "estimates, no guarantee).",
             verdict=verdict,
@@ -119,7 +119,7 @@ class LayerStudy:
         return Part(
             key="layers",
             findings=(self.finding(),),
-            sections=(Section("Where it sits, layer by layer", (self.table(),)),),
+            sections=(Section("Where the leak sits, layer by layer", (self.table(),)),),
             content=self.content(),
         )
 

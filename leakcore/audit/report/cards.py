@@ -68,4 +68,4 @@ def epsilon_card(result: Result, delta: float, detail: str) -> Card:
 
 def proof_card(result: Result, delta: float, detail: str) -> Card:
     """A lower bound on ε. detail: what proves it."""
-    return card(PROVED, result, f"ε ≥ {number(result, 3)}", f"At δ = {power(delta)}: {detail}")
+    return card(PROVED, result, f"ε ≥ {number(result)}", f"At δ = {power(delta)}: {detail}")

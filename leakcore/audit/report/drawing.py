@@ -1,25 +1,19 @@
 """How matplotlib's figures become drawings inside a page: its colours are the page's, and points show their values.
 
 A drawing is an SVG element with its text as paths (it looks the same everywhere and loads nothing). Its colours are the
-page's CSS variables, so that it follows the dark scheme and print. A value that appears under the pointer is an SVG
-`<title>`, which needs no script.
+page's CSS variables, so that it follows the dark scheme and print.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from leakcore._base.figure_style import figure_style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from leakcore._base.figures.style import figure_style
+from leakcore._base.figures.tips import Tips
 
 INK, BOUND, RDP, MIDDLE, ATTACK = "#1f2430", "#b3261e", "#c2615b", "#5f6b7a", "#0b57a4"
 _VARIABLES = {INK: "--ink", BOUND: "--upper", RDP: "--rdp", MIDDLE: "--middle", ATTACK: "--estimate"}
@@ -31,80 +25,11 @@ _STYLE = {
 }  # fmt: skip
 
 
-_UNSEEN = 1e-6
-"""Opacity of what only answers the pointer; matplotlib leaves out what has none at all."""
-
-
 @contextmanager
 def drawing_style() -> Iterator[None]:
     """matplotlib's settings for a drawing inside a page."""
     with figure_style(_STYLE):
         yield
-
-
-class Tips:
-    """Values that appear under the pointer."""
-
-    def __init__(self) -> None:
-        self._texts: list[list[str]] = []
-
-    def points(self, axes: Axes, x: Any, y: Any, texts: Iterable[str]) -> None:
-        """Unseen circles at (x, y), each with its text; points outside the axes have none."""
-        x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-        (left, right), (low, high) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
-        inside = (x >= left) & (x <= right) & (y >= low) & (y <= high)
-        shown = [text for text, drawn in zip(texts, inside, strict=True) if drawn]
-        if not shown:
-            return
-        axes.plot(
-            x[inside], y[inside], ls="", marker="o", ms=11, mew=0, alpha=_UNSEEN, color=INK, zorder=10,
-            gid=self._next(shown), clip_on=False,
-        )  # fmt: skip
-
-    def areas(self, axes: Axes, edges: Any, texts: Sequence[str]) -> None:
-        """Unseen bars as high as the axes between neighbouring edges, each with its text."""
-        for left, right, text in zip(edges[:-1], edges[1:], texts, strict=True):
-            axes.axvspan(left, right, alpha=_UNSEEN, lw=0, color=INK, zorder=10, gid=self._next([text]))
-
-    def box(self, axes: Axes, corner: tuple[float, float], size: tuple[float, float], text: str) -> None:
-        """An unseen rectangle with its text."""
-        from matplotlib.patches import Rectangle
-
-        axes.add_patch(Rectangle(corner, *size, alpha=_UNSEEN, lw=0, color=INK, zorder=10, gid=self._next([text])))
-
-    def _next(self, texts: list[str]) -> str:
-        self._texts.append(texts)
-        return f"tips-{len(self._texts)}"
-
-    def written(self, svg: str) -> str:
-        """The drawing with a `<title>` in each circle and rectangle."""
-        for number, texts in enumerate(self._texts, 1):
-            start = svg.index(f'<g id="tips-{number}"')
-            end = _end_of_group(svg, start)
-            svg = svg[:start] + _titled(svg[start:end], texts) + svg[end:]
-        return svg
-
-
-def _end_of_group(svg: str, start: int) -> int:
-    depth = 0
-    for tag in re.compile(r"<g\b|</g>").finditer(svg, start):
-        depth += 1 if tag[0] == "<g" else -1
-        if depth == 0:
-            return tag.end()
-    raise RuntimeError("the drawing has a group without an end")
-
-
-def _titled(group: str, texts: list[str]) -> str:
-    titles = iter(texts)
-
-    def opened(element: re.Match[str]) -> str:
-        return f"<{element[1]}{element[2]}><title>{escape(next(titles))}</title></{element[1]}>"
-
-    tag = "use" if "<use " in group else "path"
-    titled, count = re.subn(rf"<({tag})( [^>]*?)\s*/>", opened, group)
-    if count != len(texts):
-        raise RuntimeError(f"the drawing has {count} places for {len(texts)} texts")
-    return titled
 
 
 def svg_of(figure: Any, tips: Tips | None = None, *, opaque: bool = False) -> str:

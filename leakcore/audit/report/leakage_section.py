@@ -30,13 +30,13 @@ def where_it_sits(measures: LeakageByLayer) -> Part:
     figure = Figure(
         svg=functools.partial(heat_map_svg, measures),
         alt="Heat map, layers by measures; the table below holds the same numbers.",
-        caption="Colour is relative to the largest of its column: red says where a measure is largest, not that it is "
-        "large. A star: no permutation of the labels gave as much.",
+        caption="Colour is relative to the largest value of its column: red says where a measure is largest, not that "
+        "it is large. A star says that no permutation of the labels gave as much.",
     )
     return Part(
         key="layers",
         findings=(_finding(measures),),
-        sections=(Section("Where it sits, layer by layer", (_table(measures),), figure),),
+        sections=(Section("Where the leak sits, layer by layer", (_table(measures),), figure),),
         content={"measures": measures.to_dict()},
     )
 
@@ -54,7 +54,7 @@ def _finding(measures: LeakageByLayer) -> Finding:
         best = int(np.argmax(above))
         if np.isfinite(above[best]):
             said.append(
-                f"of the input itself inverting {' and '.join(measures.original.pairs[best])} together gives back most "
+                f"inverting {' and '.join(measures.original.pairs[best])} together recovers most of the input itself "
                 f"(score {measures.original.raw[best]:.1f}, {2 * np.pi**2:.1f} is perfect; against other inputs "
                 f"{measures.original.null[best]:.1f})"
             )
@@ -63,9 +63,9 @@ def _finding(measures: LeakageByLayer) -> Finding:
         layers = beyond(found)
         if layers:
             shown.append(name)
-            said.append(f"of {name} layer {measures.layers[layers[0]]} shows most, {told(found, layers[0])}")
+            said.append(f"about {name} layer {measures.layers[layers[0]]} shows most, {told(found, layers[0])}")
         else:
-            said.append(f"of {name} no layer shows more than permuted labels do")
+            said.append(f"about {name} no layer shows more than permuted labels do")
     if shown:
         verdict = f"Single gradients of this model show what the task never asks for: {', '.join(shown)}."
     elif measures.latent:
@@ -73,7 +73,7 @@ def _finding(measures: LeakageByLayer) -> Finding:
     else:
         verdict = "No attribute was looked for."
     return Finding(
-        f"Where it sits: {'; '.join(said)} (estimates, no guarantee).",
+        f"Where the leak sits: {'; '.join(said)} (estimates, no guarantee).",
         verdict=verdict,
         assumes="the attacker sees the plain gradient of one row: clipping, noise and other rows of a batch hide some "
         "of it, and a better attacker may read more.",
@@ -114,7 +114,7 @@ def _table(measures: LeakageByLayer) -> Table:
         f"{' Original: score of inverting this layer with the next.' if original else ''}{latent} Estimates; no "
         "bound on any attack."
     )
-    return Table("Where it sits", tuple(columns), tuple(rows), caption)
+    return Table("Where the leak sits", tuple(columns), tuple(rows), caption)
 
 
 def at(values: Any, layer: int) -> float:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leakcore.audit.report.drawing import ATTACK, BOUND, INK, MIDDLE, RDP, Tips, drawing_style, svg_of
+from leakcore._base.figures.tips import Tips
+from leakcore.audit.report.drawing import ATTACK, BOUND, INK, MIDDLE, RDP, drawing_style, svg_of
 from leakcore.audit.report.format import interval, number, percent, power
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ def roc_svg(
 def histograms_svg(inside: np.ndarray, outside: np.ndarray) -> str:
     """The attacker's statistic with and without the attacker's rows."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     with drawing_style():
         figure = Figure(figsize=(4.7, 3.7), layout="constrained")
@@ -146,6 +148,7 @@ def histograms_svg(inside: np.ndarray, outside: np.ndarray) -> str:
                 values, edges.tolist(), weights=weights, histtype="stepfilled", alpha=0.45, color=colour, label=name
             )
             shares.append(np.asarray(share))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_xlabel("statistic (minus the loss, or the membership score)")
         axes.set_ylabel("share of models or rows")
         _plain(axes)

@@ -68,9 +68,13 @@ class ScoresReport(AuditReport):
     @property
     def title(self) -> str:
         return (
-            f"membership scores from {self.source}: {self.members:,} members and {self.non_members:,} non-members, "
+            f"membership {self._from}: {self.members:,} members and {self.non_members:,} non-members, "
             f"{self.higher} score higher"
         )
+
+    @property
+    def _from(self) -> str:
+        return self.source if self.source == "scores as given" else f"scores from {self.source}"
 
     @property
     def contradictions(self) -> list[str]:
@@ -119,7 +123,7 @@ class ScoresReport(AuditReport):
             f"{number(self.area, 3)} ({_span(self.area)}, {100 * self.confidence:g}%; 0.5 is guessing)."
         )
         if self.proved:
-            return [said, f"They prove ε ≥ {number(self.epsilon, 3)} at δ = {power(self.delta)} ({self._kind()})."]
+            return [said, f"They prove ε ≥ {number(self.epsilon)} at δ = {power(self.delta)} ({self._kind()})."]
         return [said, "They prove nothing about ε, because nothing random chose who was a member."]
 
     def cards(self) -> tuple[Card, Card, Card, Card]:
@@ -158,11 +162,11 @@ class ScoresReport(AuditReport):
             if low > 0.5
             else "Non-members score higher than members: check which way the scores point."
             if high < 0.5
-            else "It cannot be ruled out that the scores say nothing."
+            else "The scores may say nothing about membership."
         )
         return Finding(
             f"Separation: the area under the ROC curve is {number(self.area, 3)} ({_span(self.area)} at "
-            f"{100 * self.confidence:g}%, an estimate); 0.5 is guessing, 1 perfect.",
+            f"{100 * self.confidence:g}%, an estimate); 0.5 is guessing, 1 is perfect.",
             verdict=follows,
             assumes=self._independence(),
         )
@@ -188,8 +192,8 @@ class ScoresReport(AuditReport):
         )
 
     def _epsilon(self) -> str:
-        shown = f"ε ≥ {number(self.epsilon, 3)} at δ = {power(self.delta)} ({self._kind()})"
-        claimed = "" if self.claimed_epsilon is None else f" Claimed is ε = {number(self.claimed_epsilon)}."
+        shown = f"ε ≥ {number(self.epsilon)} at δ = {power(self.delta)} ({self._kind()})"
+        claimed = "" if self.claimed_epsilon is None else f" The claim is ε = {number(self.claimed_epsilon)}."
         if not self.proved:
             return Finding(
                 f"What is proved: nothing. If every score came from a model of its own, these would prove {shown}; as "
@@ -253,10 +257,10 @@ class ScoresReport(AuditReport):
         )  # fmt: skip
         caption = (
             f"{100 * self.confidence:g}% intervals, each for its own row, valid in finite samples for independent "
-            "scores: the threshold's uncertainty is in them. Rates that so few non-members cannot show are left out."
+            "scores; they count the threshold's uncertainty. Rates too small for so few non-members are left out."
         )
         epsilon = Table(
-            "What it says of ε",
+            "What the scores say about ε",
             (
                 Column("ε at least", self.epsilon.kind), Column("δ", "parameter"), Column("adjacency", "parameter"),
                 Column("confidence", "parameter"), Column("claimed ε", "upper"),
@@ -303,14 +307,14 @@ class ScoresReport(AuditReport):
         )
         return (
             page.Section("The scores as a membership test", (tables["rates"],), figure),
-            page.Section("What it says of ε", (tables["epsilon"],)),
+            page.Section("What the scores say about ε", (tables["epsilon"],)),
         )
 
     def assumptions(self) -> list[str]:
         return [
             f"How members were chosen: {self._design()}",
             f"Intervals: {self._independence()}",
-            f"The scores say what they are taken for: {self.higher} score higher; read from {self.source}.",
+            f"The scores mean what was stated: {self.higher} score higher ({self._from}).",
             *([self._gate_assumed()] if self.proved else []),
             *(f"{note[0].upper()}{note[1:]}." for note in self.epsilon.assumptions.notes),
             "What another attack on the same model would find is not known: a low number is no proof of privacy.",

@@ -25,11 +25,11 @@ def findings(report: TraceFacts) -> list[str]:
                 f"{percent(first.clipped_share)} of the {recorded}steps, and it outscores {percent(first.beaten)} of "
                 "the non-members.",
                 verdict=(
-                    "Look at such rows first: whoever is unlike the others is told apart most easily."
+                    "Look at such rows first: a row that is unlike the others is the easiest to recognise."
                     if report.told
-                    else "Chance may have chosen it: these candidates are not told from guessing."
+                    else "Chance may have picked it: on these candidates the test does no better than guessing."
                 ),
-                assumes="other scores may rank rows otherwise; what was chosen for standing out has no guarantee.",
+                assumes="another attack ranks the rows alike; a row chosen because it stands out has no guarantee.",
             )
         )
     return out
@@ -45,7 +45,7 @@ def accountant(report: TraceFacts) -> str:
     )
     if run.unknown:
         return Finding(
-            f"The accountant: these are {run.words}. The noise of {run.alone} alone is {numbers}",
+            f"The accountant: these are {run.words}. The noise of {run.alone} alone gives {numbers}",
             verdict=(
                 "That alone is above the claim."
                 if report.above_claim
@@ -56,7 +56,7 @@ def accountant(report: TraceFacts) -> str:
         )
     what = "noise over the run's" if run.partial else "recorded noise over"
     return Finding(
-        f"The accountant: the {what} {counted(run.steps, 'step')} is {numbers}"
+        f"The accountant: the {what} {counted(run.steps, 'step')} gives {numbers}"
         + (f" Of these steps {run.others}." if run.partial else ""),
         verdict=(
             "The schedule is above the claim."
@@ -72,13 +72,14 @@ def accountant(report: TraceFacts) -> str:
 def reconstruction(report: TraceFacts) -> str:
     """Naming a row among equally likely ones: what none can beat, what was reached."""
     run = report.run
-    parts = [f"{percent(b)} of {p}" for p, b in zip(report.candidate_counts, report.reconstruction, strict=True)]
+    parts = [f"{percent(b)} among {p:,}" for p, b in zip(report.candidate_counts, report.reconstruction, strict=True)]
     likely, after = "equally likely candidates", ""
     if run.unknown:
         likely, after = f"candidates that were equally likely before {run.alone}", " after them"
     said = (
-        f"Reconstruction: knowing all rows but one, and that the missing one is among {likely}, no attacker names "
-        f"it{after} more often than {', '.join(parts)} ({guarantee(report.reconstruction[0])})."
+        f"Reconstruction: an attacker knows every row but one, and that the missing row is one of several {likely}. No "
+        f"attacker names it{after} with a probability above {' and '.join(parts)} "
+        f"({guarantee(report.reconstruction[0])})."
     )
     if all(m is None for m in report.named):
         if not report.recognised:
@@ -94,16 +95,16 @@ def reconstruction(report: TraceFacts) -> str:
             missing = f" Naming one of {p:,} takes {p - 1:,} non-members: not measured."
         else:
             beside = f"; held against {percent(report.held(float(b.value)), 'upper')}" if picked else ""
-            reached.append(f"{percent(m)} of {p} ({interval(m)}{beside})")
+            reached.append(f"{percent(m)} among {p:,} ({interval(m)}{beside})")
     bounds = f" Rates are held against bounds{picked}." if picked else ""
     where = f"In {run.alone}" if run.partial else "On this run"
     below = f"{'Not above' if picked else 'Below'} the bound{picked}: nothing contradicts the schedule."
     return Finding(
-        f"{said} {where} the prior-aware attack named {', '.join(reached)} (estimate, "
+        f"{said} {where} the prior-aware attack named {' and '.join(reached)} (estimate, "
         f"{100 * report.confidence:g}% intervals, {report.statistic}).{bounds}{missing}",
         verdict=standing(compared) or (below if compared else f"Not held against the bounds: {report.incomparable}."),
-        assumes="the attacker knows every other row and every batch; members and non-members are alike, and "
-        "the intervals take rows as drawn independently: what the run's noise does to all of them is not in.",
+        assumes="the attacker knows every other row and every batch, and members and non-members are alike. The "
+        "intervals treat rows as independent; they do not count the noise that all rows of one run share.",
     )
 
 
@@ -113,7 +114,7 @@ def membership(report: TraceFacts) -> str:
         return "Membership: not measured; candidates must hold members and non-members."
     bound = "bound" if report.incomparable else "no attacker beats"
     rates = [
-        f"{percent(m)} ({interval(m)}) at {percent(f)} false positives ({bound} "
+        f"{percent(m)} of the members ({interval(m)}) at {percent(f)} false positives ({bound} "
         f"{percent(report.held(float(b)), 'upper')})"
         for f, m, b in zip(levels(report.at_fpr), report.found_at_fpr, np.atleast_1d(report.at_fpr.value), strict=True)
         if m is not None
@@ -124,18 +125,18 @@ def membership(report: TraceFacts) -> str:
     picked += f"; not held against the bounds: {report.incomparable}" if report.incomparable else ""
     return Finding(
         f"Membership: the test by {report.statistic} separates members from non-members with an area under the ROC "
-        f"curve of {number(area, 3)} (estimate, {sure} interval {ends(area, 2)}; 0.5 is guessing, which "
-        f"reaches this with p = {number(area.p_value, 2)}, one-sided Mann-Whitney)"
-        + (f", and finds {'; '.join(rates)}; {sure} intervals{picked}." if rates else "."),
+        f"curve of {number(area, 3)} (estimate, {sure} interval {ends(area, 2)}). Guessing gives 0.5, "
+        f"and reaches this much with p = {number(area.p_value, 2)} (one-sided Mann-Whitney)."
+        + (f" The test recognises {'; '.join(rates)}; {sure} intervals{picked}." if rates else ""),
         verdict=" ".join([
             f"These {few:,} candidates do not tell members from guessing." if not report.told
-            else "Members can be told from others, hardly better than guessing." if float(area.value) < 0.55
-            else "Members can be told from others, better than guessing." if float(area.value) < 0.75
-            else "Members can be told from others in most cases.",
+            else "Members can be told from non-members, but hardly better than by guessing." if float(area.value) < 0.55
+            else "Members can be told from non-members better than by guessing." if float(area.value) < 0.75
+            else "Members can be told from non-members in most cases.",
             *([said] if (said := standing(report.tells())) else []),
         ]),
-        assumes="members and non-members come from the same distribution; intervals take rows as drawn "
-        "independently and count the threshold's own uncertainty, not the noise that all rows of one run share.",
+        assumes="members and non-members come from the same distribution. The intervals treat rows as independent; "
+        "they count the threshold's own uncertainty, but not the noise that all rows of one run share.",
     )  # fmt: skip
 
 
@@ -144,7 +145,7 @@ def proof(report: TraceFacts) -> str:
     tested = "schedule" if report.claimed_epsilon is None else "claim"
     if report.audited is None:
         return Finding(
-            "What is proved: nothing from below. One run proves a lower bound on ε only if a fair coin of its own "
+            "What is proved: no lower bound on ε. One run proves one only if a fair coin of its own "
             "decided for each candidate whether it was trained on; then pass coins=True.",
             verdict=f"The {tested} was not tested by this run; the bounds above follow from its settings alone.",
         )
@@ -160,17 +161,17 @@ def proof(report: TraceFacts) -> str:
         verdict = f"More than is claimed: {report.broken}."
     elif report.untested and report.ceiling is not None:
         verdict = (
-            f"{report.members} coins that fell in and {report.non_members} that fell out prove at most ε = "
-            f"{number(report.ceiling, kind='upper')} at {100 * GATE:g}%, however well they are told apart: they "
-            f"could not have contradicted the {tested}."
+            f"{report.members} members and {report.non_members} non-members chosen by coins prove at most ε = "
+            f"{number(report.ceiling, kind='upper')} at {100 * GATE:g}%, even if every guess is right: they could not "
+            f"have contradicted the {tested}."
         )
     else:
         less = "the schedule gives" if report.claimed_epsilon is None else "is claimed"
         verdict = f"Less than {less}: nothing contradicts it, and nothing confirms it."
     return Finding(
-        f"What is proved: ε ≥ {number(report.audited, 3)} at δ = {power(report.delta)} "
-        f"({guarantee(report.audited)}), from guesses at {report.members + report.non_members} coins in one run. It is "
-        "valid, and rarely tight.",
+        f"What is proved: ε ≥ {number(report.audited)} at δ = {power(report.delta)} "
+        f"({guarantee(report.audited)}), from guesses at {report.members + report.non_members} coins in one run. The "
+        "bound is valid, but rarely tight.",
         verdict=verdict,
         assumes="a fair coin of its own decided for each candidate whether it was trained on.",
     )

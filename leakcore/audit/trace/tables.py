@@ -33,9 +33,9 @@ def attacks_table(report: TraceFacts) -> Table:
         Column("bound of these\nsteps alone" if run.unknown else exact, "upper"),
     )  # fmt: skip
     caption = (
-        f"Add/remove adjacency; bounds are deterministic. Below what was reached its own "
-        f"{100 * report.confidence:g}% interval, for rows drawn independently; that all rows share one run's noise "
-        "is not counted."
+        "Add/remove adjacency; bounds are deterministic. Under each measured rate stands its own "
+        f"{100 * report.confidence:g}% interval, which treats rows as independent and does not count the noise that "
+        "all rows of one run share."
     )
     if run.unknown:
         caption += (
@@ -68,7 +68,7 @@ def exposed_table(report: TraceFacts) -> Table:
         )))
         for e in report.exposed
     ]  # fmt: skip
-    caption = f"The members that stand out most; scores by {report.statistic}. Chosen for it, so no guarantee."
+    caption = f"The members that stand out most, scored by {report.statistic}. They were chosen for that: no guarantee."
     return Table("Most exposed members", columns, tuple(rows), caption)
 
 
@@ -89,22 +89,22 @@ def roc_figure(report: TraceFacts, found: tuple[np.ndarray, np.ndarray], alt: st
         bound_name=alone or ("bound for members that sampling picked" if picked else "bound: no attacker beats it"),
     )  # fmt: skip
     upper = (
-        f"One curve: {alone}, which the run's may exceed, and the test with it"
+        f"One curve is the {alone}, which the run's may exceed, and the test with it"
         if alone
-        else f"Upper curve: what no membership attacker can beat{picked}"
+        else f"The upper curve is what no membership attacker can beat{picked}"
     )
     means = (
         f"Not compared: {report.incomparable}."
         if report.incomparable
-        else "Near the upper curve means the bound is nearly reached; a whole bar above it: check the mechanism."
+        else "Close to the upper curve, the bound is nearly reached; if a whole bar lies above it, check the mechanism."
     )
     return page.Figure(
         svg=svg,
         alt="True-positive against false-positive rate of the membership test, "
-        f"{'beside' if report.incomparable else 'below'} the curve of the bound; " + alt,
-        caption=f"{upper} (upper, deterministic). {'The other' if alone else 'Below it'} the test "
-        f"on this run's candidates (estimate; bars: {100 * report.confidence:g}% intervals for rows drawn "
-        f"independently, beside what one run's noise does to all of them). {means}",
+        f"{'next to' if report.incomparable else 'below'} the curve of the bound; " + alt,
+        caption=f"{upper} (upper, deterministic). The {'other' if alone else 'lower one'} is the "
+        f"test on this run's candidates (estimate; bars: {100 * report.confidence:g}% intervals, which treat rows as "
+        f"independent and do not count the noise that they share). {means}",
     )
 
 

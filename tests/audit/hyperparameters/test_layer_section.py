@@ -77,7 +77,7 @@ def test_the_finding_says_what_the_numbers_say(study: layer_section.LayerStudy) 
         )
         assert verdict in found.verdict
         lead, _, body = found.partition(": ")
-        assert lead == "Where it sits"
+        assert lead == "Where the leak sits"
         assert "no guarantee" in body
 
 
@@ -89,7 +89,7 @@ def test_it_is_in_the_report_interrupted_or_not(tmp_path: Path) -> None:
     assert found["layers"]["measures"]["layers"] == ["0", "2"]
     assert found["layers"]["released"]["kind"] == "estimate"
     for shown in (report.to_html(), report.to_text()):
-        assert "Where it sits" in shown
+        assert "Where the leak sits" in shown
         assert "layer 2 (10→10)" in shown
 
     def interrupt(task: str, done: int, total: int) -> None:

@@ -50,9 +50,9 @@ def test_the_report_on_a_recorded_run_says_where_it_sits(measures: leakage.Leaka
     report = audit.from_trace(_trace()).with_parts(audit.where_it_sits(measures))
     found = json.loads(report.to_json())
     assert found["layers"]["measures"]["layers"] == ["0", "3", "5"]
-    assert any(text.startswith("Where it sits: ") for text in found["findings"])
+    assert any(text.startswith("Where the leak sits: ") for text in found["findings"])
     html, text = report.to_html(), report.to_text(110)
-    assert "Where it sits, layer by layer" in html
+    assert "Where the leak sits, layer by layer" in html
     assert html.count("<svg") == 2
     assert "latent:" in text
     assert report.passed == audit.from_trace(_trace()).passed
@@ -63,8 +63,8 @@ def test_the_report_on_a_recorded_run_says_where_it_sits(measures: leakage.Leaka
 def test_the_finding_says_what_the_numbers_say(measures: leakage.LeakageByLayer) -> None:
     (found,) = audit.where_it_sits(measures).findings
     assert isinstance(found, Finding)
-    assert "of bright layer" in found
-    assert "of coin no layer shows more" in found
+    assert "about bright layer" in found
+    assert "about coin no layer shows more" in found
     assert found.verdict.endswith("never asks for: bright.")
     assert "score" in found
     bare = dataclasses.replace(measures, latent={}, original=None)

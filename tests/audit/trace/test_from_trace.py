@@ -254,7 +254,7 @@ def test_a_limit_is_failed_by_a_number_that_is_seen_to_be_above_it() -> None:
 def test_the_area_is_printed_with_an_interval_that_holds_its_own() -> None:
     for seed in range(6):
         report = audit.from_trace(_simulated(np.arange(60) < 30, sigma=2.0, seed=seed))
-        found = re.search(r"95% interval (\d\.\d+)–(\d\.\d+); 0\.5 is guessing", report.findings()[2])
+        found = re.search(r"95% interval (\d\.\d+)–(\d\.\d+)\)\. Guessing gives 0\.5", report.findings()[2])
         assert found
         assert report.area is not None
         low, high = report.area.interval  # type: ignore[misc]
@@ -266,7 +266,7 @@ def test_one_batch_is_no_batches() -> None:
     trace = _simulated(np.arange(12) < 6, sigma=2.0, steps=1, rate=1.0)
     report = audit.from_trace(trace)
     assert "was in 1 batch, its gradient" in report.findings()[-1]
-    assert "recorded noise over 1 step is" in report.findings()[0]
+    assert "recorded noise over 1 step gives" in report.findings()[0]
     assert ": 1 step, full batches" in report.title
 
 

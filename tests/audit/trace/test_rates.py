@@ -53,7 +53,7 @@ def test_members_who_can_be_told_are_said_to_be() -> None:
         report, area=separation(rng.standard_normal(100) + 1.0, rng.standard_normal(100), 0.95)
     )  # fmt: skip
     assert report.told
-    assert "Members can be told from others" in _finding(report, "Membership").verdict
+    assert "Members can be told from non-members" in _finding(report, "Membership").verdict
     assert "Look at such rows first" in _finding(report, "Most exposed").verdict
 
 

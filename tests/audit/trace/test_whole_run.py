@@ -76,7 +76,7 @@ def test_what_is_said_names_the_whole_and_the_part() -> None:
     assert ": 20 of 80 steps, full batches" in report.title
     assert ", over 80 steps, 20 of them recorded: no attacker" in report.verdict()
     assert "candidates in the recorded steps reached" in report.verdict()
-    assert "over the run's 80 steps is ε = " in report.findings()[0]
+    assert "over the run's 80 steps gives ε = " in report.findings()[0]
     assert "20 were recorded, 60 are as the optimizer's accountant has them" in report.findings()[0]
     assert "In the 20 recorded steps the prior-aware attack named" in report.findings()[1]
     assert "reached in\nrecorded steps" in [c.title for c in report.tables()["attacks"].columns]
