@@ -40,11 +40,18 @@ _ROWS = 64
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class LeakageByLayer:
-    """What each layer's gradient carries. Every number is an estimate: it describes this model and data, no bound.
+    """What each layer's gradient carries; every number is an estimate that describes this model and data, not a bound.
 
-    layers, parameters: names and sizes. sensitivity: of each layer. original: of each pair of layers, None where it was
-    not asked for. latent: {attribute: V-information by layer}, subspace: {attribute: {layer: distance}}. samples:
-    inputs behind (sensitivity, inversion). columns: of a larger layer, that many parameters stood for it in `latent`.
+    Attributes:
+        layers: their names.
+        parameters: their sizes.
+        sensitivity: `Sensitivity` of all layers.
+        original: `OriginalInformation` of each pair of layers; None where it was not measured.
+        latent: {attribute: `VInformation` by layer}.
+        subspace: {attribute: {layer: `SubspaceDistance`}}.
+        samples: inputs behind (sensitivity, inversion).
+        columns: in `latent`, this many parameters stand for a larger layer.
+        seed: of everything random.
     """
 
     schema: ClassVar[str] = "leakcore.leakage_by_layer/1"
@@ -70,8 +77,11 @@ class LeakageByLayer:
         return {"schema": self.schema, **{f.name: jsonable(getattr(bare, f.name)) for f in dataclasses.fields(bare)}}
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per layer: layer, parameters, sensitivity, per_parameter, original (of the pair that it begins, less
-        its null), and latent and subspace by attribute, (value, null's mean, p)."""
+        """One dict per layer.
+
+        Its keys: layer, parameters, sensitivity, per_parameter, original (of the pair that it begins, minus its null),
+        and latent and subspace by attribute, (value, null's mean, p).
+        """
         out = []
         for i, layer in enumerate(self.layers):
             begins = self.original is not None and i < len(self.original.pairs)
@@ -108,17 +118,27 @@ class LayerMeasures:
     """What `by_layer` measures, and how much work goes into it.
 
     Args:
-        attributes: {name: (n,) 0 and 1}; None: `input_attributes(inputs)`; {}: none. Sets are matched by targets (where
-            they are integers), equal in size, of single samples; 10 pairs at least. Of equal samples (input and target)
-            the first stands for all: the null takes samples as independent.
+        attributes: {name: (n,) 0 and 1}; None: `input_attributes(inputs)`; {}: none. The sets with and without an
+            attribute are matched by targets (where these are integers), equal in size, at least 10 pairs of single
+            samples. Of equal samples (input and target) the first stands for all: the null takes samples as
+            independent.
         family: of the latent measure, as in `v_information`.
-        samples: inputs for sensitivity and inversion, the first ones.
-        rows: gradients behind each attribute's measures in all, at most; at least 20 where there are attributes.
+        samples: inputs for sensitivity and inversion, the first ones; at least 1.
+        rows: gradients behind each attribute's measures, at most; at least 20 where there are attributes.
         columns: parameters that stand for a larger layer in the latent measure, drawn at random.
-        permutations: of each null.
-        iterations: of the inversion; 0 leaves out original information, the longest to compute.
-        jacobian: of the sensitivity; None: exact, or 16 random directions where one sample's Jacobian holds more than
+        permutations: of each null, at least 0.
+        iterations: of the inversion; 0 leaves out original information, which takes longest to compute.
+        jacobian: of the sensitivity; None: exact, or 16 random directions where one sample's Jacobian has more than
             5·10⁸ numbers.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import leakage
+        >>> leakage.LayerMeasures(attributes={}, iterations=0).samples  # sensitivity alone
+        4
     """
 
     attributes: Mapping[str, Any] | None = None
@@ -141,7 +161,7 @@ class LayerMeasures:
             check.instance(JacobianBudget, jacobian=self.jacobian)
 
     def jacobian_of(self, model: LayeredModel) -> JacobianBudget:
-        """What is spent on this model."""
+        """The budget for this model."""
         if self.jacobian is not None:
             return self.jacobian
         large = sum(model.sizes) * model.inputs[0].numel() > _EXACT
@@ -161,13 +181,38 @@ def by_layer(
 ) -> LeakageByLayer:
     """Sensitivity, original and latent V-information and subspace distance of every layer of a torch model.
 
-    model, inputs, targets, loss: as in `sensitivity`.
-    measures: attributes, family, and how much work; None: the defaults of `LayerMeasures`.
-    executor: takes the pairs of the inversion and the fits of the latent measure; the rest is done here.
-    progress: called as progress(task, done, total).
+    Args:
+        model: as in `sensitivity`.
+        inputs: as in `sensitivity`.
+        targets: as in `sensitivity`.
+        loss: as in `sensitivity`.
+        measures: attributes, family, and how much work; None: the defaults of `LayerMeasures`.
+        seed: of everything random.
+        executor: its workers take the pairs of the inversion and the fits of the latent measure; the rest is computed
+            here.
+        progress: called as progress(task, done, total).
 
-    Deterministic by seed, on a machine, torch build and number of torch threads, for any number of workers and none.
-    Raises ValueError or TypeError that names the argument.
+    Returns:
+        `LeakageByLayer`; `to_text()` is a table, `figure()` a heat map.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic by seed, on a machine, torch build and number of torch threads, for any number of workers and
+        none.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import leakage
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
+        >>> inputs, targets = torch.randn(40, 4), torch.arange(40) % 2
+        >>> measures = leakage.LayerMeasures(attributes={"positive": inputs[:, 0] > 0}, permutations=1, iterations=0)
+        >>> report = leakage.by_layer(model, inputs, targets, measures=measures)
+        >>> report.layers, sorted(report.latent), report.latent["positive"].kind
+        (('0', '2'), ['positive'], 'estimate')
     """
     if measures is not None:
         check.instance(LayerMeasures, measures=measures)

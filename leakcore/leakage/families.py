@@ -1,11 +1,11 @@
-"""Predictive families: what a bounded attacker can make of a gradient. Any object with fit and log_prob is one.
+"""Predictive families: what a bounded attacker can read from a gradient. Any object with fit and log_prob is a family.
 
     fit(gradients, labels)   gradients (n, d) float64, labels (n,) int64 in [0, classes); forgets earlier fits
     log_prob(gradients)      (m, classes) natural logarithms of the predicted probabilities
 
 Optional: `prepare(gradients)` maps rows (n, d) to rows before anything else. Two more members save work:
-`rotation_invariant = True` says that an orthogonal map of standardised gradients changes nothing, so the family is
-handed their coordinates in their own span (at most n of them); `held_out_log_prob()` returns predictions for the rows
+`rotation_invariant = True` says that an orthogonal map of standardised gradients changes nothing, so the family
+receives their coordinates in their own span (at most n of them); `held_out_log_prob()` returns predictions for the rows
 of the last fit from parts of the model that did not use them. A third member bounds V-information from above:
 `best_log_prob(gradients, labels)` returns the predictions of the member of the family with the largest likelihood on
 these very rows, or None where there is none.
@@ -27,7 +27,7 @@ from leakcore._base.quiet import quiet
 
 @runtime_checkable
 class Family(Protocol):
-    """What `v_information` needs of a family."""
+    """The protocol that `v_information` needs of a family: `fit` and `log_prob`."""
 
     def fit(self, gradients: np.ndarray, labels: np.ndarray) -> Any:
         """Learn from gradients (n, d) with labels (n,)."""
@@ -37,10 +37,24 @@ class Family(Protocol):
 
 
 class Logistic:
-    """Multinomial logistic regression, ridge penalty ‖w‖²/(2·strength) beside the summed log loss. Deterministic.
+    """Multinomial logistic regression with a ridge penalty. Deterministic.
 
-    magnitudes: it reads |g| instead of g. The target turns signs in a gradient (every entry is a residual times an
-    activation), which hides from a linear reader what the sizes show.
+    The penalty ‖w‖²/(2·strength) is added to the summed log loss.
+
+    Args:
+        strength: inverse weight of the penalty, > 0.
+        magnitudes: read |g| instead of g. The target flips signs in a gradient (every entry is a residual times an
+            activation), which hides from a linear reader what the magnitudes show.
+
+    Raises:
+        ValueError: for a strength that is not allowed.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import leakage
+        >>> g, p = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([0, 0, 1, 1])
+        >>> leakage.Logistic().fit(g, p).log_prob(g).argmax(axis=1).tolist()
+        [0, 0, 1, 1]
     """
 
     rotation_invariant = True
@@ -66,8 +80,11 @@ class Logistic:
         return _log_prob_of_logits(self._model, gradients)
 
     def best_log_prob(self, gradients: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
-        """Predictions for these rows without the penalty, up to a share 1e-6 of it; None where as many columns as rows
-        let planes separate any labels, so that the likelihood has no maximum."""
+        """Predictions for these rows with the penalty reduced to a share 1e-6 of itself.
+
+        None where there are as many columns as rows: planes can then separate any labels, so that the likelihood has no
+        maximum.
+        """
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
 
@@ -92,10 +109,27 @@ MAX_TREES = 100_000
 
 
 class RandomForest:
-    """A random forest of `trees`, √d columns at a split: the text's family. It may say 0, whence a log loss of ∞:
-    `v_information` mixes every family with the prior, which Definition 1 of the text allows. Each column is brought to
-    the range that it has where the forest learns, so that a factor of the gradients changes nothing. Deterministic by
-    seed."""
+    """A random forest with √d columns at a split: the text's family. Deterministic by seed.
+
+    It may predict 0, hence a log loss of ∞; `v_information` mixes every family with the prior, which Definition 1 of
+    the text allows. Each column is scaled to the range that it has where the forest learns, so a factor of the
+    gradients changes nothing.
+
+    Args:
+        trees: at least 2.
+        seed: of the forest.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import leakage
+        >>> g, p = np.arange(20.0)[:, None], np.arange(20) // 10
+        >>> forest = leakage.RandomForest(10, seed=0).fit(g, p)
+        >>> forest.log_prob(g[[0, -1]]).argmax(axis=1).tolist()
+        [0, 1]
+    """
 
     rotation_invariant = False
 
@@ -120,7 +154,7 @@ class RandomForest:
             return np.asarray(np.log(self._model.predict_proba(self._ready(gradients))))
 
     def held_out_log_prob(self) -> np.ndarray:
-        """Predictions of the trees that did not see the row; a row that all trees saw gets equal probabilities."""
+        """Predictions of the trees that did not use the row; a row that all trees used gets equal probabilities."""
         found = self._model.oob_decision_function_
         found = np.where(np.isfinite(found), found, 1 / found.shape[1])
         with np.errstate(divide="ignore"):
@@ -128,8 +162,28 @@ class RandomForest:
 
 
 class MLP:
-    """One hidden layer of `hidden` ReLU units on the leading `components` coordinates of the gradients' span; trained
-    whole by Adam with weight decay. Deterministic by seed, for a machine and torch build."""
+    """One hidden layer of ReLU units, trained by full-batch Adam with weight decay.
+
+    It reads the leading coordinates of the gradients' span. Deterministic by seed, for a machine and torch build.
+
+    Args:
+        hidden: units, at least 1.
+        components: leading coordinates that it reads, at least 1.
+        steps: of Adam, at least 1.
+        learning_rate: > 0.
+        weight_decay: at least 0.
+        seed: of the initial weights.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import leakage
+        >>> g, p = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([0, 1, 1, 0])  # not linear in g
+        >>> leakage.MLP(seed=0).fit(g, p).log_prob(g).argmax(axis=1).tolist()
+        [0, 1, 1, 0]
+    """
 
     rotation_invariant = True
 
@@ -197,7 +251,7 @@ regression on absolute values."""
 
 
 def family_of(family: Any, seed: int) -> tuple[str, Any]:
-    """(name, object) of a name or of an object with fit and log_prob."""
+    """(name, object) of a name, or of an object with fit and log_prob."""
     if isinstance(family, str):
         name = check.one_of(*FAMILIES, family=family)
         if name in ("logistic", "magnitudes"):

@@ -1,8 +1,8 @@
-"""Limits of mean gains over units: of the held-out gain itself, and of V-information, which it falls short of.
+"""Limits of mean gains over units: of the held-out gain itself, and of V-information, which the gain does not exceed.
 
-One unit that was not observed joins the others in each limit: with the worst gain that a prediction could have made
-below, with the best above. Where all gains are equal, the limits then lie about 3/units of such a gain from them (the
-"rule of three" at 95%), and no interval has zero width.
+Each limit adds one unit that was not observed: with the worst gain that a prediction could have made below, with the
+best above. Where all gains are equal, the limits then lie about 3/units of such a gain from them (the "rule of three"
+at 95%), and no interval has zero width.
 """
 
 from __future__ import annotations
@@ -31,9 +31,13 @@ def gain_limits(
     (1 + confidence)/2.
 
     Args:
-        held_out: (n,) gains of predictions for rows that the fit did not use. worst: the least gain that one of these
-            predictions could have made.
-        empirical_prior: f[∅] was estimated, too, from as many units; its error (χ²/(2·units)) is added to I's limit.
+        held_out: (n,) gains of predictions for rows that the fit did not use.
+        worst: the least gain that one of these predictions could have made.
+        best: (n,) gains of the best fit to all rows, or None.
+        units: which rows belong together.
+        confidence: of the two-sided limits.
+        empirical_prior: whether f[∅] was also estimated, from as many units; its error (χ²/(2·units)) is added to I's
+            limit.
     """
     from scipy.special import chdtri
 
@@ -53,7 +57,7 @@ def gain_limits(
 
 
 def _moments(gains: np.ndarray, units: Units, one_more: float | None, confidence: float) -> tuple[float, float, float]:
-    """(mean over rows, its standard error over units, Student's quantile), with one more unit of this gain, if any."""
+    """(mean over rows, its standard error over units, Student's quantile), with one more unit of that gain, if any."""
     from scipy.special import stdtrit
 
     number, rows = len(units.labels), float(len(gains))

@@ -1,4 +1,4 @@
-"""Gains of predictions that never saw their row: one layer, cross-validated, calibrated inside each training part."""
+"""Gains of predictions for rows that the fit did not use: one layer, cross-validated and calibrated."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ _INNER = 3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Gains:
-    """(rows,) log f[g](p) − log f[∅](p): raw and calibrated, each row's by a fit that did not use its unit. worst: the
-    least that a prediction could have gained. best: (rows,) of the best fit to all of them, if known."""
+    """(rows,) log f[g](p) − log f[∅](p), raw and calibrated, each row's by a fit that did not use its unit.
+
+    worst: the least that a prediction could have gained. best: (rows,) of the best fit to all of them, if known.
+    """
 
     raw: np.ndarray
     calibrated: np.ndarray
@@ -36,13 +38,13 @@ def gains_of(problem: Problem, units: Units, seed: int, number: int) -> Gains:
 
 
 class Problem:
-    """Cross-validation of one layer under labels to be given."""
+    """Cross-validation of one layer, for any labels."""
 
     def __init__(self, features: np.ndarray, family: Any, prior: str, folds: int) -> None:
         self._features, self._family, self._prior, self._folds = features, family, prior, folds
 
     def gains(self, units: Units, rng: np.random.Generator) -> Gains:
-        """Of every row, by `folds` fits."""
+        """The gain of every row, by `folds` fits."""
         labels, classes = units.labels[units.rows], int(units.labels.max()) + 1
         fold = units.folds(self._folds, rng)[units.rows]
         raw, calibrated = np.empty(len(labels)), np.empty(len(labels))

@@ -19,12 +19,16 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class L1Measured(Result):
-    """value: the largest change of the summed gradient that these candidates show. kind "lower": the sensitivity over
-    all examples is at least this, and may be far more; noise must not rest on it.
+    """The largest change of the summed gradient that these candidates show.
 
-    worst: indices of the two candidates ("replace") or of the one ("add-remove"). layers: name -> the same maximum for
-    that parameter alone (its own worst pair). norms: (candidates,) ‖g_i‖₁. num_parameters: entries of the gradient.
-    gradient_norm: ℓ2 norm of the gradient summed over all candidates: a signal to hold against the noise.
+    Attributes:
+        value: that change, in ℓ1; kind "lower": the sensitivity over all examples is at least this and may be far more,
+            so noise must not be scaled by it.
+        worst: indices of the two candidates ("replace") or of the one ("add-remove").
+        layers: {parameter: the same maximum for it alone}, each with its own worst pair.
+        norms: (candidates,) ‖g_i‖₁.
+        num_parameters: entries of the gradient.
+        gradient_norm: ℓ2 norm of the gradient summed over all candidates: a signal to compare with the noise.
     """
 
     worst: tuple[int, ...]
@@ -34,7 +38,7 @@ class L1Measured(Result):
     gradient_norm: float
 
     def signal_to_noise(self, epsilon: float) -> float:
-        """gradient_norm/(b√(2k)) for b = value/ε: at most this good, since the true sensitivity is no smaller."""
+        """gradient_norm/(b√(2k)) for b = value/ε: an upper limit, since the true sensitivity is at least `value`."""
         b = float(self.value) / check.positive(epsilon=epsilon)
         return math.inf if b == 0.0 else self.gradient_norm / (b * math.sqrt(2.0 * self.num_parameters))
 
@@ -52,18 +56,43 @@ def l1_sensitivity(
 ) -> L1Measured:
     """max ‖g(x, y) − g(x′, y′)‖₁ over pairs of candidates, g = ∂ℓ/∂θ of one example (Lecture 13, eqs. 3.3 and 4.2).
 
-    The gradient of the sum changes by exactly this when one example is replaced by the other: a proof that Δ₁ is no
-    smaller. "add-remove": max ‖g(x, y)‖₁. `bounds.laplace.two_layer` bounds it from above for two-layer networks.
+    The gradient of the sum changes by exactly this when one example is replaced by the other, which proves that Δ₁ is
+    at least this large. "add-remove": max ‖g(x, y)‖₁. `bounds.laplace.two_layer` bounds it from above for two-layer
+    networks.
 
-    model, loss: as in `sensitivity`.
-    inputs: (candidates, ...), floating, at least two for "replace"; targets: (candidates, ...), each one's own. To let
-        the target change, too, repeat the input with every target.
-    batch_size: None: of the summed gradient; B: divided by B.
-    memory: bytes for the gradients held at once. All pairs are covered: candidates are taken by falling norm, and pairs
-        whose norms add up to less than the worst so far are skipped, which the triangle inequality allows.
-    progress: called as progress(candidates done, candidates).
+    Args:
+        model: as in `sensitivity`.
+        inputs: (candidates, ...), floating, at least two for "replace".
+        targets: (candidates, ...), each one's own. To let the target change as well, repeat the input with every
+            target.
+        loss: as in `sensitivity`.
+        adjacency: "replace" or "add-remove".
+        batch_size: None: of the summed gradient; B: divided by B.
+        memory: bytes for the gradients in memory at once. All pairs are covered: candidates are taken by falling norm,
+            and pairs whose norms add up to less than the worst so far are skipped, which the triangle inequality
+            allows.
+        progress: called as progress(candidates done, candidates).
 
-    Deterministic up to the model's own rounding. Raises ValueError or TypeError that names the argument.
+    Returns:
+        `L1Measured`, kind "lower".
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic up to the model's own rounding.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import leakage
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> squared = lambda outputs, targets: ((outputs - targets) ** 2).sum() / 2
+        >>> _ = torch.nn.init.zeros_(model.weight)
+        >>> inputs, targets = torch.tensor([[1.0, 1.0], [0.5, 0.0]]), torch.tensor([[1.0], [-1.0]])
+        >>> measured = leakage.l1_sensitivity(model, inputs, targets, loss=squared)
+        >>> measured.value, measured.kind  # gradients (-1, -1) and (0.5, 0)
+        (2.5, 'lower')
     """
     relation = parse_adjacency(adjacency)
     check.callback(progress=progress)
@@ -113,7 +142,7 @@ def l1_sensitivity(
 
 
 class _Gradients:
-    """Per-example gradients of a block of candidates, each parameter's flat: name -> (candidates, parameters)."""
+    """Per-example gradients of a block of candidates, each parameter's flattened: name -> (candidates, parameters)."""
 
     def __init__(self, model: LayeredModel) -> None:
         value, self._parameters = model.loss_of_row(model.parameters())

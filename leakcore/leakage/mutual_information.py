@@ -1,4 +1,4 @@
-"""Mutual information of a layer's gradient with inputs or labels, by a neural lower bound evaluated held out."""
+"""Mutual information of a layer's gradient with inputs or labels, by a neural lower bound on held-out rows."""
 
 from __future__ import annotations
 
@@ -30,15 +30,19 @@ _EVERY = 10
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class MutualInformation(Result):
-    """Mutual information in nats by MINE; kind "estimate", as a rule below the truth.
+    """Mutual information in nats by MINE; kind "estimate", typically below the truth.
 
-    value: the held-out estimate of the trained network's bound. held_out_interval: of this bound, by its sampling error
-    on the held-out rows, from their first-order influence (a U-statistic's, of u and of v), for which a dozen rows are
-    few. interval: of the mutual information itself, which is at least that bound: the same lower end; the upper end is
-    the logarithm of the number of classes where a side is made of classes, else ∞, since no finite number of rows
-    bounds mutual information from above. null: (permutations,) values after permuting which rows belong together;
-    null_mean. trained: what the network reaches on the rows it was trained on (overfits: not to be quoted). rows: held
-    out.
+    Attributes:
+        value: the held-out estimate of the trained network's bound.
+        interval: of the mutual information itself, which is at least that bound: the same lower end; the upper end is
+            the logarithm of the number of classes where a side consists of classes, else ∞, since no finite number of
+            rows bounds mutual information from above.
+        held_out_interval: of the network's bound, by its sampling error on the held-out rows, from their first-order
+            influence (a U-statistic's, of u and of v), for which a dozen rows are few.
+        null: (permutations,) values after permuting which rows belong together.
+        null_mean: its mean, NaN without permutations.
+        trained: what the network reaches on its training rows (it overfits: not to be quoted).
+        rows: how many were held out.
     """
 
     held_out_interval: tuple[float, float]
@@ -49,16 +53,27 @@ class MutualInformation(Result):
 
     @property
     def above_null(self) -> float:
-        """`value` less the mean of its null."""
+        """`value` minus the mean of its null."""
         return float(self.value) - self.null_mean
 
 
 @dataclasses.dataclass(frozen=True)
 class MineNetwork:
-    """The network of MINE and its training.
+    """The network of MINE and its training by Adam.
 
-    hidden: units of each of the two hidden layers. components: columns of a side that the network reads at most.
-    steps, learning_rate: of Adam.
+    Args:
+        hidden: units of each of the two hidden layers.
+        components: columns of a side that the network reads at most.
+        steps: of Adam.
+        learning_rate: of Adam, > 0.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+
+    Example:
+        >>> from leakcore import leakage
+        >>> leakage.MineNetwork(steps=100).hidden
+        64
     """
 
     hidden: int = 64
@@ -83,33 +98,44 @@ def mutual_information(
     executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> MutualInformation:
-    """I(U; V) by the Donsker–Varadhan bound with a network T (MINE, Belghazi et al. 2018; Mo et al. 2021, Fig. 3):
+    """Mutual information I(U; V) by the Donsker–Varadhan bound with a network T (MINE).
 
         I(U; V) ≥ sup_T E T(u, v) − log E e^{T(u, v′)},   v′ independent of u
 
-    T has two hidden layers of `hidden` units and is trained by Adam on half of the rows, the gradient of the logarithm
-    corrected by a running mean as in the paper; the training step is chosen on a fifth, and the bound is evaluated on
-    the remaining rows, the second term over all pairs of them. Estimates on training rows, as MINE is often quoted,
-    grow with the network. T = 0 competes where the step is chosen; on the remaining rows the bound may be negative, far
-    so where they are few. For a given T it is below the truth but for the logarithm of a mean of r rows, which adds of
-    the order of 1/r.
-
-    Its bias on Gaussians of known mutual information (1,500 rows, defaults; `tests/leakage/test_mutual_information.py`
-    checks it): within 0.08 nats for 0, 0.14 and 0.83 nats in one dimension each; of 2.55 nats in five dimensions each
-    it finds between 80% and 100%. No such bound can find much more than log of the number of rows.
+    Belghazi et al. (2018); Mo et al. (2021, Fig. 3). T is trained by Adam on half of the rows, the training step is
+    chosen on a fifth, and the bound is evaluated on the rest. It may be negative there. For a given T it lies below the
+    truth, except that the logarithm of a mean over r rows adds about 1/r, which the intervals leave out.
 
     Args:
-        first, second: (n, ...) rows that belong together, n ≥ 50; integers (n,) are classes, one indicator each. Of
-            other rows more than `components` columns are split into norm and direction. The network reads the norm and
-            leading coordinates of the directions, and, as the other half of `components`, the columns that correlate
-            most with the other side on the training rows.
-        network: its size and its training; None: the defaults of `MineNetwork`.
-        permutations: how many times the null is computed, 0 for none (NaN). seed: of everything random.
+        first: (n, ...) rows, n ≥ 50; integers (n,) are classes. More than `components` columns are split into norm and
+            direction; the network reads the norm, leading coordinates, and the columns that correlate most with the
+            other side on training rows.
+        second: (n, ...), the rows that belong to `first`; likewise.
+        network: its size and training; None: the defaults of `MineNetwork`.
+        permutations: how many times the null is computed; 0 for none (NaN).
+        confidence: of the intervals.
+        seed: of everything random.
         executor: its workers take one training each, of the pairs themselves and of every permutation.
         progress: called as progress(trainings done, trainings).
 
-    Deterministic by seed, on a machine and torch build, for any number of workers and none; a training runs on one
-    thread. Raises ValueError or TypeError that names the argument.
+    Returns:
+        `MutualInformation`. Its measured bias is in docs/explanation/leakage.md.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic by seed, on a machine and torch build, for any number of workers.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import leakage
+        >>> classes = np.arange(200) % 2
+        >>> network = leakage.MineNetwork(hidden=16, steps=100)
+        >>> same = leakage.mutual_information(classes, classes, network=network, permutations=0)
+        >>> f"{same.value:.1f}"  # one bit is log 2 = 0.69 nats
+        '0.7'
     """
     if network is not None:
         check.instance(MineNetwork, network=network)
@@ -247,8 +273,11 @@ def _estimate(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Side:
-    """leading: (n, k), k ≤ `components`: what the network reads unless columns are chosen. directions: (n, d) where
-    there are more columns than that, else None. chosen: how many of these to choose. largest: the entropy at most."""
+    """leading: (n, k), k ≤ `components`: what the network reads unless columns are chosen.
+
+    directions: (n, d) where there are more columns than that, else None. chosen: how many of these to choose. largest:
+    an upper limit of the entropy.
+    """
 
     leading: np.ndarray
     directions: np.ndarray | None
@@ -261,7 +290,7 @@ class _Side:
         return dataclasses.replace(self, leading=self.leading[indices], directions=directions)
 
     def features(self, other: _Side, training: np.ndarray) -> np.ndarray:
-        """(n, k) standardised columns for the network, chosen by what they tell of the other side on training rows."""
+        """(n, k) standardised columns for the network, chosen by correlation with the other side on training rows."""
         flat = self.leading
         if self.directions is not None and self.chosen:
             pairs = other.directions

@@ -1,4 +1,4 @@
-"""Which columns of many may tell of the other side: a screen on training rows, before a network reads a few of them."""
+"""Which of many columns may depend on the other side: a screen on training rows, before a network reads a few."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ def screen(columns: np.ndarray, other: np.ndarray, rows: np.ndarray, count: int)
     """Indices of the `count` columns most correlated with a column of `other`, on `rows` alone.
 
     The score of a column is its largest absolute correlation, or that of its distance from its median (which shows what
-    its sign hides), with any column of `other`. Choosing on training rows leaves the others fit to be held out.
+    its sign hides), with any column of `other`. Since columns are chosen on training rows, the others can still be held
+    out.
 
     Args:
-        columns: (n, d). other: (n, k).
+        columns: (n, d).
+        other: (n, k).
+        rows: the training rows.
+        count: how many columns.
     """
     some, target = columns[rows], _standardised(other[rows])
     scores = np.zeros(columns.shape[1])

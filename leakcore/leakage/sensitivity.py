@@ -1,4 +1,4 @@
-"""How much each layer's gradient moves when the input does: norms of ∂g_l/∂X, column by column, never the Jacobian."""
+"""How much each layer's gradient moves with the input: norms of ∂g_l/∂X, column by column, without the Jacobian."""
 
 from __future__ import annotations
 
@@ -29,10 +29,15 @@ _COPIES = 6
 class Sensitivity(Result):
     """Mean norms of ∂g_l/∂X over samples; kind "estimate": exact for these samples, an estimate for others.
 
-    value: (layers,) the mean of the first norm asked for. layers: their names, as in `model.named_modules()`.
-    per_sample: norm -> (samples, layers). means: norm -> (layers,). standard_errors: norm -> (layers,), of the mean
-    over samples (and of the probes, where the norm is estimated); NaN for one sample. parameters: (layers,), to scale.
-    probes: 0 where the norms are exact, else the number of random directions behind "F".
+    Attributes:
+        value: (layers,) the mean of the first norm that was asked for.
+        layers: their names, as in `model.named_modules()`.
+        per_sample: {norm: (samples, layers)}.
+        means: {norm: (layers,)}.
+        standard_errors: {norm: (layers,)}, of the mean over samples (and of the probes, where the norm is estimated);
+            NaN for one sample.
+        parameters: (layers,) their sizes.
+        probes: 0 where the norms are exact, else the number of random directions behind "F".
     """
 
     layers: tuple[str, ...]
@@ -43,7 +48,7 @@ class Sensitivity(Result):
     probes: int
 
     def per_parameter(self) -> np.ndarray:
-        """(layers,) mean F-norm over the square root of the number of parameters: comparable between layers.
+        """(layers,) mean F-norm over the square root of the number of parameters, comparable between layers.
 
         ValueError where "F" was not among the norms.
         """
@@ -56,10 +61,19 @@ class Sensitivity(Result):
 class JacobianBudget:
     """How much work goes into one sample's Jacobian.
 
-    probes: None: exact. A number k ≥ 2: only "F", by Hutchinson's estimator, ‖J‖_F² = E‖J v‖² over random signs v; k
-        directions per sample cost k derivatives instead of one per input coordinate. Unbiased for ‖J‖_F²; its standard
-        error is part of `standard_errors`.
-    memory: bytes that the derivatives made at once may take beside model and inputs; at least one column is made.
+    Args:
+        probes: None: exact. A number k ≥ 2: only "F", by Hutchinson's estimator, ‖J‖_F² = E‖J v‖² over random signs v;
+            k directions per sample cost k derivatives instead of one per input coordinate. Unbiased for ‖J‖_F²; its
+            standard error is part of `standard_errors`.
+        memory: bytes for the derivatives that are computed at once, without model and inputs; at least one column is.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+
+    Example:
+        >>> from leakcore import leakage
+        >>> leakage.JacobianBudget(probes=16).probes
+        16
     """
 
     probes: int | None = None
@@ -84,23 +98,41 @@ def sensitivity(
 ) -> Sensitivity:
     """Norms of J_l = ∂g_l(X)/∂X, g_l = ∂ℓ/∂θ_l, for each layer l, averaged over samples (Mo et al. 2021, eqs. 10–11).
 
-    Column j of J is one forward-over-reverse derivative along input coordinate j. Columns are made in chunks, each is
-    reduced to what the norms need, and J is never held: F is the root of the sum of squares, "1" the largest column sum
-    of |J|, "inf" the largest row sum. Derivatives are in the model's precision, sums in float64.
+    "F" is the root of the sum of squares, "1" the largest column sum of |J|, "inf" the largest row sum. Column j of J
+    is one forward-over-reverse derivative along input coordinate j; J is never stored. Derivatives are in the model's
+    precision, sums in float64.
 
-    model: any module that `torch.func` can differentiate; its parameters are read, not changed. A layer is a submodule
-        that has parameters of its own (weight and bias together). Batch norm must be in eval mode, dropout off.
-    loss: loss(outputs, targets) of a batch of one, a scalar; None: cross-entropy (of a logit, where
-        there is one output).
-    inputs: (samples, ...), floating, in the model's dtype and on its device. targets: (samples, ...).
-    norms: of "F", "1" and "inf".
-    budget: exact or in random directions, and in how much memory; None: the defaults of `JacobianBudget`.
-    seed: of the directions, required with probes.
-    progress: called as progress(samples done, samples).
+    Args:
+        model: any module that `torch.func` can differentiate; it does not change. A layer is a submodule with
+            parameters of its own (weight and bias together). Batch norm must be in eval mode, dropout off.
+        inputs: (samples, ...), floating, in the model's dtype and on its device.
+        targets: (samples, ...).
+        loss: loss(outputs, targets) of a batch of one, a scalar; None: cross-entropy (of a logit, where there is one
+            output).
+        norms: of "F", "1" and "inf".
+        budget: exact or in random directions, and how much memory; None: the defaults of `JacobianBudget`.
+        seed: of the directions, required with probes.
+        progress: called as progress(samples done, samples).
 
-    Deterministic for a machine, torch build and number of torch threads (up to the chunk's size, which changes
-    rounding). Raises ValueError or TypeError that names the argument, and names the layer where the model itself cannot
-    be differentiated this way.
+    Returns:
+        `Sensitivity`.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed, and for a model that cannot be differentiated this way,
+            naming the layer.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic for a machine, torch build and number of torch threads, up to the rounding of chunks.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import leakage
+        >>> model = torch.nn.Linear(2, 2, bias=False)
+        >>> _ = torch.nn.init.zeros_(model.weight)
+        >>> measured = leakage.sensitivity(model, torch.ones(3, 2), torch.tensor([0, 1, 1]))
+        >>> measured.layers, {norm: f"{mean[0]:.3f}" for norm, mean in measured.means.items()}
+        (('Linear',), {'F': '1.000', '1': '1.000', 'inf': '0.500'})
     """
     if budget is not None:
         check.instance(JacobianBudget, budget=budget)
@@ -120,7 +152,7 @@ def measure_sensitivity(
     seed: int | None,
     progress: Callable[[int, int], object] | None,
 ) -> Sensitivity:
-    """`sensitivity` of a model that is checked already."""
+    """`sensitivity` of a model that is already checked."""
     x, y, names, draws = model.inputs, model.targets, model.names, budget.probes or 0
     measure = _JacobianColumns(model)
     chunk = max(1, budget.memory // (_COPIES * measure.bytes_per_column(x[:1], y[:1])))
@@ -199,7 +231,7 @@ class _JacobianColumns:
         self._gradient = torch.func.grad(value)
 
     def bytes_per_column(self, x: torch.Tensor, y: torch.Tensor) -> int:
-        """Of parameters, input and activations. One column is made for trial; an error names the layer that fails."""
+        """Bytes of parameters, input and activations. A trial column is computed; an error names the failing layer."""
         with lock_of(self._model):
             calls = self._leaf_calls(x)
         try:
@@ -213,7 +245,7 @@ class _JacobianColumns:
         return int(numbers * x.element_size())
 
     def _leaf_calls(self, x: torch.Tensor) -> list[tuple[str, torch.nn.Module, Any, Any]]:
-        """(name, module, arguments, output) of every call of a module that has none inside."""
+        """(name, module, arguments, output) of every call of a module without submodules."""
         calls: list[tuple[str, torch.nn.Module, Any, Any]] = []
         entered = ["model"]
         handles = []
@@ -237,7 +269,7 @@ class _JacobianColumns:
         return calls
 
     def _culprit(self, calls: list[tuple[str, torch.nn.Module, Any, Any]]) -> str:
-        """The first module that cannot be differentiated so by itself."""
+        """The first module that cannot be differentiated this way by itself."""
         for label, module, inputs, _ in calls:
             if len(inputs) == 1 and isinstance(inputs[0], torch.Tensor) and inputs[0].is_floating_point():
                 alone = torch.func.grad(lambda z, module=module: module(z).square().sum())
@@ -319,7 +351,7 @@ def _dual_levels() -> Any:
 
 
 def _in_doubles(part: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Rows of |part| in float64, a few at a time: they sum fast side by side, stay in the cache and off fresh pages."""
+    """Rows of |part| in float64, a few at a time: they sum fast next to each other and stay in the cache."""
     few = max(1, _BLOCK // part.shape[1])
     for k in range(0, len(part), few):
         yield slice(k, k + few), part[k : k + few].abs().double()

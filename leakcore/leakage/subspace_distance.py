@@ -23,12 +23,20 @@ _TIE = 1e-9
 class SubspaceDistance(Result):
     """Grassmann distance of two layer gradients; kind "estimate": it describes these gradients and bounds nothing.
 
-    value: the distance in radians, between column or row spaces, whichever lie in the larger space (`space`).
-    columns, rows: the distance of the column and of the row spaces. angles: principal angles behind `value`, largest
-    first. ranks: numerical ranks (without, with). rtol: singular values below rtol·largest count as zero. set_sizes:
-    gradients averaged (without, with). largest: the largest distance there can be at these ranks. null: (permutations,)
-    distances after permuting which gradients have the attribute, the set sizes (and pairs) kept; null_mean, p_value:
-    the mean, and (1 + permutations with at least this distance)/(1 + permutations); NaN without permutations.
+    Attributes:
+        value: the distance in radians, between column or row spaces, whichever lie in the larger space (`space`).
+        columns: the distance of the column spaces.
+        rows: the distance of the row spaces.
+        space: "columns" or "rows".
+        angles: principal angles behind `value`, largest first.
+        ranks: numerical ranks (without, with).
+        rtol: singular values below rtol·largest count as zero.
+        set_sizes: gradients averaged (without, with).
+        largest: the largest possible distance at these ranks.
+        null: (permutations,) distances after permuting which gradients have the attribute, with the same set sizes (and
+            pairs).
+        null_mean: its mean, NaN without permutations.
+        p_value: (1 + permutations with at least this distance)/(1 + permutations), NaN without permutations.
     """
 
     columns: float
@@ -45,7 +53,7 @@ class SubspaceDistance(Result):
 
     @property
     def above_null(self) -> float:
-        """`value` less the mean of its null: what is left to compare between layers."""
+        """`value` minus the mean of its null: what can be compared between layers."""
         return float(self.value) - self.null_mean
 
 
@@ -66,29 +74,38 @@ def subspace_distance(
 
         d = (Σ_{i ≤ min(r₀, r₁)} θ_i² + |r₀ − r₁|·(π/2)²)^{1/2}
 
-    (Mo et al. 2021, eq. 13; Ye and Lim 2016 where the ranks differ). A gradient with more columns than rows spans every
-    column, which would make its column-space distance 0 whatever it holds: the value is the distance in the larger of
-    the two ambient spaces, and both are reported.
+    (Mo et al. 2021, eq. 13; Ye and Lim 2016 for unequal ranks). The value is the distance in the larger ambient space.
+    Why, and why sets must be equal in size: docs/explanation/leakage.md.
 
-    The distance depends on how many gradients were averaged: noise that an average of many removes is new directions in
-    an average of few. The two sets must therefore have equal size.
+    Args:
+        grads_without: (n, out, ...) gradients of one layer's weight, one per sample or batch, NumPy or torch; or a
+            mapping of such.
+        grads_with: likewise, with the same keys.
+        rtol: relative tolerance of the rank; None: max(out, rest)·ε of the gradients' precision.
+        rank: use this many leading singular directions, at most the numerical rank.
+        permutations: distances recomputed with the gradients split at random into sets of the same sizes; compare
+            layers above this null.
+        paired: gradient i of both sets belongs together (`attacks.attributes.matched_batches`): a permutation swaps
+            only within pairs. The p-value is at least about 2¹⁻ⁿ for n pairs.
+        seed: draws from the larger set as many as the smaller one has; None: refuse unequal sets. Required with
+            permutations.
 
-    grads_without, grads_with: (n, out, ...) gradients of one layer's weight, one per sample or batch; all dimensions
-        after the second are flattened. NumPy or torch. (out, rest), without the first axis, is not taken: pass x[None].
-        Or mappings with the same keys, {layer: gradients}, {attribute: {layer: gradients}}: a mapping of results.
-    rtol: relative tolerance of the numerical rank; None: max(out, rest)·ε of the gradients' precision.
-    rank: take this many leading singular directions of each instead, at most the numerical rank.
-    permutations: how often the distance is computed again with the gradients dealt to two sets of the same sizes at
-        random: noise alone sets means apart, the more the larger the layer, so compare layers above this null.
-    paired: gradient i of both sets goes together, as those of `attacks.attributes.matched_batches` do, which share
-        their targets: a permutation swaps within pairs only, so that the null keeps each set's targets, too. Of n pairs
-        there are 2ⁿ⁻¹ different ones, a floor for the p-value. The sets must come in equal number.
-    seed: draw as many of the larger set, at random by this seed, as the smaller one has; None: refuse unequal sets. It
-        is required with permutations.
+    Returns:
+        `SubspaceDistance`, or a mapping of them. A zero gradient has rank 0.
 
-    Invariant under orthogonal maps of the ambient space and any invertible map of the other. A zero gradient has rank
-    0. Returns a `SubspaceDistance` (or a dict of them). Deterministic. Raises ValueError or TypeError that names the
-    argument.
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic. Invariant under orthogonal maps of the ambient space and invertible maps of the other.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import leakage
+        >>> without, with_ = np.array([[[1.0], [0.0]]]), np.array([[[0.0], [2.0]]])  # orthogonal directions
+        >>> f"{leakage.subspace_distance(without, with_).value:.3f}"  # π/2
+        '1.571'
     """
     if isinstance(grads_without, Mapping) or isinstance(grads_with, Mapping):
         keys = [list(g) if isinstance(g, Mapping) else None for g in (grads_without, grads_with)]

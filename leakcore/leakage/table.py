@@ -102,7 +102,7 @@ def render(report: Measured) -> str:
 
 
 def _blocks(widths: list[int]) -> list[list[int]]:
-    """Columns after the first, as many in a block as a terminal takes; each block begins with the first again."""
+    """Columns after the first, as many in a block as fit a terminal; each block begins with the first again."""
     blocks: list[list[int]] = []
     used = _WIDTH
     for k, width in enumerate(widths[1:], 1):
@@ -150,7 +150,7 @@ def heat_map(report: Measured) -> Figure:
 
 
 def _caption(columns: list[str]) -> str:
-    """What colour and columns mean; of columns that are shown only."""
+    """What colour and columns mean, for the columns that are there."""
     parts = ["estimates, no bounds", "colour: relative to the column's largest"]
     if "original" in columns:
         parts.append("original: together with the next layer, above its null")
@@ -167,5 +167,5 @@ def _shown(value: float | None, marked: bool) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name of the user's as text: matplotlib takes what stands between dollar signs for mathematics."""
+    """A user's name as text: matplotlib reads what is between dollar signs as mathematics."""
     return name.replace("$", r"\$")

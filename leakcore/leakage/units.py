@@ -1,4 +1,4 @@
-"""What cross-validation and permutation handle as one: a row, or a group of rows that share data."""
+"""The units of cross-validation and permutation: a row, or a group of rows that share data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Units:
         return cls(rows, labels[first], layer[first])
 
     def balanced(self, rng: np.random.Generator) -> np.ndarray:
-        """Units, sorted, of which every stratum holds as many of each class: drawn at random from the larger ones."""
+        """Units, sorted, with as many of each class in every stratum: drawn at random from the larger ones."""
         classes = self.labels.max() + 1
         kept = []
         for stratum in range(self.strata.max() + 1):
@@ -45,7 +45,7 @@ class Units:
         return np.sort(np.concatenate(kept))
 
     def only(self, kept: np.ndarray) -> tuple[Units, np.ndarray]:
-        """These units alone, and the rows that they hold."""
+        """These units alone, and their rows."""
         new = np.full(len(self.labels), -1)
         new[kept] = np.arange(len(kept))
         inside = np.flatnonzero(new[self.rows] >= 0)
@@ -60,7 +60,7 @@ class Units:
         return Units(self.rows, labels, self.strata)
 
     def folds(self, number: int, rng: np.random.Generator) -> np.ndarray:
-        """(units,) fold of each, every class dealt out evenly."""
+        """(units,) the fold of each, with every class distributed evenly."""
         out = np.empty(len(self.labels), np.int64)
         dealt = 0
         for c in range(self.labels.max() + 1):

@@ -1,4 +1,4 @@
-"""How much of an attribute a bounded attacker reads from a layer's gradient, beside what chance alone would give."""
+"""How much of an attribute a bounded attacker reads from a layer's gradient, compared with chance alone."""
 
 from __future__ import annotations
 
@@ -28,17 +28,26 @@ PRIORS = ("uniform", "empirical")
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class VInformation(Result):
-    """V-information in nats; kind "estimate". Floats for one layer, (layers,) arrays where layers were given by name.
+    """V-information in nats; kind "estimate". Floats for one layer, (layers,) arrays for layers passed by name.
 
-    value: the held-out gain of the fitted, calibrated family (see `v_information`); as a rule below V-information.
-    interval: of V-information itself, which the best member of the family would reach, at `confidence`. Its lower end
-    comes from held-out rows, its upper end from the best fit to all rows, where the family knows it, else it is the
-    logarithm of the number of classes. held_out_interval: of what the `folds` fitted members gain on fresh rows, on
-    average. raw, raw_interval: the same of their own probabilities. null: (permutations,) or (permutations,
-    layers), `value` after permuting the labels; null_mean and p_value (1 + permutations with at least this value)/(1 +
-    permutations). largest: the entropy of the prior, which no family exceeds but by chance. layers: names, () for one
-    array. family, prior (of each class), set_sizes (units of each class), units, folds: what was computed. gains: (rows
-    kept[, layers]) −log f[∅] + log f[g].
+    Attributes:
+        value: the held-out gain of the fitted, calibrated family (see `v_information`), typically below V-information.
+        interval: of V-information itself, at `confidence`. Its lower end comes from held-out rows, its upper end from
+            the best fit to all rows, where the family knows it, else it is the logarithm of the number of classes.
+        held_out_interval: of what the `folds` fitted members gain on fresh rows, on average.
+        raw: `value` for the family's own probabilities, not calibrated.
+        raw_interval: its interval.
+        null: (permutations,) or (permutations, layers), `value` after permuting the labels.
+        null_mean: its mean, NaN without permutations.
+        p_value: (1 + permutations with at least this value)/(1 + permutations).
+        largest: the entropy of the prior, which no family exceeds except by chance.
+        layers: names, () for one array.
+        family: its name.
+        prior: of each class.
+        set_sizes: units of each class.
+        units: their number.
+        folds: of the cross-validation.
+        gains: (rows,) or (rows, layers), −log f[∅] + log f[g] of the rows that took part.
     """
 
     held_out_interval: tuple[Any, Any]
@@ -58,7 +67,7 @@ class VInformation(Result):
 
     @property
     def above_null(self) -> Any:
-        """`value` less the mean of its null: what is left to compare between layers."""
+        """`value` minus the mean of its null: what can be compared between layers."""
         return self.value - self.null_mean
 
 
@@ -66,11 +75,23 @@ class VInformation(Result):
 class CrossValidation:
     """Which rows are compared, how they are split, and what they are compared with.
 
-    folds: at least 2. prior: f[∅]: "uniform" (the text's), or "empirical": frequencies of the training part.
-    balance: draw as many units of each class (in each stratum) as the smallest has; the sets are then equal.
-    strata: (n,) values, say the task's labels: sets are matched and labels permuted within each.
-    groups: (n,) values: rows of a group (one sample in several snapshots, say) stay together. One label each.
-    confidence: of the intervals.
+    Args:
+        folds: at least 2.
+        prior: f[∅]: "uniform" (the text's), or "empirical": frequencies of the training part.
+        balance: draw as many units of each class (in each stratum) as the smallest has, so that the sets are equal.
+        strata: (n,) values, such as the task's labels: sets are matched, and labels permuted, within each.
+        groups: (n,) values: rows of a group (one sample in several snapshots, for example) stay together and must have
+            one label.
+        confidence: of the intervals.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import leakage
+        >>> leakage.CrossValidation(folds=3).prior
+        'uniform'
     """
 
     folds: int = 5
@@ -115,42 +136,44 @@ def v_information(
     executor: Executor | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> VInformation:
-    """Empirical V-information of a latent attribute p in gradients g (Mo et al. 2021, eq. 6, after Xu et al. 2020):
+    """Empirical V-information of a latent attribute p in gradients g (Mo et al. 2021, eq. 6, after Xu et al. 2020).
 
         Î(G → P) = inf_f mean −log f[∅](p) − inf_f mean −log f[g](p)
 
-    The text takes the infimum on the data it evaluates, which a rich family wins by memory. Here every row is predicted
-    by a member of the family that never saw it (`folds`-fold cross-validation), so the estimate may be negative.
-
-    Calibrated: a predictive family may ignore its input (Definition 1), so it is closed under shrinking towards the
-    prior; f̃ ∝ f[∅]^(1−β) f[g]^β, mixed with a share 1/(n + 1) of f[∅] (a forest's zeros cost no infinity), β ∈ [0, 50]
-    being chosen on rows held out from the training part alone, and 0 unless it gains there more than its standard
-    error. `raw` is β = 1.
-
-    The null is the same computation after a random permutation of the labels: same gradients, same set sizes. Layers
-    differ in how much they give a family to overfit, so an order of layers counts only above it.
-
-    Intervals take the units as independent and their mean as normal. That of V-information (`interval`) reaches from
-    the lower limit of the held-out gain to the upper limit of the best fit to all rows: no member of the family gains
-    more on them. Where there are as many columns as rows, or the family cannot tell its best fit, the upper end is log
-    classes: no larger value is possible. `held_out_interval` is about `value` alone: what the members
-    fitted here gain on fresh rows; more rows may let the family gain more.
+    The text takes the infimum on the data it evaluates, which a rich family wins by memorising. Here each row is
+    predicted by a member of the family that was not fitted to it (cross-validation), so the value may be negative; the
+    predictions are shrunk towards the prior by as much as held-out rows justify. The null repeats this after permuting
+    the labels. Layers differ in how much they let a family overfit, so compare them only above it.
 
     Args:
-        gradients: (n, ...) of one layer, one row per released gradient; or {layer: (n, ...)}, each measured by itself.
+        gradients: (n, ...) of one layer, one row per released gradient; or {layer: (n, ...)}.
         labels: (n,) integers 0 … classes − 1, each class present.
-        family: "logistic", "magnitudes", "random-forest", "mlp", or any object with `fit(gradients, labels)` and
-            `log_prob(gradients)` → (rows, classes); see `leakage.Family`. It is copied before each fit.
-        permutations ≥ 0: of the null; 0 leaves it empty, NaN.
-        validation: folds, prior, and which rows are compared (matched within strata, groups kept together); None: the
-            defaults of `CrossValidation`.
+        family: "logistic", "magnitudes", "random-forest", "mlp", or an object with `fit` and `log_prob`, as
+            `leakage.Family`.
+        permutations: of the null, at least 0; 0: NaN.
+        validation: folds, prior, and which rows are compared; None: the defaults of `CrossValidation`.
         seed: of folds, permutations and the family.
-        executor: its workers take whole cross-validations, one per layer and permutation (a family of your own, and its
-            module, must be there).
-        progress: called as progress(done, total) with fits of whole cross-validations.
+        executor: its workers take whole cross-validations, one per layer and permutation.
+        progress: called as progress(done, total), in cross-validations.
 
-    Deterministic by seed, for any number of workers and none; fits run on one thread. Raises ValueError or TypeError
-    that names argument, value and what is allowed.
+    Returns:
+        `VInformation`. Calibration and intervals: docs/explanation/leakage.md.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic by seed, for any number of workers; fits use one thread.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import leakage
+        >>> p = np.arange(60) % 2
+        >>> g = np.random.default_rng(0).standard_normal((60, 3)) + 3 * p[:, None]  # the attribute shifts the gradient
+        >>> measured = leakage.v_information(g, p, permutations=2)
+        >>> bool(measured.null_mean < 0.1 < 0.5 < measured.value < np.log(2))
+        True
     """
     if validation is not None:
         check.instance(CrossValidation, validation=validation)
@@ -240,7 +263,7 @@ def v_information(
 def prepared(array: np.ndarray, invariant: bool) -> np.ndarray:
     """The gradients flat; for a rotation-invariant family standardised and in coordinates of their own span.
 
-    Standardising and turning look at all gradients and at no label, as an attacker may.
+    Standardising and rotating use all gradients and no label, as an attacker may.
     """
     flat = array.reshape(len(array), -1)
     if not invariant:

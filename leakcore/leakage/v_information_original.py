@@ -1,4 +1,4 @@
-"""How much of the input itself a gradient gives away: V-information of inversion, pair of layers by pair of layers."""
+"""How much of the input itself a gradient reveals: V-information of inversion, pair of layers by pair of layers."""
 
 from __future__ import annotations
 
@@ -32,15 +32,21 @@ LARGEST = 2 * math.pi**2
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class OriginalInformation(Result):
-    """V-information of inputs in gradients of pairs of layers; kind "estimate", (pairs,) arrays.
+    """V-information of inputs in gradients of pairs of layers; kind "estimate".
 
-    A score, not nats: the text calls it V-information, but its f is no density.
+    A score, not nats: the text calls it V-information, but its f is not a density. Arrays are (pairs,) unless stated.
 
-    value: mean over inputs, at least 0 (a family may ignore its gradient); raw: before that; interval: of `raw`,
-    Student's over inputs. null: (pairs,) mean score of reconstructions beside *other* inputs. each: (inputs, pairs)
-    scores; similarity: (inputs, pairs) SSIM; losses: (inputs, pairs) what the inversion's loss ended at. pairs: names.
-    reconstructions: (pairs, inputs, ...) what was found. falls: share of inputs whose score falls from the first pair
-    to the last.
+    Attributes:
+        value: mean over inputs, at least 0 (a family may ignore its gradient).
+        interval: of `raw`, Student's over inputs.
+        raw: the mean before that limit.
+        null: mean score of reconstructions compared with *other* inputs.
+        each: (inputs, pairs) scores.
+        similarity: (inputs, pairs) SSIM.
+        losses: (inputs, pairs) the inversion's final loss.
+        pairs: names of the layers of each pair.
+        reconstructions: (pairs, inputs, ...).
+        falls: share of inputs whose score falls from the first pair to the last.
     """
 
     raw: np.ndarray
@@ -54,7 +60,7 @@ class OriginalInformation(Result):
 
     @property
     def above_null(self) -> np.ndarray:
-        """`raw` less `null`: what the gradient says about *this* input."""
+        """`raw` minus `null`: what the gradient says about *this* input."""
         return np.asarray(self.raw - self.null)
 
 
@@ -65,11 +71,23 @@ class PairInversion:
     Args:
         pairs: names of layers to invert together; None: each layer with the next (the only one, if there is one).
         released: what the attacker sees instead of a gradient: released(gradient (n, parameters of the pair), pair's
-            number), say with noise added, or the other gradients of a batch. With an executor it must be a function of
-            these two alone: pairs are done in any order, anywhere.
-        iterations, learning_rate: of the inversion. total_variation: weight of the mean absolute difference of
-            neighbouring pixels, images only. low, high: box of the inputs; None: the least and largest given.
+            number), for example with noise added, or with the other gradients of a batch. With an executor it must
+            depend on these two alone: pairs are computed in any order, anywhere.
+        iterations: of the inversion, at least 1.
+        learning_rate: of the inversion, > 0, in units of high − low.
+        total_variation: weight of the mean absolute difference of neighbouring pixels, images only.
+        low: least value of an input; None: the least in the data.
+        high: largest value of an input; None: the largest in the data.
         confidence: of the interval.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import leakage
+        >>> leakage.PairInversion(iterations=50, low=0, high=1).learning_rate
+        0.1
     """
 
     pairs: Sequence[Sequence[str]] | None = None
@@ -93,7 +111,7 @@ class PairInversion:
         check.callback(released=self.released)
 
     def box(self, inputs: torch.Tensor) -> tuple[float, float]:
-        """Within which inputs are looked for."""
+        """The range in which inputs are searched."""
         low = float(inputs.min()) if self.low is None else self.low
         high = float(inputs.max()) if self.high is None else self.high
         if high <= low:
@@ -118,25 +136,43 @@ def v_information_original(
 
         log f[g](x) − log f[∅](x) = 2π² − (1 − SSIM(x̂, x))²/(2s²),   f[∅] = exp(−2π²)
 
-    averaged over inputs: 0 at SSIM 0, 2π² at a perfect reconstruction. The text calls f a density; it is a score, whose
-    order counts. x̂ minimises 1 − cos(∇ℓ(x̂), g) over the pair's parameters, the targets known, by Adam on the signs of
-    the derivative, within [low, high], its step falling to 0 along a cosine.
-
-    Beside it stands the score of the same reconstructions against other inputs of the batch (averaged over all of
-    them; NaN for one input): a smooth picture of the right brightness resembles every picture, so a prior such as
-    `total_variation` raises both. It is off by default, for the score is then the gradient's doing.
+    averaged over inputs: 0 at SSIM 0, 2π² at a perfect reconstruction. x̂ minimises 1 − cos(∇ℓ(x̂), g) over the pair's
+    parameters, with known targets, by Adam on the signs of the derivative, within [low, high]. The null compares the
+    same reconstructions with other inputs: a smooth picture of the right brightness resembles every picture, so a prior
+    such as `total_variation` (off by default) raises both.
 
     Args:
-        model, inputs, targets, loss: as in `sensitivity`. Inputs (n, channels, height, width) are compared by windowed
-            SSIM, all others by SSIM over the whole.
-        inversion: which pairs, what the attacker sees of them, and how he searches; None: the defaults of
-            `PairInversion`.
-        seed: of the starts. executor: its workers invert one pair each, with as many torch threads as are set here
-            (`torch.set_num_threads(1)` where they share a machine); model, loss and `released` are pickled.
+        model: as in `sensitivity`.
+        inputs: as in `sensitivity`; images (n, channels, height, width) are compared by windowed SSIM, all others by
+            SSIM over the whole.
+        targets: as in `sensitivity`.
+        loss: as in `sensitivity`.
+        inversion: which pairs, what the attacker sees, and how it searches; None: the defaults of `PairInversion`.
+        seed: of the starts.
+        executor: its workers invert one pair each, with as many torch threads as are set here; model, loss and
+            `released` are pickled.
         progress: called as progress(pairs done, pairs).
 
-    Deterministic by seed, on a machine, torch build and number of torch threads, for any number of workers and none.
-    Raises ValueError or TypeError that names the argument.
+    Returns:
+        `OriginalInformation`.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic by seed, on a machine, torch build and number of torch threads, for any number of workers.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import leakage
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+        >>> inputs, targets = torch.rand(3, 6), torch.tensor([0, 1, 0])
+        >>> search = leakage.PairInversion(iterations=60)
+        >>> inverted = leakage.v_information_original(model, inputs, targets, inversion=search)
+        >>> inverted.pairs, bool((inverted.raw > inverted.null).all())
+        ((('0', '2'),), True)
     """
     if inversion is not None:
         check.instance(PairInversion, inversion=inversion)
@@ -151,7 +187,7 @@ def invert_pairs(
     executor: Executor | None,
     progress: Callable[[int, int], object] | None,
 ) -> OriginalInformation:
-    """`v_information_original` of a model that is checked already."""
+    """`v_information_original` of a model that is already checked."""
     import torch
 
     chosen = _pairs(how.pairs, data.names)

@@ -42,7 +42,6 @@ NOT_YET = {
     "leakcore.bounds",
     "leakcore.bounds.laplace",
     "leakcore.bounds.methods",
-    "leakcore.leakage",
     "leakcore.numerics",
 }
 
