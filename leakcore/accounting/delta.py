@@ -21,7 +21,13 @@ _TINY = sys.float_info.min
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Delta(Result):
-    """value: the smallest δ that the method proves at `epsilon`; log_value its logarithm (−inf at 0)."""
+    """δ at an ε, as `accounting.delta` returns it.
+
+    Attributes:
+        value: the smallest δ that the method proves at `epsilon`.
+        epsilon: the ε that was asked for.
+        log_value: natural logarithm of δ (−inf at 0), which is precise where δ underflows.
+    """
 
     epsilon: float
     log_value: float
@@ -38,11 +44,37 @@ def delta(
     method: str = "exact",
     orders: Any = None,
 ) -> Delta:
-    """The smallest δ for which DP-SGD is proved (ε, δ)-private: the profile itself.
+    """The smallest δ for which `steps` steps of DP-SGD with Poisson sampling are proved (ε, δ)-private.
 
-    epsilon: in [0, ∞). Other arguments as in `epsilon`.
-    Returns a `Delta` of kind "upper"; 0 where nothing leaks, 1 at most. Where δ underflows it is 5e-324 or a few times
-    that, the least positive floats, and `log_value` says how small it is.
+    As a function of ε this is the privacy profile. `epsilon` has the formulas.
+
+    Args:
+        noise_multiplier: σ_t in [0, ∞], relative to the clipping norm; a number, or an array of length `steps`.
+        sample_rate: q_t in [0, 1]; likewise.
+        steps: T ≥ 0.
+        epsilon: ε in [0, ∞).
+        adjacency: "add-remove" or "replace".
+        method: "exact", "pld" or "rdp", as in `epsilon`.
+        orders: of method "rdp" only, as in `epsilon`.
+
+    Returns:
+        `Delta` of kind "upper". It is 0 where nothing leaks and 1 at most. A δ that underflows is reported as one of
+        the smallest positive floats, and `log_value` says how small it is.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+        ImportError: for "pld" and "rdp" without dp-accounting.
+        AccuracyError: (an ArithmeticError) where a method has no answer.
+
+    Guarantees:
+        Deterministic. `interval` is the numerical error of "exact", rounded outward, and None for the others.
+
+    Example:
+        >>> from leakcore import accounting
+        >>> spent = accounting.delta(1.0, 0.01, 1000, epsilon=1.0)
+        >>> f"{spent.value:.1e}", spent.kind, spent.adjacency
+        ('2.6e-03', 'upper', 'add-remove')
     """
     accountant = Accountant.parse(
         noise_multiplier, sample_rate, steps, adjacency=adjacency, method=method, orders=orders

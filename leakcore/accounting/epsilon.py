@@ -16,7 +16,12 @@ from leakcore.numerics import BEST, Curve, DiscreteCurve, Effort, ExactCurve, ga
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Epsilon(Result):
-    """value: the smallest ε that the method proves at `delta`."""
+    """ε at a δ, as `accounting.epsilon` returns it.
+
+    Attributes:
+        value: the smallest ε that the method proves at `delta`.
+        delta: the δ that was asked for.
+    """
 
     delta: float
 
@@ -34,24 +39,38 @@ def epsilon(
 ) -> Epsilon:
     """The smallest ε ≥ 0 for which `steps` steps of DP-SGD with Poisson sampling are proved (ε, δ)-private.
 
-    add-remove: the larger of the two directions' profiles δ_remove(ε) = E_μ(1 − e^{ε−L})_+ and
-    δ_add(ε) = E_ν(1 − e^{ε+L})_+ of L = Σ_t log(1 − q_t + q_t·exp((2x_t − 1)/(2σ_t²))).
-    replace: at q = 1 a Gaussian pair with separation 2√Σσ_t⁻², exact; at q < 1 the composition of removing and adding
-    through the dataset between (k = 2 add/remove steps), δ(ε) ≤ inf over ε₁ of δ_remove(ε₁) + e^{ε₁}·δ_add(ε − ε₁), an
-    upper bound that the notes name.
+    add-remove: the larger of δ_remove(ε) = E_μ(1 − e^{ε−L})_+ and δ_add(ε) = E_ν(1 − e^{ε+L})_+ for L = Σ_t log(1 − q_t
+    + q_t·exp((2x_t − 1)/(2σ_t²))). replace: a Gaussian pair of separation 2√Σσ_t⁻² at q = 1; an upper bound by group
+    composition at q < 1. More: docs/explanation/bounds.md.
 
-    noise_multiplier: σ_t in [0, ∞]; sample_rate: q_t in [0, 1]; scalars, or arrays of length `steps` ≥ 0.
-    delta: in [0, 1). method: "exact", "pld" or "rdp" (with replace and q < 1: "exact" or "pld"). "pld" adds to δ(ε)
-        what its convolutions may round, 1e-13 + 1e-15 per step: at a δ of no more than that its ε is infinite.
-    orders: of "rdp" only: None for dp-accounting's default, "authors" for 1.1, …, 10.9 and 11, …, 63 (released code of
-        Hayes et al. 2023), or a sequence of orders above 1.
+    Args:
+        noise_multiplier: σ_t in [0, ∞], relative to the clipping norm; a number, or an array of length `steps`.
+        sample_rate: q_t in [0, 1]; likewise.
+        steps: T ≥ 0.
+        delta: δ in [0, 1).
+        adjacency: "add-remove" or "replace".
+        method: "exact", "pld" or "rdp" (with "replace" and q < 1: "exact" or "pld").
+        orders: of method "rdp" only. None: dp-accounting's default; "authors": those of Hayes et al. (2023); or a
+            sequence of orders above 1.
 
-    Returns an `Epsilon` of kind "upper", deterministic; interval = numerical error for "exact", rounded outward, else
-    None. T = 0, q = 0 or σ = ∞ give 0; δ = 0 or σ = 0 give inf where anything leaks beyond δ. Where "exact" cannot
-    keep its promise of 1e-6 (little noise, rare large losses), lattice laws bound the profile from both sides: `method`
-    is then "exact, bounded", value an upper bound all the same and interval wider; where no float holds the loss,
-    value is ε of full batches or inf. Raises ValueError or TypeError that names the argument, ImportError when
-    dp-accounting is missing, AccuracyError (an ArithmeticError) where a method has no answer.
+    Returns:
+        `Epsilon` of kind "upper". T = 0, q = 0 or σ = ∞ give 0; δ = 0 or σ = 0 give inf where anything leaks beyond δ.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+        ImportError: for "pld" and "rdp" without dp-accounting.
+        AccuracyError: (an ArithmeticError) where a method has no answer.
+
+    Guarantees:
+        Deterministic. `interval` is the numerical error of "exact", at most 1e-6 relative to 1 + ε unless `method` says
+        "exact, bounded"; the value is its upper end. The other methods have no interval.
+
+    Example:
+        >>> from leakcore import accounting
+        >>> spent = accounting.epsilon(1.0, 0.01, 1000, delta=1e-5)
+        >>> f"{spent.value:.3f}", spent.kind, spent.adjacency
+        ('1.828', 'upper', 'add-remove')
     """
     accountant = Accountant.parse(
         noise_multiplier, sample_rate, steps, adjacency=adjacency, method=method, orders=orders

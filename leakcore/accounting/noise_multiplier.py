@@ -19,7 +19,13 @@ from leakcore.numerics import ExactCurve, PrivacyLoss, fft_rounding, gaussian_pa
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class NoiseMultiplier(Result):
-    """value: the smallest σ (to a relative 1e-9) with which the method proves (`epsilon`, `delta`)."""
+    """σ for an (ε, δ), as `accounting.noise_multiplier` returns it.
+
+    Attributes:
+        value: the smallest σ (to a relative 1e-9) with which the method proves (`epsilon`, `delta`).
+        epsilon: the ε that was asked for.
+        delta: the δ that was asked for.
+    """
 
     epsilon: float
     delta: float
@@ -38,13 +44,37 @@ def noise_multiplier(
 ) -> NoiseMultiplier:
     """The smallest σ, the same in every step, with which DP-SGD is proved (ε, δ)-private.
 
-    sample_rate: a scalar q. epsilon: in [0, ∞). delta: in [0, 1). Other arguments as in `epsilon`.
+    It inverts `epsilon` in σ by a search that ends on the safe side, within a relative 1e-9 (1e-6 for "pld" and "rdp").
 
-    σ is on the safe side of a search to a relative 1e-9 (1e-6 for "pld" and "rdp"); where the search rests on upper
-    bounds of ε that are not that tight, σ suffices and a note says that a little less may do.
+    Args:
+        sample_rate: q in [0, 1], a number.
+        steps: T ≥ 0.
+        epsilon: ε in [0, ∞).
+        delta: δ in [0, 1).
+        adjacency: "add-remove" or "replace".
+        method: "exact", "pld" or "rdp", as in `epsilon`.
+        orders: of method "rdp" only, as in `epsilon`.
 
-    Returns a `NoiseMultiplier` of kind "upper": this much noise suffices. T = 0 or q = 0 give 0; δ = 0 gives inf where
-    anything leaks. Raises as `epsilon` does, and ValueError for a δ too small for "pld".
+    Returns:
+        `NoiseMultiplier` of kind "upper": this much noise suffices. T = 0 or q = 0 give 0; δ = 0 gives inf where
+        anything leaks. Where the search rests on looser bounds of ε, a note says that a little less noise may do.
+
+    Raises:
+        ValueError: for a value that is not allowed, and for a δ too small for "pld"; the text names the argument.
+        TypeError: for an argument of another type.
+        ImportError: for "pld" and "rdp" without dp-accounting.
+        AccuracyError: (an ArithmeticError) where a method has no answer.
+
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> from leakcore import accounting
+        >>> noise = accounting.noise_multiplier(1.0, 100, epsilon=2.0, delta=1e-5)
+        >>> f"{noise.value:.2f}"
+        '19.94'
+        >>> accounting.epsilon(noise.value, 1.0, 100, delta=1e-5).value <= 2.0
+        True
     """
     wanted, slack = validate.non_negative(epsilon=epsilon), validate.below_one(delta=delta)
     rate = validate.probability(sample_rate=sample_rate)

@@ -10,10 +10,32 @@ from leakcore.accounting.epsilon import Epsilon
 
 
 def to_replacement(claim: Epsilon) -> Epsilon:
-    """A claim under add/remove as one under replacement, by group privacy alone: (ε, δ) becomes (2ε, (1 + e^ε)δ).
+    """A claim under add-remove adjacency as one under replacement, by group privacy alone.
 
-    Replacing a record is removing one and adding another: k = 2. Loose; where the configuration is known,
-    `epsilon(..., adjacency="replace")` is tighter and keeps δ. Raises ValueError for a claim not under add/remove.
+    Replacing a row is removing one and adding another, so (ε, δ) becomes (2ε, (1 + e^ε)δ) (Dwork and Roth 2014, Section
+    2.3). This is loose: where the configuration is known, `epsilon(..., adjacency="replace")` is tighter and keeps δ.
+
+    Args:
+        claim: a result of `epsilon` under add-remove adjacency.
+
+    Returns:
+        `Epsilon` of kind "upper" under adjacency "replace", with its own, larger `delta`.
+
+    Raises:
+        ValueError: for a claim that is not under add-remove adjacency.
+        TypeError: for anything but an `Epsilon`.
+
+    Guarantees:
+        Deterministic; δ is rounded up.
+
+    Example:
+        >>> from leakcore import accounting
+        >>> claim = accounting.epsilon(1.0, 1.0, 1, delta=1e-5)
+        >>> replaced = accounting.to_replacement(claim)
+        >>> f"{claim.value:.2f} at {claim.delta:.0e} becomes {replaced.value:.2f} at {replaced.delta:.1e}"
+        '4.38 at 1e-05 becomes 8.75 at 8.1e-04'
+        >>> f"{accounting.epsilon(1.0, 1.0, 1, delta=1e-5, adjacency='replace').value:.2f}"
+        '10.00'
     """
     if not isinstance(claim, Epsilon):
         raise TypeError(f"claim={claim!r}: must be an Epsilon, as accounting.epsilon returns it")

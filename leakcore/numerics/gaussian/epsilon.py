@@ -20,10 +20,27 @@ def gaussian_pair_epsilon(separation: Any, *, delta: float) -> Number:
     Solves δ = Φ(m/2 − ε/m) − e^ε Φ(−m/2 − ε/m) (Balle and Wang 2018, Theorem 8). With x = ε/m − m/2 and Mills' ratio
     R(x) = Φ(−x)/φ(x) the right side is φ(x)(R(x) − R(x + m)), which neither overflows nor cancels.
 
-    separation: m in [0, ∞], scalar or array. delta: in [0, 1).
-    m = 0 gives 0; so does δ ≥ 2Φ(m/2) − 1, the total variation distance. δ = 0 or m = ∞ give ∞ where m > 0.
-    Returns a float for a scalar, else a float64 array. Deterministic, to a few units in the last place
-    of what rounding leaves of the profile.
+    Args:
+        separation: m in [0, ∞], a number or an array.
+        delta: δ in [0, 1).
+
+    Returns:
+        ε, a float for a number, else a float64 array. m = 0 gives 0, and so does δ ≥ 2Φ(m/2) − 1, the total variation
+        distance. δ = 0 or m = ∞ give ∞ where m > 0.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic, to a few units in the last place of the profile as floats represent it.
+
+    Example:
+        >>> from leakcore import numerics
+        >>> f"{numerics.gaussian_pair_epsilon(1.0, delta=1e-5):.3f}"  # one step at noise multiplier 1
+        '4.377'
+        >>> numerics.gaussian_pair_epsilon([0.0, 0.5, 1.0], delta=1e-5).round(2).tolist()
+        [0.0, 1.99, 4.38]
     """
     m = validate.real_array("in [0, inf]", lambda v: v >= 0, separation=separation)
     slack = validate.below_one(delta=delta)

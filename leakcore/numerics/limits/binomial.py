@@ -14,19 +14,35 @@ from leakcore._base.results import Number
 def clopper_pearson(
     successes: Any, trials: Any, *, confidence: float, side: str = "two-sided"
 ) -> tuple[Number, Number]:
-    """Confidence limits (low, high) of p from `successes` out of `trials` independent Bernoulli(p) draws.
+    """Confidence limits (low, high) of a probability p from `successes` out of `trials` independent draws.
 
     Clopper and Pearson (1934): low solves P(Bin(n, p) ≥ k) = a and high solves P(Bin(n, p) ≤ k) = a. These are the Beta
-    quantiles low = I⁻¹(a; k, n−k+1) and high = I⁻¹(1−a; k+1, n−k), with a = (1 − confidence)/2 for `side="two-sided"`
-    and a = 1 − confidence for `side="lower"` (then high is 1) and `side="upper"` (then low is 0).
+    quantiles low = I⁻¹(a; k, n−k+1) and high = I⁻¹(1−a; k+1, n−k), with a = (1 − confidence)/2 for "two-sided" and a =
+    1 − confidence for "lower" (then high is 1) and "upper" (then low is 0).
 
-    successes, trials: integers or integer arrays that broadcast, 0 ≤ successes ≤ trials, trials ≥ 1.
-    confidence: in (0, 1). The guarantee is finite-sample: whatever p is, the interval misses it with probability at
-        most 1 − confidence.
+    Args:
+        successes: k, an integer or an integer array, 0 ≤ k ≤ n; broadcast with `trials`.
+        trials: n ≥ 1, likewise.
+        confidence: in (0, 1).
+        side: "two-sided", "lower" or "upper".
 
-    Returns floats for scalar input, otherwise float64 arrays of the broadcast shape. No successes give low = 0
-    exactly, all successes give high = 1 exactly. Deterministic. Raises ValueError for a count outside its range and
-    TypeError for one that is no integer.
+    Returns:
+        (low, high): floats for scalar input, otherwise float64 arrays of the broadcast shape. No successes give low = 0
+        exactly, all successes give high = 1 exactly.
+
+    Raises:
+        ValueError: for a count outside its range, shapes that do not broadcast, or another value that is not allowed.
+        TypeError: for a count that is not an integer.
+
+    Guarantees:
+        Holds for finite samples: whatever p is, the interval misses it with probability at most 1 − confidence.
+        Deterministic.
+
+    Example:
+        >>> from leakcore import numerics
+        >>> low, high = numerics.clopper_pearson(7, 10, confidence=0.95)
+        >>> f"{low:.3f} to {high:.3f}"
+        '0.348 to 0.933'
     """
     level = validate.open_probability(confidence=confidence)
     which = validate.one_of("two-sided", "lower", "upper", side=side)
