@@ -10,18 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from leakcore import attacks, datasets, dpsgd, models
+from leakcore import datasets, models
 from leakcore.attacks import inversion
 from leakcore.attacks.inversion.image_quality import compare, ssim
-from leakcore.attacks.inversion.problem import read
-from leakcore.gradients.flat_module import FlatModule
+from tests.attacks.inversion.networks import smooth
 
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
-
-
-def _smooth(inputs=12, hidden=16, classes=4, seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.Softplus(), nn.Linear(hidden, classes))
 
 
 def test_metrics_equal_scikit_image():
@@ -126,7 +120,7 @@ def test_batches_of_four_and_the_pooled_network(pooled):
 def test_a_falling_prior_goes_on_from_where_it_was():
     torch.manual_seed(0)
     x, y = torch.rand(1, 1, 8, 8).double(), [1]
-    model = nn.Sequential(nn.Flatten(), _smooth(64, 8)).double()
+    model = nn.Sequential(nn.Flatten(), smooth(64, 8)).double()
     g = inversion.gradient(model, x, y)
     l2, cosine = (inversion.L2, inversion.LBFGS), (inversion.Cosine, inversion.SignedAdam)
     for (objective, optimizer), iterations in ((l2, 40), (cosine, 60), (cosine, 67)):
@@ -202,7 +196,7 @@ def test_a_small_convolutional_network_in_its_box():
 
 
 def test_cosine_restarts_run_together_as_they_run_alone():
-    model = _smooth().double()
+    model = smooth().double()
     torch.manual_seed(1)
     x, y = torch.rand(2, 12).double(), [0, 3]
     g = inversion.gradient(model, x, y)
@@ -229,7 +223,7 @@ def test_cosine_restarts_run_together_as_they_run_alone():
 def test_total_variation_smooths():
     torch.manual_seed(0)
     x, y = torch.rand(1, 1, 8, 8), [1]
-    model = nn.Sequential(nn.Flatten(), _smooth(64, 8))
+    model = nn.Sequential(nn.Flatten(), smooth(64, 8))
     g = inversion.gradient(model, x, y)
 
     def rough(weight):
@@ -247,7 +241,7 @@ def test_total_variation_smooths():
 
 
 def test_optimised_labels_of_a_batch():
-    model = _smooth(6, 40).double()
+    model = smooth(6, 40).double()
     torch.manual_seed(2)
     x, y = torch.randn(2, 6).double(), [3, 1]
     g = inversion.gradient(model, x, y)
@@ -263,114 +257,8 @@ def test_optimised_labels_of_a_batch():
     assert found.labels.tolist() == y
 
 
-def _trained(runs=2):
-    rng = np.random.default_rng(0)
-    ensemble = dpsgd.Ensemble(
-        dpsgd.Network((7, 6, 4), "elu", dtype="float64"),
-        noise_multiplier=0.02,
-        max_grad_norm=0.3,
-        learning_rate=1,
-        steps=6,
-        seed=1,
-    )
-    known = rng.random((9, 7)), rng.integers(0, 4, 9)
-    points, labels = rng.random((runs, 1, 7)), rng.integers(0, 4, (runs, 1))
-    run = ensemble.run(
-        *known, runs=runs, per_run=dpsgd.PerRun(dpsgd.Rows(points, labels)), observer=dpsgd.Observer(record=True)
-    )
-    return run, known, points[:, 0], labels[:, 0]
-
-
-def test_the_loss_of_dp_sgd_is_that_of_attacks_gradient():
-    run, _, _, labels = _trained()
-    model = models.mlp(run.layers, run.activation).double()
-    guess = np.random.default_rng(3).random((1, 7))
-    for i in range(2):
-        release = inversion.ReleasedGradient(run.observed[i], states=run.thetas[i])
-        objective = inversion.DPSGDSteps(run.max_grad_norm)
-        problem = read(model, release, (7,), labels=labels[i : i + 1], objective=objective)
-        ours = problem.distance(torch.from_numpy(guess), torch.zeros(1, 4).double())
-        theirs = attacks.gradient_loss(run, guess, [int(labels[i])])[i, 0]
-        assert float(ours) == pytest.approx(float(theirs), rel=1e-9)
-
-
-def test_many_clipped_steps_with_known_rows_subtracted():
-    run, known, points, labels = _trained()
-    model = models.mlp(run.layers, run.activation).double()
-
-    def inverted(released, known=None):
-        return inversion.invert(
-            model,
-            inversion.ReleasedGradient(released, states=run.thetas[0]),
-            (7,),
-            labels=labels[:1],
-            objective=inversion.DPSGDSteps(run.max_grad_norm, known=known, box=(0, 1)),
-            optimizer=inversion.Adam(iterations=150, restarts=2),
-        ).compared_with(points[:1])
-
-    # What is released is the sum over all rows; the ensemble's record holds it with the known ones subtracted.
-    flat = FlatModule(model)
-    sums = []
-    for theta in run.thetas[0]:
-        rows = flat.per_sample(torch.from_numpy(theta.copy()), *(torch.from_numpy(a) for a in known))
-        sums.append((rows * (run.max_grad_norm / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0).numpy())
-    whole = run.observed[0] + np.stack(sums)
-    found = inverted(whole, known)
-    assert found.quality is not None
-    assert found.quality[found.best].mse[0] < 2e-2
-    direct = inverted(run.observed[0])
-    np.testing.assert_allclose(found.reconstructions, direct.reconstructions, atol=1e-6)
-
-
-def test_of_a_linear_network_the_gradient_holds_only_a_combination():
-    # Lecture 13, Section 4.4: the gradient is Σ r_i x_i times known vectors; other batches have the very same one.
-    torch.manual_seed(0)
-    m, d = 30, 5
-    model = nn.Sequential(nn.Linear(d, m, bias=False), nn.Linear(m, 1, bias=False)).double()
-
-    def square(outputs, targets):
-        return (outputs - targets).square().sum()
-
-    x, y = torch.randn(3, d).double(), torch.randn(3, 1).double()
-    g = inversion.gradient(model, x, y, loss=square)
-    found = inversion.invert(
-        model,
-        inversion.ReleasedGradient(g, batch_size=3, loss=square),
-        (d,),
-        labels=None,
-        objective=inversion.L2(tolerance=1e-12),
-        optimizer=inversion.LBFGS(iterations=400, restarts=3, start="normal"),
-    ).compared_with(x)
-    assert found.quality is not None
-    # A guess that explains the gradient to 1e-8 holds no row of the batch.
-    for end, quality in zip(found.ends, found.quality, strict=True):
-        assert end != "converged" or quality.mse.min() > 1e-2
-    assert found.ends.count("converged") >= 2
-    residual = (model(x) - y).detach()
-    combination = (residual * x).sum(0)
-    first = g[: m * d].reshape(m, d)
-    np.testing.assert_allclose(first, 2 * torch.outer(model[1].weight.detach()[0], combination), atol=1e-10)
-
-
-def test_two_batches_with_one_gradient():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 8, bias=False), nn.Linear(8, 1, bias=False)).double()
-
-    def square(outputs, targets):
-        return (outputs - targets).square().sum()
-
-    x, y = torch.randn(2, 5).double(), torch.randn(2, 1).double()
-    with torch.no_grad():
-        residual = model(x) - y
-        mix = (residual * x).sum(0)
-        other = torch.stack([mix / 2, mix / 2])
-        labels = model(other) - 1.0  # residuals of 1: Σ r x is again mix
-    a, b = (inversion.gradient(model, *pair, loss=square) for pair in ((x, y), (other, labels)))
-    np.testing.assert_allclose(a, b, atol=1e-12)
-
-
 def test_same_seed_same_reconstruction():
-    model = _smooth()
+    model = smooth()
     g = inversion.gradient(model, torch.rand(1, 12), [0])
     a, b, c = (
         inversion.invert(model, g, (12,), labels=[0], optimizer=inversion.LBFGS(iterations=40, restarts=1), seed=s)
@@ -381,7 +269,7 @@ def test_same_seed_same_reconstruction():
 
 
 def test_lbfgs_does_not_iterate_more_than_asked():
-    model = _smooth()
+    model = smooth()
     g = inversion.gradient(model, torch.rand(1, 12), [0])
     ends = {
         n: inversion.invert(model, g, (12,), labels=[0], optimizer=inversion.LBFGS(iterations=n, restarts=1))
@@ -411,95 +299,8 @@ def test_lbfgs_does_not_iterate_more_than_asked():
         inversion.invert(model, g, (12,), labels=[0], optimizer=inversion.LBFGS(iterations=20, restarts=1)).figure()
 
 
-class _HeadFirst(torch.nn.Module):
-    """Its output layer is registered before the others, all of one width."""
-
-    def __init__(self, between=None):
-        super().__init__()
-        self.head = torch.nn.Linear(4, 4)
-        self.body = torch.nn.Linear(6, 4)
-        self.between = between or torch.nn.Identity()
-
-    def forward(self, x):
-        return self.between(self.head(torch.tanh(self.body(x))))
-
-
-def test_a_label_is_recovered_from_the_layer_that_makes_the_logits():
-    torch.manual_seed(3)
-    for label in range(4):
-        model = _HeadFirst()
-        g = inversion.gradient(model, torch.rand(1, 6), torch.tensor([label]))
-        found = inversion.invert(model, g, (6,), labels="recover", optimizer=inversion.LBFGS(iterations=2, restarts=1))
-        assert found.labels.tolist() == [label]
-    model = _HeadFirst(torch.nn.LogSigmoid())
-    g = inversion.gradient(model, torch.rand(1, 6), torch.tensor([1]))
-    with pytest.raises(ValueError, match=r"labels='recover': the model must end in an nn.Linear"):
-        inversion.invert(model, g, (6,), labels="recover")
-
-
-def test_a_label_is_recovered_only_where_the_signs_tell():
-    """Two logits without a bias, inputs of the last layer of either sign: the label is searched for, and found."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2, bias=False)).double()
-    for label in (0, 1):
-        g = inversion.gradient(model, torch.rand(1, 6), [label])
-        found = inversion.invert(
-            model, g, (6,), labels="recover", optimizer=inversion.LBFGS(iterations=300, restarts=2)
-        )
-        assert "label" not in found.assumptions.attacker
-        assert found.labels.tolist() == [label]
-    g = inversion.gradient(_smooth(), torch.rand(1, 12), [1])
-    found = inversion.invert(
-        _smooth(), g, (12,), labels="recover", optimizer=inversion.LBFGS(iterations=20, restarts=1)
-    )
-    assert found.assumptions.attacker.endswith("reads the label from the signs of the last layer's gradient")
-
-
-class _Ordered(nn.Module):
-    """Layers registered from the last to the first."""
-
-    def __init__(self, before: nn.Module | None = None, times: int = 1) -> None:
-        super().__init__()
-        self.head, self.body = nn.Linear(6, 2), nn.Linear(6, 6)
-        self.before, self.times = before, times
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x if self.before is None else self.before(x)
-        for _ in range(self.times):
-            x = self.body(x.flatten(1)).tanh()
-        return self.head(x)
-
-
-def test_the_closed_form_is_of_the_layer_that_the_input_enters():
-    torch.manual_seed(0)
-    rng = torch.get_rng_state()
-    x, y = torch.rand(1, 2, 3, generator=torch.Generator().manual_seed(1)), [0]
-    model = _Ordered()
-    torch.set_rng_state(rng)
-    np.testing.assert_allclose(inversion.closed_form(model, inversion.gradient(model, x, y), (2, 3)), x[0], atol=1e-5)
-    flat = nn.Linear(6, 3)
-    rng = torch.get_rng_state()
-    np.testing.assert_allclose(
-        inversion.closed_form(flat, inversion.gradient(flat, x.flatten(1), y), (6,)), x.flatten(), atol=1e-5
-    )
-    assert torch.equal(rng, torch.get_rng_state())
-    assert not any(part._forward_pre_hooks for part in model.modules())
-    fed = "its first layer, body, must be fed the flattened input as it is"
-    for other, message in (
-        (_Ordered(nn.LayerNorm(3, elementwise_affine=False)), fed),
-        (_Ordered(nn.Softplus()), fed),
-        (_Ordered(nn.AvgPool1d(1), times=2), "its first layer, body, is used 2 times: must be once"),
-        (_Ordered(nn.LayerNorm(3)), r"its first layer is LayerNorm: must be nn\.Linear"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(6, 4, bias=False), nn.Linear(4, 2)), r"must be nn\.Linear with bias"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            inversion.closed_form(other, inversion.gradient(other, x, y), (2, 3))
-    with pytest.raises(ValueError, match=r"shape=\(5,\): does not fit the model"):
-        inversion.closed_form(model, inversion.gradient(model, x, y), (5,))
-
-
 def test_bfloat16_models_come_back_as_float32():
-    model = _smooth().bfloat16()
+    model = smooth().bfloat16()
     x = torch.rand(1, 12).bfloat16()
     g = inversion.gradient(model, x, [0])
     found = inversion.invert(

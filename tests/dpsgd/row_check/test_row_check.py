@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import logging
 import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,37 +20,14 @@ from opacus.grad_sample import GradSampleHooks
 from opacus.layers import DPLSTM
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 
-import leakcore
 from leakcore.dpsgd import FusedDPOptimizer
 from leakcore.dpsgd.opacus.row_check import row_check
 from tests.dpsgd.opacus_models import made
 from tests.dpsgd.opacus_remarks import IGNORED
-from tests.dpsgd.row_check.layer_models import EXAMPLES, Then, dense, sequences
+from tests.dpsgd.row_check.layer_models import sequences
+from tests.dpsgd.row_check.training import ROWS, Y, fused, take_step
 
 pytestmark = IGNORED
-
-ROWS = 6
-Y = torch.arange(ROWS) % 4
-
-
-def _step(module: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-    optimizer.zero_grad()
-    outputs = module(*args, **kwargs)
-    functional.cross_entropy(outputs[0] if isinstance(outputs, tuple) else outputs, Y).backward()
-    optimizer.step()
-
-
-def _fused(plain: nn.Module, **settings: Any) -> tuple[Any, Any]:
-    module = GradSampleModule(plain, **settings)
-    return module, made(FusedDPOptimizer, module)
-
-
-@pytest.fixture
-def silent(caplog: pytest.LogCaptureFixture) -> Any:
-    """No check stood aside."""
-    with caplog.at_level(logging.WARNING, "leakcore"):
-        yield
-    assert not caplog.records
 
 
 class _Turns(nn.Module):
@@ -75,12 +49,12 @@ class _Turns(nn.Module):
 @pytest.mark.parametrize(("late", "refused"), [(1, 1), (2, 2), (3, 4), (5, 8)])
 def test_a_fault_is_found_at_the_next_step_that_is_checked(late: int, refused: int, drops: float) -> None:
     torch.manual_seed(0)
-    module, optimizer = _fused(_Turns(late, drops))
+    module, optimizer = fused(_Turns(late, drops))
     x = torch.randn(ROWS, 6)
     for _ in range(refused - 1):
-        _step(module, optimizer, x)
+        take_step(module, optimizer, x)
     with pytest.raises(ValueError, match=r"first\.weight \(Linear\).* are not the rows'"):
-        _step(module, optimizer, x)
+        take_step(module, optimizer, x)
     assert module._module.calls == refused
 
 
@@ -89,15 +63,15 @@ def test_a_fault_is_found_at_the_next_step_that_is_checked(late: int, refused: i
 def test_in_narrow_types_rounding_passes_and_another_order_does_not(dtype: torch.dtype) -> None:
     x = torch.randn(ROWS, 6).to(dtype)
     torch.manual_seed(0)
-    module, optimizer = _fused(_Turns(99).to(dtype))
+    module, optimizer = fused(_Turns(99).to(dtype))
     for _ in range(4):
-        _step(module, optimizer, x)
-    module, optimizer = _fused(_Turns(1).to(dtype))
+        take_step(module, optimizer, x)
+    module, optimizer = fused(_Turns(1).to(dtype))
     with pytest.raises(ValueError, match="are not the rows'"):
-        _step(module, optimizer, x)
-    module, optimizer = _fused(_Turns(99))
+        take_step(module, optimizer, x)
+    module, optimizer = fused(_Turns(99))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        _step(module, optimizer, x.float())
+        take_step(module, optimizer, x.float())
 
 
 class _Busy(nn.Module):
@@ -149,7 +123,7 @@ def test_a_checked_run_is_the_same_run(monkeypatch: pytest.MonkeyPatch, caplog: 
         module = GradSampleModule(busy, strict=False)
         optimizer = made(FusedDPOptimizer, module, noise_multiplier=1.0)
         for _ in range(4):
-            _step(module, optimizer, torch.randn(ROWS, 6))
+            take_step(module, optimizer, torch.randn(ROWS, 6))
         states.append(_state(busy))
     assert _equal(*states)
     assert not caplog.records
@@ -166,9 +140,9 @@ def test_what_cannot_be_repeated_is_said_and_passes(caplog: pytest.LogCaptureFix
             made: torch.Tensor = self.layer(x) * (1 + next(self.calls))
             return made
 
-    module, optimizer = _fused(Counts())
+    module, optimizer = fused(Counts())
     for _ in range(3):
-        _step(module, optimizer, torch.randn(ROWS, 6))
+        take_step(module, optimizer, torch.randn(ROWS, 6))
     said = [r.getMessage() for r in caplog.records]
     assert len(said) == 1  # once, in two checked steps
     assert "of Counts were not compared with autograd's in step 1: a second call with the same inputs" in said[0]
@@ -184,8 +158,8 @@ def test_inputs_changed_in_place_are_said_and_pass(caplog: pytest.LogCaptureFixt
             made: torch.Tensor = self.layer(x.mul_(2))
             return made
 
-    module, optimizer = _fused(Changes())
-    _step(module, optimizer, torch.randn(ROWS, 6))
+    module, optimizer = fused(Changes())
+    take_step(module, optimizer, torch.randn(ROWS, 6))
     assert "changed in place" in caplog.text
 
 
@@ -205,10 +179,10 @@ class _Mask(nn.Module):
 @pytest.mark.usefixtures("silent")
 def test_arguments_by_name_dictionaries_and_what_rows_share() -> None:
     torch.manual_seed(0)
-    module, optimizer = _fused(_Mask().double())
+    module, optimizer = fused(_Mask().double())
     batch = {"x": torch.randn(ROWS, ROWS, 5).double(), "weight": torch.rand(ROWS).double()}
     for _ in range(2):
-        _step(module, optimizer, batch, mask=torch.randn(ROWS, ROWS).double(), scale=2.0)
+        take_step(module, optimizer, batch, mask=torch.randn(ROWS, ROWS).double(), scale=2.0)
 
 
 @dataclasses.dataclass
@@ -258,7 +232,7 @@ def test_rows_second_in_a_model_whose_outputs_tell_nothing() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 4))
     nn.init.zeros_(plain[2].weight), nn.init.zeros_(plain[2].bias)
-    module, optimizer = _fused(plain, batch_first=False)
+    module, optimizer = fused(plain, batch_first=False)
     for steps in (3, ROWS, 9):
         optimizer.zero_grad()
         functional.cross_entropy(module(torch.randn(steps, ROWS, 6)).mean(0), Y).backward()
@@ -267,7 +241,7 @@ def test_rows_second_in_a_model_whose_outputs_tell_nothing() -> None:
 
 def test_a_loss_within_the_model_that_mixes_rows() -> None:
     """A mean over the targets that count divides a row's gradient by what the others have of them."""
-    module, optimizer = _fused(_Loss("mean"))
+    module, optimizer = fused(_Loss("mean"))
     module(torch.randn(ROWS, 6), torch.tensor([0, 1, -100, -100, 2, 3])).loss.backward()
     with pytest.raises(ValueError, match="the model's loss is neither the mean nor the sum of its rows'"):
         optimizer.step()
@@ -292,12 +266,12 @@ def test_a_packed_sequence_as_input(sorts: bool) -> None:
     torch.manual_seed(1)
     x = sequences()(ROWS)
     packed = pack_padded_sequence(x[..., :3], x[:, 0, 3].long(), batch_first=True, enforce_sorted=False)
-    module, optimizer = _fused(_OfPacked(sorts).double())
+    module, optimizer = fused(_OfPacked(sorts).double())
     if sorts:  # outputs in an order that nobody knows of
         with pytest.raises(ValueError, match=r"another output when the row is alone|are not the rows'"):
-            _step(module, optimizer, packed)
+            take_step(module, optimizer, packed)
     else:
-        _step(module, optimizer, packed)
+        take_step(module, optimizer, packed)
 
 
 @pytest.mark.usefixtures("silent")
@@ -314,9 +288,9 @@ def test_indices_and_offsets_as_inputs() -> None:
             return made
 
     torch.manual_seed(0)
-    module, optimizer = _fused(Text().double())
+    module, optimizer = fused(Text().double())
     for length in (17, ROWS):
-        _step(module, optimizer, torch.randint(0, 20, (length,)), torch.tensor([0, 1, 1, 3, 4, 4]))
+        take_step(module, optimizer, torch.randint(0, 20, (length,)), torch.tensor([0, 1, 1, 3, 4, 4]))
 
 
 @pytest.mark.usefixtures("silent")
@@ -324,7 +298,7 @@ def test_parts_of_a_model_called_by_the_loop() -> None:
     torch.manual_seed(0)
     for wrong in (False, True):
         plain = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 4)).double()
-        module, optimizer = _fused(plain)
+        module, optimizer = fused(plain)
         made(FusedDPOptimizer, module)
         optimizer._attach(module)
         x = torch.randn(ROWS, 6).double()
@@ -340,7 +314,7 @@ def test_hooks_without_a_wrapper_are_checked_from_the_first_step(given: bool) ->
     hooks = GradSampleHooks(plain)
     optimizer = made(FusedDPOptimizer, plain, module=hooks if given else None)
     with pytest.raises(ValueError, match="are not the rows'"):
-        _step(plain, optimizer, torch.randn(ROWS, 6))
+        take_step(plain, optimizer, torch.randn(ROWS, 6))
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -357,9 +331,9 @@ def test_a_checkpoint(reentrant: bool, caplog: pytest.LogCaptureFixture) -> None
             made: torch.Tensor = self.head(h)
             return made
 
-    module, optimizer = _fused(Saves())
+    module, optimizer = fused(Saves())
     for _ in range(2):
-        _step(module, optimizer, torch.randn(ROWS, 6))
+        take_step(module, optimizer, torch.randn(ROWS, 6))
     assert not caplog.records
     assert optimizer._check._steps == 2
 
@@ -375,7 +349,7 @@ def test_batches_of_one_row_and_none_and_squeezed_outputs() -> None:
             made: torch.Tensor = self.layer(x).squeeze()
             return made
 
-    module, optimizer = _fused(Squeezes().double())
+    module, optimizer = fused(Squeezes().double())
     for rows in (0, 1, 2, 3, 7, 1):
         optimizer.zero_grad()
         functional.binary_cross_entropy_with_logits(
@@ -401,112 +375,3 @@ def test_batches_in_parts() -> None:
             functional.cross_entropy(module(a), b).backward()
             optimizer.step()
     assert plain.calls == 4
-
-
-_WAYS: dict[str, tuple[str, str]] = {
-    "DPLSTM, sorted within": ("hooks", "are not the rows'"),
-    "one layer in another order": ("ghost", "are not the rows'"),
-    "mean of the batch": ("functorch", "depends on the other rows"),
-    "all steps first, as many": ("hooks", "are not the rows'|rows went in"),
-    "DPGRU, unsorted": ("hooks", r"DPGRU has a packed sequence .* FusedDPOptimizer\.replace"),
-    "bag, sum, ragged, []": ("hooks", "record does not take EmbeddingBag"),
-    "embedding, norm": ("hooks", "max_norm=1.0, which shortens"),
-    "wrong sampler": ("hooks", "are not the rows'"),
-}
-
-
-def _recorded(plain: nn.Module, rows: Callable[[int], torch.Tensor], mode: str) -> leakcore.Trace:
-    x, y = rows(60), torch.arange(60) % 4
-    settings = {} if mode != "ghost" else {"criterion": nn.CrossEntropyLoss()}
-    parts = PrivacyEngine(accountant="rdp").make_private(
-        module=plain, optimizer=torch.optim.SGD(plain.parameters(), lr=0.1),
-        data_loader=torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=20),
-        noise_multiplier=1.0, max_grad_norm=1.0, grad_sample_mode=mode, **settings,
-    )  # fmt: skip
-    module, optimizer, *loss, loader = parts
-    criterion = loss[0] if loss else nn.CrossEntropyLoss()
-    members = torch.ones(10, dtype=torch.bool)
-    with leakcore.record(optimizer, candidates=(x[:10], y[:10]), members=members) as recorder:
-        for a, b in loader:
-            optimizer.zero_grad()
-            criterion(module(a), b).backward()
-            optimizer.step()
-    return recorder.trace()
-
-
-@pytest.mark.parametrize("name", _WAYS)
-def test_recording_refuses_what_opacus_gets_wrong(name: str) -> None:
-    """In the first step, whichever way Opacus makes rows, or norms."""
-    mode, refused = _WAYS[name]
-    torch.manual_seed(0)
-    with pytest.raises(ValueError, match=refused):
-        _recorded(EXAMPLES[name].model().double(), EXAMPLES[name].rows, mode)
-
-
-@pytest.mark.usefixtures("silent")
-@pytest.mark.parametrize("mode", ["hooks", "ghost", "functorch", "ew"])
-def test_recording_takes_what_opacus_gets_right(mode: str) -> None:
-    torch.manual_seed(0)
-    plain = Then(lambda x, a, drop: drop(a(x)), 6, nn.Linear(6, 6), nn.Dropout(0.2)).double()
-    assert len(_recorded(plain, dense(6), mode).batch_rows) == 3
-
-
-class _Grows(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.not_yet, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.head(self.first(x).tanh())
-        return made
-
-
-def test_a_layer_that_is_never_called_is_named() -> None:
-    module, optimizer = _fused(_Grows())
-    with pytest.raises(ValueError, match=r"no row has a gradient of not_yet\.weight, not_yet\.bias"):
-        _step(module, optimizer, torch.randn(ROWS, 6))
-    for mode in ("hooks", "ghost"):
-        with pytest.raises(ValueError, match=r"no row has a gradient of not_yet\.weight, not_yet\.bias"):
-            _recorded(_Grows(), lambda n: torch.randn(n, 6), mode)
-
-
-def test_errors_of_the_loop_stay_what_they_are_while_it_is_recorded() -> None:
-    class Fails(_Grows):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            raise KeyError("of the loop")
-
-    with pytest.raises(KeyError, match="of the loop"):
-        _recorded(Fails(), lambda n: torch.randn(n, 6), "hooks")
-
-
-def test_it_stands_in_no_state_and_no_copy() -> None:
-    """A module is copied and pickled between checked steps as before."""
-    module, optimizer = _fused(_Grows())
-    module._module.not_yet.requires_grad_(False)
-    optimizer = made(FusedDPOptimizer, module)
-    for _ in range(2):
-        _step(module, optimizer, torch.randn(ROWS, 6))
-    copy.deepcopy(module.to_standard_module())
-    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in module._module.modules())
-
-
-def test_a_penalty_on_activations_is_no_fault_of_the_layers(caplog: pytest.LogCaptureFixture) -> None:
-    """The rows are right, and the gradient that comes back to the outputs is not all of them."""
-
-    class Keeps(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.head = nn.Linear(6, 6), nn.Linear(6, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.hidden = self.first(x).tanh()
-            made: torch.Tensor = self.head(self.hidden)
-            return made
-
-    module, optimizer = _fused(Keeps())
-    for _ in range(2):
-        optimizer.zero_grad()
-        outputs = module(torch.randn(ROWS, 6))
-        (functional.cross_entropy(outputs, Y) + module._module.hidden.square().mean()).backward()
-        optimizer.step()
-    assert "goes back to its layers around its outputs" in caplog.text

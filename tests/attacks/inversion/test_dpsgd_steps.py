@@ -1,0 +1,117 @@
+"""Inversion of the steps of DP-SGD, and what a gradient cannot tell."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from leakcore import attacks, dpsgd, models
+from leakcore.attacks import inversion
+from leakcore.attacks.inversion.problem import read
+from leakcore.gradients.flat_module import FlatModule
+
+
+def _trained(runs=2):
+    rng = np.random.default_rng(0)
+    ensemble = dpsgd.Ensemble(
+        dpsgd.Network((7, 6, 4), "elu", dtype="float64"),
+        noise_multiplier=0.02,
+        max_grad_norm=0.3,
+        learning_rate=1,
+        steps=6,
+        seed=1,
+    )
+    known = rng.random((9, 7)), rng.integers(0, 4, 9)
+    points, labels = rng.random((runs, 1, 7)), rng.integers(0, 4, (runs, 1))
+    run = ensemble.run(
+        *known, runs=runs, per_run=dpsgd.PerRun(dpsgd.Rows(points, labels)), observer=dpsgd.Observer(record=True)
+    )
+    return run, known, points[:, 0], labels[:, 0]
+
+
+def test_the_loss_of_dp_sgd_is_that_of_attacks_gradient():
+    run, _, _, labels = _trained()
+    model = models.mlp(run.layers, run.activation).double()
+    guess = np.random.default_rng(3).random((1, 7))
+    for i in range(2):
+        release = inversion.ReleasedGradient(run.observed[i], states=run.thetas[i])
+        objective = inversion.DPSGDSteps(run.max_grad_norm)
+        problem = read(model, release, (7,), labels=labels[i : i + 1], objective=objective)
+        ours = problem.distance(torch.from_numpy(guess), torch.zeros(1, 4).double())
+        theirs = attacks.gradient_loss(run, guess, [int(labels[i])])[i, 0]
+        assert float(ours) == pytest.approx(float(theirs), rel=1e-9)
+
+
+def test_many_clipped_steps_with_known_rows_subtracted():
+    run, known, points, labels = _trained()
+    model = models.mlp(run.layers, run.activation).double()
+
+    def inverted(released, known=None):
+        return inversion.invert(
+            model,
+            inversion.ReleasedGradient(released, states=run.thetas[0]),
+            (7,),
+            labels=labels[:1],
+            objective=inversion.DPSGDSteps(run.max_grad_norm, known=known, box=(0, 1)),
+            optimizer=inversion.Adam(iterations=150, restarts=2),
+        ).compared_with(points[:1])
+
+    # What is released is the sum over all rows; the ensemble's record holds it with the known ones subtracted.
+    flat = FlatModule(model)
+    sums = []
+    for theta in run.thetas[0]:
+        rows = flat.per_sample(torch.from_numpy(theta.copy()), *(torch.from_numpy(a) for a in known))
+        sums.append((rows * (run.max_grad_norm / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0).numpy())
+    whole = run.observed[0] + np.stack(sums)
+    found = inverted(whole, known)
+    assert found.quality is not None
+    assert found.quality[found.best].mse[0] < 2e-2
+    direct = inverted(run.observed[0])
+    np.testing.assert_allclose(found.reconstructions, direct.reconstructions, atol=1e-6)
+
+
+def test_of_a_linear_network_the_gradient_holds_only_a_combination():
+    # Lecture 13, Section 4.4: the gradient is Σ r_i x_i times known vectors; other batches have the very same one.
+    torch.manual_seed(0)
+    m, d = 30, 5
+    model = nn.Sequential(nn.Linear(d, m, bias=False), nn.Linear(m, 1, bias=False)).double()
+
+    def square(outputs, targets):
+        return (outputs - targets).square().sum()
+
+    x, y = torch.randn(3, d).double(), torch.randn(3, 1).double()
+    g = inversion.gradient(model, x, y, loss=square)
+    found = inversion.invert(
+        model,
+        inversion.ReleasedGradient(g, batch_size=3, loss=square),
+        (d,),
+        labels=None,
+        objective=inversion.L2(tolerance=1e-12),
+        optimizer=inversion.LBFGS(iterations=400, restarts=3, start="normal"),
+    ).compared_with(x)
+    assert found.quality is not None
+    # A guess that explains the gradient to 1e-8 holds no row of the batch.
+    for end, quality in zip(found.ends, found.quality, strict=True):
+        assert end != "converged" or quality.mse.min() > 1e-2
+    assert found.ends.count("converged") >= 2
+    residual = (model(x) - y).detach()
+    combination = (residual * x).sum(0)
+    first = g[: m * d].reshape(m, d)
+    np.testing.assert_allclose(first, 2 * torch.outer(model[1].weight.detach()[0], combination), atol=1e-10)
+
+
+def test_two_batches_with_one_gradient():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8, bias=False), nn.Linear(8, 1, bias=False)).double()
+
+    def square(outputs, targets):
+        return (outputs - targets).square().sum()
+
+    x, y = torch.randn(2, 5).double(), torch.randn(2, 1).double()
+    with torch.no_grad():
+        residual = model(x) - y
+        mix = (residual * x).sum(0)
+        other = torch.stack([mix / 2, mix / 2])
+        labels = model(other) - 1.0  # residuals of 1: Σ r x is again mix
+    a, b = (inversion.gradient(model, *pair, loss=square) for pair in ((x, y), (other, labels)))
+    np.testing.assert_allclose(a, b, atol=1e-12)
