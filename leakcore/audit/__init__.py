@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from leakcore.audit.config.file import read_form as read_form
     from leakcore.audit.config.file import read_report as read_report
     from leakcore.audit.config.file import run_config as run_config
+    from leakcore.audit.config.schema import config_schema as config_schema
     from leakcore.audit.doctor import diagnose as diagnose
     from leakcore.audit.hyperparameters.config import AuditConfig as AuditConfig
     from leakcore.audit.hyperparameters.report import RunReport as RunReport
@@ -60,6 +61,7 @@ _NAMES = {
     "where_it_sits": ".report.leakage_section",
 }
 _SHARED = {
+    "config_schema": ".config.schema",
     "LACKING": ".config.file",
     "fixed": ".report.format",
     "guarantee": ".report.format",

@@ -19,6 +19,7 @@ from leakcore.cli.commands.doctor import doctor
 from leakcore.cli.commands.explain import explain
 from leakcore.cli.commands.leakage import leakage
 from leakcore.cli.commands.reproduce import reproduce
+from leakcore.cli.commands.schema import schema
 from leakcore.cli.commands.selftest import selftest
 from leakcore.cli.grouped import GroupedCommands
 from leakcore.cli.progress import set_loudness
@@ -46,4 +47,4 @@ main.answers("What can the best attack do?", (attack,))
 main.answers("Where does the leak sit?", (leakage,))
 main.answers("What did the papers find?", (reproduce,))
 main.answers("Is this installation sound, and how fast is it?", (doctor, selftest, bench))
-main.answers("What does a word mean, and how does my shell complete one?", (explain, completion))
+main.answers("What does a word mean, what may a file hold, what completes my shell?", (explain, schema, completion))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,65 +16,86 @@ Keys = dict[str, tuple[Any, Callable[..., Any]]]
 """Key: default, and how it is read."""
 
 
-def optional(read: Callable[..., Any]) -> Callable[..., Any]:
+@dataclasses.dataclass(frozen=True, eq=False)
+class KeyReader:
+    """How a key is read, with what it takes as a JSON Schema; of an optional key those of `inner`."""
+
+    read: Callable[..., Any]
+    schema: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    inner: Callable[..., Any] | None = None
+
+    def __call__(self, **named: Any) -> Any:
+        """The value of section.key, checked."""
+        return self.read(**named)
+
+
+def optional(read: Callable[..., Any]) -> KeyReader:
     """None, or what `read` takes."""
-    return lambda **given: None if next(iter(given.values())) is None else read(**given)
+    return KeyReader(lambda **named: None if next(iter(named.values())) is None else read(**named), inner=read)
 
 
-def whole(low: int, high: int | None = None) -> Callable[..., int]:
+def whole(low: int, high: int | None = None) -> KeyReader:
     """An integer in [low, high]."""
-    return lambda **given: check.integer(low, high, **given)
+    schema = {"type": "integer", "minimum": low} | ({} if high is None else {"maximum": high})
+    return KeyReader(lambda **named: check.integer(low, high, **named), schema)
 
 
-def words(*allowed: str) -> Callable[..., str]:
+def words(*allowed: str) -> KeyReader:
     """One of these."""
-    return lambda **given: check.one_of(*allowed, **given)
+    return KeyReader(lambda **named: check.one_of(*allowed, **named), {"enum": list(allowed)})
 
 
-def wholes(low: int) -> Callable[..., tuple[int, ...]]:
+def wholes(low: int) -> KeyReader:
     """A list of integers ≥ low."""
 
-    def read(**given: Any) -> tuple[int, ...]:
-        ((name, value),) = given.items()
+    def read(**named: Any) -> tuple[int, ...]:
+        ((name, value),) = named.items()
         if not isinstance(value, list | tuple):
             raise TypeError(f"{name}={value!r}: must be a list of integers")
         return tuple(check.integer(low, None, **{f"{name}[{i}]": v}) for i, v in enumerate(value))
 
-    return read
+    return KeyReader(read, {"type": "array", "items": {"type": "integer", "minimum": low}})
 
 
-def flag(**given: Any) -> bool:
-    """true or false."""
-    ((name, value),) = given.items()
+def _flag(**named: Any) -> bool:
+    ((name, value),) = named.items()
     if not isinstance(value, bool):
         raise TypeError(f"{name}={value!r}: must be true or false")
     return value
 
 
-def text(**given: Any) -> str:
-    """A path or a name."""
-    ((name, value),) = given.items()
+def _text(**named: Any) -> str:
+    ((name, value),) = named.items()
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise TypeError(f"{name}={value!r}: must be a path or a name, in quotes")
     return str(value)
 
 
-def texts(**given: Any) -> str | tuple[str, ...]:
-    """A path or a name, or a list of some: one of them as such."""
-    ((name, value),) = given.items()
+def _texts(**named: Any) -> str | tuple[str, ...]:
+    ((name, value),) = named.items()
     if not isinstance(value, list | tuple) or not value:
-        return text(**given)
-    read = tuple(text(**{f"{name}[{i}]": item}) for i, item in enumerate(value))
+        return _text(**named)
+    read = tuple(_text(**{f"{name}[{i}]": item}) for i, item in enumerate(value))
     return read[0] if len(read) == 1 else read
 
 
-def adjacency(**given: Any) -> str:
-    """add-remove or replace."""
-    ((name, value),) = given.items()
+def _adjacency(**named: Any) -> str:
+    ((name, value),) = named.items()
     try:
         return parse_adjacency(value)
     except ValueError:
         raise ValueError(f"{name}={value!r}: must be 'add-remove' or 'replace'") from None
+
+
+_NAME = {"type": "string", "minLength": 1}
+flag = KeyReader(_flag, {"type": "boolean"})
+"""true or false."""
+text = KeyReader(_text, _NAME)
+"""A path or a name."""
+texts = KeyReader(_texts, {"anyOf": [_NAME, {"type": "array", "items": _NAME, "minItems": 1}]})
+"""A path or a name, or a list of some: one of them as such."""
+adjacency = KeyReader(_adjacency, {"enum": ["add-remove", "replace"]})
+"""add-remove or replace."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
