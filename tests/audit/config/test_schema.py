@@ -1,4 +1,4 @@
-"""The published schema of the configuration takes what the reader takes, and refuses wrong keys and values as it does."""
+"""The schema of the configuration takes what the reader takes, and refuses wrong keys and values as it does."""
 
 from __future__ import annotations
 
