@@ -15,9 +15,23 @@ from leakcore._base import validate
 
 @dataclasses.dataclass(frozen=True)
 class Activation:
-    """σ with |σ(u) − σ(v)| ≤ lipschitz·|u − v| and |σ(u)| ≤ bound (∞ where there is none); at_zero: |σ(0)|.
+    """An activation function σ with the constants that bound it.
 
-    function: σ of a float64 array, elementwise; None where only the constants matter.
+    Attributes:
+        name: what errors and results call it.
+        lipschitz: ℓ ≥ 0 with |σ(u) − σ(v)| ≤ ℓ|u − v|.
+        at_zero: |σ(0)|.
+        bound: S with |σ(u)| ≤ S; ∞ for an unbounded σ.
+        function: σ of a float64 array, elementwise; None where only the constants matter.
+
+    Raises:
+        ValueError: for constants that are not allowed; the text names the argument.
+
+    Example:
+        >>> from leakcore.bounds import laplace
+        >>> hard_tanh = laplace.Activation("hard_tanh", lipschitz=1.0, bound=1.0)
+        >>> laplace.two_layer([[1.0, 0.0]], [1.0], activation=hard_tanh).residual_bound
+        2.0
     """
 
     name: str

@@ -39,7 +39,6 @@ PACKAGES = (
 NOT_YET = {
     "leakcore.audit",
     "leakcore.bounds",
-    "leakcore.bounds.laplace",
     "leakcore.bounds.methods",
 }
 

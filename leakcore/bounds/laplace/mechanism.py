@@ -22,9 +22,13 @@ MAX_NOISE = 64 * math.log(2.0)
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class LaplaceScale(Result):
-    """value: b = Δ/ε, the scale of each coordinate's noise. kind "upper": this much noise suffices.
+    """Scale of the Laplace noise that an ε needs, as `noise_scale` returns it.
 
-    sensitivity, epsilon: as asked. variance: 2b².
+    Attributes:
+        value: b = Δ/ε, the scale of each coordinate's noise. Kind "upper": this much noise suffices.
+        sensitivity: Δ that was asked for.
+        epsilon: ε that was asked for.
+        variance: 2b².
     """
 
     sensitivity: float
@@ -34,7 +38,14 @@ class LaplaceScale(Result):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class LaplaceTail(Result):
-    """value: P(max_i |Y_i| > threshold), exact. threshold, scale, dimensions: as asked."""
+    """Probability of large noise, as `tail` returns it.
+
+    Attributes:
+        value: P(max_i |Y_i| > threshold), exact.
+        threshold: as asked.
+        scale: as asked.
+        dimensions: as asked.
+    """
 
     threshold: float
     scale: float
@@ -43,10 +54,15 @@ class LaplaceTail(Result):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class LaplaceError(Result):
-    """value: t with P(max_i |Y_i| ≤ t) = confidence, exact; kind "upper".
+    """Size of the noise at a confidence, as `error_bound` returns it.
 
-    l1: the same quantile of ‖Y‖₁. mean_l1: E‖Y‖₁ = kb. root_mean_square: √(E‖Y‖₂²) = b√(2k), of the whole vector.
-    scale, dimensions: as asked.
+    Attributes:
+        value: t with P(max_i |Y_i| ≤ t) = confidence, exact; kind "upper".
+        l1: the same quantile of ‖Y‖₁.
+        mean_l1: E‖Y‖₁ = kb.
+        root_mean_square: √(E‖Y‖₂²) = b√(2k), of the whole vector.
+        scale: as asked.
+        dimensions: as asked.
     """
 
     l1: float
@@ -57,12 +73,31 @@ class LaplaceError(Result):
 
 
 def noise_scale(sensitivity: Any, epsilon: float, *, adjacency: str = "replace") -> LaplaceScale:
-    """b = Δ₁/ε, the scale with which the Laplace mechanism is ε-private (Lecture 13, Definition 2 and Theorem 5).
+    """The scale b = Δ₁/ε with which the Laplace mechanism is ε-private.
 
-    The lecture closes with a magnitude of d√m/ε² for Δ₁ = O(m√d); that does not follow from Δ₁, and b = Δ₁/ε does (E7).
+    Lecture 13, Definition 2 and Theorem 5. The lecture closes with a magnitude of d√m/ε² for Δ₁ = O(m√d), which does
+    not follow from Δ₁; b = Δ₁/ε does (E7).
 
-    sensitivity: Δ₁ in [0, ∞), a number, or a result of this module, whose adjacency the answer then bears (an explicit
-    adjacency is for numbers). epsilon: in (0, ∞). Raises ValueError or TypeError that names the argument.
+    Args:
+        sensitivity: Δ₁ in [0, ∞), a number, or a result of this module.
+        epsilon: ε in (0, ∞).
+        adjacency: "replace" or "add-remove", of a number; a result brings its own.
+
+    Returns:
+        `LaplaceScale` of kind "upper", at the confidence of the sensitivity where that has one.
+
+    Raises:
+        ValueError: for a value that is not allowed, and for a sensitivity that is not an upper bound, such as a
+            measured one; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> from leakcore.bounds import laplace
+        >>> laplace.noise_scale(laplace.histogram_sensitivity(10), 0.5).value
+        4.0
     """
     delta_1, relation = read_sensitivity(sensitivity, adjacency)
     level = validate.positive(epsilon=epsilon)
@@ -93,24 +128,41 @@ def mechanism(
     step: int = 0,
     secure: bool = False,
 ) -> Any:
-    """values + Y, Y_i independent with density exp(−|y|/b)/(2b): ε-private for b = Δ₁/ε (Lecture 13, eq. 3.1).
+    """Adds independent Laplace noise of scale b = Δ₁/ε to every entry, which is ε-private.
 
-    values: an array of any shape, NumPy or torch (CPU or CUDA), floating; NumPy integers (counts) and Python numbers
-        are taken too and come back as float64 and float. The result has the input's kind, device, shape and dtype; the
-        sum is taken in float64 and rounded once. Values that are not finite are refused on the CPU.
-    sensitivity, epsilon: Δ₁ in [0, ∞) (a number or a result of `sum_sensitivity` and the like) and ε in (0, ∞); or
-    scale: b in [0, ∞). One of the two ways. b = 0 returns the values.
-    seed, step: of the noise: entry i (row-major) has the same noise for the same seed and step, on every device,
-        whatever the shape. Two releases need different steps or seeds: the same noise twice cancels in their
-        difference. The generator is statistical, not cryptographic. Required unless
-    secure: True: draw from the operating system's entropy instead, for a release.
+    Y_i has density exp(−|y|/b)/(2b) (Lecture 13, eq. 3.1). Give sensitivity and epsilon, or scale. Give a seed to
+    measure, `secure=True` to release. Round a released result coarsely: the last bits of a floating-point sum leave
+    traces of the exact noise (Mironov 2012), which this simulation does not hide.
 
-    |Y| ≤ 44.4b: −log of a uniform on a grid of 2⁻⁶⁴, so that k entries are (ε, k·2⁻⁶³)-private at best.
-    Floating-point addition leaves traces of the exact noise in the last bits of the result (Mironov 2012), which this
-    simulation of the mechanism does not hide: round a released result coarsely.
+    Args:
+        values: floating array of any shape, NumPy or torch; also NumPy integers (returned as float64) and Python
+            numbers (returned as float). Must be finite (checked on the CPU).
+        sensitivity: Δ₁ in [0, ∞), a number or a result of this module.
+        epsilon: ε in (0, ∞).
+        scale: b in [0, ∞); 0 returns the values.
+        seed: of the noise. Entry i (row-major) has the same noise for the same seed and step, whatever the shape.
+        step: give two releases different steps or seeds: the same noise twice cancels in their difference.
+        secure: draw from the operating system's entropy instead of a seed, whose generator is statistical, not
+            cryptographic.
 
-    Deterministic given seed and step, to rounding of the logarithm between devices. Raises ValueError or TypeError that
-    names the argument.
+    Returns:
+        The noisy values, in the input's library, device, shape and dtype. The sum is taken in float64 and rounded once.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic given seed and step, to rounding of the logarithm between devices. |Y| ≤ 44.4b (a grid of 2⁻⁶⁴),
+        so k entries are (ε, k·2⁻⁶³)-private at best.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.bounds import laplace
+        >>> counts = np.zeros(10_000)
+        >>> noisy = laplace.mechanism(counts, sensitivity=2, epsilon=0.5, seed=1)
+        >>> f"{abs(noisy).mean():.0f}"  # the mean of |Y| is b = 4
+        '4'
     """
     b = _read_scale(sensitivity, epsilon, scale)
     if secure and seed is not None:
@@ -188,10 +240,29 @@ def read_sensitivity(sensitivity: Any, adjacency: str) -> tuple[float, str]:
 
 
 def tail(threshold: float, *, scale: float, dimensions: int = 1) -> LaplaceTail:
-    """P(max_i |Y_i| > t) = 1 − (1 − e^{−t/b})^k for k independent Laplace variates of scale b; exact.
+    """Probability that the largest of k independent Laplace variates exceeds t, in absolute value.
 
-    threshold: t in [0, ∞). scale: b in [0, ∞); at b = 0 the answer is 0. dimensions: k ≥ 1. Accurate in relative terms
-    also where it is tiny. Raises ValueError or TypeError that names the argument.
+    P(max_i |Y_i| > t) = 1 − (1 − e^{−t/b})^k.
+
+    Args:
+        threshold: t in [0, ∞).
+        scale: b in [0, ∞); the answer is 0 at b = 0.
+        dimensions: k ≥ 1.
+
+    Returns:
+        `LaplaceTail` of kind "upper".
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Exact, and accurate in relative terms also where the probability is tiny.
+
+    Example:
+        >>> from leakcore.bounds import laplace
+        >>> f"{laplace.tail(20.0, scale=4.0, dimensions=10).value:.3f}"
+        '0.065'
     """
     t, b = validate.non_negative(threshold=threshold), validate.non_negative(scale=scale)
     k = validate.integer(1, dimensions=dimensions)
@@ -211,12 +282,30 @@ def tail(threshold: float, *, scale: float, dimensions: int = 1) -> LaplaceTail:
 
 
 def error_bound(*, scale: float, dimensions: int = 1, confidence: float = 0.99) -> LaplaceError:
-    """How far the mechanism moves a vector of k entries, with probability `confidence` β.
+    """How far the Laplace mechanism moves a vector of k entries, with probability β = `confidence`.
 
-    Largest entry: t = −b log(1 − β^{1/k}); ‖Y‖₁ is Gamma(k, b), its β-quantile is `l1`. Both exact.
+    The largest entry moves by at most t = −b log(1 − β^{1/k}); ‖Y‖₁ is Gamma(k, b), and its β-quantile is `l1`.
 
-    scale: b in [0, ∞). dimensions: k ≥ 1. confidence: in (0, 1 − 1e-12]. Raises ValueError or TypeError that names the
-    argument.
+    Args:
+        scale: b in [0, ∞).
+        dimensions: k ≥ 1.
+        confidence: β in (0, 1 − 1e-12].
+
+    Returns:
+        `LaplaceError` of kind "upper", at the confidence.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Exact, deterministic.
+
+    Example:
+        >>> from leakcore.bounds import laplace
+        >>> error = laplace.error_bound(scale=4.0, dimensions=10, confidence=0.95)
+        >>> f"largest {error.value:.1f}, total {error.l1:.1f}, total on average {error.mean_l1:.0f}"
+        'largest 21.1, total 62.8, total on average 40'
     """
     b, k = validate.non_negative(scale=scale), validate.integer(1, dimensions=dimensions)
     level = validate.confidence(confidence=confidence)

@@ -15,8 +15,12 @@ SOURCE = "Dwork, McSherry, Nissim and Smith (2006); Lecture 13 (Lei 2024), Defin
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class L1Sensitivity(Result):
-    """value: Δ₁ = max ‖f(X) − f(X′)‖₁ over neighbouring datasets, attained. query: which f; dimensions: of its
-    value.
+    """ℓ1-sensitivity of a query, as the `*_sensitivity` functions return it.
+
+    Attributes:
+        value: Δ₁ = max ‖f(X) − f(X′)‖₁ over neighbouring datasets, attained.
+        query: the name of f: "sum", "mean", "count" or "histogram".
+        dimensions: number of entries of f(X).
     """
 
     query: str
@@ -26,15 +30,32 @@ class L1Sensitivity(Result):
 def sum_sensitivity(
     lower: Any = None, upper: Any = None, *, l1_norm: float | None = None, adjacency: str = "replace"
 ) -> L1Sensitivity:
-    """Δ₁ of f(X) = Σ_i x_i.
+    """ℓ1-sensitivity of a sum, f(X) = Σ_i x_i.
 
-    For rows in the box lower ≤ x ≤ upper: Σ_c (upper_c − lower_c) under "replace", Σ_c max(|lower_c|, |upper_c|) under
-    "add-remove". For rows with ‖x‖₁ ≤ l1_norm = R: 2R and R. Attained, at corners of the box
-    and of the ball.
+    For rows in the box lower ≤ x ≤ upper it is Σ_c (upper_c − lower_c) under "replace" and Σ_c max(|lower_c|,
+    |upper_c|) under "add-remove"; for rows with ‖x‖₁ ≤ R it is 2R and R. Give either the box or R. Rows that may lie
+    outside must be clipped before the query, or the bound does not hold.
 
-    lower, upper: numbers, or (k,) arrays, one per coordinate, finite, lower ≤ upper. l1_norm: in [0, ∞). One of the two
-    ways. Rows that may lie outside must be clipped before the query, or the bound is void.
-    Raises ValueError or TypeError that names the argument.
+    Args:
+        lower: a number, or (k,) numbers, one per coordinate, finite.
+        upper: likewise, at least `lower`.
+        l1_norm: R in [0, ∞), instead of a box.
+        adjacency: "replace" or "add-remove".
+
+    Returns:
+        `L1Sensitivity` of kind "upper".
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Exact: attained at corners of the box and of the ball.
+
+    Example:
+        >>> from leakcore.bounds import laplace
+        >>> laplace.sum_sensitivity([0, -1], [10, 1]).value, laplace.sum_sensitivity(l1_norm=3).value
+        (12.0, 6.0)
     """
     relation = parse_adjacency(adjacency)
     if l1_norm is not None:
@@ -48,14 +69,33 @@ def sum_sensitivity(
 
 
 def mean_sensitivity(lower: Any, upper: Any, num_rows: int, *, adjacency: str = "replace") -> L1Sensitivity:
-    """Δ₁ of f(X) = (1/n) Σ_i x_i for rows in the box lower ≤ x ≤ upper.
+    """ℓ1-sensitivity of a mean, f(X) = (1/n) Σ_i x_i, for rows in the box lower ≤ x ≤ upper.
 
-    "replace": Σ_c (upper_c − lower_c)/n; n = num_rows is public. "add-remove": the number of rows is not public, and
-    the larger of two neighbours has at least n + 1 rows if both have at least num_rows = n: the mean moves by
-    |x − mean of the others|/(n + 1), so Δ₁ = Σ_c (upper_c − lower_c)/(n + 1). Without a least number (n = 0) the mean
-    is not defined: release a noisy sum and a noisy count instead. Attained.
+    "replace": Σ_c (upper_c − lower_c)/n, where n is public. "add-remove": Σ_c (upper_c − lower_c)/(n + 1). There the
+    number of rows is not public; if both neighbours have at least n rows, the larger one has at least n + 1, and the
+    mean moves by |x − mean of the others|/(n + 1). Without a least number the mean is not defined: release a noisy sum
+    and a noisy count.
 
-    num_rows ≥ 1. Other arguments and errors as in `sum_sensitivity`.
+    Args:
+        lower: a number, or (k,) numbers, one per coordinate, finite.
+        upper: likewise, at least `lower`.
+        num_rows: n ≥ 1, the number of rows ("replace") or the least number ("add-remove").
+        adjacency: "replace" or "add-remove".
+
+    Returns:
+        `L1Sensitivity` of kind "upper".
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Exact: attained.
+
+    Example:
+        >>> from leakcore.bounds import laplace
+        >>> laplace.mean_sensitivity(0, 1, 100).value
+        0.01
     """
     relation = parse_adjacency(adjacency)
     low, high = _box(lower, upper)
@@ -66,23 +106,59 @@ def mean_sensitivity(lower: Any, upper: Any, num_rows: int, *, adjacency: str = 
 
 
 def count_sensitivity(num_queries: int = 1, *, adjacency: str = "replace") -> L1Sensitivity:
-    """Δ₁ = num_queries of f(X) = how many rows satisfy each of num_queries ≥ 1 predicates, which one row may all
-    satisfy.
+    """ℓ1-sensitivity of counts: how many rows satisfy each of k predicates.
 
-    The same under both relations: a row satisfies a predicate or not. Disjoint predicates are a histogram, which is
-    cheaper. Attained. Raises ValueError or TypeError that names the argument.
+    It is k under both relations, since one row may satisfy all predicates. Disjoint predicates are a histogram, which
+    needs less noise (`histogram_sensitivity`).
+
+    Args:
+        num_queries: k ≥ 1.
+        adjacency: "replace" or "add-remove".
+
+    Returns:
+        `L1Sensitivity` of kind "upper".
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Exact: attained.
+
+    Example:
+        >>> from leakcore.bounds import laplace
+        >>> laplace.count_sensitivity(3).value
+        3.0
     """
     k = validate.integer(1, num_queries=num_queries)
     return _result("count", float(k), k, parse_adjacency(adjacency), "predicates may overlap")
 
 
 def histogram_sensitivity(num_bins: int, *, bins_per_row: int = 1, adjacency: str = "replace") -> L1Sensitivity:
-    """Δ₁ of f(X) = counts of num_bins bins, each row in at most s = bins_per_row of them.
+    """ℓ1-sensitivity of a histogram: counts of bins, each row in at most s of them.
 
-    "add-remove": s. "replace": a row may leave s bins and enter s others, so min(2s, num_bins). Attained. A public
-    binning is assumed: bins chosen from the data leak by being chosen.
+    "add-remove": s. "replace": a row may leave s bins and enter s others, so min(2s, num_bins). The bins must be
+    public: bins that are chosen from the data leak by that choice.
 
-    num_bins ≥ 1, bins_per_row in [1, num_bins]. Raises ValueError or TypeError that names the argument.
+    Args:
+        num_bins: at least 1.
+        bins_per_row: s in [1, num_bins].
+        adjacency: "replace" or "add-remove".
+
+    Returns:
+        `L1Sensitivity` of kind "upper".
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Exact: attained.
+
+    Example:
+        >>> from leakcore.bounds import laplace
+        >>> laplace.histogram_sensitivity(10).value, laplace.histogram_sensitivity(10, adjacency="add-remove").value
+        (2.0, 1.0)
     """
     relation = parse_adjacency(adjacency)
     bins = validate.integer(1, num_bins=num_bins)

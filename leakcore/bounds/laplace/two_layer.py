@@ -20,12 +20,21 @@ SOURCE = "derived here for the network of Lecture 13 (Lei 2024), eqs. 4.3 to 4.6
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TwoLayerSensitivity(Result):
-    """value: upper bound of Δ₁ for the gradients asked for.
+    """ℓ1-sensitivity of the gradient of a two-layer network, as `two_layer` returns it.
 
-    output_part, hidden_part: of dL/da (m entries) and of dL/dW (m·d), each by itself; their sum is the bound for both.
-    residual_bound: of |f(x) − y|. activation_sum: of Σ_j |σ(w_jᵀx)|. gradient_l2: of one example's gradient, in ℓ2.
-    printed: what the lecture prints, with its open constant C set to 1: "(4.9)" Σ_j 2√d, "(4.10)" m√d. No bounds.
-    num_neurons, num_inputs, num_parameters: m, d and the entries released. gradients, batch_size: as asked.
+    Attributes:
+        value: upper bound of Δ₁ for the gradients that were asked for.
+        output_part: the bound for dL/da (m entries) alone; the parts add up to the bound for both.
+        hidden_part: the bound for dL/dW (m·d entries) alone.
+        residual_bound: bound of |f(x) − y|.
+        activation_sum: bound of Σ_j |σ(w_jᵀx)|.
+        gradient_l2: bound of one example's gradient in ℓ2.
+        printed: what the lecture prints, with its open constant C set to 1: "(4.9)" Σ_j 2√d, "(4.10)" m√d. Not bounds.
+        num_neurons: m.
+        num_inputs: d.
+        num_parameters: number of released entries.
+        gradients: as asked.
+        batch_size: as asked.
     """
 
     output_part: float
@@ -65,6 +74,17 @@ class GradientQuery:
         target_bound: Y in [0, ∞), largest |y|.
         gradients: what is released: "both", "output" (dL/da alone) or "hidden" (dL/dW alone).
         batch_size: None: the gradient of the sum. B ≥ 1: divided by B, a constant that does not depend on the data.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore.bounds import laplace
+        >>> query = laplace.GradientQuery(gradients="output", batch_size=64)
+        >>> bound = laplace.two_layer([[1.0, 0.0], [0.0, 1.0]], [0.5, -0.5], query=query)
+        >>> bound.num_parameters, bound.value == bound.output_part
+        (2, True)
     """
 
     input_norm: float = 1.0
@@ -96,33 +116,36 @@ def two_layer(
     query: GradientQuery = SUM_OF_BOTH,
     adjacency: str = "replace",
 ) -> TwoLayerSensitivity:
-    """Worst-case ℓ1-sensitivity of the gradient of f(x) = Σ_j a_j σ(w_jᵀx) under L = Σ_i (f(x_i) − y_i)².
+    """Worst-case ℓ1-sensitivity of the gradient of f(x) = Σ_j a_j σ(w_jᵀx) under the loss Σ_i (f(x_i) − y_i)².
 
-    With r = f(x) − y, one example (x, y) adds to the gradient (eqs. 4.4 and 4.6 with the factors that they drop)
+    For ‖x‖₂ ≤ R, |y| ≤ Y and an activation of slope at most ℓ, one example's gradient has ‖g‖₁ ≤ G = 2(F + Y)(H +
+    ℓ‖a‖₁√d R), where F bounds |f(x)| and H bounds Σ_j |σ(w_jᵀx)|. So Δ₁ ≤ 2G under "replace" and Δ₁ ≤ G under
+    "add-remove". docs/explanation/bounds.md derives it, says why the lecture's (4.8) is not a bound, and compares the
+    orders of (4.9) and (4.10).
 
-        g_{a_j} = 2r σ(w_jᵀx),    g_{w_j} = 2r a_j σ′(w_jᵀx) x.
+    Args:
+        hidden_weights: W (m, d), finite, NumPy or CPU torch.
+        output_weights: a (m,), likewise.
+        activation: a name as in torch ("relu", "tanh", …), or an `Activation` with its constants.
+        query: R, Y and what is released.
+        adjacency: "replace" (the lecture's) or "add-remove".
 
-    Let ‖x‖₂ ≤ R, |y| ≤ Y, σ have slope at most ℓ, |σ| at most S (∞ where there is none), s₀ = |σ(0)|. Then
+    Returns:
+        `TwoLayerSensitivity` of kind "upper", for these weights.
 
-    1. Σ_j |σ(w_jᵀx)| ≤ H := min(m s₀ + ℓR min(√m ‖W‖, Σ_j ‖w_j‖), mS): |σ(u)| ≤ s₀ + ℓ|u|, ‖Wx‖₁ ≤ √m ‖Wx‖₂;
-    2. |f(x)| ≤ F := min(|Σ_j a_j σ(0)| + ℓR min(‖a‖₂ ‖W‖, Σ_j |a_j| ‖w_j‖), ‖a‖₁ S), hence |r| ≤ F + Y, whatever the
-       example: unlike in (4.7) and (4.8) the residual is the example's own, before and after the change;
-    3. ‖x‖₁ ≤ √d R, so Σ_j ‖g_{w_j}‖₁ ≤ 2|r| ℓ ‖a‖₁ √d R;
-    4. ‖g‖₁ ≤ G := 2(F + Y)(H + ℓ ‖a‖₁ √d R), and replacing an example changes the sum by g − g′: Δ₁ ≤ 2G. Adding or
-       removing one: Δ₁ ≤ G.
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
 
-    ‖W‖ is the spectral norm. Printed beside it: (4.8), |r_i|(|σ(w_jᵀx_i)| + |σ(w_jᵀx′_i)|), is no bound (at r_i = 0 its
-    right side is 0, and the replaced example has a residual of its own; `printed_change` shows it). (4.9) drops r and
-    a_j; its C is the residual's bound times max_j |a_j|. (4.10) is O(m√d) for |a_j| = O(1) and |r| = O(1); for the
-    lecture's own a_j = 1/m the bound above is O(m + √(md)), and for a_j = ±1 the residual alone may be of order m.
-    Compare orders, not numbers.
+    Guarantees:
+        Deterministic. Holds for every example within the query's limits; it is not tight.
 
-    hidden_weights: W (m, d), output_weights: a (m,), finite, NumPy or CPU torch. activation: a name as in torch
-        ("relu", "tanh", …) or an `Activation` with its constants. query: a `GradientQuery`: R, Y and what is released.
-    adjacency: "replace" (the lecture's: differ in one element) or "add-remove".
-
-    Returns a `TwoLayerSensitivity`: kind "upper", deterministic. Raises ValueError or TypeError that names the
-    argument.
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.bounds import laplace
+        >>> bound = laplace.two_layer(np.eye(2), [0.5, -0.5])
+        >>> f"{bound.value:.2f}", f"{bound.noise(epsilon=0.5).value:.2f}"
+        ('19.31', '38.63')
     """
     weights = validate.squarable(hidden_weights=validate.host_array(hidden_weights=hidden_weights)[0])
     output = validate.squarable(output_weights=validate.host_array(output_weights=output_weights)[0])
@@ -157,11 +180,33 @@ def two_layer_random(
 ) -> TwoLayerSensitivity:
     """`two_layer` for the lecture's random network, w_j ~ N(0, I_d) independent, from its sizes alone.
 
-    ‖W‖ ≤ √m + √d + t with probability 1 − e^{−t²/2} (Davidson and Szarek 2001, Theorem II.13), in place of the weights'
-    own norm. For a_j = 1/m, ReLU, R = Y = 1: Δ₁ ≤ 4(1 + Λ/√m)(√m Λ + √d), Λ = √m + √d + t: O(m + √(md)).
+    ‖W‖ ≤ √m + √d + t with probability 1 − e^{−t²/2} (Davidson and Szarek 2001, Theorem II.13) replaces the norm of the
+    weights. For a_j = 1/m, ReLU and R = Y = 1: Δ₁ ≤ 4(1 + Λ/√m)(√m Λ + √d) with Λ = √m + √d + t, which is O(m + √(md)).
 
-    num_neurons: m, num_inputs: d. output_weight: |a_j|, in [0, ∞); None: 1/m. confidence: in (0, 1 − 1e-12], over the
-    draw of W. Other arguments, result and errors as in `two_layer`.
+    Args:
+        num_neurons: m ≥ 1.
+        num_inputs: d ≥ 1.
+        output_weight: |a_j| in [0, ∞); None: 1/m.
+        activation: as in `two_layer`.
+        query: as in `two_layer`.
+        adjacency: "replace" or "add-remove".
+        confidence: in (0, 1 − 1e-12], over the draw of W.
+
+    Returns:
+        `TwoLayerSensitivity` of kind "upper", at the confidence.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> from leakcore.bounds import laplace
+        >>> bound = laplace.two_layer_random(100, 784)
+        >>> f"{bound.value:.0f}", bound.confidence
+        ('9209', 0.999)
     """
     m, d = validate.integer(1, num_neurons=num_neurons), validate.integer(1, num_inputs=num_inputs)
     a = 1.0 / m if output_weight is None else validate.non_negative(output_weight=output_weight)
@@ -225,11 +270,15 @@ def _bound(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PrintedChange:
-    """The two sides of (4.8) for one replaced example, per neuron (m,), in the lecture's own scale (no factor 2).
+    """The two sides of the lecture's (4.8) for one replaced example, in its own scale (without the factor 2).
 
-    change: |G(a_j) − G(a′_j)|. printed: |r|(|σ(w_jᵀx)| + |σ(w_jᵀx′)|). holds: whether printed is no less, everywhere.
-    residuals: (r, r′). l1_change: ‖g − g′‖₁ of the whole gradient (dL/da and dL/dW) with all factors, which
-    `two_layer(...).value` bounds.
+    Attributes:
+        change: |G(a_j) − G(a′_j)| per neuron, (m,).
+        printed: |r|(|σ(w_jᵀx)| + |σ(w_jᵀx′)|) per neuron, (m,).
+        holds: whether `printed` is at least `change` for every neuron.
+        residuals: (r, r′).
+        l1_change: ‖g − g′‖₁ of the whole gradient (dL/da and dL/dW) with all factors, which `two_layer(...).value`
+            bounds.
     """
 
     change: np.ndarray
@@ -248,11 +297,30 @@ def printed_change(
     *,
     activation: Activation | str = "relu",
 ) -> PrintedChange:
-    """Both sides of Lecture 13 (4.8) when the example `first` = (x, y) becomes `second` = (x′, y′).
+    """Both sides of Lecture 13 (4.8) when one example is replaced: a check of the printed inequality, which may fail.
 
-    hidden_weights, output_weights, activation: as in `two_layer`; the activation needs a function. x, x′: (d,) finite.
-    The slope σ′ in l1_change is a central difference of σ, good to about 1e-9 where σ is smooth.
-    Raises ValueError or TypeError that names the argument.
+    Args:
+        hidden_weights: W (m, d), as in `two_layer`.
+        output_weights: a (m,), as in `two_layer`.
+        first: (x, y) with x (d,) finite, the example before.
+        second: (x′, y′), the example after.
+        activation: as in `two_layer`; an `Activation` needs its function.
+
+    Returns:
+        `PrintedChange`.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic. The slope σ′ in `l1_change` is a central difference of σ, good to about 1e-9 where σ is smooth.
+
+    Example:
+        >>> from leakcore.bounds import laplace
+        >>> fitted, missed = ([1.0], 1.0), ([1.0], -1.0)  # the first example has residual 0
+        >>> laplace.printed_change([[1.0]], [1.0], fitted, missed).holds
+        False
     """
     weights = validate.squarable(hidden_weights=validate.host_array(hidden_weights=hidden_weights)[0])
     output = validate.squarable(output_weights=validate.host_array(output_weights=output_weights)[0])
