@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from leakcore.attacks import inversion
-from tests.attacks.inversion.test_invert import _smooth
+from tests.attacks.inversion.networks import smooth
 
 
 class _Functional(nn.Module):
@@ -52,7 +52,7 @@ def test_smooth_activations_do_not_warn(kind):
 
 
 def test_failing_restarts_are_reported():
-    model = _smooth()
+    model = smooth()
     x, y = torch.rand(1, 12), [0]
     g = inversion.gradient(model, x, y)
     # A rate that throws the search out of what float32 holds.
@@ -70,7 +70,7 @@ def test_failing_restarts_are_reported():
 
 
 def test_bad_input():
-    model = _smooth()
+    model = smooth()
     g = inversion.gradient(model, torch.rand(1, 12), [0])
     with pytest.raises(ValueError, match="empty batch"):
         inversion.invert(model, g, (12,), labels=[])
@@ -158,7 +158,7 @@ def test_mappings_of_parameters_must_have_their_shapes():
 
 
 def test_bad_input_is_named_before_any_work():
-    model = _smooth()
+    model = smooth()
     x = torch.rand(2, 12)
     g = inversion.gradient(model, x, [0, 1])
     for call in (
