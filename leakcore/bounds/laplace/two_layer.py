@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -158,14 +158,13 @@ def two_layer(
     spectral = float(np.linalg.norm(weights, 2))
     m, d = weights.shape
     a_1, a_2 = float(np.abs(output).sum()), float(np.linalg.norm(output))
-    return _bound(
-        m=m, d=d, sigma=sigma, spectral=spectral, a_1=a_1, a_2=a_2,
+    norms = _Norms(
+        m=m, d=d, spectral=spectral, a_1=a_1, a_2=a_2,
         wx_1=min(math.sqrt(m) * spectral, float(lengths.sum())),
         f_slope=min(a_2 * spectral, float(np.abs(output) @ lengths)),
         f_zero=sigma.at_zero * abs(float(output.sum())),
-        query=query, adjacency=adjacency,
-        confidence=None, notes=("for these weights",),
     )  # fmt: skip
+    return _bound(norms, sigma, query, adjacency, confidence=None, notes=("for these weights",))
 
 
 def two_layer_random(
@@ -213,19 +212,31 @@ def two_layer_random(
     level = validate.confidence(confidence=confidence)
     sigma = read_activation(activation)
     spectral = math.sqrt(m) + math.sqrt(d) + math.sqrt(-2.0 * math.log1p(-level))
-    return _bound(
-        m=m, d=d, sigma=sigma, spectral=spectral, a_1=a * m, a_2=a * math.sqrt(m),
+    norms = _Norms(
+        m=m, d=d, spectral=spectral, a_1=a * m, a_2=a * math.sqrt(m),
         wx_1=math.sqrt(m) * spectral, f_slope=a * math.sqrt(m) * spectral, f_zero=sigma.at_zero * a * m,
-        query=query, adjacency=adjacency,
-        confidence=level, notes=("over the draw of w_j ~ N(0, I)",),
     )  # fmt: skip
+    return _bound(norms, sigma, query, adjacency, confidence=level, notes=("over the draw of w_j ~ N(0, I)",))
+
+
+class _Norms(NamedTuple):
+    """What the bound needs of a network: sizes, norms of its weights, and how f grows with ‖x‖ from f(0)."""
+
+    m: int
+    d: int
+    spectral: float
+    a_1: float
+    a_2: float
+    wx_1: float
+    f_slope: float
+    f_zero: float
 
 
 def _bound(
-    *, m: int, d: int, sigma: Activation, spectral: float, a_1: float, a_2: float, wx_1: float, f_slope: float,
-    f_zero: float, query: GradientQuery, adjacency: str,
-    confidence: float | None, notes: tuple[str, ...],
+    norms: _Norms, sigma: Activation, query: GradientQuery, adjacency: str, *, confidence: float | None,
+    notes: tuple[str, ...],
 ) -> TwoLayerSensitivity:  # fmt: skip
+    m, d, spectral, a_1, a_2, wx_1, f_slope, f_zero = norms
     validate.instance(GradientQuery, query=query)
     reach, y, which, size = query.input_norm, query.target_bound, query.gradients, query.batch_size
     relation = parse_adjacency(adjacency)
