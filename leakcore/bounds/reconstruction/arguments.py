@@ -22,14 +22,21 @@ ATTACKER = (
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ReconstructionBound(Result):
-    """B_κ: the largest success probability of a reconstruction attack whose blind success probability is κ.
+    """B_κ, the largest success probability of a reconstruction attack whose blind guess succeeds with probability κ.
 
-    value, log_value: B_κ and its natural logarithm (which stays finite where B_κ underflows).
-    kappa, log_kappa: as asked. advantage: (B_κ − κ)/(1 − κ), 0 at κ = 1.
-    interval, log_interval: (low, high): numerical error of a deterministic method, confidence limits of "certified".
-    standard_error, effective_sample_size: of Monte-Carlo estimates, else None.
-    num_samples: samples drawn, None for deterministic methods. warnings: why the number may mislead, empty if
-    nothing does. state: of `methods.Certified` with `width` or `resume`: pass it as `resume` to go on; else None.
+    Attributes:
+        value: B_κ, a float or an array of κ's shape.
+        log_value: its natural logarithm, which stays finite where B_κ underflows.
+        kappa: κ that was asked for.
+        log_kappa: its natural logarithm.
+        advantage: (B_κ − κ)/(1 − κ), 0 at κ = 1.
+        interval: (low, high): numerical error of a deterministic method, confidence limits of one that samples.
+        log_interval: the same for `log_value`.
+        standard_error: of Monte-Carlo estimates, else None.
+        effective_sample_size: of Monte-Carlo estimates, else None.
+        num_samples: samples drawn; None for deterministic methods.
+        warnings: why the number may mislead; empty if nothing does.
+        state: of `methods.Certified` with `width` or `resume`: pass it as `resume` to go on; else None.
     """
 
     log_value: Number

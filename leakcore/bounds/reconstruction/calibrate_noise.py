@@ -21,11 +21,18 @@ _TOLERANCE = 1e-9
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class CalibratedNoise(Result):
-    """value: the smallest σ (to a relative 1e-9, on the safe side) with B_κ ≤ target_success.
+    """Noise for a limit on reconstruction, as `calibrate_noise` returns it.
 
-    success: the bound at `value`. epsilon_noise_multiplier: σ if (ε, δ) is calibrated so that it alone implies the
-    same limit (NaN where no accountant reaches it); epsilon: that ε; delta: as given. savings:
-    epsilon_noise_multiplier/value, NaN where both are 0.
+    Attributes:
+        value: the smallest σ (to a relative 1e-9, on the safe side) with B_κ ≤ target_success.
+        target_success: as asked.
+        log_kappa: log κ that was asked for.
+        success: B_κ at `value`.
+        epsilon_noise_multiplier: σ if (ε, δ) is calibrated so that it alone implies the same limit; NaN where no
+            accountant reaches it.
+        epsilon: that ε.
+        delta: as asked.
+        savings: epsilon_noise_multiplier/value, NaN where both are 0.
     """
 
     target_success: float
@@ -48,21 +55,41 @@ def calibrate_noise(
     steps: int,
     delta: float = 1e-5,
 ) -> CalibratedNoise:
-    """The smallest noise multiplier for which no attack reconstructs a record with probability above `target_success`.
+    """The smallest noise multiplier with which no attack reconstructs a record with probability above `target_success`.
 
-    The least σ with B_κ(σ, q, T) ≤ γ (Hayes et al. 2023, Theorem 2 and Corollary 4; B falls with σ). Beside it, the
-    usual way: any (ε, δ)-private mechanism has B_κ ≤ min(e^ε κ + δ, 1 − e^{−ε}(1 − δ − κ)) (its trade-off function);
-    take the largest ε for which that is at most γ, and the least σ that is (ε, δ)-private. That way forgets what the
-    mechanism is, and needs more noise.
+    The least σ with B_κ(σ, q, T) ≤ γ (Hayes et al. 2023, Theorem 2 and Corollary 4). For comparison it also computes
+    the usual way: any (ε, δ)-private mechanism has B_κ ≤ min(e^ε κ + δ, 1 − e^{−ε}(1 − δ − κ)); take the largest ε for
+    which that is at most γ, and the least σ that is (ε, δ)-private. That way ignores what the mechanism is, and needs
+    more noise.
 
-    target_success: γ in (κ, 1]; kappa, log_kappa or prior (probabilities of a discrete prior, κ the largest): exactly
-        one, a scalar κ. sample_rate: q; steps: T. delta: δ of the comparison, in (0, γ − κ) to be of use.
+    Args:
+        target_success: γ in (κ, 1].
+        kappa: κ, a number. Exactly one of kappa, log_kappa and prior.
+        log_kappa: log κ.
+        prior: probabilities of a discrete prior; κ is the largest.
+        sample_rate: q in [0, 1].
+        steps: T ≥ 0.
+        delta: δ of the comparison; useful in (0, γ − κ).
 
-    Returns a `CalibratedNoise` of kind "upper" (this much noise suffices), deterministic. γ = 1, T = 0 or q = 0 give
-    0. γ ≤ κ is a ValueError: no noise pushes success below a blind guess (except T = 0 or q = 0 at γ = κ).
-    epsilon_noise_multiplier is inf where δ leaves no room. Where the exact bound reaches no smaller σ (little noise,
-    tiny κ) the answer suffices, but less noise may do, and the notes say so. Raises AccuracyError where it reaches no σ
-    that suffices.
+    Returns:
+        `CalibratedNoise` of kind "upper": this much noise suffices. γ = 1, T = 0 or q = 0 give 0.
+        `epsilon_noise_multiplier` is inf where δ leaves no room.
+
+    Raises:
+        ValueError: for a value that is not allowed, and for γ ≤ κ, since no noise pushes success below a blind guess
+            (except T = 0 or q = 0 at γ = κ).
+        TypeError: for an argument of another type.
+        AccuracyError: (an ArithmeticError) where the exact bound reaches no σ that suffices.
+
+    Guarantees:
+        Deterministic. Where the exact bound reaches no smaller σ (little noise, tiny κ), less noise may do, and the
+        notes say so.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> noise = bounds.calibrate_noise(0.5, kappa=0.1, sample_rate=1.0, steps=100)
+        >>> f"{noise.value:.2f} instead of {noise.epsilon_noise_multiplier:.2f}"
+        '7.80 instead of 24.24'
     """
     goal = validate.probability(target_success=target_success)
     if prior is not None:

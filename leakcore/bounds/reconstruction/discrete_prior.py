@@ -34,9 +34,13 @@ _NODES = 65
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DiscretePriorBound(Result):
-    """value: the largest probability of naming the right candidate. blind: the largest weight, a blind guess's success.
+    """The largest probability of naming the right candidate, as `discrete_prior` and `label_success` return it.
 
-    advantage: (value − blind)/(1 − blind), 0 at blind = 1. blow_up: B_κ at κ = blind, the looser bound of the paper.
+    Attributes:
+        value: the largest probability of naming the right candidate.
+        blind: the largest weight of the prior, the success of a blind guess.
+        advantage: (value − blind)/(1 − blind), 0 at blind = 1.
+        blow_up: B_κ at κ = blind, the looser bound of the paper.
     """
 
     blind: float
@@ -47,17 +51,33 @@ class DiscretePriorBound(Result):
 def discrete_prior(noise_multiplier: Any, sample_rate: Any, steps: int, *, prior: Any) -> DiscretePriorBound:
     """The largest probability with which any attack names the right one of n candidates with probabilities p_z.
 
-    If the attack answers z on the event E_z, then Σ_z ν(E_z) ≤ 1 for the outputs ν without the record, and each
-    candidate's outputs μ_z have μ_z(E_z) ≤ B(ν(E_z)). So success ≤ max{Σ p_z B(a_z) : Σ a_z ≤ 1}, which is at most
-    B(Σ p_z a_z) ≤ B(max p): Theorem 2 of Hayes et al. (2023), with equality for equal weights. It is computed in dual
-    form, min over λ > 0 of λ + Σ p_z δ(log(λ/p_z)) with δ(ε) = E_μ(1 − e^{ε−L})_+, where every λ gives a bound.
+    If the attack answers z on the event E_z, then Σ_z ν(E_z) ≤ 1 for the outputs ν without the record, and μ_z(E_z) ≤
+    B(ν(E_z)) for each candidate's outputs μ_z. So success ≤ max{Σ p_z B(a_z) : Σ a_z ≤ 1}, which is at most B(max p)
+    (Hayes et al. 2023, Theorem 2), with equality for equal weights. It is computed in dual form, min over λ > 0 of λ +
+    Σ p_z δ(log(λ/p_z)) with δ(ε) = E_μ(1 − e^{ε−L})_+, where every λ gives a bound. More: docs/explanation/bounds.md.
 
-    prior: probabilities that sum to 1. noise_multiplier, sample_rate, steps: as in `reconstruction`.
-    Returns a `DiscretePriorBound` of kind "upper", deterministic, in [max p, B(max p)]; beyond 65 distinct weights
-    chords between 65 of them add less than 1% as a rule, never a wrong side. Where even whole batches would let
-    B(max p) exceed max p by 1e-9 of it at most, their closed form is the answer. Where the numerics do not reach a
-    tail, Chernoff's bound stands for it, and whole batches for B(max p). Raises ValueError or TypeError that names the
-    argument.
+    Args:
+        noise_multiplier: as in `reconstruction`.
+        sample_rate: as in `reconstruction`.
+        steps: as in `reconstruction`.
+        prior: (n,) probabilities that sum to 1.
+
+    Returns:
+        `DiscretePriorBound` of kind "upper".
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Add-remove adjacency; deterministic; in [max p, B(max p)]. Approximations are on the safe side: beyond 65
+        distinct weights they add less than 1% as a rule.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> bound = bounds.discrete_prior(2.0, 1.0, 1, prior=[0.5, 0.3, 0.2])
+        >>> f"{bound.blind:.2f} < {bound.value:.3f} < {bound.blow_up:.3f}"
+        '0.50 < 0.579 < 0.691'
     """
     weights = parse_prior(prior)
     mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, steps)
@@ -76,14 +96,31 @@ def label_success(
     """The largest probability with which any attack names the label of a training record.
 
     The attacker knows everything but the label: features, all other records, all noisy sums. The candidates are the
-    record with each label, so this is `discrete_prior` with the label's prior. With two classes and q = 1 it equals
-    the best test of N(−√T/σ, 1) against N(√T/σ, 1), two clipped gradients that point opposite ways (separation 2C,
-    replacement adjacency), Φ(√T/σ) at equal weights; the data set without the record, halfway between, costs nothing.
-    With q < 1 it is usually below what composing replacement as two add/remove steps gives.
+    record with each label, so this is `discrete_prior` with the label's prior. With two classes and q = 1 it equals the
+    best test of two opposite clipped gradients, Φ(√T/σ) at equal weights. With q < 1 it is usually below what composing
+    replacement as two add/remove steps gives.
 
-    num_classes: K ≥ 1 equally likely labels (2 if neither is given); or prior: their probabilities given the features.
-    Returns a `DiscretePriorBound` of kind "upper", deterministic. σ = 0, q = 1 give 1; σ = ∞, q = 0, T = 0 the largest
-    weight. Raises as `discrete_prior`.
+    Args:
+        noise_multiplier: as in `reconstruction`.
+        sample_rate: as in `reconstruction`.
+        steps: as in `reconstruction`.
+        num_classes: K ≥ 1 equally likely labels; 2 if neither this nor prior is given.
+        prior: the labels' probabilities given the features, instead.
+
+    Returns:
+        `DiscretePriorBound` of kind "upper". σ = 0 with q = 1 gives 1; σ = ∞, q = 0 or T = 0 give the largest weight.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Replacement adjacency (one label changes), through the dataset without the record; deterministic.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> f"{bounds.label_success(1.0, 1.0, 1).value:.3f}"  # Φ(1)
+        '0.841'
     """
     if num_classes is not None and prior is not None:
         raise ValueError(f"num_classes={num_classes!r}, prior={prior!r}: at most one may be given")

@@ -20,10 +20,14 @@ _ROUNDING = 2.0**-48
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class FanoBound(Result):
-    """value: bound of the advantage (success − p_max)/(1 − p_max). success: bound of the success probability itself.
+    """Fano's bound on the advantage, as `fano_advantage` returns it.
 
-    mutual_information: the bound (or estimate) of I(Z; outputs) it follows from, in nats, with its standard error
-    where it was sampled, else None. num_candidates: candidates of positive probability.
+    Attributes:
+        value: bound of the advantage (success − p_max)/(1 − p_max).
+        success: bound of the success probability itself.
+        mutual_information: the bound (or estimate) of I(Z; outputs) from which it follows, in nats.
+        standard_error: of the mutual information where it was sampled, else None.
+        num_candidates: number of candidates of positive probability.
     """
 
     success: float
@@ -43,29 +47,36 @@ def fano_advantage(
 ) -> FanoBound:
     """Fano's bound on the advantage of identifying which candidate of a discrete prior was trained on.
 
-    With H(π) the prior's entropy, I the mutual information between the candidate and the outputs, and t the attacker's
-    error, t ≥ the smallest t in [0, 1] with H(π) − I + t log t + (1−t) log(1−t) − t log(n−1) ≤ 0 (Guo et al. 2022b;
-    Hayes et al. 2023, Section 5), so success ≤ 1 − t.
+    With H(π) the prior's entropy and I the mutual information between the candidate and the outputs, the attacker's
+    error is at least the smallest t in [0, 1] with H(π) − I + t log t + (1−t) log(1−t) − t log(n−1) ≤ 0 (Guo et al.
+    2022b; Hayes et al. 2023, Section 5), so success ≤ 1 − t.
 
     Args:
-        noise_multiplier: as in `reconstruction`, schedules allowed; so are the next two.
-        sample_rate: q, 1 for full batches.
+        noise_multiplier: as in `reconstruction`, schedules allowed.
+        sample_rate: q, likewise; 1 for full batches.
         steps: T.
         num_candidates: n ≥ 1 equally likely candidates. Exactly one of num_candidates and prior.
         prior: n probabilities.
         information: where I comes from: "rdp" (`bounds.RenyiInformation`: any σ, q, T), "analytic"
-            (`bounds.AnalyticInformation`: q = 1) or "monte-carlo" (`bounds.SampledInformation`: q = 1, kind
-            "estimate"), or one of these objects, which holds its options. Their Table 2 is reproduced to the last digit
-            by the latter two with candidates √2 apart, which their text does not state.
+            (`bounds.AnalyticInformation`: q = 1) or "monte-carlo" (`bounds.SampledInformation`: q = 1), or one of these
+            objects, which holds its options. The last two reproduce Table 2 of Hayes et al. to the last digit with
+            candidates √2 apart, which their text does not state.
 
     Returns:
-        A `FanoBound`; no interval, confidence None. σ = 0 gives 1, one candidate 0.
+        `FanoBound` of kind "upper" ("estimate" for "monte-carlo"), without interval. σ = 0 gives 1, one candidate 0.
 
     Raises:
-        ValueError, TypeError: naming the argument.
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic given the seed, for any number of workers and none.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> fano = bounds.fano_advantage(4.0, num_candidates=10)
+        >>> f"{fano.value:.3f}", f"{bounds.reconstruction(4.0, 1.0, 1, kappa=0.1).advantage:.3f}"
+        ('0.092', '0.057')
     """
     if (num_candidates is None) == (prior is None):
         raise ValueError(f"num_candidates={num_candidates!r}, prior={prior!r}: exactly one must be given")

@@ -31,7 +31,14 @@ _SIDES = ("null", "alternative")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FixedBatchPair:
-    """Steps with batches of a fixed size; arrays of length `steps`. Dominates under adjacency "replace"."""
+    """Steps with batches of a fixed size, as `fixed_batch_pair` returns them for `reconstruction_of`.
+
+    Attributes:
+        noise_multiplier: σ_t, (T,) float64.
+        sample_rate: γ_t, (T,) float64.
+        dominates: True: proved to dominate the mechanism.
+        adjacency: "replace".
+    """
 
     noise_multiplier: np.ndarray
     sample_rate: np.ndarray
@@ -84,15 +91,34 @@ class FixedBatchPair:
 
 
 def fixed_batch_pair(noise_multiplier: Any, sample_rate: Any, steps: int) -> FixedBatchPair:
-    """The pair for `reconstruction_of` when every batch has the same size: adjacency "replace", proved to dominate.
+    """The pair for `reconstruction_of` when every batch has the same size, b of n records, drawn anew in each step.
 
-    Batches of b of n records, drawn anew in each step, and σ relative to the clipping norm C. Success of an attack that
-    knows all other records is then at most B_κ of this pair (Hayes et al. 2023, Theorem 2, with ν the run on any fixed
-    record in the target's place); the head of `fixed_batch.py` says which pair that is and whose theorem.
+    An attack that knows all other records succeeds with probability at most B_κ of this pair (Hayes et al. 2023,
+    Theorem 2, with ν the run on any fixed record in the target's place; Balle, Barthe and Gaboardi 2018; Zhu, Dong and
+    Wang 2022). docs/explanation/bounds.md derives the pair.
 
-    noise_multiplier: σ in (0, ∞); sample_rate: γ = b/n in (0, 1]; scalars or arrays of length `steps`, 0 to 2²².
-    Poisson sampling of equal rate has add/remove adjacency and leaks about half the distance: do not compare the two.
-    Raises ValueError or TypeError that names the argument.
+    Args:
+        noise_multiplier: σ in (0, ∞), relative to the clipping norm; a number, or an array of length `steps`.
+        sample_rate: γ = b/n in (0, 1]; likewise.
+        steps: T, 0 to 2²².
+
+    Returns:
+        `FixedBatchPair`, under adjacency "replace". Poisson sampling of equal rate has add-remove adjacency and about
+        half the distance: do not compare the two.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Proved to dominate.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> pair = bounds.fixed_batch_pair(2.0, 64 / 1000, 20)
+        >>> bound = bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000)
+        >>> bound.kind, bound.adjacency, bound.confidence
+        ('upper', 'replace', 0.999)
     """
     sigma, rate, count = parse_schedule(noise_multiplier, sample_rate, steps)
     if count > _MAX_STEPS:

@@ -23,11 +23,15 @@ _TERMS = 1 << 20
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class KappaBound(Result):
-    """κ = sup_z₀ P(ρ(Z, z₀) ≤ η): the success probability of the best blind guess.
+    """κ = sup_z₀ P(ρ(Z, z₀) ≤ η), the success probability of the best blind guess.
 
-    value, log_value: an upper limit of κ and its logarithm: what `reconstruction` takes as kappa or log_kappa.
-    estimate: the sample-centred value of the paper where samples were given, which may be far below κ; else None.
-    num_samples, radius, metric: as given, None where they do not apply.
+    Attributes:
+        value: an upper limit of κ, which `reconstruction` takes as kappa.
+        log_value: its logarithm, which `reconstruction` takes as log_kappa.
+        estimate: the paper's sample-centred value where samples were given, which may be far below κ; else None.
+        num_samples: number of samples, None where there are none.
+        radius: as asked, None where it does not apply.
+        metric: as asked, None where it does not apply.
     """
 
     log_value: Number
@@ -47,22 +51,36 @@ def kappa_from_samples(
 ) -> KappaBound:
     """Upper confidence limit of κ(η) = sup over all z₀ of P(ρ(Z, z₀) ≤ η), from independent samples of the prior.
 
-    Hayes et al. (2023), Proposition 6, corrected (E8). They centre the ball at samples; the definition's supremum is
-    over all centres, and on a 50-sphere of radius η the truth is 1 where sample-centred balls hold .002. Here: let z*
-    be the best centre. If its ball of radius η holds C samples, C ~ Binomial(N, κ); if C ≥ 1 the ball lies within 2η
-    of any sample it holds (triangle inequality), so m = max_i #{j: ρ(z_i, z_j) ≤ 2η} ≥ C, and m ≥ 1 > C otherwise.
-    The Clopper–Pearson upper limit rises with the count, hence its value at (m, N) is below κ with probability at
-    most 1 − confidence. No correction for the choice of i is needed. It replaces the printed limit κ̂/(1 − τ), whose
-    confidence 1 − e^{−Nτ²κ/2} depends on κ itself.
+    The Clopper–Pearson upper limit at the largest number of samples within 2η of a sample. It replaces the printed
+    limit of Hayes et al. (2023), Proposition 6, which centres balls at samples only (E8). docs/explanation/bounds.md
+    has the proof.
 
-    samples: (N, …) real array, flattened to N rows. radius: η ≥ 0. confidence: in (0, 1 − 1e-12].
-    metric: "euclidean", "manhattan", "chebyshev", "hamming" (number of unequal coordinates), or a function of
-        two blocks (a, d) and (b, d) that returns distances (a, b); it must be a metric, for the triangle inequality.
+    Args:
+        samples: (N, …) real array, flattened to N rows.
+        radius: η ≥ 0.
+        metric: "euclidean", "manhattan", "chebyshev", "hamming" (number of unequal coordinates), or a function of two
+            blocks (a, d) and (b, d) that returns distances (a, b). It must be a metric: the proof uses the triangle
+            inequality.
+        confidence: in (0, 1 − 1e-12].
 
-    Distances are computed block by block, in about 32 MiB whatever N is; comparisons are rounded against us.
-    Returns a `KappaBound` of kind "upper" at `confidence`; estimate = max_i #{j: ρ(z_i, z_j) ≤ η}/N. κ below
-    −log(1 − confidence)/N cannot be shown with N samples: the limit is never smaller. Deterministic given the samples.
-    Raises ValueError or TypeError that names the argument, also when a metric returns a wrong shape or NaN.
+    Returns:
+        `KappaBound` of kind "upper" at `confidence`; its `estimate` is max_i #{j: ρ(z_i, z_j) ≤ η}/N.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed, and for a metric that returns a wrong shape or NaN.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        The value is below κ with probability at most 1 − confidence, over the samples. It is never smaller than −log(1
+        − confidence)/N. Deterministic; distances are computed in blocks, about 32 MiB, and rounded to the safe side.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import bounds
+        >>> draws = np.array([[i % 2, i // 2 % 2] for i in range(1000)])  # as if drawn from four equally likely points
+        >>> kappa = bounds.kappa_from_samples(draws, radius=0.4)
+        >>> kappa.estimate, f"{kappa.value:.3f}", kappa.confidence
+        (0.25, '0.283', 0.99)
     """
     rows, _ = validate.host_array(samples=samples)
     if rows.ndim == 0 or rows.size == 0:
@@ -100,16 +118,35 @@ def kappa_from_samples(
 def kappa_pixels(num_pixels: int, *, fraction: float = 1.0, pixel_probability: float = 0.25) -> KappaBound:
     """κ of a prior of independent, uniform pixels: P(Bin(d, p) ≥ ⌈ρd⌉), the chance to guess a share ρ of d pixels.
 
-    It is κ of that prior only, not of real images: at ρ = .6 it is 1e-95 for 28 × 28 pixels, while an all-black guess
-    has that share of pixels right in every image of MNIST. For images that you hold, `kappa_from_samples` bounds κ.
+    Hayes et al. (2023), Appendix I: a pixel is right with probability p = 64/256 = 1/4. Their p^{dρ} is right for ρ = 1
+    only (E9): at d = 784, ρ = 0.6 it is 1e-283 where the truth is 1e-95, so it bounds nothing.
 
-    Hayes et al. (2023), Appendix I: uniform pixels, one right with probability p = 64/256 = 1/4. Their p^{dρ} is right
-    for ρ = 1 only (E9): at d = 784, ρ = .6 it is 1e-283 where the truth is 1e-95, so it bounds nothing.
+    It is κ of that prior, not of real images: an all-black guess has 60% of the pixels right in every image of MNIST.
+    For images at hand, `kappa_from_samples` bounds κ.
 
-    num_pixels: d ≥ 1; fraction: ρ in [0, 1]; pixel_probability: p in (0, 1].
-    Returns a `KappaBound` of kind "upper", deterministic; log_value is the one to carry: 4⁻⁷⁸⁴ = e⁻¹⁰⁸⁶·⁹ is 0 as a
-    float. ρ = 0 or p = 1 give 1. log_value is rounded up: by 2e-12, and where κ is below 1e-280 by 1e-14·d·log d (by
-    nothing at ρ = 1). Raises ValueError or TypeError.
+    Args:
+        num_pixels: d ≥ 1.
+        fraction: ρ in [0, 1].
+        pixel_probability: p in (0, 1].
+
+    Returns:
+        `KappaBound` of kind "upper". Use `log_value`: 4⁻⁷⁸⁴ = e⁻¹⁰⁸⁶·⁹ is 0 as a float. ρ = 0 or p = 1 give 1.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic. log_value is rounded up: by 2e-12, and by 1e-14·d·log d where κ is below 1e-280 (by nothing at ρ
+        = 1).
+
+    Example:
+        >>> from leakcore import bounds
+        >>> kappa = bounds.kappa_pixels(784, fraction=0.6)
+        >>> f"{kappa.log_value:.1f}"
+        '-218.9'
+        >>> bounds.reconstruction(1.0, 1.0, 100, log_kappa=kappa.log_value).value < 1e-6
+        True
     """
     count = validate.integer(1, num_pixels=num_pixels)
     share = validate.probability(fraction=fraction)

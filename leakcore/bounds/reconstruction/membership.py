@@ -16,9 +16,13 @@ from leakcore.numerics import AccuracyError, gaussian_pair
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class MembershipBound(Result):
-    """The largest true-positive rate of a membership attack at a false-positive rate.
+    """The largest true-positive rate of a membership attack, as `membership` returns it.
 
-    value: TPR at `fpr`. advantage: TPR − FPR there. max_advantage: the largest over all false-positive rates.
+    Attributes:
+        value: the true-positive rate at `fpr`.
+        fpr: the false-positive rate that was asked for.
+        advantage: TPR − FPR there.
+        max_advantage: the largest advantage over all false-positive rates.
     """
 
     fpr: Number
@@ -30,13 +34,32 @@ class MembershipBound(Result):
 def membership(noise_multiplier: Any, sample_rate: Any, steps: int, *, fpr: Any) -> MembershipBound:
     """The largest true-positive rate of any membership attack on DP-SGD at false-positive rate `fpr`.
 
-    TPR = B_fpr, the same quantity as in `reconstruction` (Hayes et al. 2023, Section 3 after equation 3): the test of ν
-    (record absent) against μ (record present). `max_advantage` = max_α B_α − α = δ(0), the total variation distance (of
-    full batches, which is no less, where the numerics do not reach).
+    TPR = B_fpr, the same quantity as in `reconstruction` (Hayes et al. 2023, Section 3 after equation 3), for the test
+    of ν (record absent) against μ (record present). `max_advantage` = max_α B_α − α = δ(0), the total variation
+    distance (that of full batches, which is at least as large, where the numerics do not reach).
 
-    fpr: in (0, 1], a float or an array. Other arguments as in `reconstruction`, method "auto".
-    Returns a `MembershipBound` of kind "upper", deterministic, interval = numerical error; by "importance" (99.9%, seed
-    0) where the exact route does not reach, for fpr below about 1e-290.
+    Args:
+        noise_multiplier: as in `reconstruction`.
+        sample_rate: as in `reconstruction`.
+        steps: as in `reconstruction`.
+        fpr: in (0, 1], a float or an array.
+
+    Returns:
+        `MembershipBound` of kind "upper", by method "auto". `interval` is the numerical error. Where the exact route
+        does not reach (fpr below about 1e-290) it comes from "importance", at 99.9%, seed 0.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Add-remove adjacency; deterministic.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> bound = bounds.membership(1.0, 0.01, 100, fpr=0.01)
+        >>> f"TPR at 1% FPR {bound.value:.3f}, advantage at most {bound.max_advantage:.3f}"
+        'TPR at 1% FPR 0.015, advantage at most 0.051'
     """
     from leakcore.numerics import log_delta
 

@@ -20,11 +20,14 @@ Zhang 2019, Theorem 5) then leaves sums over the binomial."""
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class MseLowerBound(Result):
-    """value: least mean squared error per coordinate of an unbiased reconstruction.
+    """Least squared error of an unbiased reconstruction, as `mse_lower_bound` returns it.
 
-    epsilon: the Rényi parameter of order 2 that it follows from. constant_guess: the error that the best constant guess
-    never exceeds, Σ_i diam_i²/(4d); where `value` is larger the bound says nothing about biased attacks. warnings:
-    says so there.
+    Attributes:
+        value: least mean squared error per coordinate.
+        epsilon: the Rényi parameter of order 2 from which it follows.
+        constant_guess: Σ_i diam_i²/(4d), which the error of the best constant guess never exceeds. Where `value` is
+            larger, the bound says nothing about biased attacks.
+        warnings: says so there; else empty.
     """
 
     epsilon: float
@@ -35,20 +38,36 @@ class MseLowerBound(Result):
 def mse_lower_bound(
     noise_multiplier: Any, sample_rate: Any, steps: int, *, diameters: Any, adjacency: str = "replace"
 ) -> MseLowerBound:
-    """Least mean squared error of *unbiased* reconstruction: Σ_i diam_i(Z)²/(4d(e^ε − 1)) under (2, ε)-Rényi privacy.
+    """Least mean squared error of *unbiased* reconstruction: Σ_i diam_i²/(4d(e^ε − 1)) under (2, ε)-Rényi privacy.
 
-    Guo, Karrer, Chaudhuri and van der Maaten (2022a), as Hayes et al. (2023) compare with it. Its proof compares two
-    values of one record, so ε is that of *replacing* a record (adjacency="replace", the default): q = 1: Σ4/σ²;
-    q < 1: at most Σ_t [1.5·D₄(μ‖ν) + D₃(ν‖μ)] through the data set without the record (Mironov 2017, Proposition
-    11, with p = q = 2). "add-remove" takes the larger of D₂(μ‖ν) and D₂(ν‖μ) instead: what is often plugged in, and
-    no bound, since a replaced record may err less: its kind is "estimate".
+    Guo, Karrer, Chaudhuri and van der Maaten (2022a), as Hayes et al. (2023) compare with it. The proof compares two
+    values of one record, so ε is that of *replacing* a record: Σ4/σ² at q = 1, and at most Σ_t [1.5·D₄(μ‖ν) + D₃(ν‖μ)]
+    at q < 1, through the dataset without the record (Mironov 2017, Proposition 11, with p = q = 2).
 
-    diameters: diam_i > 0 of each of the d coordinates of a record, a 1-d array (1.0 each for images in [0, 1]^d).
-    noise_multiplier, sample_rate, steps: as in `reconstruction`.
-    Returns an `MseLowerBound` of kind "lower" ("estimate" under add-remove), deterministic. Biased attacks may err
-    less: the constant guess never errs by more than Σ_i diam_i²/(4d), which the bound exceeds whenever ε < log 2, and
-    then a warning says so. Nothing leaks: inf. σ = 0 with q > 0: 0. Raises ValueError or TypeError that names the
-    argument.
+    Args:
+        noise_multiplier: as in `reconstruction`.
+        sample_rate: as in `reconstruction`.
+        steps: as in `reconstruction`.
+        diameters: diam_i > 0 of each of the d coordinates of a record, (d,); 1.0 each for images in [0, 1]^d.
+        adjacency: "replace". "add-remove" uses the larger of D₂(μ‖ν) and D₂(ν‖μ), which is often plugged in but is not
+            a bound.
+
+    Returns:
+        `MseLowerBound` of kind "lower" ("estimate" under add-remove): inf where nothing leaks, 0 for σ = 0 with q > 0.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic, rounded down. Biased attacks may err less: a constant guess errs by at most Σ_i diam_i²/(4d),
+        which is below the bound whenever ε < log 2. `warnings` then says so.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> bound = bounds.mse_lower_bound(2.0, 1.0, 1, diameters=[1.0] * 784)
+        >>> f"{bound.value:.3f}", f"{bound.constant_guess:.3f}"
+        ('0.145', '0.250')
     """
     relation = parse_adjacency(adjacency)
     widths = validate.real_array("in (0, 1e150)", lambda v: (v > 0.0) & (v < validate.LARGE), diameters=diameters)

@@ -14,7 +14,13 @@ from leakcore._base.results import Assumptions, Result
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class OrthogonalSuccess(Result):
-    """Success of the optimal attack among `num_candidates` candidates with gradients in a fixed geometry."""
+    """Success of the optimal attack among candidates in a symmetric geometry, as `orthogonal_success` returns it.
+
+    Attributes:
+        value: probability of naming the right candidate.
+        num_candidates: as asked.
+        geometry: as asked.
+    """
 
     num_candidates: int
     geometry: str
@@ -25,15 +31,33 @@ def orthogonal_success(
 ) -> OrthogonalSuccess:
     """How often the optimal attack names the right one of n equally likely candidates with symmetric gradients.
 
-    Full batch (q = 1), every candidate's clipped gradient of norm C in every step, and mutually orthogonal: the
-    prior-aware attack (Hayes et al. 2023, Algorithm 2) is then maximum likelihood and succeeds with probability
-    E_z[Φ(z + √T/σ)^{n−1}], z ~ N(0, 1). geometry="simplex": gradients at the corners of a regular simplex, √T/σ
-    times √(n/(n−1)). n = 2 in a simplex is an antipodal pair, Φ(√T/σ), which meets the bound B_{1/2}.
+    Full batches (q = 1), every candidate's clipped gradient of norm C in every step, mutually orthogonal: the
+    prior-aware attack (Hayes et al. 2023, Algorithm 2) is then maximum likelihood and succeeds with probability E_z[Φ(z
+    + √T/σ)^{n−1}], z ~ N(0, 1). "simplex": gradients at the corners of a regular simplex, √T/σ times √(n/(n−1)). Two
+    corners are an antipodal pair, Φ(√T/σ), which meets the bound B_{1/2}.
 
-    noise_multiplier: σ in [0, ∞]; steps: T ≥ 0; num_candidates: n ≥ 1. σ = 0 with T > 0, or n = 1, gives 1; T = 0
-    gives 1/n. Returns an `OrthogonalSuccess` of kind "estimate": a reference curve between attack and bound, no
-    guarantee about other candidates. Deterministic, quadrature error below 1e-12. Raises ValueError for
-    arguments out of range.
+    Args:
+        noise_multiplier: σ in [0, ∞].
+        steps: T ≥ 0.
+        num_candidates: n ≥ 1.
+        geometry: "orthogonal" or "simplex".
+
+    Returns:
+        `OrthogonalSuccess` of kind "estimate": a reference curve between attack and bound. σ = 0 with T > 0, or n = 1,
+        gives 1; T = 0 gives 1/n.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic, quadrature error below 1e-12. Nothing about other candidates.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> attack = bounds.orthogonal_success(1.0, 1, 10)
+        >>> f"{attack.value:.2f} of at most {bounds.reconstruction(1.0, 1.0, 1, kappa=0.1).value:.2f}"
+        '0.34 of at most 0.39'
     """
     sigma = float(validate.real(noise_multiplier=noise_multiplier))
     if sigma < 0.0:

@@ -126,12 +126,30 @@ def _plain(array: np.ndarray) -> Any:
 def measured_pair(noise_multiplier: Any, sample_rate: Any, clipped_norms: Any) -> MixturePair:
     """The pair for `reconstruction_of` when the target's clipped gradients are known to be shorter than C.
 
-    With measured n_t = ‖clip_C(∇ℓ(θ_t, z))‖/C a step is (1−q) N(0, σ²) + q N(n_t, σ²): a step of noise multiplier σ/n_t
-    (Hayes et al. 2023, Appendix K: unclipped gradients leak less). The norms depend on the run, so nothing is proved:
-    the result is an estimate, conditional on the trace.
+    With measured norms n_t = ‖clip_C(∇ℓ(θ_t, z))‖/C a step is (1−q) N(0, σ²) + q N(n_t, σ²), a step of noise multiplier
+    σ/n_t (Hayes et al. 2023, Appendix K: shorter gradients leak less).
 
-    clipped_norms: (T,) in [0, 1], in units of C. noise_multiplier > 0 and sample_rate as in `reconstruction`. Raises
-        ValueError or TypeError.
+    Args:
+        noise_multiplier: σ_t > 0, a number or an array of length T.
+        sample_rate: q_t in [0, 1], likewise.
+        clipped_norms: (T,) in [0, 1], in units of C.
+
+    Returns:
+        A pair whose `dominates` is False, so that `reconstruction_of` calls its result an estimate.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        None: the norms depend on the run, so the result is conditional on the recorded run and proves nothing.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> pair = bounds.measured_pair(1.0, 0.5, [0.2] * 10)  # a row whose gradients are a fifth of C
+        >>> shorter = bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000)
+        >>> shorter.kind, shorter.value < bounds.reconstruction(1.0, 0.5, 10, kappa=0.1).value
+        ('estimate', True)
     """
     lengths = validate.real_array("in [0, 1]", lambda v: (v >= 0.0) & (v <= 1.0), clipped_norms=clipped_norms)
     if lengths.ndim != 1:
@@ -144,20 +162,26 @@ def measured_pair(noise_multiplier: Any, sample_rate: Any, clipped_norms: Any) -
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StatedPair:
-    """A pair with a statement of what it stands for, where the pair itself does not say so: for `reconstruction_of`.
+    """A pair with a statement of what it stands for, where the pair itself does not say so, for `reconstruction_of`.
 
     Args:
         pair: an object with `sample_log_ratio`, as `reconstruction_of` takes it.
-        adjacency: the neighbouring relation that the pair stands for, "add-remove" or "replace"; None: the pair's
-            attribute `adjacency`, or none.
+        adjacency: the neighbouring relation that the pair stands for, "add-remove" or "replace". None: the pair's
+            attribute `adjacency`, if it has one.
         dominates: whether the pair is proved to dominate a mechanism. True: the bound is of kind "upper". False: of
-            kind "estimate", although the limits of the pair's own B_κ hold; so for shuffled batches, whose dominating
-            pair nobody has proved, and for measured norms of steps, which are adaptive. None: the pair's attribute
-            `dominates`, True where it has none.
+            kind "estimate", although the limits of the pair's own B_κ hold; for example for shuffled batches, whose
+            dominating pair nobody has proved, and for measured norms, because steps are adaptive. None: the pair's
+            attribute `dominates`, True where it has none.
 
     Raises:
-        TypeError: for a pair without the method, or `dominates` that is no truth value.
-        ValueError: where `adjacency` is another than the pair's own.
+        TypeError: for a pair without the method, or a `dominates` that is not a truth value.
+        ValueError: where `adjacency` differs from the pair's own.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> pair = bounds.fixed_batch_pair(1.0, 0.01, 10)
+        >>> bounds.StatedPair(pair, dominates=False).adjacency
+        'replace'
     """
 
     pair: Any

@@ -17,14 +17,34 @@ _ROUNDING = 2.0**-49
 def reconstruction_rdp(
     noise_multiplier: Any, sample_rate: Any, steps: int, *, kappa: Any = None, log_kappa: Any = None
 ) -> ReconstructionBound:
-    """The bound from Rényi differential privacy that `reconstruction` improves on.
+    """The older bound from Rényi differential privacy, which `reconstruction` improves on.
 
-    γ = min_{α > 1} (κ·e^{ε(α)})^{(α−1)/α} (Hayes et al. 2023, equation 2 and the line above it). At q = 1
-    ε(α) = αΣ1/(2σ²) and γ = exp(−max{0, √log(1/κ) − √(T/(2σ²))}²). At q < 1 ε(α) = Σ_t log E_ν[(μ_t/ν_t)^α]/(α−1), the
-    Poisson-sampled Gaussian's (the same as dp-accounting's), and α is real.
+    γ = min_{α > 1} (κ·e^{ε(α)})^{(α−1)/α} (Hayes et al. 2023, equation 2 and the line above it). At q = 1 ε(α) =
+    αΣ1/(2σ²), so γ = exp(−max{0, √log(1/κ) − √(T/(2σ²))}²). At q < 1 ε(α) = Σ_t log E_ν[(μ_t/ν_t)^α]/(α−1) of the
+    Poisson-sampled Gaussian, the same as dp-accounting's, and α is real.
 
-    Arguments as in `reconstruction`. Returns a `ReconstructionBound` of kind "upper", deterministic, never below κ and
-    never above 1. σ = 0 with q > 0 gives 1. Raises ValueError or TypeError that names the argument.
+    Args:
+        noise_multiplier: as in `reconstruction`.
+        sample_rate: as in `reconstruction`.
+        steps: as in `reconstruction`.
+        kappa: as in `reconstruction`.
+        log_kappa: as in `reconstruction`.
+
+    Returns:
+        `ReconstructionBound` of kind "upper". σ = 0 with q > 0 gives 1.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic; never below κ and never above 1.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> older = bounds.reconstruction_rdp(1.0, 0.01, 100, kappa=0.1)
+        >>> f"{older.value:.3f}", f"{bounds.reconstruction(1.0, 0.01, 100, kappa=0.1).value:.3f}"
+        ('0.144', '0.127')
     """
     mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, steps)
     prior = Kappa.parse(kappa, log_kappa)

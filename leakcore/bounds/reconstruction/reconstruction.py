@@ -26,35 +26,40 @@ def reconstruction(
 ) -> ReconstructionBound:
     """The largest probability with which any attack reconstructs a record that it could guess with probability κ.
 
-    B_κ = sup{μ(E) : ν(E) ≤ κ} for the dominating pair of DP-SGD with Poisson sampling (Hayes et al. 2023,
-    Corollary 4 and equation 3): ν = N(0, σ²I_T), μ = Π_t [(1−q) N(0, σ²) + q N(1, σ²)]. For a uniform prior
-    over n candidates κ = 1/n.
+    B_κ = sup{μ(E) : ν(E) ≤ κ} for the pair that dominates DP-SGD with Poisson sampling: ν = N(0, σ²I_T) and μ = Π_t
+    [(1−q) N(0, σ²) + q N(1, σ²)] (Hayes et al. 2023, Corollary 4 and equation 3).
 
     Args:
-        noise_multiplier: σ_t in [0, ∞], relative to the clipping norm; a scalar, or an array of length `steps`.
+        noise_multiplier: σ_t in [0, ∞], relative to the clipping norm; a number, or an array of length `steps`.
         sample_rate: q_t in [0, 1]; likewise.
         steps: T ≥ 0.
-        kappa: κ in (0, 1], a float or an array of any shape. Exactly one of kappa and log_kappa.
-        log_kappa: its natural logarithm, for priors too small for a float.
-        method: a name in `bounds.methods`, whose table says what each covers, or one of its objects, which holds its
-            own options (and some that have no keyword here: `methods.Certified(width=, resume=)`,
-            `methods.MonteCarlo(under=)`).
-        num_samples: of a method that samples, given by name; so are the next four.
-        confidence: of "certified" and "importance".
+        kappa: κ in (0, 1], a float or an array; 1/n for n equally likely candidates.
+        log_kappa: log κ, instead of kappa, for priors too small for a float.
+        method: a name or an object of `bounds.methods`; an object holds its own options.
+        num_samples: for a method that samples, given by name, like the next four.
+        confidence: likewise.
         seed: of the samples.
-        device: where "monte-carlo" and "certified" draw them: None or "cpu", "cuda" or "cuda:N".
+        device: where "monte-carlo" and "certified" draw: None, "cpu", "cuda" or "cuda:N".
         executor: maps shards of samples; the answer is bit-identical without it.
 
     Returns:
-        A `ReconstructionBound`: kind "upper", but "estimate" of "monte-carlo" and "dkw-bennett". `interval` is the
-        numerical error, rounded outward, or the confidence limits, whose upper end is the value.
+        `ReconstructionBound` of kind "upper" ("estimate" for "monte-carlo" and "dkw-bennett").
 
     Raises:
-        ValueError, TypeError: naming the argument. ImportError: "pld" lacks dp-accounting. AccuracyError: nothing
-            covers the mechanism.
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+        ImportError: for "pld" without dp-accounting.
+        AccuracyError: (an ArithmeticError) where no method covers the mechanism.
 
     Guarantees:
-        Values are monotone in κ and in [κ, 1]; κ = 1 gives 1. Deterministic given the seed.
+        Add-remove adjacency. Values lie in [κ, 1] and rise with κ. `interval` is the numerical error, rounded outward,
+        or the confidence limits, whose upper end is the value of a sampled bound. Deterministic given the seed.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> bound = bounds.reconstruction(1.0, 0.01, 100, kappa=0.1)  # ten candidates
+        >>> f"{bound.value:.3f}", bound.kind, bound.method
+        ('0.127', 'upper', 'exact')
     """
     chosen = method_of(
         method, num_samples=num_samples, confidence=confidence, seed=seed, device=device, executor=executor
@@ -73,28 +78,40 @@ def reconstruction_of(
     seed: int = 0,
     executor: Executor | None = None,
 ) -> ReconstructionBound:
-    """Certified limits of B_κ = sup{μ(E) : ν(E) ≤ κ} for any pair (μ, ν) that can be sampled.
+    """Certified limits of B_κ = sup{μ(E) : ν(E) ≤ κ} for any pair of laws (μ, ν) that can be sampled.
 
-    It certifies B_κ of the pair. That no attack on some mechanism does better is a theorem about that mechanism, which
-    is the caller's to prove.
+    `bounds.fixed_batch_pair` and `bounds.measured_pair` make such pairs. The result is about the pair. Whether it also
+    bounds attacks on a mechanism is a theorem about that mechanism, which the caller must prove.
 
     Args:
-        pair: an object with `sample_log_ratio(num_samples, under, seed, first_sample)`, which returns log μ(x)/ν(x) of
-            independent samples first_sample, first_sample + 1, … of μ (under="alternative"; "null" is not asked for
-            here). Sample i may depend on (seed, under, i) only. Pickled where `executor` runs processes. With a method
-            `fingerprint()`, a text that equal pairs alone have in common, runs can be continued. Its attributes
-            `adjacency` and `dominates`, if it has them, say what it stands for; `bounds.StatedPair` says it for others.
-            `bounds.fixed_batch_pair` and `bounds.measured_pair` make pairs.
-        kappa, log_kappa: as in `reconstruction`.
+        pair: has a method `sample_log_ratio(num_samples, under, seed, first_sample)` that returns log μ(x)/ν(x),
+            (num_samples,), of independent samples of μ (`under="alternative"`) numbered from first_sample. Sample i may
+            depend on (seed, under, i) only. docs/explanation/bounds.md lists what else a pair may offer.
+        kappa: as in `reconstruction`.
+        log_kappa: as in `reconstruction`.
         method: "certified", or a `bounds.methods.Certified`, which holds its own options.
-        num_samples, confidence, seed, executor: as in `reconstruction`.
+        num_samples: as in `reconstruction`.
+        confidence: of the limits, in (0, 1 − 1e-12], for each κ.
+        seed: of the samples.
+        executor: maps shards of samples; with processes the pair is pickled.
 
     Returns:
-        A `ReconstructionBound` at `confidence`, interval = (lower, upper limit of the pair's B_κ); kind "upper", or
-        "estimate" for a pair that is not proved to dominate.
+        `ReconstructionBound` of kind "upper", or "estimate" for a pair that is not proved to dominate.
 
     Raises:
-        TypeError: a pair without the method. ValueError: samples of a wrong shape or NaN, other arguments by name.
+        TypeError: for a pair without the method.
+        ValueError: for samples of a wrong shape or NaN, and other values that are not allowed.
+
+    Guarantees:
+        `interval` holds the pair's B_κ with probability `confidence`; the value is its upper end. Deterministic given
+        the seed.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> pair = bounds.fixed_batch_pair(1.0, 0.01, 10)
+        >>> bound = bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000)
+        >>> bound.kind, bound.adjacency, 0.1 <= bound.value < 0.3
+        ('upper', 'replace', True)
     """
     stated = pair if isinstance(pair, StatedPair) else StatedPair(pair)
     chosen = method_of(method, num_samples=num_samples, confidence=confidence, seed=seed, executor=executor)

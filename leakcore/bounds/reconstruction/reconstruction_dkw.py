@@ -20,19 +20,36 @@ def reconstruction_dkw(
     confidence: float = 0.999,
     seed: int = 0,
 ) -> ReconstructionBound:
-    """The interval that the paper puts around Algorithm 1: `reconstruction` by `methods.DKW`, which has the formulas.
+    """The confidence interval that Hayes et al. (2023, Section 3.3) put around their Algorithm 1.
+
+    It is `reconstruction` by `methods.DKW`, which has the formulas. To bound attacks use `reconstruction` itself.
 
     Args:
-        noise_multiplier: σ > 0. sample_rate: q. steps: T. kappa, log_kappa: as in `reconstruction`.
-        num_samples: 2 to 2²⁶, which are held and sorted.
+        noise_multiplier: σ > 0, as in `reconstruction`.
+        sample_rate: as in `reconstruction`.
+        steps: as in `reconstruction`.
+        kappa: as in `reconstruction`.
+        log_kappa: as in `reconstruction`.
+        num_samples: 2 to 2²⁶, which are held in memory and sorted.
         confidence: in (0, 1 − 1e-12].
         seed: of the samples.
 
     Returns:
-        A `ReconstructionBound` of kind "estimate", method "dkw-bennett".
+        `ReconstructionBound` of kind "estimate", method "dkw-bennett".
 
     Raises:
-        ValueError, TypeError: as `reconstruction`; ValueError for noise_multiplier=0.
+        ValueError: for a value that is not allowed, noise_multiplier=0 among them; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic given the seed. Not a bound: the threshold is chosen on the samples that are counted.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> estimate = bounds.reconstruction_dkw(1.0, 0.01, 10, kappa=0.1, num_samples=20_000)
+        >>> exact = bounds.reconstruction(1.0, 0.01, 10, kappa=0.1)
+        >>> estimate.kind, abs(estimate.value - exact.value) < 0.01
+        ('estimate', True)
     """
     method = DKW(num_samples=num_samples, confidence=confidence, seed=seed)
     return reconstruction(noise_multiplier, sample_rate, steps, kappa=kappa, log_kappa=log_kappa, method=method)
