@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
@@ -29,6 +29,9 @@ class Delta(Result):
         log_value: natural logarithm of δ (−inf at 0), which is precise where δ underflows.
     """
 
+    compared_at: ClassVar[tuple[str, ...]] = ("epsilon",)
+
+    quantity: str = "δ"
     epsilon: float
     log_value: float
 

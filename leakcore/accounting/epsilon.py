@@ -23,6 +23,7 @@ class Epsilon(Result):
         delta: the δ that was asked for.
     """
 
+    quantity: str = "ε"
     delta: float
 
 

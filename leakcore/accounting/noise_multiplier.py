@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ class NoiseMultiplier(Result):
         delta: the δ that was asked for.
     """
 
+    compared_at: ClassVar[tuple[str, ...]] = ("epsilon",)
+
+    quantity: str = "noise multiplier"
     epsilon: float
     delta: float
 

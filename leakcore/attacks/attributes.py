@@ -84,6 +84,7 @@ class AttributeInference(Result):
 
     schema: ClassVar[str] = "leakcore.attribute_inference/1"
 
+    quantity: str = "accuracy"
     chance: float
     auc: float
     scores: np.ndarray

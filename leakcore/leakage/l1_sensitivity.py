@@ -31,6 +31,7 @@ class L1Measured(Result):
         gradient_norm: ℓ2 norm of the gradient summed over all candidates: a signal to compare with the noise.
     """
 
+    quantity: str = "L1 sensitivity"
     worst: tuple[int, ...]
     layers: Mapping[str, float]
     norms: np.ndarray

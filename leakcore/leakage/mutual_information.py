@@ -45,6 +45,7 @@ class MutualInformation(Result):
         rows: how many were held out.
     """
 
+    quantity: str = "mutual information, nats"
     held_out_interval: tuple[float, float]
     null: np.ndarray
     null_mean: float

@@ -40,6 +40,7 @@ class Sensitivity(Result):
         probes: 0 where the norms are exact, else the number of random directions behind "F".
     """
 
+    quantity: str = "sensitivity"
     layers: tuple[str, ...]
     per_sample: Mapping[str, np.ndarray]
     means: Mapping[str, np.ndarray]

@@ -39,6 +39,7 @@ class SubspaceDistance(Result):
         p_value: (1 + permutations with at least this distance)/(1 + permutations), NaN without permutations.
     """
 
+    quantity: str = "subspace distance"
     columns: float
     rows: float
     space: str

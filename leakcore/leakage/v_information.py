@@ -50,6 +50,7 @@ class VInformation(Result):
         gains: (rows,) or (rows, layers), −log f[∅] + log f[g] of the rows that took part.
     """
 
+    quantity: str = "V-information, nats"
     held_out_interval: tuple[Any, Any]
     raw: float | np.ndarray
     raw_interval: tuple[Any, Any]

@@ -49,6 +49,7 @@ class OriginalInformation(Result):
         falls: share of inputs whose score falls from the first pair to the last.
     """
 
+    quantity: str = "V-information, nats"
     raw: np.ndarray
     null: np.ndarray
     each: np.ndarray

@@ -26,7 +26,7 @@ def test_to_json_is_strict_json_with_infinities_as_words() -> None:
     text = result(value=np.array([1.0, math.inf, -math.inf, math.nan]), interval=None).to_json()
     data = json.loads(text, parse_constant=lambda word: pytest.fail(f"bare {word} in JSON"))
     assert data["value"] == [1.0, "inf", "-inf", "nan"]
-    assert data["schema"] == "leakcore.result/1"
+    assert data["schema"] == "leakcore.result/2"
     assert data["assumptions"] == {"adjacency": "add-remove", "attacker": "sees everything", "notes": []}
 
 

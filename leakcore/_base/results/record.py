@@ -7,16 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from leakcore._base.codec import by_codec, from_plain, to_plain
 from leakcore._base.results.equal import equal
+from leakcore._base.results.table import Rows, as_html, as_text, one_line, short
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
 class Record:
-    """A frozen dataclass (declared with eq=False) that is equal by value and goes to JSON and back.
+    """A frozen dataclass that is equal by value, is shown in a few lines, and goes to JSON and back.
 
     A class attribute `schema` names the form and its version in the JSON, and is checked when it is read.
     """
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        for name in ("__eq__", "__hash__", "__repr__"):
+            if name not in cls.__dict__:
+                # Of its own, so that the decorator `dataclass` does not put another one in its place.
+                setattr(cls, name, getattr(cls, name))
 
     @by_codec
     def to_dict(self) -> dict[str, Any]:
@@ -33,6 +41,20 @@ class Record:
         """
         out: Self = from_plain(data, cls)
         return out
+
+    def table_rows(self) -> Rows:
+        """What is shown of it, as (name, value in words)."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return [(f.name, short(getattr(self, f.name))) for f in fields if f.repr]
+
+    def __repr__(self) -> str:
+        return one_line(self)
+
+    def __str__(self) -> str:
+        return as_text(type(self).__name__, self.table_rows())
+
+    def _repr_html_(self) -> str:
+        return as_html(type(self).__name__, self.table_rows())
 
     def __eq__(self, other: object) -> bool:
         return equal(self, other) if isinstance(other, type(self)) else NotImplemented

@@ -14,7 +14,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from leakcore._base.codec import by_codec, to_plain
+from leakcore._base.results.comparison import require_comparable
+from leakcore._base.results.frame import to_frame
 from leakcore._base.results.record import Record
+from leakcore._base.results.table import Rows, as_html, as_text, rounded, short
 
 Kind = Literal["upper", "lower", "estimate"]
 Adjacency = Literal["add-remove", "replace"]
@@ -63,7 +66,11 @@ class Assumptions:
 class Result(Record):
     """A number with its guarantee.
 
+    `float(r)` and `f"{r:.3f}"` give the number, `print(r)` a small table. `r < s` compares the numbers of two results
+    of one quantity, and raises ValueError where adjacency or δ differ. Results are equal by value, arrays included.
+
     Attributes:
+        quantity: what the number is.
         value: the number, a float or a float64 array.
         kind: "upper" (no attacker does better), "lower" (proof that at least this much leaks) or "estimate" (no
             guarantee).
@@ -75,8 +82,11 @@ class Result(Record):
         provenance: paper and equation.
     """
 
-    schema: ClassVar[str] = "leakcore.result/1"
+    schema: ClassVar[str] = "leakcore.result/2"
+    compared_at: ClassVar[tuple[str, ...]] = ()
+    """Fields that must be equal for two results to be compared, besides quantity, adjacency and δ."""
 
+    quantity: str = "number"
     value: Number
     kind: Kind
     confidence: float | None
@@ -94,6 +104,82 @@ class Result(Record):
     def adjacency(self) -> Adjacency | None:
         """The neighbouring relation under which the number holds."""
         return self.assumptions.adjacency
+
+    def __float__(self) -> float:
+        if np.ndim(self.value):
+            raise TypeError(
+                f"{type(self).__name__}.value is an array of shape {np.shape(self.value)}: choose one entry, such as "
+                "float(result.value[0])"
+            )
+        return float(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec) if spec else str(self)
+
+    def _other(self, other: object) -> Any:
+        """The number that this one is compared with, None where it is no number."""
+        if isinstance(other, Result):
+            require_comparable(self, other)
+            return other.value
+        plain = isinstance(other, (int, float, np.integer, np.floating)) and not isinstance(other, bool)
+        return other if plain else None
+
+    def __lt__(self, other: object) -> Any:
+        number = self._other(other)
+        return NotImplemented if number is None else self.value < number
+
+    def __le__(self, other: object) -> Any:
+        number = self._other(other)
+        return NotImplemented if number is None else self.value <= number
+
+    def __gt__(self, other: object) -> Any:
+        number = self._other(other)
+        return NotImplemented if number is None else self.value > number
+
+    def __ge__(self, other: object) -> Any:
+        number = self._other(other)
+        return NotImplemented if number is None else self.value >= number
+
+    def table_rows(self) -> Rows:
+        """What is shown of it, as (name, value in words)."""
+        rows = [("value", rounded(self.value, self.kind))]
+        if self.interval is not None:
+            low, high = (rounded(end, side) for end, side in zip(self.interval, ("lower", "upper"), strict=True))
+            many = np.ndim(self.interval[0]) > 0
+            rows.append(("interval", f"low: {low}; high: {high}" if many else f"{low} to {high}"))
+        sure = "exact" if self.confidence is None and self.kind != "estimate" else "none stated"
+        rows += [
+            ("kind", self.kind),
+            ("confidence", sure if self.confidence is None else f"{100 * self.confidence:.10g}%"),
+            ("adjacency", self.adjacency or "none"),
+        ]
+        at = [name for name in ("delta", *self.compared_at) if getattr(self, name, None) is not None]
+        rows += [({"delta": "δ", "epsilon": "ε", "kappa": "κ"}.get(n, n), short(getattr(self, n))) for n in at]
+        return [*rows, ("method", self.method)]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in self.table_rows())})"
+
+    def __str__(self) -> str:
+        return as_text(self._title, self.table_rows())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._title, self.table_rows())
+
+    @property
+    def _title(self) -> str:
+        return f"{type(self).__name__}: {self.quantity}"
+
+    def to_frame(self) -> Any:
+        """A tidy pandas DataFrame: one row for each value.
+
+        Returns:
+            Columns quantity, kind, value, low, high, confidence, adjacency; the index is the place in the array.
+
+        Raises:
+            ImportError: where pandas is not installed (`pip install 'leakcore[pandas]'`).
+        """
+        return to_frame(self)
 
     @by_codec
     def to_dict(self) -> dict[str, Any]:

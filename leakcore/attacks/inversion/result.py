@@ -38,6 +38,7 @@ class Inversion(Result):
         kinked: names of the model's operations that are not twice differentiable.
     """
 
+    quantity: str = "distance to the gradient"
     best: int
     reconstructions: np.ndarray
     labels: np.ndarray

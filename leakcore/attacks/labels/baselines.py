@@ -22,6 +22,7 @@ class SingleExampleLabels(Result):
         scores: (N,) float64, larger for label 1 (binary) or for a clearer answer (several classes).
     """
 
+    quantity: str = "share of labels determined"
     labels: np.ndarray
     scores: np.ndarray
 

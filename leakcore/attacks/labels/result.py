@@ -37,6 +37,7 @@ class LabelRecovery(Result):
             systems were joined, the largest finite one.
     """
 
+    quantity: str = "share of labels determined"
     labels: np.ndarray
     residuals: np.ndarray
     identifiable: np.ndarray

@@ -39,7 +39,9 @@ class ReconstructionGame(Result):
     """
 
     schema: ClassVar[str] = "leakcore.reconstruction_game/2"
+    compared_at: ClassVar[tuple[str, ...]] = ("kappa",)
 
+    quantity: str = "success probability"
     hits: int
     trials: int
     undecided: int
@@ -61,6 +63,11 @@ class ReconstructionGame(Result):
         """Mean cosine between a candidate's gradient and the nearest other's; NaN without steps or measurement."""
         measured = self.gradients and self.settings["nearest_cosines"]
         return self.cosine_units / (FIXED_POINT * self.trials) if measured else float("nan")
+
+    @property
+    def kappa(self) -> float:
+        """What a guess that sees nothing achieves: the κ of the bound that this attack is held against."""
+        return self.chance
 
     def merge(self, other: ReconstructionGame) -> ReconstructionGame:
         """The game over both sets of runs: exactly what one call over their union returns.

@@ -27,6 +27,7 @@ class SuccessRate(Result):
 
     schema: ClassVar[str] = "leakcore.success_rate/1"
 
+    quantity: str = "success probability"
     each: np.ndarray
 
 

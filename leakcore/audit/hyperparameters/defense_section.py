@@ -86,6 +86,7 @@ def _side(
     low, high = numerics.clopper_pearson(hits, runs, confidence=config.confidence)
     more = _released_noise(config, point) if defended else None
     attack = Result(
+        quantity="success probability",
         value=hits / runs,
         kind="estimate",
         confidence=config.confidence,

@@ -292,6 +292,7 @@ def _recovered(
     sees: str,
 ) -> Result:
     return Result(
+        quantity="share of labels recovered",
         value=share,
         kind="estimate",
         confidence=confidence,

@@ -231,7 +231,8 @@ def _log_excess(config: AuditConfig, success: float) -> float:
 
 def _audited(config: AuditConfig, game: attacks.ReconstructionGame, lower: float, confidence: float) -> Result:
     """What a success of at least `lower` proves."""
-    return Result(
+    return accounting.Epsilon(
+        delta=config.delta,
         value=_log_excess(config, lower),
         kind="lower",
         confidence=confidence,

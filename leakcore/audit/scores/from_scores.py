@@ -144,6 +144,7 @@ def from_scores(
         members=n,
         non_members=m,
         area=Result(
+            quantity="area under the ROC curve",
             value=whole, kind="estimate", confidence=level, interval=area_limits(whole, min(n, m), level),
             method="area under the ROC curve; Chernoff limits of a two-sample U-statistic",
             assumptions=_assumed(notes), provenance=_PROVENANCE,

@@ -27,6 +27,9 @@ _RESULTS = ("area", "at_fpr", "epsilon", "gate", "ceiling", "roc")
 class MeasuredRate(Result):
     """A true-positive rate with its interval. fpr: the false-positive rate it belongs to."""
 
+    compared_at: ClassVar[tuple[str, ...]] = ("fpr",)
+
+    quantity: str = "true-positive rate"
     fpr: float
 
 

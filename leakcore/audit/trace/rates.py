@@ -21,6 +21,7 @@ _EXACT = 50_000
 class Measured(Result):
     """What an attack on one recorded run reached. trials: rows it was measured on."""
 
+    quantity: str = "success rate"
     trials: int
 
 
@@ -28,6 +29,7 @@ class Measured(Result):
 class Separation(Measured):
     """An area under the ROC curve. p_value: one-sided, that candidates as alike as these scores say reach it."""
 
+    quantity: str = "area under the ROC curve"
     p_value: float
 
 

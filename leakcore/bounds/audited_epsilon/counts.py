@@ -23,6 +23,7 @@ class EpsilonLowerBound(Result):
     direction: as asked; proved_by: which event and direction attained `value`, None where it is 0.
     """
 
+    quantity: str = "ε"
     hits: tuple[int, int]
     trials: tuple[int, int]
     limits: tuple[tuple[float, float], ...]
@@ -42,6 +43,7 @@ class EpsilonCeiling(Result):
     delta, k: as asked.
     """
 
+    quantity: str = "ε"
     trials: tuple[int, int]
     audit_confidence: float
     delta: float

@@ -22,6 +22,7 @@ class MembershipEpsilon(Result):
     their ratio. coins, delta: as asked.
     """
 
+    quantity: str = "ε"
     correct: int
     guesses: int
     accuracy: float

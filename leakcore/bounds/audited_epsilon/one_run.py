@@ -22,6 +22,7 @@ class OneRunEpsilon(Result):
     correct, guesses, canaries: as counted. delta: as asked.
     """
 
+    quantity: str = "ε"
     correct: int
     guesses: int
     canaries: int

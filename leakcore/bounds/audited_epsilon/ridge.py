@@ -29,6 +29,7 @@ class RidgeEpsilon(Result):
         either minimiser; the sensitivity 2/λ is proved where it is at most 1.
     """
 
+    quantity: str = "ε"
     best: float
     printed: float
     promised: float

@@ -20,6 +20,7 @@ class LabelEpsilonExtrapolation(Result):
     factor: what the bound of one batch was multiplied by. rule, num_batches, batch_size: as asked.
     """
 
+    quantity: str = "ε of a label"
     factor: float
     rule: str
     num_batches: int

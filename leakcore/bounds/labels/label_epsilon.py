@@ -12,6 +12,7 @@ from scipy import special
 
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, Result
+from leakcore.accounting import Epsilon
 from leakcore.bounds.labels import arguments as given
 from leakcore.bounds.labels.label_test import LabelTest, SignTest, label_test
 from leakcore.numerics import gaussian_pair_epsilon
@@ -32,6 +33,7 @@ class LabelEpsilon(Result):
         row.
     """
 
+    quantity: str = "ε of a label"
     per_row: np.ndarray
     identifiable: np.ndarray
     separation: np.ndarray
@@ -165,7 +167,8 @@ def _log_ratio(likely: np.ndarray, unlikely: np.ndarray, delta: float) -> np.nda
 
 @functools.lru_cache(maxsize=64)
 def _replacement(sigma: float, delta: float, steps: int) -> Result:
-    return Result(
+    return Epsilon(
+        delta=delta,
         value=gaussian_pair_epsilon(math.inf if sigma == 0 else 2.0 * math.sqrt(steps) / sigma, delta=delta),
         kind="upper",
         confidence=None,

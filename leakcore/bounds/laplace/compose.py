@@ -26,6 +26,7 @@ class LaplaceComposition(Result):
         count: number of mechanisms.
     """
 
+    quantity: str = "ε"
     delta: float
     basic: float
     count: int

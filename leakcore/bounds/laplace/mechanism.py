@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import special
@@ -31,6 +31,9 @@ class LaplaceScale(Result):
         variance: 2b².
     """
 
+    compared_at: ClassVar[tuple[str, ...]] = ("epsilon",)
+
+    quantity: str = "Laplace scale"
     sensitivity: float
     epsilon: float
     variance: float
@@ -47,6 +50,9 @@ class LaplaceTail(Result):
         dimensions: as asked.
     """
 
+    compared_at: ClassVar[tuple[str, ...]] = ("threshold",)
+
+    quantity: str = "tail probability"
     threshold: float
     scale: float
     dimensions: int
@@ -65,6 +71,7 @@ class LaplaceError(Result):
         dimensions: as asked.
     """
 
+    quantity: str = "error"
     l1: float
     mean_l1: float
     root_mean_square: float

@@ -23,6 +23,7 @@ class L1Sensitivity(Result):
         dimensions: number of entries of f(X).
     """
 
+    quantity: str = "L1 sensitivity"
     query: str
     dimensions: int
 

@@ -37,6 +37,7 @@ class TwoLayerSensitivity(Result):
         batch_size: as asked.
     """
 
+    quantity: str = "L1 sensitivity"
     output_part: float
     hidden_part: float
     residual_bound: float

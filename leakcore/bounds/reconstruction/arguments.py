@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,6 +39,9 @@ class ReconstructionBound(Result):
         state: of `methods.Certified` with `width` or `resume`: pass it as `resume` to go on; else None.
     """
 
+    compared_at: ClassVar[tuple[str, ...]] = ("kappa",)
+
+    quantity: str = "success probability"
     log_value: Number
     kappa: Number
     log_kappa: Number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,6 +35,9 @@ class CalibratedNoise(Result):
         savings: epsilon_noise_multiplier/value, NaN where both are 0.
     """
 
+    compared_at: ClassVar[tuple[str, ...]] = ("target_success",)
+
+    quantity: str = "noise multiplier"
     target_success: float
     log_kappa: float
     success: float

@@ -43,6 +43,7 @@ class DiscretePriorBound(Result):
         blow_up: B_κ at κ = blind, the looser bound of the paper.
     """
 
+    quantity: str = "success probability"
     blind: float
     advantage: float
     blow_up: float

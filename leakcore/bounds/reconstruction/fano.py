@@ -30,6 +30,7 @@ class FanoBound(Result):
         num_candidates: number of candidates of positive probability.
     """
 
+    quantity: str = "advantage"
     success: float
     mutual_information: float
     standard_error: float | None

@@ -34,6 +34,7 @@ class KappaBound(Result):
         metric: as asked, None where it does not apply.
     """
 
+    quantity: str = "κ"
     log_value: Number
     estimate: float | None = None
     num_samples: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
@@ -25,6 +25,9 @@ class MembershipBound(Result):
         max_advantage: the largest advantage over all false-positive rates.
     """
 
+    compared_at: ClassVar[tuple[str, ...]] = ("fpr",)
+
+    quantity: str = "true-positive rate"
     fpr: Number
     advantage: Number
     max_advantage: float

@@ -30,6 +30,7 @@ class MseLowerBound(Result):
         warnings: says so there; else empty.
     """
 
+    quantity: str = "mean squared error"
     epsilon: float
     constant_guess: float
     warnings: tuple[str, ...]

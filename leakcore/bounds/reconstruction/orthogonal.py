@@ -22,6 +22,7 @@ class OrthogonalSuccess(Result):
         geometry: as asked.
     """
 
+    quantity: str = "success probability"
     num_candidates: int
     geometry: str
 

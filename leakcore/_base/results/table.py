@@ -1,0 +1,86 @@
+"""A result in a few lines: for a terminal, for a notebook, and for a log."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import html
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from leakcore._base.printable import printable
+
+Rows = Sequence[tuple[str, str]]
+"""A name and its value, in words."""
+_ROUNDING = {"upper": decimal.ROUND_CEILING, "lower": decimal.ROUND_FLOOR}
+_WIDEST = 100
+_LISTED = 6
+"""Values that are listed; more are summed up."""
+_LONGEST = 400
+"""Characters of a `repr`."""
+
+
+def as_text(title: str, rows: Rows) -> str:
+    """An aligned table."""
+    width = max((len(name) for name, _ in rows), default=0)
+    return "\n".join([title, *(f"  {name:<{width}}  {printable(text, _WIDEST)}" for name, text in rows)])
+
+
+def as_html(title: str, rows: Rows) -> str:
+    """The same table for a notebook."""
+    lines = "".join(
+        f'<tr><th style="text-align:left">{html.escape(name)}</th>'
+        f'<td style="text-align:left">{html.escape(printable(text, _WIDEST))}</td></tr>'
+        for name, text in rows
+    )
+    return f"<table><caption>{html.escape(title)}</caption><tbody>{lines}</tbody></table>"
+
+
+def short(value: Any) -> str:
+    """A value in a few words: a number of six digits, an array by its ends, anything else by its beginning."""
+    if isinstance(value, (float, np.floating)):
+        return f"{float(value):.6g}"
+    if isinstance(value, np.ndarray):
+        return _array(value)
+    if isinstance(value, (tuple, list)):
+        inside = [short(v) for v in value[:_LISTED]]
+        return f"({', '.join(inside)}{', …' if len(value) > _LISTED else ''})"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return type(value).__name__
+    if isinstance(value, dict):
+        return f"{{{', '.join(printable(key, 20) for key in list(value)[:_LISTED])}}}"
+    return printable(value if isinstance(value, str) else repr(value), 80)
+
+
+def rounded(value: Any, side: str) -> str:
+    """`short`, but never better than the number: an "upper" one is rounded up, a "lower" one down."""
+    if isinstance(value, np.ndarray) and value.ndim == 1 and 0 < value.size <= _LISTED:
+        return "[" + ", ".join(rounded(v, side) for v in value.tolist()) + "]"
+    if side not in _ROUNDING or np.ndim(value) or not np.isfinite(value):
+        return short(value)
+    context = decimal.Context(prec=6, rounding=_ROUNDING[side])
+    return f"{float(context.create_decimal(float(value))):.6g}"
+
+
+def _array(value: np.ndarray) -> str:
+    if value.dtype.kind not in "biuf" or value.size > _LISTED or value.ndim > 1:
+        shape = "×".join(map(str, value.shape))
+        if value.dtype.kind not in "biuf" or not value.size:
+            return f"{shape} values"
+        ends = value[np.isfinite(value)] if value.dtype.kind == "f" else value
+        span = f" from {short(ends.min().item())} to {short(ends.max().item())}" if ends.size else ""
+        return f"{shape} values{span}"
+    return "[" + ", ".join(short(v) for v in value.tolist()) + "]" if value.ndim else short(value.item())
+
+
+def one_line(value: Any) -> str:
+    """Class and fields, cut where they are long."""
+    fields = [
+        f"{f.name}={short(v) if not isinstance(v, str) else repr(printable(v, 60))}"
+        for f in dataclasses.fields(value)
+        if f.repr and (v := getattr(value, f.name)) is not None
+    ]
+    text = ", ".join(fields)
+    return f"{type(value).__name__}({text if len(text) <= _LONGEST else text[:_LONGEST] + ', …'})"
