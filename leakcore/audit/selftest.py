@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from scipy import special
@@ -18,7 +18,7 @@ from leakcore import bounds, kernels
 from leakcore._base import validate as check
 from leakcore._base.futures import answers
 from leakcore._base.progress import Progress
-from leakcore._base.results import jsonable
+from leakcore._base.results import Record, without
 from leakcore._base.version import __version__
 from leakcore.audit.report.format import number, percent
 from leakcore.audit.report.tables import Cell, Column, Row, Table
@@ -58,8 +58,10 @@ class Promise:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class SelfTest:
+class SelfTest(Record):
     """What the self-test found; `passed` is False where any promise is broken."""
+
+    schema: ClassVar[str] = "leakcore.selftest/1"
 
     promises: tuple[Promise, ...]
     confidence: float
@@ -71,8 +73,13 @@ class SelfTest:
         return all(p.kept for p in self.promises)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {"schema": "leakcore.selftest/1", "version": __version__, "passed": self.passed, **jsonable(self)}
+        """JSON-ready: the fields, with leakcore's version and the verdict."""
+        return {**super().to_dict(), "version": __version__, "passed": self.passed}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> SelfTest:
+        """The inverse of `to_dict`. ValueError for anything else."""
+        return super().from_dict(without(data, "version", "passed"))
 
     def to_json(self, *, indent: int | None = None) -> str:
         """`to_dict` as strict JSON."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from leakcore._base.results import Result, jsonable
+from leakcore._base.results import Record, Result, Rows
 from leakcore.experiments import text
 
 AGREEMENT = {
@@ -21,7 +21,7 @@ KINDS = ("", "upper", "lower", "estimate")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Series:
+class Series(Record):
     """A line or a row of points.
 
     Attributes:
@@ -55,7 +55,7 @@ class Series:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Panel:
+class Panel(Record):
     """One pair of axes.
 
     Attributes:
@@ -80,7 +80,7 @@ class Panel:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Pictures:
+class Pictures(Record):
     """Rows of pictures: images (rows, columns, height, width) or (rows, columns, height, width, 3), in [0, 1]."""
 
     title: str
@@ -90,7 +90,7 @@ class Pictures:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Stated:
+class Stated(Record):
     """A number or sentence of the paper, with our number for comparison.
 
     Attributes:
@@ -105,7 +105,7 @@ class Stated:
 
     what: str
     paper: str
-    ours: float | None = None
+    ours: int | float | None = None
     interval: tuple[float, float] | None = None
     comment: str = ""
     kind: str = ""
@@ -129,7 +129,7 @@ def ours(result: Result) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class ExperimentResult:
+class ExperimentResult(Record):
     """A reproduced figure or table.
 
     It does not hold the time that the run took, so the JSON of an interrupted run equals that of an uninterrupted one.
@@ -183,15 +183,21 @@ class ExperimentResult:
     def __post_init__(self) -> None:
         if self.agreement not in AGREEMENT:
             raise ValueError(f"agreement={self.agreement!r}: must be one of {', '.join(map(repr, AGREEMENT))}")
+        # As JSON gives them back.
+        object.__setattr__(self, "settings", json.loads(json.dumps(self.settings)))
 
     @property
     def caption(self) -> str:
         """Whether the paper's finding is reproduced, and the conclusion."""
         return f"{AGREEMENT[self.agreement]} {self.conclusion}".lstrip()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-ready types with the schema's version."""
-        return {"schema": self.schema, **{f.name: jsonable(getattr(self, f.name)) for f in dataclasses.fields(self)}}
+    def table_rows(self) -> Rows:
+        """What is shown of it, as (name, value in words)."""
+        stated = [(s.what, f"paper: {s.paper}; here: {s.shown()}") for s in self.stated]
+        return [("scale", f"{self.scale}, seed {self.seed}"), *stated, ("conclusion", self.caption)]
+
+    def __repr__(self) -> str:
+        return f"ExperimentResult(name={self.name!r}, scale={self.scale!r}, seed={self.seed}, {self.caption[:100]!r})"
 
     def to_json(self, *, indent: int | None = None) -> str:
         """`to_dict` as strict JSON."""

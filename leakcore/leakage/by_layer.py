@@ -13,7 +13,8 @@ from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.digest import digest
 from leakcore._base.progress import Progress
-from leakcore._base.results import jsonable
+from leakcore._base.results import Record, Rows
+from leakcore._base.results.table import short
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.attacks import attributes as attack
 from leakcore.gradients import LayeredModel, gradients_of_layers
@@ -26,6 +27,7 @@ from leakcore.leakage.v_information import CrossValidation, VInformation, v_info
 from leakcore.leakage.v_information_original import OriginalInformation, PairInversion, invert_pairs
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _EXACT = 5 * 10**8
@@ -39,7 +41,7 @@ _ROWS = 64
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class LeakageByLayer:
+class LeakageByLayer(Record):
     """What each layer's gradient carries; every number is an estimate that describes this model and data, not a bound.
 
     Attributes:
@@ -54,7 +56,7 @@ class LeakageByLayer:
         seed: of everything random.
     """
 
-    schema: ClassVar[str] = "leakcore.leakage_by_layer/1"
+    schema: ClassVar[str] = "leakcore.leakage_by_layer/2"
 
     layers: tuple[str, ...]
     parameters: tuple[int, ...]
@@ -66,15 +68,21 @@ class LeakageByLayer:
     columns: int
     seed: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-ready types with the schema's version; reconstructions and single gains are left out."""
+    def without_samples(self) -> LeakageByLayer:
+        """The same without what is of single samples, reconstructions and gains, which fills megabytes."""
         original = None if self.original is None else dataclasses.replace(self.original, reconstructions=np.empty(0))
-        bare = dataclasses.replace(
-            self,
-            original=original,
-            latent={n: dataclasses.replace(v, gains=np.empty(0)) for n, v in self.latent.items()},
-        )
-        return {"schema": self.schema, **{f.name: jsonable(getattr(bare, f.name)) for f in dataclasses.fields(bare)}}
+        latent = {name: dataclasses.replace(v, gains=np.empty(0)) for name, v in self.latent.items()}
+        return dataclasses.replace(self, original=original, latent=latent)
+
+    def table_rows(self) -> Rows:
+        """What is shown of it, as (name, value in words)."""
+        return [
+            (layer, f"{size:,} parameters; sensitivity {short(mean)}")
+            for layer, size, mean in zip(self.layers, self.parameters, self.sensitivity.means["F"], strict=True)
+        ]
+
+    def __repr__(self) -> str:
+        return f"LeakageByLayer(layers={short(self.layers)}, attributes={short(tuple(self.latent))}, seed={self.seed})"
 
     def rows(self) -> list[dict[str, Any]]:
         """One dict per layer.
@@ -107,6 +115,17 @@ class LeakageByLayer:
     def to_text(self) -> str:
         """A table for a terminal, a line per layer."""
         return table.render(self)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw each layer's sensitivity; `figure` draws all measures.
+
+        Args:
+            ax: where to draw; None: on a new figure of pyplot's.
+
+        Returns:
+            The axes.
+        """
+        return self.sensitivity.plot(ax)
 
     def figure(self) -> Figure:
         """A heat map, layers by measures, each measure relative to its largest value."""

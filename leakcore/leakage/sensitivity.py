@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,8 +13,11 @@ import torch
 from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.quiet import quiet_batching
-from leakcore._base.results import Assumptions, Result
+from leakcore._base.results import Assumptions, Result, picture
 from leakcore.gradients import Functional, LayeredModel, lock_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 NORMS = ("F", "1", "inf")
@@ -56,6 +59,19 @@ class Sensitivity(Result):
         if "F" not in self.means:
             raise ValueError(f"norms={tuple(self.means)}: per_parameter needs 'F' among them")
         return np.asarray(self.means["F"] / np.sqrt(self.parameters))
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw each layer's mean, with one standard error to each side.
+
+        Args:
+            ax: where to draw; None: on a new figure of pyplot's.
+
+        Returns:
+            The axes.
+        """
+        norm = next(iter(self.means))
+        mean, error = self.means[norm], np.nan_to_num(self.standard_errors[norm])
+        return picture.bars(ax, self.layers, mean, (mean - error, mean + error), label=f"{self.quantity} ({norm})")
 
 
 @dataclasses.dataclass(frozen=True)

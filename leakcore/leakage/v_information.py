@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,11 +17,14 @@ from leakcore._base import array_memory
 from leakcore._base import validate as check
 from leakcore._base.futures import answers
 from leakcore._base.one_thread import one_thread
-from leakcore._base.results import Assumptions, Result
+from leakcore._base.results import Assumptions, Result, picture
 from leakcore.leakage.families import family_of
 from leakcore.leakage.gain_limits import gain_limits, student
 from leakcore.leakage.held_out_gains import Gains, Problem, gains_of
 from leakcore.leakage.units import Units
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PRIORS = ("uniform", "empirical")
 
@@ -70,6 +73,21 @@ class VInformation(Result):
     def above_null(self) -> Any:
         """`value` minus the mean of its null: what can be compared between layers."""
         return self.value - self.null_mean
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw each layer's V-information with its interval, and the mean of its null.
+
+        Args:
+            ax: where to draw; None: on a new figure of pyplot's.
+
+        Returns:
+            The axes.
+        """
+        names = self.layers or ("gradient",)
+        axes = picture.bars(ax, names, self.value, self.interval, label=self.quantity)
+        axes.plot(np.atleast_1d(self.null_mean), range(len(names)), "|", color="0.3", markersize=12, label="null")
+        axes.legend()
+        return axes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import operator
+import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,3 +67,89 @@ def test_two_adjacencies_are_not_compared() -> None:
     with pytest.raises(ValueError, match=r"cannot compare a result under add-remove adjacency .* replace adjacency"):
         require_same_adjacency(result(), replace)
     assert require_same_adjacency(result(), result()) == "add-remove"
+
+
+def test_a_number_is_read_as_one() -> None:
+    one = result(value=1.23456789)
+    assert float(one) == 1.23456789
+    assert f"{one:.3f}" == "1.235"
+    assert f"{one}" == str(one)
+    many = result(value=np.arange(3.0), interval=None)
+    for read in (lambda: float(many), lambda: f"{many:.2f}"):
+        with pytest.raises(TypeError, match=r"Result.value is an array of shape \(3,\): choose one entry"):
+            read()
+
+
+def test_results_are_compared_with_numbers_and_with_each_other() -> None:
+    low, high = result(value=1.0), result(value=2.0)
+    assert low < high
+    assert low <= result(value=1.0)
+    assert high > low
+    assert high >= 2
+    assert not low > np.float64(1.5)
+    assert sorted([high, low])[0] is low
+    assert (result(value=np.array([1.0, 3.0]), interval=None) < high).tolist() == [True, False]
+    with pytest.raises(TypeError, match="not supported"):
+        assert low < "2"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _At(Result):
+    compared_at = ("kappa",)
+    delta: float | None = None
+    kappa: float = 0.1
+
+
+def _at(**changes: Any) -> _At:
+    return _At(**{**{f.name: getattr(result(), f.name) for f in dataclasses.fields(Result)}, **changes})
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (_at(assumptions=Assumptions("replace", "a")), "one holds under add-remove adjacency, the other under replace"),
+        (_at(delta=1e-5), "one is at δ = none, the other at δ = 1e-05"),
+        (_at(quantity="δ"), "these are two quantities"),
+        (_at(kappa=0.2), "one is at kappa = 0.1, the other at kappa = 0.2"),
+    ],
+)
+def test_numbers_of_different_adjacency_delta_quantity_or_place_are_not_compared(other: _At, message: str) -> None:
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+        with pytest.raises(ValueError, match=f"cannot compare .*{message}"):
+            compare(_at(), other)
+    assert _at() != other
+    assert _at() <= _at(value=9.0)
+
+
+def test_a_table_is_never_better_than_the_number() -> None:
+    shown = str(result(value=0.12345612, kind="lower", interval=(0.12345612, 0.99999961), confidence=0.99))
+    assert shown.splitlines() == [
+        "Result: number",
+        "  value       0.123456",
+        "  interval    0.123456 to 1",
+        "  kind        lower",
+        "  confidence  99%",
+        "  adjacency   add-remove",
+        "  method      exact",
+    ]
+    assert "value=0.123457" in repr(result(value=0.12345612, kind="upper"))
+    assert "&lt;b&gt;" in result(method="<b>")._repr_html_()
+
+
+def test_a_decorator_does_not_put_its_own_methods_in_the_place_of_ours() -> None:
+    assert _At.__eq__ is Result.__eq__
+    assert _At.__hash__ is Result.__hash__
+    assert _At.__repr__ is Result.__repr__
+
+
+def test_a_frame_has_a_row_for_each_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas")
+    grid = result(value=np.arange(6.0).reshape(2, 3), interval=(np.zeros((2, 3)), np.ones((2, 3))), confidence=0.9)
+    frame = grid.to_frame()
+    assert frame.loc[(1, 2)].to_dict() == {
+        "quantity": "number", "kind": "upper", "value": 5.0, "low": 0.0, "high": 1.0, "confidence": 0.9,
+        "adjacency": "add-remove",
+    }  # fmt: skip
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"pip install 'leakcore\[pandas\]'"):
+        grid.to_frame()

@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from leakcore._base.codec.annotations import by_codec as by_codec
+from leakcore._base.codec.numbers import MISSING
 from leakcore._base.codec.reading import Reader
 from leakcore._base.codec.writing import Arrays as Arrays
 from leakcore._base.codec.writing import Writer
+from leakcore._base.printable import printable
 
 
 def to_plain(value: Any, kind: Any = None, *, arrays: Arrays | None = None) -> Any:
@@ -52,3 +54,16 @@ def from_plain(
         ValueError: that names the place in the value, what is there, and what must be.
     """
     return Reader(classes, arrays or {}).read(plain, kind, "")
+
+
+def fields_to_plain(value: Any, kind: Any = None) -> dict[str, Any]:
+    """`to_plain` of a dataclass by its fields, also where it has a form of its own (`to_dict` and `from_dict`)."""
+    return dict(Writer(None).dataclass(value, type(value) if kind is None else kind, by_fields=True))
+
+
+def from_fields(plain: Any, kind: type) -> Any:
+    """The dataclass that `fields_to_plain` was given; ValueError as `from_plain`."""
+    value = Reader((), {}).dataclass(plain, kind, by_fields=True)
+    if value is MISSING:
+        raise ValueError(f"it is {printable(repr(plain), 60)}: must be a {kind.__name__}")
+    return value

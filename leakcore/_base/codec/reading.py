@@ -64,7 +64,7 @@ class Reader:
             keys, inside = arguments(kind, 2)
             return self._mapping(plain, keys, inside, where)
         if inspect.isclass(origin):
-            return self._dataclass(plain, origin, where)
+            return self.dataclass(plain, origin, where)
         return MISSING
 
     def _any(self, plain: Any, where: str) -> Any:
@@ -75,7 +75,7 @@ class Reader:
         if not isinstance(plain, dict):
             return plain
         if "class" in plain:
-            return self._dataclass(plain, object, where)
+            return self.dataclass(plain, object, where)
         if set(plain) == {"text"}:
             return _text(plain)
         if set(plain) == {"tuple"}:
@@ -129,7 +129,8 @@ class Reader:
         except TypeError as why:
             raise ValueError(f"{where or 'it'}: {printable(why)}") from None
 
-    def _dataclass(self, plain: Any, base: type, where: str) -> Any:
+    def dataclass(self, plain: Any, base: type, where: str = "", *, by_fields: bool = False) -> Any:
+        """MISSING for what is no mapping. by_fields: also where the class has a form of its own."""
         if not isinstance(plain, dict):
             return MISSING
         fields = dict(plain)
@@ -138,7 +139,7 @@ class Reader:
         if cls is None or not dataclasses.is_dataclass(cls):
             whose = f"{where or 'it'}: is of class {printable(repr(name), 60)}"
             raise ValueError(f"{whose}: must be a {base.__name__} that is known here")
-        if says_itself(cls):
+        if says_itself(cls) and not by_fields:
             return cls.from_dict(fields)  # type: ignore[attr-defined]
         schema = getattr(cls, "schema", None)
         if isinstance(schema, str) and fields.pop("schema", None) != schema:

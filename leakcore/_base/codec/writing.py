@@ -38,7 +38,7 @@ class Writer:
         if isinstance(value, np.ndarray):
             return self._array(value, kind, where)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return self._dataclass(value, kind, where)
+            return self.dataclass(value, kind, where)
         if isinstance(value, Mapping):
             return self._mapping(value, kind, where)
         if isinstance(value, (tuple, list)):
@@ -55,10 +55,11 @@ class Writer:
             return {"array": name}
         return array_in_json(array, as_list=array_only(kind))
 
-    def _dataclass(self, value: Any, kind: Any, where: str) -> Any:
+    def dataclass(self, value: Any, kind: Any, where: str = "", *, by_fields: bool = False) -> Any:
+        """by_fields: also where the class has a form of its own."""
         cls: type = type(value)
         own = cls in options(kind)
-        if says_itself(cls):
+        if says_itself(cls) and not by_fields:
             fields = dict(value.to_dict())
         else:
             fields = {

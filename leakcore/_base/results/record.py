@@ -5,12 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from leakcore._base.codec import by_codec, from_plain, to_plain
+from leakcore._base.codec import by_codec, fields_to_plain, from_fields
 from leakcore._base.results.equal import equal
 from leakcore._base.results.table import Rows, as_html, as_text, one_line, short
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+def without(data: Any, *names: str) -> Any:
+    """A mapping without these keys, which say again what its other values say; anything else as it is."""
+    return {key: value for key, value in data.items() if key not in names} if isinstance(data, dict) else data
 
 
 class Record:
@@ -29,7 +34,7 @@ class Record:
     @by_codec
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-ready types; infinities become "inf" and "-inf", NaN "nan"."""
-        return dict(to_plain(self))
+        return fields_to_plain(self)
 
     @classmethod
     @by_codec
@@ -39,7 +44,7 @@ class Record:
         Raises:
             ValueError: that names what is wrong and where, for anything else.
         """
-        out: Self = from_plain(data, cls)
+        out: Self = from_fields(data, cls)
         return out
 
     def table_rows(self) -> Rows:

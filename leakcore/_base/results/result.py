@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from leakcore._base.codec import by_codec, to_plain
+from leakcore._base.codec import by_codec, fields_to_plain
 from leakcore._base.results.comparison import require_comparable
 from leakcore._base.results.frame import to_frame
 from leakcore._base.results.record import Record
-from leakcore._base.results.table import Rows, as_html, as_text, rounded, short
+from leakcore._base.results.table import Rows, as_html, as_line, as_text, rounded, short
 
 Kind = Literal["upper", "lower", "estimate"]
 Adjacency = Literal["add-remove", "replace"]
@@ -158,7 +158,7 @@ class Result(Record):
         return [*rows, ("method", self.method)]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in self.table_rows())})"
+        return as_line(type(self).__name__, self.table_rows())
 
     def __str__(self) -> str:
         return as_text(self._title, self.table_rows())
@@ -184,7 +184,7 @@ class Result(Record):
     @by_codec
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-ready types with the schema's version; infinities become "inf" and "-inf", NaN "nan"."""
-        return dict(to_plain(self, Result))
+        return fields_to_plain(self, Result)
 
     def to_json(self, *, indent: int | None = None) -> str:
         """`to_dict` as strict JSON (no bare Infinity or NaN)."""

@@ -28,14 +28,19 @@ def as_text(title: str, rows: Rows) -> str:
     return "\n".join([title, *(f"  {name:<{width}}  {printable(text, _WIDEST)}" for name, text in rows)])
 
 
-def as_html(title: str, rows: Rows) -> str:
+def as_html(title: str, rows: Rows, *, widest: int = _WIDEST) -> str:
     """The same table for a notebook."""
     lines = "".join(
         f'<tr><th style="text-align:left">{html.escape(name)}</th>'
-        f'<td style="text-align:left">{html.escape(printable(text, _WIDEST))}</td></tr>'
+        f'<td style="text-align:left">{html.escape(printable(text, widest))}</td></tr>'
         for name, text in rows
     )
     return f"<table><caption>{html.escape(title)}</caption><tbody>{lines}</tbody></table>"
+
+
+def as_line(title: str, rows: Rows) -> str:
+    """The same on one line."""
+    return f"{title}({', '.join(f'{name}={printable(text, _WIDEST)}' for name, text in rows)})"
 
 
 def short(value: Any) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from leakcore._base.results import Assumptions, Result
+from leakcore._base.results import Assumptions, Result, picture
 from leakcore.numerics import clopper_pearson
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COUNTS = ("hits", "undecided", "clipped", "gradients", "cosine_units")
 FIXED_POINT = 2**40
@@ -102,6 +105,21 @@ class ReconstructionGame(Result):
             raise ValueError(f"value={self.value}: must be hits/trials, {self.hits}/{trials}")
         if not 0 <= self.clipped <= self.gradients:
             raise ValueError(f"clipped={self.clipped}: must be among the gradients ({self.gradients})")
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the success rate with its interval, and blind guessing.
+
+        Args:
+            ax: where to draw; None: on a new figure of pyplot's.
+
+        Returns:
+            The axes.
+        """
+        axes = picture.bars(ax, ["this attack"], [self.value], self.interval, label=self.quantity)
+        axes.axvline(self.chance, linestyle=":", color="0.5", label="blind guess")
+        axes.set_xlim(0.0, 1.0)
+        axes.legend()
+        return axes
 
 
 def _joined(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

@@ -42,7 +42,7 @@ class LayerStudy:
     def content(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
-            "measures": self.measures.to_dict(),
+            "measures": self.measures.without_samples().to_dict(),
             "released": jsonable(self.released),
             "noise_multiplier": self.noise_multiplier,
         }

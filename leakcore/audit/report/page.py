@@ -7,12 +7,13 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from leakcore._base.codec import from_plain, to_plain
 from leakcore.audit.report.format import above, guarantee, number
+from leakcore.audit.report.tables import Table
 
 if TYPE_CHECKING:
     from leakcore._base.results import Result
     from leakcore.audit.report.cards import Card
-    from leakcore.audit.report.tables import Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Figure:
     picture in words. caption: what to conclude from it.
     """
 
-    svg: str | Callable[[], str]
+    svg: str | Callable[[], str] = dataclasses.field(compare=False)
     alt: str
     caption: str
 
@@ -114,6 +115,43 @@ class Part:
     assumptions: tuple[str, ...] = ()
     contradictions: tuple[str, ...] = ()
     content: Any = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, figures as their drawings."""
+        drawn = tuple(
+            dataclasses.replace(s, figure=s.figure and dataclasses.replace(s.figure, svg=s.figure.markup()))
+            for s in self.sections
+        )
+        return {
+            "key": self.key,
+            "findings": [[str(text), *follows(text)] for text in self.findings],
+            "sections": to_plain(drawn, tuple[Section, ...]),
+            "assumptions": list(self.assumptions),
+            "contradictions": list(self.contradictions),
+            "content": to_plain(self.content, Any),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Part:
+        """The inverse of `to_dict`. ValueError for anything else."""
+        read = from_plain(data, _PartFields)
+        texts = tuple(Finding(text, verdict=verdict, assumes=assumes) for text, verdict, assumes in read.findings)
+        return cls(
+            key=read.key, findings=texts, sections=read.sections, assumptions=read.assumptions,
+            contradictions=read.contradictions, content=read.content,
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _PartFields:
+    """A part as its JSON holds it."""
+
+    key: str
+    findings: tuple[tuple[str, str, str], ...]
+    sections: tuple[Section, ...]
+    assumptions: tuple[str, ...]
+    contradictions: tuple[str, ...]
+    content: Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,14 @@ import abc
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from leakcore._base import validate as check
+from leakcore._base.codec import fields_to_plain, from_fields
 from leakcore._base.files.writing import write_atomically
-from leakcore._base.results import jsonable
+from leakcore._base.printable import printable
+from leakcore._base.results import Record, Rows, jsonable, without
+from leakcore._base.results.table import as_html
 from leakcore._base.version import __version__
 from leakcore.audit.report import page
 from leakcore.audit.report.cards import Card
@@ -31,7 +34,7 @@ TOO_WEAK = "Not tested: this audit could not have contradicted the claim."
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class AuditReport(abc.ABC):
+class AuditReport(Record, abc.ABC):
     """Everything one audit found. environment: versions and machine facts. seconds: wall time. parts: what other
     studies add (where the leak sits, what a defence does): `report.with_parts(part, …)`. fail_above: a limit on ε of
     the caller's, beside what is claimed; `judged` says what it is held against.
@@ -40,7 +43,7 @@ class AuditReport(abc.ABC):
     schema: ClassVar[str]
 
     environment: dict[str, Any]
-    seconds: float
+    seconds: float = dataclasses.field(compare=False)
     parts: tuple[page.Part, ...] = ()
     fail_above: float | None = None
 
@@ -176,7 +179,8 @@ class AuditReport(abc.ABC):
         """The results, JSON-ready; every number with kind, confidence, interval, method, assumptions, provenance."""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready: verdict, findings, settings, results."""
+        """JSON-ready: verdict, findings, settings, results; in "report" all fields, from which `from_dict` makes it."""
+        fields = fields_to_plain(self, AuditReport)
         return {
             "schema": self.schema,
             "version": __version__,
@@ -199,7 +203,30 @@ class AuditReport(abc.ABC):
             "assumptions": self._assumed(),
             "environment": self.environment,
             "seconds": round(self.seconds, 1),
+            "report": without(fields, "environment", "seconds"),
         }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """The report that `to_dict` was taken from, also after a trip through JSON. ValueError for anything else."""
+        if not isinstance(data, dict) or not isinstance(data.get("report"), dict):
+            raise ValueError("it: lacks report: must be what a report's to_dict returns")
+        rest = {"environment": data.get("environment"), "seconds": data.get("seconds", 0.0)}
+        report: Self = from_fields({**data["report"], **rest}, cls)
+        return report
+
+    def table_rows(self) -> Rows:
+        """What is shown of it, as (name, value in words)."""
+        return [("verdict", f"{self.word} {self.verdict()}"), *(("finding", str(text)) for text in self.all_findings)]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({printable(self.title, 120)!r}: {printable(self.word, 80)})"
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def _repr_html_(self) -> str:
+        return as_html(self.title, self.table_rows(), widest=1000)
 
     def to_json(self, path: str | Path | None = None, *, indent: int | None = None) -> str:
         """The report as strict JSON, also written to `path` (atomically) when one is given."""
@@ -208,12 +235,17 @@ class AuditReport(abc.ABC):
             write_atomically(Path(path), text + "\n")
         return text
 
-    def to_html(self, path: str | Path | None = None) -> str:
-        """One self-contained HTML page, also written to `path` (atomically) when one is given."""
+    @overload
+    def to_html(self) -> str: ...
+    @overload
+    def to_html(self, path: str | Path) -> Path: ...
+    def to_html(self, path: str | Path | None = None) -> str | Path:
+        """One self-contained HTML page: its text, or written to `path` (atomically), which is returned."""
         html = to_html(self._page())
-        if path is not None:
-            write_atomically(Path(path), html)
-        return html
+        if path is None:
+            return html
+        write_atomically(Path(path), html)
+        return Path(path)
 
     def to_text(self, width: int = 110) -> str:
         """Verdict, four numbers, findings and tables for a terminal, readable without colour."""

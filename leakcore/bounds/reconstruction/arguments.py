@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.results import Number, Result
+from leakcore._base.results import Number, Result, picture
 from leakcore.numerics import PrivacyLoss, parse_schedule
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _ROUNDING = 2.0**-52
 """Of a logarithm, relative."""
@@ -52,6 +55,22 @@ class ReconstructionBound(Result):
     num_samples: int | None = None
     warnings: tuple[str, ...] = ()
     state: dict[str, Any] | None = None
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the bound over κ, its interval, and blind guessing.
+
+        Args:
+            ax: where to draw; None: on a new figure of pyplot's.
+
+        Returns:
+            The axes.
+        """
+        axes = picture.curve(ax, self.kappa, self.value, self.interval, label=f"no attacker above ({self.method})")
+        at = np.sort(np.atleast_1d(self.kappa))
+        axes.plot(at, at, linestyle=":", color="0.5", label="blind guess")
+        axes.set(xscale="log", xlabel="κ, success of a blind guess", ylabel=self.quantity, ylim=(0.0, 1.02))
+        axes.legend()
+        return axes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
-from leakcore._base.results import Assumptions, Number, Result
+from leakcore._base.results import Assumptions, Number, Result, picture
 from leakcore.bounds.reconstruction.arguments import ATTACKER, SampledGaussian
 from leakcore.bounds.reconstruction.reconstruction import reconstruction
 from leakcore.numerics import AccuracyError, gaussian_pair
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -31,6 +34,21 @@ class MembershipBound(Result):
     fpr: Number
     advantage: Number
     max_advantage: float
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the trade-off: the largest true-positive rate over the false-positive rate.
+
+        Args:
+            ax: where to draw; None: on a new figure of pyplot's.
+
+        Returns:
+            The axes.
+        """
+        axes = picture.curve(ax, self.fpr, self.value, self.interval, label=f"no attacker above ({self.method})")
+        axes.plot([0, 1], [0, 1], linestyle=":", color="0.5", label="guessing")
+        axes.set(xlabel="false-positive rate", ylabel=self.quantity, xlim=(0.0, 1.0), ylim=(0.0, 1.02))
+        axes.legend()
+        return axes
 
 
 @one_thread()

@@ -75,7 +75,7 @@ def leakage(model: str, figure: Path | None, as_json: bool, **options: Any) -> N
     report = checked(lambda: _measured(model, **options), pieces=kept)
     if figure is not None:
         checked(lambda: _drawn(report, figure))
-    finish(report.to_dict(), as_json, report.to_text, [] if figure is None else [figure])
+    finish(report.without_samples().to_dict(), as_json, report.to_text, [] if figure is None else [figure])
 
 
 def _drawn(report: Any, figure: Path) -> None:
@@ -146,7 +146,7 @@ def _measured(
             pieces, seed=seed, progress=bars(),
         )  # fmt: skip
         if out is not None:
-            write_atomically(out / "leakage.json", as_json_text(report.to_dict()) + "\n")
+            write_atomically(out / "leakage.json", as_json_text(report.without_samples().to_dict()) + "\n")
             pieces.remove()
     return report
 

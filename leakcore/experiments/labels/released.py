@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from leakcore import attacks, bounds, datasets, dpsgd, kernels
 from leakcore._base import validate as check
-from leakcore._base.results import jsonable
+from leakcore._base.results import Record
 from leakcore.experiments.labels.network import HIDDEN, observe
 from leakcore.experiments.labels.study import BATCH, DELTA
 
@@ -17,7 +16,7 @@ _DATASETS = ("cancer", "bank")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Released:
+class Released(Record):
     """Counts over all batches, and the bound of each.
 
     labels: how many there are; identifiable, determined: how many the systems determine, and how many of those the
@@ -34,10 +33,6 @@ class Released:
     right: int
     right_by_sign: int
     bound: bounds.LabelEpsilon
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-ready types."""
-        return {f.name: jsonable(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
 
 def play(

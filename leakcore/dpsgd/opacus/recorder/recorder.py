@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from leakcore._base import validate as check
+from leakcore._base.results.table import Rows, as_html, as_line, as_text, short
 from leakcore.dpsgd.opacus.recorder.aside import aside, is_aside
 from leakcore.dpsgd.opacus.recorder.candidate_gradients import CandidateGradients, Route
 from leakcore.dpsgd.opacus.recorder.candidate_rows import CandidateRows, read_candidates, read_members
@@ -168,6 +169,23 @@ class Recorder:
         self._pair_sum, self._pair_likelihood = np.zeros((n, n)), np.zeros((n, n))
         self._handles: list[Any] = []
         self._outer_hook: Any = None
+
+    def __repr__(self) -> str:
+        return as_line("Recorder", self._table_rows())
+
+    def __str__(self) -> str:
+        return as_text("Recorder", self._table_rows())
+
+    def _repr_html_(self) -> str:
+        return as_html("Recorder", self._table_rows())
+
+    def _table_rows(self) -> Rows:
+        state = "broken" if self._is_broken else "over" if self._is_over else "recording" if self._handles else "ready"
+        return [
+            ("state", state), ("steps recorded", str(len(self._schedule))), ("candidates", str(len(self._seen))),
+            ("sample rate", "not known yet" if self._rate is None else short(self._rate)),
+            ("file", "none" if self._out is None else str(self._out.path)),
+        ]  # fmt: skip
 
     def __enter__(self) -> Recorder:
         if self._handles:

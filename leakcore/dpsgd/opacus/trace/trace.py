@@ -15,6 +15,7 @@ from leakcore._base.codec.npz import FACTS, to_npz, unpack
 from leakcore._base.files.writing import write_atomically
 from leakcore._base.printable import printable
 from leakcore._base.results.record import Record
+from leakcore._base.results.table import Rows, as_line, short
 from leakcore._base.version import __version__
 from leakcore.dpsgd.opacus.trace.checks import ARRAYS, check_file
 from leakcore.dpsgd.opacus.trace.origin import Origin
@@ -88,6 +89,20 @@ class Trace(Record):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "unrecorded", tuple(Stretch(*stretch) for stretch in self.unrecorded))
+
+    def table_rows(self) -> Rows:
+        """What is shown of it, as (name, value in words)."""
+        sigma, norm = np.unique(self.noise_multiplier), np.unique(self.max_grad_norm)
+        return [
+            ("steps", f"{self.steps} recorded of {'' if self.complete else 'at least '}{self.run_steps}"),
+            ("noise multiplier", short(sigma)),
+            ("clipping norm", short(norm)),
+            ("sample rate", "not known" if self.sample_rate is None else short(self.sample_rate)),
+            ("candidates", f"{self.candidates}, {int(self.members.sum())} of them members"),
+        ]
+
+    def __repr__(self) -> str:
+        return as_line("Trace", self.table_rows())
 
     @property
     def steps(self) -> int:

@@ -1,0 +1,169 @@
+"""The face that all results share: an instance of each class, from the examples of the public functions."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import leakcore
+from leakcore import audit, bounds
+from leakcore._base.results import Record, Result
+from leakcore.audit.selftest import Promise, SelfTest
+from leakcore.bounds.reconstruction.certificate import CertificateState
+from leakcore.experiments.labels.released import Released
+from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Series, Stated
+from tests.audit.report import reports
+from tests.audit.trace.traces import orthogonal
+from tests.public.arrays import CALLS, resolve
+
+NAMES = [name for name in CALLS if not inspect.isclass(resolve(name))]
+SHOWN_LINES = 4
+"""A `repr` is at most so many lines of a terminal."""
+ONLY_IN_THE_REPORT_OF_A_RUN = {"RunReport"}
+
+
+def _records(value: Any) -> Iterator[Any]:
+    """The records in what a function hands back."""
+    if isinstance(value, Record):
+        yield value
+    if isinstance(value, (list, tuple)):
+        parts = list(value)
+    elif isinstance(value, dict):
+        parts = list(value.values())
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, f.name) for f in dataclasses.fields(value)]
+    else:
+        parts = []
+    for part in parts:
+        yield from _records(part)
+
+
+def _others() -> Iterator[Any]:
+    """Records that no function of one call hands back."""
+    state = bounds.reconstruction(1.0, 0.5, 2, kappa=0.1, method=bounds.methods.Certified(600, 0.9, width=0.9)).state
+    yield CertificateState.from_dict(state)
+    yield orthogonal(60)
+    promise = Promise(
+        mechanism="none", epsilon=0.0, delta=0.0, method="counts", trials=9, audits=3, above=0, rate=0.0,
+        interval=(0.0, 0.7), allowed=0.1, mean=0.0, kept=True,
+    )  # fmt: skip
+    yield SelfTest(promises=(promise,), confidence=0.9, audits=3, seed=0)
+    label = bounds.label_epsilon(**CALLS["bounds.label_epsilon"].arguments())
+    yield Released(
+        described="", attacker="", batches=1, labels=2, identifiable=2, determined=1, right=1, right_by_sign=2,
+        bound=label,
+    )  # fmt: skip
+    line = Series(name="a", role="bound", x=np.arange(3.0), y=np.array([0.0, np.nan, np.inf]))
+    yield ExperimentResult(
+        name="n", title="t", statement="s", scale="tiny", seed=0, conclusion="c", agreement="yes",
+        stated=(Stated(what="w", paper="3", ours=3, interval=(2.0, np.inf)),),
+        panels=(Panel(title="t", x_label="x", y_label="y", series=(line,)),),
+        pictures=(Pictures(title="t", row_names=("r",), column_names=("c",), images=np.zeros((1, 1, 2, 2), "f4")),),
+        settings={"layers": (3, 2)},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Any]:
+    """One instance of each class, by its name."""
+    out: dict[str, Any] = {}
+    for name in NAMES:
+        for record in _records(resolve(name)(**CALLS[name].arguments())):
+            out.setdefault(type(record).__name__, record)
+    for whole in (reports.trace(), reports.scores(), reports.claim(), *_others()):
+        for record in _records(whole):
+            out.setdefault(type(record).__name__, record)
+    return out
+
+
+def _classes(base: type) -> Iterator[type]:
+    for cls in base.__subclasses__():
+        yield cls
+        yield from _classes(cls)
+
+
+def test_every_class_has_an_instance(made: dict[str, Any]) -> None:
+    for module in pkgutil.walk_packages(leakcore.__path__, "leakcore."):
+        if "__main__" not in module.name:
+            importlib.import_module(module.name)
+    every = {
+        cls.__name__ for cls in _classes(Record)
+        if cls.__module__.startswith("leakcore.") and dataclasses.is_dataclass(cls) and not inspect.isabstract(cls)
+    }  # fmt: skip
+    assert every - made.keys() == ONLY_IN_THE_REPORT_OF_A_RUN
+
+
+def _check(record: Any) -> None:
+    name = type(record).__name__
+    text = json.dumps(record.to_dict(), allow_nan=False)
+    back = type(record).from_dict(json.loads(text))
+    assert back == record, name
+    assert hash(back) == hash(record), name
+    assert json.dumps(back.to_dict(), allow_nan=False) == text, name
+    assert len(repr(record)) <= SHOWN_LINES * 120, repr(record)
+    assert "\n" not in repr(record), name
+    assert str(record), name
+    assert record._repr_html_().startswith("<table>"), name
+    with pytest.raises(ValueError, match="it"):
+        type(record).from_dict({"schema": "other/1"})
+
+
+def test_every_class_comes_back_from_json_and_is_shown_in_a_few_lines(made: dict[str, Any]) -> None:
+    for record in made.values():
+        _check(record)
+
+
+def test_the_base_reads_every_result(made: dict[str, Any]) -> None:
+    for record in made.values():
+        if isinstance(record, Result):
+            back = Result.from_dict(json.loads(record.to_json()))
+            assert type(back) is type(record)
+            assert back == record
+
+
+def test_every_result_names_its_quantity_and_becomes_a_frame(made: dict[str, Any]) -> None:
+    pytest.importorskip("pandas")
+    for name, record in made.items():
+        if not isinstance(record, Result):
+            continue
+        assert record.quantity != "number", name
+        frame = record.to_frame()
+        assert len(frame) == np.size(record.value), name
+        np.testing.assert_array_equal(frame["value"].to_numpy(), np.ravel(record.value))
+        assert list(frame) == ["quantity", "kind", "value", "low", "high", "confidence", "adjacency"]
+        assert set(frame["quantity"]) <= {record.quantity}
+
+
+@pytest.mark.slow
+def test_the_report_of_a_run_comes_back_from_json() -> None:
+    for record in _records(reports.run()):
+        _check(record)
+
+
+def test_a_report_is_equal_whatever_time_it_took_and_unequal_with_another_finding() -> None:
+    report = reports.scores()
+    assert dataclasses.replace(report, seconds=report.seconds + 1) == report
+    assert dataclasses.replace(report, fail_above=50.0) != report
+    with pytest.raises(ValueError, match="lacks report"):
+        type(report).from_dict({})
+    assert isinstance(report, audit.AuditReport)
+
+
+def test_what_helps_to_be_seen_can_be_drawn(made: dict[str, Any]) -> None:
+    from matplotlib.figure import Figure
+
+    drawn = [name for name, record in made.items() if hasattr(record, "plot")]
+    assert {"ReconstructionBound", "MembershipBound", "ReconstructionGame", "LeakageByLayer"} <= set(drawn)
+    for name in drawn:
+        axes = Figure().subplots()
+        assert made[name].plot(ax=axes) is axes, name
+        assert axes.get_xlabel(), name
+        assert axes.has_data(), name
