@@ -183,7 +183,7 @@ def test_command(user):
     weighted = _run("usernets:build", "--data", "rows.npz", "--weights", "w.safetensors", "--json", *short)
     assert weighted.exit_code == 0, weighted.output
     report = json.loads(weighted.output)
-    assert report["schema"] == "leakcore.leakage_by_layer/1"
+    assert report["schema"] == "leakcore.leakage_by_layer/2"
     assert set(report["latent"]) == {"brightness", "texture"}
 
 

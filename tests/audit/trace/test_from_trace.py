@@ -130,7 +130,8 @@ def test_the_report_is_json_and_one_page_and_fits_a_terminal(tmp_path: Path) -> 
     read = json.loads(report.to_json(tmp_path / "report.json"))
     assert read["schema"] == "leakcore.trace-audit/1"
     assert read["audited"]["kind"] == "lower"
-    html = report.to_html(tmp_path / "report.html")
+    assert report.to_html(tmp_path / "report.html") == tmp_path / "report.html"
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<svg" in html
     assert not re.findall(r'(?:src|href)="(?!#)', html)
     assert all(len(line) <= 110 for line in report.to_text().splitlines())
