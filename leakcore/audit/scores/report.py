@@ -305,8 +305,8 @@ class ScoresReport(AuditReport):
         figure = page.Figure(
             svg=svg,
             alt=f"True-positive against false-positive rate of the scores, both axes logarithmic. {self._rates()}",
-            caption="Points above the dotted line tell members better than guessing; the left end is what matters, "
-            f"where few are accused wrongly. Bars: {100 * self.confidence:g}% intervals.{limit}",
+            caption="Points above the dotted line recognise members better than guessing does. The left end matters "
+            f"most, where few are accused wrongly. Bars: {100 * self.confidence:g}% intervals.{limit}",
         )
         return (
             page.Section("The scores as a membership test", (tables["rates"],), figure),

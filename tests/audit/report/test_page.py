@@ -171,6 +171,16 @@ def test_the_terminal_has_the_order_of_the_page(report: audit.AuditReport) -> No
         assert "> marks " in text
 
 
+def test_drawings_take_their_colours_from_the_page_and_show_their_values(html: str) -> None:
+    for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
+        named = re.findall(r"var\((--[\w-]+), #[0-9a-f]{6}\)", svg)
+        assert set(named) <= set(_rules(_stylesheet(html)[0])[":root"])
+        rest = re.sub(r"var\(--[\w-]+, #[0-9a-f]{6}\)", "", svg)
+        unseen = r"(?:fill|stroke): #[0-9a-f]{3,6}; (?:fill-|stroke-|)opacity: 0.000001"
+        assert not re.findall(r"(?:fill|stroke): #[0-9a-f]{3,6}", re.sub(unseen, "", rest))
+        assert len(re.findall(r"<title>[^<]*\d[^<]*</title>", svg)) >= 20
+
+
 def test_every_finding_says_what_it_is_about_and_users_words_are_escaped(html: str) -> None:
     page = Page(html)
     count = html.count("<li><h3>")
