@@ -30,6 +30,32 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytes
             exec(compile(block, f"{page.name}, block {i}", "exec"), names)
 
 
+def test_the_functions_and_commands_of_the_table_of_questions_exist() -> None:
+    import click
+
+    import leakcore
+    from leakcore.cli import main
+
+    page = (DOCS / "which-function.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:4] for line in page.splitlines() if re.match(r"\| (?!question|---)", line)]
+    assert len(rows) > 25
+    names = {name for _, python, _ in rows for name in re.findall(r"`([\w.]+)`", python)} - {"report.with_limit"}
+    assert len(names) > 20
+    for name in names:
+        found: object = leakcore
+        for part in name.removeprefix("leakcore.").split("."):
+            found = getattr(found, part)
+    for words in (command.strip(" `").split()[1:] for _, _, command in rows if command.strip()):
+        found = main
+        for word in words:
+            if isinstance(found, click.Group) and not word.startswith("--"):
+                found = found.commands[word]
+                continue
+            assert isinstance(found, click.Command)
+            choices = [choice for parameter in found.params for choice in getattr(parameter.type, "choices", ())]
+            assert word in [*choices, *(option for parameter in found.params for option in parameter.opts)], words
+
+
 def test_the_gallery_draws_every_picture_in_five_lines() -> None:
     gallery = load("docs/hooks/gallery.py")
     page = GALLERY.read_text(encoding="utf-8")
