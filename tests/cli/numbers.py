@@ -30,7 +30,7 @@ NUMBERS_IN_TEXT = {"sweep", "shape", "total_variation", "defense"}
 """Parameters of type text that are read as numbers."""
 NO_NUMBERS = {
     "model", "name", "data", "parameters", "attributes", "members", "non_members", "values", "labels", "json_path",
-    "method", "arguments",
+    "method", "arguments", "words",
 }  # fmt: skip
 """Parameters of type text that are not."""
 SPELLINGS = {"defense": "prune:{}", "shape": "1,8,{}"}
