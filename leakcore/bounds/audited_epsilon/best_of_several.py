@@ -14,9 +14,11 @@ from leakcore.bounds.audited_epsilon.threshold import HALVES, EpsilonFromScores,
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class EpsilonBest(EpsilonFromScores):
-    """An `EpsilonFromScores` of one out of several audits.
+    """A lower bound on ε from the best of several audits, as `epsilon_lower_bound_best` returns it.
 
-    chosen: its name. considered: all names.
+    Attributes:
+        chosen: name of the audit that is reported.
+        considered: names of all audits.
     """
 
     chosen: str
@@ -35,31 +37,39 @@ def epsilon_lower_bound_best(
 ) -> EpsilonBest:
     """Lower bound on ε from the best of several audits of one mechanism, valid although it was picked.
 
-    Jagielski, Ullman and Oprea (2020) report the best of k = 1, 2, 4, 8 poisoned rows. The maximum of four bounds at
-    99% is no bound at 99%. Two valid ways:
-
-    - `SplitThreshold`: a random share of the trials of each audit chooses audit and threshold; the others, of that one
-      audit, are counted.
-    - `SimultaneousThreshold`: each audit's bound (limits simultaneous over all thresholds, on all its trials) at the
-      share 1/m of the error, and the largest of the m is taken.
-
-    Which is tighter depends on the counts, as in `epsilon_lower_bound_from_scores`: perfect scores of 1,000 trials and
-    four audits prove 4.54 after a split in halves, however many audits there are, and 4.51 by the correction; with the
-    threshold fixed beforehand four audits of 500 trials cost 4.54 → 4.31. Choose one before you look.
+    The maximum of four bounds at 99% does not hold at 99%, although papers report the best of k = 1, 2, 4, 8 poisoned
+    rows (Jagielski, Ullman and Oprea 2020). Two ways hold: a `SplitThreshold`, by which a random share of each audit's
+    trials chooses audit and threshold, and the others, of that one audit, are counted; and a `SimultaneousThreshold`,
+    which takes the largest of m bounds, each at the share 1/m of the error. Which is tighter depends on the counts
+    (docs/explanation/bounds.md). Choose one before you look.
 
     Args:
-        audits: name → (scores_in, scores_out, k): the scores as in `epsilon_lower_bound_from_scores` and the number of
-            rows in which that audit's data sets differ. Audits may share trials, with the same number in each: arrays
-            of one length are split alike, so no trial both chooses and is counted.
-        adjacency: of all the audits, without a default, as in `epsilon_lower_bound`; so are confidence, delta and
-            hypothesis.
+        audits: name → (scores_in, scores_out, k): scores as in `epsilon_lower_bound_from_scores` and the number of rows
+            in which that audit's datasets differ. Audits may share trials, with the same number in each: arrays of one
+            length are split alike, so no trial both chooses and is counted.
+        adjacency: of all the audits, as in `epsilon_lower_bound`.
         threshold: a `SplitThreshold` or a `SimultaneousThreshold`.
+        confidence: as in `epsilon_lower_bound`.
+        delta: as in `epsilon_lower_bound`.
+        hypothesis: as in `epsilon_lower_bound`.
 
     Returns:
-        An `EpsilonBest`: kind "lower". Deterministic given the scores and the seed of the split.
+        `EpsilonBest` of kind "lower".
 
     Raises:
-        ValueError, TypeError: naming the argument; an empty `audits` is an error.
+        ValueError: for a value that is not allowed, an empty `audits` among them; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic given the scores and the seed of the split.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import bounds
+        >>> audits = {f"k={k}": (np.arange(500) + 100 * k, np.arange(500), k) for k in (1, 2, 4)}
+        >>> best = bounds.epsilon_lower_bound_best(audits, adjacency="add-remove")
+        >>> best.chosen, best.considered
+        ('k=1', ('k=1', 'k=2', 'k=4'))
     """
     if not isinstance(audits, Mapping) or not audits:
         raise ValueError("audits: must be a mapping of at least one name to (scores_in, scores_out, k)")

@@ -16,11 +16,17 @@ from leakcore.numerics import clopper_pearson
 class EpsilonLowerBound(Result):
     """A proof, at its confidence, that the mechanism is not (ε′, δ)-private for any ε′ < `value`.
 
-    value: ε for one row, 0 when the counts prove nothing.
-    hits, trials: event counts and numbers of trials (with the k rows, without them).
-    limits: ((low, high), (low, high)), the confidence limits used for the event's two probabilities.
-    delta, k, family: as asked. mu: with family="gdp", the separation of unit Gaussians that was proved for one row.
-    direction: as asked; proved_by: which event and direction attained `value`, None where it is 0.
+    Attributes:
+        value: ε for one row, 0 when the counts prove nothing.
+        hits: event counts (with the k rows, without them).
+        trials: numbers of trials (with the k rows, without them).
+        limits: ((low, high), (low, high)), the confidence limits that were used for the event's two probabilities.
+        delta: as asked.
+        k: as asked.
+        direction: as asked.
+        proved_by: which event and direction attained `value`; None where it is 0.
+        family: as asked.
+        mu: with family "gdp", the separation of unit Gaussians that was proved for one row; else None.
     """
 
     quantity: str = "ε"
@@ -37,10 +43,14 @@ class EpsilonLowerBound(Result):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class EpsilonCeiling(Result):
-    """The largest ε that an audit of this size can prove, however leaky the mechanism: its resolution.
+    """The largest ε that an audit of this size can prove, however leaky the mechanism, as `epsilon_opt` returns it.
 
-    trials: numbers of trials (with the k rows, without them). audit_confidence: confidence of the audit it limits.
-    delta, k: as asked.
+    Attributes:
+        value: that ε, the resolution of the audit.
+        trials: numbers of trials (with the k rows, without them).
+        audit_confidence: confidence of the audit that it limits.
+        delta: as asked.
+        k: as asked.
     """
 
     quantity: str = "ε"
@@ -64,43 +74,38 @@ def epsilon_lower_bound(
 ) -> EpsilonLowerBound:
     """Lower bound on ε from event counts on two datasets that differ in k rows.
 
-    The event O happened in `hits_in` of the trials on the dataset that holds the k rows and in `hits_out` of those on
-    the dataset without them. With p_hi the lower confidence limit where O is likelier and p_lo the upper limit on the
-    other side, group privacy p_hi ≤ x^k p_lo + δ(1 + x + … + x^(k−1)), x = e^ε, fails for every ε below
-
-    - δ = 0: log(p_hi/p_lo)/k;
-    - δ > 0: the logarithm of the one root above 1 of p_lo x^(k+1) − (p_lo − δ)x^k − p_hi x + (p_hi − δ);
-    - 0 where p_hi ≤ p_lo + kδ.
-
-    Jagielski, Ullman and Oprea (2020), Algorithm 2 and Appendix A. E5: their polynomial is printed for p₀ > p₁ but
-    their Lemma 3 is stated for p₁ > p₀. E6: their text alternates which of p₀ and p₁ takes the upper limit; here it
-    is always the less likely side. The complement of O needs no correction, because the same two limits serve both
-    events.
-
-    `Hypothesis(family="gdp")` tests a stronger claim, that the mechanism is μ-GDP (no test of one row beats that of
-    N(0, 1) against N(μ, 1)). Then μ ≥ (Φ⁻¹(p_hi) − Φ⁻¹(p_lo))/k, and `value` is the ε of that μ at δ (Dong, Roth and
-    Su 2022). Full-batch DP-SGD is exactly GDP, with μ = √T/σ under add/remove and 2√T/σ under replacement; subsampled
-    DP-SGD is not, and there the result is no proof about ε. It is far more sensitive: 400 against 100 of 500 trials
-    prove μ = 1.35, which is ε = 6.2 at δ = 1e-5, instead of ε = 1.1. A bound above the claimed ε disproves either the
-    claim or the Gaussian assumption.
+    With p_hi the lower confidence limit on the side where the event is likelier and p_lo the upper limit on the other
+    side, group privacy p_hi ≤ x^k p_lo + δ(1 + x + … + x^(k−1)), x = e^ε, fails for every ε below `value`; at δ = 0
+    that is log(p_hi/p_lo)/k (Jagielski, Ullman and Oprea 2020, Algorithm 2 and Appendix A). More:
+    docs/explanation/bounds.md.
 
     Args:
         hits_in: how often the event happened with the k rows, in [0, trials].
-        hits_out: how often without them.
+        hits_out: how often it happened without them.
         trials: number of trials on each dataset, or a pair (with the k rows, without them).
-        adjacency: what the trials without the k rows had in their place: nothing ("add-remove") or other rows
-            ("replace"). There is no default, because only the trials can tell. Compare the result with a claimed ε of
-            the same adjacency only.
+        adjacency: what replaced the k rows where they are missing: nothing ("add-remove") or other rows ("replace").
+            Only the trials can tell.
         confidence: probability, over the trials, that `value` does not exceed the true ε.
         delta: δ in [0, 1) of the (ε, δ)-privacy that is tested.
         k: rows in which the datasets differ; `value` is ε for one row.
-        hypothesis: the family of guarantees that is tested, and on which side the event is likelier.
+        hypothesis: the family of guarantees that is tested, and the side on which the event is likelier.
 
     Returns:
-        An `EpsilonLowerBound`: kind "lower". Deterministic given the counts.
+        `EpsilonLowerBound` of kind "lower".
 
     Raises:
-        ValueError, TypeError: naming the argument, when a count, a probability or a word is out of range.
+        ValueError: for a count, a probability or a word that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Assumes independent trials, and an event that was chosen on other trials. Compare it only with an ε of the same
+        adjacency and δ. Deterministic given the counts.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> proof = bounds.epsilon_lower_bound(400, 100, 500, adjacency="add-remove")
+        >>> f"{proof.value:.2f}", proof.kind, proof.confidence
+        ('1.10', 'lower', 0.99)
     """
     claim = RefutableClaim.parse(confidence, delta, k, adjacency, hypothesis)
     n_in, n_out = _trials(trials)
@@ -163,13 +168,30 @@ def epsilon_opt(
     """The ε that `epsilon_lower_bound` reports for perfect counts: no audit of this size can prove more.
 
     ε_OPT(T, α) of Jagielski, Ullman and Oprea (2020), Section 2: the event in all trials on one side and in none on the
-    other. At δ = 0 it is log((α/2)^(1/T)/(1 − (α/2)^(1/T)))/k; T = 500, α = 0.01, k = 1 give 4.5419.
+    other. At δ = 0 it is log((α/2)^(1/T)/(1 − (α/2)^(1/T)))/k.
 
-    trials, confidence, k, delta, hypothesis: as in `epsilon_lower_bound`.
-    adjacency: of the audit; the number is the same for both. None: the result states none.
+    Args:
+        trials: as in `epsilon_lower_bound`.
+        confidence: 1 − α, of the audit.
+        k: as in `epsilon_lower_bound`.
+        delta: as in `epsilon_lower_bound`.
+        adjacency: of the audit; the number is the same for both. None: the result states none.
+        hypothesis: as in `epsilon_lower_bound`.
 
-    Returns an `EpsilonCeiling`: kind "upper", deterministic (confidence None). 0 when even perfect counts prove
-    nothing.
+    Returns:
+        `EpsilonCeiling` of kind "upper"; 0 when even perfect counts prove nothing.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic. It limits what an audit can prove, not what the mechanism leaks.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> f"{bounds.epsilon_opt(500, confidence=0.99).value:.4f}"
+        '4.5419'
     """
     stated = None if adjacency is None else parse_adjacency(adjacency)
     claim = RefutableClaim.parse(confidence, delta, k, stated or "add-remove", hypothesis)

@@ -29,11 +29,23 @@ class Hypothesis:
 
     Args:
         family: the kind of guarantee. "dp": (ε, δ)-privacy, no further assumption. "gdp": the stronger claim that the
-            mechanism is μ-GDP for some μ, as `epsilon_lower_bound` explains; needs δ > 0.
-        direction: the side on which the event is likelier. "in" (default): with the k rows; "out": without them. Each
-            of these two uses one limit per side at (1 − confidence)/2. "both": not fixed, so the error is split over
-            all four limits and the larger result is taken (or a split's choosing trials settle it, at no cost). Picking
-            "in" or "out" by looking at the counts doubles the error.
+            mechanism is μ-GDP for some μ (full-batch DP-SGD is, subsampled DP-SGD is not); needs δ > 0.
+        direction: the side on which the event is likelier. "in": with the k rows; "out": without them. Each of these
+            two uses one limit per side at (1 − confidence)/2. "both": not fixed, so the error is split over all four
+            limits and the larger result is taken (or a split's choosing trials settle it, at no cost). Picking "in" or
+            "out" by looking at the counts doubles the error.
+
+    Raises:
+        ValueError: for another word; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> counts = {"adjacency": "add-remove", "delta": 1e-5}
+        >>> plain = bounds.epsilon_lower_bound(400, 100, 500, **counts)
+        >>> gaussian = bounds.epsilon_lower_bound(400, 100, 500, hypothesis=bounds.Hypothesis(family="gdp"), **counts)
+        >>> f"{plain.value:.1f}, or {gaussian.value:.1f} if the mechanism is Gaussian"
+        '1.1, or 6.2 if the mechanism is Gaussian'
     """
 
     family: Family = "dp"

@@ -16,10 +16,15 @@ _PAPER = "Yeom et al. (2018); Jagielski, Ullman and Oprea (2020), Appendix D"
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class MembershipEpsilon(Result):
-    """ε that follows from how often membership was guessed right.
+    """ε that follows from how often membership was guessed right, as `epsilon_from_membership` returns it.
 
-    kind: "lower" for coins="rows" and "models", "estimate" for coins="none". correct, guesses: as counted. accuracy:
-    their ratio. coins, delta: as asked.
+    Attributes:
+        value: ε; kind "lower" for coins "rows" and "models", "estimate" for "none".
+        correct: number of correct guesses.
+        guesses: number of guesses.
+        accuracy: their ratio.
+        coins: as asked.
+        delta: as asked.
     """
 
     quantity: str = "ε"
@@ -40,30 +45,45 @@ def epsilon_from_membership(
     delta: float = 0.0,
     adjacency: str = "add-remove",
 ) -> MembershipEpsilon:
-    """ε from the accuracy of a balanced membership attack; what it is worth depends on how members were chosen.
+    """ε from the accuracy a of a balanced membership attack; how members were chosen decides what it is worth.
 
-    A guess at a fair coin is right with probability at most (e^ε + δ)/(1 + e^ε) under (ε, δ)-privacy, so accuracy a
-    proves ε ≥ log((a − δ)/(1 − a)) (Yeom et al. 2018; Jagielski, Ullman and Oprea 2020, Appendix D).
+    Under (ε, δ)-privacy a guess at a fair coin is right with probability at most (e^ε + δ)/(1 + e^ε), so ε ≥ log((a −
+    δ)/(1 − a)) (Yeom et al. 2018; Jagielski, Ullman and Oprea 2020, Appendix D).
 
-    - coins="models": every guess is about a coin and a model of its own: guesses are independent, and a is replaced by
-      its one-sided Clopper–Pearson limit. kind "lower".
-    - coins="rows": every row was in or out of its model by its own fair coin, many rows to a model. Guesses about one
-      model are dependent, yet their number of hits is dominated as if they were not (Steinke, Nasr and Jagielski 2023,
-      Theorem 5.2): `epsilon_lower_bound_one_run`. Several models trained with coins of their own count together: they
-      are one mechanism with more coins. kind "lower".
-    - coins="none": the n members and n non-members of one given split, as the text has it. The 2n guesses are
-      dependent and no coin decided who is a member, so no limit is valid: kind "estimate", log(a/(1 − a)) as it is.
+    - "models": a coin and a model for every guess. Guesses are independent; a becomes its one-sided Clopper–Pearson
+      limit.
+    - "rows": every row was in or out of its model by its own fair coin. Guesses about one model are dependent, yet
+      `epsilon_lower_bound_one_run` holds. Several such models count together.
+    - "none": members of one given split, as the text has it. No limit is valid: kind "estimate".
 
-    The rule that guesses, its threshold included, must be fixed beforehand or come from other models: the mean training
-    loss of the very model is side information that the mechanism does not release.
+    Args:
+        correct: number of correct guesses, in [0, guesses].
+        guesses: at least 1.
+        coins: "models", "rows" or "none".
+        rows: with "rows", the number of all coins, including those not guessed; None: `guesses`.
+        confidence: of kind "lower".
+        delta: δ in [0, 1).
+        adjacency: "add-remove": a row is there or not; "replace" where the coin chose between two rows.
 
-    correct: in [0, guesses]. guesses ≥ 1. rows: with coins="rows" the number of all coins, those not guessed included;
-        None: as many as guesses. confidence: of kind "lower". delta: δ in [0, 1).
-    adjacency: "add-remove", because membership decides it: a row is there or not. "replace" where the coin chose
-        between two rows.
+    Returns:
+        `MembershipEpsilon` of kind "lower" or "estimate"; 0 where nothing is proved.
 
-    Returns a `MembershipEpsilon`, 0 where nothing is proved. Deterministic. Raises ValueError or TypeError that names
-    the argument.
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        The rule that guesses, its threshold included, must be fixed beforehand or come from other models.
+        Deterministic.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> for coins in ("models", "rows", "none"):
+        ...     epsilon = bounds.epsilon_from_membership(700, 1000, coins=coins)
+        ...     print(coins, epsilon.kind, f"{epsilon.value:.2f}")
+        models lower 0.69
+        rows lower 0.69
+        none estimate 0.85
     """
     n = validate.integer(1, guesses=guesses)
     hits = validate.integer(0, n, correct=correct)

@@ -17,9 +17,14 @@ _LARGEST = 700.0
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class OneRunEpsilon(Result):
-    """A proof, at its confidence, that the mechanism is not (ε′, δ)-private for any ε′ < `value`.
+    """A proof from one run, at its confidence, that the mechanism is not (ε′, δ)-private for any ε′ < `value`.
 
-    correct, guesses, canaries: as counted. delta: as asked.
+    Attributes:
+        value: ε, 0 where the guesses prove nothing.
+        correct: number of correct guesses.
+        guesses: number of guesses.
+        canaries: number of canaries.
+        delta: as asked.
     """
 
     quantity: str = "ε"
@@ -45,17 +50,35 @@ def epsilon_lower_bound_one_run(
 
         P(correct ≥ v) ≤ P(W ≥ v) + 2mδ·max_{1 ≤ i ≤ v} P(v − i ≤ W < v)/i,
 
-    and `value` is the largest ε for which the right side is at most 1 − confidence. Steinke, Nasr and Jagielski (2023),
-    Privacy auditing with one (1) training run, Theorem 5.2 and Appendix D.
+    and `value` is the largest ε for which the right side is at most 1 − confidence (Steinke, Nasr and Jagielski 2023,
+    Theorem 5.2 and Appendix D).
 
-    correct: v in [0, guesses]. guesses: r in [0, canaries], a number (or a rule by the scores, such as the largest
-        and the smallest 100) fixed before the coins are looked at. canaries: m ≥ 1.
-    confidence: in (0, 1 − 1e-12]. delta: δ in [0, 1).
-    adjacency: "add-remove", because the audit itself decides it: a coin says whether the canary is there. "replace"
-        where each coin chose between two rows.
+    Args:
+        correct: v in [0, guesses].
+        guesses: r in [0, canaries]; the number, or a rule by the scores (such as the largest and the smallest 100),
+            must be fixed before the coins are looked at.
+        canaries: m ≥ 1, those not guessed included.
+        confidence: in (0, 1 − 1e-12].
+        delta: δ in [0, 1).
+        adjacency: "add-remove": a coin says whether the canary is there; "replace" where each coin chose between two
+            rows.
 
-    Returns a `OneRunEpsilon`: kind "lower"; 0 where the guesses prove nothing. Valid, but rarely tight: canaries in one
-    run disturb each other. Deterministic given the counts. Raises ValueError or TypeError that names the argument.
+    Returns:
+        `OneRunEpsilon` of kind "lower"; 0 where the guesses prove nothing.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Holds over the coins and the mechanism's randomness. Rarely tight: canaries in one run disturb each other.
+        Deterministic given the counts.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> proof = bounds.epsilon_lower_bound_one_run(180, 200, 1000, delta=1e-5)
+        >>> f"{proof.value:.2f}", proof.kind
+        ('1.65', 'lower')
     """
     m = validate.integer(1, canaries=canaries)
     r = validate.integer(0, m, guesses=guesses)

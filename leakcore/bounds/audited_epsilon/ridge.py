@@ -20,13 +20,21 @@ from leakcore.numerics import gaussian_pair_epsilon
 class RidgeEpsilon(Result):
     """What the clipping-aware poison proves of output-perturbed ridge regression, and what the mechanism promises.
 
-    value: ε that the threshold half-way between the two means proves, at δ; 0 where it proves nothing.
-    best: ε of the best test, of the two Gaussians themselves. printed: the text's bound (see the function, E10).
-    promised: the mechanism's exact ε at δ for its sensitivity 2/λ. claimed, delta: as asked.
-    noise: standard deviation per coefficient. separation: distance of the two means along the poison, in coefficients.
-    success: probability that the threshold is right. poison, poison_target: the row.
-    direction_value: σ_d, the smallest singular value of the features. lipschitz: largest length of a row's gradient at
-        either minimiser; the sensitivity 2/λ is proved where it is at most 1.
+    Attributes:
+        value: ε at δ that the threshold halfway between the two means proves; 0 where it proves nothing.
+        best: ε of the best test, which is that of the two Gaussians themselves.
+        printed: the text's bound (see the function, E10).
+        promised: the mechanism's exact ε at δ for its sensitivity 2/λ.
+        claimed: ε that was asked for.
+        delta: δ that was asked for.
+        noise: standard deviation per coefficient.
+        separation: distance of the two means along the poison, in coefficients.
+        success: probability that the threshold is right.
+        poison: the poisoned row, (d,).
+        poison_target: its target.
+        direction_value: σ_d, the smallest singular value of the features.
+        lipschitz: largest length of a row's gradient at either minimiser; the sensitivity 2/λ is proved where it is at
+            most 1.
     """
 
     quantity: str = "ε"
@@ -50,25 +58,36 @@ def ridge_output_perturbation(
 ) -> RidgeEpsilon:
     """ε that ClipBKD proves of ridge regression with noise on its coefficients, in closed form.
 
-    The mechanism releases argmin_w ½‖Xw − y‖² + (λ/2)‖w‖² + N(0, σ² I) with σ² = 2 ln(1.25/δ)(2/λ)²/ε². It is (ε, δ)-
-    private for ε ≤ 1 where every row's gradient is no longer than 1 (then replacing a row moves the minimiser by 2/λ at
-    most). D₀ holds X, y and a row of zeros, which D₁ replaces by the poison x_p = v_d, the right singular vector of the
-    smallest singular value σ_d, with target ±1 against the sign of ⟨v_d, w⟩. Along v_d the two means are
+    The mechanism releases argmin_w ½‖Xw − y‖² + (λ/2)‖w‖² + N(0, σ² I) with σ² = 2 ln(1.25/δ)(2/λ)²/ε². ClipBKD
+    replaces a row of zeros by the right singular vector of the smallest singular value of X. The threshold halfway
+    between the two means is right with probability p = Φ(separation/2σ), which proves log((p − δ)/(1 − p)) (Jagielski,
+    Ullman and Oprea 2020, Appendix B). docs/explanation/bounds.md has the separation and why the printed bound (E10) is
+    not one.
 
-        separation = 1/(λ + σ_d² + 1) + |⟨v_d, Xᵀy⟩|·(1/(λ + σ_d²) − 1/(λ + σ_d² + 1)) ≥ 1/(λ + σ_d² + 1)
+    Args:
+        features: X (n, d), finite.
+        targets: y (n,), finite; None: zeros, the case of the text.
+        regularisation: λ > 0.
+        epsilon: claimed ε > 0, which sets the noise.
+        delta: δ in (0, 1).
 
-    apart and the same in all other directions, so the threshold half-way is right with probability Φ(separation/2σ) on
-    either data set and proves log((Φ − δ)/(1 − Φ)). Jagielski, Ullman and Oprea (2020), Appendix B.
+    Returns:
+        `RidgeEpsilon` of kind "lower", adjacency "replace".
 
-    E10: their c = 0.5/(λ + σ_d + 1) takes the singular value where the normal equations have its square. Where σ_d > 1
-    and y is orthogonal to the direction, the printed c is more than half the distance, and `printed` = log(Φ(c/σ)/(1 −
-    Φ(c/σ))), which also leaves δ out, is no bound.
+    Raises:
+        ValueError: for a value or shape that is not allowed, and for features so ill-conditioned that rounding hides
+            which way the targets pull; the text names the argument.
+        TypeError: for an argument of another type.
 
-    features: (n, d) finite. targets: (n,) finite, None for zeros, the case of the text. regularisation: λ > 0.
-    epsilon: claimed ε > 0, which sets the noise. delta: in (0, 1).
+    Guarantees:
+        Exact and deterministic, without sampling. The claim itself holds for ε ≤ 1 where `lipschitz` ≤ 1.
 
-    Returns a `RidgeEpsilon`: kind "lower", deterministic, adjacency "replace". Raises ValueError or TypeError that
-    names the argument; ValueError, too, where features are so ill-conditioned that the targets' pull is not known.
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import bounds
+        >>> ridge = bounds.ridge_output_perturbation(np.eye(3) / 10, regularisation=1.0, epsilon=1.0, delta=1e-5)
+        >>> f"proved {ridge.value:.3f}, best test {ridge.best:.3f}, promised {ridge.promised:.3f}"
+        'proved 0.041, best test 0.165, promised 0.751'
     """
     x = validate.squarable(features=features)
     if x.ndim != 2 or 0 in x.shape:

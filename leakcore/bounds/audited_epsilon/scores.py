@@ -22,33 +22,43 @@ def epsilon_lower_bound_from_scores(
     k: int = 1,
     hypothesis: Hypothesis = PRIVATE,
 ) -> EpsilonFromScores:
-    """Lower bound on ε from a real-valued test statistic, one score per trial, on two datasets that differ in k rows.
+    """Lower bound on ε from one score per trial, on two datasets that differ in k rows.
 
     The event is {score ≥ threshold}. A threshold chosen to look best on the trials that are then counted makes the
-    bound false (published tools that do so report ε > 0 for a mechanism that leaks nothing in 27–99% of cases). Two
-    valid ways:
-
-    - `SplitThreshold`: a random share of the trials of each dataset chooses the threshold; the others are counted by
-      `epsilon_lower_bound`.
-    - `SimultaneousThreshold`: all trials choose and all are counted, with limits that hold at every threshold at once.
-
-    Which is tighter depends on the counts. In the far tail, where strong audits are decided, a threshold that holds for
-    all costs less than half of the trials: perfect scores of 500 trials per dataset prove 3.99 simultaneously and 3.84
-    after a split in halves, at 99%. In the middle the split's optimum is flat and it wins. Choose one before you look.
+    bound false. Two ways hold: a `SplitThreshold`, by which a random share of the trials of each dataset chooses the
+    threshold and the others are counted by `epsilon_lower_bound`; and a `SimultaneousThreshold`, by which all trials
+    choose and are counted, with limits that hold at every threshold at once. Which is tighter depends on the counts
+    (docs/explanation/bounds.md). Choose one before you look.
 
     Args:
-        scores_in: (n_in,) real numbers, one for each trial with the k rows; larger means likelier "in". Infinities are
-            allowed, NaN is not.
-        scores_out: (n_out,) likewise, without them. n_in may differ from n_out.
-        adjacency: without a default, as in `epsilon_lower_bound`; so are confidence, delta and k.
+        scores_in: (n_in,) real numbers, one for each trial with the k rows; larger means likelier "in". May be
+            infinite, not NaN.
+        scores_out: (n_out,) likewise, without them; n_in may differ from n_out.
+        adjacency: as in `epsilon_lower_bound`, without a default.
         threshold: a `SplitThreshold`, which needs at least two trials per dataset, or a `SimultaneousThreshold`.
-        hypothesis: as there. Direction "in": the event is likelier with the k rows (larger scores); "both": not fixed.
+        confidence: as in `epsilon_lower_bound`.
+        delta: as in `epsilon_lower_bound`.
+        k: as in `epsilon_lower_bound`.
+        hypothesis: as in `epsilon_lower_bound`; direction "in": the event is likelier with the k rows (larger scores).
 
     Returns:
-        An `EpsilonFromScores`: kind "lower". Deterministic given the scores and the seed of the split.
+        `EpsilonFromScores` of kind "lower".
 
     Raises:
-        ValueError, TypeError: naming the argument.
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Holds with probability `confidence` over independent trials. Deterministic given the scores and the seed of the
+        split.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import bounds
+        >>> outside = np.arange(500)
+        >>> proof = bounds.epsilon_lower_bound_from_scores(outside + 400, outside, adjacency="add-remove")
+        >>> proof.value > 1.0, proof.trials  # half of the trials chose the threshold
+        (True, (250, 250))
     """
     validate.instance(Threshold, threshold=threshold)
     claim = RefutableClaim.parse(confidence, delta, k, adjacency, hypothesis)

@@ -19,10 +19,14 @@ from leakcore.numerics import clopper_pearson, simultaneous_lower_limits
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class EpsilonFromScores(EpsilonLowerBound):
-    """An `EpsilonLowerBound` whose event is {score ≥ threshold}.
+    """A lower bound on ε whose event is {score ≥ threshold}, as `epsilon_lower_bound_from_scores` returns it.
 
-    threshold: of the event, None where every threshold proves nothing. select: how it was chosen (a split sets it half-
-    way to the next lower score). `trials` are those that were counted (with the k rows, without them).
+    `trials` counts those that were counted (with the k rows, without them), not those that chose the threshold.
+
+    Attributes:
+        threshold: of the event; None where every threshold proves nothing.
+        select: how it was chosen: "split" (which sets it halfway to the next lower score), "simultaneous" or
+            "correction".
     """
 
     threshold: float | None
@@ -69,8 +73,20 @@ class SplitThreshold(Threshold):
 
     Args:
         share: part of the trials that chooses, in (0, 1).
-        seed: of the random split; where there are as many scores in as out, trials of one number fall on one side of
-            it, so trial i of both may share its randomness.
+        seed: of the random split. With as many scores in as out, trials of one number fall on one side of it, so trial
+            i of both may share its randomness.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import bounds
+        >>> fifth = bounds.SplitThreshold(share=0.2, seed=1)
+        >>> scores = {"scores_in": np.arange(100) + 90, "scores_out": np.arange(100), "adjacency": "replace"}
+        >>> bounds.epsilon_lower_bound_from_scores(threshold=fifth, **scores).trials
+        (80, 80)
     """
 
     share: float = 0.5
@@ -136,8 +152,17 @@ HALVES = SplitThreshold()
 class SimultaneousThreshold(Threshold):
     """All trials choose and all are counted, with limits that hold at every threshold at once.
 
-    The limits are `numerics.simultaneous_lower_limits`; a hypothesis of direction "both" splits the error over both. Of
-    m audits each is held to the share 1/m of the error, and the largest bound is taken.
+    The limits are `numerics.simultaneous_lower_limits`; a hypothesis of direction "both" splits the error over both.
+    Each of m audits gets the share 1/m of the error, and the largest bound is taken.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import bounds
+        >>> scores = {"scores_in": np.ones(500), "scores_out": np.zeros(500), "adjacency": "add-remove"}  # no error
+        >>> every = bounds.epsilon_lower_bound_from_scores(threshold=bounds.SimultaneousThreshold(), **scores)
+        >>> half = bounds.epsilon_lower_bound_from_scores(threshold=bounds.SplitThreshold(), **scores)
+        >>> f"{every.value:.2f} and {half.value:.2f}"
+        '3.99 and 3.84'
     """
 
     def prove(self, audit: ScoredAudit) -> EpsilonFromScores:

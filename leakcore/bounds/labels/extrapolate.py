@@ -17,7 +17,12 @@ from leakcore._base.results import Assumptions, Result
 class LabelEpsilonExtrapolation(Result):
     """Expected label-ε bound over many batches, from that of one: an extrapolation, not a bound.
 
-    factor: what the bound of one batch was multiplied by. rule, num_batches, batch_size: as asked.
+    Attributes:
+        value: the expected largest bound over all batches.
+        factor: what the bound of one batch was multiplied by.
+        rule: as asked.
+        num_batches: as asked.
+        batch_size: as asked.
     """
 
     quantity: str = "ε of a label"
@@ -32,17 +37,33 @@ def extrapolate_label_epsilon(
 ) -> LabelEpsilonExtrapolation:
     """Expected largest label-ε bound over `num_batches` batches, from the expected one of a single batch.
 
-    Yuan, Xue, Wang and Shen (2022), A.3.1, for per-row bounds that are independent and exponential, F(x) = 1 −
-    e^{−λx} (E4: the text prints 1 − λe^{−λx}). The mean of the largest of n is H_n/λ, H_n the n-th harmonic number,
-    so for M batches of N rows
+    Yuan, Xue, Wang and Shen (2022), A.3.1, for per-row bounds that are independent and exponential, F(x) = 1 − e^{−λx}
+    (E4: the text prints 1 − λe^{−λx}). The mean of the largest of n is H_n/λ with H_n the n-th harmonic number, so for
+    M batches of N rows
 
-    - rule="harmonic": H_{MN}/H_N, exact for every N; 1.600 and 1.972 for (M, N) = (15, 50) and (80, 50).
-    - rule="log": 1 + log M/log N, the text's approximation; 1.69 and 2.12 there. Needs N ≥ 2.
+    - "harmonic": H_{MN}/H_N, exact for every N; 1.600 and 1.972 for (M, N) = (15, 50) and (80, 50).
+    - "log": 1 + log M/log N, the text's approximation; 1.69 and 2.12 there. Needs N ≥ 2.
 
-    lb_one_batch: ≥ 0, scalar or array, ideally the mean over several single batches. num_batches: M ≥ 1. batch_size:
-    N ≥ 1.
+    Args:
+        lb_one_batch: at least 0, a number or an array, ideally the mean over several single batches.
+        num_batches: M ≥ 1.
+        batch_size: N ≥ 1.
+        rule: "harmonic" or "log".
 
-    Returns kind "estimate": the exponential tail is an observation about data, not a theorem. Adjacency "replace".
+    Returns:
+        `LabelEpsilonExtrapolation` of kind "estimate", adjacency "replace".
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        None: the exponential tail is an observation about data, not a theorem. Deterministic.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> f"{bounds.extrapolate_label_epsilon(2.0, 15, 50).value:.2f}"
+        '3.20'
     """
     one = validate.real_array("in [0, inf)", lambda v: np.isfinite(v) & (v >= 0), lb_one_batch=lb_one_batch)
     batches = validate.integer(1, num_batches=num_batches)

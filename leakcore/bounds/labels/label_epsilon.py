@@ -22,15 +22,21 @@ from leakcore.numerics import gaussian_pair_epsilon
 class LabelEpsilon(Result):
     """Label-ε of the worst row of each batch: a deterministic lower bound, one label flipped ("replace").
 
-    value: max(0, largest entry of per_row), float, or float64 array over the leading dimensions of the jacobian: one
-        bound per weight vector, per batch, or both.
-    per_row: (..., N) float64. −∞ where this test proves nothing for the row: undetermined, or P₀ ≤ δ.
-    identifiable: (..., N) bool, whether the linear system determines the row (all that "paper" and "optimal" can use);
-        composed: in at least one step.
-    separation: (..., N) float64, distance in standard deviations between the test's two means; 0 where it sees nothing.
-    test, noise_multiplier, max_grad_norm, delta: as asked. steps: how many were composed, 1 without.
-    replacement: upper bound on the same ε: of those steps of the mechanism, whatever the data, under replacement of a
-        row.
+    Attributes:
+        value: max(0, largest entry of per_row), a float, or a float64 array over the leading dimensions of the
+            jacobian: one bound per weight vector, per batch, or both.
+        per_row: (..., N) float64. −∞ where this test proves nothing for the row: undetermined, or P₀ ≤ δ.
+        identifiable: (..., N) bool, whether the linear system determines the row (which "paper" and "optimal" need);
+            composed: in at least one step.
+        separation: (..., N) float64, distance in standard deviations between the test's two means; 0 where it sees
+            nothing.
+        test: as asked.
+        noise_multiplier: as asked.
+        max_grad_norm: as asked.
+        delta: as asked.
+        steps: how many steps were composed, 1 without.
+        replacement: upper bound on the same ε: of those steps of the mechanism, whatever the data, under replacement of
+            a row.
     """
 
     quantity: str = "ε of a label"
@@ -67,36 +73,39 @@ def label_epsilon(
 ) -> LabelEpsilon:
     """Lower bound on the (ε, δ) that one noisy aggregated gradient spends on a label of the batch at hand.
 
-    One step releases G = (1/N)Σ_r clip_C(g_r) + N(0, s²I), s = σC/N, g_r = C_r e_r with C_r = dZ_r/dW and e = p − y.
-    D₁ flips label r. With J_r = ‖dZ_r/dθ‖ over all parameters that are clipped together,
-    u_r = e_r·min(1, C/(|e_r|J_r)) is the clipped residual, u′_r the same for the flipped label, v_r = (CᵀC)⁻¹_rr the
-    leverage and w_r = σC√v_r the noise in residual r. Then
+    One step of binary logistic DP-SGD releases (1/N)Σ_r clip_C(C_r e_r) + noise of σC/N, with C_r = dZ_r/dW and e = p −
+    y. The attacker compares the batch with the one in which label r is flipped (Yuan, Xue, Wang and Shen 2022,
+    Algorithm 2, in closed form). docs/explanation/bounds.md has the formulas; "paper" ≤ "optimal" ≤ "likelihood-ratio"
+    ≤ `replacement`.
 
-    - "paper" (Yuan, Xue, Wang and Shen 2022, Algorithm 2, in closed form): P₀ = Φ(|u_r|/w_r), P₁ = Φ(−|u′_r|/w_r),
-      LB_r = log((P₀ − δ)/P₁). Rows that the system determines only.
-    - "optimal": the best threshold on the same projection: ε of a Gaussian pair with separation |u_r − u′_r|/w_r.
-    - "likelihood-ratio": the attacker of the definition knows both datasets and projects on their difference:
-      separation |u_r − u′_r|·‖C_r‖/(σC). Any rank.
+    Args:
+        jacobian: (..., N, d), row r = dZ_r/dW of the weight vector whose gradient is released; leading dimensions are
+            weight vectors, batches, or both. NumPy or CPU torch, computed in float64; so are the next two.
+        probs: p in [0, 1], (..., N); leading dimensions may be left out.
+        labels: 0 or 1, likewise.
+        noise_multiplier: σ ≥ 0; 0 gives ∞ for rows that the test sees.
+        max_grad_norm: C > 0.
+        delta: δ in [0, 1); at 0 only "paper" is finite.
+        grad_norms: (..., 2, N), gradient norms of each sample under its own and the flipped label, over all parameters
+            that are clipped together; None: clipping by this weight vector alone.
+        test: "paper", "optimal", "likelihood-ratio", or the objects `SignTest`, `ThresholdTest`, `LikelihoodRatioTest`.
 
-    paper ≤ optimal ≤ likelihood-ratio ≤ `.replacement`. The probabilities are exact, so the bound is deterministic.
+    Returns:
+        `LabelEpsilon` of kind "lower" ("estimate" for composed steps), adjacency "replace".
 
-    jacobian: (..., N, d), row r = dZ_r/dW of the weight vector whose gradient is released. Leading dimensions are
-        weight vectors of a layer, batches, or both.
-    probs: (..., N), p in [0, 1]. labels: (..., N), 0 or 1. Leading dimensions may be left out, so that (N,) serves
-        every weight vector. NumPy arrays or torch CPU tensors; float64 throughout.
-    noise_multiplier: σ ≥ 0; 0 gives ∞ for every row whose label changes what the test sees. max_grad_norm: C > 0.
-    delta: in [0, 1); at 0 "optimal" and "likelihood-ratio" are ∞ for every row they see, since a Gaussian tail ratio
-        has no bound.
-    grad_norms: (..., 2, N), joint gradient norms of each sample under its own and under the flipped label, over all
-        parameters that are clipped together; leading dimensions may be left out. Default: clipping by this weight
-        vector alone, as printed. Since |e| + |e′| = 1 their sum is J_r, so the order of the two rows does not matter.
-    test: a name, or `bounds.SignTest` ("paper"), `bounds.ThresholdTest` ("optimal") or `bounds.LikelihoodRatioTest`,
-        whose options take the complementary event and compose steps.
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
 
-    Cost: one factorisation of the batch, then O(N).
-    Holds for this batch and these p (the maximum over rows is over data, not over estimates). Raises ValueError that
-    names the argument: probs outside [0, 1], labels other than 0 and 1, shapes that do not match, σ < 0, C ≤ 0,
-    δ outside [0, 1), grad_norms that no logistic model has.
+    Guarantees:
+        Exact and deterministic, for this batch and these p.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> batch = {"jacobian": [[1.0, 0.0], [0.0, 1.0]], "probs": [0.9, 0.2], "labels": [1, 0]}
+        >>> spent = bounds.label_epsilon(**batch, noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-5)
+        >>> f"{spent.value:.2f}", f"{spent.replacement.value:.2f}"
+        ('1.08', '10.00')
     """
     sigma = validate.non_negative(noise_multiplier=noise_multiplier)
     clip = validate.positive(max_grad_norm=max_grad_norm)

@@ -32,9 +32,19 @@ class LabelTest:
 class SignTest(LabelTest):
     """The sign of the projected residual, as the paper has it: "paper".
 
-    complement: also use the complementary event, which D₁ makes likelier: the larger of LB_r and
-        log((Φ(|u′_r|/w_r) − δ)/Φ(−|u_r|/w_r)). It is free, as the P's are not estimated, but is not in the printed
-        algorithm.
+    Args:
+        complement: also use the complementary event, which the flipped label makes likelier: the larger of LB_r and
+            log((Φ(|u′_r|/w_r) − δ)/Φ(−|u_r|/w_r)). It costs nothing, since the probabilities are exact, but is not in
+            the printed algorithm.
+
+    Raises:
+        TypeError: for an option that is not a truth value.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> test = bounds.SignTest(complement=True)
+        >>> test.name, test.composes
+        ('paper', False)
     """
 
     complement: bool = False
@@ -66,11 +76,20 @@ class _SeparationTest(LabelTest):
 class ThresholdTest(_SeparationTest):
     """The best threshold on the projected residual: "optimal".
 
-    compose: the first dimension of the jacobian counts steps with independent noise, and row r is the same sample in
-        all of them (a zero row where it is not in the batch). Separations combine to √(Σ_t m_t²). Membership is known,
-        so sampling amplifies nothing. For two steps or more the result is of kind "estimate": later weights depend on
-        earlier noise, so under the other label the separations would have been others. It is a lower bound where the
-        weights of all steps are fixed beforehand.
+    Args:
+        compose: the first dimension of the jacobian counts steps with independent noise, and row r is the same sample
+            in all of them (a zero row where it is not in the batch). Separations combine to √(Σ_t m_t²). Membership is
+            known, so sampling amplifies nothing. For two steps or more the result is of kind "estimate": later weights
+            depend on earlier noise, so under the other label the separations would differ. It is a lower bound where
+            the weights of all steps are fixed beforehand.
+
+    Raises:
+        TypeError: for an option that is not a truth value.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> bounds.ThresholdTest(compose=True).composes
+        True
     """
 
     name: ClassVar[str] = "optimal"
@@ -85,7 +104,16 @@ class ThresholdTest(_SeparationTest):
 class LikelihoodRatioTest(_SeparationTest):
     """The likelihood ratio between the two gradients, which no test beats: "likelihood-ratio".
 
-    compose: as in `ThresholdTest`.
+    Args:
+        compose: as in `ThresholdTest`.
+
+    Raises:
+        TypeError: for an option that is not a truth value.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> bounds.LikelihoodRatioTest().name
+        'likelihood-ratio'
     """
 
     name: ClassVar[str] = "likelihood-ratio"

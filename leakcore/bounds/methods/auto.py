@@ -15,10 +15,24 @@ from leakcore.numerics import AccuracyError, blow_up
 
 @dataclasses.dataclass(frozen=True)
 class Auto(SampledLimits):
-    """`ClosedForm` where it applies; else `Exact`; where that raises AccuracyError, `Importance` with these options.
+    """The default method: `ClosedForm` where it applies, else `Exact`, else `Importance` with these options.
 
-    AccuracyError comes with few steps of small q and κ far out, as σ = 1, q = .001, T = 100, κ = 4⁻⁷⁸⁴; importance
-    then serves all κ of the call. Where it raises AccuracyError too, nothing covers the mechanism.
+    Where `Exact` raises AccuracyError for one κ, `Importance` serves all κ of the call. If that raises AccuracyError
+    too, nothing covers the mechanism.
+
+    Args:
+        num_samples: drawn in all, if `Importance` is needed.
+        confidence: of its limits, in (0, 1 − 1e-12], for each κ.
+        seed: of its samples.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> bounds.reconstruction(1.0, 1.0, 10, kappa=0.1, method=bounds.methods.Auto()).method
+        'closed-form'
     """
 
     name: ClassVar[str] = "auto"

@@ -19,18 +19,30 @@ from leakcore.bounds.reconstruction.pair import StatedPair, computed_with, finge
 class Certified(SampledLimits):
     """Every mechanism: two limits that hold at `confidence` for a finite sample, in constant memory.
 
-    Of no use for κ far below 1/num_samples: see `Importance`.
+    Of no use for κ far below 1/num_samples, where `Importance` serves.
 
     Args:
-        num_samples: drawn in all; with `width` the most.
+        num_samples: drawn in all; with `width` at most.
         confidence: in (0, 1 − 1e-12], for each κ.
         seed: of the samples.
-        device: None or "cpu", "cuda" or "cuda:N": where the samples are drawn (in torch's or CuPy's memory).
+        device: where the samples are drawn: None, "cpu", "cuda" or "cuda:N" (in torch's or CuPy's memory).
         executor: maps shards of samples; the answer is bit-identical without it.
         width: stop as soon as every interval is at most this wide. The limits then hold for all sample sizes at once
             (Ville's inequality), a few per cent wider.
         resume: the `state` of an earlier result with the same mechanism, κ, seed and confidence; goes on up to
             num_samples in all. The answer is that of one run, to the bit (if the first had num_samples ≥ 200,000).
+
+    Raises:
+        ValueError: for a value that is not allowed, too few samples for the confidence, or a damaged state.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> method = bounds.methods.Certified(num_samples=20_000, confidence=0.99, seed=1)
+        >>> bound = bounds.reconstruction(1.0, 0.5, 10, kappa=0.1, method=method)
+        >>> low, high = bound.interval
+        >>> low < bounds.reconstruction(1.0, 0.5, 10, kappa=0.1).value < high == bound.value
+        True
     """
 
     name: ClassVar[str] = "certified"

@@ -13,10 +13,15 @@ from leakcore.numerics import blow_up
 
 @dataclasses.dataclass(frozen=True)
 class ClosedForm(Method):
-    """What has a closed form; ValueError for anything else.
+    """Mechanisms that have a closed form; ValueError for anything else.
 
-    q = 1 in every step: Φ(Φ⁻¹(κ) + √Σσ_t⁻²); one step: (1−q)κ + qΦ(Φ⁻¹(κ) + 1/σ); σ = 0: 1 − (1−q)^T(1−κ); nothing
+    q = 1 in every step: Φ(Φ⁻¹(κ) + √Σσ_t⁻²). One step: (1−q)κ + qΦ(Φ⁻¹(κ) + 1/σ). σ = 0: 1 − (1−q)^T(1−κ). Nothing
     leaks (T = 0, q = 0, σ = ∞): κ.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> f"{bounds.reconstruction(1.0, 1.0, 1, kappa=0.5, method=bounds.methods.ClosedForm()).value:.3f}"  # Φ(1)
+        '0.841'
     """
 
     name: ClassVar[str] = "closed-form"

@@ -23,19 +23,24 @@ _MAX_SAMPLES = 1 << 26
 class DKW(SampledLimits):
     """σ > 0: the paper's own interval, by DKW for the threshold of Algorithm 1 and a Bennett-type bound for the mean.
 
-    N samples of ν. With probability 1 − α/2 (α = 1 − confidence) all empirical quantiles are right within η =
-    √(log(4/α)/(2N)) (Dvoretzky, Kiefer and Wolfowitz 1956, Massart's constant), so B_κ lies between μ(E) at the
-    empirical quantiles of κ − η and κ + η. The text states no formula for the mean's error: here, with v = E_ν[r²] =
-    e^{K(2)} known exactly, μ(E) ≤ mean + √(2v·log(4/α)/N) (r ≥ 0: the lower tail of a sum of non-negative variables)
-    and, since r has no bound that Bennett's inequality could use, mean − √(v(4/α − 1)/N) by Cantelli's. As in the text
-    nothing is done about the threshold having been chosen on the same samples, so the kind is "estimate", and the value
-    is Algorithm 1's (E1). The interval is [κ, 1] where it says nothing: κ < η, or r of large variance.
+    Nothing is done about the threshold having been chosen on the same samples, so the kind is "estimate", and the value
+    is Algorithm 1's (E1). The interval is [κ, 1] where it says nothing. docs/explanation/bounds.md has the formulas.
 
     Args:
-        num_samples: at most 2²⁶, which are held and sorted.
+        num_samples: 2 to 2²⁶, which are held in memory and sorted.
         confidence: in (0, 1 − 1e-12].
         seed: of the samples.
         executor: maps shards of samples; the answer is bit-identical without it.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> estimate = bounds.reconstruction(1.0, 0.5, 10, kappa=0.1, method=bounds.methods.DKW(num_samples=20_000))
+        >>> estimate.kind, estimate.interval[0] < estimate.value < estimate.interval[1]
+        ('estimate', True)
     """
 
     name: ClassVar[str] = "dkw-bennett"

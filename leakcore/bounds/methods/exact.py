@@ -15,6 +15,12 @@ class Exact(Method):
     """Every mechanism: Fourier inversion of the tilted privacy loss, or a recursion where it is too rough.
 
     The numerical error is reported, 1e-12 as a rule; AccuracyError above 1e-6.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> bound = bounds.reconstruction(1.0, 0.1, 10, kappa=0.1, method=bounds.methods.Exact())
+        >>> bound.interval[1] - bound.interval[0] < 1e-6
+        True
     """
 
     name: ClassVar[str] = "exact"

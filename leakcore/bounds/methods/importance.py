@@ -20,14 +20,25 @@ class Importance(SampledLimits):
     """Every mechanism, made for κ ≪ 1/num_samples, down to 4⁻³⁰⁷² and below by log_kappa.
 
     Limits with the guarantee of `Certified`, from samples of the loss tilted to the saddle point of its threshold. With
-    10⁶ samples at 99.9% both are within 1.5% of B_κ where T ≥ 50 (the upper one within 1%, mostly both); a few steps of
-    small q are worse, up to 3% below. `importance_limits.py` derives them.
+    10⁶ samples at 99.9% they are within 1.5% of B_κ where T ≥ 50; a few steps of small q are worse
+    (docs/explanation/bounds.md).
 
     Args:
         num_samples: shared by the two limits, and drawn anew for κ that need another tilt.
-        confidence: in (0, 1 − 1e-12].
+        confidence: in (0, 1 − 1e-12], for each κ.
         seed: of the samples.
         executor: maps shards of samples; the answer is bit-identical without it.
+
+    Raises:
+        ValueError: for a value that is not allowed, or too few samples for the confidence.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> method = bounds.methods.Importance(num_samples=2000)
+        >>> bound = bounds.reconstruction(1.0, 0.1, 50, kappa=1e-12, method=method)
+        >>> bound.kind, 1e-12 < bound.value < 1e-3
+        ('upper', True)
     """
 
     name: ClassVar[str] = "importance"

@@ -42,9 +42,10 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Method(abc.ABC):
-    """One way to compute B_κ. Its fields are its options; what it has no field for, it does not take.
+    """One way to compute B_κ. Its fields are its options; an option without a field is refused.
 
-    name: by which `reconstruction(method=)` finds it.
+    Attributes:
+        name: what `reconstruction(method=)` calls it.
     """
 
     name: ClassVar[str]

@@ -19,8 +19,13 @@ _LEAST_ROUNDING = 1e-10
 class PLD(Method):
     """σ > 0, by dp-accounting: slower than `Exact`, and not tight.
 
-    The interval is (optimistic, pessimistic), the value the latter. Needs `pip install leakcore[accounting]`, as the
-    ImportError says.
+    The interval is (optimistic, pessimistic), the value its upper end. Without dp-accounting it raises ImportError,
+    which names the package to install (`pip install leakcore[accounting]`).
+
+    Example:
+        >>> from leakcore import bounds
+        >>> bounds.methods.PLD().name
+        'pld'
     """
 
     name: ClassVar[str] = "pld"

@@ -34,13 +34,13 @@ def reconstruction(
         sample_rate: q_t in [0, 1]; likewise.
         steps: T ≥ 0.
         kappa: κ in (0, 1], a float or an array; 1/n for n equally likely candidates.
-        log_kappa: log κ, instead of kappa, for priors too small for a float.
+        log_kappa: log κ instead, for priors too small for a float.
         method: a name or an object of `bounds.methods`; an object holds its own options.
-        num_samples: for a method that samples, given by name, like the next four.
+        num_samples: for a method that samples, like the next four.
         confidence: likewise.
         seed: of the samples.
         device: where "monte-carlo" and "certified" draw: None, "cpu", "cuda" or "cuda:N".
-        executor: maps shards of samples; the answer is bit-identical without it.
+        executor: maps shards of samples; the result is the same.
 
     Returns:
         `ReconstructionBound` of kind "upper" ("estimate" for "monte-carlo" and "dkw-bennett").
