@@ -146,6 +146,9 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
         ("reproduce",): [Form(("reconstruction-fig10", "--quiet"))],
         ("doctor",): [Form(())],
         ("bench",): [],
+        ("explain",): [Form(("ε",))],
+        ("schema",): [Form(("config",))],
+        ("completion",): [Form(("bash",))],
         ("attack", "prior-aware"): [
             Form((*short, "--epsilon", "10")),
             Form((*short, "--noise-multiplier", "2", "--sample-rate", "0.5")),
