@@ -82,10 +82,10 @@ def epsilon_lower_bound(
     Args:
         hits_in: how often the event happened with the k rows, in [0, trials].
         hits_out: how often it happened without them.
-        trials: number of trials on each dataset, or a pair (with the k rows, without them).
+        trials: trials on each dataset, or a pair (with the k rows, without them).
         adjacency: what replaced the k rows where they are missing: nothing ("add-remove") or other rows ("replace").
             Only the trials can tell.
-        confidence: probability, over the trials, that `value` does not exceed the true ε.
+        confidence: probability that `value` does not exceed the true ε.
         delta: δ in [0, 1) of the (ε, δ)-privacy that is tested.
         k: rows in which the datasets differ; `value` is ε for one row.
         hypothesis: the family of guarantees that is tested, and the side on which the event is likelier.
