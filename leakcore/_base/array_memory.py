@@ -71,9 +71,9 @@ def _require_memory(name: str, x: Any) -> None:
         return
     last = x.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
     size = x.element_size()
-    held = x.untyped_storage().nbytes()
-    if held < last * size:
-        state = "is freed" if held == 0 else f"has {held} bytes left"
+    stored_bytes = x.untyped_storage().nbytes()
+    if stored_bytes < last * size:
+        state = "is freed" if stored_bytes == 0 else f"has {stored_bytes} bytes left"
         raise ValueError(
             f"{name} reaches over {last * size} bytes, but its storage {state} (as FSDP does between uses, "
             "untyped_storage().resize_): gather it before"

@@ -41,11 +41,11 @@ class Finished(Iterator["Future[T]"]):
     def __next__(self) -> Future[T]:
         if self._waiting == 0:
             raise StopIteration
-        found = self._ready.get()
-        if found is None:
+        answer = self._ready.get()
+        if answer is None:
             raise KeyboardInterrupt
         self._waiting -= 1
-        return found
+        return answer
 
     @contextlib.contextmanager
     def interrupted_between(self) -> Generator[None, None, None]:
@@ -109,8 +109,8 @@ def in_order(function: Callable[[K], T], arguments: Iterable[K], executor: Execu
     early: dict[int, T] = {}
     due = 0
     jobs = ((i, functools.partial(function, argument)) for i, argument in enumerate(arguments))
-    with contextlib.closing(answers(jobs, executor)) as found:
-        for i, answer in found:
+    with contextlib.closing(answers(jobs, executor)) as results:
+        for i, answer in results:
             early[i] = answer
             while due in early:
                 yield early.pop(due)

@@ -17,23 +17,23 @@ def progress_bars(stream: Any = None) -> Progress:
     from tqdm import tqdm
 
     bars: dict[str, Any] = {}
-    shown = sys.stderr is not None
+    visible = sys.stderr is not None
 
     def show(task: str, done: int, total: int) -> None:
-        nonlocal shown
-        if not shown:
+        nonlocal visible
+        if not visible:
             return
         try:
             draw(task, done, total)
         except (OSError, ValueError):  # closed, or its reader went away: no reason to end the work
-            shown = False
+            visible = False
 
     def draw(task: str, done: int, total: int) -> None:
         if task not in bars:
             for bar in bars.values():
                 bar.close()
             bars.clear()
-            # The first report may already hold restored pieces: they are no measure of speed.
+            # The first report may already hold restored pieces: they say nothing about speed.
             bars[task] = tqdm(
                 total=total, desc=printable(task, 60), initial=0, unit="", leave=True, dynamic_ncols=True, file=stream
             )  # fmt: skip

@@ -1,6 +1,6 @@
 """One-line named validators: `sigma = _validate.non_negative(noise_multiplier=noise_multiplier)`.
 
-Each takes exactly one keyword, whose name appears in the error beside the value and what is allowed, and returns the
+Each takes exactly one keyword, whose name appears in the error next to the value and what is allowed, and returns the
 value as a plain Python number (or a float64 array for the `*_array` forms).
 """
 
@@ -177,7 +177,7 @@ def even_array(**kwargs: Any) -> np.ndarray:
 
 
 def plain_array(**kwargs: Any) -> np.ndarray:
-    """`even_array`, and TypeError for what is no number."""
+    """`even_array`, and TypeError for anything but numbers."""
     name, _ = _one(kwargs)
     out = even_array(**kwargs)
     if out.dtype.kind not in "biuf":
@@ -216,8 +216,8 @@ def real_array(allowed: str, ok: Callable[[np.ndarray], np.ndarray], **kwargs: A
 
 
 def _doubles(name: str, value: Any, allowed: str) -> np.ndarray:
-    """A float64 array; TypeError for text, dates, complex numbers, None and a truth value, all of which NumPy would
-    make floats of."""
+    """A float64 array; TypeError for text, dates, complex numbers, None and truth values, which NumPy would turn into
+    floats."""
     if type(value) is float or type(value) is int:
         array = np.asarray(value)
     elif isinstance(value, (bool, np.bool_)):
@@ -244,7 +244,7 @@ def _doubles(name: str, value: Any, allowed: str) -> np.ndarray:
 
 
 def _short(value: Any) -> str:
-    """What was given, where that is no array: an array's text is long, and a tensor's may need values it lacks."""
+    """What was given, unless it is an array: an array's text is long, and a tensor's may need values it lacks."""
     return (
         f"{value!r:.100}" if isinstance(value, (str, bytes, int, float, complex, type(None))) else type(value).__name__
     )

@@ -80,8 +80,8 @@ def naming(sigma: Any, rate: Any, steps: Any) -> Iterator[None]:
     except AccuracyError as error:
         if str(error).startswith("noise_multiplier="):
             raise
-        shown = [f"{float(v):g}" if np.ndim(v) == 0 else f"[{len(v)} values]" for v in (sigma, rate)]
+        texts = [f"{float(v):g}" if np.ndim(v) == 0 else f"[{len(v)} values]" for v in (sigma, rate)]
         hint = "" if "method=" in str(error) else "; method='pld' gives an upper bound"
         raise AccuracyError(
-            f"noise_multiplier={shown[0]}, sample_rate={shown[1]}, steps={steps}: {error}{hint}"
+            f"noise_multiplier={texts[0]}, sample_rate={texts[1]}, steps={steps}: {error}{hint}"
         ) from error

@@ -22,8 +22,8 @@ def read_box(box: Any) -> tuple[float, float]:
     if not isinstance(pair, list | tuple) or len(pair) != 2:
         # The text of an array may need memory that it lacks.
         plain = isinstance(box, str | bytes | int | float | type(None))
-        shown = repr(box) if plain else f"a {type(box).__name__}"
-        raise ValueError(f"box={shown}: must be a pair, (low, high)")
+        text = repr(box) if plain else f"a {type(box).__name__}"
+        raise ValueError(f"box={text}: must be a pair, (low, high)")
     low, high = check.real(box=pair[0]), check.real(box=pair[1])
     if high <= low:
         raise ValueError(f"box=({low}, {high}): low must be below high")

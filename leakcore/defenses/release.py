@@ -83,8 +83,8 @@ def release(
         raise ValueError(
             f"inputs.shape={tuple(x.shape)}, targets.shape={tuple(y.shape)}: must be (B, ...) and (B,), B at least 1"
         )
-    for name, given in (("inputs", x), ("targets", y)):
-        if not bool(torch.isfinite(given).all()):
+    for name, values in (("inputs", x), ("targets", y)):
+        if not bool(torch.isfinite(values).all()):
             raise ValueError(f"{name}: must be finite")
     y = y.to(flat.theta.dtype) if y.is_floating_point() else y.long()
     flat.require_no_draws(x[:1])

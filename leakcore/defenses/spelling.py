@@ -74,28 +74,28 @@ def _one(text: str, learning_rate: float | None) -> Defense:
     name, _, rest = text.partition(":")
     if name not in _KINDS:
         raise ValueError(f"defense={text!r}: no such defence; there are {', '.join(_KINDS)}")
-    made, numbers, words = _KINDS[name]
-    given: dict[str, Any] = {}
+    kind, numbers, words = _KINDS[name]
+    options: dict[str, Any] = {}
     waiting = list(numbers)
     for entry in (e.strip() for e in rest.split(",") if e.strip()):
         word = next((w for w in words if w[0] == entry), None)
         if word is not None:
-            given[word[1]] = word[2]
+            options[word[1]] = word[2]
             continue
         if not waiting:
             raise ValueError(f"defense={text!r}: {entry!r} is too much: {_usage(name)}")
         field, read = waiting.pop(0)
         try:
-            given[field] = read(entry)
+            options[field] = read(entry)
         except ValueError:
-            raise ValueError(f"defense={text!r}: {field}={entry!r} is no number: {_usage(name)}") from None
-    if made is LocalSteps and learning_rate is not None:
-        given.setdefault("learning_rate", learning_rate)
-    required = [f.name for f in dataclasses.fields(made) if f.default is dataclasses.MISSING]
-    if missing := [field for field in required if field not in given]:
+            raise ValueError(f"defense={text!r}: {field}={entry!r} is not a number: {_usage(name)}") from None
+    if kind is LocalSteps and learning_rate is not None:
+        options.setdefault("learning_rate", learning_rate)
+    required = [f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING]
+    if missing := [field for field in required if field not in options]:
         raise ValueError(f"defense={text!r}: {missing[0]} is missing: {_usage(name)}")
     try:
-        out: Defense = made(**given)
+        out: Defense = kind(**options)
     except (ValueError, TypeError) as why:
         raise type(why)(f"defense={text!r}: {why}") from why
     return out
@@ -133,8 +133,8 @@ def spell(defense: Defense) -> str:
 
 
 def _spelt(part: Defense) -> str:
-    for name, (made, numbers, words) in _KINDS.items():
-        if type(part) is made:
+    for name, (kind, numbers, words) in _KINDS.items():
+        if type(part) is kind:
             values = [getattr(part, field) for field, _ in numbers]
             plain = [value.item() if isinstance(value, np.generic) else value for value in values if value is not None]
             said = [repr(value).removesuffix(".0") for value in plain]

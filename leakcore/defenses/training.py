@@ -35,7 +35,7 @@ class Attached:
         self._before: Any = None
         self._removed = False  # who came later still calls what was there before it
         if self._opacus:
-            # Before whoever watches the release (leakcore.record): what is watched must be what is released.
+            # Before anything that watches the release (leakcore.record): what is watched must be what is released.
             self._before = optimizer.step_hook
             optimizer.attach_step_hook(self._in_opacus)
         else:
@@ -52,7 +52,7 @@ class Attached:
 
     def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # torch hands over the optimizer itself as the first of `args`.
-        if any(given is not None and given is not optimizer for given in (*args, kwargs.get("closure"))):
+        if any(extra is not None and extra is not optimizer for extra in (*args, kwargs.get("closure"))):
             raise ValueError(
                 "attach: optimizer.step(closure) computes the gradient anew after the defence: call backward(), then "
                 "step() without a closure (an optimizer that needs one, as LBFGS, cannot be defended)"
@@ -77,20 +77,20 @@ class Attached:
             )
         with torch.no_grad():
             if self._reduces:
-                held = [_rows(getattr(p, "grad_sample", None)) for p in trained]
-                rows = [h for h in held if h is not None]
-                if len(rows) < len(held):
+                per_sample = [_rows(getattr(p, "grad_sample", None)) for p in trained]
+                rows = [h for h in per_sample if h is not None]
+                if len(rows) < len(per_sample):
                     raise ValueError(
                         "attach: this defence acts on every sample's gradient, and parameters have no grad_sample: "
                         "wrap the model in opacus.GradSampleModule"
                     )
-                seen = torch.cat([h.flatten(1) for h in rows], 1)
+                gradient = torch.cat([h.flatten(1) for h in rows], 1)
                 # They are used up: Opacus would add the next batch's to them, and zero_grad knows nothing of them.
                 for p in trained:
                     p.grad_sample = None
             else:
-                seen = torch.cat([p.grad.flatten() for p in trained])
-            out = through(self._defense.parts, seen, self._seed, self.step, self._reduces)
+                gradient = torch.cat([p.grad.flatten() for p in trained])
+            out = through(self._defense.parts, gradient, self._seed, self.step, self._reduces)
             for p, part in zip(trained, out.split([p.numel() for p in trained]), strict=True):
                 p.grad = part.reshape(p.shape).to(p.grad.dtype, copy=True)
         self.step += 1

@@ -101,8 +101,8 @@ class Prune(Defense):
             return out
         import torch
 
-        kept = torch.argsort(g.abs(), dim=-1, descending=True, stable=True)[..., :count]
-        return torch.zeros_like(g).scatter(-1, kept, g.gather(-1, kept))
+        largest = torch.argsort(g.abs(), dim=-1, descending=True, stable=True)[..., :count]
+        return torch.zeros_like(g).scatter(-1, largest, g.gather(-1, largest))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,7 +279,7 @@ class Compose(Defense):
         parts = tuple(part for d in defenses for part in (d.parts if isinstance(d, Defense) else (d,)))
         for part in parts:
             if not isinstance(part, Defense):
-                raise TypeError(f"defenses: {type(part).__name__} is no leakcore.defenses.Defense")
+                raise TypeError(f"defenses: {type(part).__name__} is not a leakcore.defenses.Defense")
         order = [STAGES.index(part.stage) for part in parts]
         for i in range(1, len(order)):
             if order[i] < order[i - 1]:

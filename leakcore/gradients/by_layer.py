@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leakcore.gradients.layered_model import LayeredModel
 
 _BYTES = 2**28
-"""Gradients held in the model's precision at once, beside the result."""
+"""Gradients held in the model's precision at once, not counting the result."""
 
 
 def layer_gradients(

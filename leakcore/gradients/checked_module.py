@@ -25,8 +25,8 @@ def trained_parameters(model: Any) -> dict[str, nn.Parameter]:
 
 def require_memory(model: nn.Module, argument: str = "model") -> None:
     """TypeError or ValueError where a parameter or buffer has no values to compute with: freed, not made yet."""
-    for kind, held in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
-        for name, values in held:
+    for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, values in tensors:
             array_memory.plain_tensor(f"{argument}: its {kind} {name!r}", values)
 
 
@@ -41,7 +41,7 @@ def require_still(model: nn.Module) -> None:
 
 
 def unrest(module: nn.Module) -> str | None:
-    """What a layer, as its mode is, does beside computing each row's output from that row; None: nothing."""
+    """What a layer, as its mode is, does besides computing each row's output from that row; None: nothing."""
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         if not module.training and module.running_mean is None:
             return "mixes samples in eval mode, too, for it keeps no running statistics"

@@ -28,7 +28,7 @@ def mean_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
 def require_classes(targets: torch.Tensor, outputs: Any, name: str) -> None:
     """ValueError where one of the class numbers (n,) is none of the model, whose outputs for some rows are (..., K).
 
-    Targets of another kind, which `mean_cross_entropy` takes too, or beside outputs of another shape, pass.
+    Targets of another kind, which `mean_cross_entropy` takes too, or with outputs of another shape, pass.
     """
     if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
         return
@@ -42,7 +42,7 @@ def require_classes(targets: torch.Tensor, outputs: Any, name: str) -> None:
 
 
 def criterion(loss: Any) -> Callable[[Any, Any], Any]:
-    """The loss, cross-entropy where it is None; TypeError where it is no function."""
+    """The loss, cross-entropy where it is None; TypeError where it is not a function."""
     if loss is None:
         return mean_cross_entropy
     if not callable(loss):

@@ -114,7 +114,7 @@ class FlatModule:
             return self._function({**buffers, **self.split(self.theta)}, x)
 
     def require_no_draws(self, x: torch.Tensor) -> None:
-        """ValueError where the model draws random numbers for a row, x (1, ...), in a function that is no layer.
+        """ValueError where the model draws random numbers for a row, x (1, ...), in a function that is not a layer.
 
         What `torch.func.vmap` cannot evaluate for another reason passes.
         """
@@ -130,7 +130,7 @@ class FlatModule:
 
     def calls(self, x: torch.Tensor) -> list[tuple[nn.Module, Any]]:
         """(module, what it is fed) of each call of a module with parameters of its own, as one pass of x makes them."""
-        found: list[tuple[nn.Module, Any]] = []
+        calls: list[tuple[nn.Module, Any]] = []
         here = threading.get_ident()
 
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -138,7 +138,7 @@ class FlatModule:
                 return
             fed = args[0] if args else kwargs.get("input")
             # A copy, for a later layer may work in place.
-            found.append((module, fed.detach().clone() if isinstance(fed, torch.Tensor) else fed))
+            calls.append((module, fed.detach().clone() if isinstance(fed, torch.Tensor) else fed))
 
         own = [module for module in self.model.modules() if any(True for _ in module.parameters(recurse=False))]
         with lock_of(self.model):
@@ -149,12 +149,12 @@ class FlatModule:
             finally:
                 for handle in handles:
                     handle.remove()
-        return found
+        return calls
 
     def gradient(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """(D,) of the loss of the whole batch; differentiable in x and y."""
-        found: torch.Tensor = torch.func.grad(lambda t: self._one_number(self.loss(self.outputs(t, x), y)))(theta)
-        return found
+        result: torch.Tensor = torch.func.grad(lambda t: self._one_number(self.loss(self.outputs(t, x), y)))(theta)
+        return result
 
     @staticmethod
     def _one_number(loss: Any) -> torch.Tensor:
@@ -165,7 +165,7 @@ class FlatModule:
 
     def per_sample(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """(B, D) of the loss of each row by itself; differentiable in x and y. What is random differs between rows."""
-        found: torch.Tensor = torch.func.vmap(
+        result: torch.Tensor = torch.func.vmap(
             lambda a, b: self.gradient(theta, a[None], b[None]), randomness="different"
         )(x, y)
-        return found
+        return result

@@ -19,14 +19,14 @@ def evaluate(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], inputs
     """
     import torch
 
-    held: dict[int, list[str]] = {}
+    names_of: dict[int, list[str]] = {}
     for prefix, module in model.named_modules():
         for own in (module.named_parameters, module.named_buffers):
             for name, tensor in own(prefix, recurse=False, remove_duplicate=False):
-                held.setdefault(id(tensor), []).append(name)
-    places = {names[0]: names for names in held.values()}
-    given = {place: tensor for name, tensor in tensors.items() for place in places.get(name, (name,))}
-    return torch.func.functional_call(model, given, (inputs,), tie_weights=False)
+                names_of.setdefault(id(tensor), []).append(name)
+    places = {names[0]: names for names in names_of.values()}
+    replaced = {place: tensor for name, tensor in tensors.items() for place in places.get(name, (name,))}
+    return torch.func.functional_call(model, replaced, (inputs,), tie_weights=False)
 
 
 class Functional:
@@ -39,11 +39,11 @@ class Functional:
     def __init__(self, model: torch.nn.Module, names: Iterable[str] | None = None) -> None:
         self._model = model
         with lock_of(model):
-            held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+            tensors_of_model = {**dict(model.named_parameters()), **dict(model.named_buffers())}
             if names is None:
                 names = [name for name, p in model.named_parameters() if p.requires_grad]
-        self.own = {name: held[name].detach() for name in names}
-        self._fixed = {name: p.detach() for name, p in held.items() if name not in self.own}
+        self.own = {name: tensors_of_model[name].detach() for name in names}
+        self._fixed = {name: p.detach() for name, p in tensors_of_model.items() if name not in self.own}
 
     def __call__(self, parameters: Mapping[str, torch.Tensor], inputs: Any) -> Any:
         with lock_of(self._model):

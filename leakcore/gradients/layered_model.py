@@ -85,7 +85,7 @@ class LayeredModel:
 
     @property
     def lock(self) -> contextlib.AbstractContextManager[Any]:
-        """Held by whoever swaps the module's parameters or registers hooks."""
+        """Held by code that swaps the module's parameters or registers hooks."""
         lock: contextlib.AbstractContextManager[Any] = lock_of(self.module)
         return lock
 

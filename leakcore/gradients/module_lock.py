@@ -1,7 +1,7 @@
 """One lock per torch module, for evaluating it: `functional_call` puts other parameters into the caller's own module.
 
 Two threads that do so at once each put back what they found, which may be the other's: the module would be damaged for
-good. Whoever swaps parameters, registers hooks, or reads parameters that another may have swapped, holds the lock.
+good. Code that swaps parameters, registers hooks, or reads parameters that another may have swapped, holds the lock.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def lock_of(model: Any) -> Any:
     """The reentrant lock of this module, made on first use; what cannot be told apart gets one of its own."""
     try:
         with _guard:
-            found = _locks.get(model)
-            if found is None:
-                found = _locks[model] = threading.RLock()
-            return found
+            lock = _locks.get(model)
+            if lock is None:
+                lock = _locks[model] = threading.RLock()
+            return lock
     except TypeError:  # no weak references, or no hash: the caller says what is wrong with it
         return threading.RLock()
 

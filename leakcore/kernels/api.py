@@ -30,8 +30,8 @@ def _door(kernel: Callable[_P, _R], *arrays: str) -> Callable[_P, _R]:
     @functools.wraps(kernel)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         if sys.modules.get("torch") is not None:
-            given = {a: args[i] if i < len(args) else kwargs.get(a) for a, i in places}
-            if given[arrays[0]] is not None and traced(name, **given):
+            named = {a: args[i] if i < len(args) else kwargs.get(a) for a, i in places}
+            if named[arrays[0]] is not None and traced(name, **named):
                 from leakcore.kernels.torch import calls  # a statement, which torch can trace; importlib it cannot
 
                 return getattr(calls, name)(*args, **kwargs)  # type: ignore[no-any-return]

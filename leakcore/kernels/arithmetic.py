@@ -67,8 +67,8 @@ def _vendor() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return platform.processor()
-    found = re.search(r"^(?:vendor_id|CPU implementer)\s*:\s*(\S+)", text, re.MULTILINE)
-    return platform.processor() if found is None else found[1]
+    match = re.search(r"^(?:vendor_id|CPU implementer)\s*:\s*(\S+)", text, re.MULTILINE)
+    return platform.processor() if match is None else match[1]
 
 
 def _blas() -> list[str]:

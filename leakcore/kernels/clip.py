@@ -138,9 +138,9 @@ def clip_and_noise(
     (flags, run_stride, row_stride), mask_array = _read_mask(kernel, mask, runs, rows, batched, first)
     noises = [] if noise is None else _read_matching(kernel, "noise", noise, several, shapes, first)
     if out is None:
-        made = [library.empty(shape, dtype) for shape in shapes]
+        results = [library.empty(shape, dtype) for shape in shapes]
         name = _arrays.dtype_name(dtype)
-        sums = [_arrays.Array("out", library.header(x), name, x, library) for x in made]
+        sums = [_arrays.Array("out", library.header(x), name, x, library) for x in results]
     else:
         sums = _read_matching(kernel, "out", out, several, shapes, first, writeable=dtype)
         for i, target in enumerate(sums):
@@ -176,21 +176,21 @@ def clip_and_noise(
         where = f"column {column}" if not batched else f"run {run}, column {column}"
         raise ValueError(f"{kernel}: noise {where} is not finite: {_FINITE}")
     if check_finite and library.place is not _arrays.CPU:
-        kept = None if mask_array is None else mask_array.library.to_host(mask_array.origin)
-        index = _first_bad_row(library.to_host(norms), kept)
+        in_batch = None if mask_array is None else mask_array.library.to_host(mask_array.origin)
+        index = _first_bad_row(library.to_host(norms), in_batch)
     if index is not None:
         run, row = divmod(index, rows)
         raise _bad_row(kernel, library.to_host(norms)[run, row], run if batched else None, row)
     wrapped = library.give(library.cast(norms if batched else norms[0], dtype))
     if out is None:
-        result = [library.give(x) for x in made]
+        result = [library.give(x) for x in results]
         return Clipped(sum=result if several else result[0], norms=wrapped)
     return Clipped(sum=out, norms=wrapped)
 
 
-def _first_bad_row(norms: np.ndarray, kept: np.ndarray | None) -> int | None:
+def _first_bad_row(norms: np.ndarray, in_batch: np.ndarray | None) -> int | None:
     """The first row that counts and has no finite norm, counted through all runs."""
-    bad = ~np.isfinite(norms) if kept is None else ~np.isfinite(norms) & kept
+    bad = ~np.isfinite(norms) if in_batch is None else ~np.isfinite(norms) & in_batch
     return int(np.argmax(bad)) if bad.any() else None
 
 
@@ -220,17 +220,17 @@ def _read_params(kernel: str, grads: Sequence[Any]) -> list[_arrays.Array]:
 def _read_matching(
     kernel: str,
     name: str,
-    given: Any,
+    values: Any,
     several: bool,
     shapes: list[tuple[int, ...]],
     first: _arrays.Array,
     writeable: np.dtype[Any] | None = None,
 ) -> list[_arrays.Array]:
     """noise or out: shaped like the sum, one array per parameter where grads is a sequence."""
-    if several and (not isinstance(given, (list, tuple)) or len(given) != len(shapes)):
+    if several and (not isinstance(values, (list, tuple)) or len(values) != len(shapes)):
         raise ValueError(f"{kernel}: {name} must be a sequence of {len(shapes)} arrays, one per parameter, as grads is")
     arrays = []
-    for i, (item, shape) in enumerate(zip(given if several else [given], shapes, strict=True)):
+    for i, (item, shape) in enumerate(zip(values if several else [values], shapes, strict=True)):
         label = f"{name}[{i}]" if several else name
         if writeable is not None:
             array = read_out(kernel, label, item, shape, writeable)

@@ -96,7 +96,7 @@ class EnsembleSums:
         """Writes the sums over the common rows, which all runs share, and over the extra rows of each run.
 
         weights, into_common, into_extra: addresses of one (runs, out, in + 1) matrix per layer, bias last. Where there
-        are no rows of a kind, nothing is written. None for `…_taken`: all rows.
+        are zero rows of a kind, nothing is written. None for `…_taken`: all rows.
         """
         _C.ensemble_sums(
             networks=self._native,

@@ -141,10 +141,10 @@ def mixture_log_ratio(
         if type(out) is np.ndarray and out.dtype == target and out.shape == shape and out.flags.carray:
             start = arrays.address(out)  # the usual case, whose reading in full would take as long as 4,000 samples
         else:
-            given = read_out(kernel, "out", out, shape, target)
-            if not given.values.flags.c_contiguous:
-                raise ValueError(f"{kernel}: out has strides of {given.values.strides} bytes: must be contiguous")
-            library, start = given.library, arrays.address(given.values)
+            result = read_out(kernel, "out", out, shape, target)
+            if not result.values.flags.c_contiguous:
+                raise ValueError(f"{kernel}: out has strides of {result.values.strides} bytes: must be contiguous")
+            library, start = result.library, arrays.address(result.values)
     num_configs, num_steps = mixture.schedules.sigma.shape
     for offset, length in mixture.shards(library.place is not arrays.CPU):
         _C.mixture_log_ratio(

@@ -140,10 +140,10 @@ def solve_labels(
                 index, what = bad
                 raise _not_finite(kernel, what, batch, _position(batch, at, offset + index))
     if check_finite and library.place is not arrays.CPU:
-        found = library.to_host(rank)
-        if (found < 0).any():
-            first = np.unravel_index(int(np.argmax(found < 0)), found.shape)
-            raise _not_finite(kernel, _BAD_INPUT[int(found[first])], batch, tuple(map(int, first)))
+        ranks = library.to_host(rank)
+        if (ranks < 0).any():
+            first = np.unravel_index(int(np.argmax(ranks < 0)), ranks.shape)
+            raise _not_finite(kernel, _BAD_INPUT[int(ranks[first])], batch, tuple(map(int, first)))
 
     def shown(values: Any, *inner: int) -> Any:
         return library.give(values.reshape((*batch, *inner)))

@@ -30,8 +30,8 @@ def clip_and_noise(
     mask: np.ndarray | None = None,
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """(Σ_i clip_C(g_i) + σC·noise, per parameter; joint norms before clipping)."""
-    kept = slice(None) if mask is None else np.asarray(mask)
-    sums = [c[kept].sum(axis=0) for c in clip(params, max_grad_norm)]
+    in_batch = slice(None) if mask is None else np.asarray(mask)
+    sums = [c[in_batch].sum(axis=0) for c in clip(params, max_grad_norm)]
     if noise is not None and noise_multiplier > 0:
         sums = [s + noise_multiplier * max_grad_norm * z for s, z in zip(sums, noise, strict=True)]
     return sums, norms(params)

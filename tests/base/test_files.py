@@ -151,9 +151,9 @@ TRICKS: dict[str, tuple[Callable[[dict[str, bytes]], bytes], str]] = {
     "two archives": (lambda e: _written(e) + _written(e), "before its first entry"),
     "bytes after": (lambda e: _written(e) + b"x" * 9, "after its end"),
     "cut short": (lambda e: _written(e)[:-30], "not a zip file|cut short"),
-    "nested": (lambda e: _written(dict.fromkeys(e, _written(e))), "magic|is no npz"),
+    "nested": (lambda e: _written(dict.fromkeys(e, _written(e))), "magic|is not an npz"),
     "objects": (lambda e: _written(dict.fromkeys(e, _npy(np.array([{}], dtype=object)))), "never unpickled"),
-    "folder": (lambda e: _written({**e, "sub/": b""}), "magic|is no npz"),
+    "folder": (lambda e: _written({**e, "sub/": b""}), "magic|is not an npz"),
     "bomb": (_bomb, "may expand to 1,048,576"),
 }
 
@@ -295,22 +295,22 @@ def test_tricks_with_safetensors_are_refused(content: bytes, message: str, tmp_p
         ("[run]\n" + "a." * 20_000 + "b=1", "line 2 joins more than 16 names by dots"),
         ("[run]\nsteps = 1\n[" + '"a b" . ' * 20_000 + "b]", "line 3 joins more than 16 names"),
         ("[run]\na = {" + "'x'." * 20_000 + "b=1}", "line 2 joins more than 16 names"),
-        ("[run]\na = " + "[" * 5000 + "]" * 5000, "is no TOML"),
+        ("[run]\na = " + "[" * 5000 + "]" * 5000, "is not TOML"),
         ("[run]\na = " + "[" * 40 + "]" * 40, "nested deeper than 16"),
         ("[run]\na = " + "{b=" * 40 + "1" + "}" * 40, "nested deeper than 16"),
-        ("[run]\na = " + "{b=" * 3000 + "1" + "}" * 3000, "is no TOML|nested deeper"),
+        ("[run]\na = " + "{b=" * 3000 + "1" + "}" * 3000, "is not TOML|nested deeper"),
         ("".join(f"[{'a.' * k}b]\n" for k in range(17)), "joins more than 16"),
-        ("[run]\nsteps = " + "9" * 5000, "is no TOML|beyond 64 bits"),
+        ("[run]\nsteps = " + "9" * 5000, "is not TOML|beyond 64 bits"),
         ("[run]\nsteps = 0x" + "f" * 5000, "run.steps is an integer beyond 64 bits"),
         ("[run]\nsteps = [1, 99999999999999999999]", r"run.steps\[1\] is an integer beyond 64 bits"),
         ("[run]\nactivation = '" + "x" * 5000 + "'", "run.activation is a text of 5,000 characters"),
         ("[run]\n'" + "k" * 5000 + "' = 1", "no such key"),
-        ("[run]\nsteps = 1\0", "is no TOML"),
+        ("[run]\nsteps = 1\0", "is not TOML"),
         ("[run]\nsteps = 1979-05-27T07:32:00Z", "run.steps"),
-        ("[run]\nsteps = 1\nsteps = 2", "is no TOML"),
+        ("[run]\nsteps = 1\nsteps = 2", "is not TOML"),
         ("[run]\n" + "".join(f"k{i} = {i}\n" for i in range(15_000)), "run.k0=0: no such key"),
         ("[run]\n" + "#" * (2**18), "is larger than 262,144 bytes"),
-        ("['\u202e\u001b]']\n", r"is no TOML|\\u202e"),
+        ("['\u202e\u001b]']\n", r"is not TOML|\\u202e"),
     ],
 )
 def test_tricks_with_toml_are_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -437,13 +437,13 @@ def test_json_has_one_value_for_a_key(tmp_path: Path) -> None:
         ('{"a": {"\\u001b": 1, "\\u001b": 1}}', r"gives \\u001b twice"),
         ("[" * 100_000, "nested too deeply"),
         ("[NaN]", "NaN"),
-        ("9" * 5000, "is no JSON"),
-        ("{", "is no JSON"),
+        ("9" * 5000, "is not JSON"),
+        ("{", "is not JSON"),
     ):
         with pytest.raises(ValueError, match=message):
             parse_json(text)
     (tmp_path / "a.json").write_bytes(b"\xff")
-    with pytest.raises(ValueError, match=r"a\.json: is no JSON"):
+    with pytest.raises(ValueError, match=r"a\.json: is not JSON"):
         read_json(tmp_path / "a.json")
 
 

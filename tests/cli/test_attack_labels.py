@@ -102,7 +102,7 @@ def test_what_is_printed_says_what_it_is_worth(saved) -> None:
         ((*FILES, "--batch", "batch.npz", "--gradient", "gradient.npz", "--parameter", "9.w"), "holds no 9.w"),
         ((*FILES, "--batch", "batch.csv", "--gradient", "gradient.npz"), "batch.csv: must end in .safetensors or .npz"),
         ((*FILES, "--batch", "other.npz", "--gradient", "gradient.npz"), "other.npz"),
-        ((*FILES, "--batch", "batch.npz", "--gradient", "text.npz"), "text.npz: is no npz file"),
+        ((*FILES, "--batch", "batch.npz", "--gradient", "text.npz"), "text.npz: is not an npz file"),
         ((*FILES, "--batch", "batch.npz", "--gradient", "gradient.npz", "--batches", "3"), "--batches: only with"),
         (("--dataset", "cancer", "--data", "."), "risk_factors_cervical_cancer.csv"),
     ],

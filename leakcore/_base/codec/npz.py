@@ -46,7 +46,7 @@ def pack(facts: Any, arrays: Mapping[str, np.ndarray], *, compressed: bool = Fal
 
 
 def unpack(source: str | Path | BinaryIO, names: Collection[str] | None = None) -> tuple[Any, dict[str, np.ndarray]]:
-    """What `pack` was given; of its entries all, or those of `names`."""
+    """What `pack` was given; all of its entries, or the ones in `names`."""
     arrays = read_npz(source, names, text=True)
     if FACTS not in arrays:
         raise ValueError(f"holds no entry {FACTS!r}")

@@ -31,7 +31,7 @@ class Expanding(io.RawIOBase):
         try:
             block = self._stream.read1(len(buffer))
         except (OSError, EOFError, zlib.error) as why:
-            raise ValueError(f"is no gzip file, or a damaged one ({why})") from why
+            raise ValueError(f"is not a gzip file, or a damaged one ({why})") from why
         self._expanded += len(block)
         require_allowed(self._expanded, self._size)
         buffer[: len(block)] = block

@@ -8,11 +8,11 @@ from typing import Any
 
 from leakcore._base.printable import name_of, printable
 
-_NO_NUMBERS = "NaN and infinities are no JSON"
+_NO_NUMBERS = "NaN and infinities are not JSON"
 
 
 def parse_json(text: str | bytes | bytearray, *, constants: bool = False) -> Any:
-    """The value; ValueError where the text is no JSON, is nested beyond what can be read, or gives a key twice.
+    """The value; ValueError where the text is not JSON, is nested beyond what can be read, or gives a key twice.
 
     constants: let NaN, Infinity and -Infinity pass, which `json.dumps` writes for floats.
     """
@@ -23,7 +23,7 @@ def parse_json(text: str | bytes | bytearray, *, constants: bool = False) -> Any
     except RecursionError:
         raise ValueError("is nested too deeply") from None
     except ValueError as why:
-        raise ValueError(printable(f"is no JSON ({why})")) from why
+        raise ValueError(printable(f"is not JSON ({why})")) from why
 
 
 def read_json(path: Path, *, constants: bool = False) -> Any:

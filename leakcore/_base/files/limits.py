@@ -33,5 +33,5 @@ def size_of(path: Path) -> int:
     """The file's bytes; FileNotFoundError where there is none, ValueError for a folder or a device."""
     status = path.stat()
     if not path.is_file():
-        raise ValueError("is no regular file")
+        raise ValueError("is not a regular file")
     return status.st_size

@@ -26,7 +26,7 @@ _STEP = 2**18
 def read_npz(
     source: str | Path | BinaryIO, names: Collection[str] | None = None, *, text: bool = False, at_least: int = 1
 ) -> dict[str, np.ndarray]:
-    """Arrays of numbers (with `text`, also of characters) by name; all of them, or those of `names` that are there.
+    """Arrays of numbers (with `text`, also of characters) by name; all of them, or the ones in `names` that are there.
 
     at_least: bytes that every element will take in the caller's hands, where that is more than it takes in the file.
 
@@ -56,7 +56,7 @@ def read_npz(
         raise
     except Exception as why:  # zipfile, zlib, struct, ast and NumPy each have their own for a damaged file
         where = f"{source}: " if isinstance(source, (str, Path)) else ""
-        raise ValueError(printable(f"{where}is no npz file of plain arrays by name ({why})")) from why
+        raise ValueError(printable(f"{where}is not an npz file of plain arrays by name ({why})")) from why
 
 
 def npz_names(source: str | Path) -> list[str]:
@@ -65,7 +65,7 @@ def npz_names(source: str | Path) -> list[str]:
         with zip_file.opened(Path(source)) as (archive, _):
             return list(_by_name(archive))
     except ValueError as why:
-        raise ValueError(printable(f"{source}: is no npz file of plain arrays by name ({why})")) from why
+        raise ValueError(printable(f"{source}: is not an npz file of plain arrays by name ({why})")) from why
 
 
 def _by_name(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:

@@ -14,13 +14,13 @@ _MOST = 2**12
 
 
 def read_tar(path: Path, names: set[str] | None = None) -> dict[str, bytes]:
-    """Contents by the last part of each file's name; all of them, or those of `names` that are there.
+    """Contents by the last part of each file's name; all of them, or the ones in `names` that are there.
 
     Links, devices and folders are passed over. FileNotFoundError where there is no such file; ValueError says what is
     wrong with any other: no archive, damaged, two files of one name, or one that expands beyond what `_file_limits`
     allows.
     """
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     with _opened(path) as stream:
         try:
             with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -31,14 +31,14 @@ def read_tar(path: Path, names: set[str] | None = None) -> dict[str, bytes]:
                     content = archive.extractfile(member) if member.isreg() and not member.sparse else None
                     if content is None or (names is not None and base not in names):
                         continue
-                    if base in found:
+                    if base in contents:
                         raise ValueError(f"holds two files named {name_of(base)}")
-                    found[base] = content.read()
-                    if len(found[base]) != member.size:
+                    contents[base] = content.read()
+                    if len(contents[base]) != member.size:
                         raise ValueError(f"{name_of(base)} is cut short")
         except (tarfile.TarError, OSError, EOFError, ValueError) as why:
             raise ValueError(printable(why) or type(why).__name__) from why
-    return found
+    return contents
 
 
 def _opened(path: Path) -> IO[bytes]:

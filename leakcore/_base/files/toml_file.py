@@ -25,7 +25,7 @@ _DOTTED = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_NAME}[ \t]*\.[ \t]*){{{_DEEPEST},
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file.
 
-    ValueError names the file and says why it cannot be read: where it is no TOML, with line and column; where it is
+    ValueError names the file and says why it cannot be read: where it is not TOML, with line and column; where it is
     larger than 256 KiB, nested deeper than 16, or holds a text of more than 4,096 characters or an integer beyond 64
     bits, which no configuration does.
     """
@@ -48,7 +48,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     try:
         tables = dict(tomllib.loads(content))
     except (ValueError, RecursionError) as why:  # ValueError: TOMLDecodeError, and an integer of too many digits
-        raise ValueError(f"{what}: is no TOML ({printable(why, 300)})") from None
+        raise ValueError(f"{what}: is not TOML ({printable(why, 300)})") from None
     for place, problem in _problems(tables):
         raise ValueError(f"{what}: {printable(place, 300)} {problem}, which no configuration does")
     return tables

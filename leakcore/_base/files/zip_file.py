@@ -26,7 +26,7 @@ _HEADER, _END = 30, 22
 
 
 class BadArchive(ValueError):
-    """A file that is no zip archive, or one that breaks a rule."""
+    """A file that is not a zip archive, or one that breaks a rule."""
 
 
 @contextlib.contextmanager

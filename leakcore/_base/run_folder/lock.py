@@ -106,18 +106,18 @@ def _key(path: Path) -> tuple[int, int] | None:
     return there.st_dev, there.st_ino
 
 
-def _unlock(held: _Held) -> None:
+def _unlock(lock: _Held) -> None:
     with _guard:
-        if _here.get(held.key) is held:  # else this is a child, which closed its copy
-            del _here[held.key]
-            os.close(held.descriptor)
+        if _here.get(lock.key) is lock:  # else this is a child, which closed its copy
+            del _here[lock.key]
+            os.close(lock.descriptor)
 
 
 def _close_copies() -> None:
     global _guard
-    for held in _here.values():
+    for lock in _here.values():
         with contextlib.suppress(OSError):
-            os.close(held.descriptor)
+            os.close(lock.descriptor)
     _here.clear()
     _guard = threading.RLock()
 

@@ -96,7 +96,7 @@ def read(model: Any, release: ReleasedGradient, shape: Sequence[int], *, labels:
     sizes = check.sizes(shape=shape)
     memory_limit.require(16 * math.prod(sizes), shape=sizes)
     if any(objective.weights) and (len(sizes) < 2 or min(sizes[-2:]) < 2):
-        raise ValueError(f"total_variation={objective.total_variation}: inputs of shape {sizes} are no images")
+        raise ValueError(f"total_variation={objective.total_variation}: inputs of shape {sizes} are not images")
     states = _states(flat, release.states)
     released = released_rows(flat, release.gradient, len(states))
     if not isinstance(objective, DPSGDSteps) and not bool((released != 0).any()):

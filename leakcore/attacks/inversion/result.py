@@ -111,7 +111,7 @@ class Inversion(Result):
 
         shape = self.every.shape[2:]
         if len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] not in (1, 3)):
-            raise ValueError(f"figure: inputs of shape {shape} are no images (1 or 3, height, width)")
+            raise ValueError(f"figure: inputs of shape {shape} are not images (1 or 3, height, width)")
         order = sorted(range(len(self.every)), key=lambda i: (i != self.best, i))
         rows: list[tuple[str, np.ndarray, int | None]]
         rows = [] if self.originals is None else [("original", self.originals, None)]

@@ -203,7 +203,7 @@ def _adam(problem: Problem, optimizer: Adam, x: torch.Tensor, y: torch.Tensor, p
         distances = measure(point.detach(), free.detach()).cpu().double().numpy()
     final = [_state([*(h[i] for h in history), float(d)], tolerance, optimizer.patience) if e == "iterations" else e
              for i, (e, d) in enumerate(zip(ends, distances, strict=True))]  # fmt: skip
-    # Its last steps are tiny by design: that is no stall.
+    # Its last steps are tiny by design: that is not a stall.
     final = ["iterations" if f == "stalled" and e == "iterations" else f for f, e in zip(final, ends, strict=True)]
     if progress is not None and (done < optimizer.iterations or done % _ROUND):
         progress(optimizer.iterations, optimizer.iterations)

@@ -16,7 +16,7 @@ def least_direction(x: np.ndarray) -> np.ndarray:
     the axis that lies nearest to it, the first of several: of a constant feature, that feature alone.
     """
     with one_thread():
-        # Of the triangle, whose singular values are those of the rows; the Gram matrix would square the condition.
+        # Of the triangle, whose singular values equal the ones of the rows; the Gram matrix would square the condition.
         triangle = x if x.shape[0] <= x.shape[1] else scipy.linalg.qr(x, mode="r", check_finite=False)[0][: x.shape[1]]
         _, values, vectors = scipy.linalg.svd(triangle, full_matrices=True, check_finite=False)
         values = np.append(values, np.zeros(x.shape[1] - len(values)))

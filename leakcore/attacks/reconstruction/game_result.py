@@ -127,7 +127,7 @@ def _joined(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     out: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if not 0 <= low <= high:
-            raise ValueError(f"run_ranges: ({low}, {high}) is no range of runs")
+            raise ValueError(f"run_ranges: ({low}, {high}) is not a range of runs")
         if out and low < out[-1][1]:
             raise ValueError(f"other: run {low} is in both games and would count twice")
         if out and low == out[-1][1]:

@@ -1,4 +1,4 @@
-"""What the best of several audits proves: attacks, or numbers of poisoned rows, of which one is reported."""
+"""What the best of several audits proves: attacks, or numbers of poisoned rows, one of them reported."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def epsilon_lower_bound_best(
         sides = {f"audits[{name!r}] scores_in": inside, f"audits[{name!r}] scores_out": outside}
         scored.append(ScoredAudit.parse(claim, **sides))
     names = tuple(map(str, audits))
-    best, found = threshold.prove_best(scored)
-    fields = {f.name: getattr(found, f.name) for f in dataclasses.fields(found)}
+    best, proof = threshold.prove_best(scored)
+    fields = {f.name: getattr(proof, f.name) for f in dataclasses.fields(proof)}
     return EpsilonBest(**fields, chosen=names[best], considered=names)

@@ -230,7 +230,7 @@ def _event_and_complement(
 ) -> tuple[float, float]:
     """What the event and its complement prove, from the lower limit of one side and the upper limit of the other.
 
-    The complement's limits are those of the complementary counts: 1 − limit would cancel when the limit is close to 1.
+    The complement's limits come from the complementary counts: 1 − limit would cancel when the limit is close to 1.
     """
     (h_hi, n_hi), (h_lo, n_lo) = likely, unlikely
     event = claim.proved(_low(h_hi, n_hi, level), _high(h_lo, n_lo, level))

@@ -106,10 +106,10 @@ class RefutableClaim:
         apart = (p_lo > 0) & (p_hi > p_lo + (self.k * self.delta if self.family == "dp" else 0.0))
         hi, lo = np.where(apart, p_hi, 0.5), np.where(apart, p_lo, 0.5)
         if self.family == "gdp":
-            found = (special.ndtri(hi) - special.ndtri(lo)) / self.k
+            parameters = (special.ndtri(hi) - special.ndtri(lo)) / self.k
         else:
-            found = np.log((hi - self.delta * apart) / lo) / self.k
-        return np.where(apart, np.maximum(found, 0.0), 0.0)
+            parameters = np.log((hi - self.delta * apart) / lo) / self.k
+        return np.where(apart, np.maximum(parameters, 0.0), 0.0)
 
     def epsilon(self, parameter: float) -> float:
         """ε of one row at δ."""

@@ -109,7 +109,7 @@ def ridge_output_perturbation(
     pull = float((x @ direction) @ y)
     if y.any() and rounding > 1e-3 * max(least - rounding, math.sqrt(weight)):
         raise ValueError(
-            f"features: singular values from {least - rounding:.3g} to {singular[0]:.3g} beside regularisation="
+            f"features: singular values from {least - rounding:.3g} to {singular[0]:.3g} with regularisation="
             f"{weight:g}: which way the targets pull along the smallest is lost in rounding; scale or drop features"
         )
     target = -1.0 if pull > 0 else 1.0

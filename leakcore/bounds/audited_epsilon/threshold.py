@@ -231,7 +231,7 @@ def _simultaneous(inside: np.ndarray, outside: np.ndarray, claim: RefutableClaim
     thresholds = np.unique(np.concatenate([inside, outside]))
     counts = [_exceed(scores, thresholds) for scores in (inside, outside)]
     lows = [simultaneous_lower_limits(len(s), confidence=band_level) for s in (inside, outside)]
-    # The two limits of P(score ≥ t), and those of its complement from the complementary counts: no cancellation.
+    # The two limits of P(score ≥ t), and of its complement from the complementary counts: no cancellation.
     low = [band[hits] for band, hits in zip(lows, counts, strict=True)]
     low_complement = [band[len(band) - 1 - hits] for band, hits in zip(lows, counts, strict=True)]
     best, where, at_best = 0.0, None, -1

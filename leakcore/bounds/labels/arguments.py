@@ -56,10 +56,10 @@ def joint_norms(grad_norms: Any, norms: np.ndarray, e: np.ndarray) -> np.ndarray
     """J_r = ‖dZ_r/dθ‖ over all parameters that are clipped together; at least ‖C_r‖, which is part of it."""
     if grad_norms is None:
         return norms
-    given, _ = validate.host_array(grad_norms=grad_norms)
-    _broadcast("grad_norms", given, (*e.shape[:-1], 2, e.shape[-1]), f"probs of shape {e.shape}", own=2)
-    validate.real_array("in [0, inf)", lambda v: v >= 0, grad_norms=given)
-    first, second = (np.broadcast_to(given[..., i, :], e.shape) for i in (0, 1))
+    stated, _ = validate.host_array(grad_norms=grad_norms)
+    _broadcast("grad_norms", stated, (*e.shape[:-1], 2, e.shape[-1]), f"probs of shape {e.shape}", own=2)
+    validate.real_array("in [0, inf)", lambda v: v >= 0, grad_norms=stated)
+    first, second = (np.broadcast_to(stated[..., i, :], e.shape) for i in (0, 1))
     joint = first + second
     # Under the logistic loss the two norms are |e|·J and (1 − |e|)·J. 1e-3 leaves room for norms taken in half
     # precision.
@@ -106,11 +106,11 @@ def projection(rows: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndar
 def _without_zero_rows(rows: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """identifiable and leverage, (..., N) each. A ReLU that is off gives a zero row, which no other row feels but which
     would send the whole system to the singular value decomposition: such rows are left out."""
-    kept = norms > 0
-    if kept.all():
+    nonzero = norms > 0
+    if nonzero.all():
         return _solved(rows)
-    systems = math.prod(kept.shape[:-1])
-    flat, there = rows.reshape(systems, *rows.shape[-2:]), kept.reshape(systems, kept.shape[-1])
+    systems = math.prod(nonzero.shape[:-1])
+    flat, there = rows.reshape(systems, *rows.shape[-2:]), nonzero.reshape(systems, nonzero.shape[-1])
     identifiable, leverage = np.zeros(there.shape, dtype=bool), np.zeros(there.shape)
     counts = there.sum(axis=1)
     for count in np.unique(counts[counts > 0]):
@@ -118,7 +118,7 @@ def _without_zero_rows(rows: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray,
         places = np.nonzero(there[some])[1].reshape(len(some), count)
         at = some[:, None], places
         identifiable[at], leverage[at] = _solved(flat[at])
-    return identifiable.reshape(kept.shape), leverage.reshape(kept.shape)
+    return identifiable.reshape(nonzero.shape), leverage.reshape(nonzero.shape)
 
 
 def _solved(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -122,22 +122,22 @@ def label_epsilon(
     own, flipped = given.clipped(e, reach, clip), given.clipped(1.0 - e, reach, clip)
     identifiable, precision = given.projection(rows, norms)
     if which == "likelihood-ratio":
-        seen, scale = norms > 0, norms / clip
+        visible, scale = norms > 0, norms / clip
     else:
-        seen, scale = identifiable, precision / clip
+        visible, scale = identifiable, precision / clip
     # A test that sees the row with no noise tells the two labels apart for certain wherever they differ.
     own_z, flipped_z = given.over(own * scale, sigma), given.over(flipped * scale, sigma)
-    separation = np.where(seen, own_z + flipped_z, 0.0)
+    separation = np.where(visible, own_z + flipped_z, 0.0)
     if compose:
         separation = np.sqrt(np.square(separation).sum(axis=0))
-        seen, identifiable = np.asarray(seen.any(axis=0)), np.asarray(identifiable.any(axis=0))
+        visible, identifiable = np.asarray(visible.any(axis=0)), np.asarray(identifiable.any(axis=0))
     if which == "paper":
         per_row = _log_ratio(own_z, flipped_z, slack)
         if isinstance(chosen, SignTest) and chosen.complement:
             per_row = np.maximum(per_row, _log_ratio(flipped_z, own_z, slack))
-        per_row = np.where(seen, per_row, -np.inf)
+        per_row = np.where(visible, per_row, -np.inf)
     else:
-        per_row = np.where(seen, gaussian_pair_epsilon(separation, delta=slack), -np.inf)
+        per_row = np.where(visible, gaussian_pair_epsilon(separation, delta=slack), -np.inf)
     steps = len(rows) if compose else 1
     replacement = _replacement(sigma, slack, steps)
     # Nothing but rounding can be above it.
@@ -206,7 +206,7 @@ def _notes(test: str, sigma: float, delta: float, steps: int, joint: bool) -> tu
     if steps > 1:
         notes.append(
             f"{steps} steps, separations as at these weights: under the other label later weights would differ, so "
-            "this is no bound unless the weights are fixed beforehand"
+            "this is not a bound unless the weights are fixed beforehand"
         )
     if sigma == 0:
         notes.append("without noise the bound is infinite for every row that the test sees and whose label matters")

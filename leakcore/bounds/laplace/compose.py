@@ -104,13 +104,13 @@ def compose(
             f"be at most {_MAX_POINTS}; use 'rdp'"
         )
     if slack > 0.0 and name in ("auto", "pld") and small >= _LEAST and large <= _MOST and points <= _MAX_POINTS:
-        found = _pld(levels, times, slack)
-        if name == "pld" or found < value:
-            value, used = found, "pld"
+        epsilon = _pld(levels, times, slack)
+        if name == "pld" or epsilon < value:
+            value, used = epsilon, "pld"
     if slack > 0.0 and name in ("auto", "rdp"):
-        found = _rdp(levels, times, slack)
-        if name == "rdp" or found < value:
-            value, used = found, "rdp"
+        epsilon = _rdp(levels, times, slack)
+        if name == "rdp" or epsilon < value:
+            value, used = epsilon, "rdp"
     return LaplaceComposition(
         value=value,
         kind="upper",
@@ -155,9 +155,9 @@ def _rdp(levels: np.ndarray, times: int, delta: float) -> float:
     for _ in range(2):
         divergence = float(times) * (number @ _renyi(sizes[:, None], grid))
         with np.errstate(over="ignore"):
-            found = divergence - np.log1p(1.0 / grid) - (math.log(delta) + np.log1p(grid)) / grid
-        least = int(np.argmin(found))
-        best = min(best, float(found[least]))
+            epsilon_at = divergence - np.log1p(1.0 / grid) - (math.log(delta) + np.log1p(grid)) / grid
+        least = int(np.argmin(epsilon_at))
+        best = min(best, float(epsilon_at[least]))
         grid = np.geomspace(grid[max(least - 1, 0)], grid[min(least + 1, len(grid) - 1)], 401)
     return max(0.0, best * (1.0 + _ROUNDING))
 

@@ -234,7 +234,7 @@ def _shown(sensitivity: Any) -> str:
 
 
 def read_sensitivity(sensitivity: Any, adjacency: str) -> tuple[float, str]:
-    """The number and the adjacency it is for; a result that is no upper bound is refused."""
+    """The number and the adjacency it is for; a result that is not an upper bound is refused."""
     if not isinstance(sensitivity, Result):
         return validate.non_negative(sensitivity=sensitivity), parse_adjacency(adjacency)
     if sensitivity.kind != "upper":

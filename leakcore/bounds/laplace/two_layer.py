@@ -1,4 +1,6 @@
-"""How far one example can move the gradient of a two-layer network, in ℓ1: derived, beside what the lecture prints."""
+"""How far one example can move the gradient of a two-layer network, in ℓ1: derived, and compared with what the lecture
+"
+"prints."""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ class TwoLayerSensitivity(Result):
         return noise_scale(self, epsilon)
 
     def signal_to_noise(self, epsilon: float, *, gradient_norm: float) -> float:
-        """‖G‖₂/√(E‖Y‖₂²) = ‖G‖₂/(b√(2k)) of a gradient of k entries, all of which get noise."""
+        """‖G‖₂/√(E‖Y‖₂²) = ‖G‖₂/(b√(2k)) of a gradient of k entries, where every entry gets noise."""
         norm = validate.non_negative(gradient_norm=gradient_norm)
         b = float(self.noise(epsilon).value)
         return math.inf if b == 0.0 else norm / (b * math.sqrt(2.0 * self.num_parameters))

@@ -91,7 +91,7 @@ class Certified(SampledLimits):
             "bounds attacks on a mechanism only if the pair dominates it: the caller's theorem"
             if stated.dominates
             else "an estimate where attacks on a mechanism are concerned: that the pair dominates it is not claimed; "
-            "the limits are those of the pair itself"
+            "the limits hold for the pair itself"
         )
         return self._result(
             limits,

@@ -1,4 +1,4 @@
-"""Noise for a wanted limit on reconstruction, beside the noise that calibrating ε for the same limit takes."""
+"""Noise for a wanted limit on reconstruction, compared with the noise that calibrating ε for the same limit takes."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def calibrate_noise(
         usual = 0.0
     else:
         try:
-            found = accounting.noise_multiplier(epsilon=epsilon, delta=slack, sample_rate=rate, steps=count)
-            usual = float(found.value)
+            for_epsilon = accounting.noise_multiplier(epsilon=epsilon, delta=slack, sample_rate=rate, steps=count)
+            usual = float(for_epsilon.value)
         except AccuracyError:
             usual = math.nan
             notes += ("the noise that calibrating epsilon takes: beyond the accountant",)

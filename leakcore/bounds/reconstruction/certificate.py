@@ -132,7 +132,7 @@ def certify(
     for stop in stops:
         state = _counted_up_to(pair, state, stop, executor)
         rows = zip(log_kappa, state.thresholds, state.counts, state.pilot_counts, strict=True)
-        limits = [_limits(float(k), float(t), seen, tried, 1.0 - confidence, anytime) for k, t, seen, tried in rows]
+        limits = [_limits(float(k), float(t), hits, tried, 1.0 - confidence, anytime) for k, t, hits, tried in rows]
         log_low, log_high = np.array(limits).reshape(-1, 2).T
         if width is not None and float(np.max(np.exp(log_high) - np.exp(log_low), initial=0.0)) <= width:
             break

@@ -66,7 +66,7 @@ class TiltedSampler:
 
     @classmethod
     def of(cls, loss: PrivacyLoss, theta: float, side: str, law: int) -> TiltedSampler:
-        """The loss tilted by θ ≥ 1; `law` tells its random numbers from those of other tilts."""
+        """The loss tilted by θ ≥ 1; `law` tells its random numbers from the numbers of other tilts."""
         cells = min(_CELLS, max(512, _ALL_CELLS // max(len(loss.groups), 1)))
         tables = tuple((step_table(group, theta, side, cells), group.count) for group in loss.groups)
         return cls(tables, loss.gaussian_variance, theta, side, law)
@@ -167,8 +167,8 @@ def importance_limits(
         for side in _SIDES:
             count = round(num_samples * (_UPPER_SHARE if side == "dots" else 1.0 - _UPPER_SHARE))
             sampler = TiltedSampler.of(limited, theta, side, laws)
-            found = _one_side(sampler, asked, count, 0.5 * (1.0 - confidence), seed, executor)
-            (high if side == "dots" else low)[together] = found
+            limits_of_side = _one_side(sampler, asked, count, 0.5 * (1.0 - confidence), seed, executor)
+            (high if side == "dots" else low)[together] = limits_of_side
         laws += 1
     high = np.clip(high, log_kappa, 0.0)
     return Limits(np.minimum(np.clip(low, log_kappa, 0.0), high), high, laws)
@@ -213,16 +213,16 @@ def _one_side(
     shards = [
         (sampler, thresholds, seed, pilot_chunks + a // _CHUNK, min(_SHARD, rest - a)) for a in range(0, rest, _SHARD)
     ]
-    seen = np.zeros((len(thresholds), sampler.statistics))
+    totals = np.zeros((len(thresholds), sampler.statistics))
     for part in in_order(_tally, shards, executor):
-        seen += part
+        totals += part
     tried = _counted(sampler, pilot, thresholds)
     limit = _upper if sampler.side == "dots" else _lower
-    found = [
+    limits_of_side = [
         limit(sampler, float(k), ends, main, first, alpha)
-        for k, ends, main, first in zip(log_kappa, thresholds, seen, tried, strict=True)
+        for k, ends, main, first in zip(log_kappa, thresholds, totals, tried, strict=True)
     ]
-    return np.array(found)
+    return np.array(limits_of_side)
 
 
 def _thresholds(
@@ -297,26 +297,26 @@ _GRID = (np.arange(_EDGES + 1) / _EDGES) ** 2
 
 
 def _upper(
-    sampler: TiltedSampler, log_kappa: float, ends: np.ndarray, seen: np.ndarray, tried: np.ndarray, alpha: float
+    sampler: TiltedSampler, log_kappa: float, ends: np.ndarray, totals: np.ndarray, tried: np.ndarray, alpha: float
 ) -> float:
     """B_κ ≤ κe^t + E_μ(1 − e^{t−L})_+, the part beyond the tables in full."""
     t = float(ends[0])
-    bet = choose_bet(_GRID, tried, round(float(seen.sum())), alpha)
-    mean = betting_upper_limit(_GRID, seen, bet, alpha) + sampler.slack
+    bet = choose_bet(_GRID, tried, round(float(totals.sum())), alpha)
+    mean = betting_upper_limit(_GRID, totals, bet, alpha) + sampler.slack
     log_scale = sampler.log_moment + (1.0 - sampler.theta) * t
     log_mean = np.logaddexp(log_scale + math.log(_peak(sampler.theta) * mean), sampler.log_beyond)
     return float(np.logaddexp(t + log_kappa, log_mean)) + _LOG_ROUNDING
 
 
 def _lower(
-    sampler: TiltedSampler, log_kappa: float, ends: np.ndarray, seen: np.ndarray, tried: np.ndarray, alpha: float
+    sampler: TiltedSampler, log_kappa: float, ends: np.ndarray, totals: np.ndarray, tried: np.ndarray, alpha: float
 ) -> float:
     """κ′e^{t₂} + E_μ[(1 − e^{t₂−L}); E₁] at the κ′ nearest to κ with ν(E₁) ≤ κ′ ≤ ν(E₂) for sure: a quarter of α for
     either side, half for the mean. From κ′ > κ to κ by concavity, B_κ ≥ B_κ′·κ/κ′; from κ′ < κ because B rises.
     """
     t, outer_t = float(ends[0]), float(ends[1])
     (inner, outer), (inner_pilot, outer_pilot) = (
-        (PairSums(*row[:_PAIR].tolist()), PairSums(*row[_PAIR:].tolist())) for row in (seen, tried)
+        (PairSums(*row[:_PAIR].tolist()), PairSums(*row[_PAIR:].tolist())) for row in (totals, tried)
     )
     inside = 1.0 - lower_limit(inner, inner_pilot, 0.25 * alpha, b=-1.0, constant=1.0) + sampler.slack
     outside = lower_limit(outer, outer_pilot, 0.25 * alpha, b=1.0) - sampler.slack

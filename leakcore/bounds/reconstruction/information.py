@@ -99,7 +99,7 @@ class _FullBatches(Information):
         apart = validate.positive(separation=self.separation)
         if apart > 2.0:
             raise ValueError(
-                f"separation={self.separation!r}: must be in (0, 2], clipped gradients are no farther apart"
+                f"separation={self.separation!r}: must be in (0, 2], clipped gradients are at most 2 apart"
             )
         object.__setattr__(self, "separation", apart)
 
@@ -200,7 +200,7 @@ class SampledInformation(_FullBatches):
             (start, functools.partial(_gain_sums, weights, scale, min(rows, count - start), self.seed, start))
             for start in range(0, count, rows)
         )
-        # Summed in the order of draws, whoever drew them first.
+        # Summed in the order of draws, whichever worker drew them first.
         sums = np.array([part for _, part in sorted(answers(jobs, self.executor, ahead=256))])
         total, squares = (math.fsum(column) for column in sums.T)
         mean = total / count
@@ -208,7 +208,7 @@ class SampledInformation(_FullBatches):
 
 
 def _gain_sums(weights: np.ndarray, scale: float, size: int, seed: int, first: int) -> tuple[float, float]:
-    """(Σ g, Σ g²) of `size` draws, the first of which has this number."""
+    """(Σ g, Σ g²) of `size` draws from draw number `first` on."""
     rng = kernels.generator(seed, kernels.Stream.FANO, row=first)
     z = np.minimum(np.searchsorted(np.cumsum(weights), rng.random(size), side="right"), len(weights) - 1)
     logs = scale * rng.standard_normal((size, len(weights)))

@@ -228,9 +228,9 @@ def _largest_counts(
         block = rows[a : a + size]
         counts = np.zeros((len(radii), len(block)), dtype=np.int64)
         for b in range(0, len(rows), size):
-            found = distances(block, rows[b : b + size])
+            distance = distances(block, rows[b : b + size])
             for row, radius in enumerate(radii):
-                counts[row] += (found <= radius * (1.0 + 1e-12)).sum(axis=1)
+                counts[row] += (distance <= radius * (1.0 + 1e-12)).sum(axis=1)
         # A sample is within any radius of itself, whatever rounding says.
         best = [max(old, int(new), 1) for old, new in zip(best, counts.max(axis=1), strict=True)]
     return best
@@ -260,11 +260,13 @@ def _checked(
     metric: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     def distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        found = np.asarray(metric(a, b), dtype=np.float64)
-        if found.shape != (len(a), len(b)):
-            raise ValueError(f"metric returned shape {found.shape}: must be ({len(a)}, {len(b)}), one per pair of rows")
-        if np.isnan(found).any() or (found < 0.0).any():
+        distance = np.asarray(metric(a, b), dtype=np.float64)
+        if distance.shape != (len(a), len(b)):
+            raise ValueError(
+                f"metric returned shape {distance.shape}: must be ({len(a)}, {len(b)}), one per pair of rows"
+            )
+        if np.isnan(distance).any() or (distance < 0.0).any():
             raise ValueError("metric returned NaN or a negative distance: must be a metric")
-        return found
+        return distance
 
     return distances

@@ -109,12 +109,12 @@ def _renyi_of_order_two(loss: PrivacyLoss, replace: bool) -> float:
     if replace:
         full = PrivacyLoss((), loss.gaussian_variance)
         rest = PrivacyLoss(loss.groups)
-        found = 0.5 * (rest.cumulants(4.0).value + rest.cumulants(-2.0).value) + _ROUNDING * rest.num_mixture_steps
-        if found < _TINY:
-            found = 0.5 * (_whole_cumulant(rest, 4) + _whole_cumulant(rest, 3))
-        return _renyi_of_order_two(full, True) + found
-    found = max(loss.cumulants(2.0).value, loss.cumulants(-1.0).value) + _ROUNDING * loss.num_mixture_steps
-    return _whole_cumulant(loss, 2) if found < _TINY else found
+        cumulant = 0.5 * (rest.cumulants(4.0).value + rest.cumulants(-2.0).value) + _ROUNDING * rest.num_mixture_steps
+        if cumulant < _TINY:
+            cumulant = 0.5 * (_whole_cumulant(rest, 4) + _whole_cumulant(rest, 3))
+        return _renyi_of_order_two(full, True) + cumulant
+    cumulant = max(loss.cumulants(2.0).value, loss.cumulants(-1.0).value) + _ROUNDING * loss.num_mixture_steps
+    return _whole_cumulant(loss, 2) if cumulant < _TINY else cumulant
 
 
 def _whole_cumulant(loss: PrivacyLoss, order: int) -> float:

@@ -36,7 +36,7 @@ class MixturePair:
     """Poisson-sampled Gaussian steps, drawn by the native kernel.
 
     dominates: whether it is proved to dominate the mechanism that it stands for. device: where it is sampled; the
-    samples are the same, so it is no part of the fingerprint.
+    samples are the same, so the fingerprint leaves it out.
     """
 
     noise_multiplier: np.ndarray | float

@@ -38,7 +38,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 @dataclasses.dataclass(slots=True, eq=False)  # not frozen, which would triple the time it takes to make one
 class Array:
     """A caller's array: its values as NumPy sees them (the bits, for bfloat16), its element type, its origin, and the
-    library that makes results beside it. On a CUDA device `values` is a header: no element may be read.
+    library that makes results for it. On a CUDA device `values` is a header: no element may be read.
     """
 
     name: str
@@ -118,15 +118,15 @@ def _of_numpy(name: str, values: np.ndarray, origin: Any) -> Array:
 def _on_device(kernel: str, name: str, x: Any, device: str) -> Array:
     _refuse_cuda(kernel, name, device)
     try:
-        found = backends.serve(x)
-        if found is None:
+        served = backends.serve(x)
+        if served is None:
             raise TypeError("no library serves it")
-        library, held = found
-        values = library.header(held)
+        library, view = served
+        values = library.header(view)
     except TypeError as error:
         raise TypeError(f"{kernel}: {name}, a {type(x).__name__} on {device}, cannot be read: {error}") from error
-    dtype = str(held.dtype).removeprefix("torch.") if is_torch(held) else dtype_name(values.dtype)
-    return Array(name, values, dtype, held, library)
+    dtype = str(view.dtype).removeprefix("torch.") if is_torch(view) else dtype_name(values.dtype)
+    return Array(name, values, dtype, view, library)
 
 
 def _any(kernel: str, name: str, x: Any) -> Array:

@@ -88,15 +88,15 @@ class Host(Library):
     def cast(self, x: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
         if x.dtype == dtype:
             return x
-        made = self.empty(x.shape, dtype)
+        copied = self.empty(x.shape, dtype)
         with np.errstate(over="ignore"):
-            made[...] = x
-        return made
+            copied[...] = x
+        return copied
 
     def at_most(self, x: np.ndarray, limit: float) -> np.ndarray:
-        made = self.empty(x.shape, x.dtype)
-        np.minimum(x, limit, out=made)
-        return made
+        copied = self.empty(x.shape, x.dtype)
+        np.minimum(x, limit, out=copied)
+        return copied
 
     def give(self, x: np.ndarray) -> Any:
         if self.like is None or isinstance(self.like, np.ndarray):
@@ -270,9 +270,9 @@ class Imported(OnDevice):
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     """Uninitialised, at an address that XLA takes over: JAX copies from any other, and NumPy promises 16 bytes."""
     size = math.prod(shape) * dtype.itemsize
-    held = np.empty(size + 64, dtype=np.uint8)
-    start = -int(held.__array_interface__["data"][0]) % 64
-    return held[start : start + size].view(dtype).reshape(shape)
+    buffer = np.empty(size + 64, dtype=np.uint8)
+    start = -int(buffer.__array_interface__["data"][0]) % 64
+    return buffer[start : start + size].view(dtype).reshape(shape)
 
 
 def serve(x: Any) -> tuple[OnDevice, Any] | None:

@@ -89,7 +89,7 @@ def standard_normal(
         TypeError: for an argument of another type.
 
     Guarantees:
-        On CUDA the values are those of CPUs with fused multiply-add, bit for bit.
+        On CUDA the values equal those of CPUs with fused multiply-add, bit for bit.
 
     Example:
         >>> import numpy as np
@@ -142,7 +142,7 @@ def uniform(
 
 
 class _Draws(NamedTuple):
-    """Which rows of which stream a kernel fills an array with."""
+    """The rows of the stream that a kernel fills an array with."""
 
     kernel: str
     shape: tuple[int, int]

@@ -55,11 +55,11 @@ def _operator(name: str, schema: str, compute: Callable[..., Any], fake: Callabl
 
     # A graph of CUDA's would replay the noise of one seed, and small tables from memory that is gone.
     unsafe: dict[str, Any] = {"tags": (torch.Tag.cudagraph_unsafe,)} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
-    made = torch.library.custom_op(f"leakcore::{name}", checked, mutates_args=(), schema=schema, **unsafe)
-    made.register_fake(fake)
-    if hasattr(made, "register_vmap"):  # torch 2.5
-        made.register_vmap(functools.partial(_each, name, made))
-    return made
+    registered = torch.library.custom_op(f"leakcore::{name}", checked, mutates_args=(), schema=schema, **unsafe)
+    registered.register_fake(fake)
+    if hasattr(registered, "register_vmap"):  # torch 2.5
+        registered.register_vmap(functools.partial(_each, name, registered))
+    return registered
 
 
 def _each(name: str, op: Any, info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
@@ -169,8 +169,8 @@ def _labels_fake(jacobian: torch.Tensor, gradient: torch.Tensor, *_: Any) -> _Fi
 
 
 def _ratio(like: torch.Tensor, *rest: Any) -> torch.Tensor:
-    made: torch.Tensor = _mixture_log_ratio(**_keywords(_RATIO, rest), like=like)
-    return made
+    ratios: torch.Tensor = _mixture_log_ratio(**_keywords(_RATIO, rest), like=like)
+    return ratios
 
 
 def _ratio_fake(like: torch.Tensor, num_samples: int, *rest: Any) -> torch.Tensor:

@@ -104,9 +104,9 @@ def _edges(group: StepGroup, theta: float, num_cells: int) -> np.ndarray:
         raise group.out_of_reach(theta)
     coarse = np.arange(math.floor(-2.0 * _REACH), math.ceil(2.0 * high) + 1) * 0.5
     logs = -0.5 * coarse * coarse + theta * group.term(coarse)
-    seen = logs > logs.max() - _NEGLIGIBLE
+    matters = logs > logs.max() - _NEGLIGIBLE
     # A mode is at least a unit wide (the curvature is at least −1), so a half-unit grid misses none.
-    active = seen[1:] | seen[:-1]
+    active = matters[1:] | matters[:-1]
     finer = max(2, num_cells // int(active.sum()))
     inside = (coarse[:-1][active][:, None] + 0.5 * np.arange(finer) / finer).ravel()
     return np.unique(np.concatenate((coarse, inside)))

@@ -39,7 +39,7 @@ class LatticeStep:
 
 
 class StepCells:
-    """The masses of one step between half points, of which both laws are made; `group.rate` may be 1.
+    """The masses of one step between half points, from which both laws are made; `group.rate` may be 1.
 
     They are made within `reach` standard deviations of the means under ν and μ, on the lattice within `fine`, a range
     of losses: beyond it the tilted law has no mass that matters.
@@ -90,7 +90,7 @@ class StepCells:
             if self._spacing < _WIDE:
                 excess, error = self._excess(nu, hit)
                 return np.log(np.clip((excess + sign * error) / math.expm1(self._spacing), 0.0, 1.0))
-            # Where e^h is no float, e^{ℓ − kh − h} is no less than it, and with 1 taken from e^{ℓ − kh} no more.
+            # Where e^h overflows, e^{ℓ − kh − h} is no less than it, and with 1 taken from e^{ℓ − kh} no more.
             at = self._origin + (self._first + np.arange(len(nu))) * self._spacing
             rise = np.logaddexp(np.log1p(-self._rate) + nu, math.log(self._rate) + hit) - nu - at
             size = 8.0 + np.abs(at) + np.abs(nu) + np.abs(hit)

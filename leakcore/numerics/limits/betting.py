@@ -68,8 +68,8 @@ def choose_bet(values: np.ndarray, pilot_counts: np.ndarray, num_samples: int, a
     zero = float(np.asarray(pilot_counts)[np.asarray(values) == 0.0].sum()) * num_samples / (np.sum(pilot_counts) + 1.0)
     counts[0] = max(counts[0] - zero, 0.0)
     centres, counts = np.append(centres, 0.0), np.append(counts, zero)
-    seen = counts > 0
-    centres, counts = centres[seen], counts[seen]
+    occupied = counts > 0
+    centres, counts = centres[occupied], counts[occupied]
 
     def limit(index: int) -> float:
         return betting_upper_limit(centres, counts, float(_BETS[index]), alpha, relative_width=1e-4)

@@ -48,7 +48,7 @@ class PairSums:
 
 
 def lower_limit(
-    seen: PairSums,
+    counted: PairSums,
     pilot: PairSums,
     alpha: float,
     *,
@@ -59,11 +59,11 @@ def lower_limit(
 ) -> float:
     """P(limit > E Y) ≤ α for Y = a·A + b·B + constant, the coefficients such that Y is in [0, most] whatever the pair.
 
-    The bet is chosen on the pilot, which is independent of what was seen.
+    The bet is chosen on the pilot, which is independent of these sums.
     """
     centre = (a * pilot.a + b * pilot.b) / pilot.count + constant
-    bet = _bet(pilot.gap(a, b, constant - centre), pilot.count, seen.count, most, alpha)
-    return _last(lambda m: _log_wealth(seen.gap(a, b, constant - m), bet, most), 0.0, most, alpha)
+    bet = _bet(pilot.gap(a, b, constant - centre), pilot.count, counted.count, most, alpha)
+    return _last(lambda m: _log_wealth(counted.gap(a, b, constant - m), bet, most), 0.0, most, alpha)
 
 
 def _bet(gap: tuple[float, float], pilot: float, count: float, least: float, alpha: float) -> float:

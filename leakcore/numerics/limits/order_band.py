@@ -87,10 +87,10 @@ def _coverage(limits: np.ndarray) -> float:
     for i, width in enumerate(np.diff(limits), start=1):
         # Up to limits[i] there may be i − 1 points.
         weight = np.convolve(weight, _poisson(n * width))[: i - first]
-        kept = np.flatnonzero(weight > _NEGLIGIBLE)
-        if len(kept) == 0:
+        heavy = np.flatnonzero(weight > _NEGLIGIBLE)
+        if len(heavy) == 0:
             return 0.0
-        weight, first = weight[kept[0] : kept[-1] + 1], first + int(kept[0])
+        weight, first = weight[heavy[0] : heavy[-1] + 1], first + int(heavy[0])
     counts = n - np.arange(first, first + len(weight))  # points still to come in [limits[n], 1]
     rest = n * (1 - limits[-1])
     log_last = special.xlogy(counts, rest) - rest - special.gammaln(counts + 1.0)

@@ -63,9 +63,9 @@ def log_blow_up_exact(loss: PrivacyLoss, log_kappa: np.ndarray, *, force_numeric
     near = math.log(2.0) + log_eta - log_kappa < math.log(_PROMISE)
     parts = []
     if near.any():
-        found = log_blow_up_exact(louder, log_kappa[near], force_numerical=force_numerical)
+        exact = log_blow_up_exact(louder, log_kappa[near], force_numerical=force_numerical)
         slack = -np.log1p(-2.0 * np.exp(log_eta - log_kappa[near]))
-        parts.append((near, Tail(found.log_value, found.log_low - slack, found.log_high)))
+        parts.append((near, Tail(exact.log_value, exact.log_low - slack, exact.log_high)))
     if not near.all():
         parts.append((~near, _escaping(_numerical(loss, log_kappa[~near]), loss.log_no_escape)))
     out = Tail(*(np.empty_like(log_kappa) for _ in range(3)))

@@ -71,8 +71,8 @@ class TiltedLaw:
         integral = (2.0 * series.real + flat) / self.width
         if end < self.mean:
             integral = -integral
-        found = inside & (integral > 0.0)
-        return np.where(found, self.log_moment + slope * at + np.log(np.where(found, integral, 1.0)), -np.inf)
+        usable = inside & (integral > 0.0)
+        return np.where(usable, self.log_moment + slope * at + np.log(np.where(usable, integral, 1.0)), -np.inf)
 
     def _series(self, weights: np.ndarray, t: np.ndarray) -> np.ndarray:
         """Σ_k w_k exp(−iω_k(t − mean)) for every t, ω_k = ω_coarse + ω_fine: one matrix product, few exponentials."""

@@ -26,7 +26,7 @@ _ROUNDING = 37.0
 """−log of the unit roundoff 2⁻⁵³: the target of every discretisation error."""
 _MAX_NODES = 4_000_000
 LEAST_SIGMA = 1e-150
-"""Below it 1/σ² is no float."""
+"""Below it 1/σ² overflows."""
 _TAPER = 5.0
 """Steepness of a cut's taper, in standard normal units per unit of z."""
 
@@ -140,10 +140,10 @@ class StepGroup:
         # Curvature is at least −1, so modes are at least one unit wide and a half-unit grid sees them all.
         z = np.arange(math.floor(2.0 * low), math.ceil(2.0 * high) + 1) * 0.5
         logs = -0.5 * z * z + theta * self.term(z)
-        seen = np.flatnonzero(logs > logs.max() - _NEGLIGIBLE - 8.0)
-        if len(seen) == 0:
+        matters = np.flatnonzero(logs > logs.max() - _NEGLIGIBLE - 8.0)
+        if len(matters) == 0:
             raise self.out_of_reach(theta)
-        return float(z[max(seen[0] - 2, 0)]), float(z[min(seen[-1] + 2, len(z) - 1)])
+        return float(z[max(matters[0] - 2, 0)]), float(z[min(matters[-1] + 2, len(z) - 1)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +160,7 @@ class PrivacyLoss:
 
     `log_no_escape` is the log of the probability under μ that L is finite (steps with σ = 0 reveal sampled records);
     the rest describes the other steps. Steps with q = 0 or σ = ∞ contribute nothing and are dropped. `cache` is for
-    whoever computes something costly from it.
+    callers that compute something costly from it.
     """
 
     def __init__(
@@ -215,9 +215,9 @@ class PrivacyLoss:
         if not quiet:
             return None
         log_eta = float(np.logaddexp.reduce([math.log(g.count) + special.log_ndtr(-0.5 / g.sigma) for g in quiet]))
-        seen = math.fsum(g.count * g.minimum for g in quiet)
+        quiet_minimum = math.fsum(g.count * g.minimum for g in quiet)
         rest = tuple(g for g in self.groups if g.sigma >= 0.15)
-        return PrivacyLoss(rest, self.gaussian_variance, self.log_no_escape + seen), log_eta
+        return PrivacyLoss(rest, self.gaussian_variance, self.log_no_escape + quiet_minimum), log_eta
 
     @property
     def silent(self) -> bool:

@@ -1,6 +1,6 @@
 """How unlikely a large privacy loss is where rare steps make most of it: small q, little noise or a far threshold.
 
-There the moments that Chernoff's bound takes are those of losses too rare to matter, and the bound is far off; Fourier
+There the moments that Chernoff's bound takes come from losses too rare to matter, and the bound is far off; Fourier
 inversion and the recursion lose their digits as well. Losses above a cap c are counted instead, and moments taken of
 those below: with ℓ = log(1 − q + q·e^g), g = (2x − 1)/(2σ²), and any s > 0,
 
@@ -58,8 +58,8 @@ def log_tail_bound(loss: PrivacyLoss, epsilon: float) -> float:
             return value
 
         ends = math.log(0.05 / epsilon), math.log(_LARGEST / edges[k])
-        found = float(minimize_scalar(below, bounds=ends, method="bounded").fun)
-        best = min(best, float(np.logaddexp(above, found)))
+        least = float(minimize_scalar(below, bounds=ends, method="bounded").fun)
+        best = min(best, float(np.logaddexp(above, least)))
     return min(best + _ROUNDING, 0.0)
 
 

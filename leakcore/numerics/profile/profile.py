@@ -325,19 +325,19 @@ def _epsilon_by_inversion(
             check = law.checked_by(loss, power)
         except AccuracyError:
             continue
-        found, slope = _solve_epsilon(law, log_target, direction)
-        first, second = (float(_log_delta_near(one, np.array([found]), direction)[0]) for one in (law, check))
-        # The sum over frequencies rounds relative to the tilted law's whole mass, of which δ may be a small part.
-        log_rest = law.log_moment - (law.theta - power) * sign * found - first
+        epsilon, slope = _solve_epsilon(law, log_target, direction)
+        first, second = (float(_log_delta_near(one, np.array([epsilon]), direction)[0]) for one in (law, check))
+        # The sum over frequencies rounds relative to the tilted law's whole mass, and δ may be a small part of it.
+        log_rest = law.log_moment - (law.theta - power) * sign * epsilon - first
         error = abs(first - second) + abs(first - log_target)
         error += _FLOOR * (1.0 + abs(first)) + 2.0**-52 * math.exp(min(log_rest, 700.0))
         # Where δ falls steeply it need not be known as well as that for ε to be.
         if slope < 0.0 and (error < _PROMISE or (error < _COARSE and error < -slope * _EPSILON_PROMISE)):
-            return found, error / -slope + 1e-14 * (1.0 + abs(found))
+            return epsilon, error / -slope + 1e-14 * (1.0 + abs(epsilon))
         if not retilted:
             retilted = True
             with contextlib.suppress(AccuracyError):
-                candidates.insert(0, loss.tilt_with_mean(sign * found, power, sign) - power)
+                candidates.insert(0, loss.tilt_with_mean(sign * epsilon, power, sign) - power)
     raise AccuracyError("Fourier inversion of the privacy profile was not accurate")
 
 

@@ -82,7 +82,7 @@ def test_the_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
     config = audit.ClaimConfig.from_toml(path, override={"audit": {"attack": "backdoor"}, "claim": {"delta": 1e-6}})
     assert (config.audit["attack"], config.audit["k"], config.claim["delta"]) == ("backdoor", (1,), 1e-6)
     for text, message in (
-        ("[claim", "is no TOML"),
+        ("[claim", "is not TOML"),
         ("claim = 3", "must be a section"),
         ("[claim]\ne = 1", "claim.e=1: no such key"),
     ):

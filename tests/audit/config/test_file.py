@@ -61,8 +61,8 @@ def trace(tmp_path: Path) -> Path:
         ("[report]\nfail_abov = 3", r"report.fail_abov=3: no such key; .*\(did you mean fail_above\?\)"),
         ("[report]\nfail_above = -3", r"report.fail_above=-3: must be in \[0, inf\)"),
         ("[report]\nout = 3", r"report.out=3: must be a path or a name, in quotes"),
-        ("[run", r"is no TOML \(Expected"),
-        ("a = " + "[" * 5000, "is no TOML"),
+        ("[run", r"is not TOML \(Expected"),
+        ("a = " + "[" * 5000, "is not TOML"),
     ],
 )
 def test_what_is_wrong_is_named_with_section_key_value_and_what_is_allowed(

@@ -37,7 +37,7 @@ def test_a_defence_is_kept_as_it_is_spelt() -> None:
         ("dropout:0.5", {"hidden": ()}, "no hidden units"),
         ("shrink:1", {}, "no such defence; there are local-steps"),
         ("prune", {}, "keep_fraction is missing"),
-        ("prune:x", {}, "is no number"),
+        ("prune:x", {}, "is not a number"),
         ("prune:1,2", {}, "is too much"),
         ("", {}, "no such defence"),
         (Compose(), {}, "holds no defence"),

@@ -126,7 +126,7 @@ def hidden_linear(model: torch.nn.Module, inputs: Any) -> HiddenLayer:
 
 
 def check_model(model: Any) -> None:
-    """Refuse what is no module, and modules whose forward pass is random in their present mode."""
+    """Refuse what is not a module, and modules whose forward pass is random in their present mode."""
     import torch
 
     from leakcore.gradients import require_memory

@@ -1,4 +1,4 @@
-"""K logits behind one weight vector: N·K residuals, of which every row's sum to 0, leave N(K − 1) unknowns.
+"""K logits behind one weight vector: N·K residuals, each row summing to 0, leave N(K − 1) unknowns.
 
 dL/dW = (1/N) Σ_r Σ_k (dZ_rk/dW) e_rk with e_rk = p_rk − 1{y_r = k} under softmax cross-entropy. Since Σ_k e_rk = 0 the
 last class can be written by the others, Σ_k J_rk e_rk = Σ_{k<K} (J_rk − J_rK) e_rk: a system as any other, whose rows
@@ -27,7 +27,8 @@ def differences(jacobian: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np
 
 
 def every_class(solution: SystemSolution, classes: int, how: Conditions) -> SystemSolution:
-    """(N, K) residuals and tolerances from those of the first K − 1 classes; a row is identifiable if all of it is."""
+    """(N, K) residuals and tolerances from the residuals of the first K − 1 classes; a row is identifiable if all of "
+    "it is."""
     residuals = solution.residuals.reshape(-1, classes - 1)
     # A softmax's own rounding may flip the sign of a residual near 0.
     tolerance = solution.tolerance.reshape(-1, classes - 1) + 8.0 * how.roundoff
