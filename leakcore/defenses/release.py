@@ -143,7 +143,7 @@ def _each(flat: FlatModule, theta: torch.Tensor, x: torch.Tensor, y: torch.Tenso
 
 
 class _Mask:
-    """Multiplies the inputs of a layer; row: of which sample, None: of the whole batch."""
+    """Multiplies the inputs of a layer; row: the number of the sample, None: of the whole batch."""
 
     def __init__(self, dropout: Dropout, batch: int, seed: int, step: int, local_step: int) -> None:
         self.dropout = dropout

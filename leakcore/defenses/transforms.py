@@ -264,7 +264,7 @@ class Compose(Defense):
         defenses: in the order of their stages: training, samples, sum, release.
 
     Raises:
-        ValueError: for stages out of order, and for two defences of which there can only be one.
+        ValueError: for stages out of order, and for two defences that exclude each other.
         TypeError: for anything but defences.
 
     Example:

@@ -107,7 +107,7 @@ def invert(
     distance.
 
     Args:
-        model: in eval mode (no active batch norm or dropout); its float type and device are those of the search.
+        model: in eval mode (no active batch norm or dropout); its float type and device are used by the search.
         gradient: (D,) numbers, a list of tensors (one per parameter), a dict by name, what `defenses.release` returned,
             or a `ReleasedGradient`.
         shape: of one input, such as (3, 32, 32).

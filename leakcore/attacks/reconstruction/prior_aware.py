@@ -65,7 +65,7 @@ def prior_aware(
             prior, else "sum" if q = 1, else "top".
 
     Returns:
-        `PriorAware`. A best score that candidates share exactly is no guess: index −1, undecided True. A single
+        `PriorAware`. A best score that candidates share exactly is not a guess: index −1, undecided True. A single
         candidate is always guessed. Without steps scores are zero, or log p.
 
     Raises:

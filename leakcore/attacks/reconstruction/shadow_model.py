@@ -209,7 +209,7 @@ def reconstructor(
     """Train a network that maps final parameters to the point they were trained on.
 
     The attacker of Hayes et al. 2023, Section 2.1, sees only the final model. Parameters are standardised by the shadow
-    models' mean and standard deviation (a parameter that never varies becomes 0). The weights are those of the epoch
+    models' mean and standard deviation (a parameter that never varies becomes 0). The weights come from the epoch
     with the least error on the held-out shadow models.
 
     Args:

@@ -29,17 +29,17 @@ def _bound(kernel: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if len(args) > positional:
             raise TypeError(f"{title}() takes {positional} positional arguments but {len(args)} were given")
-        given = dict(zip(names, args, strict=False))
+        bound = dict(zip(names, args, strict=False))
         for name, value in kwargs.items():
-            if name in given:
+            if name in bound:
                 raise TypeError(f"{title}() got multiple values for argument {name!r}")
             if name not in names:
                 raise TypeError(f"{title}() got an unexpected keyword argument {name!r}")
-            given[name] = value
+            bound[name] = value
         for name in names:
-            if name not in given and name not in defaults:
+            if name not in bound and name not in defaults:
                 raise TypeError(f"{title}() missing a required argument: {name!r}")
-        return {name: given[name] if name in given else defaults[name] for name in names}
+        return {name: bound[name] if name in bound else defaults[name] for name in names}
 
     return bind
 
