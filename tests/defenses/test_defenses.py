@@ -75,7 +75,7 @@ def test_dp_sgd_is_the_kernels_release_and_composition_goes_stage_by_stage():
         Compose(GaussianNoise(1.0), ClipSamples(1.0))
     with pytest.raises(ValueError, match="more than once"):
         Compose(Dropout(0.5), Dropout(0.5))
-    with pytest.raises(TypeError, match="no leakcore"):
+    with pytest.raises(TypeError, match="not a leakcore"):
         Compose("noise")
 
 
