@@ -80,7 +80,7 @@ class Reader:
             return _text(plain)
         if set(plain) == {"tuple"}:
             return tuple(self._any(plain["tuple"], where))
-        if "dtype" in plain or set(plain) == {"array"}:
+        if set(plain) in (*TAGS[:2], {"array"}):
             return self._array(plain, where)
         return self._mapping(plain, Any, Any, where)
 

@@ -94,4 +94,4 @@ class Writer:
 
 def _looks_special(written: Mapping[Any, Any]) -> bool:
     keys = set(written)
-    return "class" in keys or "dtype" in keys or keys in (*TAGS, {"array"})
+    return "class" in keys or keys in (*TAGS, {"array"})

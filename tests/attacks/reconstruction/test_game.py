@@ -183,7 +183,7 @@ def test_a_game_survives_json() -> None:
         attacks.ReconstructionGame.from_dict(game.to_dict() | {"value": 0.99})
     with pytest.raises(ValueError, match="must be among the gradients"):
         attacks.ReconstructionGame.from_dict(game.to_dict() | {"clipped": -5})
-    with pytest.raises(ValueError, match="it: lacks value, kind"):
+    with pytest.raises(ValueError, match="it: lacks quantity, value, kind"):
         attacks.ReconstructionGame.from_dict({"schema": attacks.ReconstructionGame.schema})
 
 
