@@ -23,10 +23,19 @@ def on_files(files: Any, *, config: Any) -> Any:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    return to_pages(markdown)
+
+
+def to_pages(text: str) -> str:
+    """Links to notebooks, as a repository has them, lead to the pages that the site has."""
+    return re.sub(r"\]\(([\w./-]+)\.ipynb\)", r"](\1.md)", text)
+
+
 def fenced(text: str) -> str:
-    """Links to notebooks lead to their pages; printed text, which nbconvert indents, stands in a fence of its own."""
+    """The page of a notebook: printed text, which nbconvert indents, stands in a fence of its own."""
     parts = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)  # code is every second part
-    parts[::2] = [_fence_outputs(re.sub(r"\]\(([\w./-]+)\.ipynb\)", r"](\1.md)", part)) for part in parts[::2]]
+    parts[::2] = [_fence_outputs(to_pages(part)) for part in parts[::2]]
     return "".join(parts)
 
 
