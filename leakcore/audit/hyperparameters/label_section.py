@@ -58,9 +58,6 @@ class LabelOutcome:
     replacement: Result | None
 
 
-_KEPT = (LabelOutcome, Result, Assumptions, accounting.Epsilon)
-
-
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class LabelStudy:
     """All release settings and how they were obtained."""
