@@ -334,5 +334,5 @@ def test_a_file_says_what_the_trace_says(tmp_path: Path) -> None:
             Trace.load(tmp_path / "bad.npz")
     text = json.dumps({**facts, "unrecorded": [[0, float("nan"), 0.2, 1]]})
     np.savez(tmp_path / "bad.npz", facts=np.array(text), **arrays)
-    with pytest.raises(ValueError, match=r"bad.npz: cannot be read .* NaN and infinities are no JSON"):
+    with pytest.raises(ValueError, match=r"bad.npz: cannot be read .* NaN and infinities are not JSON"):
         Trace.load(tmp_path / "bad.npz")
